@@ -1,0 +1,83 @@
+//! Arguments of `#[register_op(..)]`.
+//!
+//! Must not look at the struct.
+
+use proc_macro2::TokenStream;
+use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
+
+use crate::{ctxt::Ctxt, options, text};
+
+const KNOWN: [&str; 4] = ["grad", "name", "pointwise", "broadcast"];
+const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise` and `broadcast`";
+
+pub(crate) struct Args {
+    /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
+    pub(crate) grad: Type,
+    /// The name in programs, when the author gives one.
+    pub(crate) name: Option<LitStr>,
+    pub(crate) pointwise: bool,
+    /// `broadcast`, where it is written.
+    pub(crate) broadcast: Option<Ident>,
+}
+
+#[derive(Default)]
+struct Given {
+    grad: Option<Type>,
+    name: Option<LitStr>,
+    pointwise: Option<()>,
+    broadcast: Option<Ident>,
+    tried_grad: bool,
+    tried_pointwise: bool,
+}
+
+impl Args {
+    pub(crate) fn read(tokens: TokenStream, cx: &Ctxt) -> Args {
+        let mut given = Given::default();
+        options::read_each(tokens, cx, &mut |input| given.read_option(input));
+        if given.grad.is_none() && !given.tried_grad {
+            cx.missing(
+                "what is the gradient? write `grad = ..` with an operator, a gradient rule, `NoGrad` or `ZeroGrad`",
+            );
+        }
+        let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
+        Args { grad, name: given.name, pointwise: given.tried_pointwise, broadcast: given.broadcast }
+    }
+}
+
+impl Given {
+    fn read_option(&mut self, input: ParseStream<'_>) -> Result<()> {
+        let key = options::key(input)?;
+        let key_text = key.to_string();
+        // What was probably meant counts as given, so that its absence is not reported too.
+        match text::nearest(&key_text, &KNOWN) {
+            Some("grad") => self.tried_grad = true,
+            Some("pointwise") => self.tried_pointwise = true,
+            _ => {}
+        }
+        match key_text.as_str() {
+            "grad" => options::set(&mut self.grad, &key, options::value(&key, input)?),
+            "name" => {
+                let name: LitStr = options::value(&key, input)?;
+                not_empty(&name)?;
+                options::set(&mut self.name, &key, name)
+            }
+            "pointwise" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.pointwise, &key, ())
+            }
+            "broadcast" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.broadcast, &key, key.clone())
+            }
+            _ => Err(options::unknown(&key, "register_op", TAKES, &KNOWN)),
+        }
+    }
+}
+
+/// Programs refer to operators, slots and attributes by their names.
+pub(crate) fn not_empty(name: &LitStr) -> Result<()> {
+    if name.value().is_empty() {
+        return Err(Error::new_spanned(name, "a name in programs cannot be empty"));
+    }
+    Ok(())
+}

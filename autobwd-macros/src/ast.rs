@@ -1,0 +1,150 @@
+//! The struct as an operator: a borrowing view of what the author wrote.
+//!
+//! Must not judge it: rules that need more than one token are in `check`.
+
+use quote::ToTokens;
+use syn::{Expr, Ident, ItemStruct, LitStr, Type, parse_quote};
+
+use crate::{args::Args, attr, ctxt::Ctxt, docs, name};
+
+pub(crate) struct Operator<'a> {
+    pub(crate) item: &'a ItemStruct,
+    pub(crate) ident: &'a Ident,
+    /// What stands for the slots' content, `V`. Generated code uses the same name: it cannot hide anything that a
+    /// field's type refers to.
+    pub(crate) param: Ident,
+    /// Name in programs.
+    pub(crate) name: String,
+    pub(crate) grad: &'a Type,
+    pub(crate) pointwise: bool,
+    /// `broadcast`, where it is written.
+    pub(crate) broadcast: Option<&'a Ident>,
+    pub(crate) doc: String,
+    pub(crate) fields: Vec<Field<'a>>,
+}
+
+pub(crate) struct Field<'a> {
+    pub(crate) original: &'a syn::Field,
+    pub(crate) ident: &'a Ident,
+    pub(crate) ty: &'a Type,
+    /// `None` is a mistake, found by `check`.
+    pub(crate) role: Option<Role>,
+    /// Name in programs.
+    pub(crate) name: String,
+    /// The name as the author gave it.
+    pub(crate) literal: Option<LitStr>,
+    /// First paragraph of the documentation.
+    pub(crate) doc: String,
+}
+
+pub(crate) enum Role {
+    Input { shape_only: bool },
+    Output { inplace: Option<Ident>, like: Option<Ident> },
+    Attr { default: Option<Expr>, bounds: Vec<Bound> },
+    Block,
+}
+
+pub(crate) struct Bound {
+    pub(crate) kind: BoundKind,
+    /// The option's name where it is written.
+    pub(crate) key: Ident,
+    pub(crate) limit: Expr,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum BoundKind {
+    Min,
+    Max,
+    Above,
+    Below,
+}
+
+impl<'a> Operator<'a> {
+    pub(crate) fn read(item: &'a ItemStruct, args: &'a Args, cx: &Ctxt) -> Operator<'a> {
+        let param = item.generics.type_params().next();
+        Operator {
+            item,
+            ident: &item.ident,
+            // Without a parameter nothing is expanded.
+            param: param.map_or_else(|| parse_quote!(V), |param| param.ident.clone()),
+            name: args.name.as_ref().map_or_else(|| name::operator(&item.ident), LitStr::value),
+            grad: &args.grad,
+            pointwise: args.pointwise,
+            broadcast: args.broadcast.as_ref(),
+            doc: docs::text(&item.attrs),
+            fields: item.fields.iter().filter_map(|field| Field::read(field, cx)).collect(),
+        }
+    }
+
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Input { .. })))
+    }
+
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Output { .. })))
+    }
+
+    /// Attributes and blocks: programs keep both in one place.
+    pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
+    }
+
+    /// The input of that field.
+    pub(crate) fn input(&self, ident: &Ident) -> Option<&Field<'a>> {
+        self.inputs().find(|f| f.ident == ident)
+    }
+}
+
+impl<'a> Field<'a> {
+    /// A field without a name is a mistake, found by `check`.
+    fn read(original: &'a syn::Field, cx: &Ctxt) -> Option<Field<'a>> {
+        let ident = original.ident.as_ref()?;
+        let (role, literal) = match attr::read(original, cx) {
+            Some(mark) => (Some(mark.role), mark.name),
+            None => (None, None),
+        };
+        let default = match role {
+            Some(Role::Input { .. } | Role::Output { .. }) | None => name::slot(ident),
+            Some(Role::Attr { .. } | Role::Block) => name::attribute(ident),
+        };
+        Some(Field {
+            original,
+            ident,
+            ty: &original.ty,
+            role,
+            name: literal.as_ref().map_or(default, LitStr::value),
+            literal,
+            doc: docs::first_paragraph(&docs::text(&original.attrs)),
+        })
+    }
+
+    /// Where the name in programs comes from.
+    pub(crate) fn named_at(&self) -> &dyn ToTokens {
+        match &self.literal {
+            Some(literal) => literal,
+            None => self.ident,
+        }
+    }
+}
+
+impl BoundKind {
+    pub(crate) fn of(key: &Ident) -> Option<BoundKind> {
+        [BoundKind::Min, BoundKind::Max, BoundKind::Above, BoundKind::Below]
+            .into_iter()
+            .find(|k| key == k.key())
+    }
+
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            BoundKind::Min => "min",
+            BoundKind::Max => "max",
+            BoundKind::Above => "above",
+            BoundKind::Below => "below",
+        }
+    }
+
+    /// Whether it keeps values from getting too small.
+    pub(crate) fn is_lower(self) -> bool {
+        matches!(self, BoundKind::Min | BoundKind::Above)
+    }
+}

@@ -1,0 +1,159 @@
+//! Attributes of fields: `#[input]`, `#[output]`, `#[attr]` and `#[block]` with their options.
+//!
+//! Must not look at more than one field at a time.
+
+use proc_macro2::TokenStream;
+use quote::ToTokens;
+use syn::{Attribute, Error, Expr, Field, Ident, ItemStruct, LitStr, Meta, Result, parse::ParseStream};
+
+use crate::{
+    args::not_empty,
+    ast::{Bound, BoundKind, Role},
+    ctxt::Ctxt,
+    options, text,
+};
+
+const ROLES: [&str; 4] = ["input", "output", "attr", "block"];
+
+/// What the attribute of a field says.
+pub(crate) struct Mark {
+    pub(crate) role: Role,
+    /// The name in programs, when the author gives one.
+    pub(crate) name: Option<LitStr>,
+}
+
+/// The role of a field, if it has one.
+pub(crate) fn read(field: &Field, cx: &Ctxt) -> Option<Mark> {
+    let mut marks = field.attrs.iter().filter_map(|attr| Some((attr, role_of(attr)?)));
+    let (attr, role) = marks.next()?;
+    for (other, second) in marks {
+        let ident = field.ident.to_token_stream();
+        let message = if role == second {
+            format!("`{ident}` is marked `#[{role}]` twice")
+        } else {
+            format!("`{ident}` has two roles; keep either `#[{role}]` or `#[{second}]`")
+        };
+        cx.error(other.path(), message);
+        read_mark(other, second, cx);
+    }
+    Some(read_mark(attr, role, cx))
+}
+
+/// The attribute of a field without role that was probably meant to give one.
+pub(crate) fn misspelt(field: &Field) -> Option<(&Attribute, &'static str)> {
+    field.attrs.iter().find_map(|attr| Some((attr, meant(attr)?)))
+}
+
+fn meant(attr: &Attribute) -> Option<&'static str> {
+    text::nearest(&attr.path().get_ident()?.to_string(), &ROLES)
+}
+
+/// Removes what only `#[register_op]` understands.
+pub(crate) fn strip(item: &mut ItemStruct) {
+    for field in &mut item.fields {
+        if field.attrs.iter().any(|attr| role_of(attr).is_some()) {
+            field.attrs.retain(|attr| role_of(attr).is_none());
+        } else {
+            // Reported as misspelt; the compiler would do so again.
+            field.attrs.retain(|attr| meant(attr).is_none());
+        }
+    }
+}
+
+fn role_of(attr: &Attribute) -> Option<&'static str> {
+    ROLES.into_iter().find(|role| attr.path().is_ident(role))
+}
+
+fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
+    let mut options = Options::default();
+    match &attr.meta {
+        Meta::Path(_) => {}
+        Meta::List(list) => options.read(role, list.tokens.clone(), cx),
+        Meta::NameValue(given) => {
+            cx.error(given.eq_token, format!("options go between parentheses: `#[{role}(..)]`"));
+        }
+    }
+    options.into_mark(role)
+}
+
+/// The options of all roles; `read_option` lets each role have its own only.
+#[derive(Default)]
+struct Options {
+    name: Option<LitStr>,
+    shape_only: Option<()>,
+    inplace: Option<Ident>,
+    like: Option<Ident>,
+    default: Option<Expr>,
+    bounds: Vec<Bound>,
+}
+
+impl Options {
+    fn read(&mut self, role: &str, tokens: TokenStream, cx: &Ctxt) {
+        options::read_each(tokens, cx, &mut |input| self.read_option(role, input));
+    }
+
+    fn read_option(&mut self, role: &str, input: ParseStream<'_>) -> Result<()> {
+        if input.peek(LitStr) {
+            return self.read_name(input);
+        }
+        let key = options::key(input)?;
+        match (role, key.to_string().as_str()) {
+            ("input", "shape_only") => {
+                options::flag(&key, input)?;
+                options::set(&mut self.shape_only, &key, ())
+            }
+            ("output", "inplace") => options::set(&mut self.inplace, &key, options::value(&key, input)?),
+            ("output", "like") => options::set(&mut self.like, &key, options::value(&key, input)?),
+            ("attr", "default") => options::set(&mut self.default, &key, options::value(&key, input)?),
+            ("attr", _) if BoundKind::of(&key).is_some() => self.read_bound(key, input),
+            _ => Err(unknown(&key, role)),
+        }
+    }
+
+    fn read_name(&mut self, input: ParseStream<'_>) -> Result<()> {
+        let name: LitStr = input.parse()?;
+        not_empty(&name)?;
+        if self.name.is_some() {
+            return Err(Error::new_spanned(name, "a field has one name in programs, this is the second"));
+        }
+        self.name = Some(name);
+        Ok(())
+    }
+
+    fn read_bound(&mut self, key: Ident, input: ParseStream<'_>) -> Result<()> {
+        let limit = options::value(&key, input)?;
+        if self.bounds.iter().any(|bound| bound.key == key) {
+            return Err(Error::new_spanned(&key, format!("`{key}` is given twice")));
+        }
+        if let Some(kind) = BoundKind::of(&key) {
+            self.bounds.push(Bound { kind, key, limit });
+        }
+        Ok(())
+    }
+
+    fn into_mark(self, role: &str) -> Mark {
+        let name = self.name;
+        let role = match role {
+            "input" => Role::Input { shape_only: self.shape_only.is_some() },
+            "output" => Role::Output { inplace: self.inplace, like: self.like },
+            "attr" => Role::Attr { default: self.default, bounds: self.bounds },
+            _ => Role::Block,
+        };
+        Mark { role, name }
+    }
+}
+
+fn unknown(key: &Ident, role: &str) -> Error {
+    let known: &[&str] = match role {
+        "input" => &["shape_only"],
+        "output" => &["inplace", "like"],
+        "attr" => &["default", "min", "max", "above", "below"],
+        _ => &[],
+    };
+    let takes = match known {
+        [] => "a name in quotes".to_string(),
+        [only] => format!("a name in quotes and `{only}`"),
+        known => format!("a name in quotes and the options {}", text::list(known)),
+    };
+    options::unknown(key, role, &takes, known)
+}

@@ -1,0 +1,201 @@
+//! Rules that need more than one token.
+//!
+//! Must not change anything: what is wrong is reported, and not expanded.
+
+use syn::{Fields, GenericParam, Ident, TypeParam};
+
+use crate::{
+    ast::{BoundKind, Field, Operator, Role},
+    attr,
+    ctxt::Ctxt,
+    text, types,
+};
+
+/// Reports what is wrong with an operator.
+pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
+    fields_have_names(op, cx);
+    one_parameter(op, cx);
+    fields_are_always_there(op, cx);
+    fields_have_roles(op, cx);
+    types_fit_roles(op, cx);
+    some_slot(op, cx);
+    names_are_unique("input", op.inputs(), cx);
+    names_are_unique("output", op.outputs(), cx);
+    names_are_unique("attribute", op.attrs(), cx);
+    partners_are_inputs(op, cx);
+    broadcast_is_pointwise(op, cx);
+    like_is_pointwise(op, cx);
+    pointwise_has_no_blocks(op, cx);
+    one_bound_per_side(op, cx);
+}
+
+/// Slots are written and read by name.
+fn fields_have_names(op: &Operator<'_>, cx: &Ctxt) {
+    if !matches!(op.item.fields, Fields::Named(_)) {
+        cx.error(
+            op.ident,
+            format!("an operator has named fields: `pub struct {}<V = Var> {{ .. }}`", op.ident),
+        );
+    }
+}
+
+/// The only parameter is what the slots hold, and it can be anything.
+fn one_parameter(op: &Operator<'_>, cx: &Ctxt) {
+    let wanted = format!("`pub struct {}<V = Var>`", op.ident);
+    let mut found: Option<&TypeParam> = None;
+    for param in &op.item.generics.params {
+        match param {
+            GenericParam::Type(ty) if found.is_none() => found = Some(ty),
+            other => cx.error(other, format!("an operator has one parameter, what its slots hold: {wanted}")),
+        }
+    }
+    match found {
+        None => cx.error(op.ident, format!("an operator is generic over what its slots hold: {wanted}")),
+        Some(param) if !param.bounds.is_empty() => {
+            cx.error(
+                &param.bounds,
+                format!("slots can hold anything, `{}` has no bounds: {wanted}", param.ident),
+            );
+        }
+        Some(param) if param.default.is_none() => {
+            cx.error(param, format!("`{}` needs a default, what a description holds: {wanted}", param.ident));
+        }
+        Some(_) => {}
+    }
+    if let Some(clause) = &op.item.generics.where_clause {
+        cx.error(clause.where_token, format!("slots can hold anything, there is no `where`: {wanted}"));
+    }
+}
+
+/// Generated code names every field, whatever the configuration.
+fn fields_are_always_there(op: &Operator<'_>, cx: &Ctxt) {
+    for field in &op.fields {
+        for attr in field.original.attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
+            cx.error(
+                attr.path(),
+                "an operator has the same fields in every build; `cfg` can only be on the struct",
+            );
+        }
+    }
+}
+
+/// Every field is marked. That it is not marked twice was seen when it was read.
+fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
+    for field in op.fields.iter().filter(|f| f.role.is_none()) {
+        match attr::misspelt(field.original) {
+            Some((attr, meant)) => {
+                let written = text::of_tokens(attr.path());
+                cx.error(attr.path(), format!("unknown role `#[{written}]`; did you mean `#[{meant}]`?"));
+            }
+            None => cx.error(
+                field.ident,
+                format!(
+                    "`{}` has no role; mark it `#[input]`, `#[output]`, `#[attr]` or `#[block]`",
+                    field.ident
+                ),
+            ),
+        }
+    }
+}
+
+/// Slots hold what the struct is generic over, attributes and blocks do not. Whether the types of attributes can be in
+/// programs is the compiler's question.
+fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
+    let param = &op.param;
+    if op.item.generics.type_params().next().is_none() {
+        return;
+    }
+    for slot in op.inputs().chain(op.outputs()).filter(|f| types::takes(f.ty, param).is_none()) {
+        let known = [format!("{param}"), format!("Option<{param}>"), format!("Vec<{param}>")];
+        let message = format!("`{}` cannot be a slot; a slot is", text::of_tokens(slot.ty));
+        cx.error(slot.ty, format!("{message} `{}` or `Vec<Option<{param}>>`", known.join("`, `")));
+    }
+    for attr in op.attrs().filter(|f| types::mentions(f.ty, param)) {
+        let message =
+            format!("`{}` holds `{param}`, so it is a slot; mark it `#[input]` or `#[output]`", attr.ident);
+        cx.error(attr.ty, message);
+    }
+}
+
+/// An operator without any slot would do nothing to a program.
+fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
+    let named = matches!(op.item.fields, Fields::Named(_));
+    let could_be_slot = op.fields.iter().any(|f| !matches!(f.role, Some(Role::Attr { .. } | Role::Block)));
+    if named && !could_be_slot {
+        let message = "has neither inputs nor outputs; mark at least one field `#[input]` or `#[output]`";
+        cx.error(op.ident, format!("`{}` {message}", op.ident));
+    }
+}
+
+/// Names in programs are unique on each side of an operator.
+fn names_are_unique<'a>(what: &str, fields: impl Iterator<Item = &'a Field<'a>>, cx: &Ctxt) {
+    let mut seen: Vec<&Field<'_>> = Vec::new();
+    for field in fields {
+        match seen.iter().find(|f| f.name == field.name) {
+            Some(first) => {
+                let message = format!("the name `{}` is taken by the {what} `{}`", field.name, first.ident);
+                cx.error(field.named_at(), format!("{message}; give another one in quotes"));
+            }
+            None => seen.push(field),
+        }
+    }
+}
+
+/// `inplace` and `like` name inputs.
+fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
+    let inputs: Vec<String> = op.inputs().map(|f| f.ident.to_string()).collect();
+    // A field without role may well be meant as an input.
+    let may_be_input = |partner: &Ident| {
+        op.fields.iter().any(|f| f.ident == partner && matches!(f.role, None | Some(Role::Input { .. })))
+    };
+    for field in op.outputs() {
+        let Some(Role::Output { inplace, like }) = &field.role else { continue };
+        for partner in inplace.iter().chain(like).filter(|partner| !may_be_input(partner)) {
+            let message =
+                format!("`{partner}` is not an input of this operator; its inputs: {}", text::list(&inputs));
+            cx.error(partner, message);
+        }
+    }
+}
+
+/// Kernels line their inputs up themselves.
+fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+    if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
+        cx.error(broadcast, "`broadcast` belongs to formulas; add `pointwise` or remove it");
+    }
+}
+
+/// Only formulas broadcast, so that shapes come back summed.
+fn like_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+    for field in op.outputs().filter(|_| !op.pointwise) {
+        if let Some(Role::Output { like: Some(like), .. }) = &field.role {
+            cx.error(
+                like,
+                "`like` belongs to formulas; add `pointwise` to `#[register_op]` or set the shape in `infer`",
+            );
+        }
+    }
+}
+
+/// A formula sees one element.
+fn pointwise_has_no_blocks(op: &Operator<'_>, cx: &Ctxt) {
+    for field in op.fields.iter().filter(|f| op.pointwise && matches!(f.role, Some(Role::Block))) {
+        cx.error(field.ident, format!("`{}` is a block; a pointwise operator has none", field.ident));
+    }
+}
+
+/// `min` and `above` exclude each other, so do `max` and `below`.
+fn one_bound_per_side(op: &Operator<'_>, cx: &Ctxt) {
+    for field in op.attrs() {
+        let Some(Role::Attr { bounds, .. }) = &field.role else { continue };
+        for (i, bound) in bounds.iter().enumerate() {
+            let same_side = |kind: BoundKind| kind.is_lower() == bound.kind.is_lower();
+            if let Some(first) = bounds[..i].iter().find(|b| same_side(b.kind)) {
+                cx.error(
+                    &bound.key,
+                    format!("`{}` and `{}` bound the same side; keep one", first.key, bound.key),
+                );
+            }
+        }
+    }
+}

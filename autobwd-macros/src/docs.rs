@@ -1,0 +1,109 @@
+//! Documentation: what the author wrote, and the tables that are added to it.
+//!
+//! Must not know the generated code.
+
+use quote::ToTokens;
+use syn::{Attribute, Expr, Lit, Meta, Type};
+
+use crate::{
+    ast::{Bound, Field, Operator, Role},
+    text, types,
+};
+
+/// The text of doc comments.
+pub(crate) fn text(attrs: &[Attribute]) -> String {
+    let lines: Vec<String> = attrs.iter().filter_map(line).collect();
+    lines.join("\n").trim().to_string()
+}
+
+/// The first paragraph, on one line.
+pub(crate) fn first_paragraph(text: &str) -> String {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// The bounds of an attribute, `min = 0.0, below = 1.0`.
+pub(crate) fn bounds(bounds: &[Bound]) -> String {
+    let texts = bounds.iter().map(|b| format!("{} = {}", b.kind.key(), text::of_tokens(&b.limit)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// The lines that follow the author's: slots, attributes, gradient.
+pub(crate) fn reference(op: &Operator<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let slots: Vec<String> = op.inputs().chain(op.outputs()).map(|f| slot_row(f, op)).collect();
+    table(&mut lines, ["Slot", "Field", "Takes", "Meaning"], slots);
+    let attrs: Vec<String> = op.attrs().map(attr_row).collect();
+    table(&mut lines, ["Attribute", "Type", "Default", "Meaning"], attrs);
+    lines.push(String::new());
+    lines.push(gradient(op.grad));
+    lines
+}
+
+/// The line of one doc comment, without the space that sets it off.
+fn line(attr: &Attribute) -> Option<String> {
+    match &attr.meta {
+        Meta::NameValue(doc) if doc.path.is_ident("doc") => {
+            let text = string(&doc.value)?;
+            Some(text.strip_prefix(' ').unwrap_or(&text).trim_end().to_string())
+        }
+        _ => None,
+    }
+}
+
+fn string(value: &Expr) -> Option<String> {
+    match value {
+        Expr::Lit(expr) if let Lit::Str(text) = &expr.lit => Some(text.value()),
+        // A doc comment that went through `macro_rules!`.
+        Expr::Group(group) => string(&group.expr),
+        _ => None,
+    }
+}
+
+fn table(lines: &mut Vec<String>, heads: [&str; 4], rows: Vec<String>) {
+    if rows.is_empty() {
+        return;
+    }
+    lines.push(String::new());
+    lines.push(format!("| {} |", heads.join(" | ")));
+    lines.push("|---|---|---|---|".to_string());
+    lines.extend(rows);
+}
+
+fn row(cells: [&str; 4]) -> String {
+    format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+}
+
+fn slot_row(field: &Field<'_>, op: &Operator<'_>) -> String {
+    let side = match field.role {
+        Some(Role::Input { .. }) => "input",
+        _ => "output",
+    };
+    let slot = format!("{side} `{}`", field.name);
+    row([&slot, &code(field.ident), types::takes(field.ty, &op.param).unwrap_or_default(), &field.doc])
+}
+
+fn attr_row(field: &Field<'_>) -> String {
+    let (default, bounds) = match &field.role {
+        Some(Role::Attr { default, bounds }) => (default.as_ref(), self::bounds(bounds)),
+        _ => (None, String::new()),
+    };
+    let default = default.map_or_else(|| "required".to_string(), code);
+    let bounds = if bounds.is_empty() { String::new() } else { format!(" (`{bounds}`)") };
+    row([&format!("`{}`", field.name), &code(field.ty), &format!("{default}{bounds}"), &field.doc])
+}
+
+fn gradient(grad: &Type) -> String {
+    let text = text::of_tokens(grad);
+    match text.rsplit("::").next() {
+        Some("NoGrad") => "Gradient: none".to_string(),
+        Some("ZeroGrad") => "Gradient: zero".to_string(),
+        // Not a path that can be linked to.
+        _ if text.contains('<') => format!("Gradient: `{text}`"),
+        _ => format!("Gradient: [`{text}`]"),
+    }
+}
+
+fn code(tokens: impl ToTokens) -> String {
+    format!("`{}`", text::of_tokens(tokens))
+}

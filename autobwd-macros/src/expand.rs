@@ -1,0 +1,348 @@
+//! The generated code.
+//!
+//! Must not decide anything: whatever arrives here is right.
+//!
+//! Every use of a type that the author wrote carries that type's place, so that the compiler's messages point there.
+//! Paths are absolute, because the author's crate may have a `Result` or `Option` of its own.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::{Expr, Lit, spanned::Spanned};
+
+use crate::{
+    ast::{Bound, BoundKind, Field, Operator, Role},
+    docs, span,
+};
+
+/// All that an operator expands to, beside the struct itself.
+pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
+    let (defaults, conversions) = (op.attrs().filter_map(default), op.attrs().map(conversions));
+    let (describe, op_impl) = (describe(op), op_impl(op));
+    let lanes = op.pointwise.then(|| lanes(op));
+    let (contract, registration) = (contract(op), registration(op));
+    quote! {
+        const _: () = {
+            #(#defaults)*
+            #(#conversions)*
+            #describe
+            #op_impl
+        };
+        #lanes
+        #contract
+        #registration
+    }
+}
+
+/// The conversion to data.
+fn describe(op: &Operator<'_>) -> TokenStream {
+    let (ident, name, param) = (op.ident, &op.name, &op.param);
+    let put = op.fields.iter().map(|field| {
+        let (field_ident, name) = (field.ident, &field.name);
+        match field.role {
+            Some(Role::Input { .. }) => {
+                quote_spanned!(at_type(field)=> ::autobwd::__private::put_input(&mut desc, #name, self.#field_ident, name)?;)
+            }
+            Some(Role::Output { .. }) => {
+                quote_spanned!(at_type(field)=> ::autobwd::__private::put_output(&mut desc, #name, self.#field_ident, name)?;)
+            }
+            _ => {
+                let conversions = conversions_name(field);
+                quote_spanned!(at_type(field)=> desc.attrs.set(#name, #conversions.1(self.#field_ident));)
+            }
+        }
+    });
+    quote! {
+        #[automatically_derived]
+        impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
+            type Op = #ident<::autobwd::Var>;
+            fn describe(
+                self,
+                name: &mut dyn ::core::ops::FnMut(
+                    ::autobwd::Role,
+                    &'static ::core::primitive::str,
+                    #param,
+                ) -> ::autobwd::Result<::autobwd::Var>,
+            ) -> ::autobwd::Result<::autobwd::OpDesc> {
+                let mut desc = ::autobwd::OpDesc::new(#name);
+                #(#put)*
+                ::core::result::Result::Ok(desc)
+            }
+        }
+    }
+}
+
+/// The default of an attribute as a function: schema and conversion share it, a wrong type is reported once.
+fn default(field: &Field<'_>) -> Option<TokenStream> {
+    let (ty, function, value) = (field.ty, default_function(field), default_value(field)?);
+    Some(quote! {
+        fn #function() -> #ty {
+            #value
+        }
+    })
+}
+
+/// Text and lists as the types that attributes have: `String` and `Vec`.
+fn default_value(field: &Field<'_>) -> Option<TokenStream> {
+    let Some(Role::Attr { default: Some(value), .. }) = &field.role else { return None };
+    let at = span::generated_at(value.span());
+    Some(match ungrouped(value) {
+        Expr::Array(_) => quote_spanned!(at=> ::core::convert::From::from(#value)),
+        Expr::Lit(literal) if matches!(literal.lit, Lit::Str(_)) => {
+            quote_spanned!(at=> ::core::convert::From::from(#value))
+        }
+        _ => quote!(#value),
+    })
+}
+
+/// An expression that went through `macro_rules!` is in an invisible group.
+fn ungrouped(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Group(group) => ungrouped(&group.expr),
+        expr => expr,
+    }
+}
+
+fn default_function(field: &Field<'_>) -> Ident {
+    format_ident!("__default_{}", field.ident, span = Span::call_site())
+}
+
+/// All that is asked of an attribute's type, in one place: a type that cannot be an attribute is reported once.
+fn conversions(field: &Field<'_>) -> TokenStream {
+    let (ty, name) = (field.ty, conversions_name(field));
+    quote_spanned! {at_type(field)=>
+        const #name: (
+            ::autobwd::AttrType,
+            fn(#ty) -> ::autobwd::Attr,
+            fn(
+                &::autobwd::OpDesc,
+                &'static ::core::primitive::str,
+                ::core::option::Option<fn() -> #ty>,
+            ) -> ::autobwd::Result<#ty>,
+        ) = (
+            <#ty as ::autobwd::AttrValue>::TYPE,
+            <#ty as ::autobwd::AttrValue>::into_attr,
+            ::autobwd::__private::attr::<#ty>,
+        );
+    }
+}
+
+fn conversions_name(field: &Field<'_>) -> Ident {
+    format_ident!("__attr_{}", field.ident, span = Span::call_site())
+}
+
+fn has_default(field: &Field<'_>) -> bool {
+    matches!(field.role, Some(Role::Attr { default: Some(_), .. }))
+}
+
+fn op_impl(op: &Operator<'_>) -> TokenStream {
+    let (ident, param, grad) = (op.ident, &op.param, op.grad);
+    let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
+    let (outputs, indices) = (op.outputs().map(|field| field.ident), 0..op.outputs().count());
+    quote! {
+        #[automatically_derived]
+        impl ::autobwd::Op for #ident<::autobwd::Var> {
+            const SCHEMA: ::autobwd::Schema = #schema;
+            type Grad = #grad;
+            type Of<#param> = #ident<#param>;
+            fn gather<#param>(
+                desc: &::autobwd::OpDesc,
+                fill: &mut dyn ::core::ops::FnMut(
+                    ::autobwd::Role,
+                    &'static ::core::primitive::str,
+                    ::autobwd::Var,
+                ) -> ::autobwd::Result<#param>,
+            ) -> ::autobwd::Result<#ident<#param>> {
+                ::core::result::Result::Ok(#ident { #(#gathered,)* })
+            }
+            fn from_desc(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
+                <Self as ::autobwd::Op>::gather(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
+            }
+            fn outputs<#param>(
+                of: #ident<#param>,
+                put: &mut dyn ::core::ops::FnMut(::core::primitive::usize, #param),
+            ) {
+                #(::autobwd::__private::put_values(#indices, of.#outputs, put);)*
+            }
+        }
+    }
+}
+
+fn schema(op: &Operator<'_>) -> TokenStream {
+    let Operator { name, doc, pointwise, .. } = op;
+    let broadcast = op.broadcast.is_some();
+    let (inputs, outputs) = (op.inputs().map(|f| slot_def(f, op)), op.outputs().map(|f| slot_def(f, op)));
+    let attrs = op.attrs().map(attr_def);
+    let line = line(op.ident);
+    quote! {
+        ::autobwd::Schema {
+            name: #name,
+            inputs: &[#(#inputs),*],
+            outputs: &[#(#outputs),*],
+            attrs: &[#(#attrs),*],
+            pointwise: #pointwise,
+            broadcast: #broadcast,
+            doc: #doc,
+            file: ::core::file!(),
+            line: #line,
+        }
+    }
+}
+
+fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
+    let Field { name, doc, ty, .. } = field;
+    let (line, param) = (line(field.ident), &op.param);
+    let arity = quote_spanned! {at_type(field)=> {
+        type #param = ::autobwd::Var;
+        <#ty as ::autobwd::Slot<#param>>::ARITY
+    }};
+    let partner =
+        |partner: &Option<Ident>| partner.as_ref().and_then(|p| op.input(p)).map(|input| input.name.clone());
+    let options = match &field.role {
+        Some(Role::Input { shape_only: true }) => quote!(.shape_only()),
+        Some(Role::Output { inplace, like }) => {
+            let (inplace, like) = (partner(inplace).into_iter(), partner(like).into_iter());
+            quote!(#(.inplace(#inplace))* #(.like(#like))*)
+        }
+        _ => TokenStream::new(),
+    };
+    quote!(::autobwd::SlotDef::new(#name, #arity, #doc, #line)#options)
+}
+
+fn attr_def(field: &Field<'_>) -> TokenStream {
+    let Field { name, doc, .. } = field;
+    let (line, conversions) = (line(field.ident), conversions_name(field));
+    let default = if has_default(field) {
+        let function = default_function(field);
+        quote!(::core::option::Option::Some(|| #conversions.1(#function())))
+    } else {
+        quote!(::core::option::Option::None)
+    };
+    let bounds = match &field.role {
+        Some(Role::Attr { bounds, .. }) => docs::bounds(bounds),
+        _ => String::new(),
+    };
+    quote! {
+        ::autobwd::AttrDef { name: #name, ty: #conversions.0, default: #default, bounds: #bounds, doc: #doc, line: #line }
+    }
+}
+
+/// A field read from data.
+fn gathered(field: &Field<'_>) -> TokenStream {
+    let (ident, name, at) = (field.ident, &field.name, at_type(field));
+    let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::Role::#role, #name, fill)?);
+    let value = match &field.role {
+        Some(Role::Input { .. }) => slot(quote!(Input)),
+        Some(Role::Output { .. }) => slot(quote!(Output)),
+        Some(Role::Attr { bounds, .. }) => {
+            bounds.iter().fold(attr_value(field), |value, bound| bounded(name, value, bound))
+        }
+        _ => attr_value(field),
+    };
+    quote!(#ident: #value)
+}
+
+fn attr_value(field: &Field<'_>) -> TokenStream {
+    let (name, conversions) = (&field.name, conversions_name(field));
+    let default = if has_default(field) {
+        let function = default_function(field);
+        quote!(::core::option::Option::Some(#function))
+    } else {
+        quote!(::core::option::Option::None)
+    };
+    quote_spanned!(at_type(field)=> #conversions.2(desc, #name, #default)?)
+}
+
+fn bounded(name: &str, value: TokenStream, bound: &Bound) -> TokenStream {
+    // Resolved as generated code, the message on a limit of another type would cover lines.
+    let limit = &bound.limit;
+    let check = match bound.kind {
+        BoundKind::Min => quote!(at_least),
+        BoundKind::Max => quote!(at_most),
+        BoundKind::Above => quote!(above),
+        BoundKind::Below => quote!(below),
+    };
+    quote_spanned!(limit.span()=> ::autobwd::__private::#check(#name, #value, #limit)?)
+}
+
+/// What runs the formula.
+fn lanes(op: &Operator<'_>) -> TokenStream {
+    let (ident, param) = (op.ident, &op.param);
+    let inputs = op.inputs().enumerate().map(|(i, field)| {
+        let (name, at) = (field.ident, at_type(field));
+        quote_spanned!(at=> #name: ::autobwd::Slot::<()>::map(&attrs.#name, |_| get(#i)))
+    });
+    let outputs = op.outputs().map(|field| {
+        let (name, at) = (field.ident, at_type(field));
+        quote_spanned!(at=> #name: ::autobwd::Slot::<()>::map(&attrs.#name, |_| <#param as ::autobwd::Float>::of(0.0)))
+    });
+    let attrs = op.attrs().map(|field| {
+        let (name, at) = (field.ident, at_type(field));
+        quote_spanned!(at=> #name: attrs.#name)
+    });
+    let put = op.outputs().enumerate().map(|(i, field)| {
+        let (name, at) = (field.ident, at_type(field));
+        quote_spanned!(at=> ::autobwd::Slot::<#param>::each(&op.#name, |value| put(#i, *value));)
+    });
+    let at = span::generated_at(ident.span());
+    let eval = quote_spanned!(at=> ::autobwd::Pointwise::eval(&mut op););
+    quote! {
+        const _: () = {
+            #[automatically_derived]
+            impl ::autobwd::Lanes for #ident<::autobwd::Var> {
+                type Attrs = #ident<()>;
+                #[inline(always)]
+                fn lane<#param: ::autobwd::Float>(
+                    attrs: &#ident<()>,
+                    mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
+                    mut put: impl ::core::ops::FnMut(::core::primitive::usize, #param),
+                ) {
+                    let mut op: #ident<#param> = #ident { #(#inputs,)* #(#outputs,)* #(#attrs,)* };
+                    #eval
+                    #(#put)*
+                }
+                fn attrs(desc: &::autobwd::OpDesc) -> ::autobwd::Result<#ident<()>> {
+                    <Self as ::autobwd::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))
+                }
+            }
+        };
+    }
+}
+
+/// Slots of operator and gradient fit: checked by `cargo check`, in a constant of its own because elsewhere the message
+/// would have notes on what surrounds it.
+fn contract(op: &Operator<'_>) -> TokenStream {
+    let ident = op.ident;
+    let at = span::generated_at(span::last_segment(op.grad));
+    let check = quote_spanned!(at=> ::autobwd::__private::check_contract::<#ident<::autobwd::Var>>());
+    quote!(const _: () = #check;)
+}
+
+/// The entry among all operators.
+fn registration(op: &Operator<'_>) -> TokenStream {
+    let kind = if op.pointwise { quote!(pointwise) } else { quote!(kernel) };
+    // A missing kernel or shape rule is reported at the struct's name.
+    let at = span::generated_at(op.ident.span());
+    let mut ident = op.ident.clone();
+    ident.set_span(at);
+    let entry = quote_spanned! {at=>
+        ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
+            ::core::env!("CARGO_PKG_NAME"),
+            ::core::env!("CARGO_PKG_VERSION"),
+        )
+    };
+    quote! {
+        const _: () = {
+            const ENTRY: ::autobwd::__private::OpInfo = #entry;
+            ::autobwd::__private::inventory::submit! { ENTRY }
+        };
+    }
+}
+
+fn at_type(field: &Field<'_>) -> Span {
+    span::generated_at(field.ty.span())
+}
+
+/// The source line of a name. Resolved as generated code, it would be that of `#[register_op]`.
+fn line(ident: &Ident) -> TokenStream {
+    quote_spanned!(ident.span()=> ::core::line!())
+}

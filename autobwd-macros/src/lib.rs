@@ -1,0 +1,167 @@
+//! The attribute `#[register_op]` of autobwd: parsed, checked, expanded.
+//!
+//! Must not know any operator, nor what is done with one.
+
+mod args;
+mod ast;
+mod attr;
+mod check;
+mod ctxt;
+mod docs;
+mod expand;
+mod fallback;
+mod name;
+mod options;
+mod span;
+mod text;
+mod types;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Error, Item, ItemStruct, parse_quote};
+
+use crate::{args::Args, ast::Operator, ctxt::Ctxt};
+
+/// Makes a struct an operator.
+///
+/// The struct is generic over what its slots hold: `Scale`, which is `Scale<Var>`, describes the operator in a program,
+/// `Scale<Meta>` is where its shape rule runs, `Scale<Buf<'_>>` is what its kernel runs on, and `Scale<F>` with
+/// `F: Float` is one element of a formula.
+///
+/// ```ignore
+/// use autobwd::{Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, register_op};
+///
+/// /// `out = scale · x`.
+/// #[register_op(grad = ScaleGrad)]
+/// pub struct Scale<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape as `x`.
+///     #[output(inplace = x)]
+///     pub out: V,
+///     /// The factor.
+///     #[attr(default = 1.0)]
+///     pub scale: f32,
+/// }
+/// impl Infer for Scale<Meta> {
+///     fn infer(&mut self) -> Result<()> {
+///         self.out.like(&self.x);
+///         Ok(())
+///     }
+/// }
+/// impl Kernel for Scale<Buf<'_>> {
+///     fn run(&mut self, _: &Cx) -> Result<()> {
+///         for value in self.out.inout::<f32>(&self.x)?.copied() {
+///             *value *= self.scale;
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// /// `dx = scale · dout`.
+/// #[register_op(grad = NoGrad, pointwise)]
+/// pub struct ScaleGrad<V = Var> {
+///     /// Gradient of `out`.
+///     #[input("Out@GRAD")]
+///     pub dout: V,
+///     /// Gradient of `x`.
+///     #[output("X@GRAD", inplace = dout)]
+///     pub dx: V,
+///     /// As in `scale`.
+///     #[attr(default = 1.0)]
+///     pub scale: f32,
+/// }
+/// impl<F: Float> Pointwise for ScaleGrad<F> {
+///     fn eval(&mut self) {
+///         self.dx = self.dout * F::of(self.scale.into());
+///     }
+/// }
+/// ```
+///
+/// # Arguments
+///
+/// | written | means |
+/// |---|---|
+/// | `grad = Type` | how the gradient comes about, see below; mandatory |
+/// | `name = ".."` | the operator's name in programs; `MatmulV2` is `matmul_v2` unless it says otherwise |
+/// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, takes the place of shape rule and kernel |
+/// | `broadcast` | the formula's inputs are broadcast against each other |
+///
+/// | `grad = ..` | means |
+/// |---|---|
+/// | an operator | one gradient operator, wired by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets those attributes that it has too |
+/// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
+/// | `NoGrad` | there is none, needing it is an error |
+/// | `ZeroGrad` | it is zero everywhere |
+///
+/// That a gradient operator asks for no slot or attribute that the operator cannot supply is checked at compile time.
+///
+/// # Fields
+///
+/// Every field has one role. A name in quotes, `#[input("Out@GRAD")]`, is the one in programs; otherwise that of a slot
+/// is the field's in PascalCase (`param_out` is `ParamOut`), that of an attribute or block is the field's.
+///
+/// | role | type | the field is |
+/// |---|---|---|
+/// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | what the operator reads: one variable, at most one, a list, a list with holes |
+/// | `#[output]` | the same | what it writes |
+/// | `#[attr]` | `bool`, `i32`, `i64`, `f32`, `f64`, `String`, a `Vec` of these, `DType`, an `attr_enum!` | a constant of the operator |
+/// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs |
+///
+/// | option | of | means |
+/// |---|---|---|
+/// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
+/// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
+/// | `like = x` | `#[output]`, `pointwise` | it has the shape of `x`; contributions along broadcast dimensions are summed |
+/// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |
+/// | `min = limit`, `max = limit` | `#[attr]` | bounds that the value may reach |
+/// | `above = limit`, `below = limit` | `#[attr]` | bounds that it may not reach |
+///
+/// # What comes from it
+///
+/// The registered operator, its conversions from and to `OpDesc`, and the tables of slots and attributes in the struct's
+/// documentation, provided that it has any.
+#[proc_macro_attribute]
+pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let item = syn::parse_macro_input!(item as Item);
+    match item {
+        Item::Struct(item) => operator(args.into(), item).into(),
+        other => {
+            let error = Error::new(
+                proc_macro2::Span::call_site(),
+                "`#[register_op]` belongs on a struct, whose fields are the slots and attributes",
+            );
+            let error = error.into_compile_error();
+            quote!(#other #error).into()
+        }
+    }
+}
+
+fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
+    let cx = Ctxt::new();
+    let args = Args::read(args, &cx);
+    let op = Operator::read(&item, &args, &cx);
+    check::check(&op, &cx);
+
+    let mut cleaned = item.clone();
+    attr::strip(&mut cleaned);
+    match cx.check() {
+        Ok(()) => {
+            // An undocumented struct stays one, for `missing_docs`.
+            if !op.doc.is_empty() {
+                let lines = docs::reference(&op);
+                cleaned
+                    .attrs
+                    .extend(lines.iter().map(|line| -> syn::Attribute { parse_quote!(#[doc = #line]) }));
+            }
+            let generated = expand::operator(&op);
+            quote!(#cleaned #generated)
+        }
+        Err(errors) => {
+            fallback::use_parameter(&mut cleaned);
+            let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op));
+            quote!(#cleaned #errors #impls)
+        }
+    }
+}

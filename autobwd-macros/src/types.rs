@@ -1,0 +1,61 @@
+//! Types of fields, as far as they can be told from how they are written.
+//!
+//! Must not replace the compiler: what looks right here is checked by it.
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{GenericArgument, PathArguments, Type};
+
+/// How many variables a slot of that type takes, in words; `None` when it cannot be a slot.
+pub(crate) fn takes(ty: &Type, param: &Ident) -> Option<&'static str> {
+    if is_param(ty, param) {
+        return Some("one");
+    }
+    let (outer, inner) = wrapper(ty)?;
+    if outer == "Option" && is_param(inner, param) {
+        return Some("at most one");
+    }
+    if outer == "Vec" && is_param(inner, param) {
+        return Some("a list");
+    }
+    let (hole, content) = wrapper(inner)?;
+    (outer == "Vec" && hole == "Option" && is_param(content, param)).then_some("a list with holes")
+}
+
+/// Whether the name occurs in a type.
+pub(crate) fn mentions(ty: &Type, name: &Ident) -> bool {
+    occurs(ty.to_token_stream(), name)
+}
+
+fn occurs(tokens: TokenStream, name: &Ident) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *name,
+        TokenTree::Group(group) => occurs(group.stream(), name),
+        _ => false,
+    })
+}
+
+fn is_param(ty: &Type, param: &Ident) -> bool {
+    matches!(ungrouped(ty), Type::Path(path) if path.path.is_ident(param))
+}
+
+/// `Option` and `V` of `Option<V>`.
+fn wrapper(ty: &Type) -> Option<(&Ident, &Type)> {
+    let Type::Path(path) = ungrouped(ty) else { return None };
+    let last = path.path.segments.last()?;
+    match &last.arguments {
+        PathArguments::AngleBracketed(args) => match args.args.first()? {
+            GenericArgument::Type(inner) => Some((&last.ident, inner)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A type that went through `macro_rules!` is in an invisible group.
+fn ungrouped(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => ungrouped(&group.elem),
+        ty => ty,
+    }
+}

@@ -1,0 +1,219 @@
+use rand::{Rng, RngExt, SeedableRng, seq::SliceRandom};
+use rand_pcg::Pcg64Mcg;
+
+use crate::{Bool, DType, Describe, OpDesc, Result, Role, Shape, Tensor, Var};
+
+/// How an input of a sample is drawn, or the place of an output.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    dims: Shape,
+    dtype: Option<DType>,
+    domain: Domain,
+}
+
+#[derive(Clone, Debug)]
+enum Domain {
+    Output,
+    Between(f64, f64),
+    /// At least half a unit off that point, at most 1.5.
+    AwayFrom(f64),
+    Distinct,
+    Probabilities,
+    IntegersBelow(i64),
+    Given(Vec<f64>),
+}
+
+fn draw<const N: usize>(dims: [usize; N], domain: Domain) -> Draw {
+    Draw { dims: dims.as_slice().into(), dtype: None, domain }
+}
+
+/// An output slot of a sample.
+pub fn out() -> Draw {
+    draw([], Domain::Output)
+}
+
+/// Numbers within −1 and 1.
+pub fn uniform<const N: usize>(dims: [usize; N]) -> Draw {
+    between(-1.0, 1.0, dims)
+}
+
+/// Numbers within two bounds.
+pub fn between<const N: usize>(low: f64, high: f64, dims: [usize; N]) -> Draw {
+    draw(dims, Domain::Between(low, high))
+}
+
+/// Numbers on both sides of a point where the operator has a kink, none near it.
+pub fn away_from<const N: usize>(kink: f64, dims: [usize; N]) -> Draw {
+    draw(dims, Domain::AwayFrom(kink))
+}
+
+/// Numbers within 0.5 and 2.
+pub fn positive<const N: usize>(dims: [usize; N]) -> Draw {
+    between(0.5, 2.0, dims)
+}
+
+/// Numbers no two of which are near each other, for operators that pick the largest.
+pub fn distinct<const N: usize>(dims: [usize; N]) -> Draw {
+    draw(dims, Domain::Distinct)
+}
+
+/// Positive numbers of which those along the last axis add up to 1.
+pub fn probabilities<const N: usize>(dims: [usize; N]) -> Draw {
+    draw(dims, Domain::Probabilities)
+}
+
+/// Whole numbers from 0 up to, not including, a bound; `int64` unless [`Draw::of`] says otherwise.
+pub fn integers_below<const N: usize>(bound: i64, dims: [usize; N]) -> Draw {
+    Draw { dtype: Some(DType::I64), ..draw(dims, Domain::IntegersBelow(bound)) }
+}
+
+/// Those numbers.
+pub fn given<const N: usize>(dims: [usize; N], elements: impl IntoIterator<Item = f64>) -> Draw {
+    draw(dims, Domain::Given(elements.into_iter().collect()))
+}
+
+impl Draw {
+    /// With that dtype, in place of the floating point dtype of the check.
+    #[must_use]
+    pub fn of(self, dtype: DType) -> Draw {
+        Draw { dtype: Some(dtype), ..self }
+    }
+
+    /// The dtype when floating point numbers are of dtype `float`.
+    pub(super) fn dtype(&self, float: DType) -> DType {
+        self.dtype.unwrap_or(float)
+    }
+
+    /// The elements, as `f64`.
+    fn elements(&self, rng: &mut impl Rng) -> Vec<f64> {
+        let n: usize = self.dims.iter().product();
+        let within = |low: f64, high: f64, rng: &mut _| low + (high - low) * RngExt::random::<f64>(rng);
+        match &self.domain {
+            Domain::Output => vec![],
+            Domain::Between(low, high) => (0..n).map(|_| within(*low, *high, rng)).collect(),
+            Domain::AwayFrom(kink) => {
+                (0..n).map(|_| kink + within(0.5, 1.5, rng) * if rng.random() { 1.0 } else { -1.0 }).collect()
+            }
+            Domain::Distinct => {
+                let mut all: Vec<f64> = (0..n).map(|i| (i as f64 - n as f64 / 2.0) * 0.37 + 0.1).collect();
+                all.shuffle(rng);
+                all
+            }
+            Domain::Probabilities => {
+                let mut all: Vec<f64> = (0..n).map(|_| within(0.5, 1.5, rng)).collect();
+                let last = self.dims.last().copied().unwrap_or(1).max(1);
+                for row in all.chunks_mut(last) {
+                    let sum: f64 = row.iter().sum();
+                    row.iter_mut().for_each(|x| *x /= sum);
+                }
+                all
+            }
+            Domain::IntegersBelow(bound) => (0..n).map(|_| rng.random_range(0..*bound) as f64).collect(),
+            Domain::Given(elements) => elements.clone(),
+        }
+    }
+
+    /// The tensor for a check in dtype `float`.
+    pub(super) fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
+        let (x, dims) = (self.elements(rng), &self.dims);
+        match self.dtype(float) {
+            DType::Bool => Tensor::from_vec(dims, x.into_iter().map(|x| Bool::from(x != 0.0)).collect()),
+            DType::U8 => Tensor::from_vec(dims, x.into_iter().map(|x| x as u8).collect()),
+            DType::I32 => Tensor::from_vec(dims, x.into_iter().map(|x| x as i32).collect()),
+            DType::I64 => Tensor::from_vec(dims, x.into_iter().map(|x| x as i64).collect()),
+            DType::F32 => Tensor::from_vec(dims, x.into_iter().map(|x| x as f32).collect()),
+            DType::F64 => Tensor::from_vec(dims, x),
+        }
+    }
+}
+
+/// A generator whose numbers are the same on every machine.
+pub(super) fn rng(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(seed)
+}
+
+/// One case of an operator: how its inputs are drawn, its attributes, and what is expected of it.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Variable k + 1 stands for `draws[k]`.
+    pub(super) desc: OpDesc,
+    pub(super) draws: Vec<Draw>,
+    pub(super) tolerance: Option<(f64, &'static str)>,
+    pub(super) error: Option<&'static str>,
+    pub(super) smooth: Option<&'static str>,
+}
+
+impl<D: Describe<Draw>> From<D> for Sample {
+    fn from(row: D) -> Sample {
+        let mut draws = vec![];
+        let desc = row.describe(&mut |role, _, draw| {
+            // An output's draw says nothing but that the slot is filled.
+            let draw = if role == Role::Output { out() } else { draw };
+            draws.push(draw);
+            Ok(Var::stand_in(draws.len()))
+        });
+        // Naming a slot cannot fail: the closure always returns `Ok`.
+        let desc = desc.unwrap_or_else(|_| OpDesc::new("?"));
+        Sample { desc, draws, tolerance: None, error: None, smooth: None }
+    }
+}
+
+impl Sample {
+    /// A row that must be refused with a message that contains `message`.
+    pub fn fails(row: impl Into<Sample>, message: &'static str) -> Sample {
+        Sample { error: Some(message), ..row.into() }
+    }
+
+    /// Another bound for |built − numeric| / (1 + max |numeric|) than 1e-7, and why.
+    pub fn tolerance(row: impl Into<Sample>, bound: f64, reason: &'static str) -> Sample {
+        Sample { tolerance: Some((bound, reason)), ..row.into() }
+    }
+
+    /// A row whose gradient is no derivative (a straight-through estimator, say) and why: values are checked, gradients
+    /// are not compared with differences.
+    pub fn not_a_derivative(row: impl Into<Sample>, reason: &'static str) -> Sample {
+        Sample { smooth: Some(reason), ..row.into() }
+    }
+
+    /// The operator type.
+    pub fn op(&self) -> &'static str {
+        self.desc.ty.as_str()
+    }
+}
+
+/// The samples of one operator, as collected at link time.
+pub struct OpSamples {
+    /// Operator type.
+    pub op: &'static str,
+    /// Makes the rows.
+    pub rows: fn() -> Vec<Sample>,
+}
+inventory::collect!(OpSamples);
+
+/// All samples that this binary links, sorted by operator.
+pub fn samples() -> Vec<Sample> {
+    let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().collect();
+    all.sort_by_key(|s| s.op);
+    all.into_iter().flat_map(|s| (s.rows)()).collect()
+}
+
+/// Declares an operator's samples: rows are the operator's struct with [`Draw`]s in its slots.
+///
+/// ```ignore
+/// autobwd::samples!(Relu, [
+///     Relu { x: away_from(0.0, [2, 3]), out: out() },
+/// ]);
+/// ```
+#[macro_export]
+macro_rules! samples {
+    ($op:ty, [$($row:expr),* $(,)?]) => {
+        const _: () = {
+            $crate::__private::inventory::submit! {
+                $crate::check::OpSamples {
+                    op: <$op as $crate::Op>::SCHEMA.name,
+                    rows: || ::std::vec![$($crate::check::Sample::from($row)),*],
+                }
+            }
+        };
+    };
+}

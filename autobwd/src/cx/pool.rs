@@ -1,0 +1,212 @@
+//! A fixed hand-off of work between a few threads: no queue, no allocation, no endless spinning.
+#![allow(unsafe_code)]
+
+use std::{
+    hint, panic,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// Elements of a unit of parallel work and of summation.
+pub(crate) const CHUNK: usize = 1 << 16;
+
+/// Rounds that a helper waits awake, some 50 µs: longer would starve a busy neighbour, shorter would sleep between the
+/// operators of one step.
+const SPINS: usize = 20_000;
+
+type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// One piece of work, cut in parts that anybody may take.
+#[derive(Clone, Copy)]
+struct Job {
+    work: &'static Work<'static>,
+    parts: usize,
+    workers: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Held by whoever has the helpers at work.
+    turn: Mutex<()>,
+    job: Mutex<Option<Job>>,
+    /// Counts jobs; helpers watch it.
+    posted: AtomicUsize,
+    wake: Condvar,
+    next: AtomicUsize,
+    /// Helpers that have not finished the current job.
+    busy: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// What a kernel gets beside its slots: workers to share its work with.
+pub struct Cx {
+    shared: Arc<Shared>,
+    helpers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Cx {
+    /// `threads` workers, the caller among them; at least one.
+    pub(crate) fn new(threads: usize) -> Cx {
+        let shared = Arc::new(Shared::default());
+        let helper = |worker: usize| {
+            let shared = shared.clone();
+            // A machine that refuses a thread leaves its work to the others.
+            thread::Builder::new().name(format!("autobwd-{worker}")).spawn(move || help(&shared, worker)).ok()
+        };
+        let helpers = (1..threads).map_while(helper).collect();
+        Cx { shared, helpers }
+    }
+
+    /// How many workers there are.
+    pub fn threads(&self) -> usize {
+        1 + self.helpers.len()
+    }
+
+    /// Runs `work(part, worker)` for every part, each once; at most `workers` of them at a time, with `worker` below
+    /// that. Cut the parts by the size of the work, never by the number of workers.
+    pub fn parts(&self, parts: usize, workers: usize, work: &Work<'_>) {
+        if self.helpers.is_empty() || parts < 2 || workers < 2 {
+            return (0..parts).for_each(|part| work(part, 0));
+        }
+        let shared = &*self.shared;
+        // Somebody else has the helpers, or this is work within work: the caller does it all.
+        let Ok(_turn) = shared.turn.try_lock() else {
+            return (0..parts).for_each(|part| work(part, 0));
+        };
+        // SAFETY: the reference is used by helpers until `busy` is 0, which `Wait` waits for before this frame ends,
+        // also when `work` panics.
+        let work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        {
+            let mut job = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+            *job = Some(Job { work, parts, workers });
+            shared.next.store(0, Ordering::Relaxed);
+            shared.busy.store(self.helpers.len(), Ordering::Relaxed);
+            shared.posted.fetch_add(1, Ordering::Release);
+        }
+        shared.wake.notify_all();
+        struct Wait<'a>(&'a Shared);
+        impl Drop for Wait<'_> {
+            fn drop(&mut self) {
+                let mut spins = 0;
+                while self.0.busy.load(Ordering::Acquire) != 0 {
+                    spins += 1;
+                    if spins < SPINS { hint::spin_loop() } else { thread::yield_now() }
+                }
+            }
+        }
+        let wait = Wait(shared);
+        take_parts(shared, Job { work, parts, workers }, 0);
+        drop(wait);
+        if shared.panicked.swap(false, Ordering::Relaxed) {
+            panic!("autobwd bug: a kernel panicked in a helper thread");
+        }
+    }
+
+    /// Runs `work(index, chunk)` for every chunk of `out`, shared between the workers. Elements of a chunk: as many as
+    /// make a fair share of work, whatever the number of workers.
+    pub fn chunks_mut<T: Send>(&self, out: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+        struct Start<T>(*mut T);
+        // SAFETY: the pointer is only used for the disjoint chunks below.
+        unsafe impl<T: Send> Sync for Start<T> {}
+        let (n, chunk) = (out.len(), chunk.max(1));
+        let start = Start(out.as_mut_ptr());
+        let start = &start;
+        self.parts(n.div_ceil(chunk), self.threads(), &|part, _| {
+            let at = part * chunk;
+            // SAFETY: within `out`, which is borrowed for the whole call, and no other part's.
+            let part_of_out = unsafe { std::slice::from_raw_parts_mut(start.0.add(at), chunk.min(n - at)) };
+            work(part, part_of_out);
+        });
+    }
+}
+
+fn take_parts(shared: &Shared, job: Job, worker: usize) {
+    if worker >= job.workers {
+        return;
+    }
+    loop {
+        let part = shared.next.fetch_add(1, Ordering::Relaxed);
+        if part >= job.parts {
+            return;
+        }
+        (job.work)(part, worker);
+    }
+}
+
+fn help(shared: &Shared, worker: usize) {
+    let mut seen = 0;
+    loop {
+        let mut spins = 0;
+        while shared.posted.load(Ordering::Acquire) == seen && spins < SPINS {
+            hint::spin_loop();
+            spins += 1;
+        }
+        let mut job = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+        while shared.posted.load(Ordering::Acquire) == seen && !shared.stop.load(Ordering::Acquire) {
+            job = shared.wake.wait(job).unwrap_or_else(PoisonError::into_inner);
+        }
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        seen = shared.posted.load(Ordering::Acquire);
+        let current = *job;
+        drop(job);
+        if let Some(current) = current {
+            let run = panic::AssertUnwindSafe(|| take_parts(shared, current, worker));
+            if panic::catch_unwind(run).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.busy.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Drop for Cx {
+    fn drop(&mut self) {
+        {
+            let _job = self.shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.stop.store(true, Ordering::Release);
+        }
+        self.shared.wake.notify_all();
+        for helper in self.helpers.drain(..) {
+            // A helper catches its panics.
+            let _ = helper.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once_with_a_worker_of_its_own() {
+        for threads in [1, 2, 3, 7] {
+            let cx = Cx::new(threads);
+            for parts in [0, 1, 2, 5, 100] {
+                let runs: Vec<_> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                let active: Vec<_> = (0..threads).map(|_| AtomicBool::new(false)).collect();
+                cx.parts(parts, threads, &|part, worker| {
+                    assert!(!active[worker].swap(true, Ordering::SeqCst));
+                    runs[part].fetch_add(1, Ordering::SeqCst);
+                    active[worker].store(false, Ordering::SeqCst);
+                });
+                assert!(runs.iter().all(|r| r.load(Ordering::SeqCst) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_part_reaches_the_caller_and_leaves_the_pool_usable() {
+        let cx = Cx::new(2);
+        let run = || cx.parts(8, 2, &|part, _| assert_ne!(part, 3));
+        assert!(panic::catch_unwind(panic::AssertUnwindSafe(run)).is_err());
+        let mut out = vec![0; 10];
+        cx.chunks_mut(&mut out, 3, |i, chunk| chunk.fill(i));
+        assert_eq!(out, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+    }
+}

@@ -1,0 +1,57 @@
+use std::fmt;
+
+use super::BlockId;
+
+/// The value of an attribute. Dtypes are their [`code`](crate::DType::code), enums their name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    /// One boolean.
+    Bool(bool),
+    /// One 32-bit integer.
+    I32(i32),
+    /// One 64-bit integer.
+    I64(i64),
+    /// One single precision number.
+    F32(f32),
+    /// One double precision number.
+    F64(f64),
+    /// Text.
+    Str(String),
+    /// Booleans.
+    Bools(Vec<bool>),
+    /// 32-bit integers.
+    I32s(Vec<i32>),
+    /// 64-bit integers.
+    I64s(Vec<i64>),
+    /// Single precision numbers.
+    F32s(Vec<f32>),
+    /// Double precision numbers.
+    F64s(Vec<f64>),
+    /// Texts.
+    Strs(Vec<String>),
+    /// A sub-block.
+    Block(BlockId),
+    /// Sub-blocks.
+    Blocks(Vec<BlockId>),
+}
+
+impl fmt::Display for Attr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attr::Bool(x) => x.fmt(f),
+            Attr::I32(x) => x.fmt(f),
+            Attr::I64(x) => x.fmt(f),
+            Attr::F32(x) => write!(f, "{x:?}"),
+            Attr::F64(x) => write!(f, "{x:?}"),
+            Attr::Str(x) => write!(f, "{x:?}"),
+            Attr::Bools(x) => write!(f, "{x:?}"),
+            Attr::I32s(x) => write!(f, "{x:?}"),
+            Attr::I64s(x) => write!(f, "{x:?}"),
+            Attr::F32s(x) => write!(f, "{x:?}"),
+            Attr::F64s(x) => write!(f, "{x:?}"),
+            Attr::Strs(x) => write!(f, "{x:?}"),
+            Attr::Block(x) => write!(f, "block {}", x.index()),
+            Attr::Blocks(x) => write!(f, "blocks {:?}", x.iter().map(|b| b.index()).collect::<Vec<_>>()),
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Programs as JSON, both ways.
+//!
+//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}]}` with variables
+//! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter"}` and operators
+//! `{"type", "inputs", "outputs", "attrs": {name: {tag: value}}, "site"?, "origin"?}`: the form of the golden cases.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{Attr, Attrs, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind};
+use crate::{DType, Dims, Error, ErrorKind, Result};
+
+/// The longest name of an operator type, slot or attribute that is read.
+const NAME_LIMIT: usize = 256;
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct File {
+    blocks: Vec<BlockJson>,
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct BlockJson {
+    idx: usize,
+    parent_idx: i64,
+    #[serde(default = "none", skip_serializing_if = "is_none")]
+    forward_block_idx: i64,
+    vars: Vec<VarJson>,
+    ops: Vec<OpJson>,
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct VarJson {
+    name: String,
+    #[serde(rename = "type")]
+    kind: KindJson,
+    dtype: Option<String>,
+    shape: Option<Vec<i64>>,
+    persistable: bool,
+    stop_gradient: bool,
+    is_parameter: bool,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum KindJson {
+    #[serde(alias = "tensor")]
+    LodTensor,
+    TensorArray,
+    SelectedRows,
+    StepScopes,
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct OpJson {
+    #[serde(rename = "type")]
+    ty: String,
+    inputs: BTreeMap<String, Vec<String>>,
+    outputs: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    attrs: BTreeMap<String, AttrJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
+    #[serde(default, skip_serializing_if = "OriginJson::is_model")]
+    origin: OriginJson,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum OriginJson {
+    #[default]
+    Model,
+    Seed,
+    GradientOf(usize),
+    Accumulate,
+    ZeroFill,
+}
+impl OriginJson {
+    fn is_model(&self) -> bool {
+        *self == OriginJson::Model
+    }
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum AttrJson {
+    Bool(bool),
+    Int(i32),
+    Long(i64),
+    Float(Number<f32>),
+    Float64(Number<f64>),
+    String(String),
+    Bools(Vec<bool>),
+    Ints(Vec<i32>),
+    Longs(Vec<i64>),
+    Floats(Vec<Number<f32>>),
+    Float64s(Vec<Number<f64>>),
+    Strings(Vec<String>),
+    Block(usize),
+    Blocks(Vec<usize>),
+}
+
+/// A number that JSON may not have: infinities and NaN are strings.
+#[derive(Clone, Copy, PartialEq)]
+struct Number<T>(T);
+impl<T: Copy + Into<f64>> Serialize for Number<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let x: f64 = self.0.into();
+        if x.is_finite() { s.serialize_f64(x) } else { s.serialize_str(&x.to_string()) }
+    }
+}
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(f64),
+    Text(String),
+}
+macro_rules! number {
+    ($($t:ty),*) => {$(
+        impl<'de> Deserialize<'de> for Number<$t> {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                Ok(Number(match NumberOrText::deserialize(d)? {
+                    NumberOrText::Number(x) => x as $t,
+                    NumberOrText::Text(t) => match t.as_str() {
+                        "inf" => <$t>::INFINITY,
+                        "-inf" => <$t>::NEG_INFINITY,
+                        "NaN" => <$t>::NAN,
+                        other => return Err(de::Error::custom(format!("`{other}` is not a number"))),
+                    },
+                }))
+            }
+        }
+    )*};
+}
+number!(f32, f64);
+
+fn none() -> i64 {
+    -1
+}
+fn is_none(index: &i64) -> bool {
+    *index == -1
+}
+
+impl Program {
+    /// The program as JSON.
+    pub fn to_json(&self) -> String {
+        // The data holds nothing that JSON cannot: keys are strings, numbers finite.
+        serde_json::to_string(&self.to_file(true)).unwrap_or_default()
+    }
+
+    /// Reads a program from JSON.
+    ///
+    /// # Errors
+    /// Text that is no such JSON (with line and column), blocks or variables that contradict each other. Whether the
+    /// operators make sense is [`verify`](crate::verify())'s question.
+    pub fn from_json(json: &str) -> Result<Program> {
+        let file: File = serde_json::from_str(json)
+            .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")))?;
+        file.into_program()
+    }
+
+    pub(super) fn same_as(&self, other: &Program) -> bool {
+        self.to_file(false) == other.to_file(false)
+    }
+
+    fn to_file(&self, sites: bool) -> File {
+        let index = |b: Option<BlockId>| b.map_or(-1, |b| b.index() as i64);
+        let blocks = self.blocks().iter().enumerate().map(|(idx, block)| BlockJson {
+            idx,
+            parent_idx: index(block.parent),
+            forward_block_idx: index(block.forward),
+            vars: block.vars.iter().map(|(v, d)| VarJson::new(self.name(*v), d)).collect(),
+            ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
+        });
+        File { blocks: blocks.collect() }
+    }
+
+    fn op_to_json(&self, op: &OpDesc, sites: bool) -> OpJson {
+        let slots = |slots: &Slots| {
+            let named = |args: &[Var]| args.iter().map(|v| self.name(*v).to_string()).collect();
+            slots.iter().map(|(slot, args)| (slot.to_string(), named(args))).collect()
+        };
+        OpJson {
+            ty: op.ty.to_string(),
+            inputs: slots(&op.inputs),
+            outputs: slots(&op.outputs),
+            attrs: op.attrs.iter().map(|(n, a)| (n.to_string(), a.into())).collect(),
+            site: op.site.filter(|_| sites).map(|s| s.to_string()),
+            origin: match op.origin {
+                Origin::Model => OriginJson::Model,
+                Origin::Seed => OriginJson::Seed,
+                Origin::Gradient { of } => OriginJson::GradientOf(of),
+                Origin::Accumulate => OriginJson::Accumulate,
+                Origin::ZeroFill => OriginJson::ZeroFill,
+            },
+        }
+    }
+}
+
+impl VarJson {
+    fn new(name: &str, desc: &VarDesc) -> VarJson {
+        VarJson {
+            name: name.into(),
+            kind: match desc.kind {
+                VarKind::Tensor => KindJson::LodTensor,
+                VarKind::TensorArray => KindJson::TensorArray,
+                VarKind::SelectedRows => KindJson::SelectedRows,
+                VarKind::StepScopes => KindJson::StepScopes,
+            },
+            dtype: Some(desc.dtype.name().into()),
+            shape: Some(desc.dims.iter().map(|d| d.wire()).collect()),
+            persistable: desc.persistable,
+            stop_gradient: desc.stop_gradient,
+            is_parameter: desc.parameter,
+        }
+    }
+
+    fn desc(&self) -> Result<VarDesc> {
+        let dtype = match &self.dtype {
+            // Step scopes have none.
+            None => DType::F32,
+            Some(name) => DType::from_name(name)
+                .ok_or_else(|| format_error(format!("variable `{}`: unknown dtype `{name}`", self.name)))?,
+        };
+        let dims = Dims::from_wire(self.shape.as_deref().unwrap_or_default())
+            .map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
+        Ok(VarDesc {
+            kind: match self.kind {
+                KindJson::LodTensor => VarKind::Tensor,
+                KindJson::TensorArray => VarKind::TensorArray,
+                KindJson::SelectedRows => VarKind::SelectedRows,
+                KindJson::StepScopes => VarKind::StepScopes,
+            },
+            dtype,
+            dims,
+            persistable: self.persistable,
+            stop_gradient: self.stop_gradient,
+            parameter: self.is_parameter,
+        })
+    }
+}
+
+fn format_error(message: String) -> Error {
+    Error::new(ErrorKind::Format, message)
+}
+
+fn name(text: &str) -> Result<Name> {
+    if text.len() > NAME_LIMIT {
+        return Err(format_error(format!("a name of {} bytes; at most {NAME_LIMIT} are read", text.len())));
+    }
+    Ok(Name::new(text))
+}
+
+impl File {
+    fn into_program(self) -> Result<Program> {
+        let mut program = Program::new();
+        let count = self.blocks.len();
+        if count == 0 {
+            return Err(format_error("a program has at least one block".into()));
+        }
+        for (index, block) in self.blocks.iter().enumerate() {
+            let refers = |to: i64, what: &str, below: usize| match usize::try_from(to) {
+                _ if to == -1 => Ok(None),
+                Ok(i) if i < below => Ok(Some(BlockId::new(i))),
+                _ => Err(format_error(format!("block {index}: {what} block {to} does not exist before it"))),
+            };
+            if block.idx != index {
+                return Err(format_error(format!("block {} stands at position {index}", block.idx)));
+            }
+            let (parent, forward) = (
+                refers(block.parent_idx, "parent", index)?,
+                refers(block.forward_block_idx, "forward", count)?,
+            );
+            if (index == 0) != parent.is_none() {
+                return Err(format_error(format!(
+                    "block {index}: the first block, and it alone, has no parent"
+                )));
+            }
+            if index > 0 {
+                program.add_block(parent, forward);
+            }
+        }
+        for (index, block) in self.blocks.into_iter().enumerate() {
+            let mut built = Block::default();
+            for var in &block.vars {
+                if built.vars.insert(program.var(&var.name), var.desc()?).is_some() {
+                    return Err(format_error(format!("block {index} declares `{}` twice", var.name)));
+                }
+            }
+            for op in block.ops {
+                built.ops.push(op.into_desc(&mut program, count)?);
+            }
+            if let Some(block) = program.block_mut(BlockId::new(index)) {
+                block.vars = built.vars;
+                block.ops = built.ops;
+            }
+        }
+        Ok(program)
+    }
+}
+
+impl OpJson {
+    fn into_desc(self, program: &mut Program, blocks: usize) -> Result<OpDesc> {
+        let mut slots = |from: BTreeMap<String, Vec<String>>| -> Result<Slots> {
+            let mut slots = Slots::default();
+            for (slot, args) in from {
+                slots.set(name(&slot)?, args.iter().map(|v| program.var(v)));
+            }
+            Ok(slots)
+        };
+        let mut attrs = Attrs::default();
+        for (attr, value) in self.attrs {
+            attrs.set(name(&attr)?, value.into_attr(blocks)?);
+        }
+        Ok(OpDesc {
+            ty: name(&self.ty)?,
+            inputs: slots(self.inputs)?,
+            outputs: slots(self.outputs)?,
+            attrs,
+            site: self.site.map(|s| name(&s)).transpose()?.map(Site::Loaded),
+            origin: match self.origin {
+                OriginJson::Model => Origin::Model,
+                OriginJson::Seed => Origin::Seed,
+                OriginJson::GradientOf(of) => Origin::Gradient { of },
+                OriginJson::Accumulate => Origin::Accumulate,
+                OriginJson::ZeroFill => Origin::ZeroFill,
+            },
+        })
+    }
+}
+
+impl From<&Attr> for AttrJson {
+    fn from(attr: &Attr) -> AttrJson {
+        match attr {
+            Attr::Bool(x) => AttrJson::Bool(*x),
+            Attr::I32(x) => AttrJson::Int(*x),
+            Attr::I64(x) => AttrJson::Long(*x),
+            Attr::F32(x) => AttrJson::Float(Number(*x)),
+            Attr::F64(x) => AttrJson::Float64(Number(*x)),
+            Attr::Str(x) => AttrJson::String(x.clone()),
+            Attr::Bools(x) => AttrJson::Bools(x.clone()),
+            Attr::I32s(x) => AttrJson::Ints(x.clone()),
+            Attr::I64s(x) => AttrJson::Longs(x.clone()),
+            Attr::F32s(x) => AttrJson::Floats(x.iter().copied().map(Number).collect()),
+            Attr::F64s(x) => AttrJson::Float64s(x.iter().copied().map(Number).collect()),
+            Attr::Strs(x) => AttrJson::Strings(x.clone()),
+            Attr::Block(b) => AttrJson::Block(b.index()),
+            Attr::Blocks(bs) => AttrJson::Blocks(bs.iter().map(|b| b.index()).collect()),
+        }
+    }
+}
+
+impl AttrJson {
+    fn into_attr(self, blocks: usize) -> Result<Attr> {
+        let block = |index: usize| match index {
+            i if i < blocks => Ok(BlockId::new(i)),
+            i => Err(format_error(format!("an attribute names block {i} of {blocks}"))),
+        };
+        Ok(match self {
+            AttrJson::Bool(x) => Attr::Bool(x),
+            AttrJson::Int(x) => Attr::I32(x),
+            AttrJson::Long(x) => Attr::I64(x),
+            AttrJson::Float(x) => Attr::F32(x.0),
+            AttrJson::Float64(x) => Attr::F64(x.0),
+            AttrJson::String(x) => Attr::Str(x),
+            AttrJson::Bools(x) => Attr::Bools(x),
+            AttrJson::Ints(x) => Attr::I32s(x),
+            AttrJson::Longs(x) => Attr::I64s(x),
+            AttrJson::Floats(x) => Attr::F32s(x.into_iter().map(|x| x.0).collect()),
+            AttrJson::Float64s(x) => Attr::F64s(x.into_iter().map(|x| x.0).collect()),
+            AttrJson::Strings(x) => Attr::Strs(x),
+            AttrJson::Block(x) => Attr::Block(block(x)?),
+            AttrJson::Blocks(xs) => Attr::Blocks(xs.into_iter().map(block).collect::<Result<_>>()?),
+        })
+    }
+}

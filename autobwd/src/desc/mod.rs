@@ -1,0 +1,15 @@
+//! Programs as plain data: blocks, variables and operators, how they print and how they are saved.
+//!
+//! Must not know the registry, kernels or shape rules: everything in here works on operators that nobody has heard of.
+
+mod attr;
+mod json;
+mod name;
+mod op;
+mod program;
+mod text;
+
+pub use attr::Attr;
+pub use name::Name;
+pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
+pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};

@@ -1,0 +1,305 @@
+use std::{
+    hash::BuildHasherDefault,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::FxHasher;
+
+use super::{OpDesc, Site};
+use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean};
+
+type Hasher = BuildHasherDefault<FxHasher>;
+
+/// A variable's name, as a small number that means something within its program only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Var(u32);
+
+impl Var {
+    /// `@EMPTY@`: no variable, where a list of them must keep its positions.
+    pub const EMPTY: Var = Var(0);
+
+    /// A number in place of a variable that is yet to be made; not 0.
+    pub(crate) fn stand_in(k: usize) -> Var {
+        Var(k as u32)
+    }
+
+    /// Dense index, for tables beside a program.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which block of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(u32);
+
+impl BlockId {
+    /// The block that every program has.
+    pub const ROOT: BlockId = BlockId(0);
+
+    /// Position among the program's blocks.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn new(index: usize) -> BlockId {
+        BlockId(index as u32)
+    }
+}
+
+/// What kind of value a variable holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum VarKind {
+    /// A dense tensor.
+    #[default]
+    Tensor,
+    /// A list of tensors.
+    TensorArray,
+    /// Some rows of a tensor.
+    SelectedRows,
+    /// The scopes that a control flow operator keeps for its backward part.
+    StepScopes,
+}
+
+/// What a block knows about one of its variables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VarDesc {
+    /// What kind of value.
+    pub kind: VarKind,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions, −1 where unknown.
+    pub dims: Dims,
+    /// Kept in the scope between runs.
+    pub persistable: bool,
+    /// No gradient flows into or through it.
+    pub stop_gradient: bool,
+    /// To be trained.
+    pub parameter: bool,
+}
+
+impl VarDesc {
+    /// An intermediate tensor.
+    pub fn new(dtype: DType, dims: Dims) -> VarDesc {
+        VarDesc {
+            kind: VarKind::Tensor,
+            dtype,
+            dims,
+            persistable: false,
+            stop_gradient: false,
+            parameter: false,
+        }
+    }
+
+    /// Data to be fed: no gradient flows into it.
+    pub fn data(dtype: DType, dims: Dims) -> VarDesc {
+        VarDesc { stop_gradient: true, ..VarDesc::new(dtype, dims) }
+    }
+
+    /// A parameter: persistable, and trained.
+    pub fn parameter(dtype: DType, dims: Dims) -> VarDesc {
+        VarDesc { persistable: true, parameter: true, ..VarDesc::new(dtype, dims) }
+    }
+
+    /// Dtype and dimensions.
+    pub fn meta(&self) -> Meta {
+        Meta::new(self.dtype, self.dims.clone())
+    }
+}
+
+/// A list of operators and the variables declared beside them.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// The block in which names are looked up that this one does not declare.
+    pub parent: Option<BlockId>,
+    /// Of a gradient block: the block that it is the gradient of.
+    pub forward: Option<BlockId>,
+    /// Variables in the order of their declaration.
+    pub vars: IndexMap<Var, VarDesc, Hasher>,
+    /// Operators in the order in which they run.
+    pub ops: Vec<OpDesc>,
+}
+
+/// Blocks, variables and operators: a model as data.
+///
+/// ```
+/// use autobwd::{DType, Dims, OpDesc, Program, VarDesc};
+/// let mut p = Program::new();
+/// let (x, y) = (p.var("x"), p.var("y"));
+/// let root = p.root_mut();
+/// root.vars.insert(x, VarDesc::data(DType::F32, Dims::from([4])));
+/// root.vars.insert(y, VarDesc::new(DType::F32, Dims::from([4])));
+/// root.ops.push(OpDesc::new("tanh").input("X", [x]).output("Out", [y]));
+/// assert_eq!(p.to_string().lines().last(), Some("  y = tanh(X=x)"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Program {
+    names: IndexSet<Box<str>, Hasher>,
+    blocks: Vec<Block>,
+    counters: IndexMap<Box<str>, u32, Hasher>,
+    stamp: u64,
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program::new()
+    }
+}
+
+impl Program {
+    /// A program with one empty block.
+    pub fn new() -> Program {
+        let names = IndexSet::from_iter(["@EMPTY@".into()]);
+        Program { names, blocks: vec![Block::default()], counters: IndexMap::default(), stamp: next_stamp() }
+    }
+
+    /// The variable of that name, wherever it may be declared.
+    pub fn var(&mut self, name: &str) -> Var {
+        match self.names.get_index_of(name) {
+            Some(i) => Var(i as u32),
+            None => Var(self.names.insert_full(name.into()).0 as u32),
+        }
+    }
+
+    /// The variable of that name, if the program has used it.
+    pub fn find(&self, name: &str) -> Option<Var> {
+        self.names.get_index_of(name).map(|i| Var(i as u32))
+    }
+
+    /// A variable that no operator or block has used yet: `prefix_0`, `prefix_1`, ….
+    pub fn fresh(&mut self, prefix: &str) -> Var {
+        self.numbered(prefix, "_")
+    }
+
+    fn numbered(&mut self, prefix: &str, separator: &str) -> Var {
+        if !self.counters.contains_key(prefix) {
+            self.counters.insert(prefix.into(), 0);
+        }
+        loop {
+            let n = self.counters[prefix];
+            self.counters[prefix] = n + 1;
+            let (index, new) = self.names.insert_full(format!("{prefix}{separator}{n}").into());
+            if new {
+                return Var(index as u32);
+            }
+        }
+    }
+
+    /// As [`fresh`](Program::fresh), with the number right behind the prefix.
+    pub(crate) fn fresh_after(&mut self, prefix: &str) -> Var {
+        self.numbered(prefix, "")
+    }
+
+    /// The name of a variable of this program.
+    pub fn name(&self, var: Var) -> &str {
+        self.names.get_index(var.index()).map_or("a variable of another program", |n| n)
+    }
+
+    /// How many names there are: [`Var::index`] is below.
+    pub fn name_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// All blocks, the root first.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The block that every program has.
+    pub fn root(&self) -> &Block {
+        &self.blocks[0]
+    }
+
+    /// The block that every program has, to be changed.
+    pub fn root_mut(&mut self) -> &mut Block {
+        self.stamp = next_stamp();
+        &mut self.blocks[0]
+    }
+
+    /// One block.
+    pub fn block(&self, id: BlockId) -> Option<&Block> {
+        self.blocks.get(id.index())
+    }
+
+    /// One block, to be changed.
+    pub fn block_mut(&mut self, id: BlockId) -> Option<&mut Block> {
+        self.stamp = next_stamp();
+        self.blocks.get_mut(id.index())
+    }
+
+    /// Adds an empty block.
+    pub fn add_block(&mut self, parent: Option<BlockId>, forward: Option<BlockId>) -> BlockId {
+        self.stamp = next_stamp();
+        self.blocks.push(Block { parent, forward, ..Block::default() });
+        BlockId::new(self.blocks.len() - 1)
+    }
+
+    /// What is known of a variable as seen from a block: its own, or that of the nearest ancestor that declares it.
+    pub fn lookup(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
+        let (mut at, mut steps) = (Some(block), 0);
+        while let Some(block) = at.and_then(|id| self.block(id)) {
+            if let Some(desc) = block.vars.get(&var) {
+                return Some(desc);
+            }
+            steps += 1;
+            at = block.parent.filter(|_| steps <= self.blocks.len());
+        }
+        None
+    }
+
+    /// The variable of that name declared in the root block.
+    ///
+    /// # Errors
+    /// There is none; near names are offered.
+    pub fn expect_var(&self, name: &str) -> Result<Var> {
+        let declared = self.find(name).filter(|v| self.root().vars.contains_key(v));
+        declared.ok_or_else(|| {
+            let known = self.root().vars.keys().map(|v| self.name(*v));
+            let hint = did_you_mean(name, known);
+            Error::new(ErrorKind::UnknownVar, format!("the program has no variable `{name}`{hint}"))
+        })
+    }
+
+    /// Parameters in the order of their declaration.
+    pub fn parameters(&self) -> impl Iterator<Item = Var> + '_ {
+        self.root().vars.iter().filter(|(_, d)| d.parameter).map(|(v, _)| *v)
+    }
+
+    /// Changes whenever the program may have changed: equal stamps mean equal programs.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// For messages: `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
+    pub fn describe_op(&self, block: BlockId, index: usize, op: &OpDesc) -> String {
+        let mut text = format!("operator `{}` (block {}, operator {index}", op.ty, block.index());
+        if let Some(site) = op.site {
+            text += &format!(", added at {site}");
+        }
+        let mut separator = "; ";
+        for (slot, args) in op.inputs.iter().chain(op.outputs.iter()).filter(|(_, args)| !args.is_empty()) {
+            let names: Vec<_> = args.iter().map(|v| format!("`{}`", self.name(*v))).collect();
+            text += &format!("{separator}{slot} = {}", names.join(" "));
+            separator = ", ";
+        }
+        text + ")"
+    }
+
+    /// The source line of the operator that last wrote a variable in the root block.
+    pub fn written_at(&self, var: Var) -> Option<Site> {
+        self.root().ops.iter().rev().find(|op| op.writes().any(|v| v == var)).and_then(|op| op.site)
+    }
+}
+
+impl PartialEq for Program {
+    /// Same blocks, with the same variables and operators under the same names; source lines do not count.
+    fn eq(&self, other: &Program) -> bool {
+        self.same_as(other)
+    }
+}
+
+fn next_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

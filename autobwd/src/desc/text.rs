@@ -1,0 +1,97 @@
+//! Programs as text: one line a variable that the program does not compute, one line an operator.
+
+use std::fmt;
+
+use super::{Block, BlockId, Program, Var, VarDesc, VarKind};
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, block) in self.blocks().iter().enumerate() {
+            self.write_block(f, BlockId::new(index), block)?;
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    fn write_block(&self, f: &mut fmt::Formatter<'_>, id: BlockId, block: &Block) -> fmt::Result {
+        write!(f, "block {}", id.index())?;
+        if let Some(parent) = block.parent {
+            write!(f, " in block {}", parent.index())?;
+        }
+        if let Some(forward) = block.forward {
+            write!(f, ", gradient of block {}", forward.index())?;
+        }
+        writeln!(f)?;
+        for (var, desc) in block.vars.iter().filter(|(_, d)| d.persistable || d.stop_gradient) {
+            writeln!(f, "  {} {}: {}", role(desc), self.name(*var), Type(desc))?;
+        }
+        for op in &block.ops {
+            write!(f, "  ")?;
+            self.write_outputs(f, op.outputs.iter().filter(|(_, args)| !args.is_empty()))?;
+            write!(f, "{}(", op.ty)?;
+            let mut separator = "";
+            for (slot, args) in op.inputs.iter().filter(|(_, args)| !args.is_empty()) {
+                write!(f, "{separator}{slot}=")?;
+                self.write_args(f, args)?;
+                separator = ", ";
+            }
+            for (name, value) in op.attrs.iter() {
+                write!(f, "{separator}{name}={value}")?;
+                separator = ", ";
+            }
+            write!(f, ")")?;
+            if let Some(site) = op.site {
+                write!(f, "  # {site}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// `y = `, or `Out=y, Indices=i = ` when there are several slots.
+    fn write_outputs<'a>(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        slots: impl Iterator<Item = (super::Name, &'a [Var])>,
+    ) -> fmt::Result {
+        let slots: Vec<_> = slots.collect();
+        for (i, (slot, args)) in slots.iter().enumerate() {
+            if slots.len() > 1 {
+                write!(f, "{}{slot}=", if i > 0 { ", " } else { "" })?;
+            }
+            self.write_args(f, args)?;
+        }
+        if slots.is_empty() { Ok(()) } else { write!(f, " = ") }
+    }
+
+    fn write_args(&self, f: &mut fmt::Formatter<'_>, args: &[Var]) -> fmt::Result {
+        match args {
+            [one] => f.write_str(self.name(*one)),
+            many => {
+                let names: Vec<_> = many.iter().map(|v| self.name(*v)).collect();
+                write!(f, "[{}]", names.join(", "))
+            }
+        }
+    }
+}
+
+fn role(desc: &VarDesc) -> &'static str {
+    match (desc.parameter, desc.persistable) {
+        (true, _) => "parameter",
+        (false, true) => "persistable",
+        (false, false) => "data",
+    }
+}
+
+struct Type<'a>(&'a VarDesc);
+impl fmt::Display for Type<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind {
+            VarKind::Tensor => write!(f, "{} {}", self.0.dtype, self.0.dims),
+            VarKind::TensorArray => write!(f, "array of {}", self.0.dtype),
+            VarKind::SelectedRows => write!(f, "rows of {} {}", self.0.dtype, self.0.dims),
+            VarKind::StepScopes => write!(f, "step scopes"),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+use std::fmt;
+
+/// What every fallible function of autobwd returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, for programs that want to tell cases apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Shapes do not fit each other.
+    Shape,
+    /// A dtype does not fit.
+    DType,
+    /// An attribute is missing, of the wrong type or out of bounds.
+    Attr,
+    /// A slot is unknown, empty or overfull.
+    Slot,
+    /// An operator type that nobody registered.
+    UnknownOp,
+    /// A variable that does not exist.
+    UnknownVar,
+    /// Operators registered twice.
+    Duplicate,
+    /// The binary links no operators at all.
+    NoOps,
+    /// A program that is not valid; the message lists every fault.
+    Program,
+    /// A gradient that was asked for does not exist.
+    NoGradient,
+    /// What was fed does not fit the program.
+    Feed,
+    /// A value that was asked for does not exist.
+    Fetch,
+    /// A variable that has no value yet.
+    NoValue,
+    /// A value in the data that an operator cannot take (a label out of range, say).
+    Data,
+    /// The file system said no.
+    Io,
+    /// A file that is not what it should be.
+    Format,
+    /// A check that does not hold.
+    Check,
+    /// A broken invariant of autobwd itself.
+    Internal,
+}
+
+/// An error: its kind, a message, and the operator it is about, if any.
+///
+/// ```
+/// use autobwd::{Error, ErrorKind};
+/// let e = Error::new(ErrorKind::Shape, "`Y`: shape [3] does not match [4] of `X`");
+/// assert_eq!(e.kind(), ErrorKind::Shape);
+/// assert_eq!(e.to_string(), "`Y`: shape [3] does not match [4] of `X`");
+/// ```
+#[derive(Clone)]
+pub struct Error(Box<Repr>);
+
+#[derive(Clone)]
+struct Repr {
+    kind: ErrorKind,
+    message: String,
+    /// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``
+    op: Option<String>,
+}
+
+impl Error {
+    /// An error with that message.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error(Box::new(Repr { kind, message: message.into(), op: None }))
+    }
+
+    /// An error about data that an operator met while running.
+    pub fn data(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Data, message)
+    }
+
+    /// An error about an attribute.
+    pub fn attr(name: &str, message: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Attr, format!("attribute `{name}`: {message}"))
+    }
+
+    pub(crate) fn internal(message: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Internal, format!("autobwd bug: {message}"))
+    }
+
+    /// Says which operator the error is about; the innermost one stays.
+    pub(crate) fn at_op(mut self, op: impl FnOnce() -> String) -> Error {
+        if self.0.op.is_none() {
+            self.0.op = Some(op());
+        }
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The message without the operator it is about.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The operator that the error is about: type, place in the program, source line, variables.
+    pub fn op(&self) -> Option<&str> {
+        self.0.op.as_deref()
+    }
+}
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.op {
+            Some(op) => write!(f, "{op}: {}", self.0.message),
+            None => f.write_str(&self.0.message),
+        }
+    }
+}
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+impl std::error::Error for Error {}
+
+/// The known names nearest to a misspelt one, as the end of a message; empty when none is near.
+pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let limit = 2.max(wrong.len() / 4);
+    let mut near: Vec<(usize, &str)> = known
+        .into_iter()
+        .map(|k| (strsim::damerau_levenshtein(wrong, k), k))
+        .filter(|(d, _)| *d <= limit)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    match near.as_slice() {
+        [] => String::new(),
+        near => {
+            let names: Vec<_> = near.iter().take(3).map(|(_, k)| format!("`{k}`")).collect();
+            format!("; did you mean {}?", names.join(" or "))
+        }
+    }
+}

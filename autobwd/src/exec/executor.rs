@@ -1,0 +1,134 @@
+use std::{collections::VecDeque, num::NonZero, sync::Arc, thread};
+
+use super::{Scope, Session};
+use crate::{Cx, Meta, OpInfoMap, Program, Result, Tensor};
+
+/// How many sessions [`Executor::run`] keeps.
+const SESSIONS: usize = 16;
+
+/// Runs programs.
+///
+/// [`run`](Executor::run) takes feeds and gives back what is fetched; it keeps the plans of the last shapes it met.
+/// [`prepare`](Executor::prepare) gives the plan out of hand, for loops in which every microsecond counts.
+pub struct Executor {
+    cx: Arc<Cx>,
+    ops: Option<Arc<OpInfoMap>>,
+    /// Most recently used first.
+    sessions: VecDeque<(Key, Session)>,
+}
+
+#[derive(PartialEq)]
+struct Key {
+    program: u64,
+    scope: u64,
+    feeds: Vec<(String, Meta)>,
+    fetches: Vec<String>,
+}
+
+impl Key {
+    fn is(&self, program: &Program, scope: &Scope, feeds: &[(&str, &Tensor)], fetches: &[&str]) -> bool {
+        let same_feed =
+            |((name, meta), (n, t)): (&(String, Meta), &(&str, &Tensor))| name == n && *meta == t.meta();
+        self.program == program.stamp()
+            && self.scope == scope.stamp()
+            && self.feeds.len() == feeds.len()
+            && self.feeds.iter().zip(feeds).all(same_feed)
+            && self.fetches == fetches
+    }
+}
+
+impl Default for Executor {
+    fn default() -> Executor {
+        Executor::new()
+    }
+}
+
+impl Executor {
+    /// Runs with as many threads as there are cores.
+    pub fn new() -> Executor {
+        Executor::with_threads(thread::available_parallelism().map_or(1, NonZero::get))
+    }
+
+    /// Runs with that many threads, the caller's among them. Results do not depend on it.
+    pub fn with_threads(threads: usize) -> Executor {
+        Executor { cx: Arc::new(Cx::new(threads.max(1))), ops: None, sessions: VecDeque::new() }
+    }
+
+    /// Runs with these operators instead of those that this binary links.
+    #[must_use]
+    pub fn with_ops(self, ops: OpInfoMap) -> Executor {
+        Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), ..self }
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.cx.threads()
+    }
+
+    /// Plans a program for data of these dtypes and shapes, and for what is to be fetched. Only the operators are run
+    /// that the fetches need or that write values of the scope. Values that the program writes to the scope for the
+    /// first time get their memory there.
+    ///
+    /// # Errors
+    /// Feeds that do not fit the program; names that do not exist; values missing in the scope; operators that are
+    /// unknown or whose slots, attributes or shapes are wrong: each with operator, variables and source line.
+    pub fn prepare(
+        &self,
+        program: &Program,
+        scope: &mut Scope,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> Result<Session> {
+        let ops = match &self.ops {
+            Some(ops) => ops,
+            None => OpInfoMap::linked()?,
+        };
+        Session::new(program, ops, scope, feeds, fetches, self.cx.clone())
+    }
+
+    /// Runs a program once and returns what is fetched.
+    ///
+    /// # Errors
+    /// As [`prepare`](Executor::prepare) and [`Session::run`].
+    pub fn run(
+        &mut self,
+        program: &Program,
+        scope: &mut Scope,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+    ) -> Result<Vec<Tensor>> {
+        let session = self.session(program, scope, feeds, fetches)?;
+        for (name, tensor) in feeds {
+            session.feed(name, tensor)?;
+        }
+        session.run(scope)?;
+        fetches.iter().map(|name| session.fetch(name)).collect()
+    }
+
+    fn session(
+        &mut self,
+        program: &Program,
+        scope: &mut Scope,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+    ) -> Result<&mut Session> {
+        let known = self.sessions.iter().position(|(key, _)| key.is(program, scope, feeds, fetches));
+        let entry = match known.and_then(|i| self.sessions.remove(i)) {
+            Some(entry) => entry,
+            None => {
+                let metas: Vec<_> = feeds.iter().map(|(name, t)| (*name, t.meta())).collect();
+                let session = self.prepare(program, scope, &metas, fetches)?;
+                let key = Key {
+                    program: program.stamp(),
+                    scope: scope.stamp(),
+                    feeds: metas.into_iter().map(|(name, meta)| (name.to_string(), meta)).collect(),
+                    fetches: fetches.iter().map(ToString::to_string).collect(),
+                };
+                (key, session)
+            }
+        };
+        self.sessions.truncate(SESSIONS - 1);
+        self.sessions.push_front(entry);
+        Ok(&mut self.sessions[0].1)
+    }
+}

@@ -1,0 +1,149 @@
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use indexmap::IndexMap;
+
+use crate::{
+    Element, Error, ErrorKind, Meta, Result, Tensor,
+    error::did_you_mean,
+    tensor::{Place, load_tensors, save_tensors},
+};
+
+/// The values that are kept between runs: parameters, the state of optimizers, statistics.
+///
+/// ```
+/// use autobwd::{Scope, Tensor};
+/// let mut scope = Scope::new();
+/// scope.set("w", Tensor::from_vec([2], vec![1.0_f32, 2.0])?);
+/// scope.slice_mut::<f32>("w")?[0] = 3.0;
+/// assert_eq!(scope.get("w")?.slice::<f32>()?, [3.0, 2.0]);
+/// assert_eq!(scope.get("v").unwrap_err().to_string(), "the scope has no `v`; did you mean `w`?");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct Scope {
+    values: IndexMap<String, Tensor>,
+    /// New for every scope, and whenever the memory of a value is replaced: sessions remember addresses.
+    stamp: u64,
+}
+
+fn next_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Default for Scope {
+    fn default() -> Scope {
+        Scope::new()
+    }
+}
+
+impl Clone for Scope {
+    fn clone(&self) -> Scope {
+        Scope { values: self.values.clone(), stamp: next_stamp() }
+    }
+}
+
+impl Scope {
+    /// An empty scope.
+    pub fn new() -> Scope {
+        Scope { values: IndexMap::new(), stamp: next_stamp() }
+    }
+
+    /// The value of that name.
+    ///
+    /// # Errors
+    /// There is none; near names are offered.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.values.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let hint = did_you_mean(name, self.values.keys().map(String::as_str));
+        Error::new(ErrorKind::NoValue, format!("the scope has no `{name}`{hint}"))
+    }
+
+    /// The elements of a value, to be changed.
+    ///
+    /// # Errors
+    /// There is no such value, or it is of another dtype.
+    pub fn slice_mut<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
+        if !self.values.contains_key(name) {
+            return Err(self.unknown(name));
+        }
+        // Just looked up; a tensor of another dtype is refused by `slice_mut`.
+        self.values.get_mut(name).map_or(Ok(&mut [][..]), |t| t.slice_mut())
+    }
+
+    /// Sets a value. Sessions stay usable when dtype and shape are those of the value before.
+    pub fn set(&mut self, name: &str, value: Tensor) {
+        match self.values.get_mut(name) {
+            Some(old) if old.dtype() == value.dtype() && old.dims() == value.dims() => {
+                old.bytes_mut().copy_from_slice(value.bytes());
+            }
+            Some(old) => {
+                *old = value;
+                self.stamp = next_stamp();
+            }
+            None => {
+                self.values.insert(name.into(), value);
+            }
+        }
+    }
+
+    /// Names and values, in the order in which they came.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.values.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Saves all values as a safetensors file, never half of it.
+    ///
+    /// # Errors
+    /// The file system's, naming the path.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        save_tensors(path, self.iter())
+    }
+
+    /// Sets the values of a safetensors file, all or none.
+    ///
+    /// # Errors
+    /// As [`load_tensors`](crate::tensor::load_tensors).
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        for (name, value) in load_tensors(path)? {
+            self.set(&name, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    pub(super) fn meta(&self, name: &str) -> Option<Meta> {
+        self.values.get(name).map(Tensor::meta)
+    }
+
+    /// The place of a value, made if it is not there yet.
+    pub(super) fn place(&mut self, name: &str, meta: &Meta) -> Result<Place> {
+        if !self.values.contains_key(name) {
+            let dims = meta.dims.known().ok_or_else(|| Error::internal("a kept value of unknown shape"))?;
+            self.set(name, Tensor::zeros(meta.dtype, &dims)?);
+        }
+        let tensor = self.get(name)?;
+        if tensor.meta().bytes() != meta.bytes() {
+            return Err(Error::internal(format!("`{name}` stands in the scope with another size")));
+        }
+        tensor.memory().place(0, tensor.bytes().len())
+    }
+}

@@ -1,0 +1,214 @@
+use std::sync::Arc;
+
+use super::{
+    Scope,
+    bind::{Frame, bind},
+};
+use crate::{
+    BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
+    error::did_you_mean,
+    plan::{Plan, Request, Spot},
+    tensor::{Memory, ToF64},
+    with_dtype,
+};
+
+/// A program ready to run for certain shapes and fetches: a plan with its memory.
+///
+/// Running it again and again allocates nothing:
+///
+/// ```ignore
+/// let mut session = executor.prepare(&program, &mut scope, &[("x", x.meta())], &["loss"])?;
+/// for batch in batches {
+///     session.feed("x", &batch)?;
+///     session.run(&mut scope)?;
+///     println!("{}", session.item("loss")?);
+/// }
+/// ```
+pub struct Session {
+    // Frames point into the arena: they go first.
+    frames: Vec<Frame>,
+    arena: Memory,
+    cx: Arc<Cx>,
+    /// Of the scope whose memory the frames point into.
+    scope: u64,
+    feeds: Vec<Slot>,
+    fetches: Vec<Slot>,
+    /// For messages.
+    ops: Vec<String>,
+    scratch_bytes: usize,
+    live_bytes: usize,
+    ran: bool,
+}
+
+struct Slot {
+    name: String,
+    meta: Meta,
+    at: usize,
+    set: bool,
+}
+
+impl Session {
+    pub(super) fn new(
+        program: &Program,
+        ops: &OpInfoMap,
+        scope: &mut Scope,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+        cx: Arc<Cx>,
+    ) -> Result<Session> {
+        let kept = |name: &str| scope.meta(name);
+        let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches })?;
+        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
+        let bound = bind(program, &plan, &arena, scope, cx.threads())?;
+        let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
+            Spot::Arena(at) => {
+                let meta = plan.graph.values[value].meta.clone();
+                Ok(Slot { name: (*name).into(), meta, at, set: false })
+            }
+            _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
+        };
+        let spots = &plan.layout.spots;
+        let names = feeds.iter().map(|(name, _)| name);
+        let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
+        let fetched = fetches.iter().zip(&plan.graph.fetches).zip(&plan.layout.fetched);
+        let fetched = fetched.map(|((name, v), spot)| slot((name, *v, *spot)));
+        let describe = |f: &Frame| {
+            let node = &plan.graph.nodes[f.node];
+            program.describe_op(BlockId::ROOT, node.index, &node.desc)
+        };
+        Ok(Session {
+            feeds: fed.collect::<Result<_>>()?,
+            fetches: fetched.collect::<Result<_>>()?,
+            ops: bound.frames.iter().map(describe).collect(),
+            frames: bound.frames,
+            arena,
+            cx,
+            scope: scope.stamp(),
+            scratch_bytes: bound.scratch_bytes,
+            live_bytes: plan.layout.live_bytes,
+            ran: false,
+        })
+    }
+
+    /// Copies data in.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for, or another dtype or shape.
+    pub fn feed(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        let Some(slot) = self.feeds.iter_mut().find(|s| s.name == name) else {
+            let hint = did_you_mean(name, self.feeds.iter().map(|s| s.name.as_str()));
+            return Err(Error::new(
+                ErrorKind::Feed,
+                format!("the session was not prepared to be fed `{name}`{hint}"),
+            ));
+        };
+        if slot.meta != tensor.meta() {
+            let (dtype, dims) = (slot.meta.dtype, &slot.meta.dims);
+            let (given, shape) = (tensor.dtype(), tensor.dims());
+            let text = format!(
+                "`{name}` cannot be fed: the session was prepared for {dtype} {dims}, not {given} {shape:?}"
+            );
+            return Err(Error::new(ErrorKind::Feed, text));
+        }
+        let bytes = tensor.bytes();
+        self.arena.slice_mut::<u8>(slot.at, bytes.len()).copy_from_slice(bytes);
+        slot.set = true;
+        Ok(())
+    }
+
+    /// Runs the program once. Everything that is fed must have been fed since the last run: its memory serves other
+    /// values while running.
+    ///
+    /// # Errors
+    /// Something that was not fed; a scope other than the one prepared for, or one in which a value was replaced by one
+    /// of another shape; data that an operator cannot take.
+    pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
+        if scope.stamp() != self.scope {
+            let text = "the session was prepared for another scope, or a value of it has changed its shape";
+            return Err(Error::new(ErrorKind::NoValue, text));
+        }
+        if let Some(slot) = self.feeds.iter().find(|s| !s.set) {
+            return Err(Error::new(
+                ErrorKind::Feed,
+                format!("`{}` has not been fed since the last run", slot.name),
+            ));
+        }
+        self.feeds.iter_mut().for_each(|s| s.set = false);
+        self.ran = false;
+        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
+            frame.kernel.run(&self.cx).map_err(|e| e.at_op(|| op.clone()))?;
+        }
+        self.ran = true;
+        Ok(())
+    }
+
+    fn fetched(&self, name: &str) -> Result<&Slot> {
+        if !self.ran {
+            return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or failed"));
+        }
+        self.fetches.iter().find(|s| s.name == name).ok_or_else(|| {
+            let hint = did_you_mean(name, self.fetches.iter().map(|s| s.name.as_str()));
+            Error::new(ErrorKind::Fetch, format!("the session was not prepared to fetch `{name}`{hint}"))
+        })
+    }
+
+    /// The elements of a fetched value.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for; another dtype; no run yet.
+    pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
+        let slot = self.fetched(name)?;
+        if slot.meta.dtype != T::DTYPE {
+            let text = format!("`{name}` holds {}, not {}", slot.meta.dtype, T::DTYPE);
+            return Err(Error::new(ErrorKind::DType, text));
+        }
+        Ok(self.arena.slice(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+    }
+
+    /// A fetched value as a tensor of its own.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for; no run yet; no memory.
+    pub fn fetch(&self, name: &str) -> Result<Tensor> {
+        let slot = self.fetched(name)?;
+        let dims = slot.meta.dims.known().unwrap_or_default();
+        let mut tensor = Tensor::zeros(slot.meta.dtype, &dims)?;
+        let bytes = tensor.bytes_mut();
+        bytes.copy_from_slice(self.arena.slice::<u8>(slot.at, bytes.len()));
+        Ok(tensor)
+    }
+
+    /// The only element of a fetched value.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for; no run yet; another number of elements.
+    pub fn item(&self, name: &str) -> Result<f64> {
+        let slot = self.fetched(name)?;
+        if slot.meta.dims.numel() != 1 {
+            let text = format!("`{name}` has shape {}, not one element", slot.meta.dims);
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        Ok(with_dtype!(slot.meta.dtype, T => self.arena.slice::<T>(slot.at, 1)[0].to_f64()))
+    }
+
+    /// Bytes of tensor memory that running takes, known before it runs: the arena and what regions hold. Values in the
+    /// scope, and scratch memory of the matrix product library, come on top.
+    pub fn peak_bytes(&self) -> usize {
+        self.arena.len() + self.scratch_bytes
+    }
+
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Largest sum of the bytes of values that are live at the same time: no arena can be smaller.
+    pub fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// How many frames a run calls: kernels, regions of elementwise operators, copies.
+    pub fn frames(&self) -> usize {
+        self.frames.len()
+    }
+}

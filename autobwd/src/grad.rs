@@ -1,0 +1,169 @@
+//! Gradient rules: what one operator contributes to the backward part.
+//!
+//! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
+
+use crate::{Arity, Op, OpDesc, Program, Result, Schema, Slots, Var};
+
+/// What kind of rule an operator has.
+#[derive(Clone, Copy, Debug)]
+pub enum GradKind {
+    /// One gradient operator; the slots that it declares are the request.
+    Operator(&'static Schema),
+    /// A rule that emits operators.
+    Rule,
+    /// There is no gradient; needing one is an error.
+    None,
+    /// The gradient is zero: the branch is pruned, knowingly.
+    Zero,
+}
+
+/// How the gradient of `F` comes about. The type in `grad = …` implements it: an operator by naming itself, a rule by
+/// hand.
+///
+/// ```ignore
+/// /// `dx = dout`, `dy = -dout`
+/// pub struct MinusGrad;
+/// impl GradRule<Minus> for MinusGrad {
+///     fn emit(fwd: &Minus, g: &mut GradCx<'_>) {
+///         let dout = g.grad(fwd.out);
+///         if let Some(dx) = g.wanted(fwd.x) {
+///             g.push(Assign { x: dout, out: dx });
+///         }
+///         …
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the gradient of `{F}`",
+    label = "neither an operator nor a gradient rule for `{F}`",
+    note = "name another `#[register_op]` struct, `NoGrad` or `ZeroGrad`, or write `impl GradRule<{F}> for {Self}`"
+)]
+pub trait GradRule<F: Op> {
+    /// What kind of rule it is.
+    const KIND: GradKind = GradKind::Rule;
+
+    /// Emits the operators that compute the gradients of `fwd`'s inputs from those of its outputs.
+    fn emit(fwd: &F, g: &mut GradCx<'_>);
+}
+
+/// There is no gradient: needing one is an error that names operator, variable and source line.
+pub struct NoGrad;
+impl<F: Op> GradRule<F> for NoGrad {
+    const KIND: GradKind = GradKind::None;
+    fn emit(_: &F, _: &mut GradCx<'_>) {}
+}
+
+/// The gradient is zero everywhere (comparisons, `arg_max`): what leads there is pruned.
+pub struct ZeroGrad;
+impl<F: Op> GradRule<F> for ZeroGrad {
+    const KIND: GradKind = GradKind::Zero;
+    fn emit(_: &F, _: &mut GradCx<'_>) {}
+}
+
+/// Naming an operator means: emit that operator, wired by slot name to whatever it declares.
+impl<F: Op, G: Op> GradRule<F> for G {
+    const KIND: GradKind = GradKind::Operator(const { &G::SCHEMA });
+    fn emit(_: &F, g: &mut GradCx<'_>) {
+        g.push_wired(const { &G::SCHEMA });
+    }
+}
+
+/// What a gradient rule may ask, and where it puts its operators.
+pub struct GradCx<'a> {
+    fwd: &'a OpDesc,
+    names: &'a mut Program,
+    /// Gradients of what the operator writes, and of what it reads: two things where it overwrites its input.
+    of_output: &'a dyn Fn(Var) -> Var,
+    of_input: &'a dyn Fn(Var) -> Var,
+    wanted: &'a dyn Fn(Var) -> bool,
+    arrives: &'a dyn Fn(Var) -> bool,
+    emitted: Vec<OpDesc>,
+}
+
+impl<'a> GradCx<'a> {
+    pub(crate) fn new(
+        fwd: &'a OpDesc,
+        names: &'a mut Program,
+        of_output: &'a dyn Fn(Var) -> Var,
+        of_input: &'a dyn Fn(Var) -> Var,
+        wanted: &'a dyn Fn(Var) -> bool,
+        arrives: &'a dyn Fn(Var) -> bool,
+    ) -> GradCx<'a> {
+        GradCx { fwd, names, of_output, of_input, wanted, arrives, emitted: Vec::new() }
+    }
+
+    pub(crate) fn into_emitted(self) -> Vec<OpDesc> {
+        self.emitted
+    }
+
+    /// The forward operator as data.
+    pub fn forward(&self) -> &OpDesc {
+        self.fwd
+    }
+
+    /// The gradient of an output of the forward operator.
+    pub fn grad(&self, output: Var) -> Var {
+        (self.of_output)(output)
+    }
+
+    /// Whether anything that the targets depend on reads this output, so that a gradient may arrive at it. Rules that
+    /// leave operators out where none does keep the backward part small; they need not ask.
+    pub fn arrives(&self, output: Var) -> bool {
+        (self.arrives)(output)
+    }
+
+    /// Where the gradient of an input goes, if anybody wants it.
+    pub fn wanted(&self, input: Var) -> Option<Var> {
+        (self.wanted)(input).then(|| (self.of_input)(input))
+    }
+
+    /// A new variable, for a value between two emitted operators.
+    pub fn fresh(&mut self, what: &str) -> Var {
+        self.names.fresh(what)
+    }
+
+    /// Adds an operator: `g.push(Scale { x: dout, out: dx, … })`.
+    pub fn push(&mut self, op: impl Into<OpDesc>) {
+        self.emitted.push(op.into());
+    }
+
+    /// Adds the operator of that schema: slots named as the forward operator's get its variables, slots named
+    /// `…@GRAD` their gradients, and it gets those of its attributes that it declares.
+    fn push_wired(&mut self, schema: &'static Schema) {
+        let mut op = OpDesc::new(schema.name);
+        for slot in schema.inputs {
+            op.inputs.set(slot.name, self.read(slot.name));
+        }
+        for slot in schema.outputs {
+            let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
+            let wanted = self.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
+            let args: Vec<Var> = match slot.arity {
+                Arity::Holes | Arity::Many => wanted.map(|v| v.unwrap_or(Var::EMPTY)).collect(),
+                Arity::One | Arity::Optional => wanted.flatten().collect(),
+            };
+            op.outputs.set(slot.name, args);
+        }
+        for attr in schema.attrs {
+            if let Some(value) = self.fwd.attrs.get(attr.name) {
+                op.attrs.set(attr.name, value.clone());
+            }
+        }
+        self.emitted.push(op);
+    }
+
+    fn read(&self, slot: &'static str) -> Vec<Var> {
+        let has = |slots: &Slots| slots.iter().any(|(s, _)| s == slot);
+        match slot.strip_suffix("@GRAD") {
+            _ if has(&self.fwd.inputs) => self.fwd.inputs.get(slot).to_vec(),
+            Some(base) => self.fwd.outputs.get(base).iter().map(|v| self.grad(*v)).collect(),
+            None => self.fwd.outputs.get(slot).to_vec(),
+        }
+    }
+}
+
+/// The emitted operators of a rule, for the registry.
+pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
+    let fwd = O::from_desc(g.fwd)?;
+    <O::Grad as GradRule<O>>::emit(&fwd, g);
+    Ok(())
+}

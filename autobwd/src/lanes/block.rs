@@ -1,0 +1,203 @@
+//! Formulas as block functions: loops over one formula, compiled for every instruction set and chosen at run time.
+#![allow(unsafe_code)]
+
+use std::{any::Any, sync::OnceLock};
+
+use super::float::Lane;
+use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
+
+/// The most slots that a pointwise operator has.
+pub(crate) const MAX_SLOTS: usize = 12;
+
+/// Where one argument of a block function starts. The lowest bit says that it moves with the block (else it is a
+/// block register); null is an absent optional slot. A tagged pointer, so that provenance stays.
+pub(super) type Arg = *mut u8;
+
+/// Runs a formula over elements `first..first + n`: arguments, attributes, first, n.
+///
+/// # Safety
+/// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
+/// `shape_only` slots are null; behind each are `n` elements (from `first` on, when it moves), whole cache lines of them; those written are
+/// the very same as, or apart from, any other. The attributes are those that the operator's `LaneEntry` has made.
+pub(super) type BlockFn = unsafe fn(args: *const Arg, attrs: *const (), first: usize, n: usize);
+
+/// A set of instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// What every machine of the target has.
+    Baseline,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, VL, DQ and BW.
+    Avx512,
+}
+
+/// The instructions that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
+pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    *ISA.get_or_init(|| {
+        let cap = std::env::var("AUTOBWD_ISA").unwrap_or_default();
+        match detect() {
+            Isa::Baseline => Isa::Baseline,
+            _ if cap == "baseline" => Isa::Baseline,
+            Isa::Avx512 if cap == "avx2" => Isa::Avx2,
+            isa => isa,
+        }
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Isa {
+    // Every feature that a `target_feature` list below names.
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw");
+    match (avx2, avx512) {
+        (true, true) => Isa::Avx512,
+        (true, false) => Isa::Avx2,
+        _ => Isa::Baseline,
+    }
+}
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Isa {
+    Isa::Baseline
+}
+
+/// # Safety
+/// As [`BlockFn`]. Every input chunk is loaded before any output chunk is stored and no reference is ever formed, so an
+/// output may be the very same place as an input.
+#[inline(always)]
+unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
+    args: *const Arg,
+    attrs: *const (),
+    first: usize,
+    n: usize,
+) {
+    let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
+    // SAFETY: the caller's promises, with `F` as large as the dtype that the function was chosen for.
+    unsafe {
+        let attrs = &*attrs.cast::<O::Attrs>();
+        let mut start = [std::ptr::null_mut::<F>(); MAX_SLOTS];
+        for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
+            let arg = *args.add(k);
+            *start = arg.map_addr(|a| a & !1).cast::<F>().wrapping_add((arg.addr() & 1) * first);
+        }
+        let mut i = 0;
+        while i < n {
+            let mut x = [[F::of(0.0); VL]; MAX_SLOTS];
+            let mut y = [[F::of(0.0); VL]; MAX_SLOTS];
+            for k in 0..inputs {
+                if !unread(O::SCHEMA.inputs, k) && (!optional(O::SCHEMA.inputs, k) || !start[k].is_null()) {
+                    x[k] = *(start[k].add(i) as *const [F; VL]);
+                }
+            }
+            for l in 0..VL {
+                O::lane::<F>(attrs, |k| x[k][l], |k, v| y[k][l] = v);
+            }
+            for k in 0..outputs {
+                let out = start[inputs + k];
+                if !optional(O::SCHEMA.outputs, k) || !out.is_null() {
+                    *(out.add(i) as *mut [F; VL]) = y[k];
+                }
+            }
+            i += VL;
+        }
+    }
+}
+
+/// A formula gets 0 for an input of which it declares to need the shape alone.
+#[inline(always)]
+const fn unread(slots: &[SlotDef], k: usize) -> bool {
+    slots[k].shape_only
+}
+
+#[inline(always)]
+const fn optional(slots: &[SlotDef], k: usize) -> bool {
+    matches!(slots[k].arity, Arity::Optional)
+}
+
+/// # Safety
+/// As [`BlockFn`], on a machine with these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+unsafe fn avx512<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+where
+    Lane<T, true>: Float,
+{
+    // SAFETY: passed on.
+    unsafe { run_chunks::<O, Lane<T, true>, VL>(args, attrs, first, n) }
+}
+
+/// # Safety
+/// As [`BlockFn`], on a machine with these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+where
+    Lane<T, true>: Float,
+{
+    // SAFETY: passed on.
+    unsafe { run_chunks::<O, Lane<T, true>, VL>(args, attrs, first, n) }
+}
+
+/// # Safety
+/// As [`BlockFn`].
+unsafe fn baseline<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+where
+    Lane<T, false>: Float,
+{
+    // SAFETY: passed on.
+    unsafe { run_chunks::<O, Lane<T, false>, VL>(args, attrs, first, n) }
+}
+
+fn choose<O: Lanes, T, const VL: usize>() -> BlockFn
+where
+    Lane<T, true>: Float,
+    Lane<T, false>: Float,
+{
+    // One line is what buffers are padded to: more would write past the end.
+    const { assert!(VL * size_of::<T>() == LINE) }
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::<O, T, VL>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::<O, T, VL>,
+        _ => baseline::<O, T, VL>,
+    }
+}
+
+/// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
+/// attributes belong to the same operator.
+pub(crate) struct LaneEntry {
+    schema: &'static Schema,
+    block: fn(DType) -> Option<BlockFn>,
+    attrs: fn(&OpDesc) -> Result<Box<dyn Any + Send + Sync>>,
+}
+
+impl LaneEntry {
+    pub(crate) const fn of<O: Lanes>() -> LaneEntry {
+        LaneEntry {
+            schema: &O::SCHEMA,
+            block: |dtype| match dtype {
+                DType::F32 => Some(choose::<O, f32, 16>()),
+                DType::F64 => Some(choose::<O, f64, 8>()),
+                _ => None,
+            },
+            attrs: |desc| Ok(Box::new(O::attrs(desc)?)),
+        }
+    }
+
+    pub(super) fn schema(&self) -> &'static Schema {
+        self.schema
+    }
+
+    pub(super) fn block(&self, dtype: DType) -> Option<BlockFn> {
+        (self.block)(dtype)
+    }
+
+    pub(super) fn attrs(&self, desc: &OpDesc) -> Result<Box<dyn Any + Send + Sync>> {
+        (self.attrs)(desc)
+    }
+}

@@ -1,0 +1,68 @@
+//! How the inputs of a broadcasting formula line up.
+
+use smallvec::SmallVec;
+
+use crate::{Attr, Dim, Dims, Error, ErrorKind, Meta, OpDesc, Result, Schema};
+
+/// From which dimension of the full shape on an input of lower rank is placed; `None` aligns the last dimensions, as
+/// NumPy does.
+pub(crate) fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
+    match desc.attrs.get("axis") {
+        Some(Attr::I32(axis)) if schema.broadcast => usize::try_from(*axis).ok(),
+        _ => None,
+    }
+}
+
+/// An operand's dimensions, as many as the full shape has: 1 where it has none of its own.
+pub(crate) fn aligned<D: Copy + PartialEq>(
+    own: &[D],
+    rank: usize,
+    axis: Option<usize>,
+    one: D,
+) -> Option<SmallVec<[D; 4]>> {
+    let mut own = own;
+    let start = match axis {
+        Some(axis) if own.len() < rank => axis,
+        _ => rank.checked_sub(own.len())?,
+    };
+    // The reference lets trailing ones of the shorter operand go.
+    while start + own.len() > rank && own.last() == Some(&one) {
+        own = &own[..own.len() - 1];
+    }
+    if start + own.len() > rank {
+        return None;
+    }
+    let mut dims = SmallVec::from_elem(one, rank);
+    dims[start..start + own.len()].copy_from_slice(own);
+    Some(dims)
+}
+
+/// The shape that the inputs broadcast to.
+pub(crate) fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
+    let one = Dim::from(1);
+    let rank = inputs.iter().map(Meta::rank).max().unwrap_or(0);
+    let mut full: Dims = std::iter::repeat_n(one, rank).collect();
+    for (i, input) in inputs.iter().enumerate() {
+        let refuse = || {
+            let others = inputs[..i].iter().map(|m| format!("`{}` {}", m.slot(), m.dims)).collect::<Vec<_>>();
+            let axis = axis.map(|a| format!(" from axis {a} on")).unwrap_or_default();
+            let text = format!(
+                "`{}`: shape {} does not broadcast{axis} with {}",
+                input.slot(),
+                input.dims,
+                others.join(", ")
+            );
+            Error::new(ErrorKind::Shape, text)
+        };
+        for (full, own) in full.iter_mut().zip(aligned(&input.dims, rank, axis, one).ok_or_else(refuse)?) {
+            *full = match (*full, own) {
+                (full, own) if full == own || own == one => full,
+                (full, own) if full == one => own,
+                // An unknown dimension will turn out to be this one, or 1.
+                (full, own) if full.agrees(own) => full.or(own),
+                _ => return Err(refuse()),
+            };
+        }
+    }
+    Ok(full)
+}

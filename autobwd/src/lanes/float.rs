@@ -1,0 +1,130 @@
+use std::ops;
+
+use super::math;
+
+/// One lane of a formula: a number of `f32` or `f64`.
+///
+/// There is no `PartialOrd`: an `if` in a formula would end vectorisation, so comparisons give a mask for
+/// [`select`](Float::select). Constants are written `F::of(0.5)`.
+pub trait Float:
+    Copy
+    + ops::Add<Output = Self>
+    + ops::Sub<Output = Self>
+    + ops::Mul<Output = Self>
+    + ops::Div<Output = Self>
+    + ops::Neg<Output = Self>
+{
+    /// What a comparison yields.
+    type Mask: Copy;
+
+    /// A constant.
+    fn of(x: f64) -> Self;
+    /// `self * b + c`, fused where the machine can.
+    fn mul_add(self, b: Self, c: Self) -> Self;
+    /// `self > other`; false for NaN.
+    fn gt(self, other: Self) -> Self::Mask;
+    /// `self == other`; false for NaN.
+    fn equals(self, other: Self) -> Self::Mask;
+    /// `yes` where the mask holds, else `no`.
+    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+    /// e to the power.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn log(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// Magnitude.
+    fn abs(self) -> Self;
+
+    /// The larger; the other one where `self` is NaN.
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        Self::select(self.gt(other), self, other)
+    }
+    /// The smaller; the other one where `self` is NaN.
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        Self::select(other.gt(self), self, other)
+    }
+    /// `1 / (1 + exp(-self))`.
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Self::of(1.0) / (Self::of(1.0) + (-self).exp())
+    }
+}
+
+/// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Lane<T, const FMA: bool>(pub(super) T);
+
+macro_rules! lanes {
+    ($($t:ident),*) => {$(
+        lanes!(@ops $t, Add add, Sub sub, Mul mul, Div div);
+
+        impl<const FMA: bool> ops::Neg for Lane<$t, FMA> {
+            type Output = Self;
+            #[inline(always)]
+            fn neg(self) -> Self {
+                Lane(-self.0)
+            }
+        }
+
+        impl<const FMA: bool> Float for Lane<$t, FMA> {
+            type Mask = bool;
+
+            #[inline(always)]
+            fn of(x: f64) -> Self {
+                Lane(x as $t)
+            }
+            #[inline(always)]
+            fn mul_add(self, b: Self, c: Self) -> Self {
+                if FMA { Lane(self.0.mul_add(b.0, c.0)) } else { Lane(self.0 * b.0 + c.0) }
+            }
+            #[inline(always)]
+            fn gt(self, other: Self) -> bool {
+                self.0 > other.0
+            }
+            #[inline(always)]
+            fn equals(self, other: Self) -> bool {
+                self.0 == other.0
+            }
+            #[inline(always)]
+            fn select(mask: bool, yes: Self, no: Self) -> Self {
+                Lane(std::hint::select_unpredictable(mask, yes.0, no.0))
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                math::$t::exp(self)
+            }
+            #[inline(always)]
+            fn log(self) -> Self {
+                math::$t::log(self)
+            }
+            #[inline(always)]
+            fn tanh(self) -> Self {
+                math::$t::tanh(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                Lane(self.0.sqrt())
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                Lane(self.0.abs())
+            }
+        }
+    )*};
+    (@ops $t:ident, $($tr:ident $f:ident),*) => {$(
+        impl<const FMA: bool> ops::$tr for Lane<$t, FMA> {
+            type Output = Self;
+            #[inline(always)]
+            fn $f(self, other: Self) -> Self {
+                Lane(ops::$tr::$f(self.0, other.0))
+            }
+        }
+    )*};
+}
+lanes!(f32, f64);

@@ -1,0 +1,18 @@
+//! Elementwise operators: one formula an operator, compiled for each dtype and instruction set, run block by block.
+//!
+//! Must not know programs or plans. What is unsafe about running formulas is here, and nobody outside can make a
+//! [`LaneEntry`] that does not fit its formula.
+
+mod block;
+mod broadcast;
+mod float;
+mod math;
+mod region;
+mod spread;
+
+pub use block::{Isa, isa};
+pub(crate) use block::{LaneEntry, MAX_SLOTS};
+pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
+pub use float::Float;
+pub(crate) use region::{Home, Region, RegionSpec, Step};
+pub(crate) use spread::Spread;

@@ -1,0 +1,404 @@
+//! Neighbouring elementwise operators, run together block by block.
+//!
+//! Values that only the region needs live in block registers. Broadcast operands are loaded into a register before the
+//! block runs; outputs with the shape of a broadcast operand are added up chunk by chunk.
+#![allow(unsafe_code)]
+
+use std::{any::Any, collections::HashMap, ops::Range};
+
+use super::{
+    LaneEntry,
+    block::{Arg, BlockFn},
+    spread::Spread,
+};
+use crate::{
+    Arity, Cx, DType, Error, ErrorKind, Kernel, OpDesc, Result,
+    cx::CHUNK,
+    tensor::{LINE, Memory, Place, padded},
+};
+
+/// Bytes that a block's registers may take, together: they are to stay in the first-level cache.
+const REGISTER_BYTES: usize = 24 << 10;
+/// Elements of a block at most.
+const BLOCK: usize = 1024;
+
+/// Where a value of a region lives.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Home {
+    /// In a block register: only the region needs it.
+    Register,
+    /// In memory, element for element.
+    Whole(Place),
+    /// In memory, with fewer elements: read by broadcasting, written by summing.
+    Spread(Place, Spread),
+}
+
+/// One operator of a region.
+pub(crate) struct Step<'a> {
+    pub(crate) entry: &'a LaneEntry,
+    pub(crate) desc: &'a OpDesc,
+    /// Values by input slot of the schema; `None` for an absent one.
+    pub(crate) inputs: Vec<Option<usize>>,
+    /// Values by output slot of the schema.
+    pub(crate) outputs: Vec<Option<usize>>,
+}
+
+/// What a region is made from.
+pub(crate) struct RegionSpec<'a> {
+    pub(crate) dtype: DType,
+    /// Elements of the full shape.
+    pub(crate) numel: usize,
+    pub(crate) values: Vec<Home>,
+    pub(crate) steps: Vec<Step<'a>>,
+}
+
+/// What happens to one block, in order.
+#[derive(Clone, Copy)]
+enum Action {
+    /// Run a formula on the arguments from there on.
+    Run { block: BlockFn, attrs: *const (), args: usize },
+    /// Read a broadcast operand into a register.
+    Load { operand: usize, register: usize },
+    /// Add a register to a summed output.
+    Add { sum: usize, register: usize },
+}
+
+#[derive(Clone, Copy)]
+enum ArgAt {
+    Absent,
+    Register(usize),
+    Whole(Place),
+}
+
+/// An output that is summed: chunk 0 adds to the output itself, the others to partial sums.
+struct Sum {
+    place: Place,
+    spread: Spread,
+    partial: Memory,
+    /// Bytes from one partial sum to the next.
+    stride: usize,
+}
+
+/// Elementwise operators as one frame.
+pub(crate) struct Region {
+    dtype: DType,
+    numel: usize,
+    /// `numel` in whole lines.
+    whole: usize,
+    block: usize,
+    /// Whether each chunk has its own partial sums, so that chunks can run in any order.
+    parallel: bool,
+    actions: Vec<Action>,
+    loads: Vec<(Place, Spread)>,
+    sums: Vec<Sum>,
+    /// One set of arguments and of registers a worker.
+    workers: Vec<(Vec<Arg>, Memory)>,
+    _attrs: Vec<Box<dyn Any + Send + Sync>>,
+}
+// SAFETY: the pointers lead to attributes and memory that the region owns, and to places that its executor owns; a
+// region runs behind `&mut`, its workers write disjoint chunks.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn new(spec: RegionSpec<'_>, workers: usize) -> Result<Region> {
+        let RegionSpec { dtype, numel, values, steps } = spec;
+        let mut build = Build::new(&values, &steps);
+        for (index, step) in steps.iter().enumerate() {
+            build.step(index, step, dtype)?;
+        }
+        let Build { actions, args, loads, folds, attrs, registers, .. } = build;
+        let size = dtype.size();
+        let line = LINE / size;
+        let whole = numel.next_multiple_of(line);
+        check_places(&values, &steps, whole * size, size)?;
+
+        let chunks = numel.div_ceil(CHUNK).max(1);
+        let widest = folds.iter().map(|(_, s)| s.numel()).max().unwrap_or(0);
+        let parallel = widest * chunks <= numel.max(1) || chunks == 1;
+        let partials = if parallel { chunks - 1 } else { 0 };
+        let sums = folds.into_iter().map(|(place, spread)| {
+            let stride = padded(spread.numel() * size);
+            Ok(Sum { place, partial: Memory::zeroed(partials * stride)?, stride, spread })
+        });
+        let sums = sums.collect::<Result<Vec<_>>>()?;
+
+        let block = match registers {
+            0 => CHUNK,
+            n => (REGISTER_BYTES / (n * size)).clamp(LINE, BLOCK) / line * line,
+        };
+        let block = block.min(whole.max(line)).min(CHUNK);
+        let bytes = padded(block * size);
+        let worker = || -> Result<(Vec<Arg>, Memory)> {
+            let memory = Memory::zeroed(registers * bytes)?;
+            let bind = |arg: &ArgAt| {
+                Ok(match arg {
+                    ArgAt::Absent => std::ptr::null_mut(),
+                    ArgAt::Whole(place) => place.ptr().map_addr(|a| a | 1),
+                    ArgAt::Register(r) => memory.place(r * bytes, bytes)?.ptr(),
+                })
+            };
+            Ok((args.iter().map(bind).collect::<Result<_>>()?, memory))
+        };
+        let workers = (0..workers.min(chunks)).map(|_| worker()).collect::<Result<_>>()?;
+        Ok(Region { dtype, numel, whole, block, parallel, actions, loads, sums, workers, _attrs: attrs })
+    }
+
+    /// Tensor memory that the region itself holds, in bytes.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.sums.iter().map(|s| s.partial.len()).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
+    }
+
+    /// # Safety
+    /// Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places meanwhile.
+    unsafe fn run_chunk<T: Copy + Default + std::ops::Add<Output = T>>(&self, chunk: usize, worker: usize) {
+        let (args, registers) = &self.workers[worker];
+        let register_bytes = padded(self.block * self.dtype.size());
+        let end = ((chunk + 1) * CHUNK).min(self.whole);
+        let mut first = chunk * CHUNK;
+        while first < end {
+            let n = self.block.min(end - first);
+            // Padding is computed, but neither loaded nor summed.
+            let real = n.min(self.numel - first);
+            for action in &self.actions {
+                match *action {
+                    // SAFETY: `Build::step` has pushed an argument for every slot, null for absent optional ones only;
+                    // places hold `whole` elements, registers a block; `check_places` has seen to overlaps.
+                    Action::Run { block, attrs, args: at } => unsafe {
+                        block(args.as_ptr().add(at), attrs, first, n)
+                    },
+                    Action::Load { operand, register } => {
+                        let (place, spread) = &self.loads[operand];
+                        // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_places`); the
+                        // register is this worker's own and holds a block.
+                        let (operand, block) = unsafe {
+                            let register = registers.place(register * register_bytes, 0).map(|p| p.ptr());
+                            let Ok(register) = register else { return };
+                            (
+                                std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()),
+                                std::slice::from_raw_parts_mut(register.cast::<T>(), real),
+                            )
+                        };
+                        spread.load(operand, first, block);
+                    }
+                    Action::Add { sum, register } => {
+                        let sum = &self.sums[sum];
+                        let target = match chunk {
+                            0 => Ok(sum.place),
+                            _ if !self.parallel => Ok(sum.place),
+                            c => sum.partial.place((c - 1) * sum.stride, sum.stride),
+                        };
+                        let register = registers.place(register * register_bytes, 0);
+                        let (Ok(target), Ok(register)) = (target, register) else { return };
+                        // SAFETY: the target is this chunk's own (or chunks run one after the other), it holds the
+                        // operand, and is apart from every other place of the region.
+                        let (block, operand) = unsafe {
+                            (
+                                std::slice::from_raw_parts(register.ptr().cast::<T>(), real),
+                                std::slice::from_raw_parts_mut(target.ptr().cast::<T>(), sum.spread.numel()),
+                            )
+                        };
+                        sum.spread.add(block, first, operand);
+                    }
+                }
+            }
+            first += n;
+        }
+    }
+
+    fn run_typed<T: crate::Element + std::ops::Add<Output = T>>(&mut self, cx: &Cx) {
+        for sum in &mut self.sums {
+            // SAFETY: the place holds that many elements, and a region runs behind `&mut`.
+            unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
+                .fill(T::default());
+            let n = sum.partial.len() / size_of::<T>();
+            sum.partial.slice_mut::<T>(0, n).fill(T::default());
+        }
+        let chunks = self.numel.div_ceil(CHUNK);
+        let this = &*self;
+        // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time.
+        let run = |chunk, worker| unsafe { this.run_chunk::<T>(chunk, worker) };
+        match this.parallel && this.workers.len() > 1 {
+            true => cx.parts(chunks, this.workers.len(), &run),
+            false => (0..chunks).for_each(|chunk| run(chunk, 0)),
+        }
+        for sum in &self.sums {
+            let n = sum.spread.numel();
+            for partial in 0..if self.parallel { chunks.saturating_sub(1) } else { 0 } {
+                // SAFETY: as above; the partial sums are the region's own.
+                let out = unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), n) };
+                let partial = sum.partial.slice::<T>(partial * sum.stride, n);
+                out.iter_mut().zip(partial).for_each(|(o, x)| *o = *o + *x);
+            }
+        }
+    }
+}
+
+impl Kernel for Region {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        match self.dtype {
+            DType::F64 => self.run_typed::<f64>(cx),
+            _ => self.run_typed::<f32>(cx),
+        }
+        Ok(())
+    }
+}
+
+/// Turns steps into actions, handing out registers: one is free again after its last reader, and already for that
+/// reader's own output.
+struct Build {
+    values: Vec<Home>,
+    last_use: Vec<usize>,
+    register_of: HashMap<usize, usize>,
+    free: Vec<usize>,
+    registers: usize,
+    actions: Vec<Action>,
+    args: Vec<ArgAt>,
+    loads: Vec<(Place, Spread)>,
+    folds: Vec<(Place, Spread)>,
+    attrs: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl Build {
+    fn new(values: &[Home], steps: &[Step<'_>]) -> Build {
+        let mut last_use = vec![0; values.len()];
+        for (i, step) in steps.iter().enumerate() {
+            step.inputs.iter().chain(&step.outputs).flatten().for_each(|v| last_use[*v] = i);
+        }
+        Build {
+            values: values.to_vec(),
+            last_use,
+            register_of: HashMap::new(),
+            free: vec![],
+            registers: 0,
+            actions: vec![],
+            args: vec![],
+            loads: vec![],
+            folds: vec![],
+            attrs: vec![],
+        }
+    }
+
+    fn take_register(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.registers += 1;
+            self.registers - 1
+        })
+    }
+
+    fn step(&mut self, index: usize, step: &Step<'_>, dtype: DType) -> Result<()> {
+        let schema = step.entry.schema();
+        let missing = || Error::internal(format!("a slot of `{}` in a region is not filled", schema.name));
+        if step.inputs.len() != schema.inputs.len() || step.outputs.len() != schema.outputs.len() {
+            return Err(missing());
+        }
+        let mut args = vec![];
+        for (slot, value) in schema.inputs.iter().zip(&step.inputs) {
+            args.push(match value {
+                None if slot.arity == Arity::Optional || slot.shape_only => ArgAt::Absent,
+                None => return Err(missing()),
+                Some(v) => self.read(*v)?,
+            });
+        }
+        for value in step.inputs.iter().flatten() {
+            if self.last_use[*value] == index {
+                self.free.extend(self.register_of.remove(value));
+            }
+        }
+        let mut folds = vec![];
+        for (slot, value) in schema.outputs.iter().zip(&step.outputs) {
+            args.push(match value {
+                None if slot.arity == Arity::Optional => ArgAt::Absent,
+                None => return Err(missing()),
+                Some(v) => match self.values[*v].clone() {
+                    Home::Whole(place) => ArgAt::Whole(place),
+                    Home::Register => {
+                        let register = self.take_register();
+                        self.register_of.insert(*v, register);
+                        ArgAt::Register(register)
+                    }
+                    Home::Spread(place, spread) => {
+                        let register = self.take_register();
+                        folds.push(register);
+                        self.folds.push((place, spread));
+                        ArgAt::Register(register)
+                    }
+                },
+            });
+        }
+        let block = step.entry.block(dtype).ok_or_else(|| {
+            Error::new(ErrorKind::DType, format!("operator `{}` has no formula for {dtype}", schema.name))
+        })?;
+        let attrs = step.entry.attrs(step.desc)?;
+        let at = self.args.len();
+        self.args.append(&mut args);
+        self.actions.push(Action::Run { block, attrs: &raw const *attrs as *const (), args: at });
+        self.attrs.push(attrs);
+        let first_sum = self.folds.len() - folds.len();
+        for (i, register) in folds.into_iter().enumerate() {
+            self.actions.push(Action::Add { sum: first_sum + i, register });
+            self.free.push(register);
+        }
+        // An output that nobody reads leaves its register at once.
+        for value in step.outputs.iter().flatten() {
+            if self.last_use[*value] == index {
+                self.free.extend(self.register_of.remove(value));
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, value: usize) -> Result<ArgAt> {
+        Ok(match self.values[value].clone() {
+            Home::Whole(place) => ArgAt::Whole(place),
+            Home::Register => match self.register_of.get(&value) {
+                Some(r) => ArgAt::Register(*r),
+                None => return Err(Error::internal("a region reads a register before it is written")),
+            },
+            Home::Spread(place, spread) => {
+                let register = match self.register_of.get(&value) {
+                    Some(r) => *r,
+                    None => {
+                        let register = self.take_register();
+                        self.register_of.insert(value, register);
+                        self.actions.push(Action::Load { operand: self.loads.len(), register });
+                        self.loads.push((place, spread));
+                        register
+                    }
+                };
+                ArgAt::Register(register)
+            }
+        })
+    }
+}
+
+/// What block functions rely on: a place that is written is the very same as another element for element, or apart
+/// from it.
+fn check_places(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: usize) -> Result<()> {
+    let mut written = vec![false; values.len()];
+    steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
+    let mut places: Vec<(Range<usize>, bool, bool)> = vec![];
+    for (value, written) in values.iter().zip(written) {
+        let (start, bytes, whole) = match value {
+            Home::Register => continue,
+            Home::Whole(place) => (place.ptr().addr(), whole_bytes, true),
+            Home::Spread(place, spread) => (place.ptr().addr(), spread.numel() * size, false),
+        };
+        places.push((start..start + bytes, whole, written));
+    }
+    places.sort_by_key(|(range, ..)| range.start);
+    // Sorted by start, so whoever overlaps any earlier place overlaps the one that reaches furthest.
+    let mut furthest: Vec<&(Range<usize>, bool, bool)> = vec![];
+    for place in &places {
+        furthest.retain(|other| other.0.end > place.0.start);
+        for other in &furthest {
+            let identical = place.1 && other.1 && place.0 == other.0;
+            if (place.2 || other.2) && !identical {
+                return Err(Error::internal("two buffers of a region overlap in part"));
+            }
+        }
+        furthest.push(place);
+    }
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! What running a program takes, as a pure function of the program, its shapes and what is fetched: which operators,
+//! in which groups, which value lives where and for how long, how much memory that is.
+//!
+//! Must not touch memory or run anything. Steps, in call order: [`needed`](graph::needed) →
+//! [`Graph::build`](graph::Graph::build) → [`group`](group::group) → [`place`](place::place).
+
+mod graph;
+mod group;
+mod offsets;
+mod place;
+
+pub(crate) use graph::{Graph, Node, Request, ValueId, Wires};
+pub(crate) use group::{Extent, Group, operand_dims};
+pub(crate) use place::{Layout, Spot};
+
+use crate::{OpInfoMap, Program, Result};
+
+/// Operators in groups, values with their places.
+pub(crate) struct Plan {
+    pub(crate) graph: Graph,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) layout: Layout,
+}
+
+impl Plan {
+    pub(crate) fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
+        let needed = graph::needed(program, request);
+        let graph = Graph::build(program, ops, request, &needed)?;
+        let groups = group::group(&graph);
+        let layout = place::place(&graph, &groups);
+        Ok(Plan { graph, groups, layout })
+    }
+}

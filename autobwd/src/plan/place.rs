@@ -1,0 +1,231 @@
+//! Where every value lives: in the scope, in a block register, or at an offset in one arena.
+
+use std::collections::HashSet;
+
+use super::{
+    graph::{Graph, Node, Source, ValueId},
+    group::{Extent, Group, is_whole},
+    offsets::{Buffer, live_bytes, offsets},
+};
+use crate::{Var, tensor::padded};
+
+/// Where a value lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spot {
+    /// In a block register of its region.
+    Register,
+    /// At that byte of the arena.
+    Arena(usize),
+    /// In the scope, under the variable's name.
+    Kept(Var),
+}
+
+/// A copy between the arena and the scope.
+pub(crate) struct Copy {
+    /// The group after which it happens.
+    pub(crate) after: usize,
+    pub(crate) value: ValueId,
+    pub(crate) from: Spot,
+    pub(crate) to: Spot,
+}
+
+/// The plan's memory.
+pub(crate) struct Layout {
+    /// By value.
+    pub(crate) spots: Vec<Spot>,
+    /// By fetch.
+    pub(crate) fetched: Vec<Spot>,
+    pub(crate) copies: Vec<Copy>,
+    pub(crate) arena_bytes: usize,
+    /// Largest sum of the bytes of buffers that are live at the same time: no arena can be smaller.
+    pub(crate) live_bytes: usize,
+}
+
+/// Assigns places: in place where an input dies, offsets by lifetimes.
+pub(crate) fn place(graph: &Graph, groups: &[Group]) -> Layout {
+    let mut place = Place {
+        graph,
+        last_read: last_reads(graph, groups),
+        buffers: vec![],
+        buffer_of: vec![None; graph.values.len()],
+        inside: vec![false; graph.values.len()],
+        written_back: vec![],
+        taken: HashSet::new(),
+    };
+    for feed in &graph.feeds {
+        place.allocate(*feed, 0);
+    }
+    for (g, group) in groups.iter().enumerate() {
+        place.group(g, group);
+    }
+    place.finish(groups.len())
+}
+
+struct Place<'a> {
+    graph: &'a Graph,
+    /// The last group that reads a value's elements; past the last one when it is fetched.
+    last_read: Vec<Option<usize>>,
+    buffers: Vec<Buffer>,
+    /// A buffer may serve several values in turn.
+    buffer_of: Vec<Option<usize>>,
+    /// Values that one region alone needs.
+    inside: Vec<bool>,
+    written_back: Vec<(usize, ValueId)>,
+    /// Buffers that an output of the current group has taken over.
+    taken: HashSet<usize>,
+}
+
+fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
+    let mut last = vec![None; graph.values.len()];
+    for (g, group) in groups.iter().enumerate() {
+        graph.nodes[group.nodes.clone()].iter().flat_map(Node::reads).for_each(|v| last[v] = Some(g));
+    }
+    graph.fetches.iter().for_each(|v| last[*v] = Some(groups.len()));
+    last
+}
+
+impl Place<'_> {
+    fn bytes(&self, value: ValueId) -> usize {
+        padded(self.graph.values[value].meta.bytes().unwrap_or(0))
+    }
+
+    fn allocate(&mut self, value: ValueId, first: usize) {
+        let last = self.last_read[value].unwrap_or(first).max(first);
+        self.buffer_of[value] = Some(self.buffers.len());
+        self.buffers.push(Buffer { bytes: self.bytes(value), first, last });
+    }
+
+    fn group(&mut self, g: usize, group: &Group) {
+        self.taken.clear();
+        for position in group.nodes.clone() {
+            let node = &self.graph.nodes[position];
+            for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
+                let whole =
+                    group.region.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
+                if self.graph.values[value].kept {
+                    if self.writes_directly(group, node, slot, value, whole) {
+                        continue;
+                    }
+                    self.written_back.push((g, value));
+                } else if group.region.is_some()
+                    && whole
+                    && self.last_read[value].is_none_or(|last| last == g)
+                {
+                    self.inside[value] = true;
+                    continue;
+                }
+                match self.takes_over(g, group, position, slot, value, whole) {
+                    Some(buffer) => {
+                        self.taken.insert(buffer);
+                        self.buffers[buffer].last = self.last_read[value].unwrap_or(g).max(g);
+                        self.buffer_of[value] = Some(buffer);
+                    }
+                    None => self.allocate(value, g),
+                }
+            }
+        }
+    }
+
+    /// Whether an operator may write its output to the scope at once: nobody of its group still reads what stands
+    /// there, other than element by element, or as the partner of an operator that works in place.
+    fn writes_directly(&self, group: &Group, node: &Node, slot: &str, value: ValueId, whole: bool) -> bool {
+        let var = self.graph.values[value].var;
+        let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].kept && v != value;
+        match &group.region {
+            Some(extent) => {
+                let nodes = &self.graph.nodes[group.nodes.clone()];
+                let reads_whole =
+                    |n: &Node| n.reads().filter(|v| old(*v)).all(|v| is_whole(self.graph, n, v, extent));
+                whole && nodes.iter().all(reads_whole)
+            }
+            None => match node.reads().filter(|v| old(*v)).count() {
+                0 => true,
+                1 => self.partner(node, slot).is_some_and(old),
+                _ => false,
+            },
+        }
+    }
+
+    /// The input that an operator declares to hand its memory to that output.
+    fn partner(&self, node: &Node, slot: &str) -> Option<ValueId> {
+        let partner = node.info.schema().output(slot)?.inplace?;
+        node.inputs.iter().find(|(s, _)| *s == partner)?.1
+    }
+
+    /// The buffer of an input that dies here and whose memory the output may have.
+    fn takes_over(
+        &self,
+        g: usize,
+        group: &Group,
+        position: usize,
+        slot: &str,
+        value: ValueId,
+        whole: bool,
+    ) -> Option<usize> {
+        let node = &self.graph.nodes[position];
+        let fits = |x: ValueId| {
+            let buffer = self.buffer_of[x]?;
+            let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
+            (dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value)).then_some(buffer)
+        };
+        match &group.region {
+            Some(extent) if whole => node
+                .reads()
+                .find_map(|x| fits(x).filter(|_| self.read_for_the_last_time(group, extent, position, x))),
+            Some(_) => None,
+            None => {
+                let x = self.partner(node, slot)?;
+                let once = node.reads().filter(|v| *v == x).count() == 1;
+                fits(x).filter(|_| once)
+            }
+        }
+    }
+
+    /// Whether a region reads a value element by element only, and not after that position.
+    fn read_for_the_last_time(&self, group: &Group, extent: &Extent, position: usize, x: ValueId) -> bool {
+        group.nodes.clone().all(|p| {
+            let node = &self.graph.nodes[p];
+            node.reads().all(|v| v != x || (p <= position && is_whole(self.graph, node, x, extent)))
+        })
+    }
+
+    fn finish(mut self, end: usize) -> Layout {
+        // What is fetched from the scope is copied at the end, so that reading it needs no scope.
+        let mut fetch_buffers = vec![];
+        for value in &self.graph.fetches {
+            let kept = self.buffer_of[*value].is_none();
+            fetch_buffers.push(kept.then_some(self.buffers.len()));
+            if kept {
+                self.buffers.push(Buffer { bytes: self.bytes(*value), first: end, last: end });
+            }
+        }
+        let (offsets, arena_bytes) = offsets(&self.buffers);
+        let spot = |value: ValueId| match (self.inside[value], self.buffer_of[value]) {
+            (true, _) => Spot::Register,
+            (false, Some(buffer)) => Spot::Arena(offsets[buffer]),
+            (false, None) => Spot::Kept(self.graph.values[value].var),
+        };
+        let spots: Vec<Spot> = (0..self.graph.values.len()).map(spot).collect();
+        let mut copies = vec![];
+        for (after, value) in &self.written_back {
+            let to = Spot::Kept(self.graph.values[*value].var);
+            copies.push(Copy { after: *after, value: *value, from: spots[*value], to });
+        }
+        let mut fetched = vec![];
+        for (value, buffer) in self.graph.fetches.iter().zip(fetch_buffers) {
+            let to = buffer.map_or(spots[*value], |b| Spot::Arena(offsets[b]));
+            if to != spots[*value] {
+                copies.push(Copy { after: end.saturating_sub(1), value: *value, from: spots[*value], to });
+            }
+            fetched.push(to);
+        }
+        debug_assert!(
+            self.graph
+                .values
+                .iter()
+                .zip(&spots)
+                .all(|(v, s)| v.source != Source::Feed || *s != Spot::Register)
+        );
+        Layout { live_bytes: live_bytes(&self.buffers), spots, fetched, copies, arena_bytes }
+    }
+}

@@ -1,0 +1,312 @@
+//! All operators of a binary.
+//!
+//! Entries are plain data with function pointers, collected at link time; making one does nothing. The map is a value:
+//! the linked one is only the default.
+
+use std::{collections::BTreeMap, sync::OnceLock};
+
+use crate::{
+    Buf, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta, Op, OpDesc, Result,
+    Role, Schema, Var,
+    error::did_you_mean,
+    grad,
+    lanes::{LaneEntry, broadcast_axis, broadcast_dims},
+};
+
+type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
+type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
+pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
+type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
+type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<()>;
+
+/// How an operator runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// By its kernel, bound to memory.
+    Kernel(MakeFrame),
+    /// By its formula, in a region.
+    Pointwise,
+}
+
+/// Everything that is registered about one operator.
+pub struct OpInfo {
+    schema: Schema,
+    grad_kind: GradKind,
+    grad: fn(&mut GradCx<'_>) -> Result<()>,
+    check: fn(&OpDesc) -> Result<()>,
+    infer: InferFn,
+    run: Run,
+    lanes: Option<LaneEntry>,
+    krate: &'static str,
+    version: &'static str,
+}
+inventory::collect!(OpInfo);
+
+impl OpInfo {
+    /// The entry of an operator with shape rule and kernel.
+    pub const fn kernel<O>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        O: Op,
+        O::Of<Meta>: Infer,
+        // For every lifetime: a kernel written for `Buf<'static>` alone, which could keep its memory, does not compile.
+        for<'a> O::Of<Buf<'a>>: Kernel,
+        O::Of<Buf<'static>>: Send,
+    {
+        OpInfo {
+            infer: infer::<O>,
+            run: Run::Kernel(frame::<O>),
+            lanes: None,
+            ..OpInfo::base::<O>(krate, version)
+        }
+    }
+
+    /// The entry of an operator with a formula.
+    pub const fn pointwise<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
+        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
+    }
+
+    const fn base<O: Op>(krate: &'static str, version: &'static str) -> OpInfo {
+        OpInfo {
+            schema: O::SCHEMA,
+            grad_kind: <O::Grad as GradRule<O>>::KIND,
+            grad: grad::emit::<O>,
+            check: |desc| O::from_desc(desc).map(drop),
+            infer: infer_pointwise::<O>,
+            run: Run::Pointwise,
+            lanes: None,
+            krate,
+            version,
+        }
+    }
+
+    /// Slots, attributes and where they are declared.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// What kind of gradient rule it has.
+    pub fn grad_kind(&self) -> GradKind {
+        self.grad_kind
+    }
+
+    /// The crate that registered it.
+    pub fn crate_name(&self) -> &'static str {
+        self.krate
+    }
+
+    /// Emits the operators of its gradient.
+    pub(crate) fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
+        (self.grad)(g)
+    }
+
+    /// Checks slots and attributes of a description: unknown ones, wrong numbers of variables, types and bounds.
+    ///
+    /// # Errors
+    /// The first fault, naming slot or attribute.
+    pub fn check(&self, desc: &OpDesc) -> Result<()> {
+        let unknown = |side: &str, name: &str, known: &mut dyn Iterator<Item = &'static str>| {
+            let known: Vec<_> = known.collect();
+            if known.contains(&name) {
+                return Ok(());
+            }
+            let hint = did_you_mean(name, known.iter().copied());
+            let known =
+                if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
+            Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {known}{hint}")))
+        };
+        // An empty slot equals an absent one.
+        for (slot, _) in desc.inputs.iter().filter(|(_, args)| !args.is_empty()) {
+            unknown("input", &slot, &mut self.schema.inputs.iter().map(|s| s.name))?;
+        }
+        for (slot, _) in desc.outputs.iter().filter(|(_, args)| !args.is_empty()) {
+            unknown("output", &slot, &mut self.schema.outputs.iter().map(|s| s.name))?;
+        }
+        for (name, _) in desc.attrs.iter() {
+            unknown("attribute", &name, &mut self.schema.attrs.iter().map(|a| a.name))?;
+        }
+        (self.check)(desc)
+    }
+
+    /// Runs the shape rule: `of` says what is known of an input, `put` takes what follows for an output.
+    ///
+    /// # Errors
+    /// Those of the shape rule, of reading slots and attributes, and of `of`.
+    pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+        (self.infer)(desc, of, put)
+    }
+
+    pub(crate) fn run(&self) -> Run {
+        self.run
+    }
+
+    pub(crate) fn lanes(&self) -> Option<&LaneEntry> {
+        self.lanes.as_ref()
+    }
+
+    fn place(&self) -> String {
+        format!("{} {} ({}:{})", self.krate, self.version, self.schema.file, self.schema.line)
+    }
+}
+
+fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()>
+where
+    O::Of<Meta>: Infer,
+{
+    let mut op = O::gather::<Meta>(desc, &mut |role, slot, var| match role {
+        Role::Input => Ok(of(var)?.in_slot(slot)),
+        Role::Output => Ok(Meta::new(crate::DType::F32, []).in_slot(slot)),
+    })?;
+    op.infer()?;
+    // Outputs come slot by slot; holes are left out on both sides.
+    let slots = O::SCHEMA.outputs.iter().map(|s| desc.outputs.get(s.name));
+    let mut vars: Vec<_> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
+    O::outputs(op, &mut |slot, meta| {
+        if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
+            put(*var, meta);
+        }
+    });
+    Ok(())
+}
+
+/// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
+/// `like`.
+fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+    O::from_desc(desc)?;
+    let schema = &O::SCHEMA;
+    let mut inputs = Vec::with_capacity(schema.inputs.len());
+    for slot in schema.inputs {
+        for var in desc.inputs.get(slot.name) {
+            inputs.push(of(*var)?.in_slot(slot.name));
+        }
+    }
+    let Some(first) = inputs.first() else {
+        return Err(Error::new(ErrorKind::Slot, "a formula needs at least one input"));
+    };
+    first.float()?;
+    for input in &inputs[1..] {
+        if schema.broadcast { input.same_dtype(first)? } else { input.same_as(first)? }
+    }
+    let full = if schema.broadcast {
+        Meta::new(first.dtype, broadcast_dims(&inputs, broadcast_axis(schema, desc))?)
+    } else {
+        let known =
+            |a: &Meta, b: &Meta| a.dims.iter().zip(b.dims.iter()).map(|(a, b)| a.or(*b)).collect::<Dims>();
+        inputs[1..].iter().fold(first.clone(), |m, i| Meta::new(m.dtype, known(&m, i)))
+    };
+    for slot in schema.outputs {
+        let like = slot.like.and_then(|name| inputs.iter().find(|i| i.slot() == name));
+        for var in desc.outputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY) {
+            put(*var, like.unwrap_or(&full).clone());
+        }
+    }
+    Ok(())
+}
+
+fn frame<O: Op>(desc: &OpDesc, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
+where
+    for<'a> O::Of<Buf<'a>>: Kernel,
+    O::Of<Buf<'static>>: Send,
+{
+    Ok(Box::new(O::gather::<Buf<'static>>(desc, buf)?))
+}
+
+/// Operators by type.
+///
+/// ```
+/// use autobwd::OpInfoMap;
+/// let none = OpInfoMap::default();
+/// let e = none.get("relu").err().unwrap();
+/// assert!(e.to_string().contains("no operators are linked into this binary"));
+/// ```
+#[derive(Clone, Default)]
+pub struct OpInfoMap(BTreeMap<&'static str, &'static OpInfo>);
+
+impl OpInfoMap {
+    /// The operators of all crates that this binary links.
+    ///
+    /// # Errors
+    /// Operators registered twice: all of them, with crate and line.
+    pub fn linked() -> Result<&'static OpInfoMap> {
+        static LINKED: OnceLock<Result<OpInfoMap>> = OnceLock::new();
+        let linked = LINKED.get_or_init(|| {
+            // The order of collection is unspecified; messages should not depend on it.
+            let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
+            all.sort_by_key(|info| (info.schema.name, info.place()));
+            OpInfoMap::from_infos(all)
+        });
+        linked.as_ref().map_err(Clone::clone)
+    }
+
+    /// A map of these operators.
+    ///
+    /// # Errors
+    /// Operators given twice: all of them, with crate and line.
+    pub fn from_infos(infos: impl IntoIterator<Item = &'static OpInfo>) -> Result<OpInfoMap> {
+        let (mut map, mut twice) = (OpInfoMap::default(), vec![]);
+        for info in infos {
+            if let Err(e) = map.insert(info) {
+                twice.push(e.message().to_string());
+            }
+        }
+        if twice.is_empty() { Ok(map) } else { Err(Error::new(ErrorKind::Duplicate, twice.join("\n"))) }
+    }
+
+    /// Adds an operator.
+    ///
+    /// # Errors
+    /// Its type is taken.
+    pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
+        let name = info.schema.name;
+        match self.0.get(name) {
+            Some(first) => Err(Error::new(
+                ErrorKind::Duplicate,
+                format!(
+                    "operator `{name}` is registered twice: by {} and by {}",
+                    first.place(),
+                    info.place()
+                ),
+            )),
+            None => {
+                self.0.insert(name, info);
+                Ok(())
+            }
+        }
+    }
+
+    /// The operator of that type.
+    ///
+    /// # Errors
+    /// There is none: near names are offered, or, when the map is empty, what to do about it.
+    pub fn get(&self, ty: &str) -> Result<&'static OpInfo> {
+        self.0.get(ty).copied().ok_or_else(|| {
+            if self.0.is_empty() {
+                return Error::new(
+                    ErrorKind::NoOps,
+                    format!(
+                        "operator `{ty}` is unknown: no operators are linked into this binary; \
+                         a crate that is only named in Cargo.toml is left out, so write `use autobwd_ops as _;`"
+                    ),
+                );
+            }
+            let hint = did_you_mean(ty, self.0.keys().copied());
+            let hint = if hint.is_empty() { "; is its crate linked (`use that_crate as _;`)?".into() } else { hint };
+            let n = self.0.len();
+            Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} that are linked{hint}"))
+        })
+    }
+
+    /// All operators, sorted by type.
+    pub fn iter(&self) -> impl Iterator<Item = &'static OpInfo> + '_ {
+        self.0.values().copied()
+    }
+
+    /// How many operators there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,144 @@
+//! What generated conversions call: the loops and the messages.
+
+use std::fmt::Display;
+
+use super::{AttrValue, Role, Slot};
+use crate::{Args, Error, ErrorKind, OpDesc, Result, Var};
+
+fn in_slot(error: Error, role: Role, slot: &str) -> Error {
+    let side = match role {
+        Role::Input => "input",
+        Role::Output => "output",
+    };
+    match error.kind() {
+        ErrorKind::Slot if error.op().is_none() => {
+            Error::new(ErrorKind::Slot, format!("{side} `{slot}` {}", error.message()))
+        }
+        _ => error,
+    }
+}
+
+/// Fills a slot from a description.
+///
+/// # Errors
+/// A wrong number of variables, and those of `fill`.
+pub fn gather_slot<W, S: Slot<W>>(
+    desc: &OpDesc,
+    role: Role,
+    slot: &'static str,
+    fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+) -> Result<S> {
+    let slots = match role {
+        Role::Input => &desc.inputs,
+        Role::Output => &desc.outputs,
+    };
+    S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
+}
+
+/// Reads an attribute from a description.
+///
+/// # Errors
+/// Another type; a missing attribute without default.
+pub fn attr<A: AttrValue>(desc: &OpDesc, name: &'static str, default: Option<fn() -> A>) -> Result<A> {
+    match (desc.attrs.get(name), default) {
+        (Some(value), _) => A::from_attr(value).map_err(|e| Error::attr(name, e)),
+        (None, Some(default)) => Ok(default()),
+        (None, None) => Err(Error::attr(name, "is missing")),
+    }
+}
+
+fn bound<A: PartialOrd + Display>(name: &str, value: A, holds: bool, must: &str, limit: A) -> Result<A> {
+    // NaN is within no bounds: comparisons with it are false.
+    if holds { Ok(value) } else { Err(Error::attr(name, format!("must be {must} {limit}, is {value}"))) }
+}
+
+/// For `#[attr(min = limit)]`.
+///
+/// # Errors
+/// A smaller value.
+pub fn at_least<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
+    let holds = value >= limit;
+    bound(name, value, holds, "at least", limit)
+}
+
+/// For `#[attr(max = limit)]`.
+///
+/// # Errors
+/// A larger value.
+pub fn at_most<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
+    let holds = value <= limit;
+    bound(name, value, holds, "at most", limit)
+}
+
+/// For `#[attr(above = limit)]`.
+///
+/// # Errors
+/// The limit itself or a smaller value.
+pub fn above<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
+    let holds = value > limit;
+    bound(name, value, holds, "above", limit)
+}
+
+/// For `#[attr(below = limit)]`.
+///
+/// # Errors
+/// The limit itself or a larger value.
+pub fn below<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
+    let holds = value < limit;
+    bound(name, value, holds, "below", limit)
+}
+
+type NameOf<'a, W> = &'a mut dyn FnMut(Role, &'static str, W) -> Result<Var>;
+
+fn args<W, S: Slot<W>>(role: Role, slot: &'static str, content: S, name: NameOf<'_, W>) -> Result<Args> {
+    let (mut args, mut failed) = (Args::new(), Ok(()));
+    content.take(|held| match held.map(|w| name(role, slot, w)) {
+        None => args.push(Var::EMPTY),
+        Some(Ok(var)) => args.push(var),
+        Some(Err(e)) => failed = Err(e),
+    });
+    failed.map(|()| args)
+}
+
+/// Describes an input slot.
+///
+/// # Errors
+/// Those of `name`.
+pub fn put_input<W, S: Slot<W>>(
+    desc: &mut OpDesc,
+    slot: &'static str,
+    content: S,
+    name: NameOf<'_, W>,
+) -> Result<()> {
+    let args = args(Role::Input, slot, content, name)?;
+    if !args.is_empty() {
+        desc.inputs.set(slot, args);
+    }
+    Ok(())
+}
+
+/// Describes an output slot.
+///
+/// # Errors
+/// Those of `name`.
+pub fn put_output<W, S: Slot<W>>(
+    desc: &mut OpDesc,
+    slot: &'static str,
+    content: S,
+    name: NameOf<'_, W>,
+) -> Result<()> {
+    let args = args(Role::Output, slot, content, name)?;
+    if !args.is_empty() {
+        desc.outputs.set(slot, args);
+    }
+    Ok(())
+}
+
+/// Hands out what an output slot holds.
+pub fn put_values<W, S: Slot<W>>(index: usize, content: S, put: &mut dyn FnMut(usize, W)) {
+    content.take(|held| {
+        if let Some(held) = held {
+            put(index, held)
+        }
+    });
+}

@@ -1,0 +1,238 @@
+//! What an operator is: its slots and attributes, and the traits that its author implements.
+//!
+//! Must not know any registered operator, nor how programs are run or differentiated.
+
+mod attr;
+mod contract;
+mod convert;
+mod slot;
+
+pub use attr::{AttrType, AttrValue};
+pub use contract::check_contract;
+pub use convert::{above, at_least, at_most, attr, below, gather_slot, put_input, put_output, put_values};
+pub use slot::{Arity, Slot};
+
+use crate::{Attr, Cx, Float, GradRule, OpDesc, Result, Var};
+
+/// One slot of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotDef {
+    /// Name in programs.
+    pub name: &'static str,
+    /// How many variables it takes.
+    pub arity: Arity,
+    /// Of an input: only its shape is needed, so its memory may be freed early.
+    pub shape_only: bool,
+    /// Of an output: the input whose memory it may take over.
+    pub inplace: Option<&'static str>,
+    /// Of a pointwise operator's output: the input whose shape it has; contributions along broadcast dimensions are
+    /// summed.
+    pub like: Option<&'static str>,
+    /// First line of the field's documentation.
+    pub doc: &'static str,
+    /// Source line of the field.
+    pub line: u32,
+}
+
+impl SlotDef {
+    /// A slot with no options.
+    pub const fn new(name: &'static str, arity: Arity, doc: &'static str, line: u32) -> SlotDef {
+        SlotDef { name, arity, shape_only: false, inplace: None, like: None, doc, line }
+    }
+
+    /// With `shape_only`.
+    pub const fn shape_only(self) -> SlotDef {
+        SlotDef { shape_only: true, ..self }
+    }
+
+    /// With `inplace = input`.
+    pub const fn inplace(self, input: &'static str) -> SlotDef {
+        SlotDef { inplace: Some(input), ..self }
+    }
+
+    /// With `like = input`.
+    pub const fn like(self, input: &'static str) -> SlotDef {
+        SlotDef { like: Some(input), ..self }
+    }
+}
+
+/// One attribute of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrDef {
+    /// Name in programs.
+    pub name: &'static str,
+    /// Type in programs.
+    pub ty: AttrType,
+    /// The value when a program does not give one.
+    pub default: Option<fn() -> Attr>,
+    /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
+    pub bounds: &'static str,
+    /// First line of the field's documentation.
+    pub doc: &'static str,
+    /// Source line of the field.
+    pub line: u32,
+}
+
+/// Everything static about an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// Operator type in programs.
+    pub name: &'static str,
+    /// What it reads.
+    pub inputs: &'static [SlotDef],
+    /// What it writes.
+    pub outputs: &'static [SlotDef],
+    /// Attributes and sub-blocks.
+    pub attrs: &'static [AttrDef],
+    /// Whether it is given by a formula for one element.
+    pub pointwise: bool,
+    /// Whether the formula's inputs broadcast against each other.
+    pub broadcast: bool,
+    /// The struct's documentation.
+    pub doc: &'static str,
+    /// Source file of the struct.
+    pub file: &'static str,
+    /// Source line of the struct.
+    pub line: u32,
+}
+
+impl Schema {
+    /// The input slot of that name.
+    pub fn input(&self, name: &str) -> Option<&'static SlotDef> {
+        self.inputs.iter().find(|s| s.name == name)
+    }
+
+    /// The output slot of that name.
+    pub fn output(&self, name: &str) -> Option<&'static SlotDef> {
+        self.outputs.iter().find(|s| s.name == name)
+    }
+
+    /// The attribute of that name.
+    pub fn attr(&self, name: &str) -> Option<&'static AttrDef> {
+        self.attrs.iter().find(|a| a.name == name)
+    }
+}
+
+/// Which side of an operator a slot is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is read.
+    Input,
+    /// It is written.
+    Output,
+}
+
+/// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
+/// `Mul` means.
+pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
+    /// Slots, attributes and where they are declared.
+    const SCHEMA: Schema;
+    /// How its gradient comes about.
+    type Grad: GradRule<Self>;
+    /// The same struct with its slots holding something else.
+    type Of<W>: Describe<W, Op = Self>;
+
+    /// Builds any instantiation: `fill` supplies what each slot holds, attributes come parsed and checked from `desc`.
+    ///
+    /// # Errors
+    /// A slot with the wrong number of variables, a missing or bad attribute, and those of `fill`.
+    fn gather<W>(
+        desc: &OpDesc,
+        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+    ) -> Result<Self::Of<W>>;
+
+    /// Reads the description from data.
+    ///
+    /// # Errors
+    /// As [`gather`](Op::gather).
+    fn from_desc(desc: &OpDesc) -> Result<Self>;
+
+    /// Takes the outputs apart: index of the slot in the schema, what it holds.
+    fn outputs<W>(of: Self::Of<W>, put: &mut dyn FnMut(usize, W));
+}
+
+/// Turns an operator's struct into data, whatever its slots hold. Implemented by [`register_op`](crate::register_op).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operator with `{W}` in its slots",
+    label = "expected a `#[register_op]` struct"
+)]
+pub trait Describe<W>: Sized {
+    /// The operator.
+    type Op: Op;
+
+    /// The operator as data: `name` says which variable stands for what a slot holds.
+    ///
+    /// # Errors
+    /// Those of `name`.
+    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc>;
+}
+
+impl<D: Describe<Var>> From<D> for OpDesc {
+    fn from(op: D) -> OpDesc {
+        match op.describe(&mut |_, _, var| Ok(var)) {
+            Ok(desc) => desc,
+            // Nothing can fail: the only fallible step is the closure above.
+            Err(_) => OpDesc::new(D::Op::SCHEMA.name),
+        }
+    }
+}
+
+/// The shape rule, written on `Mul<Meta>`: sets dtype and dimensions of the outputs, or says which input is wrong.
+///
+/// Dimensions may be unknown while a program is built; all are known when it is planned.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no shape rule",
+    label = "this operator needs a shape rule",
+    note = "write `impl Infer for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`"
+)]
+pub trait Infer {
+    /// Sets the outputs' metas.
+    ///
+    /// # Errors
+    /// Inputs or attributes that do not fit each other.
+    fn infer(&mut self) -> Result<()>;
+}
+
+/// The kernel, written on `Mul<Buf<'_>>`: computes outputs from inputs, without a heap allocation.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no kernel",
+    label = "this operator needs a kernel",
+    note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`"
+)]
+pub trait Kernel {
+    /// Computes the outputs.
+    ///
+    /// # Errors
+    /// Data that the operator cannot take (a label out of range, say); a dtype without kernel.
+    fn run(&mut self, cx: &Cx) -> Result<()>;
+}
+
+/// The formula of an elementwise operator, written on `Swish<F>` with `F: Float`: one element. It replaces shape rule
+/// and kernel, fuses with its neighbours and is compiled for every instruction set.
+///
+/// Inputs have one shape; with `broadcast` they are broadcast against each other as in NumPy, those of lower rank from
+/// the attribute `axis` on where there is one, and outputs declared `like = x` are summed back to the shape of `x`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no formula",
+    label = "this operator is declared `pointwise`",
+    note = "write `impl<F: Float> Pointwise for ..<F>`"
+)]
+pub trait Pointwise {
+    /// Sets the outputs from the inputs.
+    fn eval(&mut self);
+}
+
+/// Generated for pointwise operators: runs the formula on one lane.
+pub trait Lanes: Op {
+    /// Attributes, and which optional slots are present.
+    type Attrs: Send + Sync + 'static;
+
+    /// Runs the formula: `get` reads an input, `put` writes an output, by index in the schema.
+    fn lane<F: Float>(attrs: &Self::Attrs, get: impl FnMut(usize) -> F, put: impl FnMut(usize, F));
+
+    /// Reads the attributes.
+    ///
+    /// # Errors
+    /// As [`Op::gather`].
+    fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
+}

@@ -1,0 +1,133 @@
+use crate::{Result, Var, error::ErrorKind};
+
+/// How many variables a slot takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arity {
+    /// Exactly one: `V`.
+    One,
+    /// One or none: `Option<V>`.
+    Optional,
+    /// Any number: `Vec<V>`.
+    Many,
+    /// Any number, any of which may be absent: `Vec<Option<V>>`.
+    Holes,
+}
+
+/// The type of a slot field: `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a slot",
+    label = "a slot is `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`"
+)]
+pub trait Slot<V>: Sized {
+    /// How many variables it takes.
+    const ARITY: Arity;
+    /// The same slot holding something else.
+    type Of<W>;
+
+    /// Fills the slot from its variables.
+    ///
+    /// # Errors
+    /// A wrong number of variables, and those of `fill`.
+    fn fill(vars: &[Var], fill: impl FnMut(Var) -> Result<V>) -> Result<Self>;
+
+    /// Takes the slot apart; `None` stands for a hole.
+    fn take(self, put: impl FnMut(Option<V>));
+
+    /// The same slot holding what `f` makes of its content.
+    fn map<W>(&self, f: impl FnMut(&V) -> W) -> Self::Of<W>;
+
+    /// Visits what it holds.
+    fn each(&self, f: impl FnMut(&V));
+}
+
+#[cold]
+fn count<T>(takes: &str, got: usize) -> Result<T> {
+    Err(crate::Error::new(ErrorKind::Slot, format!("takes {takes} variable, got {got}")))
+}
+
+impl<V> Slot<V> for V {
+    const ARITY: Arity = Arity::One;
+    type Of<W> = W;
+
+    fn fill(vars: &[Var], mut fill: impl FnMut(Var) -> Result<V>) -> Result<V> {
+        match vars {
+            [var] if *var != Var::EMPTY => fill(*var),
+            [_] => count("exactly one", 0),
+            vars => count("exactly one", vars.len()),
+        }
+    }
+    fn take(self, mut put: impl FnMut(Option<V>)) {
+        put(Some(self))
+    }
+    #[inline(always)]
+    fn map<W>(&self, mut f: impl FnMut(&V) -> W) -> W {
+        f(self)
+    }
+    #[inline(always)]
+    fn each(&self, mut f: impl FnMut(&V)) {
+        f(self)
+    }
+}
+
+impl<V> Slot<V> for Option<V> {
+    const ARITY: Arity = Arity::Optional;
+    type Of<W> = Option<W>;
+
+    fn fill(vars: &[Var], fill: impl FnMut(Var) -> Result<V>) -> Result<Self> {
+        match vars {
+            [] | [Var::EMPTY] => Ok(None),
+            [var] => Some(*var).map(fill).transpose(),
+            vars => count("at most one", vars.len()),
+        }
+    }
+    fn take(self, mut put: impl FnMut(Option<V>)) {
+        if self.is_some() {
+            put(self)
+        }
+    }
+    #[inline(always)]
+    fn map<W>(&self, f: impl FnMut(&V) -> W) -> Option<W> {
+        self.as_ref().map(f)
+    }
+    #[inline(always)]
+    fn each(&self, f: impl FnMut(&V)) {
+        self.iter().for_each(f)
+    }
+}
+
+impl<V> Slot<V> for Vec<V> {
+    const ARITY: Arity = Arity::Many;
+    type Of<W> = Vec<W>;
+
+    fn fill(vars: &[Var], mut fill: impl FnMut(Var) -> Result<V>) -> Result<Self> {
+        let one = |v: &Var| if *v == Var::EMPTY { count("in every position a", 0) } else { fill(*v) };
+        vars.iter().map(one).collect()
+    }
+    fn take(self, put: impl FnMut(Option<V>)) {
+        self.into_iter().map(Some).for_each(put)
+    }
+    fn map<W>(&self, f: impl FnMut(&V) -> W) -> Vec<W> {
+        self.iter().map(f).collect()
+    }
+    fn each(&self, f: impl FnMut(&V)) {
+        self.iter().for_each(f)
+    }
+}
+
+impl<V> Slot<V> for Vec<Option<V>> {
+    const ARITY: Arity = Arity::Holes;
+    type Of<W> = Vec<Option<W>>;
+
+    fn fill(vars: &[Var], mut fill: impl FnMut(Var) -> Result<V>) -> Result<Self> {
+        vars.iter().map(|v| if *v == Var::EMPTY { Ok(None) } else { fill(*v).map(Some) }).collect()
+    }
+    fn take(self, put: impl FnMut(Option<V>)) {
+        self.into_iter().for_each(put)
+    }
+    fn map<W>(&self, mut f: impl FnMut(&V) -> W) -> Vec<Option<W>> {
+        self.iter().map(|v| v.as_ref().map(&mut f)).collect()
+    }
+    fn each(&self, f: impl FnMut(&V)) {
+        self.iter().flatten().for_each(f)
+    }
+}

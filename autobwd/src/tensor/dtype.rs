@@ -1,0 +1,181 @@
+use std::fmt;
+
+/// Element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// One byte, zero is false.
+    Bool,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+impl DType {
+    /// All dtypes there are.
+    pub const ALL: [DType; 6] = [DType::Bool, DType::U8, DType::I32, DType::I64, DType::F32, DType::F64];
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 => 1,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// Whether gradients exist for values of this dtype.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64)
+    }
+
+    /// The name used in programs and messages, as NumPy spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::U8 => "uint8",
+            DType::I32 => "int32",
+            DType::I64 => "int64",
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+        }
+    }
+
+    /// The dtype of that [`name`](DType::name).
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// The number that stands for this dtype in operator attributes (PaddlePaddle's `VarType`).
+    pub fn code(self) -> i32 {
+        match self {
+            DType::Bool => 0,
+            DType::I32 => 2,
+            DType::I64 => 3,
+            DType::F32 => 5,
+            DType::F64 => 6,
+            DType::U8 => 20,
+        }
+    }
+
+    /// The dtype with that [`code`](DType::code).
+    pub fn from_code(code: i32) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.code() == code)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that tensors can hold.
+///
+/// # Safety
+/// Every bit pattern is a value, `DTYPE.size() == size_of::<Self>()`, and the alignment is at most 64.
+#[diagnostic::on_unimplemented(
+    message = "tensors cannot hold `{Self}`",
+    label = "elements are `f32`, `f64`, `i32`, `i64`, `u8` or `Bool`"
+)]
+#[allow(unsafe_code)]
+pub unsafe trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The dtype of a tensor that holds such elements.
+    const DTYPE: DType;
+}
+
+/// A boolean as tensors store it: one byte, of which every pattern is a value.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+impl Bool {
+    /// The value.
+    pub fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+impl From<bool> for Bool {
+    fn from(value: bool) -> Bool {
+        Bool(value.into())
+    }
+}
+impl PartialEq for Bool {
+    fn eq(&self, other: &Bool) -> bool {
+        self.get() == other.get()
+    }
+}
+impl fmt::Debug for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+macro_rules! elements {
+    ($($t:ty => $d:ident),*) => {$(
+        // SAFETY: a plain number (or one byte) of the dtype's size; all its bit patterns are values.
+        #[allow(unsafe_code)]
+        unsafe impl Element for $t {
+            const DTYPE: DType = DType::$d;
+        }
+    )*};
+}
+elements!(Bool => Bool, u8 => U8, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
+
+/// Runs `$body` with `$t` standing for the Rust type of a dtype.
+#[macro_export]
+macro_rules! with_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::Bool => {
+                type $t = $crate::Bool;
+                $body
+            }
+            $crate::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            $crate::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            $crate::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+        }
+    };
+}
+
+/// Runs `$body` with `$t` standing for `f32` or `f64`; for another dtype the enclosing function returns an error
+/// that names the slot of `$buf`.
+#[macro_export]
+macro_rules! with_float {
+    ($buf:expr, $t:ident => $body:expr) => {
+        match $buf.dtype() {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => return Err($buf.wrong("floating point numbers are needed")),
+        }
+    };
+}

@@ -1,0 +1,373 @@
+//! Memory, and the views of it that kernels get.
+//!
+//! The invariant of a frame, checked by [`Binder::finish`] and trusted by nobody: the bytes of every writable [`Buf`]
+//! are disjoint from the bytes of every other `Buf` of the frame, and an input that an output takes over owns no
+//! bytes at all. Hence `&Buf -> &[T]` and `&mut Buf -> &mut [T]` are sound, and the borrow checker does the rest.
+//! `Buf<'a>`'s lifetime ends when [`Kernel::run`](crate::Kernel::run) returns: a kernel that keeps one does not compile.
+#![allow(unsafe_code)]
+
+use std::{alloc, marker::PhantomData, ops::Range};
+
+use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
+
+use super::{DType, Element, Meta, Shape};
+use crate::{Error, ErrorKind, Result};
+
+/// Every buffer starts on a cache line and is padded to whole ones, so that block functions need no tails.
+pub(crate) const LINE: usize = 64;
+
+/// Bytes in whole lines, at least one.
+pub(crate) fn padded(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(LINE)
+}
+
+/// Owned zeroed memory at a fixed address.
+pub(crate) struct Memory {
+    ptr: *mut u8,
+    len: usize,
+}
+// SAFETY: owned bytes, reached through `&Memory` for reading and `&mut Memory` for writing; places are handed to one
+// executor, which is itself `&mut` while it runs.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `&Memory` only reads.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Errors
+    /// There is no such amount of memory.
+    pub(crate) fn zeroed(bytes: usize) -> Result<Memory> {
+        let refuse = || Error::new(ErrorKind::Data, format!("cannot allocate {bytes} bytes"));
+        if bytes > isize::MAX as usize - LINE {
+            return Err(refuse());
+        }
+        let len = padded(bytes);
+        let layout = alloc::Layout::from_size_align(len, LINE).map_err(|_| refuse())?;
+        // SAFETY: the layout's size is not zero.
+        let ptr = unsafe { alloc::alloc_zeroed(layout) };
+        if ptr.is_null() { Err(refuse()) } else { Ok(Memory { ptr, len }) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A place inside, if it is on a line and within bounds.
+    pub(crate) fn place(&self, at: usize, bytes: usize) -> Result<Place> {
+        let end = at.checked_add(padded(bytes)).filter(|end| at.is_multiple_of(LINE) && *end <= self.len);
+        if end.is_none() {
+            return Err(Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory")));
+        }
+        // SAFETY: `at` is within the allocation, as just checked.
+        Ok(Place { ptr: unsafe { self.ptr.add(at) } })
+    }
+
+    /// The first `n` elements from byte `at` on.
+    pub(crate) fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
+        self.assert_within::<T>(at, n);
+        // SAFETY: within bounds and aligned (just asserted), initialised (zeroed), every pattern is a `T`.
+        unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast(), n) }
+    }
+
+    pub(crate) fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
+        self.assert_within::<T>(at, n);
+        // SAFETY: as in `slice`, and `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast(), n) }
+    }
+
+    fn assert_within<T>(&self, at: usize, n: usize) {
+        let end = n.checked_mul(size_of::<T>()).and_then(|b| b.checked_add(at));
+        assert!(
+            end.is_some_and(|end| end <= self.len) && at.is_multiple_of(align_of::<T>()),
+            "autobwd bug: memory"
+        );
+    }
+}
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout.
+        unsafe { alloc::dealloc(self.ptr, alloc::Layout::from_size_align_unchecked(self.len, LINE)) }
+    }
+}
+
+/// An address inside some [`Memory`]; only [`Memory::place`] makes one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    ptr: *mut u8,
+}
+impl Place {
+    pub(crate) fn ptr(self) -> *mut u8 {
+        self.ptr
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    /// An output has taken this input's memory over.
+    TakenOver,
+    /// The operator declared that it needs the shape alone.
+    ShapeOnly,
+}
+
+/// What a slot holds while a kernel runs: dtype, shape and memory.
+pub struct Buf<'a> {
+    ptr: *mut u8,
+    dtype: DType,
+    dims: Shape,
+    numel: usize,
+    slot: &'static str,
+    access: Access,
+    life: PhantomData<&'a mut [u8]>,
+}
+// SAFETY: a `Buf` is a reference to bytes that its frame alone may write (see the top of this file).
+unsafe impl Send for Buf<'_> {}
+// SAFETY: as above; `&Buf` only reads.
+unsafe impl Sync for Buf<'_> {}
+
+/// Input and output of an operator that may run in place: one slice when they share memory, two when not.
+pub enum InOut<'a, T> {
+    /// Holds the input, and is to hold the output.
+    Same(&'a mut [T]),
+    /// Input and output.
+    Apart(&'a [T], &'a mut [T]),
+}
+
+impl<'a, T: Copy> InOut<'a, T> {
+    /// The output, holding a copy of the input already.
+    pub fn copied(self) -> &'a mut [T] {
+        match self {
+            InOut::Same(out) => out,
+            InOut::Apart(x, out) => {
+                out.copy_from_slice(x);
+                out
+            }
+        }
+    }
+}
+
+impl Buf<'_> {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Shape.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.numel
+    }
+
+    /// Name of the slot.
+    pub fn slot(&self) -> &'static str {
+        self.slot
+    }
+
+    /// The position that a possibly negative axis means; the shape rule has checked that it exists.
+    pub fn axis(&self, axis: i64) -> usize {
+        (if axis < 0 { axis + self.dims.len() as i64 } else { axis }) as usize
+    }
+
+    /// An error about this slot that quotes its dtype and shape.
+    pub fn wrong(&self, needed: &str) -> Error {
+        let (slot, dtype, dims) = (self.slot, self.dtype, &self.dims);
+        Error::new(ErrorKind::DType, format!("`{slot}`: {needed}, not {dtype} {dims:?}"))
+    }
+
+    #[inline]
+    fn typed<T: Element>(&self, write: bool) -> Result<*mut T> {
+        let allowed = match self.access {
+            Access::Read => !write,
+            Access::Write => true,
+            Access::TakenOver | Access::ShapeOnly => false,
+        };
+        if T::DTYPE == self.dtype && allowed { Ok(self.ptr.cast()) } else { Err(self.refuse(T::DTYPE)) }
+    }
+
+    #[cold]
+    fn refuse(&self, wanted: DType) -> Error {
+        let slot = self.slot;
+        Error::new(
+            ErrorKind::Slot,
+            match self.access {
+                _ if wanted != self.dtype => {
+                    format!("`{slot}` holds {}, the kernel asked for {wanted}", self.dtype)
+                }
+                Access::TakenOver => {
+                    format!("`{slot}` shares its memory with an output; the kernel must use `inout`")
+                }
+                Access::ShapeOnly => {
+                    format!("`{slot}` is declared `shape_only`, but the kernel reads its elements")
+                }
+                Access::Read | Access::Write => format!("`{slot}` is an input, kernels write outputs only"),
+            },
+        )
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// Another dtype; an input that shares its memory with an output (see [`inout`](Buf::inout)); an input declared
+    /// `shape_only`.
+    #[inline]
+    pub fn slice<T: Element>(&self) -> Result<&[T]> {
+        // SAFETY: the frame's invariant; `numel` elements were placed; every bit pattern is a `T`.
+        Ok(unsafe { std::slice::from_raw_parts(self.typed::<T>(false)?, self.numel) })
+    }
+
+    /// The elements of an output, to be written.
+    ///
+    /// # Errors
+    /// Another dtype, or an input.
+    #[inline]
+    pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        // SAFETY: as in `slice`; the bytes of a writable `Buf` meet no other.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.typed::<T>(true)?, self.numel) })
+    }
+
+    /// The elements as an array of fixed rank (`Ix2`) or any rank (`IxDyn`, which costs some 60 ns more).
+    ///
+    /// # Errors
+    /// As [`slice`](Buf::slice), and a shape of another rank.
+    pub fn view<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
+        let view = ArrayView::from_shape(IxDyn(&self.dims).f_or_c(), self.slice()?);
+        view.and_then(|v| v.into_dimensionality()).map_err(|_| self.wrong("another rank is needed"))
+    }
+
+    /// The elements of an output as an array, to be written.
+    ///
+    /// # Errors
+    /// As [`slice_mut`](Buf::slice_mut), and a shape of another rank.
+    pub fn view_mut<T: Element, D: Dimension>(&mut self) -> Result<ArrayViewMut<'_, T, D>> {
+        let (dims, rank) = (self.dims.clone(), self.wrong("another rank is needed"));
+        let view = ArrayViewMut::from_shape(IxDyn(&dims), self.slice_mut()?);
+        view.and_then(|v| v.into_dimensionality()).map_err(|_| rank)
+    }
+
+    /// For `#[output(inplace = x)]`: one slice when the executor let them share, two when it did not.
+    ///
+    /// # Errors
+    /// As [`slice`](Buf::slice) and [`slice_mut`](Buf::slice_mut).
+    pub fn inout<'s, T: Element>(&'s mut self, x: &'s Buf<'_>) -> Result<InOut<'s, T>> {
+        match x.access {
+            Access::TakenOver => Ok(InOut::Same(self.slice_mut()?)),
+            _ => Ok(InOut::Apart(x.slice()?, self.slice_mut()?)),
+        }
+    }
+
+    /// The bytes, whatever the dtype.
+    ///
+    /// # Errors
+    /// As [`slice`](Buf::slice), dtype apart.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        match self.access {
+            // SAFETY: as in `slice`.
+            Access::Read | Access::Write => {
+                Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.byte_len()) })
+            }
+            _ => Err(self.refuse(self.dtype)),
+        }
+    }
+
+    /// The bytes of an output, to be written.
+    ///
+    /// # Errors
+    /// An input.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        match self.access {
+            // SAFETY: as in `slice_mut`; any bytes are elements.
+            Access::Write => Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.byte_len()) }),
+            _ => Err(self.refuse(self.dtype)),
+        }
+    }
+
+    fn byte_len(&self) -> usize {
+        self.numel * self.dtype.size()
+    }
+
+    /// Writes the elements of `x`, which has as many of the same dtype; nothing to do when they share memory.
+    ///
+    /// # Errors
+    /// Another dtype or number of elements.
+    pub fn copy_from(&mut self, x: &Buf<'_>) -> Result<()> {
+        if x.access == Access::TakenOver {
+            return Ok(());
+        }
+        if x.dtype != self.dtype || x.numel != self.numel {
+            return Err(x.wrong(&format!("{} elements of {} are needed", self.numel, self.dtype)));
+        }
+        self.bytes_mut()?.copy_from_slice(x.bytes()?);
+        Ok(())
+    }
+}
+
+/// Row-major is the only layout there is; the name keeps `view` readable.
+trait RowMajor: Sized {
+    fn f_or_c(self) -> ndarray::StrideShape<IxDyn>;
+}
+impl RowMajor for IxDyn {
+    fn f_or_c(self) -> ndarray::StrideShape<IxDyn> {
+        self.set_f(false).into()
+    }
+}
+
+/// Hands out the [`Buf`]s of one frame and proves the frame's invariant.
+#[derive(Default)]
+pub(crate) struct Binder {
+    taken: Vec<(Range<usize>, bool)>,
+}
+
+/// How a frame reaches an input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Read,
+    TakenOver,
+    ShapeOnly,
+}
+
+impl Binder {
+    pub(crate) fn input<'a>(&mut self, meta: &Meta, at: Place, reach: Reach) -> Result<Buf<'a>> {
+        let access = match reach {
+            Reach::Read => Access::Read,
+            Reach::TakenOver => Access::TakenOver,
+            Reach::ShapeOnly => Access::ShapeOnly,
+        };
+        self.bind(meta, at, access)
+    }
+
+    pub(crate) fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
+        self.bind(meta, at, Access::Write)
+    }
+
+    fn bind<'a>(&mut self, meta: &Meta, at: Place, access: Access) -> Result<Buf<'a>> {
+        let (Some(dims), Some(bytes)) = (meta.dims.known(), meta.bytes()) else {
+            return Err(Error::internal(format!(
+                "`{}` of unknown shape {} was bound",
+                meta.slot(),
+                meta.dims
+            )));
+        };
+        if matches!(access, Access::Read | Access::Write) {
+            let start = at.ptr as usize;
+            self.taken.push((start..start + bytes, access == Access::Write));
+        }
+        let numel = dims.iter().product();
+        Ok(Buf { ptr: at.ptr, dtype: meta.dtype, dims, numel, slot: meta.slot(), access, life: PhantomData })
+    }
+
+    /// Must be called before the frame runs.
+    pub(crate) fn finish(self) -> Result<()> {
+        for (i, (a, a_written)) in self.taken.iter().enumerate() {
+            for (b, b_written) in &self.taken[..i] {
+                if (*a_written || *b_written) && a.start < b.end && b.start < a.end {
+                    return Err(Error::internal("a written buffer overlaps another one of its operator"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

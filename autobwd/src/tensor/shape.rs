@@ -1,0 +1,274 @@
+use std::{
+    fmt,
+    ops::{Add, Deref, DerefMut, Mul},
+};
+
+use smallvec::SmallVec;
+
+use crate::{DType, Error, ErrorKind, Result};
+
+/// A shape of which every dimension is known.
+pub type Shape = SmallVec<[usize; 4]>;
+
+/// One dimension of a described variable; it may be unknown (`-1`) until the program is planned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dim(i64);
+
+impl Dim {
+    /// Known only when the program is planned.
+    pub const UNKNOWN: Dim = Dim(-1);
+
+    /// The number, where it is known.
+    pub fn get(self) -> Option<usize> {
+        usize::try_from(self.0).ok()
+    }
+
+    /// Whether both can be the same dimension: equal, or one of them unknown.
+    pub fn agrees(self, other: Dim) -> bool {
+        self == other || self == Dim::UNKNOWN || other == Dim::UNKNOWN
+    }
+
+    /// The better known of two dimensions that agree.
+    pub fn or(self, other: Dim) -> Dim {
+        if self == Dim::UNKNOWN { other } else { self }
+    }
+
+    /// As it is written in programs: the number, or −1.
+    pub fn wire(self) -> i64 {
+        self.0
+    }
+}
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        // A dimension past i64 fits no memory; `Meta::bytes` refuses the saturated one.
+        Dim(i64::try_from(n).unwrap_or(i64::MAX))
+    }
+}
+impl Mul for Dim {
+    type Output = Dim;
+    /// Unknown when either is.
+    fn mul(self, other: Dim) -> Dim {
+        match (self.get(), other.get()) {
+            (Some(a), Some(b)) => a.saturating_mul(b).into(),
+            _ => Dim::UNKNOWN,
+        }
+    }
+}
+impl Add for Dim {
+    type Output = Dim;
+    /// Unknown when either is.
+    fn add(self, other: Dim) -> Dim {
+        match (self.get(), other.get()) {
+            (Some(a), Some(b)) => a.saturating_add(b).into(),
+            _ => Dim::UNKNOWN,
+        }
+    }
+}
+impl PartialEq<usize> for Dim {
+    fn eq(&self, other: &usize) -> bool {
+        self.get() == Some(*other)
+    }
+}
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The dimensions of a described variable.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Dims(SmallVec<[Dim; 4]>);
+
+impl Dims {
+    /// From the form programs are written in: −1 is unknown.
+    ///
+    /// # Errors
+    /// A dimension below −1.
+    pub fn from_wire(dims: &[i64]) -> Result<Dims> {
+        match dims.iter().find(|d| **d < -1) {
+            Some(d) => Err(Error::new(
+                ErrorKind::Shape,
+                format!("a dimension is 0 or more, or -1 for unknown; {d} in {dims:?}"),
+            )),
+            None => Ok(dims.iter().map(|d| Dim(*d)).collect()),
+        }
+    }
+
+    /// The number of elements, unknown when a dimension is.
+    pub fn numel(&self) -> Dim {
+        self.iter().fold(1.into(), |n, d| n * *d)
+    }
+
+    /// The shape, when every dimension is known.
+    pub fn known(&self) -> Option<Shape> {
+        self.iter().map(|d| d.get()).collect()
+    }
+
+    /// Whether both can be the same shape.
+    pub fn agrees(&self, other: &[Dim]) -> bool {
+        self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.agrees(*b))
+    }
+
+    /// The position that a possibly negative axis means (−1 is the last).
+    pub fn axis(&self, axis: i64) -> Option<usize> {
+        let rank = self.len() as i64;
+        usize::try_from(if axis < 0 { axis + rank } else { axis }).ok().filter(|a| *a < self.len())
+    }
+
+    /// Adds a last dimension.
+    pub fn push(&mut self, dim: impl Into<Dim>) {
+        self.0.push(dim.into())
+    }
+}
+impl Deref for Dims {
+    type Target = [Dim];
+    fn deref(&self) -> &[Dim] {
+        &self.0
+    }
+}
+impl DerefMut for Dims {
+    fn deref_mut(&mut self) -> &mut [Dim] {
+        &mut self.0
+    }
+}
+impl<D: Into<Dim>> FromIterator<D> for Dims {
+    fn from_iter<I: IntoIterator<Item = D>>(dims: I) -> Dims {
+        Dims(dims.into_iter().map(Into::into).collect())
+    }
+}
+impl<const N: usize> From<[usize; N]> for Dims {
+    fn from(dims: [usize; N]) -> Dims {
+        dims.into_iter().collect()
+    }
+}
+impl From<&[usize]> for Dims {
+    fn from(dims: &[usize]) -> Dims {
+        dims.iter().copied().collect()
+    }
+}
+impl fmt::Display for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+impl fmt::Debug for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a shape rule knows about a variable: its dtype and dimensions, and the slot that it sits in.
+///
+/// The slot makes messages exact without help from the operator's author.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meta {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions; all known once a program is planned.
+    pub dims: Dims,
+    slot: &'static str,
+}
+
+impl Meta {
+    /// A variable of that dtype and those dimensions.
+    pub fn new(dtype: DType, dims: impl Into<Dims>) -> Meta {
+        Meta { dtype, dims: dims.into(), slot: "" }
+    }
+
+    /// The same, known to sit in `slot`.
+    pub(crate) fn in_slot(self, slot: &'static str) -> Meta {
+        Meta { slot, ..self }
+    }
+
+    /// Name of the slot.
+    pub fn slot(&self) -> &'static str {
+        self.slot
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// Sets an output's dtype and dimensions.
+    pub fn set(&mut self, dtype: DType, dims: impl Into<Dims>) {
+        self.dtype = dtype;
+        self.dims = dims.into();
+    }
+
+    /// Gives an output the dtype and dimensions of `x`.
+    pub fn like(&mut self, x: &Meta) {
+        self.set(x.dtype, x.dims.clone());
+    }
+
+    /// Memory of the tensor in bytes; `None` while a dimension is unknown or when it exceeds what can be addressed.
+    pub fn bytes(&self) -> Option<usize> {
+        let n = self.dims.numel().get()?;
+        n.checked_mul(self.dtype.size()).filter(|b| *b <= isize::MAX as usize / 2)
+    }
+
+    /// An error about this slot that quotes its dtype and shape: `` input `X`: a matrix is needed, not float32 [3] ``.
+    pub fn wrong(&self, needed: &str) -> Error {
+        Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {} {}", self.slot, self.dtype, self.dims))
+    }
+
+    /// Refuses a dtype other than that of `other`.
+    ///
+    /// # Errors
+    /// Names both slots and dtypes.
+    pub fn same_dtype(&self, other: &Meta) -> Result<()> {
+        if self.dtype == other.dtype {
+            return Ok(());
+        }
+        let (s, o) = (self.slot, other.slot);
+        Err(Error::new(
+            ErrorKind::DType,
+            format!("`{s}`: dtype {} does not match {} of `{o}`", self.dtype, other.dtype),
+        ))
+    }
+
+    /// Refuses a dtype or shape other than that of `other`; unknown dimensions match anything.
+    ///
+    /// # Errors
+    /// Names both slots with their dtypes or shapes.
+    pub fn same_as(&self, other: &Meta) -> Result<()> {
+        self.same_dtype(other)?;
+        if self.dims.agrees(&other.dims) {
+            return Ok(());
+        }
+        let (s, o) = (self.slot, other.slot);
+        Err(Error::new(
+            ErrorKind::Shape,
+            format!("`{s}`: shape {} does not match {} of `{o}`", self.dims, other.dims),
+        ))
+    }
+
+    /// Refuses a dtype that is not floating point.
+    ///
+    /// # Errors
+    /// Names the slot and its dtype.
+    pub fn float(&self) -> Result<()> {
+        if self.dtype.is_float() { Ok(()) } else { Err(self.wrong("floating point numbers are needed")) }
+    }
+
+    /// The position that a possibly negative axis means.
+    ///
+    /// # Errors
+    /// Names the attribute, the slot and its shape.
+    pub fn axis(&self, attr: &str, axis: i64) -> Result<usize> {
+        self.dims.axis(axis).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Attr,
+                format!(
+                    "attribute `{attr}` = {axis}: `{}` of shape {} has no such axis",
+                    self.slot, self.dims
+                ),
+            )
+        })
+    }
+}

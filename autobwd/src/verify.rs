@@ -1,0 +1,135 @@
+//! What makes a program valid.
+//!
+//! Must not change it. Every fault is reported, not just the first.
+
+use std::collections::HashSet;
+
+use crate::{Block, BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var};
+
+/// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
+/// operators are registered, slots are filled as declared, attributes have the right types and are within bounds,
+/// variables are written before they are read, dtypes and shapes are those that follow from the shape rules.
+///
+/// # Errors
+/// All faults, one a line, each with operator, slots, variables and source line.
+///
+/// ```
+/// use autobwd::{OpDesc, Program, verify};
+/// let mut p = Program::new();
+/// let x = p.var("x");
+/// p.root_mut().ops.push(OpDesc::new("no_such_op").input("X", [x]));
+/// let e = verify(&p).unwrap_err().to_string();
+/// assert!(e.contains("`x` is declared nowhere"), "{e}");
+/// assert!(e.contains("no operators are linked"), "{e}");
+/// ```
+pub fn verify(program: &Program) -> Result<()> {
+    verify_in(OpInfoMap::linked()?, program)
+}
+
+/// As [`verify`], with these operators.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
+    let mut faults = vec![];
+    for (index, block) in program.blocks().iter().enumerate() {
+        let id = BlockId::new(index);
+        if block.parent.is_some_and(|p| p.index() >= index) || (index > 0) != block.parent.is_some() {
+            faults.push(format!("block {index}: its parent is not a block before it"));
+        }
+        Walk { ops, program, id, block, faults: &mut faults }.run();
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Program, faults.join("\n"))) }
+}
+
+struct Walk<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a Program,
+    id: BlockId,
+    block: &'a Block,
+    faults: &'a mut Vec<String>,
+}
+
+impl Walk<'_> {
+    fn run(&mut self) {
+        let mut unwritten: HashSet<Var> = self.block.ops.iter().flat_map(OpDesc::writes).collect();
+        for (index, op) in self.block.ops.iter().enumerate() {
+            let mut found = self.references(op);
+            let early = |v: &Var| {
+                let kept = self.program.lookup(self.id, *v).is_some_and(|d| d.persistable);
+                unwritten.contains(v)
+                    && !kept
+                    && self.block.vars.contains_key(v)
+                    && !op.writes().any(|w| w == *v)
+            };
+            found.extend(
+                op.reads().filter(early).map(|v| format!("`{}` is read before it is written", self.name(v))),
+            );
+            op.writes().for_each(|v| {
+                unwritten.remove(&v);
+            });
+            match self.ops.get(&op.ty) {
+                Err(e) => found.push(e.message().into()),
+                Ok(info) => match info.check(op) {
+                    Err(e) => found.push(e.message().into()),
+                    Ok(()) if found.is_empty() => found.extend(self.shapes(op)),
+                    Ok(()) => {}
+                },
+            }
+            let place = self.program.describe_op(self.id, index, op);
+            self.faults.extend(found.into_iter().map(|fault| format!("{place}: {fault}")));
+        }
+    }
+
+    fn name(&self, var: Var) -> &str {
+        self.program.name(var)
+    }
+
+    /// Variables and blocks that do not exist.
+    fn references(&self, op: &OpDesc) -> Vec<String> {
+        let known = |v: &Var| self.program.lookup(self.id, *v).is_some();
+        let mut unknown: Vec<Var> = op.reads().chain(op.writes()).filter(|v| !known(v)).collect();
+        unknown.sort();
+        unknown.dedup();
+        let mut found: Vec<_> =
+            unknown.into_iter().map(|v| format!("`{}` is declared nowhere", self.name(v))).collect();
+        for block in op.attrs.blocks().filter(|b| self.program.block(*b).is_none()) {
+            found.push(format!("there is no block {}", block.index()));
+        }
+        let mut written = HashSet::new();
+        let twice = op.writes().filter(|v| !written.insert(*v));
+        found.extend(twice.map(|v| format!("`{}` is written to twice", self.name(v))));
+        found
+    }
+
+    /// Dtypes and shapes other than those that follow.
+    fn shapes(&self, op: &OpDesc) -> Vec<String> {
+        let of = |var: Var| match self.program.lookup(self.id, var) {
+            Some(desc) => Ok(desc.meta()),
+            None => Err(Error::internal("an undeclared variable")),
+        };
+        let mut metas: Vec<(Var, Meta)> = vec![];
+        let inferred = self
+            .ops
+            .get(&op.ty)
+            .and_then(|info| info.infer(op, &of, &mut |var, meta| metas.push((var, meta))));
+        if let Err(e) = inferred {
+            return vec![e.message().into()];
+        }
+        let mut found = vec![];
+        for (var, meta) in metas {
+            if let Some(known) = self.program.lookup(self.id, var)
+                && (known.dtype != meta.dtype || !known.dims.agrees(&meta.dims))
+            {
+                let (name, slot) = (self.name(var), op.outputs.slot_of(var).map_or("", |s| s.as_str()));
+                let (dtype, dims) = (known.dtype, &known.dims);
+                let text = format!(
+                    "`{slot}` is {} {}, but `{name}` is declared {dtype} {dims}",
+                    meta.dtype, meta.dims
+                );
+                found.push(text);
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,95 @@
+//! Timing: ten steps whose losses are kept, a warm-up, then as many steps as fit into the time.
+
+use std::time::Instant;
+
+use autobwd::{Executor, Result};
+use serde_json::json;
+
+use crate::Workload;
+
+pub(crate) struct Measured {
+    workload: Workload,
+    threads: usize,
+    build_ms: f64,
+    /// Sorted.
+    step_ms: Vec<f64>,
+    loss1: f64,
+    loss10: f64,
+    peak_bytes: usize,
+}
+
+pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<Measured> {
+    let start = Instant::now();
+    let mut model = workload.model()?;
+    let executor = threads.map_or_else(Executor::new, Executor::with_threads);
+    let mut session = {
+        let program = model.net.program();
+        executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?
+    };
+    let build_ms = ms(start);
+    let mut step = || -> Result<f64> {
+        session.run(&mut model.scope)?;
+        session.item(&model.loss)
+    };
+    let loss1 = step()?;
+    let mut loss10 = loss1;
+    for _ in 1..10 {
+        loss10 = step()?;
+    }
+    let warm_up = Instant::now();
+    while ms(warm_up) < 300.0 {
+        step()?;
+    }
+    let (mut step_ms, start) = (vec![], Instant::now());
+    while (ms(start) < seconds * 1e3 && step_ms.len() < 50_000) || step_ms.len() < 10 {
+        let one = Instant::now();
+        std::hint::black_box(step()?);
+        step_ms.push(ms(one));
+    }
+    step_ms.sort_by(f64::total_cmp);
+    let (threads, peak_bytes) = (executor.threads(), session.peak_bytes());
+    Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Most memory that this process ever had resident; 0 where the system does not tell.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmHWM"));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(0.0, |kb| kb / 1024.0)
+}
+
+/// Rounds to a number of digits behind the point.
+fn round(x: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (x * scale).round() / scale
+}
+
+impl Measured {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let at = |share: f64| round(self.step_ms[(self.step_ms.len() as f64 * share) as usize], 5);
+        json!({
+            "lib": "autobwd",
+            "workload": self.workload.name(),
+            "threads": self.threads,
+            "median_ms": at(0.5),
+            "min_ms": at(0.0),
+            "p90_ms": at(0.9),
+            "reps": self.step_ms.len(),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "build_ms": round(self.build_ms, 3),
+            "loss1": round(self.loss1, 6),
+            "loss10": round(self.loss10, 6),
+            "peak_bytes": self.peak_bytes,
+        })
+    }
+
+    pub(crate) fn losses_are_expected(&self) -> bool {
+        let (loss1, loss10) = self.workload.expected();
+        let near = |a: f64, b: f64| (a - b).abs() <= self.workload.tolerance() * b.abs();
+        near(self.loss1, loss1) && near(self.loss10, loss10)
+    }
+}

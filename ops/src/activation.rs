@@ -1,0 +1,451 @@
+//! Elementwise functions of one variable, each a formula.
+//!
+//! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
+
+use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
+
+use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
+
+/// Rectifier: `out = max(x, 0)`; NaN stays NaN.
+#[register_op(grad = ReluGrad, pointwise)]
+pub struct Relu<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Relu<F> {
+    fn eval(&mut self) {
+        self.out = F::select(F::of(0.0).gt(self.x), F::of(0.0), self.x);
+    }
+}
+autobwd::samples!(
+    Relu,
+    [
+        Relu { x: away_from(0.0, [2, 3]), out: out() },
+        Relu { x: given([3], [-1.0, 0.5, 2.0]), out: out() },
+        Relu { x: uniform([0, 2]), out: out() },
+    ]
+);
+
+/// `dx = dout` where `out > 0`, else 0.
+#[register_op(grad = ReluGradGrad, pointwise)]
+pub struct ReluGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for ReluGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::select(self.out.gt(F::of(0.0)), self.dout, F::of(0.0));
+    }
+}
+
+/// `ddout = ddx` where `out > 0`, else 0; nothing for `out`.
+pub struct ReluGradGrad;
+impl GradRule<ReluGrad> for ReluGradGrad {
+    fn emit(fwd: &ReluGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(ReluGrad { out: fwd.out, dout: g.grad(fwd.dx), dx: ddout });
+        }
+    }
+}
+
+/// Hyperbolic tangent: `out = tanh(x)`.
+#[register_op(grad = TanhGrad, pointwise)]
+pub struct Tanh<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Tanh<F> {
+    fn eval(&mut self) {
+        self.out = self.x.tanh();
+    }
+}
+autobwd::samples!(Tanh, [Tanh { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
+
+/// `dx = dout * (1 - out²)`.
+#[register_op(grad = TanhGradGrad, pointwise)]
+pub struct TanhGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for TanhGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout * (F::of(1.0) - self.out * self.out);
+    }
+}
+
+/// `ddout = ddx * (1 - out²)`, and for `out` `-2 * out * dout * ddx`.
+pub struct TanhGradGrad;
+impl GradRule<TanhGrad> for TanhGradGrad {
+    fn emit(fwd: &TanhGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(TanhGrad { out: fwd.out, dout: ddx, dx: ddout });
+        }
+        push_line_times(g, (-2.0, 0.0), fwd.out, fwd.dout, ddx);
+    }
+}
+
+/// Logistic function: `out = 1 / (1 + exp(-x))`.
+#[register_op(grad = SigmoidGrad, pointwise)]
+pub struct Sigmoid<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Sigmoid<F> {
+    fn eval(&mut self) {
+        self.out = self.x.sigmoid();
+    }
+}
+autobwd::samples!(Sigmoid, [Sigmoid { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
+
+/// `dx = dout * out * (1 - out)`.
+#[register_op(grad = SigmoidGradGrad, pointwise)]
+pub struct SigmoidGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for SigmoidGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout * self.out * (F::of(1.0) - self.out);
+    }
+}
+
+/// `ddout = ddx * out * (1 - out)`, and for `out` `(1 - 2 * out) * dout * ddx`.
+pub struct SigmoidGradGrad;
+impl GradRule<SigmoidGrad> for SigmoidGradGrad {
+    fn emit(fwd: &SigmoidGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(SigmoidGrad { out: fwd.out, dout: ddx, dx: ddout });
+        }
+        push_line_times(g, (-2.0, 1.0), fwd.out, fwd.dout, ddx);
+    }
+}
+
+/// Emits `(scale * out + bias) * dout * ddx` as the gradient of `out`.
+fn push_line_times(g: &mut GradCx<'_>, (scale, bias): (f32, f32), out: Var, dout: Var, ddx: Var) {
+    if let Some(d_out) = g.wanted(out) {
+        let (line, product) = (g.fresh("line"), g.fresh("product"));
+        g.push(Scale { x: out, out: line, scale, bias, bias_after_scale: true });
+        g.push(ElementwiseMul { x: dout, y: ddx, out: product, axis: -1 });
+        g.push(ElementwiseMul { x: line, y: product, out: d_out, axis: -1 });
+    }
+}
+
+/// Exponential function: `out = exp(x)`.
+#[register_op(grad = ExpGrad, pointwise)]
+pub struct Exp<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Exp<F> {
+    fn eval(&mut self) {
+        self.out = self.x.exp();
+    }
+}
+autobwd::samples!(Exp, [Exp { x: between(-2.0, 2.0, [2, 3]), out: out() }]);
+
+/// `dx = dout * out`.
+#[register_op(grad = ExpGradGrad, pointwise)]
+pub struct ExpGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for ExpGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout * self.out;
+    }
+}
+
+/// That of the product `dout * out`.
+pub struct ExpGradGrad;
+impl GradRule<ExpGrad> for ExpGradGrad {
+    fn emit(fwd: &ExpGrad, g: &mut GradCx<'_>) {
+        let (dx, dy) = (g.wanted(fwd.dout), g.wanted(fwd.out));
+        g.push(ElementwiseMulGrad { x: fwd.dout, y: fwd.out, dout: g.grad(fwd.dx), dx, dy, axis: -1 });
+    }
+}
+
+/// Natural logarithm: `out = ln(x)`.
+#[register_op(grad = LogGrad, pointwise)]
+pub struct Log<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Log<F> {
+    fn eval(&mut self) {
+        self.out = self.x.log();
+    }
+}
+autobwd::samples!(Log, [Log { x: positive([2, 3]), out: out() }]);
+
+/// `dx = dout / x`.
+#[register_op(grad = LogGradGrad, pointwise)]
+pub struct LogGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for LogGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout / self.x;
+    }
+}
+
+/// That of the quotient `dout / x`.
+pub struct LogGradGrad;
+impl GradRule<LogGrad> for LogGradGrad {
+    fn emit(fwd: &LogGrad, g: &mut GradCx<'_>) {
+        let (dx, dy) = (g.wanted(fwd.dout), g.wanted(fwd.x));
+        let dout = g.grad(fwd.dx);
+        g.push(ElementwiseDivGrad { out: fwd.dx, dout, x: fwd.dout, y: fwd.x, dx, dy, axis: -1 });
+    }
+}
+
+/// `out = x²`.
+#[register_op(grad = SquareGrad, pointwise)]
+pub struct Square<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Square<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x;
+    }
+}
+autobwd::samples!(Square, [Square { x: uniform([2, 3]), out: out() }]);
+
+/// `dx = 2 * dout * x`.
+#[register_op(grad = SquareGradGrad, pointwise)]
+pub struct SquareGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for SquareGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::of(2.0) * self.dout * self.x;
+    }
+}
+
+/// `ddout = 2 * ddx * x`, and for `x` `2 * ddx * dout`.
+pub struct SquareGradGrad;
+impl GradRule<SquareGrad> for SquareGradGrad {
+    fn emit(fwd: &SquareGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(SquareGrad { x: fwd.x, dout: ddx, dx: ddout });
+        }
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(SquareGrad { x: fwd.dout, dout: ddx, dx });
+        }
+    }
+}
+
+/// Square root: `out = √x`.
+#[register_op(grad = SqrtGrad, pointwise)]
+pub struct Sqrt<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Sqrt<F> {
+    fn eval(&mut self) {
+        self.out = self.x.sqrt();
+    }
+}
+autobwd::samples!(Sqrt, [Sqrt { x: positive([2, 3]), out: out() }]);
+
+/// `dx = dout / (2 * out)`.
+#[register_op(grad = SqrtGradGrad, pointwise)]
+pub struct SqrtGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for SqrtGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::of(0.5) * self.dout / self.out;
+    }
+}
+
+/// `ddout = ddx / (2 * out)`, and for `out` `-ddx * dx / out`, as of a quotient by `out`.
+pub struct SqrtGradGrad;
+impl GradRule<SqrtGrad> for SqrtGradGrad {
+    fn emit(fwd: &SqrtGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(SqrtGrad { out: fwd.out, dout: ddx, dx: ddout });
+        }
+        if let Some(d_out) = g.wanted(fwd.out) {
+            let (x, y, dy) = (fwd.dout, fwd.out, Some(d_out));
+            g.push(ElementwiseDivGrad { out: fwd.dx, dout: ddx, x, y, dx: None, dy, axis: -1 });
+        }
+    }
+}
+
+/// Magnitude: `out = |x|`.
+#[register_op(grad = AbsGrad, pointwise)]
+pub struct Abs<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Abs<F> {
+    fn eval(&mut self) {
+        self.out = self.x.abs();
+    }
+}
+autobwd::samples!(Abs, [Abs { x: away_from(0.0, [2, 3]), out: out() }]);
+
+/// `dx = dout * sign(x)`, where `sign(0) = 0`.
+#[register_op(grad = AbsGradGrad, pointwise)]
+pub struct AbsGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for AbsGrad<F> {
+    fn eval(&mut self) {
+        let zero = F::of(0.0);
+        let not_above = F::select(zero.gt(self.x), -self.dout, zero);
+        self.dx = F::select(self.x.gt(zero), self.dout, not_above);
+    }
+}
+
+/// `ddout = ddx * sign(x)`; nothing for `x`.
+pub struct AbsGradGrad;
+impl GradRule<AbsGrad> for AbsGradGrad {
+    fn emit(fwd: &AbsGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(AbsGrad { x: fwd.x, dout: g.grad(fwd.dx), dx: ddout });
+        }
+    }
+}
+
+/// `out = scale * x + bias`, or `scale * (x + bias)` unless `bias_after_scale`.
+#[register_op(grad = ScaleGrad, pointwise)]
+pub struct Scale<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The factor.
+    #[attr(default = 1.0)]
+    pub scale: f32,
+    /// The summand.
+    #[attr(default = 0.0)]
+    pub bias: f32,
+    /// Whether the summand stays out of the product.
+    #[attr(default = true)]
+    pub bias_after_scale: bool,
+}
+impl<F: Float> Pointwise for Scale<F> {
+    fn eval(&mut self) {
+        let (scale, bias) = (F::of(self.scale.into()), F::of(self.bias.into()));
+        self.out = if self.bias_after_scale { self.x * scale + bias } else { (self.x + bias) * scale };
+    }
+}
+autobwd::samples!(
+    Scale,
+    [
+        Scale { x: uniform([2, 3]), out: out(), scale: -2.5, bias: 0.75, bias_after_scale: true },
+        Scale { x: uniform([3]), out: out(), scale: 0.5, bias: -1.0, bias_after_scale: false },
+        Scale { x: uniform([]), out: out(), scale: 1.0, bias: 0.0, bias_after_scale: true },
+    ]
+);
+
+/// `dx = scale * dout`, again a `scale`.
+pub struct ScaleGrad;
+impl GradRule<Scale> for ScaleGrad {
+    fn emit(fwd: &Scale, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            let Scale { scale, bias_after_scale, .. } = *fwd;
+            g.push(Scale { x: g.grad(fwd.out), out: dx, scale, bias: 0.0, bias_after_scale });
+        }
+    }
+}

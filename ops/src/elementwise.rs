@@ -1,0 +1,388 @@
+//! Sum, difference, product and quotient, each a formula whose inputs broadcast.
+//!
+//! With `axis` at -1 shapes line up at their last dimensions, otherwise the operand of lower rank starts at dimension
+//! `axis` of the other. Gradients of gradients are composed, so they can be differentiated further.
+
+use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
+
+use crate::{activation::Scale, fill::FillZerosLike};
+
+/// The rows that all broadcasting operators of two inputs share.
+macro_rules! broadcast_samples {
+    ($op:ident) => {
+        autobwd::samples!(
+            $op,
+            [
+                $op { x: uniform([2, 3]), y: away_from(0.0, [2, 3]), out: out(), axis: -1 },
+                $op { x: uniform([2, 3, 4]), y: away_from(0.0, [3, 1]), out: out(), axis: -1 },
+                $op { x: uniform([4]), y: away_from(0.0, [3, 4]), out: out(), axis: -1 },
+                $op { x: uniform([2, 1, 4]), y: away_from(0.0, [1, 3, 1]), out: out(), axis: -1 },
+                $op { x: uniform([2, 3, 4]), y: away_from(0.0, [3]), out: out(), axis: 1 },
+                $op { x: uniform([2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
+                $op { x: uniform([2, 3]), y: away_from(0.0, []), out: out(), axis: -1 },
+                $op { x: uniform([0, 3]), y: away_from(0.0, [3]), out: out(), axis: -1 },
+                Sample::fails(
+                    $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
+                    "does not broadcast"
+                ),
+                Sample::fails(
+                    $op { x: uniform([2, 3, 4]), y: uniform([3]), out: out(), axis: 2 },
+                    "does not broadcast from axis 2"
+                ),
+            ]
+        );
+    };
+}
+
+/// `out = x + y`, broadcast.
+#[register_op(grad = ElementwiseAddGrad, pointwise, broadcast)]
+pub struct ElementwiseAdd<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseAdd<F> {
+    fn eval(&mut self) {
+        self.out = self.x + self.y;
+    }
+}
+broadcast_samples!(ElementwiseAdd);
+
+/// `dx = dout`, `dy = dout`, each summed over the dimensions that its operand was broadcast along.
+#[register_op(grad = ElementwiseAddGradGrad, pointwise, broadcast)]
+pub struct ElementwiseAddGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input(shape_only)]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_add`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseAddGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dx.map(|_| self.dout);
+        self.dy = self.dy.map(|_| self.dout);
+    }
+}
+
+/// `ddout = ddx + ddy`, broadcast to the shape of `dout`.
+pub struct ElementwiseAddGradGrad;
+impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
+    fn emit(fwd: &ElementwiseAddGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            // The gradient that nobody computes counts as 0, but its operand may be the one of full shape.
+            let ddx = grad_or_zeros(g, fwd.dx, fwd.x);
+            let ddy = grad_or_zeros(g, fwd.dy, fwd.y);
+            g.push(ElementwiseAdd { x: ddx, y: ddy, out: ddout, axis: fwd.axis });
+        }
+    }
+}
+
+/// The gradient of `dx`, or zeros in the shape of `x` where `dx` was not computed.
+fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var {
+    if let Some(dx) = dx {
+        return g.grad(dx);
+    }
+    let out = g.fresh("zeros");
+    g.push(FillZerosLike { x, out });
+    out
+}
+
+/// `out = x - y`, broadcast.
+#[register_op(grad = ElementwiseSubGrad, pointwise, broadcast)]
+pub struct ElementwiseSub<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseSub<F> {
+    fn eval(&mut self) {
+        self.out = self.x - self.y;
+    }
+}
+broadcast_samples!(ElementwiseSub);
+
+/// `dx = dout`, `dy = -dout`, each summed over the dimensions that its operand was broadcast along.
+#[register_op(grad = ElementwiseSubGradGrad, pointwise, broadcast)]
+pub struct ElementwiseSubGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input(shape_only)]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_sub`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseSubGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dx.map(|_| self.dout);
+        self.dy = self.dy.map(|_| -self.dout);
+    }
+}
+
+/// `ddout = ddx - ddy`, broadcast to the shape of `dout`.
+pub struct ElementwiseSubGradGrad;
+impl GradRule<ElementwiseSubGrad> for ElementwiseSubGradGrad {
+    fn emit(fwd: &ElementwiseSubGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let ddx = grad_or_zeros(g, fwd.dx, fwd.x);
+            let ddy = grad_or_zeros(g, fwd.dy, fwd.y);
+            g.push(ElementwiseSub { x: ddx, y: ddy, out: ddout, axis: fwd.axis });
+        }
+    }
+}
+
+/// `out = x * y`, broadcast.
+#[register_op(grad = ElementwiseMulGrad, pointwise, broadcast)]
+pub struct ElementwiseMul<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMul<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.y;
+    }
+}
+broadcast_samples!(ElementwiseMul);
+
+/// `dx = dout * y`, `dy = dout * x`, each summed over the dimensions that its operand was broadcast along.
+#[register_op(grad = ElementwiseMulGradGrad, pointwise, broadcast)]
+pub struct ElementwiseMulGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_mul`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMulGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dx.map(|_| self.dout * self.y);
+        self.dy = self.dy.map(|_| self.dout * self.x);
+    }
+}
+
+/// `ddout = ddx * y + x * ddy`, for `x` `dout * ddy`, for `y` `dout * ddx`.
+pub struct ElementwiseMulGradGrad;
+impl GradRule<ElementwiseMulGrad> for ElementwiseMulGradGrad {
+    fn emit(fwd: &ElementwiseMulGrad, g: &mut GradCx<'_>) {
+        let ElementwiseMulGrad { dout, x, y, axis, .. } = *fwd;
+        let (ddx, ddy) = (fwd.dx.map(|dx| g.grad(dx)), fwd.dy.map(|dy| g.grad(dy)));
+        if let Some(ddout) = g.wanted(dout) {
+            match (ddx, ddy) {
+                (Some(ddx), Some(ddy)) => {
+                    let (left, right) = (g.fresh("product"), g.fresh("product"));
+                    g.push(ElementwiseMul { x: ddx, y, out: left, axis });
+                    g.push(ElementwiseMul { x, y: ddy, out: right, axis });
+                    g.push(ElementwiseAdd { x: left, y: right, out: ddout, axis: -1 });
+                }
+                (Some(ddx), None) => g.push(ElementwiseMul { x: ddx, y, out: ddout, axis }),
+                (None, Some(ddy)) => g.push(ElementwiseMul { x, y: ddy, out: ddout, axis }),
+                (None, None) => {}
+            }
+        }
+        // The gradients of `x * ddy` and `ddx * y` sum over broadcast dimensions.
+        if let (Some(dx), Some(ddy)) = (g.wanted(x), ddy) {
+            g.push(ElementwiseMulGrad { dout, x, y: ddy, dx: Some(dx), dy: None, axis });
+        }
+        if let (Some(dy), Some(ddx)) = (g.wanted(y), ddx) {
+            g.push(ElementwiseMulGrad { dout, x: ddx, y, dx: None, dy: Some(dy), axis });
+        }
+    }
+}
+
+/// `out = x / y`, broadcast.
+#[register_op(grad = ElementwiseDivGrad, pointwise, broadcast)]
+pub struct ElementwiseDiv<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseDiv<F> {
+    fn eval(&mut self) {
+        self.out = self.x / self.y;
+    }
+}
+broadcast_samples!(ElementwiseDiv);
+
+/// `dx = dout / y`, `dy = -dout * out / y`, each summed over the dimensions that its operand was broadcast along.
+#[register_op(grad = ElementwiseDivGradGrad, pointwise, broadcast)]
+pub struct ElementwiseDivGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_div`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseDivGrad<F> {
+    fn eval(&mut self) {
+        let quotient = self.dout / self.y;
+        self.dx = self.dx.map(|_| quotient);
+        self.dy = self.dy.map(|_| -quotient * self.out);
+    }
+}
+
+/// `ddout = (ddx - out * ddy) / y`, for `out` `-dout / y * ddy`, for `y` `-dout * ddout / y`.
+pub struct ElementwiseDivGradGrad;
+impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
+    fn emit(fwd: &ElementwiseDivGrad, g: &mut GradCx<'_>) {
+        let ElementwiseDivGrad { out, dout, x, y, axis, .. } = *fwd;
+        let (ddout, dy, d_out) = (g.wanted(dout), g.wanted(y), g.wanted(out));
+        let ddy = fwd.dy.map(|dy| g.grad(dy));
+        if ddout.is_some() || dy.is_some() {
+            let ddx = grad_or_zeros(g, fwd.dx, x);
+            let dividend = match ddy {
+                Some(ddy) => {
+                    let (scaled, difference) = (g.fresh("product"), g.fresh("difference"));
+                    g.push(ElementwiseMul { x: out, y: ddy, out: scaled, axis });
+                    g.push(ElementwiseSub { x: ddx, y: scaled, out: difference, axis });
+                    difference
+                }
+                None => ddx,
+            };
+            let quotient = ddout.unwrap_or_else(|| g.fresh("quotient"));
+            g.push(ElementwiseDiv { x: dividend, y, out: quotient, axis });
+            if dy.is_some() {
+                // That of `dividend / y`: it sums over broadcast dimensions.
+                g.push(ElementwiseDivGrad { out: quotient, dout, x: dividend, y, dx: None, dy, axis });
+            }
+        }
+        if let (Some(d_out), Some(ddy)) = (d_out, ddy) {
+            let (quotient, product) = (g.fresh("quotient"), g.fresh("product"));
+            g.push(ElementwiseDiv { x: dout, y, out: quotient, axis });
+            g.push(ElementwiseMul { x: quotient, y: ddy, out: product, axis });
+            g.push(Scale { x: product, out: d_out, scale: -1.0, bias: 0.0, bias_after_scale: true });
+        }
+    }
+}
+
+/// `out = x - y` of equal shapes.
+#[register_op(grad = MinusGrad, pointwise)]
+pub struct Minus<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Minus<F> {
+    fn eval(&mut self) {
+        self.out = self.x - self.y;
+    }
+}
+autobwd::samples!(
+    Minus,
+    [
+        Minus { x: uniform([2, 3]), y: uniform([2, 3]), out: out() },
+        Minus { x: uniform([]), y: uniform([]), out: out() },
+        Sample::fails(
+            Minus { x: uniform([2, 3]), y: uniform([3]), out: out() },
+            "`Y`: shape [3] does not match [2, 3] of `X`"
+        ),
+    ]
+);
+
+/// `dx = dout`, `dy = -dout`, each a `scale`.
+pub struct MinusGrad;
+impl GradRule<Minus> for MinusGrad {
+    fn emit(fwd: &Minus, g: &mut GradCx<'_>) {
+        let dout = g.grad(fwd.out);
+        for (input, scale) in [(fwd.x, 1.0), (fwd.y, -1.0)] {
+            if let Some(out) = g.wanted(input) {
+                g.push(Scale { x: dout, out, scale, bias: 0.0, bias_after_scale: true });
+            }
+        }
+    }
+}

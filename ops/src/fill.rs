@@ -1,0 +1,161 @@
+//! Tensors filled with one number.
+
+use autobwd::{
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
+    with_dtype,
+};
+
+use crate::common::{Number, Wide};
+
+/// One number everywhere: `out = value`.
+#[register_op(grad = ZeroGrad)]
+pub struct FillConstant<V = Var> {
+    /// The shape and dtype that the attributes say.
+    #[output]
+    pub out: V,
+    /// Dimensions.
+    #[attr(default = [])]
+    pub shape: Vec<i64>,
+    /// Element type.
+    #[attr(default = DType::F32)]
+    pub dtype: DType,
+    /// The number.
+    #[attr(default = 0.0)]
+    pub value: f32,
+    /// The number as text, where `value` is not exact enough; counts unless it is empty.
+    #[attr(default = "")]
+    pub str_value: String,
+}
+impl Infer for FillConstant<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        number(self.value, &self.str_value)?;
+        self.out.set(self.dtype, dims(&self.shape)?);
+        Ok(())
+    }
+}
+impl Kernel for FillConstant<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        fill(&mut self.out, number(self.value, &self.str_value)?)
+    }
+}
+autobwd::samples!(
+    FillConstant,
+    [
+        FillConstant { out: out(), shape: vec![2, 3], dtype: DType::F32, value: 1.5, str_value: "".into() },
+        FillConstant { out: out(), shape: vec![], dtype: DType::F64, value: 0.0, str_value: "0.1".into() },
+        FillConstant {
+            out: out(),
+            shape: vec![1],
+            dtype: DType::I64,
+            value: 0.0,
+            str_value: "9007199254740993".into()
+        },
+        FillConstant { out: out(), shape: vec![3], dtype: DType::Bool, value: 1.0, str_value: "".into() },
+        FillConstant { out: out(), shape: vec![0, 2], dtype: DType::I32, value: -1.0, str_value: "".into() },
+        Sample::fails(
+            FillConstant {
+                out: out(),
+                shape: vec![2, -1],
+                dtype: DType::F32,
+                value: 0.0,
+                str_value: "".into()
+            },
+            "attribute `shape`: -1 is no dimension",
+        ),
+        Sample::fails(
+            FillConstant {
+                out: out(),
+                shape: vec![2],
+                dtype: DType::F32,
+                value: 0.0,
+                str_value: "ten".into()
+            },
+            "attribute `str_value`: \"ten\" is no number",
+        ),
+    ]
+);
+
+fn number(value: f32, text: &str) -> Result<Wide> {
+    if text.is_empty() {
+        return Ok(Wide::Float(value.into()));
+    }
+    let number = text.parse().map(Wide::Int).or_else(|_| text.parse().map(Wide::Float));
+    number.map_err(|_| Error::attr("str_value", format!("{text:?} is no number")))
+}
+
+/// The shape that an attribute gives, in full.
+pub(crate) fn dims(shape: &[i64]) -> Result<Dims> {
+    let dim = |n: &i64| usize::try_from(*n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")));
+    shape.iter().map(dim).collect()
+}
+
+fn fill(out: &mut Buf<'_>, number: Wide) -> Result<()> {
+    with_dtype!(out.dtype(), T => out.slice_mut()?.fill(T::narrow(number)));
+    Ok(())
+}
+
+/// Zeros: `out = 0`.
+#[register_op(grad = ZeroGrad)]
+pub struct FillZerosLike<V = Var> {
+    /// Any shape, any dtype.
+    #[input(shape_only)]
+    pub x: V,
+    /// Same shape and dtype.
+    #[output]
+    pub out: V,
+}
+impl Infer for FillZerosLike<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for FillZerosLike<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        fill(&mut self.out, Wide::Int(0))
+    }
+}
+autobwd::samples!(
+    FillZerosLike,
+    [
+        FillZerosLike { x: uniform([2, 3]), out: out() },
+        FillZerosLike { x: uniform([]), out: out() },
+        FillZerosLike { x: integers_below(5, [3]), out: out() },
+    ]
+);
+
+/// One number everywhere: `out = value`.
+#[register_op(grad = ZeroGrad)]
+pub struct FillAnyLike<V = Var> {
+    /// Any shape, any dtype.
+    #[input(shape_only)]
+    pub x: V,
+    /// Same shape.
+    #[output]
+    pub out: V,
+    /// The number.
+    #[attr(default = 0.0)]
+    pub value: f32,
+    /// Element type; that of `x` when there is none, −1 in programs.
+    #[attr(default = None)]
+    pub dtype: Option<DType>,
+}
+impl Infer for FillAnyLike<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(self.dtype.unwrap_or(self.x.dtype), self.x.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for FillAnyLike<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        fill(&mut self.out, Wide::Float(self.value.into()))
+    }
+}
+autobwd::samples!(
+    FillAnyLike,
+    [
+        FillAnyLike { x: uniform([2, 3]), out: out(), value: 2.5, dtype: None },
+        FillAnyLike { x: uniform([0, 3]), out: out(), value: 1.0, dtype: None },
+        FillAnyLike { x: uniform([]), out: out(), value: -1.0, dtype: Some(DType::I32) },
+    ]
+);

@@ -1,0 +1,75 @@
+//! First values of parameters: operators appended to the start-up program.
+
+use autobwd::{Arg, Expr, Meta, Result};
+
+use crate::{
+    fill::FillConstant,
+    random::{GaussianRandom, UniformRandom},
+};
+
+/// How a parameter gets its first value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// The same number everywhere.
+    Constant(f32),
+    /// Uniform within two bounds.
+    Uniform(f32, f32),
+    /// Normal with that mean and standard deviation.
+    Normal(f32, f32),
+    /// Uniform within ±√(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+    XavierUniform,
+    /// Normal with variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
+    XavierNormal,
+    /// Uniform within ±√(6 / fan_in), for rectifiers (He et al., 2015).
+    KaimingUniform,
+    /// Normal with variance 2 / fan_in, for rectifiers (He et al., 2015).
+    KaimingNormal,
+}
+
+/// Elements that one output depends on, and outputs that one input reaches: of a matrix `[in, out]` its dimensions, of a
+/// filter `[out, in, ..]` these times its positions.
+fn fans(meta: &Meta) -> (f64, f64) {
+    let dims: Vec<f64> = meta.dims.iter().map(|d| d.get().unwrap_or(1) as f64).collect();
+    match dims.as_slice() {
+        [] => (1.0, 1.0),
+        [n] => (*n, *n),
+        [fan_in, fan_out] => (*fan_in, *fan_out),
+        [outputs, inputs, positions @ ..] => {
+            let positions: f64 = positions.iter().product();
+            (inputs * positions, outputs * positions)
+        }
+    }
+}
+
+impl Init {
+    /// Appends the operator that gives `parameter`, a variable of a start-up program, its value. Random values follow
+    /// from `seed` alone.
+    ///
+    /// # Errors
+    /// Bounds or deviations out of order.
+    #[track_caller]
+    pub fn emit(self, parameter: &Expr, seed: i32) -> Result<()> {
+        let meta = parameter.meta();
+        let (fan_in, fan_out) = fans(&meta);
+        let uniform = |limit: f64| Init::Uniform(-limit as f32, limit as f32);
+        let normal = |variance: f64| Init::Normal(0.0, variance.sqrt() as f32);
+        let shape: Vec<i64> = meta.dims.iter().map(|d| d.wire()).collect();
+        let (out, dtype, startup) = (Arg::from(parameter), meta.dtype, parameter.builder());
+        match self {
+            Init::Constant(value) => {
+                startup.emit(FillConstant { out, shape, dtype, value, str_value: String::new() })?;
+            }
+            Init::Uniform(min, max) => {
+                startup.emit(UniformRandom { out, shape, dtype, min, max, seed })?;
+            }
+            Init::Normal(mean, std) => {
+                startup.emit(GaussianRandom { out, shape, dtype, mean, std, seed })?;
+            }
+            Init::XavierUniform => return uniform((6.0 / (fan_in + fan_out)).sqrt()).emit(parameter, seed),
+            Init::XavierNormal => return normal(2.0 / (fan_in + fan_out)).emit(parameter, seed),
+            Init::KaimingUniform => return uniform((6.0 / fan_in).sqrt()).emit(parameter, seed),
+            Init::KaimingNormal => return normal(2.0 / fan_in).emit(parameter, seed),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Optimizers: gradients and updates in one call.
+
+use autobwd::{Arg, Backward, DType, Expr, Result, append_backward};
+
+use crate::{
+    Init,
+    update::{Adam as AdamUpdate, Momentum as MomentumUpdate, Regularization, Sgd as SgdUpdate},
+};
+
+/// Appends what trains a model.
+pub trait Optimizer {
+    /// Appends the update of one parameter.
+    ///
+    /// # Errors
+    /// Hyperparameters out of bounds.
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()>;
+
+    /// The learning rate at the start.
+    fn learning_rate(&self) -> f32;
+
+    /// Appends the backward part of `loss` ([`append_backward`]) and the update of every parameter that has a gradient;
+    /// returns these with their gradients. Parameters without are left as they are.
+    ///
+    /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to
+    /// change it while training.
+    ///
+    /// # Errors
+    /// As [`append_backward`] with all parameters; hyperparameters out of bounds.
+    #[track_caller]
+    fn minimize(&self, loss: &Expr) -> Result<Vec<(Expr, Expr)>> {
+        let net = loss.builder();
+        let found =
+            net.edit(|program| append_backward(program, &loss_name(program, loss), &Backward::default()))?;
+        let names: Vec<_> = {
+            let program = net.program();
+            let name = |v| program.name(v).to_string();
+            found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect()
+        };
+        let mut updated = vec![];
+        let mut rates: Vec<(DType, Expr)> = vec![];
+        for (parameter, gradient) in names {
+            let (parameter, gradient) = (net.expr(&parameter)?, net.expr(&gradient)?);
+            let dtype = parameter.dtype();
+            let rate = match rates.iter().find(|(d, _)| *d == dtype) {
+                Some((_, rate)) => rate.clone(),
+                None => {
+                    let rate = net.persistable(&net.unique("learning_rate"), dtype, &[1], |rate| {
+                        Init::Constant(self.learning_rate()).emit(rate, 0)
+                    })?;
+                    rates.push((dtype, rate.clone()));
+                    rate
+                }
+            };
+            self.update(&parameter, &gradient, &rate)?;
+            updated.push((parameter, gradient));
+        }
+        Ok(updated)
+    }
+}
+
+fn loss_name(program: &autobwd::Program, loss: &Expr) -> String {
+    program.name(loss.var()).to_string()
+}
+
+/// A value that an optimizer keeps for a parameter, beside it in the scope.
+fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Result<Expr> {
+    let meta = parameter.meta();
+    let own = meta.dims.known().unwrap_or_default();
+    let name = format!("{}.{what}", parameter.name());
+    let dims = dims.unwrap_or(&own);
+    parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value).emit(s, 0))
+}
+
+/// `w = w - rate · dw`
+#[derive(Clone, Copy, Debug)]
+pub struct Sgd {
+    /// Learning rate.
+    pub rate: f32,
+}
+
+impl Optimizer for Sgd {
+    fn learning_rate(&self) -> f32 {
+        self.rate
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        let op = SgdUpdate {
+            param: parameter.into(),
+            grad: gradient.into(),
+            learning_rate: learning_rate.into(),
+            param_out: parameter.into(),
+        };
+        autobwd::emit(op).map(drop)
+    }
+}
+
+/// `v = momentum · v + dw`, `w = w - rate · v`; with Nesterov's `w = w - rate · (dw + momentum · v)` (Sutskever et al.,
+/// 2013).
+#[derive(Clone, Copy, Debug)]
+pub struct Momentum {
+    /// Learning rate.
+    pub rate: f32,
+    /// How much of the velocity stays from step to step.
+    pub momentum: f32,
+    /// Whether to look ahead.
+    pub nesterov: bool,
+}
+
+impl Optimizer for Momentum {
+    fn learning_rate(&self) -> f32 {
+        self.rate
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        let velocity = state(parameter, "velocity", None, 0.0)?;
+        let op = MomentumUpdate {
+            param: parameter.into(),
+            grad: gradient.into(),
+            velocity: Arg::from(&velocity),
+            learning_rate: learning_rate.into(),
+            param_out: parameter.into(),
+            velocity_out: velocity.into(),
+            mu: self.momentum,
+            use_nesterov: self.nesterov,
+            regularization_method: Regularization::None,
+            regularization_coeff: 0.0,
+            rescale_grad: 1.0,
+        };
+        autobwd::emit(op).map(drop)
+    }
+}
+
+/// Adam (Kingma and Ba, 2015).
+#[derive(Clone, Copy, Debug)]
+pub struct Adam {
+    /// Learning rate.
+    pub rate: f32,
+    /// Decay of the mean of gradients.
+    pub beta1: f32,
+    /// Decay of the mean of their squares.
+    pub beta2: f32,
+    /// Keeps the denominator from 0.
+    pub epsilon: f32,
+}
+
+impl Adam {
+    /// With the paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`.
+    pub fn new(rate: f32) -> Adam {
+        Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+    }
+}
+
+impl Optimizer for Adam {
+    fn learning_rate(&self) -> f32 {
+        self.rate
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        let moment1 = state(parameter, "moment1", None, 0.0)?;
+        let moment2 = state(parameter, "moment2", None, 0.0)?;
+        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1)?;
+        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2)?;
+        let op = AdamUpdate {
+            param: parameter.into(),
+            grad: gradient.into(),
+            learning_rate: learning_rate.into(),
+            moment1: Arg::from(&moment1),
+            moment2: Arg::from(&moment2),
+            beta1_pow: Arg::from(&beta1_pow),
+            beta2_pow: Arg::from(&beta2_pow),
+            param_out: parameter.into(),
+            moment1_out: moment1.into(),
+            moment2_out: moment2.into(),
+            beta1_pow_out: beta1_pow.into(),
+            beta2_pow_out: beta2_pow.into(),
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon,
+        };
+        autobwd::emit(op).map(drop)
+    }
+}

@@ -1,0 +1,167 @@
+//! Random numbers that depend on the seed alone: the same at each run and on every machine.
+
+use std::iter;
+
+use autobwd::{
+    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op, with_float,
+};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::{common::Real, fill::dims};
+
+/// Numbers spread evenly: `min ≤ out ≤ max`.
+///
+/// Equal seeds give equal numbers; 0 is a seed like any other.
+#[register_op(grad = ZeroGrad)]
+pub struct UniformRandom<V = Var> {
+    /// The shape and dtype that the attributes say.
+    #[output]
+    pub out: V,
+    /// Dimensions.
+    #[attr(default = [])]
+    pub shape: Vec<i64>,
+    /// Element type, floating point.
+    #[attr(default = DType::F32)]
+    pub dtype: DType,
+    /// Lower bound.
+    #[attr(default = -1.0)]
+    pub min: f32,
+    /// Upper bound.
+    #[attr(default = 1.0)]
+    pub max: f32,
+    /// Where the sequence of numbers starts.
+    #[attr(default = 0)]
+    pub seed: i32,
+}
+impl Infer for UniformRandom<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (min, max) = (self.min, self.max);
+        if !(min.is_finite() && max.is_finite() && min <= max) {
+            return Err(Error::attr("max", format!("a number not below `min` = {min} is needed, not {max}")));
+        }
+        self.out.set(self.dtype, dims(&self.shape)?);
+        self.out.float()
+    }
+}
+impl Kernel for UniformRandom<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (min, max) = (f64::from(self.min), f64::from(self.max));
+        let mut rng = rng(self.seed);
+        fill(&mut self.out, iter::repeat_with(|| min + (max - min) * unit(&mut rng)))
+    }
+}
+autobwd::samples!(
+    UniformRandom,
+    [
+        UniformRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, min: -1.0, max: 1.0, seed: 0 },
+        UniformRandom { out: out(), shape: vec![], dtype: DType::F64, min: 0.0, max: 5.0, seed: -7 },
+        UniformRandom { out: out(), shape: vec![0], dtype: DType::F32, min: 2.0, max: 2.0, seed: 1 },
+        Sample::fails(
+            UniformRandom { out: out(), shape: vec![2], dtype: DType::I64, min: 0.0, max: 1.0, seed: 0 },
+            "`Out`: floating point numbers are needed",
+        ),
+        Sample::fails(
+            UniformRandom { out: out(), shape: vec![2], dtype: DType::F32, min: 1.0, max: 0.0, seed: 0 },
+            "attribute `max`: a number not below `min` = 1",
+        ),
+    ]
+);
+
+/// Normally distributed numbers: `out = mean + std · z`.
+///
+/// Equal seeds give equal numbers; 0 is a seed like any other.
+#[register_op(grad = ZeroGrad)]
+pub struct GaussianRandom<V = Var> {
+    /// The shape and dtype that the attributes say.
+    #[output]
+    pub out: V,
+    /// Dimensions.
+    #[attr(default = [])]
+    pub shape: Vec<i64>,
+    /// Element type, floating point.
+    #[attr(default = DType::F32)]
+    pub dtype: DType,
+    /// Mean of the distribution.
+    #[attr(default = 0.0)]
+    pub mean: f32,
+    /// Standard deviation.
+    #[attr(default = 1.0, min = 0.0)]
+    pub std: f32,
+    /// Where the sequence of numbers starts.
+    #[attr(default = 0)]
+    pub seed: i32,
+}
+impl Infer for GaussianRandom<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(self.dtype, dims(&self.shape)?);
+        self.out.float()
+    }
+}
+impl Kernel for GaussianRandom<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (mean, std) = (f64::from(self.mean), f64::from(self.std));
+        let mut rng = rng(self.seed);
+        fill(&mut self.out, iter::repeat_with(|| mean + std * normal(&mut rng)))
+    }
+}
+autobwd::samples!(
+    GaussianRandom,
+    [
+        GaussianRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, mean: 0.0, std: 1.0, seed: 0 },
+        GaussianRandom { out: out(), shape: vec![], dtype: DType::F64, mean: 3.0, std: 0.5, seed: -7 },
+        GaussianRandom { out: out(), shape: vec![0], dtype: DType::F32, mean: 0.0, std: 0.0, seed: 1 },
+        Sample::fails(
+            GaussianRandom { out: out(), shape: vec![2], dtype: DType::I64, mean: 0.0, std: 1.0, seed: 0 },
+            "`Out`: floating point numbers are needed",
+        ),
+    ]
+);
+
+fn rng(seed: i32) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(seed as u64)
+}
+
+fn fill(out: &mut Buf<'_>, numbers: impl Iterator<Item = f64>) -> Result<()> {
+    with_float!(out, T => out.slice_mut()?.iter_mut().zip(numbers).for_each(|(out, x)| *out = T::of(x)));
+    Ok(())
+}
+
+/// From 0 up to, not including, 1: the upper 53 bits.
+fn unit(rng: &mut impl Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Standard normal, by Leva's ratio of uniforms (ACM TOMS 18, 1992): arithmetic alone makes the number. The logarithm,
+/// whose last bit differs between machines, is asked once in a hundred numbers, and for a yes or no.
+fn normal(rng: &mut impl Rng) -> f64 {
+    loop {
+        // Not 0, which would be divided by.
+        let u = 1.0 - unit(rng);
+        let v = 1.7156 * (unit(rng) - 0.5);
+        let (x, y) = (u - 0.449871, v.abs() + 0.386595);
+        let q = x * x + y * (0.19600 * y - 0.25472 * x);
+        if q < 0.27597 || (q <= 0.27846 && v * v <= -4.0 * u * u * u.ln()) {
+            return v / u;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_numbers_have_the_moments_of_the_distribution() {
+        let mut rng = rng(3);
+        let n = 200_000;
+        let numbers: Vec<f64> = iter::repeat_with(|| normal(&mut rng)).take(n).collect();
+        let moment = |k: i32| numbers.iter().map(|x| x.powi(k)).sum::<f64>() / n as f64;
+        assert!(moment(1).abs() < 0.01, "{}", moment(1));
+        assert!((moment(2) - 1.0).abs() < 0.02, "{}", moment(2));
+        assert!(moment(3).abs() < 0.05, "{}", moment(3));
+        assert!((moment(4) - 3.0).abs() < 0.1, "{}", moment(4));
+        let beyond = numbers.iter().filter(|x| x.abs() > 3.0).count() as f64 / n as f64;
+        assert!((beyond - 0.0027).abs() < 0.0005, "{beyond}");
+    }
+}

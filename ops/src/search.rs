@@ -1,0 +1,457 @@
+//! Operators that find elements.
+
+use autobwd::{
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, NoGrad, Result, Var, ZeroGrad, check::*,
+    register_op, with_float,
+};
+
+use crate::common::{Number, Real, Wide, around};
+
+/// The `k` largest elements along an axis and where they are: `out = x[indices]`.
+///
+/// Of equal elements the first comes first; NaN counts as the largest number.
+#[register_op(grad = TopKV2Grad)]
+pub struct TopKV2<V = Var> {
+    /// At least one dimension.
+    #[input]
+    pub x: V,
+    /// The elements; `k` of them along the axis.
+    #[output]
+    pub out: V,
+    /// Their positions along the axis, int64; same shape as `out`.
+    #[output]
+    pub indices: V,
+    /// How many elements.
+    #[attr(default = 1, min = 1)]
+    pub k: i32,
+    /// The dimension, negative from behind.
+    #[attr(default = -1)]
+    pub axis: i32,
+    /// The largest elements, not the smallest.
+    #[attr(default = true)]
+    pub largest: bool,
+    /// They must come in order; they do anyway.
+    #[attr(default = true)]
+    pub sorted: bool,
+}
+impl Infer for TopKV2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (x, k) = (&self.x, self.k as usize);
+        x.float()?;
+        let axis = x.axis("axis", self.axis.into())?;
+        if x.dims[axis].get().is_some_and(|n| n < k) {
+            return Err(x.wrong(&format!("at least `k` = {k} elements along axis {axis} are needed")));
+        }
+        let mut dims = x.dims.clone();
+        dims[axis] = k.into();
+        self.out.set(x.dtype, dims.clone());
+        self.indices.set(DType::I64, dims);
+        Ok(())
+    }
+}
+impl Kernel for TopKV2<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let (outer, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let (k, largest) = (self.k as usize, self.largest);
+            let x = self.x.slice::<T>()?;
+            let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
+            for lane in 0..outer * inner {
+                let (row, column) = (lane / inner, lane % inner);
+                let x = x[row * n * inner + column..].iter().step_by(inner).take(n);
+                let at = row * k * inner + column;
+                Best { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest }.select(k, x);
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    TopKV2,
+    [
+        TopKV2 {
+            x: distinct([2, 5]),
+            out: out(),
+            indices: out(),
+            k: 1,
+            axis: -1,
+            largest: true,
+            sorted: true
+        },
+        TopKV2 {
+            x: distinct([2, 5]),
+            out: out(),
+            indices: out(),
+            k: 3,
+            axis: 1,
+            largest: false,
+            sorted: true
+        },
+        TopKV2 {
+            x: distinct([4, 2, 3]),
+            out: out(),
+            indices: out(),
+            k: 2,
+            axis: 0,
+            largest: true,
+            sorted: false
+        },
+        TopKV2 { x: distinct([7]), out: out(), indices: out(), k: 7, axis: 0, largest: true, sorted: true },
+        TopKV2 {
+            x: distinct([0, 3]),
+            out: out(),
+            indices: out(),
+            k: 2,
+            axis: 1,
+            largest: true,
+            sorted: true
+        },
+        Sample::fails(
+            TopKV2 {
+                x: distinct([2, 5]),
+                out: out(),
+                indices: out(),
+                k: 3,
+                axis: 0,
+                largest: true,
+                sorted: true
+            },
+            "`X`: at least `k` = 3 elements along axis 0 are needed",
+        ),
+    ]
+);
+
+/// Where the best elements of one lane are kept, as a heap with the worst of them on top.
+struct Best<'a, T> {
+    values: &'a mut [T],
+    indices: &'a mut [i64],
+    /// From one element to the next.
+    step: usize,
+    largest: bool,
+}
+
+impl<T: Real> Best<'_, T> {
+    fn select<'x>(&mut self, k: usize, x: impl Iterator<Item = &'x T>)
+    where
+        T: 'x,
+    {
+        for (i, x) in x.enumerate() {
+            let new = (*x, i as i64);
+            if i < k {
+                self.set(i, new);
+                // Once there are enough, they become a heap.
+                if i + 1 == k {
+                    (0..k / 2).rev().for_each(|at| self.sift(at, k, self.get(at)));
+                }
+            } else if self.before(new, self.get(0)) {
+                self.sift(0, k, new);
+            }
+        }
+        for len in (1..k).rev() {
+            let (worst, last) = (self.get(0), self.get(len));
+            self.sift(0, len, last);
+            self.set(len, worst);
+        }
+    }
+
+    fn get(&self, i: usize) -> (T, i64) {
+        (self.values[i * self.step], self.indices[i * self.step])
+    }
+
+    fn set(&mut self, i: usize, (value, index): (T, i64)) {
+        self.values[i * self.step] = value;
+        self.indices[i * self.step] = index;
+    }
+
+    /// Whether `a` comes before `b`.
+    fn before(&self, a: (T, i64), b: (T, i64)) -> bool {
+        let above = |a: T, b: T| a > b || (a.is_nan() && !b.is_nan());
+        let (best, worst) = if self.largest { (a.0, b.0) } else { (b.0, a.0) };
+        above(best, worst) || (!above(worst, best) && a.1 < b.1)
+    }
+
+    /// Puts `new` in the place of element `at` of a heap of `len`, or where it belongs below.
+    fn sift(&mut self, mut at: usize, len: usize, new: (T, i64)) {
+        loop {
+            let left = 2 * at + 1;
+            let right_is_worse = left + 1 < len && self.before(self.get(left), self.get(left + 1));
+            let child = left + usize::from(right_is_worse);
+            if child >= len || self.before(self.get(child), new) {
+                return self.set(at, new);
+            }
+            self.set(at, self.get(child));
+            at = child;
+        }
+    }
+}
+
+/// `dx[indices] = dout`, 0 elsewhere.
+#[register_op(grad = NoGrad)]
+pub struct TopKV2Grad<V = Var> {
+    /// Input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Positions along the axis.
+    #[input]
+    pub indices: V,
+    /// Gradient of the elements found.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `top_k_v2`.
+    #[attr(default = 1, min = 1)]
+    pub k: i32,
+    /// As in `top_k_v2`.
+    #[attr(default = -1)]
+    pub axis: i32,
+}
+impl Infer for TopKV2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut dims = self.x.dims.clone();
+        dims[self.x.axis("axis", self.axis.into())?] = (self.k as usize).into();
+        for found in [&self.indices, &self.dout] {
+            if !found.dims.agrees(&dims) {
+                return Err(found.wrong(&format!("the shape of the result, {dims}, is needed")));
+            }
+        }
+        self.dout.same_dtype(&self.x)?;
+        if self.indices.dtype != DType::I64 {
+            return Err(self.indices.wrong("int64 is needed"));
+        }
+        self.dx.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for TopKV2Grad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (_, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let (dx, indices) = (self.dx.slice_mut::<T>()?, self.indices.slice::<i64>()?);
+            dx.fill(0.0);
+            for (i, (dout, index)) in self.dout.slice::<T>()?.iter().zip(indices).enumerate() {
+                let place = usize::try_from(*index).ok().filter(|place| *place < n);
+                let place = place.ok_or_else(|| Error::data(format!("`Indices`: {index} is not below {n}")))?;
+                let (row, column) = (i / (self.k as usize * inner), i % inner);
+                dx[(row * n + place) * inner + column] += dout;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Where the largest element along an axis is.
+///
+/// Of equal elements the first is taken; NaN counts as the largest number.
+#[register_op(grad = ZeroGrad)]
+pub struct ArgMax<V = Var> {
+    /// At least one element along the axis.
+    #[input]
+    pub x: V,
+    /// Positions along the axis, in the shape of `x` without it; with `keepdims` it is 1.
+    #[output]
+    pub out: V,
+    /// The dimension, negative from behind.
+    #[attr]
+    pub axis: i64,
+    /// Keep the number of dimensions.
+    #[attr(default = false)]
+    pub keepdims: bool,
+    /// The position among all elements, whatever `axis` says.
+    #[attr(default = false)]
+    pub flatten: bool,
+    /// Dtype of the positions, int64 or int32.
+    #[attr(default = DType::I64)]
+    pub dtype: DType,
+}
+impl Infer for ArgMax<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (x, flatten) = (&self.x, self.flatten);
+        x.float()?;
+        if !matches!(self.dtype, DType::I32 | DType::I64) {
+            return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {}", self.dtype)));
+        }
+        let axis = if flatten { None } else { Some(x.axis("axis", self.axis)?) };
+        let searched = axis.map_or(x.dims.numel(), |axis| x.dims[axis]);
+        if searched == 0 {
+            return Err(x.wrong("at least one element to choose from is needed"));
+        }
+        let result = x.dims.iter().enumerate().filter_map(|(i, n)| match flatten || axis == Some(i) {
+            true => self.keepdims.then_some(Dim::from(1)),
+            false => Some(*n),
+        });
+        self.out.set(self.dtype, result.collect::<Dims>());
+        Ok(())
+    }
+}
+impl Kernel for ArgMax<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let x = self.x.slice::<T>()?;
+            let whole = (1, x.len(), 1);
+            let cut = if self.flatten { whole } else { around(self.x.dims(), self.x.axis(self.axis)) };
+            match self.dtype {
+                DType::I32 => find_largest(x, cut, self.out.slice_mut::<i32>()?),
+                _ => find_largest(x, cut, self.out.slice_mut::<i64>()?),
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    ArgMax,
+    [
+        ArgMax {
+            x: distinct([2, 5]),
+            out: out(),
+            axis: 1,
+            keepdims: false,
+            flatten: false,
+            dtype: DType::I64
+        },
+        ArgMax {
+            x: distinct([4, 2, 3]),
+            out: out(),
+            axis: -2,
+            keepdims: true,
+            flatten: false,
+            dtype: DType::I32
+        },
+        ArgMax {
+            x: distinct([4, 2, 3]),
+            out: out(),
+            axis: 0,
+            keepdims: false,
+            flatten: false,
+            dtype: DType::I64
+        },
+        ArgMax {
+            x: distinct([2, 3]),
+            out: out(),
+            axis: 0,
+            keepdims: false,
+            flatten: true,
+            dtype: DType::I64
+        },
+        ArgMax { x: distinct([2, 3]), out: out(), axis: 0, keepdims: true, flatten: true, dtype: DType::I64 },
+        ArgMax { x: distinct([]), out: out(), axis: 0, keepdims: false, flatten: true, dtype: DType::I64 },
+        Sample::fails(
+            ArgMax {
+                x: distinct([2, 0]),
+                out: out(),
+                axis: 1,
+                keepdims: false,
+                flatten: false,
+                dtype: DType::I64
+            },
+            "`X`: at least one element to choose from is needed",
+        ),
+        Sample::fails(
+            ArgMax {
+                x: distinct([2, 3]),
+                out: out(),
+                axis: 1,
+                keepdims: false,
+                flatten: false,
+                dtype: DType::F32
+            },
+            "attribute `dtype`: int64 or int32 is needed",
+        ),
+    ]
+);
+
+fn find_largest<T: Real, I: Number>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
+    for (lane, out) in out.iter_mut().enumerate() {
+        let (row, column) = (lane / inner, lane % inner);
+        let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);
+        let (mut largest, mut place) = (T::neg_infinity(), 0);
+        for (i, x) in lane.enumerate() {
+            if *x > largest || (x.is_nan() && !largest.is_nan()) {
+                (largest, place) = (*x, i);
+            }
+        }
+        *out = I::narrow(Wide::Int(place as i64));
+    }
+}
+
+/// The share of samples of which the label is among the predictions: `accuracy = correct / total`.
+#[register_op(grad = ZeroGrad)]
+pub struct Accuracy<V = Var> {
+    /// Scores of the predictions, `[n, k]`, as from `top_k_v2`.
+    #[input(shape_only)]
+    pub out: V,
+    /// The predictions, int64, `[n, k]`.
+    #[input]
+    pub indices: V,
+    /// The right classes, int64 or int32, `[n, 1]` or `[n]`.
+    #[input]
+    pub label: V,
+    /// The share, float32, `[1]`; 0 when there are no samples.
+    #[output]
+    pub accuracy: V,
+    /// How many are right, int32, `[1]`.
+    #[output]
+    pub correct: V,
+    /// How many there are, int32, `[1]`.
+    #[output]
+    pub total: V,
+}
+impl Infer for Accuracy<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (indices, label) = (&self.indices, &self.label);
+        if indices.rank() != 2 || indices.dtype != DType::I64 {
+            return Err(indices.wrong("an int64 matrix is needed"));
+        }
+        if !self.out.dims.agrees(&indices.dims) {
+            return Err(self.out.wrong(&format!("the shape of `Indices`, {}, is needed", indices.dims)));
+        }
+        if !matches!(label.dtype, DType::I32 | DType::I64) || !label.dims.numel().agrees(indices.dims[0]) {
+            return Err(label.wrong(&format!("{} labels, int64 or int32, are needed", indices.dims[0])));
+        }
+        self.accuracy.set(DType::F32, [1]);
+        self.correct.set(DType::I32, [1]);
+        self.total.set(DType::I32, [1]);
+        Ok(())
+    }
+}
+impl Kernel for Accuracy<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let indices = self.indices.slice()?;
+        let correct = match self.label.dtype() {
+            DType::I32 => count_found(indices, self.label.slice::<i32>()?),
+            _ => count_found(indices, self.label.slice::<i64>()?),
+        };
+        let total = self.label.numel();
+        self.accuracy.slice_mut::<f32>()?.fill(correct as f32 / total.max(1) as f32);
+        self.correct.slice_mut::<i32>()?.fill(correct as i32);
+        self.total.slice_mut::<i32>()?.fill(total as i32);
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Accuracy,
+    [
+        accuracy(
+            uniform([3, 2]),
+            given([3, 2], [0.0, 1.0, 2.0, 1.0, 3.0, 4.0]).of(DType::I64),
+            given([3, 1], [1.0, 3.0, 3.0]).of(DType::I64),
+        ),
+        accuracy(uniform([5, 2]), integers_below(4, [5, 2]), integers_below(4, [5]).of(DType::I32)),
+        accuracy(uniform([0, 2]), integers_below(3, [0, 2]), integers_below(3, [0, 1])),
+        Sample::fails(
+            accuracy(uniform([4, 2]), integers_below(3, [4, 2]), integers_below(3, [3, 1])),
+            "`Label`: 4 labels, int64 or int32, are needed",
+        ),
+    ]
+);
+
+fn accuracy(scores: Draw, indices: Draw, label: Draw) -> Accuracy<Draw> {
+    Accuracy { out: scores, indices, label, accuracy: out(), correct: out(), total: out() }
+}
+
+fn count_found<L: Copy + Into<i64>>(indices: &[i64], labels: &[L]) -> usize {
+    let k = indices.len().checked_div(labels.len()).unwrap_or(0);
+    let found = |(i, label): &(usize, &L)| indices[i * k..][..k].contains(&(**label).into());
+    labels.iter().enumerate().filter(found).count()
+}

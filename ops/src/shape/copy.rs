@@ -1,0 +1,139 @@
+//! Copies, of the same dtype or another.
+
+use autobwd::{
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_dtype,
+};
+
+use crate::common::{Number, PART};
+
+/// A copy: `out = x`.
+#[register_op(grad = AssignGrad)]
+pub struct Assign<V = Var> {
+    /// Any shape, any dtype.
+    #[input]
+    pub x: V,
+    /// Same shape and dtype.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl Infer for Assign<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Assign<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(
+    Assign,
+    [
+        Assign { x: uniform([2, 3]), out: out() },
+        Assign { x: uniform([]), out: out() },
+        Assign { x: integers_below(2, [3]).of(DType::Bool), out: out() },
+    ]
+);
+
+/// `dx = assign(dout)`.
+pub struct AssignGrad;
+impl GradRule<Assign> for AssignGrad {
+    fn emit(fwd: &Assign, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(Assign { x: g.grad(fwd.out), out: dx });
+        }
+    }
+}
+
+/// A copy of another dtype: `out = x`.
+///
+/// Integers wrap around. Fractions are cut off where an integer is needed; what is out of its range becomes the nearest
+/// one there is, NaN becomes 0. A boolean says whether a number is not 0.
+#[register_op(grad = CastGrad)]
+pub struct Cast<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape.
+    #[output]
+    pub out: V,
+    /// The dtype of `x`.
+    #[attr]
+    pub in_dtype: DType,
+    /// The dtype of `out`.
+    #[attr]
+    pub out_dtype: DType,
+}
+impl Infer for Cast<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        if self.x.dtype != self.in_dtype {
+            return Err(self.x.wrong(&format!("{} is needed, as attribute `in_dtype` says", self.in_dtype)));
+        }
+        self.out.set(self.out_dtype, self.x.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for Cast<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.in_dtype, X => with_dtype!(self.out_dtype, Y => {
+            let x = self.x.slice::<X>()?;
+            cx.chunks_mut(self.out.slice_mut::<Y>()?, PART, |part, out| {
+                out.iter_mut().zip(&x[part * PART..]).for_each(|(out, x)| *out = Y::narrow(x.widen()));
+            });
+            Ok(())
+        }))
+    }
+}
+autobwd::samples!(
+    Cast,
+    [
+        Cast { x: uniform([2, 3]).of(DType::F64), out: out(), in_dtype: DType::F64, out_dtype: DType::F64 },
+        Sample::not_a_derivative(
+            Cast {
+                x: uniform([2, 3]).of(DType::F64),
+                out: out(),
+                in_dtype: DType::F64,
+                out_dtype: DType::F32
+            },
+            "rounded to float32, a small step vanishes",
+        ),
+        Sample::not_a_derivative(
+            Cast {
+                x: between(-9.0, 9.0, [4]).of(DType::F64),
+                out: out(),
+                in_dtype: DType::F64,
+                out_dtype: DType::I64
+            },
+            "integers carry no gradient",
+        ),
+        Cast { x: integers_below(300, [3, 2]), out: out(), in_dtype: DType::I64, out_dtype: DType::U8 },
+        Cast {
+            x: integers_below(3, [5]).of(DType::I32),
+            out: out(),
+            in_dtype: DType::I32,
+            out_dtype: DType::Bool
+        },
+        Cast {
+            x: integers_below(2, [0, 2]).of(DType::Bool),
+            out: out(),
+            in_dtype: DType::Bool,
+            out_dtype: DType::F64
+        },
+        Sample::fails(
+            Cast { x: integers_below(3, [5]), out: out(), in_dtype: DType::I32, out_dtype: DType::F32 },
+            "`X`: int32 is needed, as attribute `in_dtype` says",
+        ),
+    ]
+);
+
+/// `dx` = `dout` cast back; nothing where either side is of integers or booleans, which carry no gradient.
+pub struct CastGrad;
+impl GradRule<Cast> for CastGrad {
+    fn emit(fwd: &Cast, g: &mut GradCx<'_>) {
+        let (in_dtype, out_dtype) = (fwd.out_dtype, fwd.in_dtype);
+        if let Some(dx) = g.wanted(fwd.x).filter(|_| in_dtype.is_float() && out_dtype.is_float()) {
+            g.push(Cast { x: g.grad(fwd.out), out: dx, in_dtype, out_dtype });
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The same elements in another shape or order.
+
+use autobwd::{
+    Buf, Cx, DType, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    register_op, with_dtype,
+};
+
+use crate::common::{PART, around, pieces};
+
+/// The same elements in another shape: `out = x`.
+#[register_op(grad = Reshape2Grad)]
+pub struct Reshape2<V = Var> {
+    /// Any shape, any dtype.
+    #[input]
+    pub x: V,
+    /// The shape that `shape` says.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    #[output]
+    pub x_shape: V,
+    /// Dimensions; 0 stands for that of `x` at this place, one −1 for what remains.
+    #[attr]
+    pub shape: Vec<i32>,
+}
+impl Infer for Reshape2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = reshaped(&self.x, &self.shape)?;
+        self.out.set(self.x.dtype, dims);
+        remember(&self.x, &mut self.x_shape);
+        Ok(())
+    }
+}
+impl Kernel for Reshape2<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(
+    Reshape2,
+    [
+        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![4, 6] },
+        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![0, -1] },
+        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![0, 0, 1] },
+        Reshape2 { x: uniform([1, 1]), out: out(), x_shape: out(), shape: vec![] },
+        Reshape2 { x: uniform([]), out: out(), x_shape: out(), shape: vec![-1] },
+        Reshape2 { x: uniform([0, 3]), out: out(), x_shape: out(), shape: vec![0, -1, 1] },
+        Reshape2 { x: integers_below(9, [2, 3]), out: out(), x_shape: out(), shape: vec![3, -1] },
+        Sample::fails(
+            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![4, -1] },
+            "`X`: as many elements as in [4, -1] are needed",
+        ),
+        Sample::fails(
+            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![-1, -1] },
+            "attribute `shape`: -1 is given twice",
+        ),
+    ]
+);
+
+/// The shape that attribute `shape` says.
+fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
+    // Dimensions that are copied cancel out, so that the others are known even where these are not.
+    let copied = |axis: usize| shape.get(axis) == Some(&0);
+    let given = |axis: usize| (!copied(axis)).then_some(x.dims[axis]);
+    let left = (0..x.rank()).filter_map(given).fold(Dim::from(1), |n, dim| n * dim);
+    let (mut dims, mut rest, mut placed) = (Dims::default(), None, 1usize);
+    for (axis, n) in shape.iter().enumerate() {
+        match (*n, x.dims.get(axis)) {
+            (0, Some(dim)) => dims.push(*dim),
+            (0, None) => {
+                return Err(x.wrong(&format!("attribute `shape` copies dimension {axis}, which is needed")));
+            }
+            (-1, _) if rest.replace(axis).is_some() => return Err(Error::attr("shape", "-1 is given twice")),
+            (-1, _) => dims.push(Dim::UNKNOWN),
+            (n, _) => {
+                let n =
+                    usize::try_from(n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")))?;
+                placed = placed.saturating_mul(n);
+                dims.push(n);
+            }
+        }
+    }
+    let fits = match (left.get(), rest) {
+        (None, _) => true,
+        (Some(left), Some(rest)) => {
+            dims[rest] = (left / placed).into();
+            left % placed == 0
+        }
+        (Some(left), None) => left == placed,
+    };
+    if fits { Ok(dims) } else { Err(x.wrong(&format!("as many elements as in {shape:?} are needed"))) }
+}
+
+fn remember(x: &Meta, x_shape: &mut Meta) {
+    x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
+}
+
+/// The dimensions that [`remember`] put there.
+fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
+    x_shape
+        .dims
+        .split_first()
+        .map(|(_, dims)| dims)
+        .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
+}
+
+/// `dx = dout` in the shape of `x`.
+#[register_op(grad = Reshape2GradGrad)]
+pub struct Reshape2Grad<V = Var> {
+    /// The shape of `x`.
+    #[input(shape_only)]
+    pub x_shape: V,
+    /// Gradient of the result.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `reshape2`.
+    #[attr]
+    pub shape: Vec<i32>,
+}
+impl Infer for Reshape2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = remembered(&self.x_shape)?;
+        self.dx.set(self.dout.dtype, dims.iter().copied().collect::<Dims>());
+        if !self.dx.dims.numel().agrees(self.dout.dims.numel()) {
+            return Err(self.dout.wrong(&format!("as many elements as in {} are needed", self.dx.dims)));
+        }
+        Ok(())
+    }
+}
+impl Kernel for Reshape2Grad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.dx.copy_from(&self.dout)
+    }
+}
+
+/// `ddout = reshape2(ddx)`.
+pub struct Reshape2GradGrad;
+impl GradRule<Reshape2Grad> for Reshape2GradGrad {
+    fn emit(fwd: &Reshape2Grad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let x_shape = g.fresh("x_shape");
+            g.push(Reshape2 { x: ddx, out: ddout, x_shape, shape: fwd.shape.clone() });
+        }
+    }
+}
+
+/// Permuted dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
+#[register_op(grad = Transpose2Grad)]
+pub struct Transpose2<V = Var> {
+    /// Any shape of at most 9 dimensions, any dtype.
+    #[input]
+    pub x: V,
+    /// `x` with its dimensions permuted.
+    #[output]
+    pub out: V,
+    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    #[output]
+    pub x_shape: V,
+    /// Every dimension of `x` once; negative ones count from behind.
+    #[attr]
+    pub axis: Vec<i32>,
+}
+impl Infer for Transpose2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let axes = permutation(&self.axis, self.x.rank())?;
+        self.out.set(self.x.dtype, axes.iter().map(|axis| self.x.dims[*axis]).collect::<Dims>());
+        remember(&self.x, &mut self.x_shape);
+        Ok(())
+    }
+}
+impl Kernel for Transpose2<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.x.dtype(), T => {
+            let mut loops = Loops::default();
+            for axis in &self.axis {
+                let (_, n, stride) = around(self.x.dims(), self.x.axis(i64::from(*axis)));
+                loops.push(n, stride);
+            }
+            loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Transpose2,
+    [
+        Transpose2 { x: uniform([2, 3]), out: out(), x_shape: out(), axis: vec![1, 0] },
+        Transpose2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), axis: vec![1, 0, 2] },
+        Transpose2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), axis: vec![2, 0, 1] },
+        Transpose2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), axis: vec![-1, 1, 0] },
+        Transpose2 { x: uniform([2, 3, 4, 5]), out: out(), x_shape: out(), axis: vec![0, 2, 1, 3] },
+        Transpose2 { x: uniform([2, 3, 4, 5]), out: out(), x_shape: out(), axis: vec![2, 0, 3, 1] },
+        Transpose2 { x: uniform([40, 33]), out: out(), x_shape: out(), axis: vec![1, 0] },
+        Transpose2 { x: uniform([2, 3]), out: out(), x_shape: out(), axis: vec![0, 1] },
+        Transpose2 { x: uniform([]), out: out(), x_shape: out(), axis: vec![] },
+        Transpose2 { x: uniform([0, 3]), out: out(), x_shape: out(), axis: vec![1, 0] },
+        Transpose2 {
+            x: integers_below(9, [2, 3]).of(DType::U8),
+            out: out(),
+            x_shape: out(),
+            axis: vec![1, 0]
+        },
+        Sample::fails(
+            Transpose2 { x: uniform([2, 3]), out: out(), x_shape: out(), axis: vec![1, 1] },
+            "attribute `axis`: each of the 2 dimensions is needed once, not [1, 1]",
+        ),
+    ]
+);
+
+/// Most dimensions that can be permuted.
+const MAX_RANK: usize = 9;
+
+fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
+    if rank > MAX_RANK {
+        return Err(Error::attr(
+            "axis",
+            format!("at most {MAX_RANK} dimensions can be permuted, not {rank}"),
+        ));
+    }
+    let at = |axis: &i32| {
+        usize::try_from(if *axis < 0 { i64::from(*axis) + rank as i64 } else { i64::from(*axis) })
+    };
+    let axes: Vec<usize> = axis.iter().filter_map(|axis| at(axis).ok()).collect();
+    let complete = axis.len() == rank && (0..rank).all(|axis| axes.contains(&axis));
+    let refuse =
+        || Error::attr("axis", format!("each of the {rank} dimensions is needed once, not {axis:?}"));
+    if complete { Ok(axes) } else { Err(refuse()) }
+}
+
+/// `dx = dout` with its dimensions back in place.
+#[register_op(grad = Transpose2GradGrad)]
+pub struct Transpose2Grad<V = Var> {
+    /// The shape of `x`.
+    #[input(shape_only)]
+    pub x_shape: V,
+    /// Gradient of the result.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `transpose2`.
+    #[attr]
+    pub axis: Vec<i32>,
+}
+impl Infer for Transpose2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = remembered(&self.x_shape)?;
+        let axes = permutation(&self.axis, dims.len())?;
+        if !self.dout.dims.agrees(&axes.iter().map(|axis| dims[*axis]).collect::<Dims>()) {
+            return Err(self.dout.wrong("the shape of the transposed `X` is needed"));
+        }
+        self.dx.set(self.dout.dtype, dims.iter().copied().collect::<Dims>());
+        Ok(())
+    }
+}
+impl Kernel for Transpose2Grad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.dout.dtype(), T => {
+            let mut loops = Loops::default();
+            for to in 0..self.axis.len() {
+                let from = self.axis.iter().position(|axis| self.dx.axis(i64::from(*axis)) == to).unwrap_or(to);
+                let (_, n, stride) = around(self.dout.dims(), from);
+                loops.push(n, stride);
+            }
+            loops.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = transpose2(ddx)`.
+pub struct Transpose2GradGrad;
+impl GradRule<Transpose2Grad> for Transpose2GradGrad {
+    fn emit(fwd: &Transpose2Grad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let x_shape = g.fresh("x_shape");
+            g.push(Transpose2 { x: ddx, out: ddout, x_shape, axis: fwd.axis.clone() });
+        }
+    }
+}
+
+/// How a row-major result is read from another order: length and stride there of each dimension.
+#[derive(Default)]
+struct Loops {
+    all: [(usize, usize); MAX_RANK],
+    len: usize,
+}
+
+/// Elements of a row that are written before the next row; as many lines of the input stay cached meanwhile.
+const TILE: usize = 16;
+
+impl Loops {
+    /// Adds the next dimension of the result, to the last one where both are one run.
+    fn push(&mut self, n: usize, stride: usize) {
+        match self.all[..self.len].last_mut() {
+            _ if n == 1 => {}
+            Some(last) if last.1 == n * stride => *last = (last.0 * n, stride),
+            _ => {
+                self.all[self.len] = (n, stride);
+                self.len += 1;
+            }
+        }
+    }
+
+    fn gather<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
+        let (planes, (rows, down), (cols, right)) = match &self.all[..self.len] {
+            [] => (&[][..], (1, 0), (1, 1)),
+            [cols] => (&[][..], (1, 0), *cols),
+            [planes @ .., rows, cols] => (planes, *rows, *cols),
+        };
+        let start = |mut plane: usize| {
+            let mut at = 0;
+            for (n, stride) in planes.iter().rev() {
+                at += plane % n * stride;
+                plane /= n;
+            }
+            at
+        };
+        let tile = if right == 1 { cols } else { TILE };
+        let size = PART.div_ceil(cols.max(1)) * cols;
+        cx.chunks_mut(out, size, |part, out| {
+            pieces(out, part * size, rows * cols, usize::MAX, |plane, at, out| {
+                let from = start(plane) + at / cols * down;
+                for first in (0..cols).step_by(tile) {
+                    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+                        let x = &x[from + row * down + first * right..];
+                        let out = &mut out[first..cols.min(first + tile)];
+                        if right == 1 {
+                            out.copy_from_slice(&x[..out.len()]);
+                        } else {
+                            out.iter_mut().zip(x.iter().step_by(right)).for_each(|(out, x)| *out = *x);
+                        }
+                    }
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,353 @@
+//! Softmax and its logarithm.
+//!
+//! A lane is what lies along the axis: kernels are written for one lane.
+
+use std::ops::Range;
+
+use autobwd::{
+    Buf, Cx, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
+
+use crate::{
+    activation::{Exp, Scale},
+    common::{Real, around},
+    elementwise::{ElementwiseMul, ElementwiseSub},
+    reduce::ReduceSum,
+};
+
+/// Elements of a unit of shared work: an exponential costs more than a sum.
+const PART: usize = 1 << 14;
+
+/// `out = exp(x) / Σ exp(x)` along an axis.
+#[register_op(grad = SoftmaxGrad)]
+pub struct Softmax<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The axis, a negative one from behind.
+    #[attr(default = -1)]
+    pub axis: i32,
+}
+impl Infer for Softmax<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        infer_softmax(&self.x, self.axis)?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Softmax<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let lanes = Lanes::along(&self.x, self.axis);
+            lanes.each(cx, self.out.inout::<T>(&self.x)?, |_, x| softmax(x));
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Softmax,
+    [
+        Softmax { x: uniform([2, 3]), out: out(), axis: -1 },
+        Softmax { x: uniform([2, 3, 4]), out: out(), axis: 1 },
+        Softmax { x: uniform([2, 3, 4]), out: out(), axis: 0 },
+        Softmax { x: between(-30.0, 30.0, [2, 19]), out: out(), axis: 1 },
+        Softmax { x: uniform([]), out: out(), axis: -1 },
+        Softmax { x: uniform([0, 3]), out: out(), axis: -1 },
+        Softmax { x: uniform([3, 0]), out: out(), axis: -1 },
+        Sample::fails(Softmax { x: uniform([2, 3]), out: out(), axis: 2 }, "attribute `axis` = 2"),
+    ]
+);
+
+/// `dx = out * (dout - Σ dout * out)`.
+#[register_op(grad = SoftmaxGradGrad)]
+pub struct SoftmaxGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `softmax`.
+    #[attr(default = -1)]
+    pub axis: i32,
+}
+impl Infer for SoftmaxGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        infer_softmax(&self.out, self.axis)?;
+        self.dout.same_as(&self.out)?;
+        self.dx.like(&self.out);
+        Ok(())
+    }
+}
+impl Kernel for SoftmaxGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.out, T => {
+            let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
+            lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx| {
+                let out = lanes.lane(out, i);
+                let mean = T::of(sum(dx.view(), out, |dout, out| dout * out));
+                dx.zip_mut_with(&out, |dx, out| *dx = (*dx - mean) * *out);
+            });
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = softmax_grad(out, ddx)`, and for `out` `ddx * (dout - Σ dout * out) - dout * Σ ddx * out`.
+pub struct SoftmaxGradGrad;
+impl GradRule<SoftmaxGrad> for SoftmaxGradGrad {
+    fn emit(fwd: &SoftmaxGrad, g: &mut GradCx<'_>) {
+        let SoftmaxGrad { out, dout, axis, .. } = *fwd;
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(dout) {
+            g.push(SoftmaxGrad { out, dout: ddx, dx: ddout, axis });
+        }
+        if let Some(d_out) = g.wanted(out) {
+            let (mean, dd_mean) = (push_product_sum(g, dout, out, axis), push_product_sum(g, ddx, out, axis));
+            let (centred, left, right) = (g.fresh("centred"), g.fresh("product"), g.fresh("product"));
+            g.push(ElementwiseSub { x: dout, y: mean, out: centred, axis: -1 });
+            g.push(ElementwiseMul { x: ddx, y: centred, out: left, axis: -1 });
+            g.push(ElementwiseMul { x: dout, y: dd_mean, out: right, axis: -1 });
+            g.push(ElementwiseSub { x: left, y: right, out: d_out, axis: -1 });
+        }
+    }
+}
+
+/// `out = x - ln Σ exp(x)` along an axis.
+#[register_op(grad = LogSoftmaxGrad)]
+pub struct LogSoftmax<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The axis, a negative one from behind.
+    #[attr(default = -1)]
+    pub axis: i32,
+}
+impl Infer for LogSoftmax<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        infer_softmax(&self.x, self.axis)?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for LogSoftmax<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let lanes = Lanes::along(&self.x, self.axis);
+            lanes.each(cx, self.out.inout::<T>(&self.x)?, |_, x| log_softmax(x));
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    LogSoftmax,
+    [
+        LogSoftmax { x: uniform([2, 3]), out: out(), axis: -1 },
+        LogSoftmax { x: uniform([2, 3, 4]), out: out(), axis: 1 },
+        LogSoftmax { x: between(-30.0, 30.0, [2, 19]), out: out(), axis: 1 },
+        LogSoftmax { x: uniform([]), out: out(), axis: 0 },
+        Sample::fails(LogSoftmax { x: uniform([2, 3]), out: out(), axis: -3 }, "attribute `axis` = -3"),
+    ]
+);
+
+/// `dx = dout - exp(out) * Σ dout`.
+#[register_op(grad = LogSoftmaxGradGrad)]
+pub struct LogSoftmaxGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `log_softmax`.
+    #[attr(default = -1)]
+    pub axis: i32,
+}
+impl Infer for LogSoftmaxGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        infer_softmax(&self.out, self.axis)?;
+        self.dout.same_as(&self.out)?;
+        self.dx.like(&self.out);
+        Ok(())
+    }
+}
+impl Kernel for LogSoftmaxGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.out, T => {
+            let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
+            lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx: ArrayViewMut1<'_, T>| {
+                let total = T::of(sum(dx.view(), dx.view(), |dout, _| dout));
+                dx.zip_mut_with(&lanes.lane(out, i), |dx, out: &T| *dx -= out.exp() * total);
+            });
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = ddx - Σ exp(out) * ddx`, and for `out` `-exp(out) * ddx * Σ dout`.
+pub struct LogSoftmaxGradGrad;
+impl GradRule<LogSoftmaxGrad> for LogSoftmaxGradGrad {
+    fn emit(fwd: &LogSoftmaxGrad, g: &mut GradCx<'_>) {
+        let LogSoftmaxGrad { out, dout, axis, .. } = *fwd;
+        let (ddx, p) = (g.grad(fwd.dx), g.fresh("softmax"));
+        g.push(Exp { x: out, out: p });
+        if let Some(ddout) = g.wanted(dout) {
+            let mean = push_product_sum(g, p, ddx, axis);
+            g.push(ElementwiseSub { x: ddx, y: mean, out: ddout, axis: -1 });
+        }
+        if let Some(d_out) = g.wanted(out) {
+            let (total, product, negated) = (push_sum(g, dout, axis), g.fresh("product"), g.fresh("negated"));
+            g.push(ElementwiseMul { x: p, y: ddx, out: product, axis: -1 });
+            g.push(ElementwiseMul { x: product, y: total, out: negated, axis: -1 });
+            g.push(Scale { x: negated, out: d_out, scale: -1.0, bias: 0.0, bias_after_scale: true });
+        }
+    }
+}
+
+fn push_product_sum(g: &mut GradCx<'_>, x: Var, y: Var, axis: i32) -> Var {
+    let product = g.fresh("product");
+    g.push(ElementwiseMul { x, y, out: product, axis: -1 });
+    push_sum(g, product, axis)
+}
+
+fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
+    let (out, dim) = (g.fresh("sum"), vec![axis]);
+    g.push(ReduceSum { x, out, dim, keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None });
+    out
+}
+
+/// A scalar is a lane of one element.
+fn infer_softmax(x: &Meta, axis: i32) -> Result<()> {
+    x.float()?;
+    if x.rank() > 0 || !matches!(axis, -1 | 0) {
+        x.axis("axis", axis.into())?;
+    }
+    Ok(())
+}
+
+/// How lanes lie in memory: `n` elements, each `inner` after the one before.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes {
+    pub(crate) n: usize,
+    inner: usize,
+}
+
+impl Lanes {
+    pub(crate) fn along(x: &Buf<'_>, axis: i32) -> Lanes {
+        match x.dims() {
+            [] => Lanes { n: 1, inner: 1 },
+            dims => {
+                let (_, n, inner) = around(dims, x.axis(axis.into()));
+                Lanes { n, inner }
+            }
+        }
+    }
+
+    /// What a lane spans, and its elements therein.
+    fn place(self, index: usize) -> (Range<usize>, Slice) {
+        let first = index / self.inner * self.n * self.inner + index % self.inner;
+        (first..first + (self.n - 1) * self.inner + 1, Slice::new(0, None, self.inner as isize))
+    }
+
+    pub(crate) fn lane<T>(self, all: &[T], index: usize) -> ArrayView1<'_, T> {
+        let (range, step) = self.place(index);
+        let mut lane = ArrayView1::from(&all[range]);
+        lane.slice_axis_inplace(Axis(0), step);
+        lane
+    }
+
+    /// Calls `work(index, lane)` for every lane of the output, which holds the input then.
+    pub(crate) fn each<T: Real>(
+        self,
+        cx: &Cx,
+        inout: InOut<'_, T>,
+        work: impl Fn(usize, ArrayViewMut1<'_, T>) + Sync,
+    ) {
+        let (x, out) = match inout {
+            InOut::Same(out) => (None, out),
+            InOut::Apart(x, out) => (Some(x), out),
+        };
+        if out.is_empty() {
+            return;
+        }
+        let block = self.n * self.inner;
+        let part = block * (PART / block).max(1);
+        cx.chunks_mut(out, part, |index, out| {
+            if let Some(x) = x {
+                out.copy_from_slice(&x[index * part..][..out.len()]);
+            }
+            for i in 0..out.len() / self.n {
+                let (range, step) = self.place(i);
+                let mut lane = ArrayViewMut1::from(&mut out[range]);
+                lane.slice_axis_inplace(Axis(0), step);
+                work(index * (part / self.n) + i, lane);
+            }
+        });
+    }
+
+    /// Fills what has one element a lane.
+    pub(crate) fn fill<T: Real>(self, cx: &Cx, out: &mut [T], of_lane: impl Fn(usize) -> T + Sync) {
+        let part = (PART / self.n).max(1);
+        cx.chunks_mut(out, part, |index, out| {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = of_lane(index * part + i);
+            }
+        });
+    }
+}
+
+pub(crate) fn softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+    let top = largest(x.view());
+    x.mapv_inplace(|x| (x - top).exp());
+    let factor = T::of(1.0 / sum(x.view(), x.view(), |x, _| x));
+    x.mapv_inplace(|x| x * factor);
+}
+
+fn log_softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+    let top = largest(x.view());
+    let rest = T::of(sum(x.view(), x.view(), |x, _| (x - top.into()).exp()).ln());
+    x.mapv_inplace(|x| x - top - rest);
+}
+
+/// NaN counts for nothing.
+pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
+    let larger = |a: T, b: &T| if *b > a { *b } else { a };
+    let Some(x) = x.to_slice() else { return x.fold(T::neg_infinity(), larger) };
+    let (blocks, rest) = x.as_chunks::<8>();
+    let mut tops = [T::neg_infinity(); 8];
+    for block in blocks {
+        tops.iter_mut().zip(block).for_each(|(top, x)| *top = larger(*top, x));
+    }
+    tops.iter().chain(rest).fold(T::neg_infinity(), larger)
+}
+
+/// The sum of a term for each pair of elements; several sums at once are faster than one, and more exact.
+pub(crate) fn sum<T: Real>(
+    x: ArrayView1<'_, T>,
+    y: ArrayView1<'_, T>,
+    term: impl Fn(f64, f64) -> f64,
+) -> f64 {
+    let (Some(a), Some(b)) = (x.to_slice(), y.to_slice()) else {
+        return x.iter().zip(y).map(|(x, y)| term((*x).into(), (*y).into())).sum();
+    };
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (x, y))| *sum += term((*x).into(), (*y).into()));
+    }
+    sums.iter().sum::<f64>()
+        + a_rest.iter().zip(b_rest).map(|(x, y)| term((*x).into(), (*y).into())).sum::<f64>()
+}

@@ -1,0 +1,298 @@
+//! Updates of parameters by optimizers.
+//!
+//! All work in place when a parameter and its output are one variable. They are steps of a training loop, not part of a
+//! function, so they have no gradient.
+
+use autobwd::{
+    Buf, Cx, Float, InOut, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, attr_enum, check::*,
+    register_op, with_float,
+};
+
+use crate::common::{PART, Real};
+
+/// Gradient descent: `param_out = param - learning_rate * grad`.
+#[register_op(grad = NoGrad, pointwise, broadcast)]
+pub struct Sgd<V = Var> {
+    /// Any shape.
+    #[input]
+    pub param: V,
+    /// One element, of a rank no higher than that of `param`.
+    #[input]
+    pub learning_rate: V,
+    /// Same shape as `param`.
+    #[input]
+    pub grad: V,
+    /// Same shape as `param`.
+    #[output(inplace = param)]
+    pub param_out: V,
+}
+impl<F: Float> Pointwise for Sgd<F> {
+    fn eval(&mut self) {
+        self.param_out = self.param - self.learning_rate * self.grad;
+    }
+}
+autobwd::samples!(
+    Sgd,
+    [
+        Sgd { param: uniform([2, 3]), learning_rate: positive([1]), grad: uniform([2, 3]), param_out: out() },
+        Sgd { param: uniform([]), learning_rate: positive([]), grad: uniform([]), param_out: out() },
+        Sample::fails(
+            Sgd {
+                param: uniform([2, 3]),
+                learning_rate: positive([1]),
+                grad: uniform([2, 4]),
+                param_out: out()
+            },
+            "`Grad`: shape [2, 4] does not broadcast"
+        ),
+    ]
+);
+
+attr_enum! {
+    /// What is added to a gradient.
+    pub enum Regularization {
+        /// Nothing.
+        None = "",
+        /// The parameter times the coefficient.
+        L2Decay = "l2_decay",
+    }
+}
+
+/// Gradient descent with momentum: `velocity_out = mu * velocity + g`, `param_out = param - learning_rate *
+/// velocity_out`, or `param - learning_rate * (g + mu * velocity_out)` after Nesterov.
+///
+/// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`.
+#[register_op(grad = NoGrad, pointwise, broadcast)]
+pub struct Momentum<V = Var> {
+    /// Any shape.
+    #[input]
+    pub param: V,
+    /// Same shape as `param`.
+    #[input]
+    pub grad: V,
+    /// Same shape as `param`.
+    #[input]
+    pub velocity: V,
+    /// One element, of a rank no higher than that of `param`.
+    #[input]
+    pub learning_rate: V,
+    /// Same shape as `param`.
+    #[output(inplace = param)]
+    pub param_out: V,
+    /// Same shape as `param`.
+    #[output(inplace = velocity)]
+    pub velocity_out: V,
+    /// How much of the velocity stays.
+    #[attr]
+    pub mu: f32,
+    /// Look ahead.
+    #[attr(default = false)]
+    pub use_nesterov: bool,
+    /// What is added to the gradient.
+    #[attr(default = Regularization::None)]
+    pub regularization_method: Regularization,
+    /// How much of it.
+    #[attr(default = 0.0)]
+    pub regularization_coeff: f32,
+    /// Factor of the gradient.
+    #[attr(default = 1.0)]
+    pub rescale_grad: f32,
+}
+impl<F: Float> Pointwise for Momentum<F> {
+    fn eval(&mut self) {
+        let (mu, rescale) = (F::of(self.mu.into()), F::of(self.rescale_grad.into()));
+        let grad = match self.regularization_method {
+            Regularization::None => rescale * self.grad,
+            Regularization::L2Decay => {
+                rescale * self.grad + F::of(self.regularization_coeff.into()) * self.param
+            }
+        };
+        self.velocity_out = mu * self.velocity + grad;
+        let step = if self.use_nesterov { grad + mu * self.velocity_out } else { self.velocity_out };
+        self.param_out = self.param - self.learning_rate * step;
+    }
+}
+autobwd::samples!(
+    Momentum,
+    [
+        momentum(0.9, false),
+        momentum(0.5, true),
+        Momentum {
+            regularization_method: Regularization::L2Decay,
+            regularization_coeff: 0.1,
+            rescale_grad: 0.5,
+            ..momentum(0.9, false)
+        },
+        Momentum { regularization_coeff: 0.1, ..momentum(0.9, true) },
+        Sample::fails(Momentum { velocity: uniform([2]), ..momentum(0.9, false) }, "`Velocity`: shape [2]"),
+    ]
+);
+
+fn momentum(mu: f32, use_nesterov: bool) -> Momentum<Draw> {
+    Momentum {
+        param: uniform([2, 3]),
+        grad: uniform([2, 3]),
+        velocity: uniform([2, 3]),
+        learning_rate: positive([1]),
+        param_out: out(),
+        velocity_out: out(),
+        mu,
+        use_nesterov,
+        regularization_method: Regularization::None,
+        regularization_coeff: 0.0,
+        rescale_grad: 1.0,
+    }
+}
+
+/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
+/// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
+///
+/// The powers are those of this step, `beta1` in the first.
+#[register_op(grad = NoGrad)]
+pub struct Adam<V = Var> {
+    /// Any shape.
+    #[input]
+    pub param: V,
+    /// Same shape as `param`.
+    #[input]
+    pub grad: V,
+    /// One element.
+    #[input]
+    pub learning_rate: V,
+    /// `m`, same shape as `param`.
+    #[input]
+    pub moment1: V,
+    /// `v`, same shape as `param`.
+    #[input]
+    pub moment2: V,
+    /// `beta1` to the power of the number of this step, one element.
+    #[input]
+    pub beta1_pow: V,
+    /// The same of `beta2`.
+    #[input]
+    pub beta2_pow: V,
+    /// Same shape as `param`.
+    #[output(inplace = param)]
+    pub param_out: V,
+    /// Same shape as `param`.
+    #[output(inplace = moment1)]
+    pub moment1_out: V,
+    /// Same shape as `param`.
+    #[output(inplace = moment2)]
+    pub moment2_out: V,
+    /// The power of the next step, same shape as `beta1_pow`.
+    #[output(inplace = beta1_pow)]
+    pub beta1_pow_out: V,
+    /// The same of `beta2`.
+    #[output(inplace = beta2_pow)]
+    pub beta2_pow_out: V,
+    /// How much of `m` stays.
+    #[attr(default = 0.9, min = 0.0, below = 1.0)]
+    pub beta1: f32,
+    /// How much of `v` stays.
+    #[attr(default = 0.999, min = 0.0, below = 1.0)]
+    pub beta2: f32,
+    /// Keeps the quotient finite.
+    #[attr(default = 1e-8)]
+    pub epsilon: f32,
+}
+impl Infer for Adam<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.param.float()?;
+        for input in [&self.grad, &self.moment1, &self.moment2] {
+            input.same_as(&self.param)?;
+        }
+        for input in [&self.learning_rate, &self.beta1_pow, &self.beta2_pow] {
+            input.same_dtype(&self.param)?;
+            if !input.dims.numel().agrees(1.into()) {
+                return Err(input.wrong("one element is needed"));
+            }
+        }
+        for out in [&mut self.param_out, &mut self.moment1_out, &mut self.moment2_out] {
+            out.like(&self.param);
+        }
+        self.beta1_pow_out.like(&self.beta1_pow);
+        self.beta2_pow_out.like(&self.beta2_pow);
+        Ok(())
+    }
+}
+impl Kernel for Adam<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.param, T => {
+            let (beta1, beta2) = (T::of(self.beta1.into()), T::of(self.beta2.into()));
+            let pow1 = advance(self.beta1_pow_out.inout(&self.beta1_pow)?, beta1);
+            let pow2 = advance(self.beta2_pow_out.inout(&self.beta2_pow)?, beta2);
+            let root = (1.0 - pow2).sqrt();
+            let rate = self.learning_rate.slice::<T>()?[0] * root / (1.0 - pow1);
+            let epsilon = T::of(self.epsilon.into()) * root;
+
+            let grad = self.grad.slice::<T>()?;
+            update(cx, self.moment1_out.inout(&self.moment1)?, grad, grad, |m, grad, _| {
+                beta1 * m + (1.0 - beta1) * grad
+            });
+            update(cx, self.moment2_out.inout(&self.moment2)?, grad, grad, |v, grad, _| {
+                beta2 * v + (1.0 - beta2) * grad * grad
+            });
+            let (m, v) = (self.moment1_out.slice()?, self.moment2_out.slice()?);
+            update(cx, self.param_out.inout(&self.param)?, m, v, |param: T, m: T, v: T| {
+                param - rate * (m / (v.sqrt() + epsilon))
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Adam,
+    [
+        adam(0.9, 0.999, 1e-8),
+        adam(0.5, 0.75, 0.1),
+        Adam { learning_rate: positive([]), ..adam(0.9, 0.999, 1e-8) },
+        Sample::fails(Adam { moment2: uniform([3, 2]), ..adam(0.9, 0.999, 1e-8) }, "`Moment2`: shape [3, 2]"),
+        Sample::fails(Adam { beta1_pow: uniform([2]), ..adam(0.9, 0.999, 1e-8) }, "`Beta1Pow`: one element"),
+        Sample::fails(adam(1.0, 0.999, 1e-8), "attribute `beta1`"),
+    ]
+);
+
+fn adam(beta1: f32, beta2: f32, epsilon: f32) -> Adam<Draw> {
+    Adam {
+        param: uniform([2, 3]),
+        grad: uniform([2, 3]),
+        learning_rate: positive([1]),
+        moment1: uniform([2, 3]),
+        moment2: positive([2, 3]),
+        beta1_pow: between(0.1, 0.9, [1]),
+        beta2_pow: between(0.1, 0.9, [1]),
+        param_out: out(),
+        moment1_out: out(),
+        moment2_out: out(),
+        beta1_pow_out: out(),
+        beta2_pow_out: out(),
+        beta1,
+        beta2,
+        epsilon,
+    }
+}
+
+/// Multiplies a power by its base and returns what it was.
+fn advance<T: Real>(pow: InOut<'_, T>, base: T) -> T {
+    let pow = pow.copied();
+    let before = pow[0];
+    pow[0] = before * base;
+    before
+}
+
+/// `out = new(x, a, b)`, element by element.
+fn update<T: Real>(cx: &Cx, inout: InOut<'_, T>, a: &[T], b: &[T], new: impl Fn(T, T, T) -> T + Sync) {
+    let (x, out) = match inout {
+        InOut::Same(out) => (None, out),
+        InOut::Apart(x, out) => (Some(x), out),
+    };
+    cx.chunks_mut(out, PART, |part, out| {
+        let range = part * PART..part * PART + out.len();
+        if let Some(x) = x {
+            out.copy_from_slice(&x[range.clone()]);
+        }
+        let others = a[range.clone()].iter().zip(&b[range]);
+        out.iter_mut().zip(others).for_each(|(x, (a, b))| *x = new(*x, *a, *b));
+    });
+}

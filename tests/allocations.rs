@@ -1,0 +1,166 @@
+//! Running a prepared session allocates nothing, and plans keep their promises about memory.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Session, Tensor};
+use autobwd_ops::{
+    Init, Math,
+    nn::Linear,
+    optim::{Adam, Momentum, Optimizer, Sgd},
+};
+
+/// Counts allocations: those of the matrix product library, which alone asks for more than 64-byte alignment, apart.
+struct Counting;
+static OWN: AtomicUsize = AtomicUsize::new(0);
+static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of tensor memory, which alone is aligned to 64.
+static TENSORS: AtomicUsize = AtomicUsize::new(0);
+/// Counters are of the whole process: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+const LINE: usize = 64;
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let counter = if layout.align() > LINE { &PRODUCTS } else { &OWN };
+        counter.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        OWN.fetch_add(1, Ordering::Relaxed);
+        if layout.align() == LINE {
+            TENSORS.fetch_add(layout.size(), Ordering::Relaxed);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A training step with data and the names of what is fed.
+struct Case {
+    net: Builder,
+    scope: Scope,
+    feeds: Vec<(&'static str, Tensor)>,
+    loss: String,
+}
+
+fn classifier(sizes: &[usize], batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
+    let (inputs, classes) = (sizes[0], sizes[sizes.len() - 1]);
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, inputs as i64])?;
+    let y = net.input("y", DType::I64, &[-1, 1])?;
+    let mut h = x;
+    for (l, io) in sizes.windows(2).enumerate() {
+        let layer = Linear::new(&net, io[0], io[1]).init(Init::KaimingUniform).seed(l as i32 * 2).build()?;
+        h = layer.forward(&h)?;
+        h = if l + 2 < sizes.len() { h.relu()? } else { h };
+    }
+    let loss = h.cross_entropy(&y)?.mean()?;
+    optimizer(&loss)?;
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let pixels = (0..batch * inputs).map(|i| (i as f32 * 0.37).sin()).collect();
+    let labels = (0..batch).map(|i| (i % classes) as i64).collect();
+    let feeds =
+        vec![("x", Tensor::from_vec([batch, inputs], pixels)?), ("y", Tensor::from_vec([batch, 1], labels)?)];
+    Ok(Case { net, scope, feeds, loss: loss.name() })
+}
+
+impl Case {
+    fn session(&mut self, threads: usize) -> Result<Session> {
+        let feeds: Vec<_> = self.feeds.iter().map(|(n, t)| (*n, t.meta())).collect();
+        let program = self.net.program();
+        Executor::with_threads(threads).prepare(&program, &mut self.scope, &feeds, &[&self.loss])
+    }
+
+    fn step(&mut self, session: &mut Session) -> Result<f64> {
+        for (name, tensor) in &self.feeds {
+            session.feed(name, tensor)?;
+        }
+        session.run(&mut self.scope)?;
+        session.item(&self.loss)
+    }
+}
+
+const MLP: [usize; 4] = [784, 512, 512, 10];
+const DIGITS: [usize; 4] = [64, 128, 64, 10];
+
+fn sgd(loss: &Expr) -> Result<()> {
+    Sgd { rate: 0.01 }.minimize(loss).map(drop)
+}
+fn momentum(loss: &Expr) -> Result<()> {
+    Momentum { rate: 0.01, momentum: 0.9, nesterov: true }.minimize(loss).map(drop)
+}
+fn adam(loss: &Expr) -> Result<()> {
+    Adam::new(0.001).minimize(loss).map(drop)
+}
+
+#[test]
+fn a_step_allocates_nothing() -> Result<()> {
+    let _turn = TURN.lock();
+    for (sizes, batch, optimizer) in
+        [(MLP, 128, &sgd as &dyn Fn(&Expr) -> Result<()>), (DIGITS, 32, &adam), (DIGITS, 29, &momentum)]
+    {
+        let mut case = classifier(&sizes, batch, optimizer)?;
+        for threads in [1, 2] {
+            let mut session = case.session(threads)?;
+            // The library's scratch and the helper thread's own state come with the first steps.
+            for _ in 0..3 {
+                case.step(&mut session)?;
+            }
+            let before = OWN.load(Ordering::SeqCst);
+            for _ in 0..10 {
+                case.step(&mut session)?;
+            }
+            assert_eq!(OWN.load(Ordering::SeqCst) - before, 0, "{sizes:?} with {threads} threads");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_arena_is_tight_and_its_size_known() -> Result<()> {
+    let _turn = TURN.lock();
+    for (sizes, batch) in [(MLP, 128), (DIGITS, 32)] {
+        let mut case = classifier(&sizes, batch, &adam)?;
+        // Parameters stand in the scope; what the session takes is the rest.
+        let before = TENSORS.load(Ordering::SeqCst);
+        let session = case.session(2)?;
+        let taken = TENSORS.load(Ordering::SeqCst) - before;
+        assert_eq!(session.peak_bytes(), taken);
+        let ratio = session.arena_bytes() as f64 / session.live_bytes() as f64;
+        assert!((1.0..=1.10).contains(&ratio), "{sizes:?}: arena {ratio} of the live bytes");
+    }
+    Ok(())
+}
+
+#[test]
+fn threads_do_not_change_bits() -> Result<()> {
+    let _turn = TURN.lock();
+    let mut runs = vec![];
+    for threads in [1, 2, 3, 7] {
+        let mut case = classifier(&MLP, 128, &momentum)?;
+        let mut session = case.session(threads)?;
+        let losses = (0..5).map(|_| case.step(&mut session)).collect::<Result<Vec<_>>>()?;
+        let weights: Vec<Tensor> = case.scope.iter().map(|(_, t)| t.clone()).collect();
+        runs.push((losses, weights));
+    }
+    assert!(runs.iter().all(|run| *run == runs[0]));
+    assert!(runs[0].0[4] < runs[0].0[0], "the loss does not fall: {:?}", runs[0].0);
+    Ok(())
+}
