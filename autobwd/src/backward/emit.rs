@@ -124,20 +124,22 @@ impl Writers {
                     (true, false, Some(last)) => last > index,
                 };
                 if overwritten {
-                    return Err(self.refuse(program, index, var));
+                    // As an input, the value before this operator; as an output, the one that it wrote.
+                    let upto = if is_input_slot(fwd, slot, var) { index } else { index + 1 };
+                    return Err(self.refuse(program, upto, var));
                 }
             }
         }
         Ok(())
     }
 
-    fn refuse(&self, program: &Program, index: usize, var: Var) -> Error {
+    fn refuse(&self, program: &Program, upto: usize, var: Var) -> Error {
         let name = program.name(var);
         let writers = program.root().ops.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var));
         let mut version = 0;
         let mut list = vec![];
         for (n, (i, op)) in writers.enumerate() {
-            if i < index {
+            if i < upto {
                 version = n + 1;
             }
             let site = op.site.map(|s| format!(", added at {s}")).unwrap_or_default();

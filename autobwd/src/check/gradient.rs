@@ -178,8 +178,7 @@ impl Case {
             let scale = 1.0 + numeric.iter().fold(0.0_f64, |m, x| m.max(x.abs()));
             for (i, (b, n)) in built.iter().zip(&numeric).enumerate() {
                 let error = (b - n).abs() / scale;
-                // Written so that NaN fails.
-                if !(error <= bound) {
+                if error > bound || error.is_nan() {
                     let slot = sample_slot(sample, name);
                     let missing = if grad.is_none() { " (no gradient was built)" } else { "" };
                     let op = sample.op();

@@ -48,17 +48,17 @@ impl Slots {
     }
 }
 
-/// The attributes of an operator, in the order they were set.
-#[derive(Clone, Default, Debug)]
+/// The attributes of an operator, in alphabetical order.
+#[derive(Clone, Default, Debug, PartialEq)]
 pub struct Attrs(Vec<(Name, Attr)>);
 
 impl Attrs {
     /// Sets an attribute.
     pub fn set(&mut self, name: impl Into<Name>, value: Attr) {
         let name = name.into();
-        match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
+        match self.0.binary_search_by_key(&name, |(n, _)| *n) {
+            Ok(i) => self.0[i].1 = value,
+            Err(i) => self.0.insert(i, (name, value)),
         }
     }
 
@@ -84,18 +84,6 @@ impl Attrs {
             .copied()
     }
 }
-impl PartialEq for Attrs {
-    /// The order does not count.
-    fn eq(&self, other: &Attrs) -> bool {
-        self.0.len() == other.0.len() && self.iter().all(|(n, a)| other.get(&n) == Some(a))
-    }
-}
-impl FromIterator<(Name, Attr)> for Attrs {
-    fn from_iter<I: IntoIterator<Item = (Name, Attr)>>(attrs: I) -> Attrs {
-        Attrs(attrs.into_iter().collect())
-    }
-}
-
 /// The source line that added an operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Site {

@@ -73,10 +73,10 @@ impl<V> Slot<V> for Option<V> {
     const ARITY: Arity = Arity::Optional;
     type Of<W> = Option<W>;
 
-    fn fill(vars: &[Var], fill: impl FnMut(Var) -> Result<V>) -> Result<Self> {
+    fn fill(vars: &[Var], mut fill: impl FnMut(Var) -> Result<V>) -> Result<Self> {
         match vars {
             [] | [Var::EMPTY] => Ok(None),
-            [var] => Some(*var).map(fill).transpose(),
+            [var] => fill(*var).map(Some),
             vars => count("at most one", vars.len()),
         }
     }

@@ -265,8 +265,8 @@ impl Buf<'_> {
     /// As [`slice`](Buf::slice), dtype apart.
     pub fn bytes(&self) -> Result<&[u8]> {
         match self.access {
-            // SAFETY: as in `slice`.
             Access::Read | Access::Write => {
+                // SAFETY: as in `slice`.
                 Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.byte_len()) })
             }
             _ => Err(self.refuse(self.dtype)),

@@ -1,0 +1,362 @@
+//! Backward parts: their structure, and what is refused.
+
+use autobwd::{
+    Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad, Program, Result,
+    Scope, Tensor, Var, append_backward, emit, gradients, register_op,
+};
+use autobwd_ops::{
+    Init, Math,
+    activation::{Relu, Square},
+    elementwise::ElementwiseAdd,
+};
+
+fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+    net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
+}
+
+/// The backward part, one operator a line, without attributes and source lines.
+fn backward_part(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<String>> {
+    let mut program = net.program().clone();
+    let forward = program.root().ops.len();
+    append_backward(&mut program, &loss.name(), backward)?;
+    autobwd::verify(&program)?;
+    let lines: Vec<String> = program.to_string().lines().map(String::from).collect();
+    let ops = lines.len() - program.root().ops.len();
+    Ok(lines[ops + forward..].iter().map(|l| short(l)).collect())
+}
+
+/// Drops `name=value` pairs that are attributes (slots are capitalised) and the source line.
+fn short(line: &str) -> String {
+    let line = line.split("  # ").next().unwrap_or(line).trim();
+    let (head, args) = line.split_once('(').unwrap_or((line, ")"));
+    let args = args.trim_end_matches(')').split(", ");
+    // Lists of variables hold `, ` themselves: a piece without `=` continues the one before.
+    let mut kept: Vec<String> = vec![];
+    let mut keeps = false;
+    for piece in args {
+        if piece.contains('=') {
+            keeps = piece.starts_with(char::is_uppercase);
+        }
+        if keeps {
+            kept.push(piece.into());
+        }
+    }
+    format!("{head}({})", kept.join(", "))
+}
+
+#[test]
+fn contributions_are_renamed_and_summed_before_the_first_reader() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let loss = (&(&h * &h)? + &h.exp()?)?.mean()?;
+    let part = backward_part(&net, &loss, &Backward::default())?;
+    assert_eq!(
+        part,
+        [
+            "mean_0@GRAD = fill_constant()",
+            "elementwise_add_0@GRAD = mean_grad(Out@GRAD=mean_0@GRAD, X=elementwise_add_0)",
+            "X@GRAD=elementwise_mul_0@GRAD, Y@GRAD=exp_0@GRAD = \
+             elementwise_add_grad(Out@GRAD=elementwise_add_0@GRAD, X=elementwise_mul_0, Y=exp_0)",
+            "tanh_0@GRAD@RENAME@0 = exp_grad(Out=exp_0, Out@GRAD=exp_0@GRAD)",
+            "X@GRAD=tanh_0@GRAD@RENAME@1, Y@GRAD=tanh_0@GRAD@RENAME@2 = \
+             elementwise_mul_grad(Out@GRAD=elementwise_mul_0@GRAD, X=tanh_0, Y=tanh_0)",
+            "tanh_0@GRAD = sum(X=[tanh_0@GRAD@RENAME@0, tanh_0@GRAD@RENAME@1, tanh_0@GRAD@RENAME@2])",
+            "w@GRAD = tanh_grad(Out=tanh_0, Out@GRAD=tanh_0@GRAD)",
+        ]
+    );
+    Ok(())
+}
+
+#[test]
+fn unread_outputs_are_filled_with_zeros() -> Result<()> {
+    let net = Builder::new();
+    let pieces = parameter(&net, "w", &[4])?.split(&[1, 3], 0)?;
+    let part = backward_part(&net, &pieces[1].mean()?, &Backward::default())?;
+    assert_eq!(
+        part[2..],
+        ["split_0@GRAD = fill_zeros_like(X=split_0)", "w@GRAD = concat(X=[split_0@GRAD, split_1@GRAD])"]
+    );
+    Ok(())
+}
+
+#[test]
+fn nothing_is_computed_for_what_has_no_gradient() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[2, 3])?;
+    let (w, v) = (parameter(&net, "w", &[3])?, parameter(&net, "v", &[3])?);
+    let loss = (&(&x * &w)?.detach()? + &(&x * &v)?)?.mean()?;
+    let part = backward_part(&net, &loss, &Backward::default())?;
+    assert_eq!(part.len(), 4);
+    let sum = "elementwise_mul_1@GRAD = elementwise_add_grad(Out@GRAD=elementwise_add_0@GRAD, X=assign_0, \
+               Y=elementwise_mul_1)";
+    assert_eq!(part[2], sum);
+    // As in the reference, the gradient of what only reads `v` is still computed, but nothing behind it.
+    let none = backward_part(&net, &loss, &Backward { no_grad: &["v"], ..Default::default() })?;
+    assert_eq!(none.last().map(String::as_str), Some(sum));
+    Ok(())
+}
+
+fn refused(program: &mut Program, loss: &str, backward: &Backward<'_>, kind: ErrorKind, message: &str) {
+    let before = program.clone();
+    match append_backward(program, loss, backward) {
+        Ok(found) => panic!("accepted: {found:?}"),
+        Err(e) => {
+            assert_eq!(e.kind(), kind, "{e}");
+            assert!(e.to_string().contains(message), "{e}\nlacks\n{message}");
+        }
+    }
+    assert_eq!(*program, before, "a failed call has changed the program");
+}
+
+#[test]
+fn refusals_leave_the_program_as_it_was() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[2, 3])?;
+    let h = w.tanh()?;
+    let (loss, label) = (h.mean()?, net.input("label", DType::F64, &[])?);
+    let p = &mut net.program().clone();
+    let none = Backward::default();
+    refused(p, &h.name(), &none, ErrorKind::Shape, "`tanh_0` of shape [2, 3] is no loss");
+    refused(p, "los", &none, ErrorKind::UnknownVar, "no variable `los`");
+    refused(p, &label.name(), &none, ErrorKind::NoGradient, "no operator computes `label`");
+    let no_grad = Backward { no_grad: &["v"], ..none };
+    refused(p, &loss.name(), &no_grad, ErrorKind::UnknownVar, "no variable `v`; did you mean `w`?");
+    let asked = Backward { parameters: Some(&["wv"]), ..none };
+    refused(p, &loss.name(), &asked, ErrorKind::UnknownVar, "no variable `wv`; did you mean `w`?");
+    let cut = Backward { parameters: Some(&["w"]), no_grad: &["tanh_0"], ..none };
+    refused(p, &loss.name(), &cut, ErrorKind::NoGradient, "`w` has no gradient: the path to the loss ends at `tanh_0`");
+    Ok(())
+}
+
+#[test]
+fn a_missing_gradient_is_explained() -> Result<()> {
+    let net = Builder::new();
+    let names = ["used", "unused", "frozen", "cut", "picked", "rounded"];
+    let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect::<Result<_>>()?;
+    all[1].exp()?;
+    let picked = all[4].argmax(0)?.cast(DType::F64)?;
+    let rounded = all[5].cast(DType::I64)?.cast(DType::F64)?;
+    let frozen = all[2].clone().stop_gradient();
+    let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
+    let loss = (&(&sum + &rounded)?.mean()? + &picked)?;
+    let program = &mut net.program().clone();
+    let found = append_backward(program, &loss.name(), &Backward::default())?;
+    assert_eq!(found.pairs.len(), 1);
+    let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
+    for (reason, expected) in reasons.iter().zip([
+        "`unused` has no gradient: the loss does not depend on it",
+        "`frozen` has no gradient: it is in the no-grad set or marked `stop_gradient`",
+        "`cut` has no gradient: the path to the loss ends at `assign_0`, which is in the no-grad set",
+        "`picked` has no gradient: the path to the loss ends at operator `arg_max`, whose gradient is zero (added at",
+        "`rounded` has no gradient: the path to the loss ends at `cast_1`, which is in the no-grad set, marked \
+         `stop_gradient` or not floating point",
+    ]) {
+        assert!(reason.contains(expected), "{reason}\nlacks\n{expected}");
+    }
+    assert_eq!(reasons.len(), 5);
+    Ok(())
+}
+
+/// Passes `x` on; nobody has written its gradient.
+#[register_op(grad = NoGrad)]
+pub(crate) struct Opaque<V = Var> {
+    /// Any shape.
+    #[input]
+    x: V,
+    /// Same shape.
+    #[output]
+    out: V,
+}
+impl Infer for Opaque<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Opaque<autobwd::Buf<'_>> {
+    fn run(&mut self, _: &autobwd::Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+
+#[test]
+fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> {
+    let net = Builder::new();
+    let (w, x) = (parameter(&net, "w", &[3])?, net.input("x", DType::F64, &[3])?);
+    let opaque = |x: &Expr| Ok(emit(Opaque { x: x.into(), out: autobwd::New })?.out);
+    // Not needed: nothing that is trained lies behind it.
+    let fine = (&w + &opaque(&x)?)?.mean()?;
+    append_backward(&mut net.program().clone(), &fine.name(), &Backward::default())?;
+    let bad = opaque(&w)?.mean()?;
+    let message = "it has no gradient, but that of `opaque_1` has to pass through it";
+    refused(&mut net.program().clone(), &bad.name(), &Backward::default(), ErrorKind::NoGradient, message);
+    Ok(())
+}
+
+/// A rule that emits an operator that nobody knows.
+pub(crate) struct WildRule;
+impl GradRule<Wild> for WildRule {
+    fn emit(fwd: &Wild, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(autobwd::OpDesc::new("wild_grad").input("X", [fwd.x]).output("X@GRAD", [dx]));
+        }
+    }
+}
+/// Passes `x` on.
+#[register_op(grad = WildRule)]
+pub(crate) struct Wild<V = Var> {
+    /// Any shape.
+    #[input]
+    x: V,
+    /// Same shape.
+    #[output]
+    out: V,
+}
+impl Infer for Wild<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Wild<autobwd::Buf<'_>> {
+    fn run(&mut self, _: &autobwd::Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+
+#[test]
+fn a_rule_that_emits_nonsense_is_named() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let loss = emit(Wild { x: (&w).into(), out: autobwd::New })?.out.mean()?;
+    let message = "the gradient rule of `wild` emits `wild_grad`: operator `wild_grad` is not among";
+    refused(&mut net.program().clone(), &loss.name(), &Backward::default(), ErrorKind::UnknownOp, message);
+    Ok(())
+}
+
+/// Gradient of `w` at the values given, by the backward part and by central differences.
+fn both(net: &Builder, loss: &Expr, w: &[f64]) -> Result<(Vec<f64>, Vec<f64>)> {
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    let mut at = |w: &[f64], fetch: &str| -> Result<Vec<f64>> {
+        scope.set("w", Tensor::from_vec([w.len()], w.to_vec())?);
+        Ok(executor.run(&program, &mut scope, &[], &[fetch])?[0].to_f64s())
+    };
+    let built = at(w, "w@GRAD")?;
+    let mut numeric = vec![];
+    for i in 0..w.len() {
+        let side = |step: f64| w.iter().enumerate().map(|(k, x)| x + if k == i { step } else { 0.0 }).collect::<Vec<_>>();
+        numeric.push((at(&side(1e-5), &loss.name())?[0] - at(&side(-1e-5), &loss.name())?[0]) / 2e-5);
+    }
+    Ok((built, numeric))
+}
+
+#[track_caller]
+fn assert_derivative(net: &Builder, loss: &Expr) -> Result<()> {
+    let (built, numeric) = both(net, loss, &[0.7, -0.4, 1.2])?;
+    for (b, n) in built.iter().zip(&numeric) {
+        assert!((b - n).abs() < 1e-8, "{built:?} {numeric:?}\n{}", net.program());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_name_written_twice_keeps_its_gradients_apart() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    // Read before and after being overwritten; `sum` needs neither value afterwards.
+    let first = (&h + &h)?.sum(&[])?;
+    emit(ElementwiseAdd { x: (&w).into(), y: (&w).into(), out: Arg::from(&h), axis: -1 })?;
+    let loss = (&first + &h.square()?.sum(&[])?)?;
+    // tanh's gradient needs the overwritten value.
+    let message = "its gradient needs version 1 of `tanh_0`, which is overwritten";
+    refused(&mut net.program().clone(), &loss.name(), &Backward::default(), ErrorKind::NoGradient, message);
+
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = (&w * 3.0)?;
+    let first = (&h + &h)?.sum(&[])?;
+    emit(ElementwiseAdd { x: (&w).into(), y: (&w).into(), out: Arg::from(&h), axis: -1 })?;
+    let loss = (&first + &h.square()?.sum(&[])?)?;
+    assert_derivative(&net, &loss)
+}
+
+#[test]
+fn in_place_operators_are_differentiated() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = (&w * 2.0)?;
+    let before = h.sum(&[])?;
+    // Twice the same operand, in place.
+    emit(ElementwiseAdd { x: (&h).into(), y: (&h).into(), out: (&h).into(), axis: -1 })?;
+    emit(Relu { x: (&h).into(), out: (&h).into() })?;
+    let loss = (&before + &h.square()?.sum(&[])?)?;
+    assert_derivative(&net, &loss)?;
+    // Its gradient needs the value that it overwrites.
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    let loss = h.sum(&[])?;
+    let message = "its gradient needs version 3 of `scale_0`, which is overwritten";
+    refused(&mut net.program().clone(), &loss.name(), &Backward::default(), ErrorKind::NoGradient, message);
+    Ok(())
+}
+
+#[test]
+fn targets_on_each_others_path_keep_their_seeds() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[2])?;
+    let h = w.square()?;
+    let out = h.square()?;
+    let mut program = net.program().clone();
+    let (h_name, out_name) = (h.name(), out.name());
+    let grads = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], None, &[])?;
+    let names: Vec<_> = grads.iter().map(|g| program.name(g.unwrap()).to_string()).collect();
+    let mut scope = Scope::new();
+    scope.set("w", Tensor::from_vec([2], vec![3.0_f64, -1.0])?);
+    let fetches: Vec<_> = names.iter().map(String::as_str).collect();
+    let fetched = Executor::new().run(&program, &mut scope, &[], &fetches)?;
+    // h = w², out = h²: d(h + out)/dh = 1 + 2h, d/dw = (1 + 2h) · 2w.
+    assert_eq!(fetched[1].to_f64s(), [19.0, 3.0]);
+    assert_eq!(fetched[0].to_f64s(), [114.0, -6.0]);
+    Ok(())
+}
+
+#[test]
+fn gradients_answer_for_every_input() -> Result<()> {
+    let net = Builder::new();
+    let (a, b) = (parameter(&net, "a", &[2])?, parameter(&net, "b", &[2])?);
+    b.exp()?;
+    let out = a.exp()?;
+    let program = &mut net.program().clone();
+    let name = out.name();
+    let grads = gradients(program, &[&name], &["a", "b"], None, &[])?;
+    assert!(grads[0].is_some() && grads[1].is_none());
+    let e = gradients(program, &[&name], &["a"], Some(&[]), &[]).unwrap_err();
+    assert_eq!(e.to_string(), "0 target gradients for 1 targets");
+    let wrong = parameter(&net, "wrong", &[3])?;
+    let program = &mut net.program().clone();
+    let e = gradients(program, &[&name], &["a"], Some(&[Some(&wrong.name())]), &[]).unwrap_err();
+    assert!(e.to_string().contains("`target gradient`: shape [3] does not match [2]"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn a_program_can_be_differentiated_again() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let (one, two) = ((w.square()?).sum(&[])?, w.exp()?.sum(&[])?);
+    let program = &mut net.program().clone();
+    let first = append_backward(program, &one.name(), &Backward::default())?.pairs[0].1;
+    let second = append_backward(program, &two.name(), &Backward::default())?.pairs[0].1;
+    autobwd::verify(program)?;
+    let names = [program.name(first).to_string(), program.name(second).to_string()];
+    assert_ne!(names[0], names[1]);
+    let mut scope = Scope::new();
+    scope.set("w", Tensor::from_vec([3], vec![1.0_f64, 2.0, 0.0])?);
+    let fetched = Executor::new().run(program, &mut scope, &[], &[&names[0], &names[1]])?;
+    assert_eq!(fetched[0].to_f64s(), [2.0, 4.0, 0.0]);
+    assert_eq!(fetched[1].to_f64s(), [1.0_f64, 2.0, 0.0].map(f64::exp));
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The framework over real operators: programs, backward parts, runs, and what is refused.
+
+mod backward;
+mod bad_input;
+mod programs;
+mod random_programs;
+mod running;

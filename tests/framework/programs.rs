@@ -1,0 +1,148 @@
+//! Programs as data: text, JSON, `verify`.
+
+use autobwd::{Attr, Builder, DType, ErrorKind, OpDesc, Program, Result, VarDesc, append_backward, verify};
+use autobwd_ops::{Init, Math, nn::Linear};
+
+fn classifier() -> Result<(Builder, String)> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 4])?;
+    let y = net.input("y", DType::I64, &[-1, 1])?;
+    let loss = Linear::new(&net, 4, 3).seed(1).build()?.forward(&x)?.relu()?.cross_entropy(&y)?.mean()?;
+    Ok((net, loss.name()))
+}
+
+/// Text without the source lines.
+fn text(program: &Program) -> String {
+    program.to_string().lines().map(|l| l.split("  # ").next().unwrap_or(l).to_string() + "\n").collect()
+}
+
+#[test]
+fn a_program_prints_one_line_an_operator() -> Result<()> {
+    let (net, loss) = classifier()?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss, &Default::default())?;
+    let expected = "\
+block 0
+  data x: float32 [-1, 4]
+  data y: int64 [-1, 1]
+  parameter linear_0.w: float32 [4, 3]
+  parameter linear_0.b: float32 [3]
+  matmul_v2_0 = matmul_v2(X=x, Y=linear_0.w, trans_x=false, trans_y=false)
+  elementwise_add_0 = elementwise_add(X=matmul_v2_0, Y=linear_0.b, axis=-1)
+  relu_0 = relu(X=elementwise_add_0)
+  Loss=softmax_with_cross_entropy_1, Softmax=softmax_with_cross_entropy_0 = softmax_with_cross_entropy(Label=y, \
+Logits=relu_0, axis=-1, ignore_index=-100, numeric_stable_mode=true, soft_label=false, use_softmax=true)
+  mean_0 = mean(X=softmax_with_cross_entropy_1)
+  mean_0@GRAD = fill_constant(dtype=5, shape=[], value=1.0)
+  softmax_with_cross_entropy_1@GRAD = mean_grad(Out@GRAD=mean_0@GRAD, X=softmax_with_cross_entropy_1)
+  relu_0@GRAD = softmax_with_cross_entropy_grad(Label=y, Loss@GRAD=softmax_with_cross_entropy_1@GRAD, \
+Softmax=softmax_with_cross_entropy_0, axis=-1, ignore_index=-100, numeric_stable_mode=true, soft_label=false, use_softmax=true)
+  elementwise_add_0@GRAD = relu_grad(Out=relu_0, Out@GRAD=relu_0@GRAD)
+  X@GRAD=matmul_v2_0@GRAD, Y@GRAD=linear_0.b@GRAD = elementwise_add_grad(Out@GRAD=elementwise_add_0@GRAD, \
+X=matmul_v2_0, Y=linear_0.b, axis=-1)
+  linear_0.w@GRAD = matmul_v2_grad(Out@GRAD=matmul_v2_0@GRAD, X=x, Y=linear_0.w, trans_x=false, trans_y=false)
+";
+    assert_eq!(text(&program), expected);
+    Ok(())
+}
+
+#[test]
+fn json_brings_a_program_back() -> Result<()> {
+    let (net, loss) = classifier()?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss, &Default::default())?;
+    let x = program.expect_var("x")?;
+    let odd = [f32::INFINITY, f32::NEG_INFINITY, 1e-45];
+    program.root_mut().ops[0].attrs.set("odd", Attr::F32s(odd.to_vec()));
+    let back = Program::from_json(&program.to_json())?;
+    assert_eq!(back, program);
+    assert_eq!(back.to_string(), program.to_string());
+    assert_eq!(back.to_json(), program.to_json());
+    assert!(back.root().vars[&back.expect_var("x")?].stop_gradient && program.root().vars[&x].stop_gradient);
+    Ok(())
+}
+
+#[test]
+fn foreign_json_is_refused() {
+    for (json, message) in [
+        ("", "not a program in JSON: EOF"),
+        ("[1, 2]", "not a program in JSON"),
+        (r#"{"blocks": []}"#, "a program has at least one block"),
+        (r#"{"blocks": [{"idx": 0, "parent_idx": 0, "vars": [], "ops": []}]}"#, "block 0: parent block 0 does not exist"),
+        (r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#, "block 1 stands at position 0"),
+        (
+            r#"{"blocks": [{"idx": 0, "parent_idx": -1, "ops": [], "vars": [{"name": "x", "type": "lod_tensor",
+               "dtype": "float16", "shape": [], "persistable": false, "stop_gradient": true, "is_parameter": false}]}]}"#,
+            "variable `x`: unknown dtype `float16`",
+        ),
+        (
+            r#"{"blocks": [{"idx": 0, "parent_idx": -1, "vars": [], "ops": [{"type": "while", "inputs": {},
+               "outputs": {}, "attrs": {"sub_block": {"block": 3}}}]}]}"#,
+            "an attribute names block 3 of 1",
+        ),
+    ] {
+        let e = Program::from_json(json).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Format);
+        assert!(e.to_string().contains(message), "{e}");
+    }
+}
+
+#[test]
+fn truncated_or_mangled_json_never_panics() -> Result<()> {
+    let (net, loss) = classifier()?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss, &Default::default())?;
+    let json = program.to_json();
+    for end in (0..json.len()).step_by(37) {
+        assert!(Program::from_json(&json[..end]).is_err());
+    }
+    // One byte changed: refused, or a program that `verify` can look at.
+    for at in (0..json.len()).step_by(11) {
+        let mut bytes = json.clone().into_bytes();
+        bytes[at] = b"0\"{-z"[at % 5];
+        if let Ok(program) = Program::from_json(&String::from_utf8_lossy(&bytes)) {
+            let _ = verify(&program);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn verify_reports_every_fault() -> Result<()> {
+    let (net, _) = classifier()?;
+    let mut program = net.program().clone();
+    verify(&program)?;
+    let (x, ghost) = (program.expect_var("x")?, program.var("ghost"));
+    let late = program.var("late");
+    let root = program.root_mut();
+    root.vars.insert(late, VarDesc::new(DType::F64, [2].into()));
+    root.ops.push(OpDesc::new("relu").input("X", [late]).output("Out", [ghost]));
+    root.ops.push(OpDesc::new("relu").input("Y", [x]).output("Out", [late]));
+    root.ops.push(OpDesc::new("relu").input("X", [x]).output("Out", [late]));
+    root.ops.push(OpDesc::new("rleu").input("X", [x]).output("Out", [late]));
+    root.ops.push(OpDesc::new("scale").input("X", [x]).output("Out", [late]).attr("scale", Attr::I32(1)));
+    let e = verify(&program).unwrap_err().to_string();
+    let faults: Vec<_> = e.lines().collect();
+    for (fault, message) in faults.iter().zip([
+        "operator `relu` (block 0, operator 5; X = `late`, Out = `ghost`): `ghost` is declared nowhere",
+        "`late` is read before it is written",
+        "there is no input `Y`; it has X",
+        "`Out` is float32 [-1, 4], but `late` is declared float64 [2]",
+        "operator `rleu` is not among the",
+        "attribute `scale`: expected f32, found i32 (1)",
+    ]) {
+        assert!(fault.contains(message), "{fault}\nlacks\n{message}");
+    }
+    assert_eq!(faults.len(), 6, "{e}");
+    assert!(faults[4].contains("did you mean `relu`"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn equal_programs_are_equal_wherever_they_were_written() -> Result<()> {
+    let (a, b) = (classifier()?.0, classifier()?.0);
+    assert_eq!(*a.program(), *b.program());
+    b.parameter("more", DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0))?;
+    assert_ne!(*a.program(), *b.program());
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Executors: what runs, where values live, what comes out.
+
+use autobwd::{Arg, Attr, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc, emit};
+use autobwd_ops::{
+    Init, Math,
+    activation::{Relu, Scale, Tanh},
+    concat,
+    optim::{Optimizer, Sgd},
+};
+
+fn tensor(elements: &[f32]) -> Tensor {
+    Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()
+}
+
+/// Runs once and returns one fetched value.
+fn run(net: &Builder, feeds: &[(&str, &Tensor)], fetch: &str) -> Result<Tensor> {
+    let mut scope = Scope::new();
+    let mut executor = Executor::new();
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    Ok(executor.run(&net.program(), &mut scope, feeds, &[fetch])?.remove(0))
+}
+
+#[test]
+fn only_what_is_needed_runs() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2])?;
+    let unused = net.input("unused", DType::F32, &[3])?;
+    unused.exp()?.sum(&[])?;
+    let y = x.square()?;
+    y.log()?;
+    let out = run(&net, &[("x", &tensor(&[1.0, 2.0]))], &y.name())?;
+    assert_eq!(out.slice::<f32>()?, [1.0, 4.0]);
+    let executor = Executor::new();
+    let session = executor.prepare(&net.program(), &mut Scope::new(), &[("x", out.meta())], &[&y.name()])?;
+    assert_eq!(session.frames(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_variable_may_be_written_again() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2])?;
+    let h = x.tanh()?;
+    let before = (&h + 0.0)?;
+    emit(Scale { x: (&x).into(), out: Arg::from(&h), scale: 2.0, bias: 0.0, bias_after_scale: true })?;
+    let after = (&h + 0.0)?;
+    // In place, too.
+    emit(Relu { x: (&h).into(), out: (&h).into() })?;
+    let all = concat(&[&before, &after, &h], 0)?;
+    let out = run(&net, &[("x", &tensor(&[0.5, -1.0]))], &all.name())?;
+    let expected = [0.5_f32.tanh(), -(1.0_f32.tanh()), 1.0, -2.0, 1.0, 0.0];
+    for (got, expected) in out.slice::<f32>()?.iter().zip(expected) {
+        assert!((got - expected).abs() < 1e-6, "{out:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
+    let net = Builder::new();
+    let w = net.persistable("w", DType::F32, &[2, 2], |w| Init::Constant(1.0).emit(w, 0))?;
+    // A matrix product cannot work in place: its result is written back afterwards.
+    emit(autobwd_ops::matmul::MatmulV2 {
+        x: (&w).into(),
+        y: (&w).into(),
+        out: (&w).into(),
+        trans_x: false,
+        trans_y: false,
+    })?;
+    let read = (&w + 0.0)?;
+    let (mut scope, mut executor) = (Scope::new(), Executor::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    for expected in [2.0, 8.0] {
+        let fetched = executor.run(&net.program(), &mut scope, &[], &["w", &read.name()])?;
+        assert_eq!(fetched[0].slice::<f32>()?, [expected; 4]);
+        assert_eq!(fetched[1], fetched[0]);
+        assert_eq!(scope.get("w")?, &fetched[0]);
+    }
+    Ok(())
+}
+
+#[test]
+fn batches_of_other_sizes_get_plans_of_their_own() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 3])?;
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(2.0).emit(w, 0))?;
+    let sum = (&x * &w)?.sum(&[])?;
+    let (mut scope, mut executor) = (Scope::new(), Executor::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    for rows in [1, 5, 0, 5, 1, 30_000] {
+        let x = Tensor::from_vec([rows, 3], vec![1.0_f32; rows * 3])?;
+        let out = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&sum.name()])?;
+        assert_eq!(out[0].item()?, 6.0 * rows as f64);
+    }
+    Ok(())
+}
+
+#[test]
+fn values_in_the_scope_can_be_set_between_runs() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(1.0).emit(w, 0))?;
+    let loss = w.square()?.sum(&[])?;
+    Sgd { rate: 0.25 }.minimize(&loss)?;
+    let (mut scope, executor) = (Scope::new(), Executor::new());
+    Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
+    session.run(&mut scope)?;
+    assert_eq!(scope.get("w")?.slice::<f32>()?, [0.5, 0.5]);
+    scope.slice_mut::<f32>("w")?[0] = 4.0;
+    scope.set("learning_rate_0", tensor(&[0.5]));
+    session.run(&mut scope)?;
+    assert_eq!(session.item(&loss.name())?, 16.25);
+    assert_eq!(scope.get("w")?.slice::<f32>()?, [0.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
+    // Larger than a block and a chunk, odd sizes; one region with a row, a column and a scalar.
+    let net = Builder::new();
+    let (rows, cols) = (301, 257);
+    let x = net.input("x", DType::F64, &[rows as i64, cols as i64])?;
+    let row = net.input("row", DType::F64, &[cols as i64])?;
+    let column = net.input("column", DType::F64, &[rows as i64, 1])?;
+    let scalar = net.input("scalar", DType::F64, &[])?;
+    let out = (&((&x * &row)? + &column)? - &scalar)?;
+    let value = |i: usize| (i as f64 * 0.7).sin();
+    let all = |n: usize| (0..n).map(value).collect::<Vec<_>>();
+    let (x, row) = (Tensor::from_vec([rows, cols], all(rows * cols))?, Tensor::from_vec([cols], all(cols))?);
+    let (column, scalar) = (Tensor::from_vec([rows, 1], all(rows))?, Tensor::scalar(0.25)?);
+    let feeds = [("x", &x), ("row", &row), ("column", &column), ("scalar", &scalar)];
+    let got = run(&net, &feeds, &out.name())?;
+    for (k, got) in got.slice::<f64>()?.iter().enumerate() {
+        let (i, j) = (k / cols, k % cols);
+        assert_eq!(*got, value(k) * value(j) + value(i) - 0.25);
+    }
+    Ok(())
+}
+
+#[test]
+fn start_up_values_follow_from_the_seed() -> Result<()> {
+    let weights = |seed| -> Result<Tensor> {
+        let net = Builder::new();
+        net.parameter("w", DType::F32, &[50, 40], |w| Init::KaimingNormal.emit(w, seed))?;
+        let mut scope = Scope::new();
+        Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+        Ok(scope.get("w")?.clone())
+    };
+    assert_eq!(weights(3)?, weights(3)?);
+    assert_ne!(weights(3)?, weights(4)?);
+    let w = weights(3)?.to_f64s();
+    let variance = w.iter().map(|x| x * x).sum::<f64>() / w.len() as f64;
+    assert!((variance - 2.0 / 50.0).abs() < 0.004, "{variance}");
+    Ok(())
+}
+
+#[test]
+fn programs_and_weights_survive_a_file() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let mut scope = Scope::new();
+    scope.set("w", tensor(&[1.5, -2.0]));
+    scope.set("n", Tensor::from_vec([1], vec![7_i64])?);
+    scope.save(&path)?;
+    let mut loaded = Scope::new();
+    loaded.load(&path)?;
+    assert_eq!(loaded.get("w")?, scope.get("w")?);
+    assert_eq!(loaded.get("n")?, scope.get("n")?);
+    Ok(())
+}
+
+#[test]
+fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2])?;
+    let out = emit(Tanh { x: (&x).into(), out: New })?.out;
+    let name = out.name();
+    net.edit(|p| {
+        let (x, y) = (p.find("x").unwrap(), p.var("y"));
+        let root = p.root_mut();
+        root.vars.insert(y, VarDesc::new(DType::F32, [2].into()));
+        root.ops.push(OpDesc::new("scale").input("X", [x]).output("Out", [y]).attr("scale", Attr::F32(3.0)));
+    });
+    let json = net.program().to_json();
+    let program = autobwd::Program::from_json(&json)?;
+    let x = tensor(&[1.0, 2.0]);
+    let fetched = Executor::new().run(&program, &mut Scope::new(), &[("x", &x)], &["y", &name])?;
+    assert_eq!(fetched[0].slice::<f32>()?, [3.0, 6.0]);
+    Ok(())
+}
