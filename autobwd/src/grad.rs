@@ -20,16 +20,34 @@ pub enum GradKind {
 /// How the gradient of `F` comes about. The type in `grad = …` implements it: an operator by naming itself, a rule by
 /// hand.
 ///
-/// ```ignore
-/// /// `dx = dout`, `dy = -dout`
-/// pub struct MinusGrad;
-/// impl GradRule<Minus> for MinusGrad {
-///     fn emit(fwd: &Minus, g: &mut GradCx<'_>) {
+/// ```standalone_crate
+/// use autobwd::{Float, GradCx, GradRule, Pointwise, Var, register_op};
+/// use autobwd_ops::activation::Scale;
+///
+/// /// `out = x / 3`
+/// #[register_op(grad = ThirdGrad, pointwise)]
+/// pub struct Third<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape.
+///     #[output]
+///     pub out: V,
+/// }
+/// impl<F: Float> Pointwise for Third<F> {
+///     fn eval(&mut self) {
+///         self.out = self.x / F::of(3.0);
+///     }
+/// }
+///
+/// /// `dx = dout / 3`
+/// pub struct ThirdGrad;
+/// impl GradRule<Third> for ThirdGrad {
+///     fn emit(fwd: &Third, g: &mut GradCx<'_>) {
 ///         let dout = g.grad(fwd.out);
 ///         if let Some(dx) = g.wanted(fwd.x) {
-///             g.push(Assign { x: dout, out: dx });
+///             g.push(Scale { x: dout, out: dx, scale: 1.0 / 3.0, bias: 0.0, bias_after_scale: true });
 ///         }
-///         …
 ///     }
 /// }
 /// ```

@@ -1,7 +1,146 @@
-//! Operators from annotated structs.
+//! Operators from annotated structs, programs of operators, their backward part, and running them fast.
 //!
-//! An op author annotates a struct with [`#[register_op]`](register_op); a framework user describes a model with such
-//! operators, asks for its backward part with [`append_backward`] and runs it with an [`Executor`].
+//! This page answers a reader's questions in order: how to describe a model, run it, differentiate it, train it, and
+//! write an operator. The operators themselves live in crates of their own: `autobwd_ops`, or yours.
+//!
+//! # Describing a model
+//!
+//! A [`Builder`] collects a [`Program`]: blocks, variables and operators as plain data, which prints, compares and saves.
+//! Expressions append operators to it, with dtypes and shapes checked at once; −1 is a dimension that may differ from
+//! run to run.
+//!
+//! ```
+//! use autobwd::{Builder, DType};
+//! use autobwd_ops::Math;
+//!
+//! let net = Builder::new();
+//! let x = net.input("x", DType::F32, &[-1, 3])?;
+//! let y = (&x.square()? + 1.0)?;
+//! assert_eq!(y.to_string(), "scale_0: float32 [-1, 3]");
+//! let e = x.matmul(&x.reshape(&[5, -1])?).unwrap_err();
+//! assert!(e.to_string().contains("operator `matmul_v2`"), "{e}");
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
+//! # Running it
+//!
+//! An [`Executor`] plans a program for the shapes that are fed and runs what the fetches need. In loops, a [`Session`] is
+//! the plan in your own hands: running it allocates nothing, and how much memory it takes is known before.
+//!
+//! ```
+//! # use autobwd::{Builder, DType};
+//! # use autobwd_ops::Math;
+//! use autobwd::{Executor, Scope, Tensor};
+//!
+//! # let net = Builder::new();
+//! # let x = net.input("x", DType::F32, &[-1, 3])?;
+//! let y = (&x.square()? + 1.0)?;
+//! let x = Tensor::from_vec([1, 3], vec![1.0_f32, 2.0, 3.0])?;
+//! let fetched = Executor::new().run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&y.name()])?;
+//! assert_eq!(fetched[0].slice::<f32>()?, [2.0, 5.0, 10.0]);
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
+//! # Differentiating it
+//!
+//! [`append_backward`] appends the operators that compute the gradients of a loss with respect to all parameters, by
+//! asking every operator for its rule; [`gradients`] does so for any targets and inputs. A parameter without gradient is
+//! reported with the place where its path to the loss ends.
+//!
+//! ```
+//! # use autobwd::{Builder, DType, Executor, Scope, Tensor};
+//! # use autobwd_ops::{Init, Math};
+//! use autobwd::{Backward, append_backward};
+//!
+//! let net = Builder::new();
+//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+//! let unused = net.parameter("unused", DType::F32, &[2], |w| Init::Constant(0.0).emit(w, 0))?;
+//! let loss = w.square()?.mean()?;
+//! let found = net.edit(|program| append_backward(program, "mean_0", &Backward::default()))?;
+//! assert_eq!(found.missing[0].to_string(), "`unused` has no gradient: the loss does not depend on it");
+//! assert!(net.program().to_string().contains("w@GRAD = square_grad(Out@GRAD=square_0@GRAD, X=w)"));
+//!
+//! // The start-up program gives parameters their first values, in a scope that keeps them.
+//! let (mut executor, mut scope) = (Executor::new(), Scope::new());
+//! executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+//! let fetched = executor.run(&net.program(), &mut scope, &[], &["w@GRAD"])?;
+//! assert_eq!(fetched[0].slice::<f32>()?, [3.0, 3.0]);
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
+//! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?`.
+//!
+//! # Writing an operator
+//!
+//! One struct, generic over what its slots hold, annotated with [`#[register_op]`](register_op). As it stands, `Cube` (that
+//! is `Cube<Var>`) describes the operator; an elementwise one needs nothing else but its formula, which is compiled for
+//! `f32` and `f64` and for every instruction set, and fuses with its neighbours.
+//!
+//! ```standalone_crate
+//! use autobwd::{Expr, Float, New, NoGrad, Pointwise, Result, Var, emit, register_op};
+//!
+//! /// `out = x³`
+//! #[register_op(grad = CubeGrad, pointwise)]
+//! pub struct Cube<V = Var> {
+//!     /// Any shape.
+//!     #[input]
+//!     pub x: V,
+//!     /// Same shape as `x`.
+//!     #[output(inplace = x)]
+//!     pub out: V,
+//! }
+//! impl<F: Float> Pointwise for Cube<F> {
+//!     fn eval(&mut self) {
+//!         self.out = self.x * self.x * self.x;
+//!     }
+//! }
+//!
+//! /// `dx = dout * 3 * x²`
+//! #[register_op(grad = NoGrad, pointwise)]
+//! pub struct CubeGrad<V = Var> {
+//!     /// Input of the forward operator.
+//!     #[input]
+//!     pub x: V,
+//!     /// Gradient of its output.
+//!     #[input("Out@GRAD")]
+//!     pub dout: V,
+//!     /// Gradient of its input.
+//!     #[output("X@GRAD", inplace = dout)]
+//!     pub dx: V,
+//! }
+//! impl<F: Float> Pointwise for CubeGrad<F> {
+//!     fn eval(&mut self) {
+//!         self.dx = self.dout * F::of(3.0) * self.x * self.x;
+//!     }
+//! }
+//!
+//! /// What users call.
+//! pub fn cube(x: &Expr) -> Result<Expr> {
+//!     Ok(emit(Cube { x: x.into(), out: New })?.out)
+//! }
+//!
+//! // Its samples, and the check of its gradient against central differences.
+//! use autobwd::check::{check_sample, out, samples, uniform};
+//! autobwd::samples!(Cube, [Cube { x: uniform([2, 3]), out: out() }]);
+//! assert_eq!(check_sample(&samples()[0])?.elements, 6);
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
+//! What a gradient operator reads and writes must be what its forward operator has: the compiler checks it. Gradients
+//! that are compositions of other operators are rules ([`GradRule`]); an operator that is no formula has a shape rule
+//! ([`Infer`]) and a kernel ([`Kernel`]).
+//!
+//! # Which operators there are
+//!
+//! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. A crate that is named in `Cargo.toml` alone
+//! is not linked: a binary that only loads programs writes `use autobwd_ops as _;`. Functions that use the linked operators
+//! have twins that take a map: [`append_backward_in`], [`gradients_in`], [`verify_in`], [`Executor::with_ops`],
+//! [`Builder::with_ops`].
+//!
+//! # When things go wrong
+//!
+//! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
+//! its variables and the source line that added it. Nothing panics on bad input.
 
 extern crate self as autobwd;
 

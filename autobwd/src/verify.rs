@@ -13,7 +13,7 @@ use crate::{Block, BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, 
 /// # Errors
 /// All faults, one a line, each with operator, slots, variables and source line.
 ///
-/// ```
+/// ```standalone_crate
 /// use autobwd::{OpDesc, Program, verify};
 /// let mut p = Program::new();
 /// let x = p.var("x");

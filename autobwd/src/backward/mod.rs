@@ -2,11 +2,11 @@
 //!
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
-//! 1. [`path::find`]: which operators the targets depend on, through variables that may have a gradient.
-//! 2. [`emit::emit`]: the gradient operators of those, in reverse.
-//! 3. [`accumulate::accumulate`]: several contributions to one gradient get names of their own and are summed.
-//! 4. [`prune::prune`]: operators without incoming gradient go; missing gradients of others are filled with zeros.
-//! 5. [`declare::declare`]: new variables get dtype and shape.
+//! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
+//! 2. `emit::emit`: the gradient operators of those, in reverse.
+//! 3. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
+//! 4. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
+//! 5. `declare::declare`: new variables get dtype and shape.
 //!
 //! Nothing is changed before all of them have succeeded.
 

@@ -290,8 +290,14 @@ fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, Vec<Arg>)> {
 
 /// Appends an operator to the program of its inputs and returns it with its outputs filled in.
 ///
-/// ```ignore
-/// let out = emit(Relu { x: x.into(), out: New })?.out;
+/// ```
+/// # use autobwd::{Builder, DType};
+/// use autobwd::{Arg, New, emit};
+/// use autobwd_ops::activation::Relu;
+/// # let x = Builder::new().input("x", DType::F32, &[4])?;
+/// let out = emit(Relu { x: Arg::from(&x), out: New })?.out;
+/// # assert_eq!(out.name(), "relu_0");
+/// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
 /// # Errors

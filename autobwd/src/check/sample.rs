@@ -199,10 +199,13 @@ pub fn samples() -> Vec<Sample> {
 
 /// Declares an operator's samples: rows are the operator's struct with [`Draw`]s in its slots.
 ///
-/// ```ignore
-/// autobwd::samples!(Relu, [
-///     Relu { x: away_from(0.0, [2, 3]), out: out() },
-/// ]);
+/// ```standalone_crate
+/// use autobwd::check::{away_from, out, samples};
+/// use autobwd_ops::activation::Relu;
+///
+/// // A crate may add samples to the operators of another.
+/// autobwd::samples!(Relu, [Relu { x: away_from(0.0, [2, 3]), out: out() }]);
+/// assert!(samples().iter().filter(|sample| sample.op() == "relu").count() > 1);
 /// ```
 #[macro_export]
 macro_rules! samples {

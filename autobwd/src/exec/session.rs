@@ -16,13 +16,21 @@ use crate::{
 ///
 /// Running it again and again allocates nothing:
 ///
-/// ```ignore
-/// let mut session = executor.prepare(&program, &mut scope, &[("x", x.meta())], &["loss"])?;
-/// for batch in batches {
-///     session.feed("x", &batch)?;
+/// ```
+/// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let mean = net.input("x", DType::F32, &[-1])?.mean()?;
+/// let (executor, mut scope) = (Executor::new(), Scope::new());
+/// let feeds = [("x", Meta::new(DType::F32, [3]))];
+/// let mut session = executor.prepare(&net.program(), &mut scope, &feeds, &[&mean.name()])?;
+/// for batch in [[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]] {
+///     session.feed("x", &Tensor::from_vec([3], batch.to_vec())?)?;
 ///     session.run(&mut scope)?;
-///     println!("{}", session.item("loss")?);
+///     assert_eq!(session.item(&mean.name())?, f64::from(batch[1]));
 /// }
+/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Session {
     // Frames point into the arena: they go first.

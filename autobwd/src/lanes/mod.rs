@@ -1,7 +1,7 @@
 //! Elementwise operators: one formula an operator, compiled for each dtype and instruction set, run block by block.
 //!
 //! Must not know programs or plans. What is unsafe about running formulas is here, and nobody outside can make a
-//! [`LaneEntry`] that does not fit its formula.
+//! `LaneEntry` that does not fit its formula.
 
 mod block;
 mod broadcast;

@@ -1,8 +1,8 @@
 //! What running a program takes, as a pure function of the program, its shapes and what is fetched: which operators,
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
-//! Must not touch memory or run anything. Steps, in call order: [`needed`](graph::needed) →
-//! [`Graph::build`](graph::Graph::build) → [`group`](group::group) → [`place`](place::place).
+//! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
+//! `group::group` → `place::place`.
 
 mod graph;
 mod group;

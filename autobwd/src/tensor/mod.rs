@@ -1,6 +1,6 @@
 //! Ground floor: dtypes, shapes, memory and the values that people own.
 //!
-//! Must not know what an operator or a program is. All memory of the crate comes from [`Memory`]; everything else
+//! Must not know what an operator or a program is. All memory of the crate comes from `Memory`; everything else
 //! in here is safe code over it.
 
 mod dtype;
