@@ -257,6 +257,11 @@ impl OpInfoMap {
     /// Its type is taken.
     pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
         let name = info.schema.name;
+        if let GradKind::Derived(gradient) = info.grad_kind
+            && !self.0.contains_key(name)
+        {
+            self.insert(gradient)?;
+        }
         match self.0.get(name) {
             Some(first) => Err(Error::new(
                 ErrorKind::Duplicate,

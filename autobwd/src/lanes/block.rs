@@ -7,7 +7,7 @@ use super::float::Lane;
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
 
 /// The most slots that a pointwise operator has.
-pub(crate) const MAX_SLOTS: usize = 12;
+pub(crate) const MAX_SLOTS: usize = 16;
 
 /// Where one argument of a block function starts. The lowest bit says that it moves with the block (else it is a
 /// block register); null is an absent optional slot. A tagged pointer, so that provenance stays.

@@ -5,6 +5,7 @@
 
 mod block;
 mod broadcast;
+mod dual;
 mod float;
 mod math;
 mod region;
@@ -13,6 +14,7 @@ mod spread;
 pub use block::{Isa, isa};
 pub(crate) use block::{LaneEntry, MAX_SLOTS};
 pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
+pub use dual::Dual;
 pub use float::Float;
 pub(crate) use region::{Home, Region, RegionSpec, Step};
 pub(crate) use spread::Spread;

@@ -23,7 +23,7 @@ const fn check_slots(op: &Schema) {
     if op.inputs.len() + op.outputs.len() > crate::lanes::MAX_SLOTS {
         panic!(
             "{}",
-            Text::new().add("pointwise operator `").add(op.name).add("` has more than 12 slots").as_str()
+            Text::new().add("pointwise operator `").add(op.name).add("` has more than 16 slots").as_str()
         );
     }
     let mut i = 0;

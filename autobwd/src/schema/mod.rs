@@ -223,6 +223,12 @@ pub trait Pointwise {
 }
 
 /// Generated for pointwise operators: runs the formula on one lane.
+#[diagnostic::on_unimplemented(
+    message = "the gradient of `{Self}` cannot be derived: it has no formula",
+    label = "`grad = Derived` needs a formula",
+    note = "add `pointwise` to `#[register_op]` and write `impl<F: Float> Pointwise for ..<F>`, or name a gradient \
+            operator or rule"
+)]
 pub trait Lanes: Op {
     /// Attributes, and which optional slots are present.
     type Attrs: Send + Sync + 'static;

@@ -1,12 +1,12 @@
-//! Operators of a third party: an elementwise one with an optional output in its gradient, and one with a kernel.
+//! Operators of a third party: an elementwise one, whose gradient is derived from its formula, and one with a kernel.
 
 use autobwd::{
-    Buf, Cx, Error, ErrorKind, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result, Var,
-    check::*, emit, register_op,
+    Buf, Cx, Derived, Error, ErrorKind, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result,
+    Var, check::*, emit, register_op,
 };
 
 /// `out = x · sigmoid(beta · x)` (Ramachandran et al., 2017).
-#[register_op(grad = SwishGrad, pointwise)]
+#[register_op(grad = Derived, pointwise)]
 pub struct Swish<V = Var> {
     /// Any shape.
     #[input]
@@ -34,30 +34,6 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// `dx = dout · (s + beta · x · s · (1 - s))`, `s = sigmoid(beta · x)`.
-#[register_op(grad = NoGrad, pointwise)]
-pub struct SwishGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
-    pub x: V,
-    /// Gradient of its output.
-    #[input("Out@GRAD")]
-    pub dout: V,
-    /// Gradient of its input.
-    #[output("X@GRAD")]
-    pub dx: V,
-    /// Steepness.
-    #[attr(default = 1.0, above = 0.0)]
-    pub beta: f32,
-}
-impl<F: Float> Pointwise for SwishGrad<F> {
-    fn eval(&mut self) {
-        let bx = self.x * F::of(self.beta.into());
-        let s = bx.sigmoid();
-        self.dx = self.dout * s * (F::of(1.0) + bx * (F::of(1.0) - s));
-    }
-}
 
 /// Swish of an expression.
 ///

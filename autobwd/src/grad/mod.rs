@@ -2,13 +2,19 @@
 //!
 //! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
 
-use crate::{Arity, Op, OpDesc, Program, Result, Schema, Slots, Var};
+mod derived;
+
+pub use derived::{Derivative, Derived, First, Order, Second, Third};
+
+use crate::{Arity, Op, OpDesc, OpInfo, Program, Result, Schema, Slots, Var};
 
 /// What kind of rule an operator has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum GradKind {
     /// One gradient operator; the slots that it declares are the request.
     Operator(&'static Schema),
+    /// One gradient operator, made from the formula.
+    Derived(&'static OpInfo),
     /// A rule that emits operators.
     Rule,
     /// There is no gradient; needing one is an error.
@@ -173,6 +179,7 @@ impl<'a> GradCx<'a> {
         let has = |slots: &Slots| slots.iter().any(|(s, _)| s == slot);
         match slot.strip_suffix("@GRAD") {
             _ if has(&self.fwd.inputs) => self.fwd.inputs.get(slot).to_vec(),
+            _ if has(&self.fwd.outputs) => self.fwd.outputs.get(slot).to_vec(),
             Some(base) => self.fwd.outputs.get(base).iter().map(|v| self.grad(*v)).collect(),
             None => self.fwd.outputs.get(slot).to_vec(),
         }

@@ -1,0 +1,346 @@
+//! Gradient operators made from formulas: `grad = Derived`.
+//!
+//! The gradient of `swish` is the operator `swish_grad`, whose formula is that of `swish` on [`Dual`] numbers; its own
+//! gradient and the next are made the same way. Slots of `swish_grad` are those of the reference's default maker; an
+//! operator of order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
+
+use std::marker::PhantomData;
+
+use crate::{
+    Arity, AttrDef, Attrs, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo, Result,
+    Role, Schema, SlotDef, Var,
+    error::{Error, ErrorKind},
+    grad::NoGrad,
+    lanes::{Dual, MAX_SLOTS},
+    schema::gather_slot,
+};
+
+/// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
+pub struct Derived;
+
+impl<O: Lanes> GradRule<O> for Derived {
+    const KIND: GradKind = GradKind::Derived(&<Derivative<O, First> as Made>::INFO);
+
+    fn emit(_: &O, g: &mut GradCx<'_>) {
+        emit::<O, First>(g);
+    }
+}
+
+/// How many times a formula has been differentiated.
+pub trait Order: Sized + Send + Sync + 'static {
+    /// 1, 2 or 3.
+    const NUMBER: usize;
+    /// How the gradient of that derivative comes about.
+    type Next<O: Lanes>: GradRule<Derivative<O, Self>>;
+}
+
+/// The gradient.
+pub struct First;
+/// The gradient of the gradient.
+pub struct Second;
+/// And the next, which has none itself.
+pub struct Third;
+
+impl Order for First {
+    const NUMBER: usize = 1;
+    type Next<O: Lanes> = Next<Second>;
+}
+impl Order for Second {
+    const NUMBER: usize = 2;
+    type Next<O: Lanes> = Next<Third>;
+}
+impl Order for Third {
+    const NUMBER: usize = 3;
+    type Next<O: Lanes> = NoGrad;
+}
+
+/// The rule that leads from one derivative to the next.
+pub struct Next<N>(PhantomData<N>);
+
+impl<O: Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
+    const KIND: GradKind = GradKind::Derived(&<Derivative<Derivative<O, M>, N> as Made>::INFO);
+
+    fn emit(_: &Derivative<O, M>, g: &mut GradCx<'_>) {
+        emit::<Derivative<O, M>, N>(g);
+    }
+}
+
+/// The entry of a derivative among all operators.
+trait Made {
+    const INFO: OpInfo;
+}
+impl<O: Lanes, N: Order> Made for Derivative<O, N> {
+    const INFO: OpInfo =
+        OpInfo::pointwise::<Derivative<O, N>>(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+}
+
+/// The N-th derivative of a formula, with `W` in its slots.
+pub struct Derivative<O, N, W = Var> {
+    /// By slot of the schema.
+    inputs: Vec<Option<W>>,
+    outputs: Vec<Option<W>>,
+    attrs: Attrs,
+    of: PhantomData<fn() -> (O, N)>,
+}
+
+/// Adds the operator that differentiates the forward operator `O`.
+fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
+    let (made, own) = (&Derivative::<O, N>::SCHEMA, &O::SCHEMA);
+    let fwd = g.forward().clone();
+    let mut op = OpDesc { attrs: fwd.attrs.clone(), ..OpDesc::new(made.name) };
+    let mut names = made.inputs.iter().map(|s| s.name);
+    let mut put = |op: &mut OpDesc, args: Vec<Var>| {
+        if let Some(name) = names.next().filter(|_| !args.is_empty()) {
+            op.inputs.set(name, args);
+        }
+    };
+    own.inputs.iter().for_each(|s| put(&mut op, fwd.inputs.get(s.name).to_vec()));
+    if N::NUMBER == 1 {
+        own.outputs.iter().for_each(|s| put(&mut op, fwd.outputs.get(s.name).to_vec()));
+    }
+    own.outputs
+        .iter()
+        .for_each(|s| put(&mut op, fwd.outputs.get(s.name).iter().map(|v| g.grad(*v)).collect()));
+    for (slot, made) in own.inputs.iter().filter(|s| !s.shape_only).zip(made.outputs) {
+        let wanted = fwd.inputs.get(slot.name).iter().filter_map(|v| g.wanted(*v));
+        op.outputs.set(made.name, wanted.collect::<Vec<_>>());
+    }
+    g.push(op);
+}
+
+/// Text put together during constant evaluation.
+#[derive(Clone, Copy)]
+struct Text {
+    bytes: [u8; 96],
+    len: usize,
+}
+
+impl Text {
+    const EMPTY: Text = Text { bytes: [0; 96], len: 0 };
+
+    const fn of(parts: [&str; 3]) -> Text {
+        let mut text = Text::EMPTY;
+        let mut p = 0;
+        while p < parts.len() {
+            let part = parts[p].as_bytes();
+            let mut i = 0;
+            while i < part.len() {
+                assert!(text.len < text.bytes.len(), "a name of more than 96 bytes");
+                text.bytes[text.len] = part[i];
+                text.len += 1;
+                i += 1;
+            }
+            p += 1;
+        }
+        text
+    }
+
+    const fn as_str(&self) -> &str {
+        match core::str::from_utf8(self.bytes.split_at(self.len).0) {
+            Ok(text) => text,
+            Err(_) => panic!("names are joined whole"),
+        }
+    }
+}
+
+const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
+
+/// The names of a derivative's slots and the slots themselves, in arrays of which only the first elements count: stable
+/// Rust has no arrays of a length that depends on `O`.
+impl<O: Lanes, N: Order> Derivative<O, N> {
+    const INPUTS: usize = {
+        let outputs = O::SCHEMA.outputs.len();
+        O::SCHEMA.inputs.len() + if N::NUMBER == 1 { 2 * outputs } else { outputs }
+    };
+    const OUTPUTS: usize = {
+        let (mut n, mut i) = (0, 0);
+        while i < O::SCHEMA.inputs.len() {
+            n += !O::SCHEMA.inputs[i].shape_only as usize;
+            i += 1;
+        }
+        n
+    };
+
+    const NAME: Text = Text::of([O::SCHEMA.name, "_grad", ""]);
+
+    /// Names of the incoming gradients.
+    const INCOMING: [Text; MAX_SLOTS] = {
+        let mut names = [Text::EMPTY; MAX_SLOTS];
+        let mut i = 0;
+        while i < O::SCHEMA.outputs.len() {
+            names[i] = match N::NUMBER {
+                1 => Text::of([O::SCHEMA.outputs[i].name, "@GRAD", ""]),
+                2 => Text::of(["D2_", O::SCHEMA.outputs[i].name, ""]),
+                _ => Text::of(["D3_", O::SCHEMA.outputs[i].name, ""]),
+            };
+            i += 1;
+        }
+        names
+    };
+    /// Names of the gradients of all inputs.
+    const OUTGOING: [Text; MAX_SLOTS] = {
+        let mut names = [Text::EMPTY; MAX_SLOTS];
+        let mut i = 0;
+        while i < O::SCHEMA.inputs.len() {
+            names[i] = Text::of([O::SCHEMA.inputs[i].name, "@GRAD", ""]);
+            i += 1;
+        }
+        names
+    };
+
+    const INPUT_SLOTS: [SlotDef; 2 * MAX_SLOTS] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; 2 * MAX_SLOTS]);
+        let (mut n, mut i) = (0, 0);
+        while i < own.inputs.len() {
+            slots[n] = own.inputs[i];
+            (n, i) = (n + 1, i + 1);
+        }
+        i = 0;
+        while N::NUMBER == 1 && i < own.outputs.len() {
+            let slot = own.outputs[i];
+            slots[n] = SlotDef::new(slot.name, slot.arity, "Output of the forward operator.", slot.line)
+                .shape_only();
+            (n, i) = (n + 1, i + 1);
+        }
+        i = 0;
+        while i < own.outputs.len() {
+            let slot = own.outputs[i];
+            slots[n] = SlotDef::new(Self::INCOMING[i].as_str(), slot.arity, "Its gradient.", slot.line);
+            (n, i) = (n + 1, i + 1);
+        }
+        slots
+    };
+    const OUTPUT_SLOTS: [SlotDef; MAX_SLOTS] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_SLOTS]);
+        let (mut n, mut i) = (0, 0);
+        while i < own.inputs.len() {
+            let slot = own.inputs[i];
+            if !slot.shape_only {
+                let arity = if Self::OUTPUTS > 1 { Arity::Optional } else { slot.arity };
+                let made =
+                    SlotDef::new(Self::OUTGOING[i].as_str(), arity, "Gradient of an input.", slot.line);
+                slots[n] = made.like(slot.name);
+                n += 1;
+            }
+            i += 1;
+        }
+        slots
+    };
+
+    /// The forward operator as data, from that of its derivative.
+    fn forward(desc: &OpDesc) -> OpDesc {
+        let mut fwd = OpDesc { attrs: desc.attrs.clone(), ..OpDesc::new(O::SCHEMA.name) };
+        for slot in O::SCHEMA.inputs {
+            fwd.inputs.set(slot.name, desc.inputs.get(slot.name).iter().copied());
+        }
+        for (i, slot) in O::SCHEMA.outputs.iter().enumerate() {
+            // Whatever is there: only whether an optional output is present matters.
+            fwd.outputs.set(slot.name, desc.inputs.get(Self::INCOMING[i].as_str()).iter().copied());
+        }
+        fwd
+    }
+}
+
+impl<O: Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
+    type Op = Derivative<O, N>;
+
+    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
+        let schema = &Derivative::<O, N>::SCHEMA;
+        let mut desc = OpDesc { attrs: self.attrs, ..OpDesc::new(schema.name) };
+        for (slot, held) in schema.inputs.iter().zip(self.inputs) {
+            if let Some(held) = held {
+                desc.inputs.set(slot.name, [name(Role::Input, slot.name, held)?]);
+            }
+        }
+        for (slot, held) in schema.outputs.iter().zip(self.outputs) {
+            if let Some(held) = held {
+                desc.outputs.set(slot.name, [name(Role::Output, slot.name, held)?]);
+            }
+        }
+        Ok(desc)
+    }
+}
+
+impl<O: Lanes, N: Order> Op for Derivative<O, N> {
+    const SCHEMA: Schema = Schema {
+        name: Self::NAME.as_str(),
+        inputs: Self::INPUT_SLOTS.split_at(Self::INPUTS).0,
+        outputs: Self::OUTPUT_SLOTS.split_at(Self::OUTPUTS).0,
+        attrs: O::SCHEMA.attrs as &[AttrDef],
+        pointwise: true,
+        broadcast: O::SCHEMA.broadcast,
+        doc: "The derivative of a formula, made from the formula.",
+        file: O::SCHEMA.file,
+        line: O::SCHEMA.line,
+    };
+    type Grad = N::Next<O>;
+    type Of<W> = Derivative<O, N, W>;
+
+    fn gather<W>(
+        desc: &OpDesc,
+        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+    ) -> Result<Derivative<O, N, W>> {
+        O::from_desc(&Self::forward(desc))?;
+        let mut slots = |role: Role, slots: &[SlotDef]| -> Result<Vec<Option<W>>> {
+            let one = |slot: &SlotDef| match slot.arity {
+                Arity::One => gather_slot::<W, W>(desc, role, slot.name, fill).map(Some),
+                _ => gather_slot::<W, Option<W>>(desc, role, slot.name, fill),
+            };
+            slots.iter().map(one).collect()
+        };
+        let (inputs, outputs) =
+            (slots(Role::Input, Self::SCHEMA.inputs)?, slots(Role::Output, Self::SCHEMA.outputs)?);
+        if outputs.iter().all(Option::is_none) {
+            return Err(Error::new(ErrorKind::Slot, "writes nothing"));
+        }
+        Ok(Derivative { inputs, outputs, attrs: desc.attrs.clone(), of: PhantomData })
+    }
+
+    fn from_desc(desc: &OpDesc) -> Result<Self> {
+        Self::gather(desc, &mut |_, _, var| Ok(var))
+    }
+
+    fn outputs<W>(of: Derivative<O, N, W>, put: &mut dyn FnMut(usize, W)) {
+        for (slot, held) in of.outputs.into_iter().enumerate() {
+            if let Some(held) = held {
+                put(slot, held);
+            }
+        }
+    }
+}
+
+impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
+    type Attrs = O::Attrs;
+
+    #[inline(always)]
+    fn lane<F: Float>(attrs: &O::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {
+        let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
+        let mut x = [F::of(0.0); MAX_SLOTS];
+        let mut dout = [F::of(0.0); MAX_SLOTS];
+        for (k, x) in x.iter_mut().enumerate().take(inputs) {
+            *x = get(k);
+        }
+        let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
+        for (j, dout) in dout.iter_mut().enumerate().take(outputs) {
+            *dout = get(incoming + j);
+        }
+        let mut slot = 0;
+        for i in 0..inputs {
+            if O::SCHEMA.inputs[i].shape_only {
+                continue;
+            }
+            let mut dx = F::of(0.0);
+            O::lane::<Dual<F>>(
+                attrs,
+                |k| if k == i { Dual::variable(x[k]) } else { Dual::constant(x[k]) },
+                |j, out| dx = dx + dout[j] * out.derivative,
+            );
+            put(slot, dx);
+            slot += 1;
+        }
+    }
+
+    fn attrs(desc: &OpDesc) -> Result<O::Attrs> {
+        O::attrs(&Self::forward(desc))
+    }
+}

@@ -1,0 +1,138 @@
+//! Forward-mode differentiation of formulas.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use super::Float;
+
+/// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
+///
+/// ```
+/// use autobwd::{Float, lanes::Dual};
+/// fn formula<F: Float>(x: F) -> F {
+///     x * x.exp()
+/// }
+/// # // Lanes themselves are made inside: the check here goes through a registered operator in the tests.
+/// # fn uses<F: Float>(x: F) -> F { formula(Dual::variable(x)).derivative }
+/// ```
+#[derive(Clone, Copy)]
+pub struct Dual<F> {
+    /// The number.
+    pub value: F,
+    /// Its derivative.
+    pub derivative: F,
+}
+
+impl<F: Float> Dual<F> {
+    /// The input that is differentiated with respect to.
+    #[inline(always)]
+    pub fn variable(value: F) -> Dual<F> {
+        Dual { value, derivative: F::of(1.0) }
+    }
+
+    /// Anything else.
+    #[inline(always)]
+    pub fn constant(value: F) -> Dual<F> {
+        Dual { value, derivative: F::of(0.0) }
+    }
+}
+
+impl<F: Float> Add for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, o: Self) -> Self {
+        Dual { value: self.value + o.value, derivative: self.derivative + o.derivative }
+    }
+}
+impl<F: Float> Sub for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn sub(self, o: Self) -> Self {
+        Dual { value: self.value - o.value, derivative: self.derivative - o.derivative }
+    }
+}
+impl<F: Float> Mul for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn mul(self, o: Self) -> Self {
+        let derivative = self.derivative.mul_add(o.value, self.value * o.derivative);
+        Dual { value: self.value * o.value, derivative }
+    }
+}
+impl<F: Float> Div for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn div(self, o: Self) -> Self {
+        let value = self.value / o.value;
+        Dual { value, derivative: (self.derivative - value * o.derivative) / o.value }
+    }
+}
+impl<F: Float> Neg for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Dual { value: -self.value, derivative: -self.derivative }
+    }
+}
+
+impl<F: Float> Float for Dual<F> {
+    type Mask = F::Mask;
+
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        Dual::constant(F::of(x))
+    }
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        let derivative = self.derivative.mul_add(b.value, self.value.mul_add(b.derivative, c.derivative));
+        Dual { value: self.value.mul_add(b.value, c.value), derivative }
+    }
+    #[inline(always)]
+    fn gt(self, o: Self) -> F::Mask {
+        self.value.gt(o.value)
+    }
+    #[inline(always)]
+    fn equals(self, o: Self) -> F::Mask {
+        self.value.equals(o.value)
+    }
+    #[inline(always)]
+    fn select(mask: F::Mask, yes: Self, no: Self) -> Self {
+        Dual {
+            value: F::select(mask, yes.value, no.value),
+            derivative: F::select(mask, yes.derivative, no.derivative),
+        }
+    }
+    #[inline(always)]
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        Dual { value, derivative: self.derivative * value }
+    }
+    #[inline(always)]
+    fn log(self) -> Self {
+        Dual { value: self.value.log(), derivative: self.derivative / self.value }
+    }
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        let value = self.value.tanh();
+        Dual { value, derivative: self.derivative * (F::of(1.0) - value * value) }
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        let value = self.value.sqrt();
+        Dual { value, derivative: self.derivative / (value + value) }
+    }
+    /// The derivative at 0 is 0.
+    #[inline(always)]
+    fn abs(self) -> Self {
+        let zero = F::of(0.0);
+        let negative = F::select(zero.gt(self.value), -self.derivative, zero);
+        Dual {
+            value: self.value.abs(),
+            derivative: F::select(self.value.gt(zero), self.derivative, negative),
+        }
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        let value = self.value.sigmoid();
+        Dual { value, derivative: self.derivative * value * (F::of(1.0) - value) }
+    }
+}
