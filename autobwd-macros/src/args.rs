@@ -36,7 +36,7 @@ impl Args {
         options::read_each(tokens, cx, &mut |input| given.read_option(input));
         if given.grad.is_none() && !given.tried_grad {
             cx.missing(
-                "what is the gradient? write `grad = ..` with an operator, a gradient rule, `NoGrad` or `ZeroGrad`",
+                "what is the gradient? write `grad = ..` with an operator, a gradient rule, `Derived`, `NoGrad` or `ZeroGrad`",
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
@@ -49,15 +49,16 @@ impl Given {
         let key = options::key(input)?;
         let key_text = key.to_string();
         // What was probably meant counts as given, so that its absence is not reported too.
-        match text::nearest(&key_text, &KNOWN) {
+        let meant = text::nearest(&key_text, &KNOWN);
+        match meant {
             Some("grad") => self.tried_grad = true,
             Some("pointwise") => self.tried_pointwise = true,
             _ => {}
         }
         match key_text.as_str() {
-            "grad" => options::set(&mut self.grad, &key, options::value(&key, input)?),
+            "grad" => options::set(&mut self.grad, &key, options::value(&key, "a type", input)?),
             "name" => {
-                let name: LitStr = options::value(&key, input)?;
+                let name: LitStr = options::value(&key, "a name in quotes", input)?;
                 not_empty(&name)?;
                 options::set(&mut self.name, &key, name)
             }
@@ -69,7 +70,13 @@ impl Given {
                 options::flag(&key, input)?;
                 options::set(&mut self.broadcast, &key, key.clone())
             }
-            _ => Err(options::unknown(&key, "register_op", TAKES, &KNOWN)),
+            _ => {
+                // The type is used, else it would be reported as imported and not used.
+                if meant == Some("grad") {
+                    self.grad = options::value(&key, "a type", input).ok();
+                }
+                Err(options::unknown(&key, "register_op", TAKES, &KNOWN))
+            }
         }
     }
 }

@@ -39,9 +39,16 @@ pub(crate) struct Field<'a> {
 
 pub(crate) enum Role {
     Input { shape_only: bool },
-    Output { inplace: Option<Ident>, like: Option<Ident> },
+    Output { inplace: Option<Partner>, like: Option<Partner> },
     Attr { default: Option<Expr>, bounds: Vec<Bound> },
     Block,
+}
+
+/// The input that an output has to do with.
+pub(crate) struct Partner {
+    /// The option's name where it is written.
+    pub(crate) key: Ident,
+    pub(crate) input: Ident,
 }
 
 pub(crate) struct Bound {

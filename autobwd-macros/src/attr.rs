@@ -8,7 +8,7 @@ use syn::{Attribute, Error, Expr, Field, Ident, ItemStruct, LitStr, Meta, Result
 
 use crate::{
     args::not_empty,
-    ast::{Bound, BoundKind, Role},
+    ast::{Bound, BoundKind, Partner, Role},
     ctxt::Ctxt,
     options, text,
 };
@@ -81,8 +81,8 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
 struct Options {
     name: Option<LitStr>,
     shape_only: Option<()>,
-    inplace: Option<Ident>,
-    like: Option<Ident>,
+    inplace: Option<Partner>,
+    like: Option<Partner>,
     default: Option<Expr>,
     bounds: Vec<Bound>,
 }
@@ -102,9 +102,11 @@ impl Options {
                 options::flag(&key, input)?;
                 options::set(&mut self.shape_only, &key, ())
             }
-            ("output", "inplace") => options::set(&mut self.inplace, &key, options::value(&key, input)?),
-            ("output", "like") => options::set(&mut self.like, &key, options::value(&key, input)?),
-            ("attr", "default") => options::set(&mut self.default, &key, options::value(&key, input)?),
+            ("output", "inplace") => options::set(&mut self.inplace, &key, partner(&key, input)?),
+            ("output", "like") => options::set(&mut self.like, &key, partner(&key, input)?),
+            ("attr", "default") => {
+                options::set(&mut self.default, &key, options::value(&key, "a value", input)?)
+            }
             ("attr", _) if BoundKind::of(&key).is_some() => self.read_bound(key, input),
             _ => Err(unknown(&key, role)),
         }
@@ -121,7 +123,7 @@ impl Options {
     }
 
     fn read_bound(&mut self, key: Ident, input: ParseStream<'_>) -> Result<()> {
-        let limit = options::value(&key, input)?;
+        let limit = options::value(&key, "a value", input)?;
         if self.bounds.iter().any(|bound| bound.key == key) {
             return Err(Error::new_spanned(&key, format!("`{key}` is given twice")));
         }
@@ -141,6 +143,10 @@ impl Options {
         };
         Mark { role, name }
     }
+}
+
+fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Partner> {
+    Ok(Partner { key: key.clone(), input: options::value(key, "the name of an input's field", input)? })
 }
 
 fn unknown(key: &Ident, role: &str) -> Error {

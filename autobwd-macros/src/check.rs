@@ -5,7 +5,7 @@
 use syn::{Fields, GenericParam, Ident, TypeParam};
 
 use crate::{
-    ast::{BoundKind, Field, Operator, Role},
+    ast::{BoundKind, Field, Operator, Partner, Role},
     attr,
     ctxt::Ctxt,
     text, types,
@@ -25,6 +25,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     partners_are_inputs(op, cx);
     broadcast_is_pointwise(op, cx);
     like_is_pointwise(op, cx);
+    pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
     one_bound_per_side(op, cx);
 }
@@ -102,7 +103,8 @@ fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
 /// programs is the compiler's question.
 fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
     let param = &op.param;
-    if op.item.generics.type_params().next().is_none() {
+    // With two parameters it is not known which of them slots hold.
+    if op.item.generics.type_params().count() != 1 {
         return;
     }
     for slot in op.inputs().chain(op.outputs()).filter(|f| types::takes(f.ty, param).is_none()) {
@@ -150,10 +152,10 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
     };
     for field in op.outputs() {
         let Some(Role::Output { inplace, like }) = &field.role else { continue };
-        for partner in inplace.iter().chain(like).filter(|partner| !may_be_input(partner)) {
+        for Partner { input, .. } in inplace.iter().chain(like).filter(|p| !may_be_input(&p.input)) {
             let message =
-                format!("`{partner}` is not an input of this operator; its inputs: {}", text::list(&inputs));
-            cx.error(partner, message);
+                format!("`{input}` is not an input of this operator; its inputs: {}", text::list(&inputs));
+            cx.error(input, message);
         }
     }
 }
@@ -170,14 +172,24 @@ fn like_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     for field in op.outputs().filter(|_| !op.pointwise) {
         if let Some(Role::Output { like: Some(like), .. }) = &field.role {
             cx.error(
-                like,
+                &like.key,
                 "`like` belongs to formulas; add `pointwise` to `#[register_op]` or set the shape in `infer`",
             );
         }
     }
 }
 
-/// A formula sees one element.
+/// A formula sees one element of each slot.
+fn pointwise_has_no_lists(op: &Operator<'_>, cx: &Ctxt) {
+    let param = &op.param;
+    let is_list = |slot: &&Field<'_>| types::takes(slot.ty, param).is_some_and(|t| t.starts_with("a list"));
+    for slot in op.inputs().chain(op.outputs()).filter(|slot| op.pointwise && is_list(slot)) {
+        let message = format!("`{}` is a list; a formula takes", slot.ident);
+        cx.error(slot.ty, format!("{message} `{param}` or `Option<{param}>`"));
+    }
+}
+
+/// A formula runs no programs.
 fn pointwise_has_no_blocks(op: &Operator<'_>, cx: &Ctxt) {
     for field in op.fields.iter().filter(|f| op.pointwise && matches!(f.role, Some(Role::Block))) {
         cx.error(field.ident, format!("`{}` is a block; a pointwise operator has none", field.ident));

@@ -7,22 +7,24 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{Expr, Lit, spanned::Spanned};
+use syn::{Expr, Lit, Type, spanned::Spanned};
 
 use crate::{
-    ast::{Bound, BoundKind, Field, Operator, Role},
-    docs, span,
+    ast::{Bound, BoundKind, Field, Operator, Partner, Role},
+    docs, span, types,
 };
 
 /// All that an operator expands to, beside the struct itself.
 pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
-    let (defaults, conversions) = (op.attrs().filter_map(default), op.attrs().map(conversions));
+    let (defaults, limits) = (op.attrs().filter_map(default), op.attrs().flat_map(limits));
+    let conversions = op.attrs().map(conversions);
     let (describe, op_impl) = (describe(op), op_impl(op));
     let lanes = op.pointwise.then(|| lanes(op));
     let (contract, registration) = (contract(op), registration(op));
     quote! {
         const _: () = {
             #(#defaults)*
+            #(#limits)*
             #(#conversions)*
             #describe
             #op_impl
@@ -40,10 +42,10 @@ fn describe(op: &Operator<'_>) -> TokenStream {
         let (field_ident, name) = (field.ident, &field.name);
         match field.role {
             Some(Role::Input { .. }) => {
-                quote_spanned!(at_type(field)=> ::autobwd::__private::put_input(&mut desc, #name, self.#field_ident, name)?;)
+                quote_spanned!(at_type(field)=> ::autobwd::__private::put_input::<#param, _>(&mut desc, #name, self.#field_ident, name)?;)
             }
             Some(Role::Output { .. }) => {
-                quote_spanned!(at_type(field)=> ::autobwd::__private::put_output(&mut desc, #name, self.#field_ident, name)?;)
+                quote_spanned!(at_type(field)=> ::autobwd::__private::put_output::<#param, _>(&mut desc, #name, self.#field_ident, name)?;)
             }
             _ => {
                 let conversions = conversions_name(field);
@@ -81,17 +83,45 @@ fn default(field: &Field<'_>) -> Option<TokenStream> {
     })
 }
 
-/// Text and lists as the types that attributes have: `String` and `Vec`.
 fn default_value(field: &Field<'_>) -> Option<TokenStream> {
-    let Some(Role::Attr { default: Some(value), .. }) = &field.role else { return None };
+    match &field.role {
+        Some(Role::Attr { default: Some(value), .. }) => Some(literal(value, field.ty)),
+        _ => None,
+    }
+}
+
+/// Text and lists as the types that attributes have: `String` and `Vec`. As any other type they are left alone, for the
+/// compiler to report.
+fn literal(value: &Expr, ty: &Type) -> TokenStream {
     let at = span::generated_at(value.span());
-    Some(match ungrouped(value) {
-        Expr::Array(_) => quote_spanned!(at=> ::core::convert::From::from(#value)),
-        Expr::Lit(literal) if matches!(literal.lit, Lit::Str(_)) => {
+    match (ungrouped(value), types::element(ty)) {
+        (Expr::Array(array), Some(element)) => {
+            let elements = array.elems.iter().map(|value| literal(value, element));
+            quote_spanned!(at=> ::std::vec![#(#elements),*])
+        }
+        (Expr::Lit(literal), _) if matches!(literal.lit, Lit::Str(_)) && types::is_string(ty) => {
             quote_spanned!(at=> ::core::convert::From::from(#value))
         }
         _ => quote!(#value),
-    })
+    }
+}
+
+/// The limits of an attribute as functions, for the same reason.
+fn limits(field: &Field<'_>) -> Vec<TokenStream> {
+    let Some(Role::Attr { bounds, .. }) = &field.role else { return Vec::new() };
+    let limits = bounds.iter().map(|bound| {
+        let (ty, function, limit) = (field.ty, limit_function(field, bound), &bound.limit);
+        quote! {
+            fn #function() -> #ty {
+                #limit
+            }
+        }
+    });
+    limits.collect()
+}
+
+fn limit_function(field: &Field<'_>, bound: &Bound) -> Ident {
+    format_ident!("__{}_{}", bound.kind.key(), field.ident, span = Span::call_site())
 }
 
 /// An expression that went through `macro_rules!` is in an invisible group.
@@ -136,13 +166,15 @@ fn has_default(field: &Field<'_>) -> bool {
 
 fn op_impl(op: &Operator<'_>) -> TokenStream {
     let (ident, param, grad) = (op.ident, &op.param, op.grad);
+    let at = span::generated_at(span::last_segment(grad));
+    let grad = quote_spanned!(at=> type Grad = #grad;);
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
     let (outputs, indices) = (op.outputs().map(|field| field.ident), 0..op.outputs().count());
     quote! {
         #[automatically_derived]
         impl ::autobwd::Op for #ident<::autobwd::Var> {
             const SCHEMA: ::autobwd::Schema = #schema;
-            type Grad = #grad;
+            #grad
             type Of<#param> = #ident<#param>;
             fn gather<#param>(
                 desc: &::autobwd::OpDesc,
@@ -195,8 +227,10 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         type #param = ::autobwd::Var;
         <#ty as ::autobwd::Slot<#param>>::ARITY
     }};
-    let partner =
-        |partner: &Option<Ident>| partner.as_ref().and_then(|p| op.input(p)).map(|input| input.name.clone());
+    let partner = |partner: &Option<Partner>| {
+        let input = partner.as_ref().and_then(|partner| op.input(&partner.input));
+        input.map(|input| input.name.clone())
+    };
     let options = match &field.role {
         Some(Role::Input { shape_only: true }) => quote!(.shape_only()),
         Some(Role::Output { inplace, like }) => {
@@ -234,7 +268,7 @@ fn gathered(field: &Field<'_>) -> TokenStream {
         Some(Role::Input { .. }) => slot(quote!(Input)),
         Some(Role::Output { .. }) => slot(quote!(Output)),
         Some(Role::Attr { bounds, .. }) => {
-            bounds.iter().fold(attr_value(field), |value, bound| bounded(name, value, bound))
+            bounds.iter().fold(attr_value(field), |value, bound| bounded(field, value, bound))
         }
         _ => attr_value(field),
     };
@@ -252,16 +286,16 @@ fn attr_value(field: &Field<'_>) -> TokenStream {
     quote_spanned!(at_type(field)=> #conversions.2(desc, #name, #default)?)
 }
 
-fn bounded(name: &str, value: TokenStream, bound: &Bound) -> TokenStream {
-    // Resolved as generated code, the message on a limit of another type would cover lines.
-    let limit = &bound.limit;
+fn bounded(field: &Field<'_>, value: TokenStream, bound: &Bound) -> TokenStream {
+    let (name, limit) = (&field.name, limit_function(field, bound));
+    let at = span::generated_at(bound.key.span());
     let check = match bound.kind {
-        BoundKind::Min => quote!(at_least),
-        BoundKind::Max => quote!(at_most),
-        BoundKind::Above => quote!(above),
-        BoundKind::Below => quote!(below),
+        BoundKind::Min => quote_spanned!(at=> at_least),
+        BoundKind::Max => quote_spanned!(at=> at_most),
+        BoundKind::Above => quote_spanned!(at=> above),
+        BoundKind::Below => quote_spanned!(at=> below),
     };
-    quote_spanned!(limit.span()=> ::autobwd::__private::#check(#name, #value, #limit)?)
+    quote_spanned!(at=> ::autobwd::__private::#check(#name, #value, #limit())?)
 }
 
 /// What runs the formula.
@@ -276,8 +310,17 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
         quote_spanned!(at=> #name: ::autobwd::Slot::<()>::map(&attrs.#name, |_| <#param as ::autobwd::Float>::of(0.0)))
     });
     let attrs = op.attrs().map(|field| {
-        let (name, at) = (field.ident, at_type(field));
-        quote_spanned!(at=> #name: attrs.#name)
+        let (name, ty, at) = (field.ident, field.ty, at_type(field));
+        quote_spanned!(at=> #name: copied_for_every_element::<#ty>(&attrs.#name))
+    });
+    // The name is what the message on an attribute that cannot be copied says of the reason.
+    let copied = op.attrs().next().map(|_| {
+        quote! {
+            #[inline(always)]
+            fn copied_for_every_element<T: ::core::marker::Copy>(attr: &T) -> T {
+                *attr
+            }
+        }
     });
     let put = op.outputs().enumerate().map(|(i, field)| {
         let (name, at) = (field.ident, at_type(field));
@@ -287,6 +330,7 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
     let eval = quote_spanned!(at=> ::autobwd::Pointwise::eval(&mut op););
     quote! {
         const _: () = {
+            #copied
             #[automatically_derived]
             impl ::autobwd::Lanes for #ident<::autobwd::Var> {
                 type Attrs = #ident<()>;
@@ -324,6 +368,14 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(op.ident.span());
     let mut ident = op.ident.clone();
     ident.set_span(at);
+    // The implementations are named one by one before they are asked for as bounds: the message on a missing one is
+    // about the author's code then, and has no notes on generated code.
+    let implemented = (!op.pointwise).then(|| {
+        quote_spanned! {at=>
+            _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;
+            _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;
+        }
+    });
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
             ::core::env!("CARGO_PKG_NAME"),
@@ -332,7 +384,10 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     };
     quote! {
         const _: () = {
-            const ENTRY: ::autobwd::__private::OpInfo = #entry;
+            const ENTRY: ::autobwd::__private::OpInfo = {
+                #implemented
+                #entry
+            };
             ::autobwd::__private::inventory::submit! { ENTRY }
         };
     }

@@ -11,11 +11,14 @@ use crate::{ast::Operator, types};
 
 /// The generated impls without content, where the struct allows for any.
 pub(crate) fn impls(op: &Operator<'_>) -> TokenStream {
-    let (ident, name, param) = (op.ident, &op.name, &op.param);
-    if !has_plain_parameter(op.item) {
-        return TokenStream::new();
+    let (ident, name, param, grad) = (op.ident, &op.name, &op.param, op.grad);
+    // Else the gradient's type would be reported as imported and not used.
+    let mention = quote!(const _: ::core::option::Option<#grad> = ::core::option::Option::None;);
+    if !has_one_parameter(op.item) {
+        return mention;
     }
     quote! {
+        #mention
         const _: () = {
             #[automatically_derived]
             impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
@@ -70,9 +73,13 @@ pub(crate) fn impls(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// Keeps the compiler from reporting, beside a missing slot, that the parameter is unused.
-pub(crate) fn use_parameter(item: &mut ItemStruct) {
-    let Some(param) = item.generics.type_params().next().map(|param| param.ident.clone()) else { return };
+/// The parameter as operators have it: with a default, without bounds, and used by some field.
+pub(crate) fn mend_parameter(item: &mut ItemStruct) {
+    item.generics.where_clause = None;
+    let Some(param) = item.generics.type_params_mut().next() else { return };
+    param.bounds.clear();
+    param.default.get_or_insert_with(|| (Default::default(), parse_quote!(::autobwd::Var)));
+    let param = param.ident.clone();
     if item.fields.iter().any(|field| types::mentions(&field.ty, &param)) {
         return;
     }
@@ -86,11 +93,6 @@ pub(crate) fn use_parameter(item: &mut ItemStruct) {
     }
 }
 
-fn has_plain_parameter(item: &ItemStruct) -> bool {
-    let generics = &item.generics;
-    let plain = generics.type_params().all(|param| param.bounds.is_empty());
-    generics.params.len() == 1
-        && generics.type_params().count() == 1
-        && plain
-        && generics.where_clause.is_none()
+fn has_one_parameter(item: &ItemStruct) -> bool {
+    item.generics.params.len() == 1 && item.generics.type_params().count() == 1
 }

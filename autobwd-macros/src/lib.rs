@@ -92,6 +92,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// |---|---|
 /// | an operator | one gradient operator, wired by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets those attributes that it has too |
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
+/// | `Derived` | one gradient operator, made from the formula |
 /// | `NoGrad` | there is none, needing it is an error |
 /// | `ZeroGrad` | it is zero everywhere |
 ///
@@ -159,7 +160,7 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
             quote!(#cleaned #generated)
         }
         Err(errors) => {
-            fallback::use_parameter(&mut cleaned);
+            fallback::mend_parameter(&mut cleaned);
             let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op));
             quote!(#cleaned #errors #impls)
         }

@@ -7,6 +7,7 @@ use syn::{
     Error, Ident, Result, Token,
     ext::IdentExt,
     parse::{Parse, ParseStream, Parser},
+    token::Paren,
 };
 
 use crate::{ctxt::Ctxt, text};
@@ -46,18 +47,23 @@ pub(crate) fn key(input: ParseStream<'_>) -> Result<Ident> {
     input.call(Ident::parse_any).map_err(|error| Error::new(error.span(), "expected the name of an option"))
 }
 
-/// Reads `= value`.
-pub(crate) fn value<T: Parse>(key: &Ident, input: ParseStream<'_>) -> Result<T> {
+/// Reads `= value`; `what` says in words what values there are.
+pub(crate) fn value<T: Parse>(key: &Ident, what: &str, input: ParseStream<'_>) -> Result<T> {
     let equals = input.parse::<Option<Token![=]>>()?;
     if equals.is_none() || end(input).is_ok() {
         return Err(Error::new_spanned(key, format!("`{key}` needs a value: `{key} = ..`")));
     }
-    input.parse()
+    let start = input.cursor();
+    input.parse().map_err(|error| {
+        // What goes wrong further on is another mistake than something else altogether.
+        let begun = input.cursor() != start;
+        if begun { error } else { Error::new(error.span(), format!("`{key}` takes {what}")) }
+    })
 }
 
 /// Reads the absence of a value.
 pub(crate) fn flag(key: &Ident, input: ParseStream<'_>) -> Result<()> {
-    if input.peek(Token![=]) {
+    if input.peek(Token![=]) || input.peek(Paren) {
         return Err(Error::new_spanned(key, format!("`{key}` takes no value")));
     }
     Ok(())

@@ -22,6 +22,19 @@ pub(crate) fn takes(ty: &Type, param: &Ident) -> Option<&'static str> {
     (outer == "Vec" && hole == "Option" && is_param(content, param)).then_some("a list with holes")
 }
 
+/// `i64` of `Vec<i64>`.
+pub(crate) fn element(ty: &Type) -> Option<&Type> {
+    wrapper(ty).filter(|(outer, _)| *outer == "Vec").map(|(_, element)| element)
+}
+
+/// Whether that is `String`.
+pub(crate) fn is_string(ty: &Type) -> bool {
+    match ungrouped(ty) {
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "String"),
+        _ => false,
+    }
+}
+
 /// Whether the name occurs in a type.
 pub(crate) fn mentions(ty: &Type, name: &Ident) -> bool {
     occurs(ty.to_token_stream(), name)

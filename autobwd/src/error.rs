@@ -117,7 +117,8 @@ impl fmt::Display for Error {
 }
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {self}", self.0.kind)
+        // What `main` prints.
+        fmt::Display::fmt(self, f)
     }
 }
 impl std::error::Error for Error {}

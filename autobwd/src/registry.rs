@@ -94,6 +94,11 @@ impl OpInfo {
         self.krate
     }
 
+    /// Whether it is the gradient of another operator: it takes a gradient in.
+    pub fn is_gradient(&self) -> bool {
+        self.schema.inputs.iter().any(|slot| slot.name.ends_with("@GRAD"))
+    }
+
     /// Emits the operators of its gradient.
     pub(crate) fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
         (self.grad)(g)
@@ -210,6 +215,35 @@ where
     Ok(Box::new(O::gather::<Buf<'static>>(desc, buf)?))
 }
 
+/// How many operators a package has, so that it is noticed when some are not linked. Made by
+/// [`operator_crate!`](crate::operator_crate).
+pub struct OperatorCrate {
+    /// Package name.
+    pub name: &'static str,
+    /// Package version.
+    pub version: &'static str,
+    /// Number of `#[register_op]` structs.
+    pub count: usize,
+}
+inventory::collect!(OperatorCrate);
+
+/// Declares how many operators (`#[register_op]` structs) a package has: `autobwd::operator_crate!(12);`, once.
+/// [`OpInfoMap::linked`] fails when others are linked.
+#[macro_export]
+macro_rules! operator_crate {
+    ($count:literal) => {
+        const _: () = {
+            $crate::__private::inventory::submit! {
+                $crate::registry::OperatorCrate {
+                    name: ::core::env!("CARGO_PKG_NAME"),
+                    version: ::core::env!("CARGO_PKG_VERSION"),
+                    count: $count,
+                }
+            }
+        };
+    };
+}
+
 /// Operators by type.
 ///
 /// ```
@@ -232,7 +266,17 @@ impl OpInfoMap {
             // The order of collection is unspecified; messages should not depend on it.
             let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
             all.sort_by_key(|info| (info.schema.name, info.place()));
-            OpInfoMap::from_infos(all)
+            let map = OpInfoMap::from_infos(all.iter().copied())?;
+            for declared in inventory::iter::<OperatorCrate> {
+                let own = |info: &&&OpInfo| (info.krate, info.version) == (declared.name, declared.version);
+                let (name, count, linked) = (declared.name, declared.count, all.iter().filter(own).count());
+                if linked != count {
+                    let text =
+                        format!("package `{name}` declares {count} operators, but {linked} are linked");
+                    return Err(Error::new(ErrorKind::NoOps, text));
+                }
+            }
+            Ok(map)
         });
         linked.as_ref().map_err(Clone::clone)
     }
@@ -263,6 +307,12 @@ impl OpInfoMap {
             self.insert(gradient)?;
         }
         match self.0.get(name) {
+            Some(first) if first.krate == info.krate && first.version != info.version => {
+                let (krate, versions) = (info.krate, [first.version, info.version]);
+                let text =
+                    format!("operator `{name}` comes from two versions of package `{krate}`: {versions:?}");
+                Err(Error::new(ErrorKind::Duplicate, text))
+            }
             Some(first) => Err(Error::new(
                 ErrorKind::Duplicate,
                 format!(

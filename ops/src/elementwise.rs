@@ -99,10 +99,15 @@ impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
     }
 }
 
-/// The gradient of `dx`, or zeros in the shape of `x` where `dx` was not computed.
+/// The gradient of `dx`, where `dx` was computed and is read.
+fn grad_if_any(g: &GradCx<'_>, dx: Option<Var>) -> Option<Var> {
+    dx.filter(|dx| g.arrives(*dx)).map(|dx| g.grad(dx))
+}
+
+/// The gradient of `dx`, or zeros in the shape of `x` where there is none.
 fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var {
-    if let Some(dx) = dx {
-        return g.grad(dx);
+    if let Some(ddx) = grad_if_any(g, dx) {
+        return ddx;
     }
     let out = g.fresh("zeros");
     g.push(FillZerosLike { x, out });
@@ -230,7 +235,7 @@ pub struct ElementwiseMulGradGrad;
 impl GradRule<ElementwiseMulGrad> for ElementwiseMulGradGrad {
     fn emit(fwd: &ElementwiseMulGrad, g: &mut GradCx<'_>) {
         let ElementwiseMulGrad { dout, x, y, axis, .. } = *fwd;
-        let (ddx, ddy) = (fwd.dx.map(|dx| g.grad(dx)), fwd.dy.map(|dy| g.grad(dy)));
+        let (ddx, ddy) = (grad_if_any(g, fwd.dx), grad_if_any(g, fwd.dy));
         if let Some(ddout) = g.wanted(dout) {
             match (ddx, ddy) {
                 (Some(ddx), Some(ddy)) => {
@@ -316,7 +321,7 @@ impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
     fn emit(fwd: &ElementwiseDivGrad, g: &mut GradCx<'_>) {
         let ElementwiseDivGrad { out, dout, x, y, axis, .. } = *fwd;
         let (ddout, dy, d_out) = (g.wanted(dout), g.wanted(y), g.wanted(out));
-        let ddy = fwd.dy.map(|dy| g.grad(dy));
+        let ddy = grad_if_any(g, fwd.dy);
         if ddout.is_some() || dy.is_some() {
             let ddx = grad_or_zeros(g, fwd.dx, x);
             let dividend = match ddy {
@@ -328,10 +333,13 @@ impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
                 }
                 None => ddx,
             };
-            let quotient = ddout.unwrap_or_else(|| g.fresh("quotient"));
-            g.push(ElementwiseDiv { x: dividend, y, out: quotient, axis });
+            if let Some(ddout) = ddout {
+                g.push(ElementwiseDiv { x: dividend, y, out: ddout, axis });
+            }
             if dy.is_some() {
-                // That of `dividend / y`: it sums over broadcast dimensions.
+                // Not read from `ddout`: others may contribute to that. The gradient sums over broadcast dimensions.
+                let quotient = g.fresh("quotient");
+                g.push(ElementwiseDiv { x: dividend, y, out: quotient, axis });
                 g.push(ElementwiseDivGrad { out: quotient, dout, x: dividend, y, dx: None, dy, axis });
             }
         }

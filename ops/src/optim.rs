@@ -30,8 +30,12 @@ pub trait Optimizer {
     #[track_caller]
     fn minimize(&self, loss: &Expr) -> Result<Vec<(Expr, Expr)>> {
         let net = loss.builder();
-        let found =
-            net.edit(|program| append_backward(program, &loss_name(program, loss), &Backward::default()))?;
+        // Outside of a closure, so that operators remember the caller's line.
+        let mut program = net.edit(std::mem::take);
+        let name = program.name(loss.var()).to_string();
+        let found = append_backward(&mut program, &name, &Backward::default());
+        net.edit(|p| *p = program);
+        let found = found?;
         let names: Vec<_> = {
             let program = net.program();
             let name = |v| program.name(v).to_string();
@@ -57,10 +61,6 @@ pub trait Optimizer {
         }
         Ok(updated)
     }
-}
-
-fn loss_name(program: &autobwd::Program, loss: &Expr) -> String {
-    program.name(loss.var()).to_string()
 }
 
 /// A value that an optimizer keeps for a parameter, beside it in the scope.

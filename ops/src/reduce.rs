@@ -430,6 +430,10 @@ fn reduced_dims(x: &Meta, dim: &[i32], all: bool, keep: bool) -> Result<Dims> {
     }
     let mut reduced = 0u64;
     for axis in dim {
+        // As in NumPy, a scalar may be reduced along its first or last axis.
+        if x.rank() == 0 && matches!(axis, -1 | 0) {
+            continue;
+        }
         let bit = 1 << x.axis("dim", i64::from(*axis))?;
         if reduced & bit != 0 {
             return Err(Error::attr("dim", format!("{axis} is given twice")));
@@ -481,6 +485,7 @@ struct Reduction<'a> {
 impl<'a> Reduction<'a> {
     fn new(x: &'a Buf<'_>, dim: &[i32], all: bool) -> Reduction<'a> {
         let none = if all || dim.is_empty() { u64::MAX } else { 0 };
+        let dim = if x.dims().is_empty() { &[][..] } else { dim };
         let reduced = dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis)));
         let is_reduced = |axis: usize| reduced >> axis & 1 == 1;
         let dims = x.dims();

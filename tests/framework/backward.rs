@@ -1,8 +1,8 @@
 //! Backward parts: their structure, and what is refused.
 
 use autobwd::{
-    Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad, Program, Result,
-    Scope, Tensor, Var, append_backward, emit, gradients, register_op,
+    Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad,
+    Program, Result, Scope, Tensor, Var, append_backward, emit, gradients, register_op,
 };
 use autobwd_ops::{
     Init, Math,
@@ -125,7 +125,13 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
     let asked = Backward { parameters: Some(&["wv"]), ..none };
     refused(p, &loss.name(), &asked, ErrorKind::UnknownVar, "no variable `wv`; did you mean `w`?");
     let cut = Backward { parameters: Some(&["w"]), no_grad: &["tanh_0"], ..none };
-    refused(p, &loss.name(), &cut, ErrorKind::NoGradient, "`w` has no gradient: the path to the loss ends at `tanh_0`");
+    refused(
+        p,
+        &loss.name(),
+        &cut,
+        ErrorKind::NoGradient,
+        "`w` has no gradient: the path to the loss ends at `tanh_0`",
+    );
     Ok(())
 }
 
@@ -247,7 +253,9 @@ fn both(net: &Builder, loss: &Expr, w: &[f64]) -> Result<(Vec<f64>, Vec<f64>)> {
     let built = at(w, "w@GRAD")?;
     let mut numeric = vec![];
     for i in 0..w.len() {
-        let side = |step: f64| w.iter().enumerate().map(|(k, x)| x + if k == i { step } else { 0.0 }).collect::<Vec<_>>();
+        let side = |step: f64| {
+            w.iter().enumerate().map(|(k, x)| x + if k == i { step } else { 0.0 }).collect::<Vec<_>>()
+        };
         numeric.push((at(&side(1e-5), &loss.name())?[0] - at(&side(-1e-5), &loss.name())?[0]) / 2e-5);
     }
     Ok((built, numeric))

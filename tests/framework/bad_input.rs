@@ -26,8 +26,12 @@ fn expect<T>(outcome: Result<T>, kind: ErrorKind, messages: &[&str]) -> Error {
 #[test]
 fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
     let (net, x, w) = net();
-    let line = line!() + 1;
-    let e = expect(w.matmul(&w), ErrorKind::Shape, &["operator `matmul_v2`", "X = `weights`, Y = `weights`", "[4, 2]"]);
+    let (product, line) = (w.matmul(&w), line!());
+    let e = expect(
+        product,
+        ErrorKind::Shape,
+        &["operator `matmul_v2`", "X = `weights`, Y = `weights`", "[4, 2]"],
+    );
     assert!(e.op().is_some_and(|op| op.contains(&format!("bad_input.rs:{line}"))), "{e}");
     let labels = net.input("labels", DType::I64, &[-1, 1]).unwrap();
     expect(&x + &labels, ErrorKind::DType, &["`Y`: dtype int64 does not match float32 of `X`"]);
@@ -70,10 +74,18 @@ fn hyperparameters_are_checked_when_described() {
 #[test]
 fn names_are_checked() {
     let (net, x, _) = net();
-    expect(net.input("images", DType::F32, &[1]), ErrorKind::UnknownVar, &["has a variable `images` already"]);
+    expect(
+        net.input("images", DType::F32, &[1]),
+        ErrorKind::UnknownVar,
+        &["has a variable `images` already"],
+    );
     expect(net.input("a b", DType::F32, &[1]), ErrorKind::UnknownVar, &["\"a b\" cannot be a variable"]);
     expect(net.input("w@GRAD", DType::F32, &[1]), ErrorKind::UnknownVar, &["cannot be a variable"]);
-    expect(net.input("n", DType::F32, &[-2]), ErrorKind::Shape, &["a dimension is 0 or more, or -1 for unknown; -2"]);
+    expect(
+        net.input("n", DType::F32, &[-2]),
+        ErrorKind::Shape,
+        &["a dimension is 0 or more, or -1 for unknown; -2"],
+    );
     expect(net.expr("imags"), ErrorKind::UnknownVar, &["no variable `imags`; did you mean `images`?"]);
     let other = Builder::new();
     let y = other.input("y", DType::F32, &[4]).unwrap();
@@ -94,19 +106,32 @@ fn feeds_and_fetches_are_checked() {
     let program = net.program();
     let mut executor = Executor::new();
     let x = Tensor::zeros(DType::F32, &[3, 4]).unwrap();
-    let mut run = |feeds: &[(&str, &Tensor)], fetch: &str| executor.run(&program, &mut scope, feeds, &[fetch]);
+    let mut run =
+        |feeds: &[(&str, &Tensor)], fetch: &str| executor.run(&program, &mut scope, feeds, &[fetch]);
     assert!(run(&[("images", &x)], &out).is_ok());
-    expect(run(&[], &out), ErrorKind::Feed, &["`images` is read, but neither fed nor written before", "operator `matmul_v2`"]);
+    expect(
+        run(&[], &out),
+        ErrorKind::Feed,
+        &["`images` is read, but neither fed nor written before", "operator `matmul_v2`"],
+    );
     expect(run(&[("image", &x)], &out), ErrorKind::Feed, &["no variable `image`; did you mean `images`?"]);
     expect(run(&[("images", &x), ("images", &x)], &out), ErrorKind::Feed, &["it is fed twice"]);
-    expect(run(&[("images", &x), ("weights", &x)], &out), ErrorKind::Feed, &["`weights` cannot be fed: it is kept"]);
+    expect(
+        run(&[("images", &x), ("weights", &x)], &out),
+        ErrorKind::Feed,
+        &["`weights` cannot be fed: it is kept"],
+    );
     let wrong = Tensor::zeros(DType::F64, &[3, 4]).unwrap();
     let message = "`images` cannot be fed: the program says float32, the tensor is float64";
     expect(run(&[("images", &wrong)], &out), ErrorKind::Feed, &[message]);
     let wrong = Tensor::zeros(DType::F32, &[4, 3]).unwrap();
     let message = "`images` cannot be fed: the program says shape [-1, 4], the tensor has [4, 3]";
     expect(run(&[("images", &wrong)], &out), ErrorKind::Feed, &[message]);
-    expect(run(&[("images", &x)], "logits"), ErrorKind::Fetch, &["fetched, but the program has no variable `logits`"]);
+    expect(
+        run(&[("images", &x)], "logits"),
+        ErrorKind::Fetch,
+        &["fetched, but the program has no variable `logits`"],
+    );
 }
 
 #[test]
@@ -115,7 +140,9 @@ fn the_scope_is_checked() {
     let program = net.program();
     let x = Tensor::zeros(DType::F32, &[3, 4]).unwrap();
     let mut executor = Executor::new();
-    let run = |scope: &mut Scope, executor: &mut Executor| executor.run(&program, scope, &[("images", &x)], &[&out]);
+    let run = |scope: &mut Scope, executor: &mut Executor| {
+        executor.run(&program, scope, &[("images", &x)], &[&out])
+    };
     let e = run(&mut Scope::new(), &mut executor);
     expect(e, ErrorKind::NoValue, &["`weights` has no value in the scope; run the start-up program"]);
     let mut session = executor.prepare(&program, &mut scope, &[("images", x.meta())], &[&out]).unwrap();
@@ -125,7 +152,11 @@ fn the_scope_is_checked() {
     expect(session.fetch(&out), ErrorKind::Fetch, &["has not run yet"]);
     scope.set("weights", Tensor::zeros(DType::F32, &[5, 2]).unwrap());
     expect(session.run(&mut scope), ErrorKind::NoValue, &["has changed its shape"]);
-    expect(run(&mut scope, &mut executor), ErrorKind::Shape, &["`weights` is float32 [4, 2], but the scope holds"]);
+    expect(
+        run(&mut scope, &mut executor),
+        ErrorKind::Shape,
+        &["`weights` is float32 [4, 2], but the scope holds"],
+    );
     expect(scope.get("weight"), ErrorKind::NoValue, &["the scope has no `weight`; did you mean `weights`?"]);
 }
 
@@ -138,7 +169,11 @@ fn data_that_an_operator_cannot_take_is_named() {
     let x = Tensor::zeros(DType::F32, &[2, 3]).unwrap();
     let y = Tensor::from_vec([2, 1], vec![0_i64, 3]).unwrap();
     let outcome = Executor::new().run(&net.program(), &mut Scope::new(), &[("x", &x), ("y", &y)], &[&loss]);
-    expect(outcome, ErrorKind::Data, &["`softmax_with_cross_entropy`", "Label = `y`", "`Label`: 3 is none of the 3 classes"]);
+    expect(
+        outcome,
+        ErrorKind::Data,
+        &["`softmax_with_cross_entropy`", "Label = `y`", "`Label`: 3 is none of the 3 classes"],
+    );
 }
 
 #[test]
@@ -151,8 +186,16 @@ fn programs_edited_into_nonsense_are_refused_when_planned() {
         let outcome = Executor::new().run(&program, &mut scope, &[("images", &x)], &[&out]);
         expect(outcome, kind, &[message]);
     };
-    refused(&|p| p.root_mut().ops[0].ty = "no_such_op".into(), ErrorKind::UnknownOp, "operator `no_such_op` is not among");
-    refused(&|p| p.root_mut().ops[0].inputs = Default::default(), ErrorKind::Slot, "input `X` takes exactly one variable, got 0");
+    refused(
+        &|p| p.root_mut().ops[0].ty = "no_such_op".into(),
+        ErrorKind::UnknownOp,
+        "operator `no_such_op` is not among",
+    );
+    refused(
+        &|p| p.root_mut().ops[0].inputs = Default::default(),
+        ErrorKind::Slot,
+        "input `X` takes exactly one variable, got 0",
+    );
     let undeclare = |p: &mut autobwd::Program| {
         let w = p.find("weights").unwrap();
         p.root_mut().vars.shift_remove(&w);
@@ -183,7 +226,11 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     for cut in [0, 3, 8, 40, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..cut]).unwrap();
         let mut loaded = Scope::new();
-        expect(loaded.load(&path), ErrorKind::Format, &["weights.safetensors", "not a whole safetensors file"]);
+        expect(
+            loaded.load(&path),
+            ErrorKind::Format,
+            &["weights.safetensors", "not a whole safetensors file"],
+        );
         assert!(loaded.is_empty());
     }
     expect(scope.load(folder.path().join("none")), ErrorKind::Io, &["cannot read", "none"]);

@@ -68,8 +68,14 @@ fn foreign_json_is_refused() {
         ("", "not a program in JSON: EOF"),
         ("[1, 2]", "not a program in JSON"),
         (r#"{"blocks": []}"#, "a program has at least one block"),
-        (r#"{"blocks": [{"idx": 0, "parent_idx": 0, "vars": [], "ops": []}]}"#, "block 0: parent block 0 does not exist"),
-        (r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#, "block 1 stands at position 0"),
+        (
+            r#"{"blocks": [{"idx": 0, "parent_idx": 0, "vars": [], "ops": []}]}"#,
+            "block 0: parent block 0 does not exist",
+        ),
+        (
+            r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#,
+            "block 1 stands at position 0",
+        ),
         (
             r#"{"blocks": [{"idx": 0, "parent_idx": -1, "ops": [], "vars": [{"name": "x", "type": "lod_tensor",
                "dtype": "float16", "shape": [], "persistable": false, "stop_gradient": true, "is_parameter": false}]}]}"#,

@@ -25,7 +25,8 @@ fn program(numbers: &mut Numbers) -> Result<(Builder, Expr)> {
     let row = net.parameter("row", DType::F64, &[3], |w| Init::Uniform(-1.0, 1.0).emit(w, 3))?;
     let square = net.parameter("square", DType::F64, &[3, 3], |w| Init::Uniform(-1.0, 1.0).emit(w, 4))?;
     for _ in 0..3 + numbers.below(12) {
-        let (a, b) = (values[numbers.below(values.len())].clone(), values[numbers.below(values.len())].clone());
+        let (a, b) =
+            (values[numbers.below(values.len())].clone(), values[numbers.below(values.len())].clone());
         let new = match numbers.below(14) {
             0 => a.tanh()?,
             1 => a.sigmoid()?,
@@ -62,7 +63,8 @@ fn built_gradients_are_the_derivatives() -> Result<()> {
         let (net, loss) = program(&mut numbers)?;
         let frozen: Vec<&str> = PARAMETERS.into_iter().filter(|_| numbers.below(5) == 0).collect();
         let mut built = net.program().clone();
-        let found = append_backward(&mut built, &loss.name(), &Backward { no_grad: &frozen, ..Default::default() })?;
+        let found =
+            append_backward(&mut built, &loss.name(), &Backward { no_grad: &frozen, ..Default::default() })?;
         verify(&built)?;
 
         let (mut scope, mut executor) = (Scope::new(), Executor::with_threads(1));
@@ -93,7 +95,11 @@ fn built_gradients_are_the_derivatives() -> Result<()> {
             let scale = 1.0 + numeric.iter().fold(0.0_f64, |m, x| m.max(x.abs()));
             let built = pair.map_or(vec![0.0; numeric.len()], |i| grads[i].to_f64s());
             let worst = built.iter().zip(&numeric).map(|(b, n)| (b - n).abs() / scale).fold(0.0, f64::max);
-            assert!(detached || worst < 1e-7, "seed {seed}, {name}: {built:?} {numeric:?}\n{}", net.program());
+            assert!(
+                detached || worst < 1e-7,
+                "seed {seed}, {name}: {built:?} {numeric:?}\n{}",
+                net.program()
+            );
         }
     }
     Ok(())
@@ -115,7 +121,8 @@ fn fusing_and_reusing_memory_change_nothing() -> Result<()> {
         let apart = Executor::with_threads(1).run(&built, &mut scope, &[("x", &x)], &all)?;
         for threads in [1, 2] {
             for (name, value) in all.iter().zip(&apart).filter(|(n, _)| n.ends_with("@GRAD")) {
-                let together = Executor::with_threads(threads).run(&built, &mut scope, &[("x", &x)], &[name])?;
+                let together =
+                    Executor::with_threads(threads).run(&built, &mut scope, &[("x", &x)], &[name])?;
                 assert_eq!(&together[0], value, "seed {seed}, {name}");
             }
         }

@@ -5,3 +5,8 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+// Named, so that every binary and test that uses this crate links the operators.
+use autobwd_ops as _;
+
+pub mod conformance;

@@ -44,9 +44,11 @@ pub(super) fn emit(
         let mut g = GradCx::new(&fwd, program, &of_output, &of_input, &is_wanted, &arrives);
         let outcome = info.emit_grad(&mut g);
         let own = g.into_emitted();
-        let checked = outcome.and_then(|()| own.iter().try_for_each(|op| check(ops, &fwd, op)));
-        let checked =
-            checked.and_then(|()| own.iter().try_for_each(|op| writers.check(ops, program, index, &fwd, op)));
+        let checked = outcome.and_then(|()| {
+            own.iter().try_for_each(|op| check(ops, &fwd, op))?;
+            reads_no_sum(program, names, &fwd, &own)?;
+            own.iter().try_for_each(|op| writers.check(ops, program, index, &fwd, op))
+        });
         checked.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, index, &fwd)))?;
         emitted.extend(own.into_iter().map(|op| OpDesc {
             site: fwd.site,
@@ -70,6 +72,22 @@ fn check(ops: &OpInfoMap, fwd: &OpDesc, op: &OpDesc) -> Result<()> {
     let info = ops.get(&op.ty).map_err(place)?;
     // An operator with nothing to write is dropped later; its slots may be empty.
     if op.writes().next().is_none() { Ok(()) } else { info.check(op).map_err(place) }
+}
+
+/// Refuses a rule that writes a gradient and then reads it: what it would get is the sum of all contributions.
+fn reads_no_sum(program: &Program, names: &GradNames, fwd: &OpDesc, own: &[OpDesc]) -> Result<()> {
+    for (i, op) in own.iter().enumerate() {
+        let earlier = |v: &Var| own[..i].iter().any(|op| op.writes().any(|w| w == *v));
+        if let Some(grad) = op.reads().find(|v| names.base(*v).is_some() && earlier(v)) {
+            let text = format!(
+                "the gradient rule of `{}` reads `{}` after writing it; others may contribute to it, use a fresh variable",
+                fwd.ty,
+                program.name(grad)
+            );
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+    }
+    Ok(())
 }
 
 /// Which operators write each variable.

@@ -243,8 +243,9 @@ impl Build {
             }
         }
         emitted.append(&mut raw);
+        let given: Vec<Var> = self.given.iter().map(|(_, given)| *given).collect();
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
-        let pruned = prune::prune(&self.names, summed);
+        let pruned = prune::prune(&self.names, &given, &self.no_grad, summed);
         let declared = declare::declare(ops, program, &self.names, pruned)?;
         let mut grads = vec![];
         for var in asked {

@@ -1,35 +1,112 @@
 //! Gradients that nobody produces.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::names::GradNames;
 use crate::{OpDesc, Origin, Var};
 
 /// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has
-/// produced are filled with zeros, and leave the operands of sums.
-pub(super) fn prune(names: &GradNames, emitted: Vec<OpDesc>) -> Vec<OpDesc> {
-    let mut produced: HashSet<Var> = HashSet::new();
+/// produced are filled with zeros, and leave the operands of sums. `given` are variables that stand for gradients of
+/// targets; a target in `no_grad` has none.
+pub(super) fn prune(names: &GradNames, given: &[Var], no_grad: &[bool], emitted: Vec<OpDesc>) -> Vec<OpDesc> {
+    let dead = dead_rules(names, given, no_grad, &emitted);
+    let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
     let mut kept = Vec::with_capacity(emitted.len());
     for mut op in emitted {
-        if op.writes().next().is_none() {
+        if op.writes().next().is_none() || is_of(&op, &dead) {
             continue;
         }
-        let grads: Vec<Var> = op.reads().filter(|v| names.base(*v).is_some()).collect();
-        let missing = |v: &Var| names.base(*v).is_some() && !produced.contains(v);
-        if !grads.is_empty() && grads.iter().all(missing) {
+        // What a rule writes for itself is kept: another of its operators reads it.
+        let for_itself = op.writes().any(|v| names.base(v).is_none());
+        if !for_itself && !produced.flows_into(&op) {
             continue;
         }
         if op.origin == Origin::Accumulate {
-            let there: Vec<Var> = op.inputs.get("X").iter().copied().filter(|v| !missing(v)).collect();
+            let there: Vec<Var> =
+                op.inputs.get("X").iter().copied().filter(|v| !produced.lacks(*v)).collect();
             op.inputs.set("X", there);
         }
-        for grad in op.reads().filter(missing) {
+        for grad in op.reads().filter(|v| produced.lacks(*v)) {
             let Some(base) = names.base(grad) else { continue };
             let fill = OpDesc::new("fill_zeros_like").input("X", [base]).output("Out", [grad]);
             kept.push(OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill });
         }
-        produced.extend(op.writes());
+        produced.note(&op);
         kept.push(op);
     }
     kept
+}
+
+/// Forward operators to whose rules no gradient flows at all, by index.
+fn dead_rules(names: &GradNames, given: &[Var], no_grad: &[bool], emitted: &[OpDesc]) -> FxHashSet<usize> {
+    let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
+    let (mut dead, mut at) = (FxHashSet::default(), 0);
+    while at < emitted.len() {
+        let Origin::Gradient { of } = emitted[at].origin else {
+            if produced.flows_into(&emitted[at]) {
+                produced.note(&emitted[at]);
+            }
+            at += 1;
+            continue;
+        };
+        // Sums may stand between the operators of a rule.
+        let rule = |op: &OpDesc| matches!(op.origin, Origin::Gradient { of: o } if o == of);
+        let mut end = at + 1;
+        while end < emitted.len() && (rule(&emitted[end]) || emitted[end].origin == Origin::Accumulate) {
+            end += 1;
+        }
+        let ops = &emitted[at..end];
+        let reads_gradients =
+            ops.iter().filter(|op| rule(op)).any(|op| op.reads().any(|v| produced.is_grad(v)));
+        let flows = ops.iter().filter(|op| rule(op)).any(|op| op.reads().any(|v| produced.has(v)));
+        if reads_gradients && !flows {
+            dead.insert(of);
+        }
+        for op in ops.iter().filter(|op| flows || !reads_gradients || !rule(op)) {
+            if !rule(op) && !produced.flows_into(op) {
+                continue;
+            }
+            produced.note(op);
+        }
+        at = end;
+    }
+    dead
+}
+
+fn is_of(op: &OpDesc, rules: &FxHashSet<usize>) -> bool {
+    matches!(op.origin, Origin::Gradient { of } if rules.contains(&of))
+}
+
+/// Gradients that the operators so far have produced.
+struct Produced<'a> {
+    names: &'a GradNames,
+    given: &'a [Var],
+    no_grad: &'a [bool],
+    vars: FxHashSet<Var>,
+}
+
+impl Produced<'_> {
+    fn is_grad(&self, var: Var) -> bool {
+        self.names.base(var).is_some() || self.given.contains(&var)
+    }
+
+    fn has(&self, var: Var) -> bool {
+        self.vars.contains(&var) || self.given.contains(&var)
+    }
+
+    fn lacks(&self, var: Var) -> bool {
+        self.is_grad(var) && !self.has(var)
+    }
+
+    /// Whether it reads no gradients at all, or one that is there.
+    fn flows_into(&self, op: &OpDesc) -> bool {
+        !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.is_grad(v) && self.has(v))
+    }
+
+    fn note(&mut self, op: &OpDesc) {
+        let names = self.names;
+        let cut =
+            |v: Var| names.base(v).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false));
+        self.vars.extend(op.writes().filter(|v| names.base(*v).is_some() && !cut(*v)));
+    }
 }

@@ -1,9 +1,10 @@
 //! Checking operators against what they declare: samples, and gradients against central differences.
 
-mod gradient;
+mod checks;
+mod function;
 mod sample;
 
-pub use gradient::{Checked, check_sample, check_sample_in};
+pub use checks::{Checked, check_crate, check_sample, check_sample_in};
 pub use sample::{
     Draw, OpSamples, Sample, away_from, between, distinct, given, integers_below, out, positive,
     probabilities, samples, uniform,

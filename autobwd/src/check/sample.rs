@@ -79,6 +79,15 @@ impl Draw {
         Draw { dtype: Some(dtype), ..self }
     }
 
+    pub(super) fn is_output(&self) -> bool {
+        matches!(self.domain, Domain::Output)
+    }
+
+    /// Whether the same numbers could be drawn for both.
+    pub(super) fn same_domain(&self, other: &Draw) -> bool {
+        std::mem::discriminant(&self.domain) == std::mem::discriminant(&other.domain)
+    }
+
     /// The dtype when floating point numbers are of dtype `float`.
     pub(super) fn dtype(&self, float: DType) -> DType {
         self.dtype.unwrap_or(float)
@@ -185,6 +194,8 @@ impl Sample {
 pub struct OpSamples {
     /// Operator type.
     pub op: &'static str,
+    /// The package that has declared them.
+    pub krate: &'static str,
     /// Makes the rows.
     pub rows: fn() -> Vec<Sample>,
 }
@@ -192,7 +203,16 @@ inventory::collect!(OpSamples);
 
 /// All samples that this binary links, sorted by operator.
 pub fn samples() -> Vec<Sample> {
-    let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().collect();
+    samples_where(|_| true)
+}
+
+/// The samples that a package has declared, sorted by operator.
+pub(super) fn samples_of(krate: &str) -> Vec<Sample> {
+    samples_where(|samples| samples.krate == krate)
+}
+
+fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
+    let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().filter(|s| of(s)).collect();
     all.sort_by_key(|s| s.op);
     all.into_iter().flat_map(|s| (s.rows)()).collect()
 }
@@ -214,6 +234,7 @@ macro_rules! samples {
             $crate::__private::inventory::submit! {
                 $crate::check::OpSamples {
                     op: <$op as $crate::Op>::SCHEMA.name,
+                    krate: ::core::env!("CARGO_PKG_NAME"),
                     rows: || ::std::vec![$($crate::check::Sample::from($row)),*],
                 }
             }

@@ -4,7 +4,7 @@
 use std::{
     hint, panic,
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -31,15 +31,23 @@ struct Job {
 struct Shared {
     /// Held by whoever has the helpers at work.
     turn: Mutex<()>,
+    /// The work at hand; whoever takes it counts as active, under this lock.
     job: Mutex<Option<Job>>,
     /// Counts jobs; helpers watch it.
     posted: AtomicUsize,
     wake: Condvar,
+    /// The next part that nobody has taken.
     next: AtomicUsize,
-    /// Helpers that have not finished the current job.
-    busy: AtomicUsize,
+    /// Helpers at work. One that wakes up late finds nothing to do and is not waited for.
+    active: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
+}
+
+impl Shared {
+    fn job(&self) -> MutexGuard<'_, Option<Job>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a kernel gets beside its slots: workers to share its work with.
@@ -77,30 +85,31 @@ impl Cx {
         let Ok(_turn) = shared.turn.try_lock() else {
             return (0..parts).for_each(|part| work(part, 0));
         };
-        // SAFETY: the reference is used by helpers until `busy` is 0, which `Wait` waits for before this frame ends,
-        // also when `work` panics.
+        // SAFETY: helpers use the reference while they are active; `Finish` takes the job away and waits until none is,
+        // before this frame ends, also when `work` panics.
         let work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        let job = Job { work, parts, workers };
         {
-            let mut job = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
-            *job = Some(Job { work, parts, workers });
+            let mut current = shared.job();
             shared.next.store(0, Ordering::Relaxed);
-            shared.busy.store(self.helpers.len(), Ordering::Relaxed);
+            *current = Some(job);
             shared.posted.fetch_add(1, Ordering::Release);
         }
         shared.wake.notify_all();
-        struct Wait<'a>(&'a Shared);
-        impl Drop for Wait<'_> {
+        struct Finish<'a>(&'a Shared);
+        impl Drop for Finish<'_> {
             fn drop(&mut self) {
+                *self.0.job() = None;
                 let mut spins = 0;
-                while self.0.busy.load(Ordering::Acquire) != 0 {
+                while self.0.active.load(Ordering::Acquire) != 0 {
                     spins += 1;
                     if spins < SPINS { hint::spin_loop() } else { thread::yield_now() }
                 }
             }
         }
-        let wait = Wait(shared);
-        take_parts(shared, Job { work, parts, workers }, 0);
-        drop(wait);
+        let finish = Finish(shared);
+        take_parts(shared, job, 0);
+        drop(finish);
         if shared.panicked.swap(false, Ordering::Relaxed) {
             panic!("autobwd bug: a kernel panicked in a helper thread");
         }
@@ -145,7 +154,7 @@ fn help(shared: &Shared, worker: usize) {
             hint::spin_loop();
             spins += 1;
         }
-        let mut job = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut job = shared.job();
         while shared.posted.load(Ordering::Acquire) == seen && !shared.stop.load(Ordering::Acquire) {
             job = shared.wake.wait(job).unwrap_or_else(PoisonError::into_inner);
         }
@@ -153,22 +162,21 @@ fn help(shared: &Shared, worker: usize) {
             return;
         }
         seen = shared.posted.load(Ordering::Acquire);
-        let current = *job;
+        let Some(current) = *job else { continue };
+        shared.active.fetch_add(1, Ordering::Relaxed);
         drop(job);
-        if let Some(current) = current {
-            let run = panic::AssertUnwindSafe(|| take_parts(shared, current, worker));
-            if panic::catch_unwind(run).is_err() {
-                shared.panicked.store(true, Ordering::Relaxed);
-            }
+        let run = panic::AssertUnwindSafe(|| take_parts(shared, current, worker));
+        if panic::catch_unwind(run).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.busy.fetch_sub(1, Ordering::Release);
+        shared.active.fetch_sub(1, Ordering::Release);
     }
 }
 
 impl Drop for Cx {
     fn drop(&mut self) {
         {
-            let _job = self.shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+            let _job = self.shared.job();
             self.shared.stop.store(true, Ordering::Release);
         }
         self.shared.wake.notify_all();

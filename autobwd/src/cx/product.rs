@@ -33,8 +33,8 @@ impl<T> Mat<'_, T> {
     }
 }
 
-/// Below that many multiplications a product is not shared.
-const SHARED: usize = 1 << 18;
+/// Below that many multiplications, some ten microseconds, a product is not worth sharing.
+const SHARED: usize = 1 << 20;
 /// Parts are cut at multiples of that many rows or columns.
 const GRAIN: usize = 16;
 

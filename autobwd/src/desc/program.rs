@@ -1,5 +1,8 @@
 use std::{
+    fmt::Display,
+    fs,
     hash::BuildHasherDefault,
+    path::Path,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -7,7 +10,7 @@ use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxHasher;
 
 use super::{OpDesc, Site};
-use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean};
+use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
@@ -264,6 +267,25 @@ impl Program {
     /// Parameters in the order of their declaration.
     pub fn parameters(&self) -> impl Iterator<Item = Var> + '_ {
         self.root().vars.iter().filter(|(_, d)| d.parameter).map(|(v, _)| *v)
+    }
+
+    /// Saves the program as JSON, never half of it.
+    ///
+    /// # Errors
+    /// The file system's, naming the path.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        write_beside(path, self.to_json().as_bytes())
+    }
+
+    /// Reads a program that was [saved](Program::save).
+    ///
+    /// # Errors
+    /// The file system's, and those of [`from_json`](Program::from_json), naming the path.
+    pub fn load(path: impl AsRef<Path>) -> Result<Program> {
+        let path = path.as_ref();
+        let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));
+        let json = fs::read_to_string(path).map_err(|e| in_file(ErrorKind::Io, &e))?;
+        Program::from_json(&json).map_err(|e| in_file(e.kind(), &e))
     }
 
     /// Changes whenever the program may have changed: equal stamps mean equal programs.

@@ -1,8 +1,8 @@
 //! Programs as text: one line a variable that the program does not compute, one line an operator.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
-use super::{Block, BlockId, Program, Var, VarDesc, VarKind};
+use super::{Block, BlockId, OpDesc, Program, Var, VarDesc, VarKind};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,7 +23,9 @@ impl Program {
             write!(f, ", gradient of block {}", forward.index())?;
         }
         writeln!(f)?;
-        for (var, desc) in block.vars.iter().filter(|(_, d)| d.persistable || d.stop_gradient) {
+        let written: HashSet<Var> = block.ops.iter().flat_map(OpDesc::writes).collect();
+        let given = |var: &Var, desc: &VarDesc| desc.persistable || !written.contains(var);
+        for (var, desc) in block.vars.iter().filter(|(var, desc)| given(var, desc)) {
             writeln!(f, "  {} {}: {}", role(desc), self.name(*var), Type(desc))?;
         }
         for op in &block.ops {

@@ -98,18 +98,26 @@ impl Session {
         })
     }
 
+    /// The memory of what is fed, to be written; it counts as fed.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for; another dtype.
+    pub fn feed_mut<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
+        let slot = fed(&mut self.feeds, name)?;
+        if slot.meta.dtype != T::DTYPE {
+            let text = format!("`{name}` is {}, not {}", slot.meta.dtype, T::DTYPE);
+            return Err(Error::new(ErrorKind::Feed, text));
+        }
+        slot.set = true;
+        Ok(self.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+    }
+
     /// Copies data in.
     ///
     /// # Errors
     /// A name that the session was not prepared for, or another dtype or shape.
     pub fn feed(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        let Some(slot) = self.feeds.iter_mut().find(|s| s.name == name) else {
-            let hint = did_you_mean(name, self.feeds.iter().map(|s| s.name.as_str()));
-            return Err(Error::new(
-                ErrorKind::Feed,
-                format!("the session was not prepared to be fed `{name}`{hint}"),
-            ));
-        };
+        let slot = fed(&mut self.feeds, name)?;
         if slot.meta != tensor.meta() {
             let (dtype, dims) = (slot.meta.dtype, &slot.meta.dims);
             let (given, shape) = (tensor.dtype(), tensor.dims());
@@ -218,5 +226,16 @@ impl Session {
     /// How many frames a run calls: kernels, regions of elementwise operators, copies.
     pub fn frames(&self) -> usize {
         self.frames.len()
+    }
+}
+
+fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
+    match feeds.iter().position(|s| s.name == name) {
+        Some(at) => Ok(&mut feeds[at]),
+        None => {
+            let hint = did_you_mean(name, feeds.iter().map(|s| s.name.as_str()));
+            let text = format!("the session was not prepared to be fed `{name}`{hint}");
+            Err(Error::new(ErrorKind::Feed, text))
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
 
 use super::{Arity, AttrDef, Op, Schema, SlotDef};
-use crate::{GradKind, GradRule};
+use crate::{GradKind, GradRule, lanes::MAX_SLOTS};
 
 /// Checks an operator's declarations against each other and against its gradient operator. Const-evaluated once an
 /// operator.
@@ -15,25 +15,15 @@ pub const fn check_contract<O: Op>() {
     }
 }
 
+/// That no slot of a formula is a list, the macro has seen.
 #[track_caller]
 const fn check_slots(op: &Schema) {
-    if !op.pointwise {
-        return;
-    }
-    if op.inputs.len() + op.outputs.len() > crate::lanes::MAX_SLOTS {
+    if op.pointwise && op.inputs.len() + op.outputs.len() > MAX_SLOTS {
+        let text = Text::new().add("pointwise operator `").add(op.name).add("` has more than ");
         panic!(
             "{}",
-            Text::new().add("pointwise operator `").add(op.name).add("` has more than 16 slots").as_str()
+            text.number(MAX_SLOTS as u32).add(" slots; write a kernel instead of a formula").as_str()
         );
-    }
-    let mut i = 0;
-    while i < op.inputs.len() + op.outputs.len() {
-        let slot = if i < op.inputs.len() { &op.inputs[i] } else { &op.outputs[i - op.inputs.len()] };
-        if matches!(slot.arity, Arity::Many | Arity::Holes) {
-            let text = Text::new().add("pointwise operator `").add(op.name).add("`: slot `").add(slot.name);
-            panic!("{}", text.add("` is a list; a formula takes `V` or `Option<V>`").as_str());
-        }
-        i += 1;
     }
 }
 
@@ -176,10 +166,13 @@ impl Text {
     }
 
     const fn as_str(&self) -> &str {
-        match core::str::from_utf8(self.bytes.split_at(self.len).0) {
-            Ok(text) => text,
-            // A message cut within a character.
-            Err(_) => "the gradient operator does not fit (message too long)",
+        let mut len = self.len;
+        loop {
+            match core::str::from_utf8(self.bytes.split_at(len).0) {
+                Ok(text) => return text,
+                // Cut within a character.
+                Err(_) => len -= 1,
+            }
         }
     }
 }

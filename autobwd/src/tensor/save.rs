@@ -14,6 +14,17 @@ fn io(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
 }
 
+/// Temporary files are private; what they become is not.
+#[cfg(unix)]
+fn like_any_file<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
+    use std::os::unix::fs::PermissionsExt;
+    builder.permissions(fs::Permissions::from_mode(0o666))
+}
+#[cfg(not(unix))]
+fn like_any_file<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
+    builder
+}
+
 /// Writes a file beside its final place and renames it, so that it is never there in half.
 ///
 /// # Errors
@@ -21,9 +32,12 @@ fn io(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
 pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| io(path, "write", e))?;
-    file.write_all(bytes).and_then(|()| file.flush()).map_err(|e| io(path, "write", e))?;
-    file.persist(path).map_err(|e| io(path, "write", e.error))?;
+    // The temporary file's own name says nothing to anybody: only the kind of error is passed on.
+    let mut file = like_any_file(&mut tempfile::Builder::new())
+        .tempfile_in(folder)
+        .map_err(|e| io(path, "write", e.kind()))?;
+    file.write_all(bytes).and_then(|()| file.flush()).map_err(|e| io(path, "write", e.kind()))?;
+    file.persist(path).map_err(|e| io(path, "write", e.error.kind()))?;
     Ok(())
 }
 

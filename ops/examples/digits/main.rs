@@ -1,0 +1,117 @@
+//! Learns to read handwritten digits.
+//!
+//! ```text
+//! cargo run --release --example digits -- [--seed N] [--out DIR] [--validate]
+//! ```
+//!
+//! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
+//! the mean loss of its batches and the test accuracy after it; the last line is a JSON object with the results. What
+//! is written to the output folder:
+//!
+//! - `program.txt`, `program.json`: the program that reads digits, for people and to be loaded again;
+//! - `training-program.txt`, `training-program.json`: the program that trains, with backward part and updates;
+//! - `weights.safetensors`: what was learnt, and the state of the optimizer;
+//! - `learning-curve.svg`: loss and test accuracy by epoch;
+//! - `misread.svg`: the test images that were read wrongly.
+//!
+//! In the end, program and weights are loaded from these files and tested once more.
+
+mod data;
+mod network;
+mod pictures;
+mod training;
+
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_beside};
+use clap::Parser;
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use serde_json::json;
+
+use data::Image;
+use network::{Network, Reader};
+
+/// Images to train with; the others are for the test.
+const TRAINING: usize = 1437;
+/// With `--validate`: those of the above to train with; the others are for validation.
+const TRAINING_BEFORE_VALIDATION: usize = 1150;
+
+/// Learns to read handwritten digits.
+#[derive(Parser)]
+struct Options {
+    /// Decides which images are for the test, what the first weights are, and the order of training
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Where files are written
+    #[arg(long, value_name = "DIR", default_value = "target/digits")]
+    out: PathBuf,
+    /// Hold out a part of the training images, print the accuracy on it and stop
+    #[arg(long)]
+    validate: bool,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let out = |file: &str| options.out.join(file);
+    let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+    let (training, test) = data::split(data::read()?, TRAINING, &mut rng);
+    if options.validate {
+        return validate(training, &mut rng);
+    }
+
+    // Describe the network. It is written before it is trained: a folder that cannot be written to shows at once.
+    let network = Network::new(&mut rng)?;
+    create_folder(&options.out)?;
+    write_beside(out("program.txt"), network.reader.program.to_string().as_bytes())?;
+    network.reader.program.save(out("program.json"))?;
+    write_beside(out("training-program.txt"), network.training.to_string().as_bytes())?;
+    network.training.save(out("training-program.json"))?;
+
+    // Train it.
+    let mut executor = Executor::new();
+    let mut scope = Scope::new();
+    let trained = training::train(&network, &mut executor, &mut scope, training, &test, &mut rng)?;
+    scope.save(out("weights.safetensors"))?;
+
+    // Draw how it went.
+    let answers = network.reader.read(&mut executor, &mut scope, &test)?;
+    write_beside(out("learning-curve.svg"), pictures::learning_curve(&trained.epochs)?.as_bytes())?;
+    write_beside(out("misread.svg"), pictures::misread(&test, &answers)?.as_bytes())?;
+
+    // Start over from the files.
+    let program = Program::load(out("program.json"))?;
+    let reader = Reader { program, answer: network.reader.answer };
+    let mut scope = Scope::new();
+    scope.load(out("weights.safetensors"))?;
+    let reloaded = reader.accuracy(&mut executor, &mut scope, &test)?;
+
+    let results = json!({
+        "test_accuracy": trained.accuracy(),
+        "reloaded_test_accuracy": reloaded,
+        "train_seconds": trained.seconds,
+        "peak_bytes": trained.peak_bytes,
+    });
+    println!("{results}");
+    Ok(())
+}
+
+/// Creates the output folder, unless it is there.
+fn create_folder(path: &Path) -> autobwd::Result<()> {
+    let cannot = |e| format!("cannot create `{}`: {e}", path.display());
+    fs::create_dir_all(path).map_err(|e| autobwd::Error::new(ErrorKind::Io, cannot(e)))
+}
+
+/// Trains with a part of the training images and tests with the others: for choosing layers, rate and epochs.
+fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg) -> Result<(), Box<dyn Error>> {
+    let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
+    let network = Network::new(rng)?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    let trained = training::train(&network, &mut executor, &mut scope, training, &validation, rng)?;
+    println!("{}", json!({ "validation_accuracy": trained.accuracy(), "train_seconds": trained.seconds }));
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! The training loop.
+
+use std::time::Instant;
+
+use autobwd::{Executor, Result, Scope};
+use indicatif::ProgressBar;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64Mcg;
+
+use crate::{
+    data::{Batch, Image},
+    network::Network,
+};
+
+// Chosen by `--validate`, as said in network.rs.
+const BATCH: usize = 32;
+const EPOCHS: usize = 40;
+
+/// How training went.
+pub(crate) struct Trained {
+    /// Epoch by epoch.
+    pub(crate) epochs: Vec<Epoch>,
+    /// How long it took, tests included.
+    pub(crate) seconds: f64,
+    /// Memory that a step takes, beside the weights.
+    pub(crate) peak_bytes: usize,
+}
+
+/// One pass over the training images.
+pub(crate) struct Epoch {
+    /// Mean loss of its batches.
+    pub(crate) loss: f64,
+    /// Share of test images that are read rightly after it.
+    pub(crate) accuracy: f64,
+}
+
+impl Trained {
+    /// Share of test images that are read rightly in the end.
+    pub(crate) fn accuracy(&self) -> f64 {
+        self.epochs.last().map_or(0.0, |e| e.accuracy)
+    }
+}
+
+/// Fills `scope` with first weights and trains them; prints a line for each epoch.
+pub(crate) fn train(
+    network: &Network,
+    executor: &mut Executor,
+    scope: &mut Scope,
+    mut images: Vec<Image>,
+    test: &[Image],
+    rng: &mut Pcg64Mcg,
+) -> Result<Trained> {
+    executor.run(&network.startup, scope, &[], &[])?;
+
+    // A session is a program with its memory: running it step after step allocates nothing.
+    let mut batch = Batch::zeros(BATCH)?;
+    let feeds = [("pixels", batch.pixels.meta()), ("label", batch.labels.meta())];
+    let mut session = executor.prepare(&network.training, scope, &feeds, &[&network.loss])?;
+
+    let mut epochs = vec![];
+    let start = Instant::now();
+    let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
+    for number in 1..=EPOCHS {
+        images.shuffle(rng);
+        // Images that do not fill a batch sit out; they are others in each epoch.
+        let batches = images.chunks_exact(BATCH);
+        let count = batches.len();
+        let mut sum = 0.0;
+        for images in batches {
+            batch.fill(images)?;
+            session.feed("pixels", &batch.pixels)?;
+            session.feed("label", &batch.labels)?;
+            session.run(scope)?;
+            sum += session.item(&network.loss)?;
+        }
+        let loss = sum / count as f64;
+        let accuracy = network.reader.accuracy(executor, scope, test)?;
+        bar.suspend(|| println!("epoch {number:2}  loss {loss:.4}  accuracy {accuracy:.4}"));
+        bar.inc(1);
+        epochs.push(Epoch { loss, accuracy });
+    }
+    bar.finish_and_clear();
+    Ok(Trained { epochs, seconds: start.elapsed().as_secs_f64(), peak_bytes: session.peak_bytes() })
+}

@@ -1,0 +1,268 @@
+//! Every case of the corpus is a named test: `cargo test -p autobwd-tests --test conformance_cases case::diamond`.
+//!
+//! Besides, the runner itself is tested: whatever is changed in a golden case that passes, it must report.
+
+use std::path::Path;
+
+use autobwd::OpInfoMap;
+use autobwd_tests::conformance::{Case, Compared, Entry, Outcome, Refusal, check, load_folder, skip_reason};
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::{Value, json};
+
+type Changes = fn(&Case) -> Vec<(String, Case)>;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let ops = OpInfoMap::linked()?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut trials = vec![];
+    for entry in load_folder(&folder, "")? {
+        trials.push(case(entry, ops));
+    }
+    let changes: [(&str, Changes); 8] = [
+        ("a_dropped_operator", drop_operator),
+        ("swapped_operands_of_sum", swap_operands),
+        ("another_name", rename),
+        ("another_shape", |case| change_variables(case, |var| push(&mut var["shape"], json!(7)))),
+        ("another_dtype", |case| {
+            change_variables(case, |var| {
+                let other = if var["dtype"] == "float64" { "float32" } else { "float64" };
+                var["dtype"] = json!(other);
+            })
+        }),
+        ("another_kind", |case| change_variables(case, |var| var["type"] = json!("tensor_array"))),
+        ("another_attribute", change_attribute),
+        ("another_value", change_value),
+    ];
+    for (name, change) in changes {
+        let folder = folder.clone();
+        trials.push(Trial::test(format!("reports::{name}"), move || reports(&passing(&folder)?, change)));
+    }
+    let here = folder.clone();
+    trials.push(Trial::test("rule::a_call_must_be_refused_where_the_reference_refuses", move || {
+        refusals(&passing(&here)?)
+    }));
+    trials.push(Trial::test("rule::without_maker_the_derivative_is_expected", move || {
+        derivatives(&passing(&folder)?)
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
+
+/// A case as a test; one that cannot be compared yet is ignored. The binary, and `--ignored`, say why.
+fn case(entry: Entry, ops: &'static OpInfoMap) -> Trial {
+    let skipped = entry.case.as_ref().is_ok_and(|case| matches!(skip_reason(case, ops), Ok(Some(_))));
+    let trial = Trial::test(format!("case::{}", entry.name), move || match entry.check(ops) {
+        Outcome::Passed(_) => Ok(()),
+        Outcome::Failed(why) | Outcome::Skipped(why) => Err(why.into()),
+    });
+    trial.with_ignored_flag(skipped)
+}
+
+/// The cases that pass, with what was compared.
+fn passing(folder: &Path) -> Result<Vec<(Case, Compared)>, Failed> {
+    let ops = OpInfoMap::linked()?;
+    let cases = load_folder(folder, "")?.into_iter().filter_map(|entry| entry.case.ok());
+    let passing = cases.filter_map(|case| match check(&case, ops) {
+        Outcome::Passed(compared) => Some((case, compared)),
+        _ => None,
+    });
+    Ok(passing.collect())
+}
+
+/// Changes every case in every way there is: each must fail.
+fn reports(passing: &[(Case, Compared)], change: Changes) -> Result<(), Failed> {
+    let ops = OpInfoMap::linked()?;
+    let (mut count, mut missed) = (0, vec![]);
+    for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
+        for (what, changed) in change(case) {
+            count += 1;
+            if !matches!(check(&changed, ops), Outcome::Failed(_)) {
+                missed.push(format!("{}: {what}", case.name));
+            }
+        }
+    }
+    match (count, missed.as_slice()) {
+        (0, _) => Err("there was nothing to change".into()),
+        (_, []) => Ok(()),
+        (_, missed) => {
+            Err(format!("{} of {count} changes went unnoticed:\n{}", missed.len(), missed.join("\n")).into())
+        }
+    }
+}
+
+/// The operators of the root block after the call.
+fn ops(case: &Case) -> &[Value] {
+    let root = case.first.backward.as_ref().map(|program| &program["blocks"][0]["ops"]);
+    root.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The case with one operator of the root block changed.
+fn with_op(case: &Case, index: usize, change: impl FnOnce(&mut Value)) -> Case {
+    let mut case = case.clone();
+    if let Some(program) = &mut case.first.backward {
+        change(&mut program["blocks"][0]["ops"][index]);
+    }
+    case
+}
+
+/// Names and positions of the variables of the root block that the call has added.
+fn new_variables(case: &Case) -> Vec<(usize, String)> {
+    let names = |program: &Value| -> Vec<String> {
+        let vars = program["blocks"][0]["vars"].as_array();
+        vars.into_iter().flatten().filter_map(|var| Some(var["name"].as_str()?.to_string())).collect()
+    };
+    let old = names(&case.first.forward);
+    let all = case.first.backward.as_ref().map(names).unwrap_or_default();
+    all.into_iter().enumerate().filter(|(_, name)| !old.contains(name)).collect()
+}
+
+fn push(list: &mut Value, element: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(element);
+    }
+}
+
+fn drop_operator(case: &Case) -> Vec<(String, Case)> {
+    let drop = |index: usize| {
+        let mut changed = case.clone();
+        if let Some(ops) = changed.first.backward.as_mut().and_then(|p| p["blocks"][0]["ops"].as_array_mut())
+        {
+            ops.remove(index);
+        }
+        (format!("operator {index}"), changed)
+    };
+    (0..ops(case).len()).map(drop).collect()
+}
+
+fn swap_operands(case: &Case) -> Vec<(String, Case)> {
+    let mut changed = vec![];
+    for (index, op) in ops(case).iter().enumerate().filter(|(_, op)| op["type"] == "sum") {
+        if op["inputs"]["X"][0] != op["inputs"]["X"][1] {
+            let swap = |op: &mut Value| {
+                if let Some(operands) = op["inputs"]["X"].as_array_mut() {
+                    operands.swap(0, 1);
+                }
+            };
+            changed.push((format!("operator {index}"), with_op(case, index, swap)));
+        }
+    }
+    changed
+}
+
+/// Renames a new variable wherever the program mentions it.
+fn rename(case: &Case) -> Vec<(String, Case)> {
+    fn walk(value: &mut Value, old: &str) {
+        match value {
+            Value::String(text) if text == old => text.push_str("_renamed"),
+            Value::Array(list) => list.iter_mut().for_each(|value| walk(value, old)),
+            Value::Object(map) => map.values_mut().for_each(|value| walk(value, old)),
+            _ => {}
+        }
+    }
+    let renamed = |(_, name): (usize, String)| {
+        let mut changed = case.clone();
+        if let Some(program) = &mut changed.first.backward {
+            walk(program, &name);
+        }
+        (name, changed)
+    };
+    new_variables(case).into_iter().map(renamed).collect()
+}
+
+fn change_variables(case: &Case, change: fn(&mut Value)) -> Vec<(String, Case)> {
+    let changed = |(index, name): (usize, String)| {
+        let mut changed = case.clone();
+        if let Some(program) = &mut changed.first.backward {
+            change(&mut program["blocks"][0]["vars"][index]);
+        }
+        (name, changed)
+    };
+    new_variables(case).into_iter().map(changed).collect()
+}
+
+/// Changes attributes that autobwd declares as little as possible.
+fn change_attribute(case: &Case) -> Vec<(String, Case)> {
+    let mut changed = vec![];
+    for (index, op) in ops(case).iter().enumerate() {
+        let info = op["type"].as_str().and_then(|ty| OpInfoMap::linked().ok()?.get(ty).ok());
+        let declared = |name: &String| info.is_some_and(|info| info.schema().attr(name).is_some());
+        for name in op["attrs"].as_object().into_iter().flat_map(|attrs| attrs.keys()).filter(|n| declared(n))
+        {
+            let change = |op: &mut Value| {
+                op["attrs"][name]
+                    .as_object_mut()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|(tag, value)| nudge(tag, value));
+            };
+            changed.push((format!("operator {index}, `{name}`"), with_op(case, index, change)));
+        }
+    }
+    changed
+}
+
+/// The nearest other value.
+fn nudge(tag: &str, value: &mut Value) {
+    let next = match (tag, &*value) {
+        ("float", Value::Number(x)) => {
+            let x = x.as_f64().unwrap_or_default() as f32;
+            json!(f64::from(f32::from_bits(x.to_bits() + 1)))
+        }
+        (_, Value::Bool(x)) => json!(!x),
+        (_, Value::Number(x)) => json!(x.as_i64().unwrap_or_default() + 1),
+        (_, Value::String(x)) => json!(format!("{x}1")),
+        (tag, Value::Array(list)) => {
+            let more = if tag == "strings" { json!("more") } else { json!(1) };
+            Value::Array(list.iter().cloned().chain([more]).collect())
+        }
+        (_, other) => other.clone(),
+    };
+    *value = next;
+}
+
+fn change_value(case: &Case) -> Vec<(String, Case)> {
+    let mut changed = vec![];
+    for (index, (name, value)) in
+        case.tensors.iter().enumerate().filter(|(_, (n, _))| n.starts_with("fetch/"))
+    {
+        let largest = value.to_f64s().iter().fold(1.0_f64, |max, x| max.max(x.abs()));
+        let mut case = case.clone();
+        if let Some(x) = case.tensors[index].1.slice_mut::<f64>().ok().and_then(<[f64]>::first_mut) {
+            *x += 1e-6 * largest;
+            changed.push((name.clone(), case));
+        }
+    }
+    changed
+}
+
+/// Table A3: the class of an error does not matter, that the call is refused does.
+fn refusals(passing: &[(Case, Compared)]) -> Result<(), Failed> {
+    let ops = OpInfoMap::linked()?;
+    for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
+        let mut refusing = case.clone();
+        refusing.first.error = Some(Refusal { class: "ValueError".into() });
+        if !matches!(check(&refusing, ops), Outcome::Failed(_)) {
+            return Err(format!("{}: the call was accepted, and nobody noticed", case.name).into());
+        }
+    }
+    Ok(())
+}
+
+/// Row 10: where the reference has no gradient, the gradients that autobwd builds are compared with central differences,
+/// for made-up numbers if need be.
+fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
+    let ops = OpInfoMap::linked()?;
+    let mut count = 0;
+    for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
+        let mut unmade = case.clone();
+        unmade.first.error = Some(Refusal { class: "RuntimeError".into() });
+        (unmade.first.backward, unmade.first.result) = (None, None);
+        (unmade.then, unmade.fetch, unmade.tensors) = (vec![], vec![], vec![]);
+        match check(&unmade, ops) {
+            Outcome::Passed(compared) => count += compared.differences,
+            Outcome::Failed(why) | Outcome::Skipped(why) => {
+                return Err(format!("{}: {why}", case.name).into());
+            }
+        }
+    }
+    if count > 0 { Ok(()) } else { Err("nothing was compared".into()) }
+}

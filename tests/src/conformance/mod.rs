@@ -1,0 +1,179 @@
+//! Comparing autobwd with recorded cases of the reference implementation, by the rules of `corpus/README.md`.
+//!
+//! One file a step: [`corpus`] reads cases, [`build`] replays their calls, [`structure`] compares programs after
+//! [`golden`] has brought the reference's into autobwd's form, [`values`] compares numbers, where need be with those of
+//! [`differences`], [`report`] prints. Must not know the name of any case.
+
+mod attributes;
+mod build;
+mod corpus;
+mod differences;
+mod golden;
+mod report;
+mod structure;
+mod values;
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use autobwd::{OpInfoMap, Program};
+
+pub use corpus::{Answer, Call, Case, Entry, Refusal, Step, load_folder};
+pub use report::{Summary, run};
+
+use build::{Expected, Replay};
+
+/// Why a case fails.
+#[derive(Clone, Debug)]
+pub struct Difference(String);
+
+impl Difference {
+    fn new(text: impl Into<String>) -> Difference {
+        Difference(text.into())
+    }
+}
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Difference {}
+impl From<autobwd::Error> for Difference {
+    fn from(e: autobwd::Error) -> Difference {
+        Difference(e.to_string())
+    }
+}
+
+/// What was compared of a case that passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Whether its program was.
+    pub structure: bool,
+    /// How many recorded values were.
+    pub recorded: usize,
+    /// How many gradients were compared with central differences.
+    pub differences: usize,
+    /// Whether a call was refused, as it should be.
+    pub refused: bool,
+}
+
+/// How a case fares.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// All that there is to compare agrees.
+    Passed(Compared),
+    /// The first difference.
+    Failed(String),
+    /// It cannot be compared yet, and why.
+    Skipped(String),
+}
+
+/// Compares one case.
+pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
+    match skip_reason(case, ops) {
+        Ok(Some(reason)) => return Outcome::Skipped(reason),
+        Ok(None) => {}
+        Err(e) => return Outcome::Failed(e.to_string()),
+    }
+    // A panic is a fault of one case, not the end of all.
+    match catch_unwind(AssertUnwindSafe(|| compare(case, ops))) {
+        Ok(Ok(compared)) => Outcome::Passed(compared),
+        Ok(Err(difference)) => Outcome::Failed(difference.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            Outcome::Failed(format!("panicked: {text}"))
+        }
+    }
+}
+
+/// Why a case cannot be compared yet, if so: something it needs is missing in autobwd.
+///
+/// # Errors
+/// A program that cannot be read.
+pub fn skip_reason(case: &Case, ops: &OpInfoMap) -> Result<Option<String>, Difference> {
+    if case.steps().any(|step| step.call.recomputes()) {
+        return Ok(Some("recompute is not there yet".into()));
+    }
+    let mut missing = vec![];
+    let mut before = None;
+    for step in case.steps() {
+        let forward = build::parse(&step.forward)?;
+        missing.extend(
+            build::new_ops(&forward, before.as_ref()).filter(|op| ops.get(&op.ty).is_err()).map(|op| op.ty),
+        );
+        before = Some(step.backward.as_ref().map(build::parse).transpose()?.unwrap_or(forward));
+    }
+    missing.sort();
+    missing.dedup();
+    let names: Vec<_> = missing.iter().map(|ty| format!("`{ty}`")).collect();
+    Ok((!names.is_empty()).then(|| format!("not registered: {}", names.join(", "))))
+}
+
+fn compare(case: &Case, ops: &OpInfoMap) -> Result<Compared, Difference> {
+    let mut compared = Compared::default();
+    let mut replay = Replay::start(ops, &case.first)?;
+    for (k, step) in case.steps().enumerate() {
+        if k > 0 {
+            replay.extend(step)?;
+        }
+        let call = replay.translate(&step.call);
+        match build::expected(step)? {
+            Expected::Refused(why) => {
+                refused(&mut replay, &call, &why)?;
+                // A program without its backward part has no values to compare, nor anything to go on with.
+                return Ok(Compared { refused: true, ..compared });
+            }
+            Expected::Derivative => replay.call(call, step, true)?,
+            Expected::Recorded => replay.call(call, step, false)?,
+        }
+        if let Some(golden) = step.backward.as_ref().filter(|_| k == 0)
+            && let Some(golden) = comparable(case, golden)?
+        {
+            same_program(ops, step, &golden, &replay)?;
+            compared.structure = true;
+        }
+    }
+    let (recorded, differences) = values::compare(case, &replay)?;
+    Ok(Compared { recorded, differences, ..compared })
+}
+
+/// A call that must be refused, and leave the program as it was.
+fn refused(replay: &mut Replay<'_>, call: &Call, why: &str) -> Result<(), Difference> {
+    let before = replay.program.clone();
+    match build::run_call(replay.ops(), &mut replay.program, call) {
+        Ok(_) => Err(Difference::new(format!("the call was accepted, although {why}"))),
+        Err(e) if replay.program != before => {
+            Err(Difference::new(format!("the refused call ({e}) has changed the program")))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// The reference's program in autobwd's names, if the case is one whose structure is compared: a first call, and no
+/// rule of table A3 says that values alone count.
+fn comparable(case: &Case, golden: &serde_json::Value) -> Result<Option<Program>, Difference> {
+    if case.quirk.is_some() || case.first.calls_before > 0 {
+        return Ok(None);
+    }
+    let forward = build::parse(&case.first.forward)?;
+    let golden = golden::parse(golden)?;
+    Ok((!golden::by_value_only(&golden, &forward)).then_some(golden))
+}
+
+fn same_program(
+    ops: &OpInfoMap,
+    step: &Step,
+    golden: &Program,
+    replay: &Replay<'_>,
+) -> Result<(), Difference> {
+    let forward = build::parse(&step.forward)?;
+    let mut expected = structure::Outline::of(ops, golden, &forward)?;
+    golden::read_zero_fills(&mut expected);
+    golden::remove_cut_gradients(&mut expected, &forward, &step.call.no_grad());
+    let found = structure::Outline::of(ops, &replay.program, &forward)?;
+    structure::compare(&expected, &found)?;
+    structure::compare_answers(&golden::answer(step)?, replay.last_answer())
+}

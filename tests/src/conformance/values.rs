@@ -1,0 +1,174 @@
+//! Comparing values: those recorded, and central differences where the reference has no right ones.
+
+use std::collections::BTreeMap;
+
+use autobwd::{DType, Executor, Program, Scope, Tensor, Var};
+
+use super::{Case, Difference, build::Replay, differences};
+
+/// Relative to the largest recorded number, or to 1.
+const TOLERANCE: f64 = 1e-9;
+/// Above this, a recorded gradient is not the derivative.
+const FD_LIMIT: f64 = 1e-4;
+/// What an unknown dimension is taken for where a case has no numbers.
+const UNKNOWN_DIM: usize = 2;
+
+/// Compares all values of a case, in one run of its final program: how many recorded ones there were, and how many
+/// gradients that had to be compared with central differences.
+pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize), Difference> {
+    let by_difference = by_difference(case, replay);
+    if case.fetch.is_empty() && by_difference.is_empty() {
+        return Ok((0, 0));
+    }
+    let mut machine = Machine::new(case, &replay.program)?;
+    let is_recorded = |name: &&String| !by_difference.iter().any(|wanted| wanted.golden == **name);
+    for name in case.fetch.iter().filter(|name| replay.zeros.contains(name)) {
+        let golden = case.values("fetch").find(|(n, _)| n == name).map(|(_, value)| value.to_f64s());
+        let golden = golden.unwrap_or_default();
+        close(name, "golden", &golden, &vec![0.0; golden.len()], TOLERANCE)?;
+    }
+    let is_there = |name: &&String| !replay.zeros.contains(name);
+    let recorded: Vec<&String> = case.fetch.iter().filter(is_there).filter(is_recorded).collect();
+    let own: Vec<String> = recorded.iter().map(|name| replay.name(name)).collect();
+    let found = machine.run(&replay.program, &own)?;
+    for (name, found) in recorded.iter().zip(&found) {
+        let golden = case.values("fetch").find(|(n, _)| n == name).map(|(_, value)| value);
+        let golden = golden.ok_or_else(|| Difference::new(format!("the case holds no value of `{name}`")))?;
+        if golden.dims() != found.dims() {
+            let text = format!("`{name}` has shape {:?}, golden {:?}", found.dims(), golden.dims());
+            return Err(Difference::new(text));
+        }
+        close(name, "golden", &golden.to_f64s(), &found.to_f64s(), TOLERANCE)?;
+    }
+    let tolerance = differences::Precision::of(&replay.program).tolerance;
+    for wanted in &by_difference {
+        let call = &replay.made[wanted.call].call;
+        let found = machine.run(&replay.program, std::slice::from_ref(&wanted.own))?;
+        let golden = differences::derivative(&mut machine, &replay.program, call, &wanted.var)?;
+        let found: Vec<f64> = found.iter().flat_map(Tensor::to_f64s).collect();
+        close(&wanted.golden, "central differences", &golden, &found, tolerance)?;
+    }
+    Ok((recorded.len(), by_difference.len()))
+}
+
+/// A gradient for which the case has no right numbers.
+struct Wanted {
+    golden: String,
+    own: String,
+    /// The call that it answers.
+    call: usize,
+    /// The variable that it is the gradient of, in autobwd's names.
+    var: String,
+}
+
+/// The gradients to be compared with central differences: of a case with a quirk those that are not known to be the
+/// derivative, and all of a call that the reference could not make.
+fn by_difference(case: &Case, replay: &Replay<'_>) -> Vec<Wanted> {
+    let mut wanted = vec![];
+    for (call, made) in replay.made.iter().enumerate().filter(|(_, made)| made.derivative) {
+        for (var, grad) in made.answer.iter().filter_map(|(var, grad)| Some((var, grad.as_ref()?))) {
+            wanted.push(Wanted { golden: grad.clone(), own: grad.clone(), call, var: var.clone() });
+        }
+    }
+    let checked = |var: &str| case.fd_check.get(var).copied().flatten().is_some_and(|d| d <= FD_LIMIT);
+    for name in case.fetch.iter().filter(|_| case.quirk.is_some()) {
+        if let Some((call, var)) = differentiated(replay, name)
+            && !checked(&var)
+        {
+            wanted.push(Wanted {
+                golden: name.clone(),
+                own: replay.name(name),
+                call,
+                var: replay.name(&var),
+            });
+        }
+    }
+    wanted
+}
+
+/// The call that a recorded gradient belongs to, and its variable: as returned, or by name in the first call.
+fn differentiated(replay: &Replay<'_>, name: &str) -> Option<(usize, String)> {
+    let returned = replay.made.iter().enumerate().rev().find_map(|(call, made)| {
+        let own = made.recorded.iter().find(|(_, grad)| grad.as_deref() == Some(name));
+        own.map(|(var, _)| (call, var.clone()))
+    });
+    let by_name = || name.strip_suffix("@GRAD").map(|var| (0, var.to_string()));
+    returned.or_else(by_name)
+}
+
+fn close(name: &str, what: &str, golden: &[f64], found: &[f64], tolerance: f64) -> Result<(), Difference> {
+    if golden.len() != found.len() {
+        let text = format!("`{name}` has {} elements, {what} {}", found.len(), golden.len());
+        return Err(Difference::new(text));
+    }
+    let largest = golden.iter().fold(1.0_f64, |max, x| max.max(x.abs()));
+    let allowed = tolerance * largest;
+    for (i, (golden, found)) in golden.iter().zip(found).enumerate() {
+        let same = golden == found || (golden.is_nan() && found.is_nan());
+        let near = (golden - found).abs() <= allowed;
+        if !same && !near {
+            return Err(Difference::new(format!(
+                "value `{name}`, element {i}\n  {what}: {golden:?}\n  autobwd: {found:?}\n  differ by {:e}, allowed are {allowed:e}",
+                (golden - found).abs()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// An executor with everything that a case puts in.
+pub(super) struct Machine {
+    executor: Executor,
+    pub(super) feeds: BTreeMap<String, Tensor>,
+    /// What the scope holds when a run starts.
+    pub(super) kept: BTreeMap<String, Tensor>,
+}
+
+impl Machine {
+    fn new(case: &Case, program: &Program) -> Result<Machine, Difference> {
+        let all = |kind| case.values(kind).map(|(name, value)| (name.to_string(), value.clone())).collect();
+        let mut machine = Machine { executor: Executor::new(), feeds: all("feed"), kept: all("param") };
+        if case.fetch.is_empty() {
+            machine.invent(program)?;
+        }
+        Ok(machine)
+    }
+
+    /// Makes up what a case without numbers reads.
+    fn invent(&mut self, program: &Program) -> Result<(), Difference> {
+        let mut written: Vec<Var> = vec![];
+        for op in &program.root().ops {
+            for var in op.reads().filter(|v| !written.contains(v)) {
+                let Some(desc) = program.root().vars.get(&var) else { continue };
+                let dims: Vec<usize> = desc.dims.iter().map(|d| d.get().unwrap_or(UNKNOWN_DIM)).collect();
+                let value = invented(desc.dtype, &dims, var.index())?;
+                let home = if desc.persistable { &mut self.kept } else { &mut self.feeds };
+                home.entry(program.name(var).to_string()).or_insert(value);
+            }
+            written.extend(op.writes());
+        }
+        Ok(())
+    }
+
+    /// Runs a program from the start.
+    pub(super) fn run(&mut self, program: &Program, fetch: &[String]) -> Result<Vec<Tensor>, Difference> {
+        let mut scope = Scope::new();
+        for (name, value) in &self.kept {
+            scope.set(name, value.clone());
+        }
+        let feeds: Vec<_> = self.feeds.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let fetch: Vec<&str> = fetch.iter().map(String::as_str).collect();
+        Ok(self.executor.run(program, &mut scope, &feeds, &fetch)?)
+    }
+}
+
+/// Numbers between 0.25 and 0.75, where most operators are smooth; zeros where there are no fractions.
+fn invented(dtype: DType, dims: &[usize], seed: usize) -> Result<Tensor, Difference> {
+    let number = |i: usize| 0.5 + 0.25 * ((1 + i + 7 * seed) as f64 * 1.37).sin();
+    let numbers = 0..dims.iter().product();
+    Ok(match dtype {
+        DType::F64 => Tensor::from_vec(dims, numbers.map(number).collect())?,
+        DType::F32 => Tensor::from_vec(dims, numbers.map(|i| number(i) as f32).collect())?,
+        dtype => Tensor::zeros(dtype, dims)?,
+    })
+}

@@ -1,0 +1,5 @@
+use autobwd::lanes::LaneEntry;
+
+fn main() {
+    let _: Option<LaneEntry> = None;
+}

@@ -1,0 +1,5 @@
+use autobwd::{GradKind, OpInfo};
+
+fn main() {
+    let _ = OpInfo { grad_kind: GradKind::Zero, lanes: None, krate: "mine", version: "1.0.0" };
+}

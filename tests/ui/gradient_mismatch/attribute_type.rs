@@ -1,0 +1,28 @@
+use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
+
+#[register_op(grad = ScaleGrad, pointwise)]
+pub struct Scale<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[attr]
+    pub scale: f64,
+}
+impl<F: Float> Pointwise for Scale<F> {
+    fn eval(&mut self) {}
+}
+#[register_op(grad = NoGrad, pointwise)]
+pub struct ScaleGrad<V = Var> {
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD")]
+    pub dx: V,
+    #[attr]
+    pub scale: f32,
+}
+impl<F: Float> Pointwise for ScaleGrad<F> {
+    fn eval(&mut self) {}
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+use autobwd::{NoGrad, Var, register_op};
+
+#[register_op(grad = NoGrad, broadcast)]
+pub struct Add<V = Var> {
+    #[input]
+    pub x: V,
+    #[input]
+    pub y: V,
+    #[output]
+    pub out: V,
+}
+
+fn main() {}

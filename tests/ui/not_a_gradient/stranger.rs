@@ -1,0 +1,18 @@
+use autobwd::{Float, Pointwise, Var, register_op};
+
+pub struct Stranger;
+
+#[register_op(grad = Stranger, pointwise)]
+pub struct Square<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Square<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+use autobwd::{NoGrad, Var, register_op};
+
+#[register_op(grad = NoGrad)]
+pub struct Scale<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[attr(default = 1.0, at_least = 0.0)]
+    pub scale: f32,
+}
+
+fn main() {}

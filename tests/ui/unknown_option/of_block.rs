@@ -1,0 +1,13 @@
+use autobwd::{BlockId, NoGrad, Var, register_op};
+
+#[register_op(grad = NoGrad)]
+pub struct Repeat<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[block(default = 1)]
+    pub body: BlockId,
+}
+
+fn main() {}
