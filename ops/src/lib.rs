@@ -3,6 +3,15 @@
 //! One file a family, each operator directly above its gradient. Everything in here uses the framework's public
 //! interface alone: what this crate does, any crate can do.
 
+//!
+//! Whoever only loads programs names this crate, or the linker leaves it out: `use autobwd_ops as _;`.
+//!
+//! # Operators
+//!
+//! Slots marked `?` may be absent, those marked `*` hold any number of variables.
+//!
+#![doc = include_str!("../OPERATORS.md")]
+
 pub mod activation;
 mod common;
 pub mod elementwise;
@@ -19,6 +28,9 @@ pub mod search;
 pub mod shape;
 pub mod softmax;
 pub mod update;
+
+// Keeps count, so that it is noticed when some are not linked.
+autobwd::operator_crate!(66);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -4,4 +4,5 @@ mod backward;
 mod bad_input;
 mod programs;
 mod random_programs;
+mod registry;
 mod running;

@@ -1,8 +1,8 @@
 //! Comparing autobwd with recorded cases of the reference implementation, by the rules of `corpus/README.md`.
 //!
-//! One file a step: [`corpus`] reads cases, [`build`] replays their calls, [`structure`] compares programs after
-//! [`golden`] has brought the reference's into autobwd's form, [`values`] compares numbers, where need be with those of
-//! [`differences`], [`report`] prints. Must not know the name of any case.
+//! One file a step: `corpus` reads cases, `build` replays their calls, `structure` compares programs after
+//! `golden` has brought the reference's into autobwd's form, `values` compares numbers, where need be with those of
+//! `differences`, `report` prints. Must not know the name of any case.
 
 mod attributes;
 mod build;

@@ -1,0 +1,108 @@
+//! The registry: what is in it, and what is said when something is wrong with it.
+
+use std::fmt::Write as _;
+
+use autobwd::{Arity, ErrorKind, GradKind, OpInfo, OpInfoMap, Result, SlotDef};
+
+#[test]
+fn operators_given_twice_are_all_named() -> Result<()> {
+    let linked = OpInfoMap::linked()?;
+    let twice = ["relu", "sum", "relu", "tanh", "sum"].map(|name| linked.get(name).unwrap());
+    let e = OpInfoMap::from_infos(twice).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Duplicate);
+    let lines: Vec<_> = e.message().lines().collect();
+    assert_eq!(lines.len(), 2, "{e}");
+    assert!(
+        lines[0]
+            .starts_with("operator `relu` is registered twice: by autobwd-ops 0.1.0 (ops/src/activation.rs:")
+    );
+    assert!(lines[1].starts_with("operator `sum` is registered twice"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn an_unknown_operator_is_compared_with_those_there_are() -> Result<()> {
+    let linked = OpInfoMap::linked()?;
+    let e = linked.get("elementwise_ad").err().unwrap();
+    let text = format!("operator `elementwise_ad` is not among the {} that are linked", linked.len());
+    assert!(
+        e.message().starts_with(&text) && e.message().contains("; did you mean `elementwise_add`"),
+        "{e}"
+    );
+    let e = linked.get("fourier").err().unwrap();
+    assert!(e.message().ends_with("; is its crate linked (`use that_crate as _;`)?"), "{e}");
+    Ok(())
+}
+
+/// The operators of `ops`, sorted by name.
+fn own() -> Result<Vec<&'static OpInfo>> {
+    Ok(OpInfoMap::linked()?.iter().filter(|info| info.crate_name() == "autobwd-ops").collect())
+}
+
+fn slots(slots: &[SlotDef]) -> String {
+    let one = |slot: &SlotDef| {
+        let arity = match slot.arity {
+            Arity::One => "",
+            Arity::Optional => "?",
+            Arity::Many => "*",
+            Arity::Holes => "*?",
+        };
+        format!("{}{arity}", slot.name)
+    };
+    slots.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn gradient(kind: GradKind) -> String {
+    match kind {
+        GradKind::Operator(schema) => format!("`{}`", schema.name),
+        GradKind::Derived(info) => format!("`{}`, derived", info.schema().name),
+        GradKind::Rule => "by a rule".into(),
+        GradKind::None => "none".into(),
+        GradKind::Zero => "zero".into(),
+    }
+}
+
+/// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
+fn compare(path: &str, expected: &str) {
+    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "{path} is out of date: run `UPDATE=1 cargo test -p autobwd-tests registry`");
+}
+
+#[test]
+fn the_snapshot_of_the_registry_is_true() -> Result<()> {
+    let mut text = String::new();
+    for info in own()? {
+        let schema = info.schema();
+        let attrs = schema.attrs.iter().map(|a| {
+            let default = a.default.map(|d| format!(" = {}", d())).unwrap_or_default();
+            format!("{}: {}{default}", a.name, a.ty)
+        });
+        let attrs = attrs.collect::<Vec<_>>().join(", ");
+        let formula = if schema.pointwise { " formula" } else { "" };
+        let (inputs, outputs) = (slots(schema.inputs), slots(schema.outputs));
+        let gradient = gradient(info.grad_kind()).replace('`', "");
+        writeln!(text, "{}: {inputs} -> {outputs}; {{{attrs}}}; gradient {gradient};{formula}", schema.name)
+            .unwrap();
+    }
+    compare("ops.txt", &text);
+    Ok(())
+}
+
+#[test]
+fn the_operator_table_of_the_library_is_true() -> Result<()> {
+    let mut text = String::from("| operator | inputs | outputs | what | gradient |\n|---|---|---|---|---|\n");
+    for info in own()?.into_iter().filter(|info| !info.is_gradient()) {
+        let schema = info.schema();
+        let paragraph: Vec<_> = schema.doc.lines().take_while(|line| !line.trim().is_empty()).collect();
+        let what = paragraph.join(" ").replace('|', "\\|");
+        let (inputs, outputs) = (slots(schema.inputs), slots(schema.outputs));
+        let gradient = gradient(info.grad_kind());
+        writeln!(text, "| `{}` | {inputs} | {outputs} | {what} | {gradient} |", schema.name).unwrap();
+    }
+    compare("../ops/OPERATORS.md", &text);
+    Ok(())
+}
