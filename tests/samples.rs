@@ -9,7 +9,12 @@ use libtest_mimic::{Arguments, Trial};
 fn main() {
     let samples = check::samples();
     let sampled: HashSet<_> = samples.iter().map(check::Sample::op).collect();
-    let mut trials = vec![Trial::test("every_operator_has_a_sample", move || complete(&sampled))];
+    let mut trials = vec![
+        Trial::test("every_operator_has_a_sample", move || complete(&sampled)),
+        Trial::test("samples_of_the_library_leave_nothing_out", || {
+            Ok(check::check_crate("autobwd-ops").map(drop)?)
+        }),
+    ];
     let mut row = 0;
     let mut last = "";
     for sample in samples {

@@ -31,6 +31,7 @@ pub fn verify(program: &Program) -> Result<()> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
+    program.own_variables()?;
     let mut faults = vec![];
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);

@@ -27,6 +27,7 @@ pub mod reduce;
 pub mod search;
 pub mod shape;
 pub mod softmax;
+pub mod sum;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.

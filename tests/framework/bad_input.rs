@@ -206,6 +206,12 @@ fn programs_edited_into_nonsense_are_refused_when_planned() {
         p.root_mut().vars.insert(out, VarDesc::new(DType::I64, [1].into()));
     };
     refused(&retype, ErrorKind::Shape, "`Out` is float32 [3, 2], but `matmul_v2_0` is declared as int64 [1]");
+    let foreign = |p: &mut autobwd::Program| {
+        let mut other = autobwd::Program::new();
+        let var = (0..100).map(|i| other.var(&format!("v{i}"))).last().unwrap();
+        p.root_mut().ops[0].inputs.set("X", [var]);
+    };
+    refused(&foreign, ErrorKind::UnknownVar, "block 0, operator 0: a variable of another program");
     let huge = |p: &mut autobwd::Program| {
         let x = p.find("images").unwrap();
         let fill = autobwd::OpDesc::new("fill_constant").output("Out", [x]);

@@ -209,6 +209,7 @@ impl Build {
         inputs: Option<&[Var]>,
         no_grad: &[&str],
     ) -> Result<Build> {
+        program.own_variables()?;
         let mut cut = vec![false; program.name_count()];
         for name in no_grad {
             cut[program.expect_var(name)?.index()] = true;

@@ -1,6 +1,7 @@
 //! What must hold for every sample.
 
 use super::{
+    coverage::gaps,
     function::{Function, failure},
     sample::{Sample, samples_of},
 };
@@ -68,7 +69,8 @@ pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
     Ok(Checked { elements, worst, second_order })
 }
 
-/// Checks all samples that a package has declared for its operators, and that each of these has samples. For
+/// Checks all samples that a package has declared for its operators, and that they leave nothing out: every operator has
+/// samples, over which every attribute takes two values and every optional slot is there and not. For
 /// [`check_all!`](crate::check_all).
 ///
 /// # Errors
@@ -78,9 +80,8 @@ pub fn check_crate(krate: &str) -> Result<usize> {
     let mut failures = vec![];
     for info in ops.iter().filter(|info| info.crate_name() == krate && !info.is_gradient()) {
         let name = info.schema().name;
-        if !samples.iter().any(|s| s.op() == name) {
-            failures.push(format!("operator `{name}` has no samples"));
-        }
+        let own: Vec<&Sample> = samples.iter().filter(|s| s.op() == name).collect();
+        failures.extend(gaps(info, &own).into_iter().map(|gap| format!("operator `{name}`: {gap}")));
     }
     let (mut row, mut last) = (0, "");
     for sample in &samples {

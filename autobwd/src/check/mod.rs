@@ -1,6 +1,7 @@
 //! Checking operators against what they declare: samples, and gradients against central differences.
 
 mod checks;
+mod coverage;
 mod function;
 mod sample;
 

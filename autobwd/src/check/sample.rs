@@ -79,6 +79,10 @@ impl Draw {
         Draw { dtype: Some(dtype), ..self }
     }
 
+    pub(super) fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
     pub(super) fn is_output(&self) -> bool {
         matches!(self.domain, Domain::Output)
     }

@@ -9,7 +9,7 @@ use std::{
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Site};
+use super::OpDesc;
 use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
 
 type Hasher = BuildHasherDefault<FxHasher>;
@@ -308,9 +308,27 @@ impl Program {
         text + ")"
     }
 
-    /// The source line of the operator that last wrote a variable in the root block.
-    pub fn written_at(&self, var: Var) -> Option<Site> {
-        self.root().ops.iter().rev().find(|op| op.writes().any(|v| v == var)).and_then(|op| op.site)
+    /// Refuses variables of another program, so that passes can use tables.
+    pub(crate) fn own_variables(&self) -> Result<()> {
+        let known = |v: &Var| v.index() < self.names.len();
+        for (b, block) in self.blocks.iter().enumerate() {
+            let foreign = |i: usize| {
+                let text = format!("block {b}, operator {i}: a variable of another program");
+                Err(Error::new(ErrorKind::UnknownVar, text))
+            };
+            for (i, op) in block.ops.iter().enumerate() {
+                if !op.inputs.args().chain(op.outputs.args()).all(|v| known(&v)) {
+                    return foreign(i);
+                }
+            }
+            if !block.vars.keys().all(known) {
+                return Err(Error::new(
+                    ErrorKind::UnknownVar,
+                    format!("block {b} declares a variable of another program"),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

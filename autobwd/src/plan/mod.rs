@@ -24,6 +24,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
+        program.own_variables()?;
         let needed = graph::needed(program, request);
         let graph = Graph::build(program, ops, request, &needed)?;
         let groups = group::group(&graph);
