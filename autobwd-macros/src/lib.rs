@@ -28,7 +28,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// `Scale<Meta>` is where its shape rule runs, `Scale<Buf<'_>>` is what its kernel runs on, and `Scale<F>` with
 /// `F: Float` is one element of a formula.
 ///
-/// ```ignore
+/// ```standalone_crate
 /// use autobwd::{Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, register_op};
 ///
 /// /// `out = scale · x`.

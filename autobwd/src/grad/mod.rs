@@ -60,7 +60,7 @@ pub enum GradKind {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the gradient of `{F}`",
     label = "neither an operator nor a gradient rule for `{F}`",
-    note = "name another `#[register_op]` struct, `NoGrad` or `ZeroGrad`, or write `impl GradRule<{F}> for {Self}`"
+    note = "name another `#[register_op]` struct, `NoGrad`, `ZeroGrad` or (for a formula) `Derived`, or write `impl GradRule<{F}> for {Self}`"
 )]
 pub trait GradRule<F: Op> {
     /// What kind of rule it is.
@@ -85,6 +85,7 @@ impl<F: Op> GradRule<F> for ZeroGrad {
 }
 
 /// Naming an operator means: emit that operator, wired by slot name to whatever it declares.
+#[diagnostic::do_not_recommend]
 impl<F: Op, G: Op> GradRule<F> for G {
     const KIND: GradKind = GradKind::Operator(const { &G::SCHEMA });
     fn emit(_: &F, g: &mut GradCx<'_>) {
