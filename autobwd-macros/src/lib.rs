@@ -12,6 +12,7 @@ mod expand;
 mod fallback;
 mod name;
 mod options;
+mod rename;
 mod span;
 mod text;
 mod types;
@@ -156,13 +157,13 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
                     .attrs
                     .extend(lines.iter().map(|line| -> syn::Attribute { parse_quote!(#[doc = #line]) }));
             }
-            let generated = expand::operator(&op);
+            let generated = rename::to_authors_name(expand::operator(&op));
             quote!(#cleaned #generated)
         }
         Err(errors) => {
             fallback::mend_parameter(&mut cleaned);
             let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op));
-            quote!(#cleaned #errors #impls)
+            rename::to_authors_name(quote!(#cleaned #errors #impls))
         }
     }
 }

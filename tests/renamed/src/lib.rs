@@ -1,0 +1,30 @@
+//! An operator crate that calls autobwd by another name: `bwd = { package = "autobwd", .. }`.
+
+use bwd::{Derived, Float, Pointwise, Var, check::*, register_op};
+
+/// `out = scale · x²`.
+#[register_op(grad = Derived, pointwise)]
+pub struct ScaledSquare<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The factor.
+    #[attr(default = 1.0)]
+    pub scale: f32,
+}
+impl<F: Float> Pointwise for ScaledSquare<F> {
+    fn eval(&mut self) {
+        self.out = F::of(self.scale.into()) * self.x * self.x;
+    }
+}
+bwd::samples!(
+    ScaledSquare,
+    [
+        ScaledSquare { x: uniform([2, 3]), out: out(), scale: 1.0 },
+        ScaledSquare { x: uniform([4]), out: out(), scale: -0.5 },
+    ]
+);
+bwd::operator_crate!(1);
