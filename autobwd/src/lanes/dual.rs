@@ -131,6 +131,31 @@ impl<F: Float> Float for Dual<F> {
         }
     }
     #[inline(always)]
+    fn sin(self) -> Self {
+        Dual { value: self.value.sin(), derivative: self.derivative * self.value.cos() }
+    }
+    #[inline(always)]
+    fn cos(self) -> Self {
+        Dual { value: self.value.cos(), derivative: -self.derivative * self.value.sin() }
+    }
+    /// The derivative with respect to the exponent is that of `x > 0`, and 0 elsewhere.
+    #[inline(always)]
+    fn pow(self, exponent: Self) -> Self {
+        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let value = self.value.pow(exponent.value);
+        let in_base = exponent.value * self.value.pow(exponent.value - one) * self.derivative;
+        let in_exponent = value * self.value.log() * exponent.derivative;
+        Dual { value, derivative: in_base + F::select(self.value.gt(zero), in_exponent, zero) }
+    }
+    #[inline(always)]
+    fn floor(self) -> Self {
+        Dual::constant(self.value.floor())
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Dual::constant(self.value.round())
+    }
+    #[inline(always)]
     fn sigmoid(self) -> Self {
         let value = self.value.sigmoid();
         Dual { value, derivative: self.derivative * value * (F::of(1.0) - value) }

@@ -37,6 +37,16 @@ pub trait Float:
     fn sqrt(self) -> Self;
     /// Magnitude.
     fn abs(self) -> Self;
+    /// Sine of an angle in radians.
+    fn sin(self) -> Self;
+    /// Cosine of an angle in radians.
+    fn cos(self) -> Self;
+    /// To that power.
+    fn pow(self, exponent: Self) -> Self;
+    /// The largest whole number that is not larger.
+    fn floor(self) -> Self;
+    /// The nearest whole number, halves away from 0.
+    fn round(self) -> Self;
 
     /// The larger; the other one where `self` is NaN.
     #[inline(always)]
@@ -114,6 +124,26 @@ macro_rules! lanes {
             #[inline(always)]
             fn abs(self) -> Self {
                 Lane(self.0.abs())
+            }
+            #[inline(always)]
+            fn sin(self) -> Self {
+                Lane(self.0.sin())
+            }
+            #[inline(always)]
+            fn cos(self) -> Self {
+                Lane(self.0.cos())
+            }
+            #[inline(always)]
+            fn pow(self, exponent: Self) -> Self {
+                Lane(self.0.powf(exponent.0))
+            }
+            #[inline(always)]
+            fn floor(self) -> Self {
+                Lane(self.0.floor())
+            }
+            #[inline(always)]
+            fn round(self) -> Self {
+                Lane(self.0.round())
             }
         }
     )*};
