@@ -3,7 +3,9 @@
 //! Entries are plain data with function pointers, collected at link time; making one does nothing. The map is a value:
 //! the linked one is only the default.
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::sync::OnceLock;
+
+use rustc_hash::FxHashMap;
 
 use crate::{
     Buf, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta, Op, OpDesc, Result,
@@ -109,25 +111,15 @@ impl OpInfo {
     /// # Errors
     /// The first fault, naming slot or attribute.
     pub fn check(&self, desc: &OpDesc) -> Result<()> {
-        let unknown = |side: &str, name: &str, known: &mut dyn Iterator<Item = &'static str>| {
-            let known: Vec<_> = known.collect();
-            if known.contains(&name) {
-                return Ok(());
-            }
-            let hint = did_you_mean(name, known.iter().copied());
-            let known =
-                if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
-            Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {known}{hint}")))
-        };
         // An empty slot equals an absent one.
         for (slot, _) in desc.inputs.iter().filter(|(_, args)| !args.is_empty()) {
-            unknown("input", &slot, &mut self.schema.inputs.iter().map(|s| s.name))?;
+            known("input", &slot, self.schema.inputs, |s| s.name)?;
         }
         for (slot, _) in desc.outputs.iter().filter(|(_, args)| !args.is_empty()) {
-            unknown("output", &slot, &mut self.schema.outputs.iter().map(|s| s.name))?;
+            known("output", &slot, self.schema.outputs, |s| s.name)?;
         }
         for (name, _) in desc.attrs.iter() {
-            unknown("attribute", &name, &mut self.schema.attrs.iter().map(|a| a.name))?;
+            known("attribute", &name, self.schema.attrs, |a| a.name)?;
         }
         (self.check)(desc)
     }
@@ -151,6 +143,17 @@ impl OpInfo {
     fn place(&self) -> String {
         format!("{} {} ({}:{})", self.krate, self.version, self.schema.file, self.schema.line)
     }
+}
+
+/// Refuses a name that is not among those declared.
+fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static str) -> Result<()> {
+    if declared.iter().any(|d| name_of(d) == name) {
+        return Ok(());
+    }
+    let names: Vec<_> = declared.iter().map(name_of).collect();
+    let hint = did_you_mean(name, names.iter().copied());
+    let has = if names.is_empty() { "it has none".into() } else { format!("it has {}", names.join(", ")) };
+    Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {has}{hint}")))
 }
 
 fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()>
@@ -253,7 +256,7 @@ macro_rules! operator_crate {
 /// assert!(e.to_string().contains("no operators are linked into this binary"));
 /// ```
 #[derive(Clone, Default)]
-pub struct OpInfoMap(BTreeMap<&'static str, &'static OpInfo>);
+pub struct OpInfoMap(FxHashMap<&'static str, &'static OpInfo>);
 
 impl OpInfoMap {
     /// The operators of all crates that this binary links.
@@ -352,7 +355,9 @@ impl OpInfoMap {
 
     /// All operators, sorted by type.
     pub fn iter(&self) -> impl Iterator<Item = &'static OpInfo> + '_ {
-        self.0.values().copied()
+        let mut all: Vec<_> = self.0.values().copied().collect();
+        all.sort_unstable_by_key(|info| info.schema.name);
+        all.into_iter()
     }
 
     /// How many operators there are.

@@ -21,6 +21,7 @@ mod report;
 use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var};
 use names::GradNames;
 pub use report::{Cut, Missing};
+use rustc_hash::FxHashSet;
 
 /// What to differentiate with respect to, and what not to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -248,11 +249,12 @@ impl Build {
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
         let pruned = prune::prune(&self.names, &given, &self.no_grad, summed);
         let declared = declare::declare(ops, program, &self.names, pruned)?;
+        let new: FxHashSet<Var> = declared.vars.iter().map(|(v, _)| *v).collect();
         let mut grads = vec![];
         for var in asked {
             let grad = self.names.of_input(*var);
             let seed = self.targets.contains(var).then(|| self.names.of_output(*var));
-            let made = |g: &Var| declared.vars.iter().any(|(v, _)| v == g);
+            let made = |g: &Var| new.contains(g);
             grads.push(Some(grad).filter(made).or(seed.filter(made)));
         }
         Ok(Done { ops: declared.ops, vars: declared.vars, grads, no_grad: self.no_grad })
