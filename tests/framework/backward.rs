@@ -368,3 +368,65 @@ fn a_program_can_be_differentiated_again() -> Result<()> {
     assert_eq!(fetched[1].to_f64s(), [1.0_f64, 2.0, 0.0].map(f64::exp));
     Ok(())
 }
+
+#[test]
+fn a_given_gradient_counts_as_one() -> Result<()> {
+    // Of two pieces only one is a target, and its gradient is given: the other one's is zero.
+    let net = Builder::new();
+    let x = parameter(&net, "x", &[4])?;
+    let pieces = x.split(&[1, 3], 0)?;
+    let given = net.input("given", DType::F64, &[3])?;
+    let mut program = net.program().clone();
+    let (target, given_name) = (pieces[1].name(), given.name());
+    let grads = gradients(&mut program, &[&target], &["x"], Some(&[Some(&given_name)]), &[])?;
+    let grad = program.name(grads[0].unwrap()).to_string();
+    let mut scope = Scope::new();
+    scope.set("x", Tensor::from_vec([4], vec![0.0_f64; 4])?);
+    let given = Tensor::from_vec([3], vec![1.0_f64, 2.0, 3.0])?;
+    let fetched = Executor::new().run(&program, &mut scope, &[("given", &given)], &[&grad])?;
+    assert_eq!(fetched[0].to_f64s(), [0.0, 1.0, 2.0, 3.0]);
+    Ok(())
+}
+
+#[test]
+fn several_softmax_outputs_share_one_rule() -> Result<()> {
+    // Both outputs are read, and one of them twice: a sum stands between the operators of one rule.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let x = w.reshape(&[1, 3])?;
+    let label = net.persistable("label", DType::I64, &[1, 1], |_| Ok(()))?;
+    let op = emit(autobwd_ops::loss::SoftmaxWithCrossEntropy {
+        logits: (&x).into(),
+        label: (&label).into(),
+        softmax: autobwd::New,
+        loss: autobwd::New,
+        soft_label: false,
+        ignore_index: -100,
+        numeric_stable_mode: true,
+        use_softmax: true,
+        axis: -1,
+    })?;
+    let both = (&op.softmax.square()?.sum(&[])? + &op.softmax.exp()?.sum(&[])?)?;
+    let loss = (&both + &op.loss.sum(&[])?)?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    scope.set("label", Tensor::from_vec([1, 1], vec![1_i64])?);
+    let mut at = |w: &[f64], fetch: &str| -> Result<Vec<f64>> {
+        scope.set("w", Tensor::from_vec([3], w.to_vec())?);
+        Ok(executor.run(&program, &mut scope, &[], &[fetch])?[0].to_f64s())
+    };
+    let built = at(&[0.3, -0.2, 0.9], "w@GRAD")?;
+    for i in 0..3 {
+        let side = |step: f64| {
+            [0.3, -0.2, 0.9]
+                .iter()
+                .enumerate()
+                .map(|(k, x)| x + if k == i { step } else { 0.0 })
+                .collect::<Vec<_>>()
+        };
+        let numeric = (at(&side(1e-5), &loss.name())?[0] - at(&side(-1e-5), &loss.name())?[0]) / 2e-5;
+        assert!((built[i] - numeric).abs() < 1e-8, "{built:?} {numeric}");
+    }
+    Ok(())
+}

@@ -13,7 +13,7 @@ pub(super) fn prune(names: &GradNames, given: &[Var], no_grad: &[bool], emitted:
     let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
     let mut kept = Vec::with_capacity(emitted.len());
     for mut op in emitted {
-        if op.writes().next().is_none() || is_of(&op, &dead) {
+        if op.writes().next().is_none() || rule(&op).is_some_and(|of| dead.contains(&of)) {
             continue;
         }
         // What a rule writes for itself is kept: another of its operators reads it.
@@ -37,44 +37,42 @@ pub(super) fn prune(names: &GradNames, given: &[Var], no_grad: &[bool], emitted:
     kept
 }
 
-/// Forward operators to whose rules no gradient flows at all, by index.
+/// Forward operators, by index, to whose rules no gradient flows at all.
 fn dead_rules(names: &GradNames, given: &[Var], no_grad: &[bool], emitted: &[OpDesc]) -> FxHashSet<usize> {
     let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
-    let (mut dead, mut at) = (FxHashSet::default(), 0);
-    while at < emitted.len() {
-        let Origin::Gradient { of } = emitted[at].origin else {
-            if produced.flows_into(&emitted[at]) {
-                produced.note(&emitted[at]);
+    let mut dead = FxHashSet::default();
+    // A rule's operators follow each other; a sum stands before the one that reads it.
+    let mut owner = None;
+    let mut owned: Vec<(Option<usize>, &OpDesc)> = Vec::with_capacity(emitted.len());
+    for op in emitted.iter().rev() {
+        if op.origin != Origin::Accumulate {
+            owner = rule(op);
+        }
+        owned.push((owner, op));
+    }
+    owned.reverse();
+    for run in owned.chunk_by(|(a, _), (b, _)| a == b) {
+        let sums = || run.iter().map(|(_, op)| *op).filter(|op| op.origin == Origin::Accumulate);
+        let own = || run.iter().map(|(_, op)| *op).filter(|op| op.origin != Origin::Accumulate);
+        sums().for_each(|op| produced.note_if_fed(op));
+        let reads_gradients = own().any(|op| op.reads().any(|v| produced.is_grad(v)));
+        match run[0].0 {
+            Some(of) if reads_gradients && !own().any(|op| op.reads().any(|v| produced.has(v))) => {
+                dead.insert(of);
             }
-            at += 1;
-            continue;
-        };
-        // Sums may stand between the operators of a rule.
-        let rule = |op: &OpDesc| matches!(op.origin, Origin::Gradient { of: o } if o == of);
-        let mut end = at + 1;
-        while end < emitted.len() && (rule(&emitted[end]) || emitted[end].origin == Origin::Accumulate) {
-            end += 1;
+            _ => own().for_each(|op| produced.note(op)),
         }
-        let ops = &emitted[at..end];
-        let reads_gradients =
-            ops.iter().filter(|op| rule(op)).any(|op| op.reads().any(|v| produced.is_grad(v)));
-        let flows = ops.iter().filter(|op| rule(op)).any(|op| op.reads().any(|v| produced.has(v)));
-        if reads_gradients && !flows {
-            dead.insert(of);
-        }
-        for op in ops.iter().filter(|op| flows || !reads_gradients || !rule(op)) {
-            if !rule(op) && !produced.flows_into(op) {
-                continue;
-            }
-            produced.note(op);
-        }
-        at = end;
+        sums().for_each(|op| produced.note_if_fed(op));
     }
     dead
 }
 
-fn is_of(op: &OpDesc, rules: &FxHashSet<usize>) -> bool {
-    matches!(op.origin, Origin::Gradient { of } if rules.contains(&of))
+/// The forward operator whose rule has emitted an operator.
+fn rule(op: &OpDesc) -> Option<usize> {
+    match op.origin {
+        Origin::Gradient { of } => Some(of),
+        _ => None,
+    }
 }
 
 /// Gradients that the operators so far have produced.
@@ -101,6 +99,12 @@ impl Produced<'_> {
     /// Whether it reads no gradients at all, or one that is there.
     fn flows_into(&self, op: &OpDesc) -> bool {
         !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.is_grad(v) && self.has(v))
+    }
+
+    fn note_if_fed(&mut self, op: &OpDesc) {
+        if self.flows_into(op) {
+            self.note(op);
+        }
     }
 
     fn note(&mut self, op: &OpDesc) {
