@@ -1,0 +1,16 @@
+//! How much an author writes for an operator.
+
+/// Lines that are not blank, comments included, between the markers.
+fn lines(source: &str) -> usize {
+    let operator = source.lines().skip_while(|line| *line != "// The operator.").skip(1);
+    operator
+        .take_while(|line| *line != "// End of the operator.")
+        .filter(|line| !line.trim().is_empty())
+        .count()
+}
+
+#[test]
+fn operators_are_short() {
+    assert_eq!(lines(include_str!("../src/swish.rs")), 25);
+    assert_eq!(lines(include_str!("../src/dense.rs")), 76);
+}

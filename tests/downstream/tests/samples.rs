@@ -1,0 +1,3 @@
+//! Every sample holds, and samples leave nothing out.
+
+autobwd::check_all!(autobwd_downstream);
