@@ -2,10 +2,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Session, Tensor};
@@ -14,6 +11,7 @@ use autobwd_ops::{
     nn::Linear,
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
+use libtest_mimic::{Arguments, Trial};
 
 /// Counts allocations: those of the matrix product library, which alone asks for more than 64-byte alignment, apart.
 struct Counting;
@@ -21,8 +19,6 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of tensor memory, which alone is aligned to 64.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
-/// Counters are of the whole process: tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
 
 const LINE: usize = 64;
 
@@ -97,6 +93,19 @@ impl Case {
     }
 }
 
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Counters are of the whole process: one test after the other, and no thread that reports beside it.
+    arguments.test_threads = Some(1);
+    let trial = |name: &str, test: fn() -> Result<()>| Trial::test(name, move || Ok(test()?));
+    let trials = vec![
+        trial("a_step_allocates_nothing", a_step_allocates_nothing),
+        trial("the_arena_is_tight_and_its_size_known", the_arena_is_tight_and_its_size_known),
+        trial("threads_do_not_change_bits", threads_do_not_change_bits),
+    ];
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
 const MLP: [usize; 4] = [784, 512, 512, 10];
 const DIGITS: [usize; 4] = [64, 128, 64, 10];
 
@@ -110,9 +119,7 @@ fn adam(loss: &Expr) -> Result<()> {
     Adam::new(0.001).minimize(loss).map(drop)
 }
 
-#[test]
 fn a_step_allocates_nothing() -> Result<()> {
-    let _turn = TURN.lock();
     for (sizes, batch, optimizer) in
         [(MLP, 128, &sgd as &dyn Fn(&Expr) -> Result<()>), (DIGITS, 32, &adam), (DIGITS, 29, &momentum)]
     {
@@ -133,9 +140,7 @@ fn a_step_allocates_nothing() -> Result<()> {
     Ok(())
 }
 
-#[test]
 fn the_arena_is_tight_and_its_size_known() -> Result<()> {
-    let _turn = TURN.lock();
     for (sizes, batch) in [(MLP, 128), (DIGITS, 32)] {
         let mut case = classifier(&sizes, batch, &adam)?;
         // Parameters stand in the scope; what the session takes is the rest.
@@ -149,9 +154,7 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
     Ok(())
 }
 
-#[test]
 fn threads_do_not_change_bits() -> Result<()> {
-    let _turn = TURN.lock();
     let mut runs = vec![];
     for threads in [1, 2, 3, 7] {
         let mut case = classifier(&MLP, 128, &momentum)?;

@@ -38,6 +38,8 @@ struct Shared {
     wake: Condvar,
     /// The next part that nobody has taken.
     next: AtomicUsize,
+    /// Helpers that have started.
+    ready: AtomicUsize,
     /// Helpers at work. One that wakes up late finds nothing to do and is not waited for.
     active: AtomicUsize,
     panicked: AtomicBool,
@@ -65,7 +67,11 @@ impl Cx {
             // A machine that refuses a thread leaves its work to the others.
             thread::Builder::new().name(format!("autobwd-{worker}")).spawn(move || help(&shared, worker)).ok()
         };
-        let helpers = (1..threads).map_while(helper).collect();
+        let helpers: Vec<_> = (1..threads).map_while(helper).collect();
+        // What a thread allocates for itself is there before the first run.
+        while shared.ready.load(Ordering::Acquire) < helpers.len() {
+            thread::yield_now();
+        }
         Cx { shared, helpers }
     }
 
@@ -147,6 +153,8 @@ fn take_parts(shared: &Shared, job: Job, worker: usize) {
 }
 
 fn help(shared: &Shared, worker: usize) {
+    super::product::warm_up();
+    shared.ready.fetch_add(1, Ordering::Release);
     let mut seen = 0;
     loop {
         let mut spins = 0;

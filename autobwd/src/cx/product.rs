@@ -54,6 +54,25 @@ impl Product for f64 {
     const ZERO: f64 = 0.0;
 }
 
+/// Makes the libraries allocate what they keep for each thread.
+pub(super) fn warm_up() {
+    fn once<T: Product>() {
+        let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
+        // SAFETY: three matrices of 16 by 16 in row-major order, `out` is written by nobody else.
+        unsafe {
+            gemm_into::<T>(
+                (16, 16, 16),
+                (out.as_mut_ptr(), 16),
+                false,
+                (x.as_ptr(), 16, 1),
+                (y.as_ptr(), 16, 1),
+            )
+        };
+    }
+    once::<f32>();
+    once::<f64>();
+}
+
 struct Start<T>(*mut T);
 // SAFETY: parts write disjoint rows or columns.
 unsafe impl<T> Sync for Start<T> {}
