@@ -105,7 +105,7 @@ fn grad_if_any(g: &GradCx<'_>, dx: Option<Var>) -> Option<Var> {
 }
 
 /// The gradient of `dx`, or zeros in the shape of `x` where there is none.
-fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var {
+pub(crate) fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var {
     if let Some(ddx) = grad_if_any(g, dx) {
         return ddx;
     }

@@ -13,25 +13,36 @@
 #![doc = include_str!("../OPERATORS.md")]
 
 pub mod activation;
+pub mod binary;
 mod common;
+pub mod compare;
+pub mod dropout;
 pub mod elementwise;
+pub mod extremum;
 pub mod fill;
+pub mod increment;
 mod init;
+pub mod logic;
 pub mod loss;
 mod math;
 pub mod matmul;
 pub mod nn;
+pub mod norm;
 pub mod optim;
+pub mod pick;
 pub mod random;
 pub mod reduce;
+pub mod rounding;
+pub mod scan;
 pub mod search;
 pub mod shape;
 pub mod softmax;
 pub mod sum;
+pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(66);
+autobwd::operator_crate!(126);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -4,12 +4,24 @@ use autobwd::{DType, Expr, New, Result, emit};
 
 use crate::{
     activation::{Abs, Exp, Log, Relu, Sigmoid, Sqrt, Square, Tanh},
+    binary::SigmoidCrossEntropyWithLogits,
+    compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
+    dropout::{Dropout, DropoutImplementation},
+    extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
-    reduce::{Mean, ReduceMean, ReduceSum},
+    pick::{Gather, LookupTableV2, OneHotV2},
+    reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceSum},
+    rounding::{Clip, Floor, Round, Sign},
+    scan::Cumsum,
     search::{Accuracy, ArgMax, TopKV2},
-    shape::{Assign, Cast, Concat, Reshape2, Split, Transpose2},
+    shape::{
+        Assign, Cast, Concat, ExpandV2, FlattenContiguousRange, Flip, Reshape2, Slice, Split, Squeeze2, Tile,
+        Transpose2, Unsqueeze2,
+    },
     softmax::Softmax,
+    trigonometry::{Cos, Sin},
 };
 
 /// Mathematics on expressions; `+ - * /` come with the expressions themselves.
@@ -52,6 +64,66 @@ pub trait Math: Sized {
     /// `√x`
     #[track_caller]
     fn sqrt(&self) -> Result<Expr>;
+    /// Sine of an angle in radians.
+    #[track_caller]
+    fn sin(&self) -> Result<Expr>;
+    /// Cosine of an angle in radians.
+    #[track_caller]
+    fn cos(&self) -> Result<Expr>;
+    /// The largest whole number that is not larger.
+    #[track_caller]
+    fn floor(&self) -> Result<Expr>;
+    /// The nearest whole number, halves away from 0.
+    #[track_caller]
+    fn round(&self) -> Result<Expr>;
+    /// 1, −1 or 0, as `x` is positive, negative or 0.
+    #[track_caller]
+    fn sign(&self) -> Result<Expr>;
+    /// `min(max(x, min), max)`
+    #[track_caller]
+    fn clip(&self, min: f32, max: f32) -> Result<Expr>;
+    /// The larger of two, element by element; operands of this and the following broadcast.
+    #[track_caller]
+    fn maximum(&self, other: &Expr) -> Result<Expr>;
+    /// The smaller of two, element by element.
+    #[track_caller]
+    fn minimum(&self, other: &Expr) -> Result<Expr>;
+    /// `x ^ y`, element by element.
+    #[track_caller]
+    fn pow(&self, exponent: &Expr) -> Result<Expr>;
+    /// `x < y`
+    #[track_caller]
+    fn less_than(&self, other: &Expr) -> Result<Expr>;
+    /// `x <= y`
+    #[track_caller]
+    fn less_equal(&self, other: &Expr) -> Result<Expr>;
+    /// `x > y`
+    #[track_caller]
+    fn greater_than(&self, other: &Expr) -> Result<Expr>;
+    /// `x >= y`
+    #[track_caller]
+    fn greater_equal(&self, other: &Expr) -> Result<Expr>;
+    /// `x == y`
+    #[track_caller]
+    fn equal(&self, other: &Expr) -> Result<Expr>;
+    /// `x != y`
+    #[track_caller]
+    fn not_equal(&self, other: &Expr) -> Result<Expr>;
+    /// Whether both hold.
+    #[track_caller]
+    fn logical_and(&self, other: &Expr) -> Result<Expr>;
+    /// Whether either holds.
+    #[track_caller]
+    fn logical_or(&self, other: &Expr) -> Result<Expr>;
+    /// Whether exactly one holds.
+    #[track_caller]
+    fn logical_xor(&self, other: &Expr) -> Result<Expr>;
+    /// Whether this does not hold.
+    #[track_caller]
+    fn logical_not(&self) -> Result<Expr>;
+    /// Of booleans: `yes` where they hold, else `no`; all of one shape.
+    #[track_caller]
+    fn where_cond(&self, yes: &Expr, no: &Expr) -> Result<Expr>;
     /// Matrix product; more than two dimensions are batches, which broadcast.
     #[track_caller]
     fn matmul(&self, other: &Expr) -> Result<Expr>;
@@ -64,12 +136,21 @@ pub trait Math: Sized {
     /// Mean over these axes, over all when there are none; they are dropped.
     #[track_caller]
     fn mean_over(&self, axes: &[i32]) -> Result<Expr>;
+    /// The largest element over these axes, over all when there are none; they are dropped.
+    #[track_caller]
+    fn max_over(&self, axes: &[i32]) -> Result<Expr>;
+    /// The smallest element over these axes, over all when there are none; they are dropped.
+    #[track_caller]
+    fn min_over(&self, axes: &[i32]) -> Result<Expr>;
     /// `exp(x) / sum(exp(x))` along an axis.
     #[track_caller]
     fn softmax(&self, axis: i32) -> Result<Expr>;
     /// Cross entropy between `softmax(x)` along the last axis and class numbers of shape `[.., 1]`: one number a row.
     #[track_caller]
     fn cross_entropy(&self, labels: &Expr) -> Result<Expr>;
+    /// Cross entropy between `sigmoid(x)` and probabilities of yes, element by element; both of one shape.
+    #[track_caller]
+    fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr>;
     /// `(x - y)²`, element by element.
     #[track_caller]
     fn square_error(&self, other: &Expr) -> Result<Expr>;
@@ -88,6 +169,43 @@ pub trait Math: Sized {
     /// Axes in another order.
     #[track_caller]
     fn transpose(&self, axes: &[i32]) -> Result<Expr>;
+    /// Without those of these axes that are 1; without all that are, when there are none.
+    #[track_caller]
+    fn squeeze(&self, axes: &[i32]) -> Result<Expr>;
+    /// With an axis of 1 more at each of these places.
+    #[track_caller]
+    fn unsqueeze(&self, axes: &[i32]) -> Result<Expr>;
+    /// The axes from `first` to `last` merged to one.
+    #[track_caller]
+    fn flatten(&self, first: i32, last: i32) -> Result<Expr>;
+    /// Repeated along axes of 1, and new ones in front, up to this shape; −1 keeps an axis.
+    #[track_caller]
+    fn expand(&self, shape: &[i32]) -> Result<Expr>;
+    /// Repeated so many times along each axis.
+    #[track_caller]
+    fn tile(&self, times: &[i32]) -> Result<Expr>;
+    /// The part from `start` to `end`, not included, along an axis; negative ones count from behind.
+    #[track_caller]
+    fn slice(&self, axis: i32, start: i32, end: i32) -> Result<Expr>;
+    /// In reverse order along these axes.
+    #[track_caller]
+    fn flip(&self, axes: &[i32]) -> Result<Expr>;
+    /// The parts with these numbers along an axis.
+    #[track_caller]
+    fn gather(&self, index: &Expr, axis: i32) -> Result<Expr>;
+    /// The rows of a table that have the numbers `self`.
+    #[track_caller]
+    fn embedding(&self, table: &Expr) -> Result<Expr>;
+    /// The numbers as rows of `depth` float32 numbers, 1 at the number and else 0.
+    #[track_caller]
+    fn one_hot(&self, depth: i32) -> Result<Expr>;
+    /// Running sum along an axis.
+    #[track_caller]
+    fn cumsum(&self, axis: i32) -> Result<Expr>;
+    /// Elements dropped with that probability, those that are kept scaled by `1 / (1 - p)`. Equal seeds, one int64 or int32
+    /// number, give equal masks: feed another one at each run.
+    #[track_caller]
+    fn dropout(&self, probability: f32, seed: &Expr) -> Result<Expr>;
     /// Pieces of these sizes along an axis.
     #[track_caller]
     fn split(&self, sizes: &[i32], axis: i32) -> Result<Vec<Expr>>;
@@ -110,40 +228,56 @@ macro_rules! unary {
     )*};
 }
 
+macro_rules! binary {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, other: &Expr) -> Result<Expr> {
+            Ok(emit($op { x: self.into(), y: other.into(), out: New })?.out)
+        }
+    )*};
+}
+
+/// With the attribute `axis`.
+macro_rules! broadcasting {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, other: &Expr) -> Result<Expr> {
+            Ok(emit($op { x: self.into(), y: other.into(), out: New, axis: -1 })?.out)
+        }
+    )*};
+}
+
+macro_rules! reductions {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, axes: &[i32]) -> Result<Expr> {
+            let (dim, reduce_all) = (axes.to_vec(), axes.is_empty());
+            let (in_dtype, out_dtype) = (None, None);
+            Ok(emit($op { x: self.into(), out: New, dim, keep_dim: false, reduce_all, in_dtype, out_dtype })?.out)
+        }
+    )*};
+}
+
 impl Math for Expr {
-    unary!(relu Relu, tanh Tanh, sigmoid Sigmoid, exp Exp, log Log, abs Abs, square Square, sqrt Sqrt, mean Mean);
+    unary!(relu Relu, tanh Tanh, sigmoid Sigmoid, exp Exp, log Log, abs Abs, square Square, sqrt Sqrt, mean Mean,
+        sin Sin, cos Cos, floor Floor, round Round, sign Sign, logical_not LogicalNot);
+    binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor);
+    broadcasting!(
+        maximum ElementwiseMax, minimum ElementwiseMin, pow ElementwisePow,
+        less_than LessThan, less_equal LessEqual, greater_than GreaterThan, greater_equal GreaterEqual,
+        equal Equal, not_equal NotEqual
+    );
+
+    fn clip(&self, min: f32, max: f32) -> Result<Expr> {
+        Ok(emit(Clip { x: self.into(), out: New, min, max })?.out)
+    }
+
+    fn where_cond(&self, yes: &Expr, no: &Expr) -> Result<Expr> {
+        Ok(emit(Where { condition: self.into(), x: yes.into(), y: no.into(), out: New })?.out)
+    }
 
     fn matmul(&self, other: &Expr) -> Result<Expr> {
         Ok(emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false })?.out)
     }
 
-    fn sum(&self, axes: &[i32]) -> Result<Expr> {
-        let (dim, reduce_all) = (axes.to_vec(), axes.is_empty());
-        let op = ReduceSum {
-            x: self.into(),
-            out: New,
-            dim,
-            keep_dim: false,
-            reduce_all,
-            in_dtype: None,
-            out_dtype: None,
-        };
-        Ok(emit(op)?.out)
-    }
-
-    fn mean_over(&self, axes: &[i32]) -> Result<Expr> {
-        let (dim, reduce_all) = (axes.to_vec(), axes.is_empty());
-        let op = ReduceMean {
-            x: self.into(),
-            out: New,
-            dim,
-            keep_dim: false,
-            reduce_all,
-            in_dtype: None,
-            out_dtype: None,
-        };
-        Ok(emit(op)?.out)
-    }
+    reductions!(sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin);
 
     fn softmax(&self, axis: i32) -> Result<Expr> {
         Ok(emit(Softmax { x: self.into(), out: New, axis })?.out)
@@ -162,6 +296,17 @@ impl Math for Expr {
             axis: -1,
         };
         Ok(emit(op)?.loss)
+    }
+
+    fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+        let op = SigmoidCrossEntropyWithLogits {
+            x: self.into(),
+            label: labels.into(),
+            out: New,
+            normalize: false,
+            ignore_index: -100,
+        };
+        Ok(emit(op)?.out)
     }
 
     fn square_error(&self, other: &Expr) -> Result<Expr> {
@@ -206,6 +351,71 @@ impl Math for Expr {
 
     fn transpose(&self, axes: &[i32]) -> Result<Expr> {
         Ok(emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() })?.out)
+    }
+
+    fn squeeze(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Squeeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    }
+
+    fn unsqueeze(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Unsqueeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    }
+
+    fn flatten(&self, first: i32, last: i32) -> Result<Expr> {
+        let (start_axis, stop_axis) = (first, last);
+        let op = FlattenContiguousRange { x: self.into(), out: New, x_shape: New, start_axis, stop_axis };
+        Ok(emit(op)?.out)
+    }
+
+    fn expand(&self, shape: &[i32]) -> Result<Expr> {
+        Ok(emit(ExpandV2 { x: self.into(), out: New, shape: shape.to_vec() })?.out)
+    }
+
+    fn tile(&self, times: &[i32]) -> Result<Expr> {
+        Ok(emit(Tile { x: self.into(), out: New, repeat_times: times.to_vec() })?.out)
+    }
+
+    fn slice(&self, axis: i32, start: i32, end: i32) -> Result<Expr> {
+        let (axes, starts, ends) = (vec![axis], vec![start], vec![end]);
+        Ok(emit(Slice { input: self.into(), out: New, axes, starts, ends, decrease_axis: vec![] })?.out)
+    }
+
+    fn flip(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Flip { x: self.into(), out: New, axis: axes.to_vec() })?.out)
+    }
+
+    fn gather(&self, index: &Expr, axis: i32) -> Result<Expr> {
+        Ok(emit(Gather { x: self.into(), index: index.into(), out: New, axis })?.out)
+    }
+
+    fn embedding(&self, table: &Expr) -> Result<Expr> {
+        let (ids, w) = (self.into(), table.into());
+        Ok(emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false })?.out)
+    }
+
+    fn one_hot(&self, depth: i32) -> Result<Expr> {
+        let (x, dtype) = (self.into(), DType::F32);
+        Ok(emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: false })?.out)
+    }
+
+    fn cumsum(&self, axis: i32) -> Result<Expr> {
+        let x = self.into();
+        Ok(emit(Cumsum { x, out: New, axis, flatten: false, exclusive: false, reverse: false })?.out)
+    }
+
+    fn dropout(&self, probability: f32, seed: &Expr) -> Result<Expr> {
+        let op = Dropout {
+            x: self.into(),
+            seed_tensor: Some(seed.into()),
+            out: New,
+            mask: New,
+            dropout_prob: probability,
+            dropout_implementation: DropoutImplementation::UpscaleInTrain,
+            is_test: false,
+            fix_seed: true,
+            seed: 0,
+        };
+        Ok(emit(op)?.out)
     }
 
     fn split(&self, sizes: &[i32], axis: i32) -> Result<Vec<Expr>> {

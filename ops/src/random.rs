@@ -118,8 +118,8 @@ autobwd::samples!(
     ]
 );
 
-fn rng(seed: i32) -> Pcg64Mcg {
-    Pcg64Mcg::seed_from_u64(seed as u64)
+pub(crate) fn rng(seed: impl Into<i64>) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(seed.into() as u64)
 }
 
 fn fill(out: &mut Buf<'_>, numbers: impl Iterator<Item = f64>) -> Result<()> {
@@ -128,7 +128,7 @@ fn fill(out: &mut Buf<'_>, numbers: impl Iterator<Item = f64>) -> Result<()> {
 }
 
 /// From 0 up to, not including, 1: the upper 53 bits.
-fn unit(rng: &mut impl Rng) -> f64 {
+pub(crate) fn unit(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 

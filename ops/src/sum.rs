@@ -5,7 +5,10 @@ use autobwd::{
     with_float,
 };
 
-use crate::{activation::Scale, common::PART};
+use crate::{
+    activation::Scale,
+    common::{PART, nth_part},
+};
 
 /// Sum of tensors: `out = x[0] + x[1] + …`.
 #[register_op(grad = SumGrad)]
@@ -72,10 +75,6 @@ autobwd::samples!(
         Sample::fails(Sum { x: vec![uniform([2, 3]), uniform([3, 2])], out: out() }, "does not match [2, 3]"),
     ]
 );
-
-fn nth_part<T>(all: &[T], part: usize, len: usize) -> &[T] {
-    &all[part * PART..][..len]
-}
 
 /// `dx[i] = dout`, copied by `scale`.
 pub struct SumGrad;

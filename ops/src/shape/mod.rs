@@ -1,9 +1,21 @@
-//! The same elements elsewhere: copied, in another shape or order, joined or cut.
+//! The same elements elsewhere: copied, in another shape or order, joined, cut or repeated.
 
+mod axes;
 mod copy;
 mod join;
 mod order;
+mod repeat;
+mod slice;
+mod strided;
 
+pub use axes::{
+    FlattenContiguousRange, FlattenContiguousRangeGrad, FlattenContiguousRangeGradGrad, Squeeze2,
+    Squeeze2Grad, Squeeze2GradGrad, Unsqueeze2, Unsqueeze2Grad, Unsqueeze2GradGrad,
+};
 pub use copy::{Assign, AssignGrad, Cast, CastGrad};
 pub use join::{Concat, ConcatGrad, ConcatGradGrad, Split, SplitGrad};
-pub use order::{Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad, Transpose2GradGrad};
+pub use order::{
+    Flip, FlipGrad, Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad, Transpose2GradGrad,
+};
+pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
+pub use slice::{Slice, SliceGrad, SliceGradGrad};

@@ -1,11 +1,12 @@
 //! The same elements in another shape or order.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
     register_op, with_dtype,
 };
 
-use crate::common::{PART, around, pieces};
+use super::strided::{Loops, MAX_RANK, few_dims};
+use crate::common::around;
 
 /// The same elements in another shape: `out = x`.
 #[register_op(grad = Reshape2Grad)]
@@ -91,7 +92,7 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
     if fits { Ok(dims) } else { Err(x.wrong(&format!("as many elements as in {shape:?} are needed"))) }
 }
 
-fn remember(x: &Meta, x_shape: &mut Meta) {
+pub(super) fn remember(x: &Meta, x_shape: &mut Meta) {
     x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
 }
 
@@ -102,6 +103,15 @@ fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .split_first()
         .map(|(_, dims)| dims)
         .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
+}
+
+/// Gives `dx` the remembered shape, which must have as many elements as `dout`.
+pub(super) fn restore(x_shape: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
+    dx.set(dout.dtype, remembered(x_shape)?.iter().copied().collect::<Dims>());
+    if !dx.dims.numel().agrees(dout.dims.numel()) {
+        return Err(dout.wrong(&format!("as many elements as in {} are needed", dx.dims)));
+    }
+    Ok(())
 }
 
 /// `dx = dout` in the shape of `x`.
@@ -122,12 +132,7 @@ pub struct Reshape2Grad<V = Var> {
 }
 impl Infer for Reshape2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = remembered(&self.x_shape)?;
-        self.dx.set(self.dout.dtype, dims.iter().copied().collect::<Dims>());
-        if !self.dx.dims.numel().agrees(self.dout.dims.numel()) {
-            return Err(self.dout.wrong(&format!("as many elements as in {} are needed", self.dx.dims)));
-        }
-        Ok(())
+        restore(&self.x_shape, &self.dout, &mut self.dx)
     }
 }
 impl Kernel for Reshape2Grad<Buf<'_>> {
@@ -178,7 +183,7 @@ impl Kernel for Transpose2<Buf<'_>> {
             let mut loops = Loops::default();
             for axis in &self.axis {
                 let (_, n, stride) = around(self.x.dims(), self.x.axis(i64::from(*axis)));
-                loops.push(n, stride);
+                loops.push(n, stride as isize);
             }
             loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
             Ok(())
@@ -210,9 +215,6 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// Most dimensions that can be permuted.
-const MAX_RANK: usize = 9;
 
 fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
     if rank > MAX_RANK {
@@ -265,7 +267,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
             for to in 0..self.axis.len() {
                 let from = self.axis.iter().position(|axis| self.dx.axis(i64::from(*axis)) == to).unwrap_or(to);
                 let (_, n, stride) = around(self.dout.dims(), from);
-                loops.push(n, stride);
+                loops.push(n, stride as isize);
             }
             loops.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
             Ok(())
@@ -285,60 +287,79 @@ impl GradRule<Transpose2Grad> for Transpose2GradGrad {
     }
 }
 
-/// How a row-major result is read from another order: length and stride there of each dimension.
-#[derive(Default)]
-struct Loops {
-    all: [(usize, usize); MAX_RANK],
-    len: usize,
+/// Reversed dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
+#[register_op(grad = FlipGrad)]
+pub struct Flip<V = Var> {
+    /// Any shape of at most 9 dimensions, any dtype.
+    #[input]
+    pub x: V,
+    /// Same shape and dtype.
+    #[output]
+    pub out: V,
+    /// The dimensions to reverse, negative ones from behind.
+    #[attr]
+    pub axis: Vec<i32>,
 }
-
-/// Elements of a row that are written before the next row; as many lines of the input stay cached meanwhile.
-const TILE: usize = 16;
-
-impl Loops {
-    /// Adds the next dimension of the result, to the last one where both are one run.
-    fn push(&mut self, n: usize, stride: usize) {
-        match self.all[..self.len].last_mut() {
-            _ if n == 1 => {}
-            Some(last) if last.1 == n * stride => *last = (last.0 * n, stride),
-            _ => {
-                self.all[self.len] = (n, stride);
-                self.len += 1;
+impl Infer for Flip<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        few_dims(&self.x)?;
+        let mut reversed = 0;
+        for axis in &self.axis {
+            let bit = 1 << self.x.axis("axis", i64::from(*axis))?;
+            if reversed & bit != 0 {
+                return Err(Error::attr("axis", format!("{axis} is given twice")));
             }
+            reversed |= bit;
         }
+        self.out.like(&self.x);
+        Ok(())
     }
-
-    fn gather<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
-        let (planes, (rows, down), (cols, right)) = match &self.all[..self.len] {
-            [] => (&[][..], (1, 0), (1, 1)),
-            [cols] => (&[][..], (1, 0), *cols),
-            [planes @ .., rows, cols] => (planes, *rows, *cols),
-        };
-        let start = |mut plane: usize| {
-            let mut at = 0;
-            for (n, stride) in planes.iter().rev() {
-                at += plane % n * stride;
-                plane /= n;
-            }
-            at
-        };
-        let tile = if right == 1 { cols } else { TILE };
-        let size = PART.div_ceil(cols.max(1)) * cols;
-        cx.chunks_mut(out, size, |part, out| {
-            pieces(out, part * size, rows * cols, usize::MAX, |plane, at, out| {
-                let from = start(plane) + at / cols * down;
-                for first in (0..cols).step_by(tile) {
-                    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
-                        let x = &x[from + row * down + first * right..];
-                        let out = &mut out[first..cols.min(first + tile)];
-                        if right == 1 {
-                            out.copy_from_slice(&x[..out.len()]);
-                        } else {
-                            out.iter_mut().zip(x.iter().step_by(right)).for_each(|(out, x)| *out = *x);
-                        }
-                    }
+}
+impl Kernel for Flip<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.x.dtype(), T => {
+            let mut loops = Loops::default();
+            for axis in 0..self.x.dims().len() {
+                let (_, n, stride) = around(self.x.dims(), axis);
+                let stride = stride as isize;
+                if self.axis.iter().any(|reversed| self.x.axis(i64::from(*reversed)) == axis) {
+                    loops.skip(n.saturating_sub(1) as isize * stride);
+                    loops.push(n, -stride);
+                } else {
+                    loops.push(n, stride);
                 }
-            });
-        });
+            }
+            loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Flip,
+    [
+        Flip { x: uniform([5]), out: out(), axis: vec![0] },
+        Flip { x: uniform([2, 3]), out: out(), axis: vec![0] },
+        Flip { x: uniform([2, 3, 4]), out: out(), axis: vec![1] },
+        Flip { x: uniform([2, 3, 4]), out: out(), axis: vec![-1, 0] },
+        Flip { x: uniform([2, 3, 4]), out: out(), axis: vec![1, 2] },
+        Flip { x: uniform([2, 3]), out: out(), axis: vec![] },
+        Flip { x: uniform([]), out: out(), axis: vec![] },
+        Flip { x: uniform([0, 3]), out: out(), axis: vec![0, 1] },
+        Flip { x: integers_below(9, [4, 3]).of(DType::Bool), out: out(), axis: vec![0] },
+        Sample::fails(Flip { x: uniform([2, 3]), out: out(), axis: vec![2] }, "attribute `axis` = 2"),
+        Sample::fails(
+            Flip { x: uniform([2, 3]), out: out(), axis: vec![1, -1] },
+            "attribute `axis`: -1 is given twice",
+        ),
+    ]
+);
+
+/// `dx = flip(dout)`.
+pub struct FlipGrad;
+impl GradRule<Flip> for FlipGrad {
+    fn emit(fwd: &Flip, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(Flip { x: g.grad(fwd.out), out: dx, axis: fwd.axis.clone() });
+        }
     }
 }

@@ -1,0 +1,152 @@
+//! Cross entropy of yes and no.
+
+use autobwd::{Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float};
+
+use crate::common::{PART, Real, nth_part};
+
+/// Cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
+///
+/// Right however small a probability is.
+#[register_op(grad = SigmoidCrossEntropyWithLogitsGrad)]
+pub struct SigmoidCrossEntropyWithLogits<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape and dtype as `x`: the probability of yes.
+    #[input]
+    pub label: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Whether to divide by the number of labels that count.
+    #[attr(default = false)]
+    pub normalize: bool,
+    /// The label, fractions cut off, of elements that do not count: their loss is 0.
+    #[attr(default = -100)]
+    pub ignore_index: i32,
+}
+impl Infer for SigmoidCrossEntropyWithLogits<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.label.same_as(&self.x)?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for SigmoidCrossEntropyWithLogits<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let SigmoidCrossEntropyWithLogits { x, label, out, normalize, ignore_index } = self;
+        with_float!(label, T => {
+            let label = label.slice::<T>()?;
+            let counted = Counted::new(label, *ignore_index, *normalize);
+            cx.chunks_mut(out.inout::<T>(x)?.copied(), PART, |part, out| {
+                let label = nth_part(label, part, out.len());
+                for (x, label) in out.iter_mut().zip(label) {
+                    let loss = x.max(0.0) - *x * label + (-x.abs()).exp().ln_1p();
+                    *x = counted.scaled(*label, loss);
+                }
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    SigmoidCrossEntropyWithLogits,
+    [
+        row(between(-3.0, 3.0, [2, 3]), between(0.0, 1.0, [2, 3]), false, -100),
+        row(between(-3.0, 3.0, [4]), given([4], [0.0, -1.5, 1.0, -1.25]), false, -1),
+        row(between(-3.0, 3.0, [4]), given([4], [0.0, -1.5, 1.0, 0.25]), true, -1),
+        row(given([3], [-90.0, 90.0, 30.0]), given([3], [0.0, 1.0, 0.5]), false, -100),
+        row(uniform([]), given([], [1.0]), true, -100),
+        row(uniform([2]), given([2], [-1.5, -1.25]), true, -1),
+        row(uniform([0, 3]), uniform([0, 3]), true, -100),
+        Sample::fails(
+            row(uniform([2, 3]), uniform([3]), false, -100),
+            "`Label`: shape [3] does not match [2, 3] of `X`"
+        ),
+        Sample::fails(
+            row(uniform([3]), integers_below(2, [3]), false, -100),
+            "`Label`: dtype int64 does not match"
+        ),
+    ]
+);
+
+fn row(x: Draw, label: Draw, normalize: bool, ignore_index: i32) -> SigmoidCrossEntropyWithLogits<Draw> {
+    SigmoidCrossEntropyWithLogits { x, label, out: out(), normalize, ignore_index }
+}
+
+/// Which elements count, and what each is multiplied by.
+struct Counted<T> {
+    ignored: i32,
+    factor: T,
+}
+impl<T: Real> Counted<T> {
+    fn new(label: &[T], ignored: i32, normalize: bool) -> Counted<T> {
+        let counted = || label.iter().filter(|label| label.to_i32() != Some(ignored)).count().max(1);
+        Counted { ignored, factor: if normalize { T::of(1.0 / counted() as f64) } else { T::of(1.0) } }
+    }
+
+    fn scaled(&self, label: T, x: T) -> T {
+        if label.to_i32() == Some(self.ignored) { T::of(0.0) } else { x * self.factor }
+    }
+}
+
+/// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
+#[register_op(grad = NoGrad)]
+pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Labels of the forward operator.
+    #[input]
+    pub label: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    /// Same shape as `label`.
+    #[output("Label@GRAD")]
+    pub dlabel: Option<V>,
+    /// As in `sigmoid_cross_entropy_with_logits`.
+    #[attr(default = false)]
+    pub normalize: bool,
+    /// As in `sigmoid_cross_entropy_with_logits`.
+    #[attr(default = -100)]
+    pub ignore_index: i32,
+}
+impl Infer for SigmoidCrossEntropyWithLogitsGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.label.same_as(&self.x)?;
+        self.dout.same_as(&self.x)?;
+        for grad in self.dx.iter_mut().chain(&mut self.dlabel) {
+            grad.like(&self.x);
+        }
+        Ok(())
+    }
+}
+impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let SigmoidCrossEntropyWithLogitsGrad { x, label, dout, dx, dlabel, normalize, ignore_index } = self;
+        with_float!(x, T => {
+            let (x, label, dout) = (x.slice::<T>()?, label.slice::<T>()?, dout.slice::<T>()?);
+            let counted = Counted::new(label, *ignore_index, *normalize);
+            let fill = |grad: &mut Option<Buf<'_>>, slope: fn(T, T) -> T| -> Result<()> {
+                let Some(grad) = grad else { return Ok(()) };
+                cx.chunks_mut(grad.slice_mut::<T>()?, PART, |part, grad| {
+                    let n = grad.len();
+                    let (x, label, dout) =
+                        (nth_part(x, part, n), nth_part(label, part, n), nth_part(dout, part, n));
+                    for (((grad, x), label), dout) in grad.iter_mut().zip(x).zip(label).zip(dout) {
+                        *grad = counted.scaled(*label, *dout * slope(*x, *label));
+                    }
+                });
+                Ok(())
+            };
+            fill(dx, |x, label| 1.0 / (1.0 + (-x).exp()) - label)?;
+            fill(dlabel, |x, _| -x)
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! Elements dropped at random.
+
+use autobwd::{
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use crate::{
+    common::{PART, Real},
+    random::{rng, unit},
+};
+
+autobwd::attr_enum! {
+    /// When what is dropped is made up for.
+    pub enum DropoutImplementation {
+        /// When the network is used: all elements are scaled by `1 - p`.
+        DowngradeInInfer = "downgrade_in_infer",
+        /// While it is trained: what is kept is scaled by `1 / (1 - p)`.
+        UpscaleInTrain = "upscale_in_train",
+    }
+}
+
+/// Elements dropped with probability `p`: `out = x * mask`.
+///
+/// What is kept while training, or all elements otherwise, is scaled as `dropout_implementation` says. Equal seeds give
+/// equal masks; for another one at each run, feed or count `seed`.
+#[register_op(grad = DropoutGrad)]
+pub struct Dropout<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// What the mask follows from in place of attribute `seed`: one number, int32 or int64.
+    #[input("Seed")]
+    pub seed_tensor: Option<V>,
+    /// Same shape as `x`.
+    #[output]
+    pub out: V,
+    /// 1 where an element is kept, else 0; uint8, same shape as `x`.
+    #[output]
+    pub mask: V,
+    /// `p`.
+    #[attr(default = 0.5, min = 0.0, max = 1.0)]
+    pub dropout_prob: f32,
+    /// When what is dropped is made up for.
+    #[attr(default = DropoutImplementation::DowngradeInInfer)]
+    pub dropout_implementation: DropoutImplementation,
+    /// The network is used, not trained: nothing is dropped.
+    #[attr(default = false)]
+    pub is_test: bool,
+    /// The mask follows from the seed alone; it does anyway.
+    #[attr(default = false)]
+    pub fix_seed: bool,
+    /// What the mask follows from; 0 is a seed like any other.
+    #[attr(default = 0)]
+    pub seed: i32,
+}
+impl Infer for Dropout<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        if let Some(seed) = &self.seed_tensor {
+            let is_number = matches!(seed.dtype, DType::I32 | DType::I64);
+            if !is_number || !seed.dims.numel().agrees(1.into()) {
+                return Err(seed.wrong("one number, int64 or int32, is needed"));
+            }
+        }
+        self.out.like(&self.x);
+        self.mask.set(DType::U8, self.x.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for Dropout<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let p = f64::from(self.dropout_prob);
+        let seed = match &self.seed_tensor {
+            Some(seed) if seed.dtype() == DType::I32 => seed.slice::<i32>()?[0].into(),
+            Some(seed) => seed.slice::<i64>()?[0],
+            None => self.seed.into(),
+        };
+        if self.is_test {
+            self.mask.slice_mut::<u8>()?.fill(1);
+        } else {
+            cx.chunks_mut(self.mask.slice_mut::<u8>()?, PART, |part, mask| {
+                let mut rng = rng(seed);
+                // One step a number.
+                rng.advance((part * PART) as u128);
+                mask.iter_mut().for_each(|mask| *mask = (unit(&mut rng) >= p).into());
+            });
+        }
+        let scale = scale(p, self.dropout_implementation, self.is_test);
+        with_float!(self.x, T => keep::<T>(cx, &self.mask, scale, &self.x, &mut self.out))
+    }
+}
+autobwd::samples!(
+    Dropout,
+    [
+        dropout(uniform([4, 5]), 0.5, DropoutImplementation::DowngradeInInfer, false),
+        dropout(uniform([4, 5]), 0.25, DropoutImplementation::UpscaleInTrain, false),
+        dropout(uniform([4, 5]), 0.25, DropoutImplementation::DowngradeInInfer, true),
+        dropout(uniform([4, 5]), 0.25, DropoutImplementation::UpscaleInTrain, true),
+        dropout(uniform([5]), 1.0, DropoutImplementation::UpscaleInTrain, false),
+        dropout(uniform([5]), 0.0, DropoutImplementation::UpscaleInTrain, false),
+        dropout(uniform([]), 0.5, DropoutImplementation::UpscaleInTrain, false),
+        dropout(uniform([0, 3]), 0.5, DropoutImplementation::UpscaleInTrain, false),
+        Dropout {
+            fix_seed: true,
+            seed: -3,
+            ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::UpscaleInTrain, false)
+        },
+        Dropout {
+            seed_tensor: Some(integers_below(1000, [1])),
+            ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::UpscaleInTrain, false)
+        },
+        Dropout {
+            seed_tensor: Some(integers_below(1000, []).of(DType::I32)),
+            ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::DowngradeInInfer, false)
+        },
+        Sample::fails(
+            dropout(uniform([3]), 1.5, DropoutImplementation::UpscaleInTrain, false),
+            "attribute `dropout_prob`",
+        ),
+        Sample::fails(
+            Dropout {
+                seed_tensor: Some(integers_below(9, [2])),
+                ..dropout(uniform([3]), 0.5, DropoutImplementation::UpscaleInTrain, false)
+            },
+            "`Seed`: one number, int64 or int32, is needed",
+        ),
+    ]
+);
+
+fn dropout(
+    x: Draw,
+    dropout_prob: f32,
+    dropout_implementation: DropoutImplementation,
+    is_test: bool,
+) -> Dropout<Draw> {
+    Dropout {
+        x,
+        seed_tensor: None,
+        out: out(),
+        mask: out(),
+        dropout_prob,
+        dropout_implementation,
+        is_test,
+        fix_seed: false,
+        seed: 0,
+    }
+}
+
+/// What is kept is multiplied by this.
+fn scale(p: f64, implementation: DropoutImplementation, is_test: bool) -> f64 {
+    match (implementation, is_test) {
+        (DropoutImplementation::UpscaleInTrain, false) => 1.0 / (1.0 - p),
+        (DropoutImplementation::DowngradeInInfer, true) => 1.0 - p,
+        _ => 1.0,
+    }
+}
+
+/// `out = x * scale` where the mask is not 0, else 0.
+fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+    let (mask, x, scale) = (mask.slice::<u8>()?, x.slice::<T>()?, T::of(scale));
+    cx.chunks_mut(out.slice_mut::<T>()?, PART, |part, out| {
+        let kept = x[part * PART..].iter().zip(&mask[part * PART..]);
+        out.iter_mut().zip(kept).for_each(|(out, (x, mask))| {
+            *out = if *mask == 0 { T::ZERO } else { *x * scale };
+        });
+    });
+    Ok(())
+}
+
+/// `dx = dout * mask`, scaled as the output was.
+#[register_op(grad = DropoutGradGrad)]
+pub struct DropoutGrad<V = Var> {
+    /// What was kept, uint8.
+    #[input]
+    pub mask: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `dout`.
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `dropout`.
+    #[attr(default = 0.5, min = 0.0, max = 1.0)]
+    pub dropout_prob: f32,
+    /// As in `dropout`.
+    #[attr(default = DropoutImplementation::DowngradeInInfer)]
+    pub dropout_implementation: DropoutImplementation,
+    /// As in `dropout`.
+    #[attr(default = false)]
+    pub is_test: bool,
+}
+impl Infer for DropoutGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dout.float()?;
+        if self.mask.dtype != DType::U8 || !self.mask.dims.agrees(&self.dout.dims) {
+            return Err(self.mask.wrong(&format!("uint8 {} is needed", self.dout.dims)));
+        }
+        self.dx.like(&self.dout);
+        Ok(())
+    }
+}
+impl Kernel for DropoutGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let scale = scale(self.dropout_prob.into(), self.dropout_implementation, self.is_test);
+        with_float!(self.dout, T => keep::<T>(cx, &self.mask, scale, &self.dout, &mut self.dx))
+    }
+}
+
+/// `ddout = dropout_grad(mask, ddx)`.
+pub struct DropoutGradGrad;
+impl GradRule<DropoutGrad> for DropoutGradGrad {
+    fn emit(fwd: &DropoutGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let DropoutGrad { mask, dropout_prob, dropout_implementation, is_test, .. } = *fwd;
+            g.push(DropoutGrad { mask, dout: ddx, dx: ddout, dropout_prob, dropout_implementation, is_test });
+        }
+    }
+}

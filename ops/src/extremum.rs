@@ -1,0 +1,222 @@
+//! Larger, smaller and power of two numbers, each a formula whose inputs broadcast as those of `elementwise_add`.
+//!
+//! Gradients of gradients are made from the formulas.
+
+use autobwd::{Derived, Float, Pointwise, Var, check::*, register_op};
+
+/// The rows that the larger and the smaller of two share; no pair of elements is near a tie.
+macro_rules! extremum_samples {
+    ($op:ident) => {
+        autobwd::samples!(
+            $op,
+            [
+                $op {
+                    x: distinct([2, 3]),
+                    y: given([2, 3], [0.0, -0.37, 0.37, 1.11, -1.11, 2.0]),
+                    out: out(),
+                    axis: -1
+                },
+                $op { x: away_from(0.0, [2, 3, 4]), y: between(-0.2, 0.2, [3, 1]), out: out(), axis: -1 },
+                $op { x: between(-0.2, 0.2, [4]), y: away_from(0.0, [3, 4]), out: out(), axis: -1 },
+                $op { x: away_from(0.0, [2, 3, 4]), y: between(-0.2, 0.2, [3]), out: out(), axis: 1 },
+                $op { x: between(-0.2, 0.2, [2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
+                $op { x: away_from(0.0, [2, 3]), y: between(-0.2, 0.2, []), out: out(), axis: -1 },
+                $op { x: uniform([0, 3]), y: uniform([3]), out: out(), axis: -1 },
+                Sample::not_a_derivative(
+                    $op {
+                        x: given([3], [0.0, 1.0, 2.0]),
+                        y: given([3], [0.0, 1.0, 2.5]),
+                        out: out(),
+                        axis: -1
+                    },
+                    "on a tie the gradient is all that of `y`"
+                ),
+                Sample::fails(
+                    $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
+                    "does not broadcast"
+                ),
+            ]
+        );
+    };
+}
+
+/// `out = max(x, y)`, broadcast; `y` where `x` is NaN.
+#[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast)]
+pub struct ElementwiseMax<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMax<F> {
+    fn eval(&mut self) {
+        self.out = self.x.max(self.y);
+    }
+}
+extremum_samples!(ElementwiseMax);
+
+/// `dx = dout` where `x > y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
+/// along.
+#[register_op(grad = Derived, pointwise, broadcast)]
+pub struct ElementwiseMaxGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_max`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
+    fn eval(&mut self) {
+        let (mask, zero) = (self.x.gt(self.y), F::of(0.0));
+        self.dx = self.dx.map(|_| F::select(mask, self.dout, zero));
+        self.dy = self.dy.map(|_| F::select(mask, zero, self.dout));
+    }
+}
+
+/// `out = min(x, y)`, broadcast; `y` where `x` is NaN.
+#[register_op(grad = ElementwiseMinGrad, pointwise, broadcast)]
+pub struct ElementwiseMin<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMin<F> {
+    fn eval(&mut self) {
+        self.out = self.x.min(self.y);
+    }
+}
+extremum_samples!(ElementwiseMin);
+
+/// `dx = dout` where `x < y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
+/// along.
+#[register_op(grad = Derived, pointwise, broadcast)]
+pub struct ElementwiseMinGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_min`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseMinGrad<F> {
+    fn eval(&mut self) {
+        let (mask, zero) = (self.y.gt(self.x), F::of(0.0));
+        self.dx = self.dx.map(|_| F::select(mask, self.dout, zero));
+        self.dy = self.dy.map(|_| F::select(mask, zero, self.dout));
+    }
+}
+
+/// `out = x ^ y`, broadcast.
+#[register_op(grad = ElementwisePowGrad, pointwise, broadcast)]
+pub struct ElementwisePow<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwisePow<F> {
+    fn eval(&mut self) {
+        self.out = self.x.pow(self.y);
+    }
+}
+autobwd::samples!(
+    ElementwisePow,
+    [
+        ElementwisePow { x: positive([2, 3]), y: uniform([2, 3]), out: out(), axis: -1 },
+        ElementwisePow { x: positive([2, 3, 4]), y: uniform([3, 1]), out: out(), axis: -1 },
+        ElementwisePow { x: positive([4]), y: uniform([3, 4]), out: out(), axis: -1 },
+        ElementwisePow { x: positive([2, 3, 4]), y: uniform([3]), out: out(), axis: 1 },
+        ElementwisePow { x: positive([2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
+        ElementwisePow { x: positive([2, 3]), y: between(2.0, 3.0, []), out: out(), axis: -1 },
+        ElementwisePow { x: positive([0, 3]), y: uniform([3]), out: out(), axis: -1 },
+        Sample::not_a_derivative(
+            ElementwisePow { x: given([2], [-1.5, -0.5]), y: given([2], [2.0, 3.0]), out: out(), axis: -1 },
+            "a negative number has whole powers only"
+        ),
+        Sample::fails(
+            ElementwisePow { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
+            "does not broadcast"
+        ),
+    ]
+);
+
+/// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the dimensions that
+/// its operand was broadcast along.
+#[register_op(grad = Derived, pointwise, broadcast)]
+pub struct ElementwisePowGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_pow`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwisePowGrad<F> {
+    fn eval(&mut self) {
+        let (x, y, dout) = (self.x, self.y, self.dout);
+        self.dx = self.dx.map(|_| dout * y * x.pow(y - F::of(1.0)));
+        self.dy = self.dy.map(|_| F::select(x.gt(F::of(0.0)), dout * x.log() * x.pow(y), F::of(0.0)));
+    }
+}

@@ -1,0 +1,272 @@
+//! Booleans, and choosing by them.
+
+use autobwd::{
+    Bool, Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*,
+    register_op, with_dtype, with_float,
+};
+
+use crate::{
+    common::{PART, broadcast, nth_part, zip_broadcast},
+    elementwise::grad_or_zeros,
+};
+
+fn is_bool(x: &Meta) -> Result<()> {
+    if x.dtype == DType::Bool { Ok(()) } else { Err(x.wrong("booleans are needed")) }
+}
+
+/// Shape rule, kernel and rows of an operator on two booleans.
+macro_rules! logical {
+    ($op:ident, $by:tt) => {
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                is_bool(&self.x)?;
+                is_bool(&self.y)?;
+                self.out.set(DType::Bool, broadcast(&self.x, &self.y, -1)?);
+                Ok(())
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                let both = (&self.x, &self.y);
+                zip_broadcast(cx, both, &mut self.out, -1, |x: Bool, y: Bool| Bool::from(x.get() $by y.get()))
+            }
+        }
+        autobwd::samples!(
+            $op,
+            [
+                $op {
+                    x: given([4], [0.0, 0.0, 1.0, 1.0]).of(DType::Bool),
+                    y: given([4], [0.0, 1.0, 0.0, 1.0]).of(DType::Bool),
+                    out: out()
+                },
+                $op { x: booleans([2, 3, 4]), y: booleans([3, 1]), out: out() },
+                $op { x: booleans([]), y: booleans([2, 3]), out: out() },
+                Sample::fails(
+                    $op { x: booleans([3]), y: integers_below(2, [3]), out: out() },
+                    "`Y`: booleans are needed"
+                ),
+                Sample::fails(
+                    $op { x: booleans([2, 3]), y: booleans([4]), out: out() },
+                    "`Y`: a shape that broadcasts with [2, 3] of `X`"
+                ),
+            ]
+        );
+    };
+}
+
+fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
+    integers_below(2, dims).of(DType::Bool)
+}
+
+/// Whether both hold: `out = x & y`, broadcast.
+#[register_op(grad = ZeroGrad)]
+pub struct LogicalAnd<V = Var> {
+    /// Booleans of any shape.
+    #[input]
+    pub x: V,
+    /// Booleans of any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+}
+logical!(LogicalAnd, &);
+
+/// Whether either holds: `out = x | y`, broadcast.
+#[register_op(grad = ZeroGrad)]
+pub struct LogicalOr<V = Var> {
+    /// Booleans of any shape.
+    #[input]
+    pub x: V,
+    /// Booleans of any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+}
+logical!(LogicalOr, |);
+
+/// Whether one of them holds and the other does not: `out = x ^ y`, broadcast.
+#[register_op(grad = ZeroGrad)]
+pub struct LogicalXor<V = Var> {
+    /// Booleans of any shape.
+    #[input]
+    pub x: V,
+    /// Booleans of any shape that broadcasts with that of `x`.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+}
+logical!(LogicalXor, ^);
+
+/// Whether `x` does not hold: `out = !x`.
+#[register_op(grad = ZeroGrad)]
+pub struct LogicalNot<V = Var> {
+    /// Booleans of any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl Infer for LogicalNot<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        is_bool(&self.x)?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for LogicalNot<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let out = self.out.inout::<Bool>(&self.x)?.copied();
+        out.iter_mut().for_each(|x| *x = (!x.get()).into());
+        Ok(())
+    }
+}
+autobwd::samples!(
+    LogicalNot,
+    [
+        LogicalNot { x: given([2], [0.0, 1.0]).of(DType::Bool), out: out() },
+        LogicalNot { x: booleans([]), out: out() },
+        Sample::fails(LogicalNot { x: uniform([2]), out: out() }, "`X`: booleans are needed"),
+    ]
+);
+
+/// `out = x` where the condition holds, else `y`.
+#[register_op(grad = WhereGrad)]
+pub struct Where<V = Var> {
+    /// Booleans of any shape.
+    #[input]
+    pub condition: V,
+    /// Same shape as `condition`, any dtype.
+    #[input]
+    pub x: V,
+    /// Same shape and dtype as `x`.
+    #[input]
+    pub y: V,
+    /// Same shape and dtype as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl Infer for Where<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(self.x.dtype, infer_where(&self.condition, &self.x, &self.y)?);
+        Ok(())
+    }
+}
+impl Kernel for Where<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let Where { condition, x, y, out } = self;
+        with_dtype!(x.dtype(), T => {
+            let (condition, y, out) = (condition.slice::<Bool>()?, y.slice()?, out.inout::<T>(x)?.copied());
+            cx.chunks_mut(out, PART, |part, out| {
+                let (holds, y) = (nth_part(condition, part, out.len()), nth_part(y, part, out.len()));
+                for ((out, y), holds) in out.iter_mut().zip(y).zip(holds) {
+                    *out = if holds.get() { *out } else { *y };
+                }
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Where,
+    [
+        Where { condition: booleans([2, 3]), x: uniform([2, 3]), y: uniform([2, 3]), out: out() },
+        Where { condition: booleans([4]), x: integers_below(9, [4]), y: integers_below(9, [4]), out: out() },
+        Where { condition: booleans([]), x: uniform([]), y: uniform([]), out: out() },
+        Where { condition: booleans([0, 2]), x: uniform([0, 2]), y: uniform([0, 2]), out: out() },
+        Sample::fails(
+            Where { condition: booleans([3]), x: uniform([2]), y: uniform([2]), out: out() },
+            "`Condition`: the shape [2] of `X` is needed"
+        ),
+        Sample::fails(
+            Where { condition: uniform([2]), x: uniform([2]), y: uniform([2]), out: out() },
+            "`Condition`: booleans are needed"
+        ),
+        Sample::fails(
+            Where { condition: booleans([2]), x: uniform([2]), y: integers_below(3, [2]), out: out() },
+            "`Y`: dtype int64 does not match"
+        ),
+    ]
+);
+
+/// The shape that condition and operands share.
+fn infer_where(condition: &Meta, x: &Meta, y: &Meta) -> Result<Dims> {
+    is_bool(condition)?;
+    y.same_as(x)?;
+    let mut dims = x.dims.clone();
+    dims.iter_mut().zip(&*y.dims).for_each(|(dim, y)| *dim = dim.or(*y));
+    if !condition.dims.agrees(&dims) {
+        return Err(condition.wrong(&format!("the shape {dims} of `{}` is needed", x.slot())));
+    }
+    dims.iter_mut().zip(&*condition.dims).for_each(|(dim, c)| *dim = dim.or(*c));
+    Ok(dims)
+}
+
+/// `dx = dout` where the condition holds, else 0; `dy = dout` where it does not, else 0.
+#[register_op(grad = WhereGradGrad)]
+pub struct WhereGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub condition: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First choice of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Second choice of the forward operator.
+    #[input(shape_only)]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD")]
+    pub dy: Option<V>,
+}
+impl Infer for WhereGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dout.float()?;
+        self.dout.same_as(&self.x)?;
+        let dims = infer_where(&self.condition, &self.x, &self.y)?;
+        for grad in self.dx.iter_mut().chain(&mut self.dy) {
+            grad.set(self.dout.dtype, dims.clone());
+        }
+        Ok(())
+    }
+}
+impl Kernel for WhereGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let (condition, dout) = (self.condition.slice::<Bool>()?, &self.dout);
+        with_float!(dout, T => {
+            let dout = dout.slice::<T>()?;
+            for (grad, where_it) in [(&mut self.dx, true), (&mut self.dy, false)] {
+                let Some(grad) = grad else { continue };
+                cx.chunks_mut(grad.slice_mut::<T>()?, PART, |part, grad| {
+                    let (holds, dout) = (nth_part(condition, part, grad.len()), nth_part(dout, part, grad.len()));
+                    for ((grad, dout), holds) in grad.iter_mut().zip(dout).zip(holds) {
+                        *grad = if holds.get() == where_it { *dout } else { 0.0 };
+                    }
+                });
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = ddx` where the condition holds, else `ddy`.
+pub struct WhereGradGrad;
+impl GradRule<WhereGrad> for WhereGradGrad {
+    fn emit(fwd: &WhereGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let (x, y) = (grad_or_zeros(g, fwd.dx, fwd.x), grad_or_zeros(g, fwd.dy, fwd.y));
+            g.push(Where { condition: fwd.condition, x, y, out: ddout });
+        }
+    }
+}

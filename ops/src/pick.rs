@@ -1,0 +1,419 @@
+//! Rows picked by their numbers, and the rows that stand for numbers.
+
+use autobwd::{
+    Buf, Cx, DType, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    check::*, register_op, with_dtype, with_float,
+};
+
+use crate::common::{Number, PART, Real, Wide, around, pieces};
+
+/// Numbers of classes as rows that are 1 at that number: `out[.., j] = 1` where `x = j`, else 0.
+#[register_op(grad = ZeroGrad)]
+pub struct OneHotV2<V = Var> {
+    /// Numbers from 0 up to, not including, `depth`, int64 or int32.
+    #[input]
+    pub x: V,
+    /// `x` with `depth` as last dimension.
+    #[output]
+    pub out: V,
+    /// How many numbers there are.
+    #[attr(default = -1)]
+    pub depth: i32,
+    /// Element type of the rows.
+    #[attr(default = DType::F32)]
+    pub dtype: DType,
+    /// A number out of range means a row of zeros, and is no error.
+    #[attr(default = false)]
+    pub allow_out_of_range: bool,
+}
+impl Infer for OneHotV2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        are_numbers(&self.x)?;
+        let depth = usize::try_from(self.depth)
+            .map_err(|_| Error::attr("depth", format!("{} is no dimension", self.depth)))?;
+        let mut dims = self.x.dims.clone();
+        dims.push(depth);
+        self.out.set(self.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for OneHotV2<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let depth = self.depth as usize;
+        self.out.bytes_mut()?.fill(0);
+        for i in 0..self.x.numel() {
+            match (place(&self.x, i, depth), self.allow_out_of_range) {
+                (Ok(place), _) => with_dtype!(self.dtype, T => {
+                    self.out.slice_mut()?[i * depth + place] = T::narrow(Wide::Int(1));
+                }),
+                (Err(_), true) => {}
+                (Err(e), false) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+autobwd::samples!(
+    OneHotV2,
+    [
+        one_hot(integers_below(5, [2, 3]), 5, DType::F32, false),
+        one_hot(integers_below(4, [6]).of(DType::I32), 4, DType::F64, false),
+        one_hot(given([3], [-1.0, 1.0, 2.0]).of(DType::I64), 2, DType::I64, true),
+        one_hot(integers_below(3, []), 3, DType::Bool, false),
+        one_hot(integers_below(3, [0, 2]), 3, DType::F32, false),
+        Sample::fails(
+            one_hot(given([2], [0.0, 3.0]).of(DType::I64), 3, DType::F32, false),
+            "`X`: 3 is not within 0..3",
+        ),
+        Sample::fails(one_hot(uniform([2]), 3, DType::F32, false), "`X`: int64 or int32 is needed"),
+        Sample::fails(
+            one_hot(integers_below(3, [2]), -1, DType::F32, false),
+            "attribute `depth`: -1 is no dimension",
+        ),
+    ]
+);
+
+fn one_hot(x: Draw, depth: i32, dtype: DType, allow_out_of_range: bool) -> OneHotV2<Draw> {
+    OneHotV2 { x, out: out(), depth, dtype, allow_out_of_range }
+}
+
+fn are_numbers(x: &Meta) -> Result<()> {
+    if matches!(x.dtype, DType::I32 | DType::I64) { Ok(()) } else { Err(x.wrong("int64 or int32 is needed")) }
+}
+
+/// The number at `i` as a place among `n`.
+fn place(numbers: &Buf<'_>, i: usize, n: usize) -> Result<usize> {
+    let number = number(numbers, i)?;
+    let place = usize::try_from(number).ok().filter(|place| *place < n);
+    place.ok_or_else(|| Error::data(format!("`{}`: {number} is not within 0..{n}", numbers.slot())))
+}
+
+fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {
+    match numbers.dtype() {
+        DType::I32 => Ok(numbers.slice::<i32>()?[i].into()),
+        _ => Ok(numbers.slice::<i64>()?[i]),
+    }
+}
+
+/// Which rows are picked from each of several blocks of rows.
+struct Pick<'a> {
+    numbers: &'a Buf<'a>,
+    /// The number that stands for no row.
+    padding: Option<i64>,
+    /// Rows of a block.
+    n: usize,
+    /// Elements of a row.
+    width: usize,
+}
+
+/// Parts in which rows are added up: each has to look at all numbers.
+const PARTS: usize = 64;
+
+impl Pick<'_> {
+    /// The row at `i`, `None` where the padding is.
+    fn row(&self, i: usize) -> Result<Option<usize>> {
+        if self.padding.is_some() && self.padding == Some(number(self.numbers, i)?) {
+            return Ok(None);
+        }
+        place(self.numbers, i, self.n).map(Some)
+    }
+
+    fn check(&self) -> Result<()> {
+        (0..self.numbers.numel()).try_for_each(|i| self.row(i).map(drop))
+    }
+
+    /// `out` = the rows of `x`, with zeros for the padding.
+    fn rows<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) -> Result<()> {
+        self.check()?;
+        let picked = self.numbers.numel();
+        cx.chunks_mut(out, PART, |part, out| {
+            pieces(out, part * PART, self.width, usize::MAX, |row, column, out| {
+                match self.row(row % picked) {
+                    Ok(Some(place)) => {
+                        let at = (row / picked * self.n + place) * self.width + column;
+                        out.copy_from_slice(&x[at..][..out.len()]);
+                    }
+                    // No other number is left, as just checked.
+                    _ => out.fill(T::default()),
+                }
+            });
+        });
+        Ok(())
+    }
+
+    /// `dx` = what each row of `dout` adds to the row it was picked from.
+    fn add_up<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
+        self.check()?;
+        let (width, picked) = (self.width.max(1), self.numbers.numel());
+        let rows = PART.max(dx.len() / PARTS).div_ceil(width);
+        cx.chunks_mut(dx, rows * width, |part, dx| {
+            dx.fill(T::ZERO);
+            let (first, end) = (part * rows, part * rows + dx.len() / width);
+            for block in first / self.n..=(end - 1) / self.n {
+                for i in 0..picked {
+                    let row = self.row(i).ok().flatten().map(|place| block * self.n + place);
+                    if let Some(row) = row.filter(|row| (first..end).contains(row)) {
+                        let dx = dx[(row - first) * width..][..width].iter_mut();
+                        dx.zip(&dout[(block * picked + i) * width..])
+                            .for_each(|(dx, dout)| *dx = *dx + *dout);
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Rows of a table by their numbers: `out = w[ids]`.
+#[register_op(grad = LookupTableV2Grad)]
+pub struct LookupTableV2<V = Var> {
+    /// Numbers of rows, int64 or int32, any shape.
+    #[input]
+    pub ids: V,
+    /// The table, `[rows, width]`, any dtype.
+    #[input]
+    pub w: V,
+    /// `ids` with `width` as last dimension.
+    #[output]
+    pub out: V,
+    /// The number for which the row is 0 and gets no gradient; −1: there is none.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// A gradient of nothing but the rows that were looked up; there is no such yet, so this is refused.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTableV2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, &self.w, self.is_sparse)?;
+        self.out.set(self.w.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for LookupTableV2<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.w.dtype(), T => {
+            let pick = table(&self.ids, self.padding_idx, self.w.dims());
+            pick.rows::<T>(cx, self.w.slice()?, self.out.slice_mut()?)
+        })
+    }
+}
+autobwd::samples!(
+    LookupTableV2,
+    [
+        lookup(integers_below(4, [5]), uniform([4, 3]), -1),
+        lookup(integers_below(3, [2, 5]).of(DType::I32), uniform([3, 4]), -1),
+        lookup(given([4], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
+        lookup(given([2], [7.0, 1.0]).of(DType::I64), uniform([5, 2]), 7),
+        lookup(integers_below(3, []), uniform([3, 2]), -1),
+        lookup(integers_below(3, [0, 2]), uniform([3, 4]), -1),
+        lookup(integers_below(3, [2]), uniform([3, 0]), -1),
+        lookup(integers_below(3, [2]), integers_below(9, [3, 4]).of(DType::U8), -1),
+        Sample::fails(
+            lookup(given([2], [1.0, -1.0]).of(DType::I64), uniform([3, 2]), -1),
+            "`Ids`: -1 is not within 0..3"
+        ),
+        Sample::fails(lookup(integers_below(3, [2]), uniform([3]), -1), "`W`: a matrix is needed"),
+        Sample::fails(lookup(uniform([2]), uniform([3, 2]), -1), "`Ids`: int64 or int32 is needed"),
+        Sample::fails(
+            LookupTableV2 { is_sparse: true, ..lookup(integers_below(3, [2]), uniform([3, 2]), -1) },
+            "attribute `is_sparse`: gradients of single rows are not there yet",
+        ),
+    ]
+);
+
+fn lookup(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
+    LookupTableV2 { ids, w, out: out(), padding_idx, is_sparse: false }
+}
+
+fn looked_up(ids: &Meta, w: &Meta, is_sparse: bool) -> Result<Dims> {
+    are_numbers(ids)?;
+    if w.rank() != 2 {
+        return Err(w.wrong("a matrix is needed"));
+    }
+    if is_sparse {
+        return Err(Error::attr("is_sparse", "gradients of single rows are not there yet; use false"));
+    }
+    let mut dims = ids.dims.clone();
+    dims.push(w.dims[1]);
+    Ok(dims)
+}
+
+fn table<'a>(ids: &'a Buf<'a>, padding_idx: i64, w: &[usize]) -> Pick<'a> {
+    let (_, n, width) = around(w, 0);
+    Pick { numbers: ids, padding: (padding_idx != -1).then_some(padding_idx), n, width }
+}
+
+/// `dw[ids] += dout`, but for the padding.
+#[register_op(grad = LookupTableV2GradGrad)]
+pub struct LookupTableV2Grad<V = Var> {
+    /// Numbers of rows.
+    #[input]
+    pub ids: V,
+    /// The table.
+    #[input(shape_only)]
+    pub w: V,
+    /// Gradient of the rows.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `w`.
+    #[output("W@GRAD")]
+    pub dw: V,
+    /// As in `lookup_table_v2`.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// As in `lookup_table_v2`.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTableV2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, &self.w, self.is_sparse)?;
+        infer_grad(&self.w, &self.dout, &dims, &mut self.dw)
+    }
+}
+impl Kernel for LookupTableV2Grad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let pick = table(&self.ids, self.padding_idx, self.w.dims());
+            pick.add_up::<T>(cx, self.dout.slice()?, self.dw.slice_mut()?)
+        })
+    }
+}
+
+fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
+    x.float()?;
+    dout.same_dtype(x)?;
+    if !dout.dims.agrees(dims) {
+        return Err(dout.wrong(&format!("the shape of the rows, {dims}, is needed")));
+    }
+    dx.like(x);
+    Ok(())
+}
+
+/// `ddout = lookup_table_v2(ids, ddw)`.
+pub struct LookupTableV2GradGrad;
+impl GradRule<LookupTableV2Grad> for LookupTableV2GradGrad {
+    fn emit(fwd: &LookupTableV2Grad, g: &mut GradCx<'_>) {
+        let ddw = g.grad(fwd.dw);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let LookupTableV2Grad { ids, padding_idx, is_sparse, .. } = *fwd;
+            g.push(LookupTableV2 { ids, w: ddw, out: ddout, padding_idx, is_sparse });
+        }
+    }
+}
+
+/// Parts of a tensor by their numbers along an axis: `out[.., i, ..] = x[.., index[i], ..]`.
+#[register_op(grad = GatherGrad)]
+pub struct Gather<V = Var> {
+    /// At least one dimension, any dtype.
+    #[input]
+    pub x: V,
+    /// Numbers, int64 or int32, `[n]` or `[n, 1]`; or a single one, `[]`.
+    #[input]
+    pub index: V,
+    /// `x` with `n` in place of dimension `axis`, which a single number drops.
+    #[output]
+    pub out: V,
+    /// The dimension, negative from behind.
+    #[attr(default = 0)]
+    pub axis: i32,
+}
+impl Infer for Gather<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = gathered(&self.x, &self.index, self.axis)?;
+        self.out.set(self.x.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for Gather<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.x.dtype(), T => {
+            let (_, n, width) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
+        })
+    }
+}
+autobwd::samples!(
+    Gather,
+    [
+        Gather { x: uniform([4, 3]), index: integers_below(4, [5]), out: out(), axis: 0 },
+        Gather { x: uniform([2, 3, 4]), index: integers_below(3, [5, 1]), out: out(), axis: 1 },
+        Gather { x: uniform([2, 3, 4]), index: integers_below(4, [6]).of(DType::I32), out: out(), axis: -1 },
+        Gather { x: uniform([2, 3]), index: integers_below(3, []), out: out(), axis: 1 },
+        Gather { x: uniform([2, 3]), index: integers_below(2, [0]), out: out(), axis: 0 },
+        Gather { x: uniform([0, 3]), index: integers_below(3, [2]), out: out(), axis: 1 },
+        Gather { x: integers_below(9, [5]), index: integers_below(5, [3]), out: out(), axis: 0 },
+        Sample::fails(
+            Gather { x: uniform([2, 3]), index: given([1], [2.0]).of(DType::I64), out: out(), axis: 0 },
+            "`Index`: 2 is not within 0..2",
+        ),
+        Sample::fails(
+            Gather { x: uniform([2, 3]), index: integers_below(2, [3, 2]), out: out(), axis: 0 },
+            "`Index`: one dimension is needed",
+        ),
+        Sample::fails(
+            Gather { x: uniform([]), index: integers_below(2, [3]), out: out(), axis: 0 },
+            "attribute `axis` = 0",
+        ),
+    ]
+);
+
+fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
+    are_numbers(index)?;
+    let axis = x.axis("axis", axis.into())?;
+    let n = match &*index.dims {
+        [] => &[][..],
+        [n] => std::slice::from_ref(n),
+        [n, one] if one.agrees(1.into()) => std::slice::from_ref(n),
+        _ => return Err(index.wrong("one dimension is needed")),
+    };
+    Ok(x.dims[..axis].iter().chain(n).chain(&x.dims[axis + 1..]).copied().collect())
+}
+
+/// `dx[.., index[i], ..] += dout[.., i, ..]`.
+#[register_op(grad = GatherGradGrad)]
+pub struct GatherGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Numbers along the axis.
+    #[input]
+    pub index: V,
+    /// Gradient of the parts.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `gather`.
+    #[attr(default = 0)]
+    pub axis: i32,
+}
+impl Infer for GatherGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = gathered(&self.x, &self.index, self.axis)?;
+        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
+    }
+}
+impl Kernel for GatherGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (_, n, width) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
+        })
+    }
+}
+
+/// `ddout = gather(ddx, index)`.
+pub struct GatherGradGrad;
+impl GradRule<GatherGrad> for GatherGradGrad {
+    fn emit(fwd: &GatherGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            g.push(Gather { x: ddx, index: fwd.index, out: ddout, axis: fwd.axis });
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! How a tensor is cut for reducing it over some of its dimensions.
+
+use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result};
+
+use crate::common::{PART, Real, pieces};
+
+/// Most dimensions that can be reduced: one bit each.
+const MAX_RANK: usize = 64;
+
+/// Dimensions of the result.
+pub(super) fn reduced_dims(x: &Meta, dim: &[i32], all: bool, keep: bool) -> Result<Dims> {
+    x.float()?;
+    if x.rank() > MAX_RANK {
+        return Err(x.wrong(&format!("at most {MAX_RANK} dimensions are possible")));
+    }
+    let mut reduced = 0u64;
+    for axis in dim {
+        // As in NumPy, a scalar may be reduced along its first or last axis.
+        if x.rank() == 0 && matches!(axis, -1 | 0) {
+            continue;
+        }
+        let bit = 1 << x.axis("dim", i64::from(*axis))?;
+        if reduced & bit != 0 {
+            return Err(Error::attr("dim", format!("{axis} is given twice")));
+        }
+        reduced |= bit;
+    }
+    let all = all || dim.is_empty();
+    let result = x.dims.iter().enumerate().filter_map(|(axis, n)| match all || reduced >> axis & 1 == 1 {
+        true => keep.then_some(Dim::from(1)),
+        false => Some(*n),
+    });
+    Ok(result.collect())
+}
+
+pub(super) fn same_dtypes(x: &Meta, in_dtype: Option<DType>, out_dtype: Option<DType>) -> Result<()> {
+    match in_dtype.into_iter().chain(out_dtype).find(|dtype| *dtype != x.dtype) {
+        Some(dtype) => {
+            Err(x.wrong(&format!("{dtype} is needed, as the attributes `in_dtype` and `out_dtype` say")))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn infer_grad(dims: Dims, x: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
+    dout.same_dtype(x)?;
+    if !dout.dims.agrees(&dims) {
+        return Err(dout.wrong(&format!("the shape of the forward result, {dims}, is needed")));
+    }
+    dx.like(x);
+    Ok(())
+}
+
+/// Partial sums of a whole tensor.
+const PARTIAL_SUMS: usize = 256;
+/// Columns that are summed at a time.
+const COLUMNS: usize = 64;
+
+/// A tensor as blocks of `inner` contiguous elements, either all summed or all kept, below the outer dimensions.
+pub(crate) struct Reduction<'a> {
+    outer: &'a [usize],
+    inner: usize,
+    inner_reduced: bool,
+    /// One bit a dimension.
+    reduced: u64,
+    /// Elements that go into one of the result.
+    pub(super) terms: usize,
+}
+
+impl<'a> Reduction<'a> {
+    pub(super) fn new(x: &'a Buf<'_>, dim: &[i32], all: bool) -> Reduction<'a> {
+        let none = if all || dim.is_empty() { u64::MAX } else { 0 };
+        let dim = if x.dims().is_empty() { &[][..] } else { dim };
+        let reduced = dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis)));
+        Reduction::of(x.dims(), reduced)
+    }
+
+    /// Over the dimensions whose bits are set.
+    pub(crate) fn of(dims: &'a [usize], reduced: u64) -> Reduction<'a> {
+        let is_reduced = |axis: usize| reduced >> axis & 1 == 1;
+        // A dimension of 1 can pass for both.
+        let mut sized = (0..dims.len()).rev().filter(|axis| dims[*axis] != 1);
+        let inner_reduced = sized.next().is_none_or(is_reduced);
+        let outer = sized.find(|axis| is_reduced(*axis) != inner_reduced).map_or(0, |axis| axis + 1);
+        let terms = (0..dims.len()).filter(|axis| is_reduced(*axis)).map(|axis| dims[axis]).product();
+        let (outer, inner) = dims.split_at(outer);
+        Reduction { outer, inner: inner.iter().product(), inner_reduced, reduced, terms }
+    }
+
+    /// Outer dimensions, the last first, and whether they are reduced.
+    fn outer(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.outer.iter().enumerate().rev().map(|(axis, n)| (*n, self.reduced >> axis & 1 == 1))
+    }
+
+    /// Where in the tensor the block is that has index `i` among the kept outer dimensions, or among the reduced ones,
+    /// and 0 in the others.
+    fn block(&self, mut i: usize, reduced: bool) -> usize {
+        let (mut at, mut stride) = (0, self.inner);
+        for (n, is_reduced) in self.outer() {
+            if is_reduced == reduced {
+                // Divisions cost more than all else; there is none for the first dimension.
+                if i < n {
+                    return at + i * stride;
+                }
+                at += i % n * stride;
+                i /= n;
+            }
+            stride *= n;
+        }
+        at
+    }
+
+    /// Index of a block among the kept outer dimensions.
+    fn kept(&self, mut block: usize) -> usize {
+        let (mut at, mut stride) = (0, 1);
+        for (n, is_reduced) in self.outer() {
+            if !is_reduced {
+                at += block % n * stride;
+                stride *= n;
+            }
+            block /= n;
+        }
+        at
+    }
+
+    /// `out = Σ x / divisor`.
+    pub(crate) fn reduce<T: Real>(&self, cx: &Cx, x: &[T], out: &mut [T], divisor: f64) {
+        if let [out] = out {
+            *out = T::of(total(cx, x) / divisor);
+        } else if x.is_empty() {
+            out.fill(T::of(0.0 / divisor));
+        } else if self.inner_reduced {
+            let size = (PART / self.terms).max(1);
+            cx.chunks_mut(out, size, |part, out| {
+                for (i, out) in out.iter_mut().enumerate() {
+                    let x = &x[self.block(part * size + i, false)..];
+                    let blocks =
+                        (0..self.terms / self.inner).map(|i| sum(&x[self.block(i, true)..][..self.inner]));
+                    *out = T::of(blocks.sum::<f64>() / divisor);
+                }
+            });
+        } else {
+            let size = (PART / self.terms).next_multiple_of(COLUMNS).max(COLUMNS);
+            cx.chunks_mut(out, size, |part, out| {
+                pieces(out, part * size, self.inner, COLUMNS, |row, column, out| {
+                    let x = &x[self.block(row, false) + column..];
+                    let mut sums = [0.0; COLUMNS];
+                    for i in 0..self.terms {
+                        let x = &x[self.block(i, true)..][..out.len()];
+                        sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += (*x).into());
+                    }
+                    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::of(sum / divisor));
+                });
+            });
+        }
+    }
+
+    /// `dx = dout / divisor`, repeated over what was reduced.
+    pub(super) fn spread<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T], divisor: f64) {
+        let divisor = T::of(divisor);
+        cx.chunks_mut(dx, PART, |part, dx| {
+            pieces(dx, part * PART, self.inner, PART, |block, column, dx| {
+                let kept = self.kept(block);
+                if self.inner_reduced {
+                    dx.fill(dout[kept] / divisor);
+                } else {
+                    let dout = &dout[kept * self.inner + column..];
+                    dx.iter_mut().zip(dout).for_each(|(dx, dout)| *dx = *dout / divisor);
+                }
+            });
+        });
+    }
+
+    /// The one of its terms that none is `better` than; NaN is better than all.
+    pub(super) fn pick<T: Real>(
+        &self,
+        cx: &Cx,
+        x: &[T],
+        out: &mut [T],
+        better: impl Fn(T, T) -> bool + Sync,
+    ) {
+        let choose = |best: T, x: T| if better(x, best) || x.is_nan() { x } else { best };
+        if self.inner_reduced {
+            let size = (PART / self.terms.max(1)).max(1);
+            cx.chunks_mut(out, size, |part, out| {
+                for (i, out) in out.iter_mut().enumerate() {
+                    let x = &x[self.block(part * size + i, false)..];
+                    let blocks = (0..self.terms / self.inner)
+                        .map(|i| best(&x[self.block(i, true)..][..self.inner], choose));
+                    *out = blocks.fold(x[0], choose);
+                }
+            });
+        } else {
+            let size = (PART / self.terms.max(1)).next_multiple_of(COLUMNS).max(COLUMNS);
+            cx.chunks_mut(out, size, |part, out| {
+                pieces(out, part * size, self.inner, COLUMNS, |row, column, out| {
+                    let x = &x[self.block(row, false) + column..];
+                    out.copy_from_slice(&x[..out.len()]);
+                    for i in 1..self.terms {
+                        out.iter_mut()
+                            .zip(&x[self.block(i, true)..])
+                            .for_each(|(out, x)| *out = choose(*out, *x));
+                    }
+                });
+            });
+        }
+    }
+
+    /// `dx = dout` where `x` is the one that was picked, else 0.
+    pub(super) fn put_back<T: Real>(&self, cx: &Cx, x: &[T], (out, dout): (&[T], &[T]), dx: &mut [T]) {
+        let put = |dx: &mut T, x: T, out: T, dout: T| *dx = if x == out { dout } else { T::ZERO };
+        cx.chunks_mut(dx, PART, |part, dx| {
+            pieces(dx, part * PART, self.inner, PART, |block, column, dx| {
+                let kept = self.kept(block);
+                let x = &x[block * self.inner + column..];
+                if self.inner_reduced {
+                    dx.iter_mut().zip(x).for_each(|(dx, x)| put(dx, *x, out[kept], dout[kept]));
+                } else {
+                    let at = kept * self.inner + column;
+                    let results = out[at..].iter().zip(&dout[at..]);
+                    dx.iter_mut()
+                        .zip(x)
+                        .zip(results)
+                        .for_each(|((dx, x), (out, dout))| put(dx, *x, *out, *dout));
+                }
+            });
+        });
+    }
+}
+
+/// The best of at least one element; several at once are faster.
+fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
+    let (blocks, rest) = x.as_chunks::<8>();
+    let mut best = [x[0]; 8];
+    for block in blocks {
+        best.iter_mut().zip(block).for_each(|(best, x)| *best = choose(*best, *x));
+    }
+    best.iter().chain(rest).fold(x[0], |best, x| choose(best, *x))
+}
+
+/// The sum of all elements, shared between workers.
+pub(super) fn total<T: Real>(cx: &Cx, x: &[T]) -> f64 {
+    let size = x.len().div_ceil(PARTIAL_SUMS).max(PART);
+    let mut sums = [0.0; PARTIAL_SUMS];
+    let sums = &mut sums[..x.len().div_ceil(size)];
+    cx.chunks_mut(sums, 1, |part, out| out.fill(sum(&x[part * size..][..size.min(x.len() - part * size)])));
+    sums.iter().sum()
+}
+
+/// Several sums at once are faster than one, and more exact.
+fn sum<T: Real>(x: &[T]) -> f64 {
+    let (blocks, rest) = x.as_chunks::<8>();
+    let mut sums = [0.0; 8];
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += (*x).into());
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|x| (*x).into()).sum::<f64>()
+}

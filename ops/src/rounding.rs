@@ -1,0 +1,194 @@
+//! Functions that are constant or the identity piece by piece, each a formula.
+
+use autobwd::{Float, GradCx, GradRule, Pointwise, Var, ZeroGrad, check::*, register_op};
+
+use crate::activation::Scale;
+
+/// The largest whole number that is not larger: `out = ⌊x⌋`.
+#[register_op(grad = FloorGrad, pointwise)]
+pub struct Floor<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Floor<F> {
+    fn eval(&mut self) {
+        self.out = self.x.floor();
+    }
+}
+autobwd::samples!(
+    Floor,
+    [
+        Floor { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
+        Floor { x: between(0.1, 0.9, []), out: out() },
+    ]
+);
+
+/// `dx = 0`.
+#[register_op(grad = ZeroGrad, pointwise)]
+pub struct FloorGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD", shape_only)]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD")]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for FloorGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::of(0.0);
+    }
+}
+
+/// The nearest whole number, halves away from 0.
+#[register_op(grad = RoundGrad, pointwise)]
+pub struct Round<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Round<F> {
+    fn eval(&mut self) {
+        self.out = self.x.round();
+    }
+}
+autobwd::samples!(
+    Round,
+    [
+        Round { x: given([2, 3], [-1.25, -0.75, 0.25, 0.875, 2.625, -3.0]), out: out() },
+        Round { x: between(0.6, 1.4, []), out: out() },
+        Sample::not_a_derivative(
+            Round { x: given([4], [-2.5, -0.5, 0.5, 2.5]), out: out() },
+            "halves are where it jumps"
+        ),
+    ]
+);
+
+/// `dx = 0`.
+#[register_op(grad = ZeroGrad, pointwise)]
+pub struct RoundGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD", shape_only)]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD")]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for RoundGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::of(0.0);
+    }
+}
+
+/// `out` is 1 where `x > 0`, -1 where `x < 0`, else `x`: 0 or NaN.
+#[register_op(grad = SignGrad, pointwise)]
+pub struct Sign<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Sign<F> {
+    fn eval(&mut self) {
+        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let not_above = F::select(zero.gt(self.x), -one, self.x);
+        self.out = F::select(self.x.gt(zero), one, not_above);
+    }
+}
+autobwd::samples!(
+    Sign,
+    [
+        Sign { x: away_from(0.0, [2, 3]), out: out() },
+        Sign { x: uniform([0, 2]), out: out() },
+        Sample::not_a_derivative(Sign { x: given([], [0.0]), out: out() }, "it jumps at 0"),
+    ]
+);
+
+/// `dx = 0 * dout`, a `scale`.
+pub struct SignGrad;
+impl GradRule<Sign> for SignGrad {
+    fn emit(fwd: &Sign, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            let x = g.grad(fwd.out);
+            g.push(Scale { x, out: dx, scale: 0.0, bias: 0.0, bias_after_scale: true });
+        }
+    }
+}
+
+/// `out = min(max(x, min), max)`; NaN stays NaN.
+#[register_op(grad = ClipGrad, pointwise)]
+pub struct Clip<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The least that comes out.
+    #[attr]
+    pub min: f32,
+    /// The most that comes out, even where `min` is more.
+    #[attr]
+    pub max: f32,
+}
+impl<F: Float> Pointwise for Clip<F> {
+    fn eval(&mut self) {
+        let (min, max) = (F::of(self.min.into()), F::of(self.max.into()));
+        let low = F::select(min.gt(self.x), min, self.x);
+        self.out = F::select(low.gt(max), max, low);
+    }
+}
+autobwd::samples!(
+    Clip,
+    [
+        Clip { x: given([2, 3], [-2.0, -0.75, -0.25, 0.5, 0.875, 3.0]), out: out(), min: -0.5, max: 0.75 },
+        Clip { x: given([4], [-2.0, 0.125, 0.5, 2.0]), out: out(), min: 0.25, max: 1.5 },
+        Clip { x: uniform([]), out: out(), min: -2.0, max: 2.0 },
+    ]
+);
+
+/// `dx = dout` where `min < x < max`, else 0.
+#[register_op(grad = ClipGradGrad, pointwise)]
+pub struct ClipGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `clip`.
+    #[attr]
+    pub min: f32,
+    /// As in `clip`.
+    #[attr]
+    pub max: f32,
+}
+impl<F: Float> Pointwise for ClipGrad<F> {
+    fn eval(&mut self) {
+        let (zero, min, max) = (F::of(0.0), F::of(self.min.into()), F::of(self.max.into()));
+        let above = F::select(self.x.gt(min), self.dout, zero);
+        self.dx = F::select(max.gt(self.x), above, zero);
+    }
+}
+
+/// `ddout = ddx` where `min < x < max`, else 0; nothing for `x`.
+pub struct ClipGradGrad;
+impl GradRule<ClipGrad> for ClipGradGrad {
+    fn emit(fwd: &ClipGrad, g: &mut GradCx<'_>) {
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let ClipGrad { x, min, max, .. } = *fwd;
+            g.push(ClipGrad { x, dout: g.grad(fwd.dx), dx: ddout, min, max });
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Running sums.
+
+use autobwd::{
+    Buf, Cx, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use crate::common::{PART, Real, around};
+
+/// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
+#[register_op(grad = CumsumGrad)]
+pub struct Cumsum<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape; with `flatten` all elements in one dimension.
+    #[output]
+    pub out: V,
+    /// The dimension, negative from behind.
+    #[attr(default = -1)]
+    pub axis: i32,
+    /// Sum over all elements in their order, whatever `axis` says.
+    #[attr(default = false)]
+    pub flatten: bool,
+    /// Leave `x[i]` out of the sum, which starts at 0.
+    #[attr(default = false)]
+    pub exclusive: bool,
+    /// Sum from behind.
+    #[attr(default = false)]
+    pub reverse: bool,
+}
+impl Infer for Cumsum<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        summed(&self.x, self.axis, self.flatten, &mut self.out)
+    }
+}
+impl Kernel for Cumsum<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = lanes(&self.x, self.axis, self.flatten);
+        with_float!(self.x, T => {
+            run::<T>(cx, cut, (self.exclusive, self.reverse), self.x.slice()?, self.out.slice_mut()?);
+        });
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Cumsum,
+    [
+        cumsum(uniform([5]), 0, false, false, false),
+        cumsum(uniform([2, 3]), -1, false, false, false),
+        cumsum(uniform([2, 3, 4]), 1, false, false, true),
+        cumsum(uniform([2, 3, 4]), 0, false, true, false),
+        cumsum(uniform([2, 3, 4]), 2, false, true, true),
+        cumsum(uniform([3, 70]), 0, false, false, false),
+        cumsum(uniform([2, 3]), 0, true, false, true),
+        cumsum(uniform([2, 3]), 5, true, true, false),
+        cumsum(uniform([]), -1, false, false, false),
+        cumsum(uniform([]), 0, true, true, false),
+        cumsum(uniform([0, 3]), 0, false, false, false),
+        Sample::fails(cumsum(uniform([2, 3]), 2, false, false, false), "attribute `axis` = 2"),
+        Sample::fails(
+            cumsum(integers_below(3, [2]), 0, false, false, false),
+            "`X`: floating point numbers are needed"
+        ),
+    ]
+);
+
+fn cumsum(x: Draw, axis: i32, flatten: bool, exclusive: bool, reverse: bool) -> Cumsum<Draw> {
+    Cumsum { x, out: out(), axis, flatten, exclusive, reverse }
+}
+
+fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
+    x.float()?;
+    if flatten {
+        out.set(x.dtype, [x.dims.numel()].into_iter().collect::<Dims>());
+        return Ok(());
+    }
+    out.like(x);
+    // A scalar is summed along its first or last axis.
+    if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(()) } else { x.axis("axis", axis.into()).map(drop) }
+}
+
+/// Elements of a lane, and lanes side by side.
+fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
+    if flatten || x.dims().is_empty() {
+        return (x.numel(), 1);
+    }
+    let (_, n, inner) = around(x.dims(), x.axis(axis.into()));
+    (n, inner)
+}
+
+/// Lanes that are summed at a time.
+const LANES: usize = 64;
+
+fn run<T: Real>(
+    cx: &Cx,
+    (n, inner): (usize, usize),
+    (exclusive, reverse): (bool, bool),
+    x: &[T],
+    out: &mut [T],
+) {
+    let row = n * inner;
+    let size = PART.div_ceil(row.max(1)) * row;
+    cx.chunks_mut(out, size, |part, out| {
+        for (out, x) in out.chunks_exact_mut(row).zip(x[part * size..].chunks_exact(row)) {
+            for first in (0..inner).step_by(LANES) {
+                let width = LANES.min(inner - first);
+                let mut sums = [0.0; LANES];
+                for i in 0..n {
+                    let at = if reverse { n - 1 - i } else { i } * inner + first;
+                    let lanes = sums.iter_mut().zip(out[at..][..width].iter_mut().zip(&x[at..]));
+                    for (sum, (out, x)) in lanes {
+                        let before = *sum;
+                        *sum += (*x).into();
+                        *out = T::of(if exclusive { before } else { *sum });
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `dx` = the running sum of `dout` from the other side.
+#[register_op(grad = CumsumGradGrad)]
+pub struct CumsumGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Gradient of the sums.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `cumsum`.
+    #[attr(default = -1)]
+    pub axis: i32,
+    /// As in `cumsum`.
+    #[attr(default = false)]
+    pub flatten: bool,
+    /// As in `cumsum`.
+    #[attr(default = false)]
+    pub exclusive: bool,
+    /// As in `cumsum`.
+    #[attr(default = false)]
+    pub reverse: bool,
+}
+impl Infer for CumsumGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut out = self.dout.clone();
+        summed(&self.x, self.axis, self.flatten, &mut out)?;
+        self.dout.same_dtype(&self.x)?;
+        if !self.dout.dims.agrees(&out.dims) {
+            return Err(self.dout.wrong(&format!("the shape of the sums, {}, is needed", out.dims)));
+        }
+        self.dx.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for CumsumGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = lanes(&self.x, self.axis, self.flatten);
+        with_float!(self.dout, T => {
+            run::<T>(cx, cut, (self.exclusive, !self.reverse), self.dout.slice()?, self.dx.slice_mut()?);
+        });
+        Ok(())
+    }
+}
+
+/// `ddout = cumsum(ddx)`.
+pub struct CumsumGradGrad;
+impl GradRule<CumsumGrad> for CumsumGradGrad {
+    fn emit(fwd: &CumsumGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *fwd;
+            g.push(Cumsum { x: ddx, out: ddout, axis, flatten, exclusive, reverse });
+        }
+    }
+}

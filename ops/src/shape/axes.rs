@@ -1,0 +1,306 @@
+//! Dimensions of one element dropped and added, neighbours merged: the elements stay where they are.
+
+use autobwd::{
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    register_op,
+};
+
+use super::order::{remember, restore};
+
+/// Dimensions of one element dropped: `out = x`.
+#[register_op(grad = Squeeze2Grad)]
+pub struct Squeeze2<V = Var> {
+    /// Any shape, any dtype.
+    #[input]
+    pub x: V,
+    /// `x` without those of the dimensions `axes` that are 1.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    #[output]
+    pub x_shape: V,
+    /// The dimensions, negative ones from behind; none means every one that is 1.
+    #[attr(default = [])]
+    pub axes: Vec<i32>,
+}
+impl Infer for Squeeze2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut dropped = vec![self.axes.is_empty(); self.x.rank()];
+        if self.axes.is_empty() && self.x.dims.contains(&Dim::UNKNOWN) {
+            let text = format!("which dimensions of {} are 1 is not known; name them", self.x.dims);
+            return Err(Error::attr("axes", text));
+        }
+        for axis in &self.axes {
+            // As in the reference, a scalar may be squeezed along its first or last axis.
+            if !(self.x.rank() == 0 && matches!(axis, -1 | 0)) {
+                dropped[self.x.axis("axes", i64::from(*axis))?] = true;
+            }
+        }
+        let kept = self.x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
+        self.out.set(self.x.dtype, kept.map(|(n, _)| *n).collect::<Dims>());
+        remember(&self.x, &mut self.x_shape);
+        Ok(())
+    }
+}
+impl Kernel for Squeeze2<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(
+    Squeeze2,
+    [
+        Squeeze2 { x: uniform([2, 1, 3]), out: out(), x_shape: out(), axes: vec![1] },
+        Squeeze2 { x: uniform([1, 2, 1, 3]), out: out(), x_shape: out(), axes: vec![-2, 0] },
+        Squeeze2 { x: uniform([1, 2, 1, 3]), out: out(), x_shape: out(), axes: vec![] },
+        Squeeze2 { x: uniform([1, 2, 3]), out: out(), x_shape: out(), axes: vec![0, 1] },
+        Squeeze2 { x: uniform([1]), out: out(), x_shape: out(), axes: vec![0] },
+        Squeeze2 { x: uniform([]), out: out(), x_shape: out(), axes: vec![0] },
+        Squeeze2 { x: uniform([0, 1]), out: out(), x_shape: out(), axes: vec![1] },
+        Squeeze2 { x: integers_below(9, [2, 1]).of(DType::I32), out: out(), x_shape: out(), axes: vec![1] },
+        Sample::fails(
+            Squeeze2 { x: uniform([2, 1]), out: out(), x_shape: out(), axes: vec![2] },
+            "attribute `axes` = 2",
+        ),
+    ]
+);
+
+/// `dx = dout` in the shape of `x`.
+#[register_op(grad = Squeeze2GradGrad)]
+pub struct Squeeze2Grad<V = Var> {
+    /// The shape of `x`.
+    #[input(shape_only)]
+    pub x_shape: V,
+    /// Gradient of the result.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `squeeze2`.
+    #[attr(default = [])]
+    pub axes: Vec<i32>,
+}
+impl Infer for Squeeze2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        restore(&self.x_shape, &self.dout, &mut self.dx)
+    }
+}
+impl Kernel for Squeeze2Grad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.dx.copy_from(&self.dout)
+    }
+}
+
+/// `ddout = squeeze2(ddx)`.
+pub struct Squeeze2GradGrad;
+impl GradRule<Squeeze2Grad> for Squeeze2GradGrad {
+    fn emit(fwd: &Squeeze2Grad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let x_shape = g.fresh("x_shape");
+            g.push(Squeeze2 { x: ddx, out: ddout, x_shape, axes: fwd.axes.clone() });
+        }
+    }
+}
+
+/// Dimensions of one element added: `out = x`.
+#[register_op(grad = Unsqueeze2Grad)]
+pub struct Unsqueeze2<V = Var> {
+    /// Any shape, any dtype.
+    #[input]
+    pub x: V,
+    /// `x` with one dimension more for each of `axes`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    #[output]
+    pub x_shape: V,
+    /// Where the dimensions are, added one after the other; −1 is behind the last.
+    #[attr]
+    pub axes: Vec<i32>,
+}
+impl Infer for Unsqueeze2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut dims = self.x.dims.to_vec();
+        for axis in &self.axes {
+            let places = dims.len() as i64 + 1;
+            let at = usize::try_from(i64::from(*axis) + if *axis < 0 { places } else { 0 });
+            let at = at.ok().filter(|at| *at <= dims.len());
+            let refuse =
+                || Error::attr("axes", format!("{axis} is no place among {} dimensions", dims.len()));
+            dims.insert(at.ok_or_else(refuse)?, 1.into());
+        }
+        self.out.set(self.x.dtype, dims.into_iter().collect::<Dims>());
+        remember(&self.x, &mut self.x_shape);
+        Ok(())
+    }
+}
+impl Kernel for Unsqueeze2<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(
+    Unsqueeze2,
+    [
+        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![1] },
+        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![0, 3] },
+        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-1, -3] },
+        Unsqueeze2 { x: uniform([]), out: out(), x_shape: out(), axes: vec![0] },
+        Unsqueeze2 { x: uniform([0]), out: out(), x_shape: out(), axes: vec![1] },
+        Unsqueeze2 { x: integers_below(9, [3]), out: out(), x_shape: out(), axes: vec![] },
+        Sample::fails(
+            Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![3] },
+            "attribute `axes`: 3 is no place among 2 dimensions",
+        ),
+        Sample::fails(
+            Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-4] },
+            "attribute `axes`: -4 is no place among 2 dimensions",
+        ),
+    ]
+);
+
+/// `dx = dout` in the shape of `x`.
+#[register_op(grad = Unsqueeze2GradGrad)]
+pub struct Unsqueeze2Grad<V = Var> {
+    /// The shape of `x`.
+    #[input(shape_only)]
+    pub x_shape: V,
+    /// Gradient of the result.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `unsqueeze2`.
+    #[attr]
+    pub axes: Vec<i32>,
+}
+impl Infer for Unsqueeze2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        restore(&self.x_shape, &self.dout, &mut self.dx)
+    }
+}
+impl Kernel for Unsqueeze2Grad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.dx.copy_from(&self.dout)
+    }
+}
+
+/// `ddout = unsqueeze2(ddx)`.
+pub struct Unsqueeze2GradGrad;
+impl GradRule<Unsqueeze2Grad> for Unsqueeze2GradGrad {
+    fn emit(fwd: &Unsqueeze2Grad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let x_shape = g.fresh("x_shape");
+            g.push(Unsqueeze2 { x: ddx, out: ddout, x_shape, axes: fwd.axes.clone() });
+        }
+    }
+}
+
+/// Neighbouring dimensions merged to one: `out = x`.
+#[register_op(grad = FlattenContiguousRangeGrad)]
+pub struct FlattenContiguousRange<V = Var> {
+    /// Any shape, any dtype; a scalar counts as one dimension of 1.
+    #[input]
+    pub x: V,
+    /// `x` with one dimension in place of those from `start_axis` to `stop_axis`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    #[output]
+    pub x_shape: V,
+    /// The first of the dimensions, negative from behind.
+    #[attr(default = 1)]
+    pub start_axis: i32,
+    /// The last of the dimensions, negative from behind.
+    #[attr(default = 1)]
+    pub stop_axis: i32,
+}
+impl Infer for FlattenContiguousRange<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut x = self.x.clone();
+        if x.rank() == 0 {
+            x.dims.push(1);
+        }
+        let start = x.axis("start_axis", self.start_axis.into())?;
+        let stop = x.axis("stop_axis", self.stop_axis.into())?;
+        if stop < start {
+            let text =
+                format!("a dimension not before `start_axis` = {} is needed, not {stop}", self.start_axis);
+            return Err(Error::attr("stop_axis", text));
+        }
+        let merged = x.dims[start..=stop].iter().fold(Dim::from(1), |n, dim| n * *dim);
+        let dims = x.dims[..start].iter().chain([&merged]).chain(&x.dims[stop + 1..]);
+        self.out.set(x.dtype, dims.copied().collect::<Dims>());
+        remember(&self.x, &mut self.x_shape);
+        Ok(())
+    }
+}
+impl Kernel for FlattenContiguousRange<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(
+    FlattenContiguousRange,
+    [
+        flatten(uniform([2, 3, 4]), 1, 2),
+        flatten(uniform([2, 3, 4, 5]), 0, -2),
+        flatten(uniform([2, 3]), -1, 1),
+        flatten(uniform([]), 0, -1),
+        flatten(uniform([2, 0, 3]), 1, 2),
+        flatten(integers_below(9, [2, 3]), 0, 1),
+        Sample::fails(flatten(uniform([2, 3]), 1, 2), "attribute `stop_axis` = 2"),
+        Sample::fails(flatten(uniform([2, 3]), 1, 0), "attribute `stop_axis`: a dimension not before"),
+    ]
+);
+
+fn flatten(x: Draw, start_axis: i32, stop_axis: i32) -> FlattenContiguousRange<Draw> {
+    FlattenContiguousRange { x, out: out(), x_shape: out(), start_axis, stop_axis }
+}
+
+/// `dx = dout` in the shape of `x`.
+#[register_op(grad = FlattenContiguousRangeGradGrad)]
+pub struct FlattenContiguousRangeGrad<V = Var> {
+    /// The shape of `x`.
+    #[input(shape_only)]
+    pub x_shape: V,
+    /// Gradient of the result.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `flatten_contiguous_range`.
+    #[attr(default = 1)]
+    pub start_axis: i32,
+    /// As in `flatten_contiguous_range`.
+    #[attr(default = 1)]
+    pub stop_axis: i32,
+}
+impl Infer for FlattenContiguousRangeGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        restore(&self.x_shape, &self.dout, &mut self.dx)
+    }
+}
+impl Kernel for FlattenContiguousRangeGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.dx.copy_from(&self.dout)
+    }
+}
+
+/// `ddout = flatten_contiguous_range(ddx)`.
+pub struct FlattenContiguousRangeGradGrad;
+impl GradRule<FlattenContiguousRangeGrad> for FlattenContiguousRangeGradGrad {
+    fn emit(fwd: &FlattenContiguousRangeGrad, g: &mut GradCx<'_>) {
+        let ddx = g.grad(fwd.dx);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let x_shape = g.fresh("x_shape");
+            let FlattenContiguousRangeGrad { start_axis, stop_axis, .. } = *fwd;
+            g.push(FlattenContiguousRange { x: ddx, out: ddout, x_shape, start_axis, stop_axis });
+        }
+    }
+}
