@@ -7,8 +7,9 @@ mod data;
 mod measure;
 mod models;
 
-use std::{error::Error, process::ExitCode};
+use std::process::ExitCode;
 
+use autobwd_benches::{Outcome, finish};
 use clap::{Parser, ValueEnum};
 
 /// Times one training step of a workload and prints one JSON line.
@@ -42,16 +43,10 @@ pub(crate) enum Workload {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("error: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+fn run(args: &Args) -> Outcome<ExitCode> {
     let measured = measure::measure(args.workload, args.threads, args.seconds)?;
     println!("{}", measured.to_json());
     if args.check && !measured.losses_are_expected() {

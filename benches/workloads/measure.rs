@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use autobwd::{Executor, Result};
+use autobwd_benches::{ms, quantile, round};
 use serde_json::json;
 
 use crate::Workload;
@@ -11,7 +12,6 @@ pub(crate) struct Measured {
     workload: Workload,
     threads: usize,
     build_ms: f64,
-    /// Sorted.
     step_ms: Vec<f64>,
     loss1: f64,
     loss10: f64,
@@ -46,13 +46,8 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
         std::hint::black_box(step()?);
         step_ms.push(ms(one));
     }
-    step_ms.sort_by(f64::total_cmp);
     let (threads, peak_bytes) = (executor.threads(), session.peak_bytes());
     Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
-}
-
-fn ms(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// Most memory that this process ever had resident; 0 where the system does not tell.
@@ -62,15 +57,10 @@ fn peak_rss_mb() -> f64 {
     line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(0.0, |kb| kb / 1024.0)
 }
 
-/// Rounds to a number of digits behind the point.
-fn round(x: f64, digits: i32) -> f64 {
-    let scale = 10_f64.powi(digits);
-    (x * scale).round() / scale
-}
-
 impl Measured {
     pub(crate) fn to_json(&self) -> serde_json::Value {
-        let at = |share: f64| round(self.step_ms[(self.step_ms.len() as f64 * share) as usize], 5);
+        let mut steps = self.step_ms.clone();
+        let mut at = |share: f64| round(quantile(&mut steps, share), 5);
         json!({
             "lib": "autobwd",
             "workload": self.workload.name(),

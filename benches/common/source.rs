@@ -1,0 +1,163 @@
+//! The source text of generated operators.
+
+use std::fmt::Write;
+
+/// What a generated crate is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Operators: every other one with a gradient written by hand, the others with `grad = Derived`.
+    Operators,
+    /// The same structs and formulas without any attribute.
+    Structs,
+}
+
+/// The library with that many operators.
+pub fn library(content: Content, operators: usize) -> String {
+    let mut text = String::from("//! Generated.\n#![allow(unused_imports)]\n");
+    text += "use autobwd::{Derived, Expr, Float, New, NoGrad, Pointwise, Result, Var, check::*, emit, register_op};\n";
+    for i in 0..operators {
+        match content {
+            Content::Operators => operator(&mut text, i),
+            Content::Structs => structs(&mut text, i),
+        }
+    }
+    text
+}
+
+/// How many operators of such a library the registry holds: besides gradients written by hand three for every derived one,
+/// which is differentiated as often.
+pub fn linked(operators: usize) -> usize {
+    let derived = operators / 2;
+    operators + (operators - derived) + 3 * derived
+}
+
+/// A `main` that prints how many operators there are and how many microseconds it took to find out.
+pub fn main(library: &str) -> String {
+    format!(
+        r#"use {library} as _;
+fn main() {{
+    let start = std::time::Instant::now();
+    let linked = autobwd::OpInfoMap::linked().map_or(0, |map| map.len());
+    println!("{{linked}} {{}}", start.elapsed().as_secs_f64() * 1e6);
+}}
+"#
+    )
+}
+
+/// Operators have different formulas, as those that people write.
+fn formula(i: usize) -> String {
+    let k = 0.5 + i as f64 / 64.0;
+    match i / 2 % 4 {
+        0 => format!("self.x * (self.x * F::of({k:?}) * F::of(self.beta.into())).sigmoid()"),
+        1 => format!("(self.x * F::of({k:?})).tanh() * F::of(self.beta.into())"),
+        2 => format!(
+            "F::select(self.x.gt(F::of(0.0)), self.x, F::of({k:?}) * self.x) * F::of(self.beta.into())"
+        ),
+        _ => format!("(F::of({k:?}) + (self.x * F::of(self.beta.into())).exp()).log()"),
+    }
+}
+
+fn by_hand(i: usize) -> bool {
+    i.is_multiple_of(2)
+}
+
+fn operator(text: &mut String, i: usize) {
+    let gradient = if by_hand(i) { format!("Op{i}Grad") } else { "Derived".into() };
+    let formula = formula(i);
+    let _ = write!(
+        text,
+        r#"
+/// An activation.
+#[register_op(grad = {gradient}, pointwise)]
+pub struct Op{i}<V = Var> {{
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Steepness.
+    #[attr(default = 1.0, above = 0.0)]
+    pub beta: f32,
+}}
+impl<F: Float> Pointwise for Op{i}<F> {{
+    fn eval(&mut self) {{
+        self.out = {formula};
+    }}
+}}
+autobwd::samples!(Op{i}, [Op{i} {{ x: uniform([2, 3]), out: out(), beta: 1.5 }}]);
+
+/// That of an expression.
+#[track_caller]
+pub fn op{i}(x: &Expr, beta: f32) -> Result<Expr> {{
+    Ok(emit(Op{i} {{ x: x.into(), out: New, beta }})?.out)
+}}
+"#
+    );
+    if by_hand(i) {
+        gradient_operator(text, i);
+    }
+}
+
+fn gradient_operator(text: &mut String, i: usize) {
+    let formula = formula(i);
+    let _ = write!(
+        text,
+        r#"
+/// Its gradient.
+#[register_op(grad = NoGrad, pointwise)]
+pub struct Op{i}Grad<V = Var> {{
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Gradient of its output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of its input.
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// Steepness.
+    #[attr(default = 1.0, above = 0.0)]
+    pub beta: f32,
+}}
+impl<F: Float> Pointwise for Op{i}Grad<F> {{
+    fn eval(&mut self) {{
+        self.dx = self.dout * ({formula});
+    }}
+}}
+"#
+    );
+}
+
+/// What stays of an operator when everything about autobwd but its number type is left out.
+fn structs(text: &mut String, i: usize) {
+    plain(text, &format!("Op{i}"), &["x", "out"], &format!("self.out = {}", formula(i)));
+    if by_hand(i) {
+        plain(
+            text,
+            &format!("Op{i}Grad"),
+            &["x", "dout", "dx"],
+            &format!("self.dx = self.dout * ({})", formula(i)),
+        );
+    }
+}
+
+fn plain(text: &mut String, name: &str, slots: &[&str], assignment: &str) {
+    let slots: String =
+        slots.iter().map(|slot| format!("    /// Any shape.\n    pub {slot}: V,\n")).collect();
+    let _ = write!(
+        text,
+        r#"
+/// An activation.
+pub struct {name}<V = Var> {{
+{slots}    /// Steepness.
+    pub beta: f32,
+}}
+impl<F: Float> Pointwise for {name}<F> {{
+    fn eval(&mut self) {{
+        {assignment};
+    }}
+}}
+"#
+    );
+}
