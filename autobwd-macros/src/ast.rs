@@ -38,17 +38,19 @@ pub(crate) struct Field<'a> {
 }
 
 pub(crate) enum Role {
-    Input { shape_only: bool },
-    Output { inplace: Option<Partner>, like: Option<Partner> },
-    Attr { default: Option<Expr>, bounds: Vec<Bound> },
+    Input {
+        shape_only: bool,
+    },
+    /// Each names an input.
+    Output {
+        inplace: Option<Ident>,
+        like: Option<Ident>,
+    },
+    Attr {
+        default: Option<Expr>,
+        bounds: Vec<Bound>,
+    },
     Block,
-}
-
-/// The input that an output has to do with.
-pub(crate) struct Partner {
-    /// The option's name where it is written.
-    pub(crate) key: Ident,
-    pub(crate) input: Ident,
 }
 
 pub(crate) struct Bound {
@@ -96,6 +98,11 @@ impl<'a> Operator<'a> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
     }
 
+    /// Whether some output has the shape of an input by declaration.
+    pub(crate) fn has_like(&self) -> bool {
+        self.outputs().any(Field::is_like)
+    }
+
     /// The input of that field.
     pub(crate) fn input(&self, ident: &Ident) -> Option<&Field<'a>> {
         self.inputs().find(|f| f.ident == ident)
@@ -114,15 +121,15 @@ impl<'a> Field<'a> {
             Some(Role::Input { .. } | Role::Output { .. }) | None => name::slot(ident),
             Some(Role::Attr { .. } | Role::Block) => name::attribute(ident),
         };
-        Some(Field {
-            original,
-            ident,
-            ty: &original.ty,
-            role,
-            name: literal.as_ref().map_or(default, LitStr::value),
-            literal,
-            doc: docs::first_paragraph(&docs::text(&original.attrs)),
-        })
+        let name = literal.as_ref().map_or(default, LitStr::value);
+        let doc = docs::first_paragraph(&docs::text(&original.attrs));
+        let doc = if doc.is_empty() { docs::of_gradient(&name) } else { doc };
+        Some(Field { original, ident, ty: &original.ty, role, name, literal, doc })
+    }
+
+    /// Whether it is an output that has the shape of an input by declaration.
+    pub(crate) fn is_like(&self) -> bool {
+        matches!(self.role, Some(Role::Output { like: Some(_), .. }))
     }
 
     /// Where the name in programs comes from.

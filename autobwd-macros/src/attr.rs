@@ -8,7 +8,7 @@ use syn::{Attribute, Error, Expr, Field, Ident, ItemStruct, LitStr, Meta, Result
 
 use crate::{
     args::not_empty,
-    ast::{Bound, BoundKind, Partner, Role},
+    ast::{Bound, BoundKind, Role},
     ctxt::Ctxt,
     options, text,
 };
@@ -81,8 +81,8 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
 struct Options {
     name: Option<LitStr>,
     shape_only: Option<()>,
-    inplace: Option<Partner>,
-    like: Option<Partner>,
+    inplace: Option<Ident>,
+    like: Option<Ident>,
     default: Option<Expr>,
     bounds: Vec<Bound>,
 }
@@ -145,8 +145,8 @@ impl Options {
     }
 }
 
-fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Partner> {
-    Ok(Partner { key: key.clone(), input: options::value(key, "the name of an input's field", input)? })
+fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Ident> {
+    options::value(key, "the name of an input's field", input)
 }
 
 fn unknown(key: &Ident, role: &str) -> Error {

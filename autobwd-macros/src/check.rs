@@ -2,13 +2,13 @@
 //!
 //! Must not change anything: what is wrong is reported, and not expanded.
 
-use syn::{Fields, GenericParam, Ident, TypeParam};
+use syn::{Error, Fields, GenericParam, Ident, TypeParam};
 
 use crate::{
-    ast::{BoundKind, Field, Operator, Partner, Role},
+    ast::{BoundKind, Field, Operator, Role},
     attr,
     ctxt::Ctxt,
-    text, types,
+    span, text, types,
 };
 
 /// Reports what is wrong with an operator.
@@ -24,7 +24,8 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     names_are_unique("attribute", op.attrs(), cx);
     partners_are_inputs(op, cx);
     broadcast_is_pointwise(op, cx);
-    like_is_pointwise(op, cx);
+    derived_is_pointwise(op, cx);
+    like_is_of_all(op, cx);
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
     one_bound_per_side(op, cx);
@@ -152,7 +153,7 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
     };
     for field in op.outputs() {
         let Some(Role::Output { inplace, like }) = &field.role else { continue };
-        for Partner { input, .. } in inplace.iter().chain(like).filter(|p| !may_be_input(&p.input)) {
+        for input in inplace.iter().chain(like).filter(|input| !may_be_input(input)) {
             let message =
                 format!("`{input}` is not an input of this operator; its inputs: {}", text::list(&inputs));
             cx.error(input, message);
@@ -167,15 +168,24 @@ fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Only formulas broadcast, so that shapes come back summed.
-fn like_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
-    for field in op.outputs().filter(|_| !op.pointwise) {
-        if let Some(Role::Output { like: Some(like), .. }) = &field.role {
-            cx.error(
-                &like.key,
-                "`like` belongs to formulas; add `pointwise` to `#[register_op]` or set the shape in `infer`",
-            );
-        }
+/// Where there is no formula, nothing can be made from it.
+fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+    if !op.pointwise && types::is_named(op.grad, "Derived") {
+        let message =
+            "`Derived` is made from a formula; add `pointwise`, or name an operator or a gradient rule";
+        cx.push(Error::new(span::last_segment(op.grad), message));
+    }
+}
+
+/// Outside formulas, `like` on every output is the whole shape rule; on some, it would be half of one.
+fn like_is_of_all(op: &Operator<'_>, cx: &Ctxt) {
+    if op.pointwise || !op.has_like() {
+        return;
+    }
+    for field in op.outputs().filter(|field| !field.is_like()) {
+        let message =
+            "has no `like` as other outputs have; give all outputs one, or set all shapes in `infer`";
+        cx.error(field.ident, format!("`{}` {message}", field.ident));
     }
 }
 

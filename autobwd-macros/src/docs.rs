@@ -3,7 +3,7 @@
 //! Must not know the generated code.
 
 use quote::ToTokens;
-use syn::{Attribute, Expr, Lit, Meta, Type};
+use syn::{Attribute, Expr, Lit, Meta, Type, parse_quote};
 
 use crate::{
     ast::{Bound, Field, Operator, Role},
@@ -16,10 +16,20 @@ pub(crate) fn text(attrs: &[Attribute]) -> String {
     lines.join("\n").trim().to_string()
 }
 
+/// A line of documentation.
+pub(crate) fn attribute(line: &String) -> Attribute {
+    parse_quote!(#[doc = #line])
+}
+
 /// The first paragraph, on one line.
 pub(crate) fn first_paragraph(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ")
+}
+
+/// What there is to say of a gradient's slot, `Out@GRAD`, where the author says nothing.
+pub(crate) fn of_gradient(slot: &str) -> String {
+    slot.strip_suffix("@GRAD").map(|of| format!("Gradient of `{of}`.")).unwrap_or_default()
 }
 
 /// The bounds of an attribute, `min = 0.0, below = 1.0`.

@@ -10,7 +10,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::{Expr, Lit, Type, spanned::Spanned};
 
 use crate::{
-    ast::{Bound, BoundKind, Field, Operator, Partner, Role},
+    ast::{Bound, BoundKind, Field, Operator, Role},
     docs, span, types,
 };
 
@@ -20,6 +20,7 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let conversions = op.attrs().map(conversions);
     let (describe, op_impl) = (describe(op), op_impl(op));
     let lanes = op.pointwise.then(|| lanes(op));
+    let shape_rule = (!op.pointwise && op.has_like()).then(|| shape_rule(op));
     let (contract, registration) = (contract(op), registration(op));
     quote! {
         const _: () = {
@@ -30,6 +31,7 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
             #op_impl
         };
         #lanes
+        #shape_rule
         #contract
         #registration
     }
@@ -227,8 +229,8 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         type #param = ::autobwd::Var;
         <#ty as ::autobwd::Slot<#param>>::ARITY
     }};
-    let partner = |partner: &Option<Partner>| {
-        let input = partner.as_ref().and_then(|partner| op.input(&partner.input));
+    let partner = |partner: &Option<Ident>| {
+        let input = partner.as_ref().and_then(|partner| op.input(partner));
         input.map(|input| input.name.clone())
     };
     let options = match &field.role {
@@ -349,6 +351,27 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
                 }
             }
         };
+    }
+}
+
+/// The shape rule of a kernel whose outputs all have the shape of an input.
+fn shape_rule(op: &Operator<'_>) -> TokenStream {
+    let ident = op.ident;
+    let like = op.outputs().filter_map(|field| match &field.role {
+        Some(Role::Output { like: Some(like), .. }) => Some((field.ident, like)),
+        _ => None,
+    });
+    let (outputs, inputs): (Vec<_>, Vec<_>) = like.unzip();
+    // Whoever writes a second one is pointed to what the first is made from.
+    let at = span::generated_at(inputs.first().map_or_else(Span::call_site, |input| input.span()));
+    quote_spanned! {at=>
+        #[automatically_derived]
+        impl ::autobwd::Infer for #ident<::autobwd::Meta> {
+            fn infer(&mut self) -> ::autobwd::Result<()> {
+                #(::autobwd::__private::like(&mut self.#outputs, &self.#inputs)?;)*
+                ::core::result::Result::Ok(())
+            }
+        }
     }
 }
 

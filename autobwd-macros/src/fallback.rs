@@ -9,12 +9,12 @@ use syn::{Field, Fields, FieldsNamed, ItemStruct, parse::Parser, parse_quote};
 
 use crate::{ast::Operator, types};
 
-/// The generated impls without content, where the struct allows for any.
-pub(crate) fn impls(op: &Operator<'_>) -> TokenStream {
+/// The generated impls without content, where the mended struct allows for any.
+pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
     let (ident, name, param, grad) = (op.ident, &op.name, &op.param, op.grad);
     // Else the gradient's type would be reported as imported and not used.
     let mention = quote!(const _: ::core::option::Option<#grad> = ::core::option::Option::None;);
-    if !has_one_parameter(op.item) {
+    if !has_one_parameter(mended) {
         return mention;
     }
     quote! {
@@ -73,9 +73,13 @@ pub(crate) fn impls(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// The parameter as operators have it: with a default, without bounds, and used by some field.
-pub(crate) fn mend_parameter(item: &mut ItemStruct) {
+/// The parameter as operators have it: there, with a default, without bounds, and used by some field.
+pub(crate) fn mend_parameter(item: &mut ItemStruct, op: &Operator<'_>) {
     item.generics.where_clause = None;
+    if item.generics.params.is_empty() {
+        let param = &op.param;
+        item.generics.params.push(parse_quote!(#param));
+    }
     let Some(param) = item.generics.type_params_mut().next() else { return };
     param.bounds.clear();
     param.default.get_or_insert_with(|| (Default::default(), parse_quote!(::autobwd::Var)));

@@ -19,7 +19,7 @@ mod types;
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Error, Item, ItemStruct, parse_quote};
+use syn::{Error, Item, ItemStruct};
 
 use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 
@@ -115,7 +115,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// |---|---|---|
 /// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
 /// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
-/// | `like = x` | `#[output]`, `pointwise` | it has the shape of `x`; contributions along broadcast dimensions are summed |
+/// | `like = x` | `#[output]` | it has dtype and shape of `x`; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
 /// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |
 /// | `min = limit`, `max = limit` | `#[attr]` | bounds that the value may reach |
 /// | `above = limit`, `below = limit` | `#[attr]` | bounds that it may not reach |
@@ -152,17 +152,19 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
         Ok(()) => {
             // An undocumented struct stays one, for `missing_docs`.
             if !op.doc.is_empty() {
-                let lines = docs::reference(&op);
-                cleaned
-                    .attrs
-                    .extend(lines.iter().map(|line| -> syn::Attribute { parse_quote!(#[doc = #line]) }));
+                cleaned.attrs.extend(docs::reference(&op).iter().map(docs::attribute));
+            }
+            for (field, read) in cleaned.fields.iter_mut().zip(&op.fields) {
+                if docs::text(&field.attrs).is_empty() && !read.doc.is_empty() {
+                    field.attrs.push(docs::attribute(&read.doc));
+                }
             }
             let generated = rename::to_authors_name(expand::operator(&op));
             quote!(#cleaned #generated)
         }
         Err(errors) => {
-            fallback::mend_parameter(&mut cleaned);
-            let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op));
+            fallback::mend_parameter(&mut cleaned, &op);
+            let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op, &cleaned));
             rename::to_authors_name(quote!(#cleaned #errors #impls))
         }
     }

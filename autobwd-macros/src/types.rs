@@ -29,8 +29,13 @@ pub(crate) fn element(ty: &Type) -> Option<&Type> {
 
 /// Whether that is `String`.
 pub(crate) fn is_string(ty: &Type) -> bool {
+    is_named(ty, "String")
+}
+
+/// Whether a type goes by that name, wherever it may be from.
+pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     match ungrouped(ty) {
-        Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "String"),
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == name),
         _ => false,
     }
 }

@@ -184,7 +184,8 @@ pub use verify::{verify, verify_in};
 pub mod __private {
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        above, at_least, at_most, attr, below, check_contract, gather_slot, put_input, put_output, put_values,
+        above, at_least, at_most, attr, below, check_contract, gather_slot, like, put_input, put_output,
+        put_values,
     };
     pub use inventory;
 }

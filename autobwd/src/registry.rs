@@ -347,7 +347,12 @@ impl OpInfoMap {
                 );
             }
             let hint = did_you_mean(ty, self.0.keys().copied());
-            let hint = if hint.is_empty() { "; is its crate linked (`use that_crate as _;`)?".into() } else { hint };
+            let library_is_linked = self.0.values().any(|info| info.crate_name() == "autobwd-ops");
+            let hint = match hint.is_empty() {
+                _ if !library_is_linked => "; those of the library come with `use autobwd_ops as _;`".into(),
+                true => "; is its crate linked (`use that_crate as _;`)?".into(),
+                false => hint,
+            };
             let n = self.0.len();
             Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} that are linked{hint}"))
         })

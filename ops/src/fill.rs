@@ -101,14 +101,8 @@ pub struct FillZerosLike<V = Var> {
     #[input(shape_only)]
     pub x: V,
     /// Same shape and dtype.
-    #[output]
+    #[output(like = x)]
     pub out: V,
-}
-impl Infer for FillZerosLike<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.like(&self.x);
-        Ok(())
-    }
 }
 impl Kernel for FillZerosLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {

@@ -105,10 +105,10 @@ impl Kernel for MulGrad<Buf<'_>> {
             let y = flat::<T>(&self.y, self.y_num_col_dims)?;
             let dout = Mat { data: self.dout.slice::<T>()?, rows: x.rows, cols: y.cols, transposed: false };
             if let Some(dx) = &mut self.dx {
-                cx.product(dx.slice_mut()?, false, dout, transposed(y))?;
+                cx.product(dx.slice_mut()?, false, dout, y.t())?;
             }
             if let Some(dy) = &mut self.dy {
-                cx.product(dy.slice_mut()?, false, transposed(x), dout)?;
+                cx.product(dy.slice_mut()?, false, x.t(), dout)?;
             }
             Ok(())
         })
@@ -276,7 +276,7 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
                 for i in 0..all.count() {
                     let (x, y) = all.at(i);
                     let (dout, y) = (dout(i), all.y.matrix(y));
-                    let (left, right) = if all.x.transposed { (y, transposed(dout)) } else { (dout, transposed(y)) };
+                    let (left, right) = if all.x.transposed { (y, dout.t()) } else { (dout, y.t()) };
                     cx.product(nth_mut(dx, x, all.x.len()), add, left, right)?;
                 }
             }
@@ -286,7 +286,7 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
                 for i in 0..all.count() {
                     let (x, y) = all.at(i);
                     let (dout, x) = (dout(i), all.x.matrix(x));
-                    let (left, right) = if all.y.transposed { (transposed(dout), x) } else { (transposed(x), dout) };
+                    let (left, right) = if all.y.transposed { (dout.t(), x) } else { (x.t(), dout) };
                     cx.product(nth_mut(dy, y, all.y.len()), add, left, right)?;
                 }
             }
@@ -365,10 +365,6 @@ fn infer_grads(
 fn flat<'a, T: Product>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
     let (rows, cols) = x.dims().split_at(rows as usize);
     Ok(Mat { data: x.slice()?, rows: rows.iter().product(), cols: cols.iter().product(), transposed: false })
-}
-
-fn transposed<T>(x: Mat<'_, T>) -> Mat<'_, T> {
-    Mat { transposed: !x.transposed, ..x }
 }
 
 /// Dimensions of the products over the last two dimensions.

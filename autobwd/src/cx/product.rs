@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::Cx;
-use crate::{Element, Error, ErrorKind, Result};
+use crate::{Buf, Element, Error, ErrorKind, Result};
 
 /// A matrix in row-major order, possibly read as its transpose.
 #[derive(Clone, Copy)]
@@ -26,10 +26,27 @@ impl<T> Mat<'_, T> {
         if self.transposed { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
 
+    /// The transpose.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Mat { transposed: !self.transposed, ..self }
+    }
+
     /// Elements from one row to the next, and from one column to the next.
     fn strides(&self) -> (isize, isize) {
         let cols = self.cols as isize;
         if self.transposed { (1, cols) } else { (cols, 1) }
+    }
+}
+
+impl Buf<'_> {
+    /// The elements as a matrix.
+    ///
+    /// # Errors
+    /// As [`slice`](Buf::slice), and a shape of another rank.
+    pub fn mat<T: Element>(&self) -> Result<Mat<'_, T>> {
+        let &[rows, cols] = self.dims() else { return Err(self.wrong("a matrix is needed")) };
+        Ok(Mat { data: self.slice()?, rows, cols, transposed: false })
     }
 }
 

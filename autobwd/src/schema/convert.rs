@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::{AttrValue, Role, Slot};
-use crate::{Args, Error, ErrorKind, OpDesc, Result, Var};
+use crate::{Args, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 fn in_slot(error: Error, role: Role, slot: &str) -> Error {
     let side = match role {
@@ -134,6 +134,21 @@ pub fn put_output<W, S: Slot<W>>(
     Ok(())
 }
 
+/// For `#[output(like = input)]` beside a kernel: gives what an output slot holds dtype and shape of what the input slot
+/// holds at the same position.
+///
+/// # Errors
+/// The input slot holds nothing there.
+pub fn like<S: Slot<Meta>, I: Slot<Meta>>(output: &mut S, input: &I) -> Result<()> {
+    let mut absent = None;
+    output.each_mut(|i, meta| match input.at(i) {
+        Some(input) => meta.like(input),
+        None => absent = Some(meta.slot()),
+    });
+    let text = |slot| format!("output `{slot}` has the shape of an input that is absent");
+    absent.map_or(Ok(()), |slot| Err(Error::new(ErrorKind::Slot, text(slot))))
+}
+
 /// Hands out what an output slot holds.
 pub fn put_values<W, S: Slot<W>>(index: usize, content: S, put: &mut dyn FnMut(usize, W)) {
     content.take(|held| {
@@ -141,4 +156,23 @@ pub fn put_values<W, S: Slot<W>>(index: usize, content: S, put: &mut dyn FnMut(u
             put(index, held)
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn outputs_are_like_what_is_at_their_position() {
+        let of = |n: usize| Meta::new(DType::F64, [n]);
+        let mut grads = vec![Some(of(0)), None, Some(of(0))];
+        like(&mut grads, &vec![of(1), of(2), of(3)]).unwrap();
+        assert_eq!(grads, [Some(of(1)), None, Some(of(3))]);
+
+        let mut grad = Some(Meta::new(DType::F32, []).in_slot("Bias@GRAD"));
+        let e = like(&mut grad, &None::<Meta>).unwrap_err();
+        assert_eq!(e.to_string(), "output `Bias@GRAD` has the shape of an input that is absent");
+        like(&mut None::<Meta>, &None::<Meta>).unwrap();
+    }
 }

@@ -9,7 +9,9 @@ mod slot;
 
 pub use attr::{AttrType, AttrValue};
 pub use contract::check_contract;
-pub use convert::{above, at_least, at_most, attr, below, gather_slot, put_input, put_output, put_values};
+pub use convert::{
+    above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,
+};
 pub use slot::{Arity, Slot};
 
 use crate::{Attr, Cx, Float, GradRule, OpDesc, Result, Var};
@@ -25,7 +27,7 @@ pub struct SlotDef {
     pub shape_only: bool,
     /// Of an output: the input whose memory it may take over.
     pub inplace: Option<&'static str>,
-    /// Of a pointwise operator's output: the input whose shape it has; contributions along broadcast dimensions are
+    /// Of an output: the input whose dtype and shape it has; in a formula, contributions along broadcast dimensions are
     /// summed.
     pub like: Option<&'static str>,
     /// First line of the field's documentation.

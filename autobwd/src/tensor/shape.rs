@@ -195,6 +195,15 @@ impl Meta {
         self.dims.len()
     }
 
+    /// The dimensions, so many: `let [rows, cols] = self.x.unpack()?;`.
+    ///
+    /// # Errors
+    /// Another number of them; names the slot and its shape.
+    pub fn unpack<const N: usize>(&self) -> Result<[Dim; N]> {
+        let dims = <[Dim; N]>::try_from(&*self.dims);
+        dims.map_err(|_| self.wrong(&format!("{N} dimensions are needed")))
+    }
+
     /// Sets an output's dtype and dimensions.
     pub fn set(&mut self, dtype: DType, dims: impl Into<Dims>) {
         self.dtype = dtype;
@@ -215,6 +224,14 @@ impl Meta {
     /// An error about this slot that quotes its dtype and shape: `` input `X`: a matrix is needed, not float32 [3] ``.
     pub fn wrong(&self, needed: &str) -> Error {
         Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {} {}", self.slot, self.dtype, self.dims))
+    }
+
+    /// Refuses this slot unless a condition holds; the error is that of [`wrong`](Meta::wrong).
+    ///
+    /// # Errors
+    /// The condition does not hold.
+    pub fn require(&self, holds: bool, needed: impl FnOnce() -> String) -> Result<()> {
+        if holds { Ok(()) } else { Err(self.wrong(&needed())) }
     }
 
     /// Refuses a dtype other than that of `other`.

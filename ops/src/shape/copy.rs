@@ -13,14 +13,8 @@ pub struct Assign<V = Var> {
     #[input]
     pub x: V,
     /// Same shape and dtype.
-    #[output(inplace = x)]
+    #[output(inplace = x, like = x)]
     pub out: V,
-}
-impl Infer for Assign<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.like(&self.x);
-        Ok(())
-    }
 }
 impl Kernel for Assign<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {

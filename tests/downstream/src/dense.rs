@@ -1,8 +1,8 @@
 //! An operator with a shape rule, a kernel and a gradient operator.
 
 use autobwd::{
-    Buf, Cx, Dims, Expr, Infer, Kernel, Mat, Meta, New, NoGrad, Product, Result, Var, check::*, emit,
-    register_op, with_float,
+    Buf, Cx, Dims, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var, check::*, emit, register_op,
+    with_float,
 };
 
 // The operator.
@@ -23,23 +23,22 @@ impl Infer for Dense<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.x.float()?;
         self.w.same_dtype(&self.x)?;
-        match (&*self.x.dims, &*self.w.dims) {
-            (&[m, k], &[rows, n]) if k.agrees(rows) => self.out.set(self.x.dtype, Dims::from_iter([m, n])),
-            (_, _) => return Err(self.w.wrong(&format!("a factor for {} of `X` is needed", self.x.dims))),
-        }
+        let ([m, k], [rows, n]) = (self.x.unpack()?, self.w.unpack()?);
+        self.w.require(rows.agrees(k), || format!("{k} rows are needed"))?;
+        self.out.set(self.x.dtype, Dims::from_iter([m, n]));
         Ok(())
     }
 }
 impl Kernel for Dense<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => cx.product(self.out.slice_mut::<T>()?, false, mat(&self.x)?, mat(&self.w)?))
+        with_float!(self.x, T => cx.product(self.out.slice_mut::<T>()?, false, self.x.mat()?, self.w.mat()?))
     }
 }
 autobwd::samples!(
     Dense,
     [
         Dense { x: uniform([2, 3]), w: uniform([3, 4]), out: out() },
-        Sample::fails(Dense { x: uniform([2, 3]), w: uniform([4, 3]), out: out() }, "a factor for [2, 3]"),
+        Sample::fails(Dense { x: uniform([2, 3]), w: uniform([4, 3]), out: out() }, "`W`: 3 rows are needed"),
     ]
 );
 
@@ -52,37 +51,21 @@ pub struct DenseGrad<V = Var> {
     /// `[k, n]`.
     #[input]
     pub w: V,
-    /// `[m, n]`.
     #[input("Out@GRAD")]
     pub dout: V,
-    /// `[m, k]`.
-    #[output("X@GRAD")]
+    #[output("X@GRAD", like = x)]
     pub dx: Option<V>,
-    /// `[k, n]`.
-    #[output("W@GRAD")]
+    #[output("W@GRAD", like = w)]
     pub dw: Option<V>,
-}
-impl Infer for DenseGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
-        self.dw.iter_mut().for_each(|dw| dw.like(&self.w));
-        Ok(())
-    }
 }
 impl Kernel for DenseGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (x, w, dout) = (mat::<T>(&self.x)?, mat(&self.w)?, mat(&self.dout)?);
-            let (xt, wt) = (Mat { transposed: true, ..x }, Mat { transposed: true, ..w });
-            self.dx.iter_mut().try_for_each(|dx| cx.product(dx.slice_mut()?, false, dout, wt))?;
-            self.dw.iter_mut().try_for_each(|dw| cx.product(dw.slice_mut()?, false, xt, dout))
+            let (x, w, dout) = (self.x.mat::<T>()?, self.w.mat()?, self.dout.mat()?);
+            self.dx.iter_mut().try_for_each(|dx| cx.product(dx.slice_mut()?, false, dout, w.t()))?;
+            self.dw.iter_mut().try_for_each(|dw| cx.product(dw.slice_mut()?, false, x.t(), dout))
         })
     }
-}
-
-fn mat<'a, T: Product>(x: &'a Buf<'_>) -> Result<Mat<'a, T>> {
-    let &[rows, cols] = x.dims() else { return Err(x.wrong("a matrix is needed")) };
-    Ok(Mat { data: x.slice()?, rows, cols, transposed: false })
 }
 // End of the operator.
 

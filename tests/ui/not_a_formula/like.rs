@@ -1,11 +1,13 @@
 use autobwd::{NoGrad, Var, register_op};
 
 #[register_op(grad = NoGrad)]
-pub struct Square<V = Var> {
+pub struct Halves<V = Var> {
     #[input]
     pub x: V,
     #[output(like = x)]
-    pub out: V,
+    pub whole: V,
+    #[output]
+    pub half: V,
 }
 
 fn main() {}
