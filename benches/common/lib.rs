@@ -5,7 +5,7 @@ pub mod source;
 
 pub use generated::{Generated, Profile, output};
 
-use std::{error::Error, process::ExitCode, time::Instant};
+use std::{error::Error, fs, process::ExitCode, time::Instant};
 
 /// What a command returns; errors of all kinds end it alike.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -38,6 +38,22 @@ pub fn quantile(values: &mut [f64], share: f64) -> f64 {
 /// There are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
+}
+
+/// Memory of this process that is resident now; 0 where the system does not tell.
+pub fn resident_bytes() -> usize {
+    status_bytes("VmRSS:")
+}
+
+/// Most memory that this process ever had resident; 0 where the system does not tell.
+pub fn peak_resident_bytes() -> usize {
+    status_bytes("VmHWM:")
+}
+
+fn status_bytes(key: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(key));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok()).map_or(0, |kb| kb * 1024)
 }
 
 /// Rounds to a number of digits behind the point.

@@ -1,4 +1,4 @@
-//! Ten activations, each twice: with the gradient that people write, and with `grad = Derived`.
+//! Ten activations with `grad = Derived`, and their gradients as people write them.
 
 use autobwd::{Derived, Float, NoGrad, Pointwise, Var, register_op};
 
@@ -6,13 +6,37 @@ use autobwd::{Derived, Float, NoGrad, Pointwise, Var, register_op};
 pub(crate) const ACTIVATIONS: [&str; 10] =
     ["relu", "tanh", "sigmoid", "swish", "softplus", "elu", "leaky_relu", "gelu", "exp", "square"];
 
-/// An activation as two operators: its formula, and the gradient written by hand from its input or its output.
-macro_rules! activation {
-    ($hand:ident, $grad:ident, $derived:ident: |$x:ident| $formula:expr, |$from:ident, $dout:ident| $gradient:expr) => {
-        activation!(@forward $hand, $grad, $x, $formula);
-        activation!(@forward $derived, Derived, $x, $formula);
+/// Those of them whose gradient can be had from the output for less: `hand_relu_out_grad`. `Derived` starts from the
+/// input always.
+pub(crate) const FROM_OUTPUT: [&str; 6] = ["relu", "tanh", "sigmoid", "elu", "leaky_relu", "exp"];
 
-        #[doc = concat!("The gradient written by hand of `", stringify!($hand), "`.")]
+/// An activation with `grad = Derived`, and its gradient written by hand.
+macro_rules! activation {
+    ($derived:ident: |$x:ident| $formula:expr, $grad:ident: |$from:ident, $dout:ident| $gradient:expr) => {
+        #[doc = concat!("The activation of `", stringify!($derived), "`.")]
+        #[register_op(grad = Derived, pointwise)]
+        pub(crate) struct $derived<V = Var> {
+            /// Any shape.
+            #[input]
+            pub(crate) x: V,
+            /// Same shape as `x`.
+            #[output(inplace = x)]
+            pub(crate) out: V,
+        }
+        impl<F: Float> Pointwise for $derived<F> {
+            fn eval(&mut self) {
+                let $x = self.x;
+                self.out = $formula;
+            }
+        }
+        gradient!($grad: |$from, $dout| $gradient);
+    };
+}
+
+/// A gradient written by hand, from the input `x` or the output `out`.
+macro_rules! gradient {
+    ($grad:ident: |$from:ident, $dout:ident| $gradient:expr) => {
+        #[doc = concat!("`", stringify!($grad), "`, written by hand.")]
         #[register_op(grad = NoGrad, pointwise)]
         pub(crate) struct $grad<V = Var> {
             /// Input or output of the forward operator.
@@ -29,24 +53,6 @@ macro_rules! activation {
             fn eval(&mut self) {
                 let ($from, $dout) = (self.$from, self.dout);
                 self.dx = $gradient;
-            }
-        }
-    };
-    (@forward $name:ident, $gradient:ident, $x:ident, $formula:expr) => {
-        #[doc = concat!("The activation with the gradient `", stringify!($gradient), "`.")]
-        #[register_op(grad = $gradient, pointwise)]
-        pub(crate) struct $name<V = Var> {
-            /// Any shape.
-            #[input]
-            pub(crate) x: V,
-            /// Same shape as `x`.
-            #[output(inplace = x)]
-            pub(crate) out: V,
-        }
-        impl<F: Float> Pointwise for $name<F> {
-            fn eval(&mut self) {
-                let $x = self.x;
-                self.out = $formula;
             }
         }
     };
@@ -86,19 +92,35 @@ fn positive<F: Float>(x: F, yes: F, no: F) -> F {
     F::select(x.gt(F::of(0.0)), yes, no)
 }
 
-activation!(HandRelu, HandReluGrad, DerivedRelu: |x| positive(x, x, F::of(0.0)),
-    |out, dout| positive(out, dout, F::of(0.0)));
-activation!(HandTanh, HandTanhGrad, DerivedTanh: |x| x.tanh(), |out, dout| dout * (one::<F>() - out * out));
-activation!(HandSigmoid, HandSigmoidGrad, DerivedSigmoid: |x| x.sigmoid(),
-    |out, dout| dout * out * (one::<F>() - out));
-activation!(HandSwish, HandSwishGrad, DerivedSwish: |x| x * x.sigmoid(), |x, dout| dout * swish_grad(x));
-activation!(HandSoftplus, HandSoftplusGrad, DerivedSoftplus: |x| (one::<F>() + x.exp()).log(),
-    |x, dout| dout * x.sigmoid());
-activation!(HandElu, HandEluGrad, DerivedElu: |x| positive(x, x, x.exp() - one::<F>()),
-    |out, dout| positive(out, dout, dout * (out + one::<F>())));
-activation!(HandLeakyRelu, HandLeakyReluGrad, DerivedLeakyRelu: |x| positive(x, x, F::of(0.01) * x),
-    |out, dout| positive(out, dout, F::of(0.01) * dout));
-activation!(HandGelu, HandGeluGrad, DerivedGelu: |x| F::of(0.5) * x * (one::<F>() + gelu_angle(x).tanh()),
-    |x, dout| dout * gelu_grad(x));
-activation!(HandExp, HandExpGrad, DerivedExp: |x| x.exp(), |out, dout| dout * out);
-activation!(HandSquare, HandSquareGrad, DerivedSquare: |x| x * x, |x, dout| F::of(2.0) * dout * x);
+#[inline(always)]
+fn tanh_grad<F: Float>(x: F) -> F {
+    let t = x.tanh();
+    one::<F>() - t * t
+}
+
+#[inline(always)]
+fn sigmoid_grad<F: Float>(x: F) -> F {
+    let s = x.sigmoid();
+    s * (one::<F>() - s)
+}
+
+activation!(DerivedRelu: |x| positive(x, x, F::of(0.0)), HandReluGrad: |x, dout| positive(x, dout, F::of(0.0)));
+activation!(DerivedTanh: |x| x.tanh(), HandTanhGrad: |x, dout| dout * tanh_grad(x));
+activation!(DerivedSigmoid: |x| x.sigmoid(), HandSigmoidGrad: |x, dout| dout * sigmoid_grad(x));
+activation!(DerivedSwish: |x| x * x.sigmoid(), HandSwishGrad: |x, dout| dout * swish_grad(x));
+activation!(DerivedSoftplus: |x| (one::<F>() + x.exp()).log(), HandSoftplusGrad: |x, dout| dout * x.sigmoid());
+activation!(DerivedElu: |x| positive(x, x, x.exp() - one::<F>()),
+    HandEluGrad: |x, dout| positive(x, dout, dout * x.exp()));
+activation!(DerivedLeakyRelu: |x| positive(x, x, F::of(0.01) * x),
+    HandLeakyReluGrad: |x, dout| positive(x, dout, F::of(0.01) * dout));
+activation!(DerivedGelu: |x| F::of(0.5) * x * (one::<F>() + gelu_angle(x).tanh()),
+    HandGeluGrad: |x, dout| dout * gelu_grad(x));
+activation!(DerivedExp: |x| x.exp(), HandExpGrad: |x, dout| dout * x.exp());
+activation!(DerivedSquare: |x| x * x, HandSquareGrad: |x, dout| F::of(2.0) * dout * x);
+
+gradient!(HandReluOutGrad: |out, dout| positive(out, dout, F::of(0.0)));
+gradient!(HandTanhOutGrad: |out, dout| dout * (one::<F>() - out * out));
+gradient!(HandSigmoidOutGrad: |out, dout| dout * out * (one::<F>() - out));
+gradient!(HandEluOutGrad: |out, dout| positive(out, dout, dout * (out + one::<F>())));
+gradient!(HandLeakyReluOutGrad: |out, dout| positive(out, dout, F::of(0.01) * dout));
+gradient!(HandExpOutGrad: |out, dout| dout * out);

@@ -8,7 +8,7 @@ mod timing;
 
 use std::{collections::BTreeMap, process::ExitCode};
 
-use activations::ACTIVATIONS;
+use activations::{ACTIVATIONS, FROM_OUTPUT};
 use autobwd::{Executor, GradKind, OpInfo, OpInfoMap};
 use autobwd_benches::{Outcome, finish, round};
 use autobwd_ops as _;
@@ -60,13 +60,15 @@ fn timed(executor: &Executor, info: &OpInfo) -> Option<Timed> {
 
 fn gradients(ns: &BTreeMap<&str, f64>) {
     for name in ACTIVATIONS {
-        let of = |kind: &str| ns.get(format!("{kind}_{name}_grad").as_str()).copied().unwrap_or(f64::NAN);
-        let (hand, derived) = (of("hand"), of("derived"));
+        let of = |operator: String| ns.get(operator.as_str()).copied().unwrap_or(f64::NAN);
+        let (hand, derived) = (of(format!("hand_{name}_grad")), of(format!("derived_{name}_grad")));
+        let from_output = FROM_OUTPUT.contains(&name).then(|| round(of(format!("hand_{name}_out_grad")), 4));
         let line = json!({
             "gradient": name,
             "hand_ns": round(hand, 4),
             "derived_ns": round(derived, 4),
             "ratio": round(derived / hand, 2),
+            "from_output_ns": from_output,
         });
         println!("{line}");
     }

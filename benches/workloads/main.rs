@@ -1,8 +1,9 @@
 //! Times one whole training step of a workload: forward, backward, update.
 //!
 //! `cargo run --release -p autobwd-benches --bin workloads -- mlp --threads 1` prints one JSON line; `--check` compares
-//! the losses with the expected ones.
+//! the losses with the expected ones. `-- build --ops 100000` times `append_backward` instead.
 
+mod build;
 mod data;
 mod measure;
 mod models;
@@ -10,13 +11,17 @@ mod models;
 use std::process::ExitCode;
 
 use autobwd_benches::{Outcome, finish};
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Times one training step of a workload and prints one JSON line.
 #[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// What to train.
-    workload: Workload,
+    #[arg(required = true)]
+    workload: Option<Workload>,
     /// Threads to run on; all cores when left out.
     #[arg(long)]
     threads: Option<usize>,
@@ -26,6 +31,19 @@ struct Args {
     /// Fail unless the losses are the expected ones.
     #[arg(long)]
     check: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Times building the backward part and prints one JSON line for each shape of the forward part.
+    Build {
+        /// Operators of the forward part.
+        #[arg(long)]
+        ops: usize,
+        /// Only that shape.
+        #[arg(long)]
+        shape: Option<build::Shape>,
+    },
 }
 
 /// The workloads there are so far.
@@ -47,10 +65,15 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Outcome<ExitCode> {
-    let measured = measure::measure(args.workload, args.threads, args.seconds)?;
+    if let Some(Command::Build { ops, shape }) = args.command {
+        build::run(ops, shape)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let workload = args.workload.ok_or("which workload?")?;
+    let measured = measure::measure(workload, args.threads, args.seconds)?;
     println!("{}", measured.to_json());
     if args.check && !measured.losses_are_expected() {
-        eprintln!("error: expected the losses {:?}", args.workload.expected());
+        eprintln!("error: expected the losses {:?}", workload.expected());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{ms, quantile, round};
+use autobwd_benches::{ms, peak_resident_bytes, quantile, round};
 use serde_json::json;
 
 use crate::Workload;
@@ -50,13 +50,6 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
     Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
 }
 
-/// Most memory that this process ever had resident; 0 where the system does not tell.
-fn peak_rss_mb() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(0.0, |kb| kb / 1024.0)
-}
-
 impl Measured {
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let mut steps = self.step_ms.clone();
@@ -69,7 +62,7 @@ impl Measured {
             "min_ms": at(0.0),
             "p90_ms": at(0.9),
             "reps": self.step_ms.len(),
-            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "peak_rss_mb": round(peak_resident_bytes() as f64 / 1024.0 / 1024.0, 1),
             "build_ms": round(self.build_ms, 3),
             "loss1": round(self.loss1, 6),
             "loss10": round(self.loss10, 6),

@@ -1,0 +1,116 @@
+//! What building the backward part costs, per operator of the forward part.
+
+use std::{env, process::Command, time::Instant};
+
+use autobwd::{Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, append_backward_in};
+use autobwd_benches::{Outcome, median, ms, output, resident_bytes, round};
+use clap::ValueEnum;
+use serde_json::json;
+
+/// Forward parts there are.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Shape {
+    /// Linear layers, one behind the other: products and sums in turn, each with a parameter.
+    Chain,
+    /// One parameter that every operator reads.
+    Fanout,
+}
+
+/// Programs are built anew for every look at the clock, for about that many milliseconds.
+const MEASURED_MS: f64 = 1500.0;
+const DIM: usize = 8;
+
+/// One line for each shape, each from a process of its own: memory that one has used is not the other's.
+pub(crate) fn run(ops: usize, shape: Option<Shape>) -> Outcome<()> {
+    if let Some(shape) = shape {
+        return measure(ops, shape);
+    }
+    for shape in ["chain", "fanout"] {
+        let ops = ops.to_string();
+        print!(
+            "{}",
+            output(Command::new(env::current_exe()?).args(["build", "--ops", &ops, "--shape", shape]))?
+        );
+    }
+    Ok(())
+}
+
+fn measure(ops: usize, shape: Shape) -> Outcome<()> {
+    let (map, start) = (OpInfoMap::linked()?, Instant::now());
+    let (mut micros, mut bytes) = (vec![], None);
+    while micros.len() < 3 || ms(start) < MEASURED_MS {
+        let mut program = forward(ops, shape);
+        let before = resident_bytes();
+        let one = Instant::now();
+        let found = append_backward_in(map, &mut program, "loss", &Backward::default())?;
+        micros.push(ms(one) * 1e3 / ops as f64);
+        bytes.get_or_insert(resident_bytes().saturating_sub(before) as f64 / ops as f64);
+        if found.pairs.is_empty() {
+            return Err("there are no gradients".into());
+        }
+    }
+    let line = json!({
+        "lib": "autobwd",
+        "workload": "build",
+        "shape": shape.to_possible_value().map(|value| value.get_name().to_string()),
+        "ops": ops,
+        "us_per_op": round(median(micros), 3),
+        "bytes_per_op": round(bytes.unwrap_or_default(), 0),
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// A forward part of so many operators, the last of which makes `loss`.
+fn forward(ops: usize, shape: Shape) -> Program {
+    let mut program = Program::new();
+    let x = declare(&mut program, "x", VarDesc::data(DType::F32, Dims::from([DIM, DIM])));
+    match shape {
+        Shape::Chain => chain(&mut program, x, ops.saturating_sub(1)),
+        Shape::Fanout => fanout(&mut program, x, ops.saturating_sub(1)),
+    }
+    program
+}
+
+fn chain(program: &mut Program, x: Var, ops: usize) {
+    let mut h = x;
+    for i in 0..ops {
+        let (name, ty, dims) = match i % 2 {
+            0 => (format!("layer_{}.w", i / 2), "mul", Dims::from([DIM, DIM])),
+            _ => (format!("layer_{}.b", i / 2), "elementwise_add", Dims::from([DIM])),
+        };
+        let parameter = declare(program, &name, VarDesc::parameter(DType::F32, dims));
+        let out = declare(program, &format!("tmp_{i}"), hidden());
+        let op = OpDesc::new(ty).input("X", [h]).input("Y", [parameter]).output("Out", [out]);
+        program.root_mut().ops.push(op);
+        h = out;
+    }
+    mean(program, &[h]);
+}
+
+fn fanout(program: &mut Program, x: Var, ops: usize) {
+    let w = declare(program, "w", VarDesc::parameter(DType::F32, Dims::from([DIM, DIM])));
+    let mut h = x;
+    for i in 0..ops {
+        let out = declare(program, &format!("tmp_{i}"), hidden());
+        let op = OpDesc::new("elementwise_mul").input("X", [h]).input("Y", [w]).output("Out", [out]);
+        program.root_mut().ops.push(op.attr("axis", Attr::I32(-1)));
+        h = out;
+    }
+    mean(program, &[h]);
+}
+
+fn mean(program: &mut Program, of: &[Var]) {
+    let loss = declare(program, "loss", VarDesc::new(DType::F32, Dims::default()));
+    program.root_mut().ops.push(OpDesc::new("mean").input("X", of.iter().copied()).output("Out", [loss]));
+}
+
+fn hidden() -> VarDesc {
+    VarDesc::new(DType::F32, Dims::from([DIM, DIM]))
+}
+
+fn declare(program: &mut Program, name: &str, desc: VarDesc) -> Var {
+    let var = program.var(name);
+    program.root_mut().vars.insert(var, desc);
+    var
+}
