@@ -166,6 +166,7 @@ pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product};
 pub use desc::{
     Args, Attr, Attrs, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind,
+    Vars,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};

@@ -198,7 +198,7 @@ fn programs_edited_into_nonsense_are_refused_when_planned() {
     );
     let undeclare = |p: &mut autobwd::Program| {
         let w = p.find("weights").unwrap();
-        p.root_mut().vars.shift_remove(&w);
+        p.root_mut().vars.remove(&w);
     };
     refused(&undeclare, ErrorKind::UnknownVar, "`weights` is read, but declared nowhere");
     let retype = |p: &mut autobwd::Program| {

@@ -3,123 +3,170 @@
 use super::names::GradNames;
 use crate::{OpDesc, Origin, Program, Slots, Var};
 
-/// What is known of one gradient while walking.
-#[derive(Default)]
+/// What is known of a gradient that several operators contribute to, while walking.
 struct Contributions {
+    grad: Var,
     /// Names of the contributions so far; the gradient itself while there is one.
     parts: Vec<Var>,
-    /// Operators in the output that mention the gradient since it was first written.
-    mentions: Vec<usize>,
+    /// Operators that mention the gradient since it was first written.
+    mentions: Vec<Mention>,
+}
+
+/// One of the operators walked over, or one of the sums between them.
+#[derive(Clone, Copy, PartialEq)]
+enum Mention {
+    Op(usize),
+    Sum(usize),
 }
 
 /// Renames repeated gradients to `w@GRAD@RENAME@0`, `@1`, … in the order in which they are written, and sums them before
 /// the first operator that reads the gradient, or at the end.
 pub(super) fn accumulate(program: &mut Program, names: &mut GradNames, emitted: Vec<OpDesc>) -> Vec<OpDesc> {
-    let mut walk =
-        Walk { names, out: Vec::with_capacity(emitted.len()), of: vec![], first_mentioned: vec![] };
-    for op in emitted {
-        walk.op(program, op);
+    let (repeated, of) = repeated(program.name_count(), names, &emitted);
+    if repeated.is_empty() {
+        return emitted;
     }
-    for grad in std::mem::take(&mut walk.first_mentioned) {
-        walk.collapse(grad);
+    let mut walk = Walk { program, names, ops: emitted, sums: vec![], repeated, of, at: 0 };
+    while walk.at < walk.ops.len() {
+        walk.op();
+        walk.at += 1;
     }
-    walk.out
+    (0..walk.repeated.len()).for_each(|i| walk.collapse(i));
+    between(walk.ops, walk.sums)
+}
+
+/// The gradients that are written more than once, in the order in which they are mentioned first; by variable one more
+/// than the position among these.
+fn repeated(name_count: usize, names: &GradNames, emitted: &[OpDesc]) -> (Vec<Contributions>, Vec<u32>) {
+    const SEVERAL: u32 = 2;
+    let mut of = vec![0; name_count];
+    let written = emitted.iter().flat_map(OpDesc::writes).filter(|v| names.base(*v).is_some());
+    written.for_each(|v| of[v.index()] = SEVERAL.min(of[v.index()] + 1));
+    if !of.contains(&SEVERAL) {
+        return (vec![], vec![]);
+    }
+    of.iter_mut().for_each(|n| *n = if *n == SEVERAL { u32::MAX } else { 0 });
+    let mut repeated = vec![];
+    for grad in emitted.iter().flat_map(|op| op.reads().chain(op.writes())) {
+        if of[grad.index()] == u32::MAX {
+            repeated.push(Contributions { grad, parts: vec![], mentions: vec![] });
+            of[grad.index()] = repeated.len() as u32;
+        }
+    }
+    (repeated, of)
 }
 
 struct Walk<'a> {
+    program: &'a mut Program,
     names: &'a mut GradNames,
-    out: Vec<OpDesc>,
-    of: Vec<Contributions>,
-    first_mentioned: Vec<Var>,
+    ops: Vec<OpDesc>,
+    /// Sums, and the operators that they stand before.
+    sums: Vec<(usize, OpDesc)>,
+    repeated: Vec<Contributions>,
+    of: Vec<u32>,
+    at: usize,
 }
 
 impl Walk<'_> {
-    fn contributions(&mut self, grad: Var) -> &mut Contributions {
-        if self.of.len() <= grad.index() {
-            self.of.resize_with(grad.index() + 1, Contributions::default);
-        }
-        &mut self.of[grad.index()]
+    fn find(&self, grad: Var) -> Option<usize> {
+        (*self.of.get(grad.index())? as usize).checked_sub(1)
     }
 
-    fn is_grad(&self, var: Var) -> bool {
-        self.names.base(var).is_some()
-    }
-
-    /// A new name for a contribution to `grad`.
-    fn part(&mut self, program: &mut Program, grad: Var) -> Var {
-        let prefix = format!("{}@RENAME@", program.name(grad));
-        let part = program.fresh_after(&prefix);
+    /// A new name for a contribution.
+    fn part(&mut self, i: usize) -> Var {
+        let grad = self.repeated[i].grad;
+        let prefix = format!("{}@RENAME@", self.program.name(grad));
+        let part = self.program.fresh_after(&prefix);
         if let Some(base) = self.names.base(grad) {
             self.names.note(part, base);
         }
         part
     }
 
-    fn mention(&mut self, grad: Var) {
-        let at = self.out.len();
-        let seen = self.contributions(grad);
-        let new = seen.parts.is_empty() && seen.mentions.is_empty();
-        if seen.mentions.last() != Some(&at) {
-            seen.mentions.push(at);
-        }
-        if new {
-            self.first_mentioned.push(grad);
+    fn mention(&mut self, i: usize) {
+        let (mentions, here) = (&mut self.repeated[i].mentions, Mention::Op(self.at));
+        if mentions.last() != Some(&here) {
+            mentions.push(here);
         }
     }
 
     /// A `sum` of the contributions so far, if there are several.
-    fn collapse(&mut self, grad: Var) {
-        if self.contributions(grad).parts.len() < 2 {
+    fn collapse(&mut self, i: usize) {
+        let seen = &mut self.repeated[i];
+        if seen.parts.len() < 2 {
             return;
         }
-        let parts = std::mem::replace(&mut self.contributions(grad).parts, vec![grad]);
-        let at = self.out.len();
-        self.contributions(grad).mentions = vec![at];
-        let sum = OpDesc::new("sum").input("X", parts).output("Out", [grad]);
-        let site = self.out.last().and_then(|op| op.site);
-        self.out.push(OpDesc { site, origin: Origin::Accumulate, ..sum });
+        let parts = std::mem::replace(&mut seen.parts, vec![seen.grad]);
+        seen.mentions = vec![Mention::Sum(self.sums.len())];
+        let sum = OpDesc::new("sum").input("X", parts).output("Out", [seen.grad]);
+        let site = self.at.checked_sub(1).and_then(|before| self.ops[before].site);
+        self.sums.push((self.at, OpDesc { site, origin: Origin::Accumulate, ..sum }));
     }
 
-    fn op(&mut self, program: &mut Program, mut op: OpDesc) {
-        let reads: Vec<Var> = op.reads().filter(|v| self.is_grad(*v)).collect();
-        for grad in &reads {
-            self.collapse(*grad);
+    fn op(&mut self) {
+        let op = &self.ops[self.at];
+        if op.reads().chain(op.writes()).all(|v| self.find(v).is_none()) {
+            return;
         }
-        reads.iter().for_each(|g| self.mention(*g));
+        let reads: Vec<Var> = op.reads().collect();
         let writes: Vec<Var> = op.outputs.args().collect();
+        let read: Vec<usize> = reads.iter().filter_map(|v| self.find(*v)).collect();
+        read.iter().for_each(|i| self.collapse(*i));
+        read.iter().for_each(|i| self.mention(*i));
         for (position, grad) in writes.into_iter().enumerate() {
-            if grad == Var::EMPTY || !self.is_grad(grad) || reads.contains(&grad) {
-                continue;
-            }
-            let parts = self.contributions(grad).parts.len();
-            if parts == 0 {
-                self.mention(grad);
-                self.contributions(grad).parts.push(grad);
-                continue;
-            }
-            if parts == 1 {
-                let first = self.part(program, grad);
-                for at in std::mem::take(&mut self.contributions(grad).mentions) {
-                    if let Some(earlier) = self.out.get_mut(at) {
-                        replace(&mut earlier.inputs, grad, first, usize::MAX);
-                        replace(&mut earlier.outputs, grad, first, usize::MAX);
-                    }
+            let Some(i) = self.find(grad).filter(|i| !read.contains(i)) else { continue };
+            let first = match self.repeated[i].parts[..] {
+                [] => {
+                    self.mention(i);
+                    self.repeated[i].parts.push(grad);
+                    continue;
                 }
-                // This operator may have written it before, in an earlier position.
-                replace(&mut op.outputs, grad, first, position);
-                self.contributions(grad).parts = vec![first];
+                [_] => Some(self.part(i)),
+                [..] => None,
+            };
+            if let Some(first) = first {
+                for mention in std::mem::take(&mut self.repeated[i].mentions) {
+                    let earlier = match mention {
+                        // This operator may have written it before, in an earlier position.
+                        Mention::Op(at) if at == self.at => {
+                            replace(&mut self.ops[at].outputs, grad, first, position);
+                            continue;
+                        }
+                        Mention::Op(at) => &mut self.ops[at],
+                        Mention::Sum(k) => &mut self.sums[k].1,
+                    };
+                    replace(&mut earlier.inputs, grad, first, usize::MAX);
+                    replace(&mut earlier.outputs, grad, first, usize::MAX);
+                }
+                self.repeated[i].parts = vec![first];
             }
-            let part = self.part(program, grad);
-            if let Some(arg) = op.outputs.args_mut().nth(position) {
+            let part = self.part(i);
+            if let Some(arg) = self.ops[self.at].outputs.args_mut().nth(position) {
                 *arg = part;
             }
-            self.contributions(grad).parts.push(part);
+            self.repeated[i].parts.push(part);
         }
-        self.out.push(op);
     }
 }
 
 /// Replaces a variable in the first `before` positions.
 fn replace(slots: &mut Slots, from: Var, to: Var, before: usize) {
     slots.args_mut().take(before).filter(|v| **v == from).for_each(|v| *v = to);
+}
+
+/// Puts each of `more` before the operator of that index.
+pub(super) fn between(ops: Vec<OpDesc>, more: Vec<(usize, OpDesc)>) -> Vec<OpDesc> {
+    if more.is_empty() {
+        return ops;
+    }
+    let mut all = Vec::with_capacity(ops.len() + more.len());
+    let mut more = more.into_iter().peekable();
+    for (i, op) in ops.into_iter().enumerate() {
+        while let Some((_, op)) = more.next_if(|(before, _)| *before <= i) {
+            all.push(op);
+        }
+        all.push(op);
+    }
+    all.extend(more.map(|(_, op)| op));
+    all
 }

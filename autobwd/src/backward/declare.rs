@@ -1,17 +1,10 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
-use rustc_hash::FxHashMap;
-
 use super::names::GradNames;
-use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc};
+use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, Vars};
 
-/// The operators with the variables that they add.
-pub(super) struct Declared {
-    pub(super) ops: Vec<OpDesc>,
-    pub(super) vars: Vec<(Var, VarDesc)>,
-}
-
-/// Runs the shape rules: a gradient has dtype and shape of its variable, anything else what its operator says.
+/// Runs the shape rules of the operators to be appended, and returns the variables that they add: a gradient has dtype and
+/// shape of its variable, anything else what its operator says.
 ///
 /// # Errors
 /// Those of the shape rules: a gradient rule whose operators do not fit each other.
@@ -19,25 +12,21 @@ pub(super) fn declare(
     ops: &OpInfoMap,
     program: &Program,
     names: &GradNames,
-    emitted: Vec<OpDesc>,
-) -> Result<Declared> {
-    let mut vars: Vec<(Var, VarDesc)> = vec![];
-    let mut known: FxHashMap<Var, usize> = FxHashMap::default();
+    appended: &[OpDesc],
+) -> Result<Vars> {
+    let mut new = Vars::default();
     let mut metas: Vec<(Var, Meta)> = vec![];
-    for (i, op) in emitted.iter().enumerate() {
+    for (i, op) in appended.iter().enumerate() {
         let at = |e: Error| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len() + i, op));
-        let of = |var: Var| match (known.get(&var), program.lookup(BlockId::ROOT, var)) {
-            (Some(own), _) => Ok(vars[*own].1.meta()),
-            (None, Some(desc)) => Ok(desc.meta()),
-            (None, None) => {
-                Err(Error::internal(format!("`{}` is read before it is written", program.name(var))))
-            }
+        let of = |var: Var| match new.get(&var).or_else(|| program.lookup(BlockId::ROOT, var)) {
+            Some(desc) => Ok(desc.meta()),
+            None => Err(Error::internal(format!("`{}` is read before it is written", program.name(var)))),
         };
         ops.get(&op.ty)
             .and_then(|info| info.infer(op, &of, &mut |var, meta| metas.push((var, meta))))
             .map_err(at)?;
         for (var, meta) in metas.drain(..) {
-            if known.contains_key(&var) || program.root().vars.contains_key(&var) {
+            if new.contains_key(&var) || program.root().vars.contains_key(&var) {
                 continue;
             }
             let base = names.base(var).and_then(|base| program.lookup(BlockId::ROOT, base));
@@ -45,9 +34,8 @@ pub(super) fn declare(
                 Some(base) => VarDesc { kind: base.kind, ..VarDesc::new(base.dtype, base.dims.clone()) },
                 None => VarDesc::new(meta.dtype, meta.dims),
             };
-            known.insert(var, vars.len());
-            vars.push((var, desc));
+            new.insert(var, desc);
         }
     }
-    Ok(Declared { ops: emitted, vars })
+    Ok(new)
 }

@@ -1,12 +1,14 @@
 //! The gradient operators of a path, in reverse.
 
+use smallvec::SmallVec;
+
 use super::names::GradNames;
 use crate::{
-    BlockId, Error, ErrorKind, GradCx, GradKind, Name, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result,
-    Var,
+    BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result, Var,
 };
 
-/// Asks every operator of the path, from the last to the first, for the operators of its gradient.
+/// Asks every operator of the path, from the last to the first, for the operators of its gradient, which go behind
+/// those in `emitted`.
 ///
 /// # Errors
 /// A rule that emits an unknown operator or illegal slots; a gradient that needs a value that is overwritten later.
@@ -16,47 +18,87 @@ pub(super) fn emit(
     path: &[usize],
     no_grad: &[bool],
     names: &mut GradNames,
-) -> Result<Vec<OpDesc>> {
-    let writers = Writers::of(program);
-    let mut emitted = vec![];
-    for &index in path.iter().rev() {
-        let fwd = program.root().ops[index].clone();
-        let info = ops.get(&fwd.ty)?;
-        let current: Vec<(Var, Var)> = fwd.writes().map(|v| (v, names.of_output(v))).collect();
-        for var in fwd.writes() {
-            if writers.is_redefinition(&fwd, var) && !keeps_name(info, &fwd, var) {
-                names.start_older(program, var);
+    emitted: &mut Vec<OpDesc>,
+) -> Result<()> {
+    // Out of the program, so that rules can read operators while they make names.
+    let forward = std::mem::take(&mut program.root_mut().ops);
+    let mut rules =
+        Rules { ops, program, forward: &forward, no_grad, names, emitted, writers: Writers::default() };
+    let outcome = rules.emit(path);
+    program.root_mut().ops = forward;
+    outcome
+}
+
+struct Rules<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a mut Program,
+    forward: &'a [OpDesc],
+    no_grad: &'a [bool],
+    names: &'a mut GradNames,
+    emitted: &'a mut Vec<OpDesc>,
+    writers: Writers,
+}
+
+impl Rules<'_> {
+    fn emit(&mut self, path: &[usize]) -> Result<()> {
+        self.writers = Writers::of(self.forward, self.program.name_count());
+        for &index in path.iter().rev() {
+            let forward = self.forward;
+            let fwd = &forward[index];
+            let own = self.emitted.len();
+            self.ask(fwd)
+                .and_then(|info| self.judge(index, fwd, info, own))
+                .map_err(|e| e.at_op(|| self.program.describe_op(BlockId::ROOT, index, fwd)))?;
+            for op in &mut self.emitted[own..] {
+                op.site = fwd.site;
+                op.origin = Origin::Gradient { of: index };
             }
         }
-        let differentiable = |program: &Program, var: Var| {
-            !no_grad.get(var.index()).copied().unwrap_or(false)
-                && program.root().vars.get(&var).is_none_or(|desc| desc.dtype.is_float())
-        };
-        let wanted: Vec<bool> =
-            fwd.inputs.args().map(|v| v != Var::EMPTY && differentiable(program, v)).collect();
-        let is_wanted = |var: Var| fwd.inputs.args().zip(&wanted).any(|(v, wanted)| v == var && *wanted);
+        Ok(())
+    }
+
+    fn cut(&self, var: Var) -> bool {
+        self.no_grad.get(var.index()).copied().unwrap_or(false)
+    }
+
+    fn ask(&mut self, fwd: &OpDesc) -> Result<&'static OpInfo> {
+        let info = self.ops.get(&fwd.ty)?;
+        let current: SmallVec<[(Var, Var); 4]> = fwd.writes().map(|v| (v, self.names.of_output(v))).collect();
+        for var in fwd.writes() {
+            if self.writers.is_redefinition(fwd, var) && !keeps_name(info, fwd, var) {
+                self.names.start_older(self.program, var);
+            }
+        }
+        let is_float = |var: Var| self.program.root().vars.get(&var).is_none_or(|desc| desc.dtype.is_float());
+        let wanted: SmallVec<[Var; 4]> = fwd.reads().filter(|v| !self.cut(*v) && is_float(*v)).collect();
+        let names = &*self.names;
         let of_output = |var: Var| {
             let own = current.iter().find(|(v, _)| *v == var);
             own.map_or_else(|| names.of_output(var), |(_, grad)| *grad)
         };
         let of_input = |var: Var| names.of_input(var);
+        let is_wanted = |var: Var| wanted.contains(&var);
+        let no_grad = self.no_grad;
         let arrives = |var: Var| !no_grad.get(var.index()).copied().unwrap_or(false);
-        let mut g = GradCx::new(&fwd, program, &of_output, &of_input, &is_wanted, &arrives);
-        let outcome = info.emit_grad(&mut g);
-        let own = g.into_emitted();
-        let checked = outcome.and_then(|()| {
-            own.iter().try_for_each(|op| check(ops, &fwd, op))?;
-            reads_no_sum(program, names, &fwd, &own)?;
-            own.iter().try_for_each(|op| writers.check(ops, program, index, &fwd, op))
-        });
-        checked.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, index, &fwd)))?;
-        emitted.extend(own.into_iter().map(|op| OpDesc {
-            site: fwd.site,
-            origin: Origin::Gradient { of: index },
-            ..op
-        }));
+        let mut g = GradCx::new(fwd, self.program, &of_output, &of_input, &is_wanted, &arrives, self.emitted);
+        info.emit_grad(&mut g)?;
+        Ok(info)
     }
-    Ok(emitted)
+
+    /// Looks at what a rule has emitted.
+    fn judge(&self, index: usize, fwd: &OpDesc, info: &OpInfo, own: usize) -> Result<()> {
+        let own = &self.emitted[own..];
+        for op in own {
+            // What is wired by name is as its operator declares it.
+            let made = if matches!(info.grad_kind(), GradKind::Operator(_)) {
+                self.ops.get(&op.ty)?
+            } else {
+                check(self.ops, fwd, op)?
+            };
+            self.writers.check(self.program, self.forward, index, made, op)?;
+        }
+        reads_no_sum(self.program, self.names, fwd, own)
+    }
 }
 
 /// Whether an operator that overwrites its own input may give the input's gradient the output's name: only a single
@@ -65,13 +107,16 @@ fn keeps_name(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
     fwd.reads().filter(|v| *v == var).count() == 1 && matches!(info.grad_kind(), GradKind::Operator(_))
 }
 
-fn check(ops: &OpInfoMap, fwd: &OpDesc, op: &OpDesc) -> Result<()> {
+fn check(ops: &OpInfoMap, fwd: &OpDesc, op: &OpDesc) -> Result<&'static OpInfo> {
     let place = |e: Error| {
         Error::new(e.kind(), format!("the gradient rule of `{}` emits `{}`: {}", fwd.ty, op.ty, e.message()))
     };
     let info = ops.get(&op.ty).map_err(place)?;
     // An operator with nothing to write is dropped later; its slots may be empty.
-    if op.writes().next().is_none() { Ok(()) } else { info.check(op).map_err(place) }
+    if op.writes().next().is_some() {
+        info.check(op).map_err(place)?;
+    }
+    Ok(info)
 }
 
 /// Refuses a rule that writes a gradient and then reads it: what it would get is the sum of all contributions.
@@ -91,18 +136,19 @@ fn reads_no_sum(program: &Program, names: &GradNames, fwd: &OpDesc, own: &[OpDes
 }
 
 /// Which operators write each variable.
+#[derive(Default)]
 struct Writers {
-    last: Vec<Option<usize>>,
+    /// By variable: one more than the index of the last, 0 when there is none.
+    last: Vec<u32>,
     count: Vec<u32>,
 }
 
 impl Writers {
-    fn of(program: &Program) -> Writers {
-        let n = program.name_count();
-        let mut writers = Writers { last: vec![None; n], count: vec![0; n] };
-        for (i, op) in program.root().ops.iter().enumerate() {
+    fn of(forward: &[OpDesc], names: usize) -> Writers {
+        let mut writers = Writers { last: vec![0; names], count: vec![0; names] };
+        for (i, op) in forward.iter().enumerate() {
             for var in op.writes() {
-                writers.last[var.index()] = Some(i);
+                writers.last[var.index()] = i as u32 + 1;
                 writers.count[var.index()] += 1;
             }
         }
@@ -110,7 +156,7 @@ impl Writers {
     }
 
     fn last(&self, var: Var) -> Option<usize> {
-        self.last.get(var.index()).copied().flatten()
+        (*self.last.get(var.index())? as usize).checked_sub(1)
     }
 
     /// Whether there is an older definition of what `fwd` writes.
@@ -121,58 +167,49 @@ impl Writers {
     /// Refuses a gradient operator that would read a forward value after it has been overwritten.
     fn check(
         &self,
-        ops: &OpInfoMap,
         program: &Program,
+        forward: &[OpDesc],
         index: usize,
-        fwd: &OpDesc,
+        made: &OpInfo,
         op: &OpDesc,
     ) -> Result<()> {
-        let schema = ops.get(&op.ty)?.schema();
+        let fwd = &forward[index];
         for (slot, args) in op.inputs.iter() {
-            if schema.input(&slot).is_some_and(|s| s.shape_only) {
-                continue;
-            }
             for var in args.iter().copied() {
-                let read = fwd.reads().any(|v| v == var);
-                let written = fwd.writes().any(|v| v == var);
-                let overwritten = match (read, written, self.last(var)) {
-                    (false, false, _) | (_, _, None) => false,
-                    // Its own output, or an input: whoever comes later changes it. As its own input, it does so itself.
-                    (_, true, Some(last)) => last > index || is_input_slot(fwd, slot, var),
-                    (true, false, Some(last)) => last > index,
-                };
-                if overwritten {
-                    // As an input, the value before this operator; as an output, the one that it wrote.
-                    let upto = if is_input_slot(fwd, slot, var) { index } else { index + 1 };
-                    return Err(self.refuse(program, upto, var));
+                if self.last(var).is_none_or(|last| last < index) {
+                    continue;
+                }
+                // As an input, the value before this operator; as an output, the one that it wrote.
+                let as_input = fwd.inputs.get(&slot).contains(&var);
+                let mentioned = || fwd.reads().chain(fwd.writes()).any(|v| v == var);
+                let overwritten = as_input || self.last(var) != Some(index);
+                let reads = || made.schema().input(&slot).is_none_or(|s| !s.shape_only);
+                if overwritten && mentioned() && reads() {
+                    let upto = if as_input { index } else { index + 1 };
+                    return Err(refuse(program, forward, upto, var));
                 }
             }
         }
         Ok(())
     }
-
-    fn refuse(&self, program: &Program, upto: usize, var: Var) -> Error {
-        let name = program.name(var);
-        let writers = program.root().ops.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var));
-        let mut version = 0;
-        let mut list = vec![];
-        for (n, (i, op)) in writers.enumerate() {
-            if i < upto {
-                version = n + 1;
-            }
-            let site = op.site.map(|s| format!(", added at {s}")).unwrap_or_default();
-            list.push(format!("version {}: operator {i} `{}`{site}", n + 1, op.ty));
-        }
-        let text = format!(
-            "its gradient needs version {version} of `{name}`, which is overwritten before the backward part runs \
-             ({}); write to another variable",
-            list.join("; ")
-        );
-        Error::new(ErrorKind::NoGradient, text)
-    }
 }
 
-/// Whether a gradient operator reads `var` as the forward operator's input (rather than as its output).
-fn is_input_slot(fwd: &OpDesc, slot: Name, var: Var) -> bool {
-    fwd.inputs.get(&slot).contains(&var)
+fn refuse(program: &Program, forward: &[OpDesc], upto: usize, var: Var) -> Error {
+    let name = program.name(var);
+    let writers = forward.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var));
+    let mut version = 0;
+    let mut list = vec![];
+    for (n, (i, op)) in writers.enumerate() {
+        if i < upto {
+            version = n + 1;
+        }
+        let site = op.site.map(|s| format!(", added at {s}")).unwrap_or_default();
+        list.push(format!("version {}: operator {i} `{}`{site}", n + 1, op.ty));
+    }
+    let text = format!(
+        "its gradient needs version {version} of `{name}`, which is overwritten before the backward part runs \
+         ({}); write to another variable",
+        list.join("; ")
+    );
+    Error::new(ErrorKind::NoGradient, text)
 }

@@ -18,10 +18,9 @@ mod path;
 mod prune;
 mod report;
 
-use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var};
+use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars};
 use names::GradNames;
 pub use report::{Cut, Missing};
-use rustc_hash::FxHashSet;
 
 /// What to differentiate with respect to, and what not to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -230,41 +229,38 @@ impl Build {
         seeds: Vec<OpDesc>,
         asked: &[Var],
     ) -> Result<Done> {
-        let mut raw = emit::emit(ops, program, &self.path, &self.no_grad, &mut self.names)?;
-        let mut emitted = seeds;
+        let (own, mut emitted) = (seeds.len(), seeds);
+        emitted.reserve(self.path.len());
+        emit::emit(ops, program, &self.path, &self.no_grad, &mut self.names, &mut emitted)?;
         for (grad, given) in &self.given {
-            if raw.iter().any(|op| op.writes().any(|v| v == *grad)) {
+            if emitted[own..].iter().any(|op| op.writes().any(|v| v == *grad)) {
                 // On another target's path: what was given and what comes back are added.
                 let copy = OpDesc::new("assign").input("X", [*given]).output("Out", [*grad]);
-                emitted.push(OpDesc { origin: Origin::Seed, ..copy });
+                emitted.insert(own, OpDesc { origin: Origin::Seed, ..copy });
             } else {
-                raw.iter_mut()
-                    .flat_map(|op| op.inputs.args_mut())
-                    .filter(|v| **v == *grad)
-                    .for_each(|v| *v = *given);
+                let args = emitted[own..].iter_mut().flat_map(|op| op.inputs.args_mut());
+                args.filter(|v| **v == *grad).for_each(|v| *v = *given);
             }
         }
-        emitted.append(&mut raw);
         let given: Vec<Var> = self.given.iter().map(|(_, given)| *given).collect();
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
-        let pruned = prune::prune(&self.names, &given, &self.no_grad, summed);
-        let declared = declare::declare(ops, program, &self.names, pruned)?;
-        let new: FxHashSet<Var> = declared.vars.iter().map(|(v, _)| *v).collect();
+        let appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
+        let vars = declare::declare(ops, program, &self.names, &appended)?;
         let mut grads = vec![];
         for var in asked {
             let grad = self.names.of_input(*var);
             let seed = self.targets.contains(var).then(|| self.names.of_output(*var));
-            let made = |g: &Var| new.contains(g);
+            let made = |g: &Var| vars.contains_key(g);
             grads.push(Some(grad).filter(made).or(seed.filter(made)));
         }
-        Ok(Done { ops: declared.ops, vars: declared.vars, grads, no_grad: self.no_grad })
+        Ok(Done { ops: appended, vars, grads, no_grad: self.no_grad })
     }
 }
 
 /// A backward part that only needs to be appended.
 struct Done {
     ops: Vec<OpDesc>,
-    vars: Vec<(Var, crate::VarDesc)>,
+    vars: Vars,
     /// By variable asked for.
     grads: Vec<Option<Var>>,
     no_grad: Vec<bool>,

@@ -19,12 +19,15 @@ impl GradNames {
             let op = &program.root().ops[*i];
             mentioned.extend(op.reads().chain(op.writes()));
         }
+        let mut name = String::new();
         for var in mentioned {
             if names.of[var.index()].is_none() {
-                let name = format!("{}@GRAD", program.name(var));
-                let free = |p: &Program| p.find(&name).is_none_or(|v| !p.root().vars.contains_key(&v));
-                let grad = if free(program) { program.var(&name) } else { program.fresh(&name) };
-                names.set(var, grad);
+                name.clear();
+                name.push_str(program.name(var));
+                name.push_str("@GRAD");
+                let grad = program.var(&name);
+                let taken = program.root().vars.contains_key(&grad);
+                names.set(var, if taken { program.fresh(&name) } else { grad });
             }
         }
         names

@@ -2,24 +2,30 @@
 
 use rustc_hash::FxHashSet;
 
-use super::names::GradNames;
+use super::{accumulate::between, names::GradNames};
 use crate::{OpDesc, Origin, Var};
 
 /// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has
 /// produced are filled with zeros, and leave the operands of sums. `given` are variables that stand for gradients of
 /// targets; a target in `no_grad` has none.
-pub(super) fn prune(names: &GradNames, given: &[Var], no_grad: &[bool], emitted: Vec<OpDesc>) -> Vec<OpDesc> {
-    let dead = dead_rules(names, given, no_grad, &emitted);
-    let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
-    let mut kept = Vec::with_capacity(emitted.len());
-    for mut op in emitted {
-        if op.writes().next().is_none() || rule(&op).is_some_and(|of| dead.contains(&of)) {
-            continue;
+pub(super) fn prune(
+    name_count: usize,
+    names: &GradNames,
+    given: &[Var],
+    no_grad: &[bool],
+    mut emitted: Vec<OpDesc>,
+) -> Vec<OpDesc> {
+    let dead = dead_rules(name_count, names, given, no_grad, &emitted);
+    let mut produced = Produced::new(name_count, names, given, no_grad);
+    let (mut fills, mut kept) = (vec![], 0);
+    emitted.retain_mut(|op| {
+        if op.writes().next().is_none() || rule(op).is_some_and(|of| dead.contains(&of)) {
+            return false;
         }
         // What a rule writes for itself is kept: another of its operators reads it.
         let for_itself = op.writes().any(|v| names.base(v).is_none());
-        if !for_itself && !produced.flows_into(&op) {
-            continue;
+        if !for_itself && !produced.flows_into(op) {
+            return false;
         }
         if op.origin == Origin::Accumulate {
             let there: Vec<Var> =
@@ -29,17 +35,24 @@ pub(super) fn prune(names: &GradNames, given: &[Var], no_grad: &[bool], emitted:
         for grad in op.reads().filter(|v| produced.lacks(*v)) {
             let Some(base) = names.base(grad) else { continue };
             let fill = OpDesc::new("fill_zeros_like").input("X", [base]).output("Out", [grad]);
-            kept.push(OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill });
+            fills.push((kept, OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill }));
         }
-        produced.note(&op);
-        kept.push(op);
-    }
-    kept
+        produced.note(op);
+        kept += 1;
+        true
+    });
+    between(emitted, fills)
 }
 
 /// Forward operators, by index, to whose rules no gradient flows at all.
-fn dead_rules(names: &GradNames, given: &[Var], no_grad: &[bool], emitted: &[OpDesc]) -> FxHashSet<usize> {
-    let mut produced = Produced { names, given, no_grad, vars: FxHashSet::default() };
+fn dead_rules(
+    name_count: usize,
+    names: &GradNames,
+    given: &[Var],
+    no_grad: &[bool],
+    emitted: &[OpDesc],
+) -> FxHashSet<usize> {
+    let mut produced = Produced::new(name_count, names, given, no_grad);
     let mut dead = FxHashSet::default();
     // A rule's operators follow each other; a sum stands before the one that reads it.
     let mut owner = None;
@@ -80,16 +93,21 @@ struct Produced<'a> {
     names: &'a GradNames,
     given: &'a [Var],
     no_grad: &'a [bool],
-    vars: FxHashSet<Var>,
+    /// By variable.
+    there: Vec<bool>,
 }
 
-impl Produced<'_> {
+impl<'a> Produced<'a> {
+    fn new(name_count: usize, names: &'a GradNames, given: &'a [Var], no_grad: &'a [bool]) -> Produced<'a> {
+        Produced { names, given, no_grad, there: vec![false; name_count] }
+    }
+
     fn is_grad(&self, var: Var) -> bool {
         self.names.base(var).is_some() || self.given.contains(&var)
     }
 
     fn has(&self, var: Var) -> bool {
-        self.vars.contains(&var) || self.given.contains(&var)
+        self.there[var.index()] || self.given.contains(&var)
     }
 
     fn lacks(&self, var: Var) -> bool {
@@ -111,6 +129,7 @@ impl Produced<'_> {
         let names = self.names;
         let cut =
             |v: Var| names.base(v).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false));
-        self.vars.extend(op.writes().filter(|v| names.base(*v).is_some() && !cut(*v)));
+        let made = op.writes().filter(|v| names.base(*v).is_some() && !cut(*v));
+        made.for_each(|v| self.there[v.index()] = true);
     }
 }

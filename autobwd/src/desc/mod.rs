@@ -5,11 +5,14 @@
 mod attr;
 mod json;
 mod name;
+mod names;
 mod op;
 mod program;
 mod text;
+mod vars;
 
 pub use attr::Attr;
 pub use name::Name;
 pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
+pub use vars::Vars;

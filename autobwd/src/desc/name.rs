@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    hash::{Hash, Hasher},
     ops::Deref,
     sync::{Mutex, PoisonError},
 };
@@ -8,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 /// An operator type, slot or attribute name. These come from source code, so they are `'static` and free to copy; the
 /// few that come from files are kept once each, for good.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Eq, PartialOrd, Ord)]
 pub struct Name(&'static str);
 
 impl Name {
@@ -41,14 +42,25 @@ impl Deref for Name {
         self.0
     }
 }
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        *self == *other.0
+    }
+}
 impl PartialEq<str> for Name {
     fn eq(&self, other: &str) -> bool {
-        self.0 == other
+        // Mostly both come from the same line of source code.
+        std::ptr::eq(self.0, other) || self.0 == other
+    }
+}
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state)
     }
 }
 impl PartialEq<&str> for Name {
     fn eq(&self, other: &&str) -> bool {
-        self.0 == *other
+        *self == **other
     }
 }
 impl fmt::Display for Name {

@@ -22,9 +22,14 @@ impl Slots {
         }
     }
 
+    /// The variables of a slot, if there is such a slot.
+    pub fn find(&self, slot: &str) -> Option<&[Var]> {
+        self.0.iter().find(|(s, _)| *s == slot).map(|(_, args)| args.as_slice())
+    }
+
     /// The variables of a slot; none when there is no such slot.
     pub fn get(&self, slot: &str) -> &[Var] {
-        self.0.iter().find(|(s, _)| *s == slot).map_or(&[], |(_, args)| args)
+        self.find(slot).unwrap_or_default()
     }
 
     /// Slots with their variables.

@@ -6,10 +6,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::OpDesc;
+use super::{OpDesc, Vars, names::Names};
 use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
 
 type Hasher = BuildHasherDefault<FxHasher>;
@@ -119,7 +119,7 @@ pub struct Block {
     /// Of a gradient block: the block that it is the gradient of.
     pub forward: Option<BlockId>,
     /// Variables in the order of their declaration.
-    pub vars: IndexMap<Var, VarDesc, Hasher>,
+    pub vars: Vars,
     /// Operators in the order in which they run.
     pub ops: Vec<OpDesc>,
 }
@@ -138,7 +138,7 @@ pub struct Block {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Program {
-    names: IndexSet<Box<str>, Hasher>,
+    names: Names,
     blocks: Vec<Block>,
     counters: IndexMap<Box<str>, u32, Hasher>,
     stamp: u64,
@@ -153,21 +153,19 @@ impl Default for Program {
 impl Program {
     /// A program with one empty block.
     pub fn new() -> Program {
-        let names = IndexSet::from_iter(["@EMPTY@".into()]);
+        let mut names = Names::default();
+        names.insert("@EMPTY@");
         Program { names, blocks: vec![Block::default()], counters: IndexMap::default(), stamp: next_stamp() }
     }
 
     /// The variable of that name, wherever it may be declared.
     pub fn var(&mut self, name: &str) -> Var {
-        match self.names.get_index_of(name) {
-            Some(i) => Var(i as u32),
-            None => Var(self.names.insert_full(name.into()).0 as u32),
-        }
+        Var(self.names.insert(name).0)
     }
 
     /// The variable of that name, if the program has used it.
     pub fn find(&self, name: &str) -> Option<Var> {
-        self.names.get_index_of(name).map(|i| Var(i as u32))
+        self.names.find(name).map(Var)
     }
 
     /// A variable that no operator or block has used yet: `prefix_0`, `prefix_1`, ….
@@ -179,12 +177,12 @@ impl Program {
         if !self.counters.contains_key(prefix) {
             self.counters.insert(prefix.into(), 0);
         }
+        let next = &mut self.counters[prefix];
         loop {
-            let n = self.counters[prefix];
-            self.counters[prefix] = n + 1;
-            let (index, new) = self.names.insert_full(format!("{prefix}{separator}{n}").into());
+            let (index, new) = self.names.insert(&format!("{prefix}{separator}{next}"));
+            *next += 1;
             if new {
-                return Var(index as u32);
+                return Var(index);
             }
         }
     }
@@ -196,7 +194,7 @@ impl Program {
 
     /// The name of a variable of this program.
     pub fn name(&self, var: Var) -> &str {
-        self.names.get_index(var.index()).map_or("a variable of another program", |n| n)
+        self.names.get(var.index()).unwrap_or("a variable of another program")
     }
 
     /// How many names there are: [`Var::index`] is below.

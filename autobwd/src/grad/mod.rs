@@ -6,7 +6,7 @@ mod derived;
 
 pub use derived::{Derivative, Derived, First, Order, Second, Third};
 
-use crate::{Arity, Op, OpDesc, OpInfo, Program, Result, Schema, Slots, Var};
+use crate::{Arity, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 
 /// What kind of rule an operator has.
 #[derive(Clone, Copy)]
@@ -102,7 +102,7 @@ pub struct GradCx<'a> {
     of_input: &'a dyn Fn(Var) -> Var,
     wanted: &'a dyn Fn(Var) -> bool,
     arrives: &'a dyn Fn(Var) -> bool,
-    emitted: Vec<OpDesc>,
+    emitted: &'a mut Vec<OpDesc>,
 }
 
 impl<'a> GradCx<'a> {
@@ -113,12 +113,9 @@ impl<'a> GradCx<'a> {
         of_input: &'a dyn Fn(Var) -> Var,
         wanted: &'a dyn Fn(Var) -> bool,
         arrives: &'a dyn Fn(Var) -> bool,
+        emitted: &'a mut Vec<OpDesc>,
     ) -> GradCx<'a> {
-        GradCx { fwd, names, of_output, of_input, wanted, arrives, emitted: Vec::new() }
-    }
-
-    pub(crate) fn into_emitted(self) -> Vec<OpDesc> {
-        self.emitted
+        GradCx { fwd, names, of_output, of_input, wanted, arrives, emitted }
     }
 
     /// The forward operator as data.
@@ -157,16 +154,23 @@ impl<'a> GradCx<'a> {
     fn push_wired(&mut self, schema: &'static Schema) {
         let mut op = OpDesc::new(schema.name);
         for slot in schema.inputs {
-            op.inputs.set(slot.name, self.read(slot.name));
+            match (self.fwd.inputs.find(slot.name), self.fwd.outputs.find(slot.name)) {
+                (Some(args), _) | (None, Some(args)) => op.inputs.set(slot.name, args.iter().copied()),
+                (None, None) => {
+                    let of = slot.name.strip_suffix("@GRAD").map_or(&[][..], |of| self.fwd.outputs.get(of));
+                    op.inputs.set(slot.name, of.iter().map(|v| self.grad(*v)));
+                }
+            }
         }
         for slot in schema.outputs {
             let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
             let wanted = self.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
-            let args: Vec<Var> = match slot.arity {
-                Arity::Holes | Arity::Many => wanted.map(|v| v.unwrap_or(Var::EMPTY)).collect(),
-                Arity::One | Arity::Optional => wanted.flatten().collect(),
-            };
-            op.outputs.set(slot.name, args);
+            match slot.arity {
+                Arity::Holes | Arity::Many => {
+                    op.outputs.set(slot.name, wanted.map(|v| v.unwrap_or(Var::EMPTY)));
+                }
+                Arity::One | Arity::Optional => op.outputs.set(slot.name, wanted.flatten()),
+            }
         }
         for attr in schema.attrs {
             if let Some(value) = self.fwd.attrs.get(attr.name) {
@@ -175,20 +179,14 @@ impl<'a> GradCx<'a> {
         }
         self.emitted.push(op);
     }
-
-    fn read(&self, slot: &'static str) -> Vec<Var> {
-        let has = |slots: &Slots| slots.iter().any(|(s, _)| s == slot);
-        match slot.strip_suffix("@GRAD") {
-            _ if has(&self.fwd.inputs) => self.fwd.inputs.get(slot).to_vec(),
-            _ if has(&self.fwd.outputs) => self.fwd.outputs.get(slot).to_vec(),
-            Some(base) => self.fwd.outputs.get(base).iter().map(|v| self.grad(*v)).collect(),
-            None => self.fwd.outputs.get(slot).to_vec(),
-        }
-    }
 }
 
 /// The emitted operators of a rule, for the registry.
 pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
+    if let GradKind::Operator(schema) = <O::Grad as GradRule<O>>::KIND {
+        g.push_wired(schema);
+        return Ok(());
+    }
     let fwd = O::from_desc(g.fwd)?;
     <O::Grad as GradRule<O>>::emit(&fwd, g);
     Ok(())

@@ -220,7 +220,9 @@ impl<'a> Replay<'a> {
         }
         if let Some(block) = self.program.block_mut(to) {
             for (var, desc) in vars {
-                block.vars.entry(var).or_insert(desc);
+                if !block.vars.contains_key(&var) {
+                    block.vars.insert(var, desc);
+                }
             }
             block.ops.extend(appended);
         }

@@ -80,7 +80,7 @@ fn frozen(
 ) -> Result<(Program, Vec<(String, Tensor)>), Difference> {
     let mut copy = program.clone();
     let mut names = vec![];
-    for (var, desc) in &program.root().vars {
+    for (var, desc) in program.root().vars.iter() {
         let name = program.name(*var);
         let fixed = name == asked || desc.stop_gradient || no_grad.contains(&name);
         // A name that is written again and again is no single value; what is kept or fed has no writer.
