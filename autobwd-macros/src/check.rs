@@ -2,10 +2,10 @@
 //!
 //! Must not change anything: what is wrong is reported, and not expanded.
 
-use syn::{Error, Fields, GenericParam, Ident, TypeParam};
+use syn::{Error, Expr, ExprLit, ExprUnary, Fields, GenericParam, Ident, Lit, TypeParam, UnOp};
 
 use crate::{
-    ast::{BoundKind, Field, Operator, Role},
+    ast::{Bound, BoundKind, Field, Operator, Role},
     attr,
     ctxt::Ctxt,
     span, text, types,
@@ -29,6 +29,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
     one_bound_per_side(op, cx);
+    defaults_are_within_bounds(op, cx);
 }
 
 /// Slots are written and read by name.
@@ -219,5 +220,37 @@ fn one_bound_per_side(op: &Operator<'_>, cx: &Ctxt) {
                 );
             }
         }
+    }
+}
+
+/// A default is a value like any other. What is no literal is checked when an operator is described.
+fn defaults_are_within_bounds(op: &Operator<'_>, cx: &Ctxt) {
+    for field in op.attrs() {
+        let Some(Role::Attr { default: Some(default), bounds }) = &field.role else { continue };
+        let Some(value) = number(default) else { continue };
+        let holds = |bound: &Bound, limit: f64| match bound.kind {
+            BoundKind::Min => value >= limit,
+            BoundKind::Max => value <= limit,
+            BoundKind::Above => value > limit,
+            BoundKind::Below => value < limit,
+        };
+        for bound in bounds {
+            if number(&bound.limit).is_some_and(|limit| !holds(bound, limit)) {
+                let (value, key, limit) =
+                    (text::of_tokens(default), &bound.key, text::of_tokens(&bound.limit));
+                cx.error(default, format!("the default {value} is out of its own bounds, `{key} = {limit}`"));
+            }
+        }
+    }
+}
+
+/// The number that a literal is.
+fn number(expr: &Expr) -> Option<f64> {
+    match expr {
+        Expr::Lit(ExprLit { lit: Lit::Int(int), .. }) => int.base10_parse().ok(),
+        Expr::Lit(ExprLit { lit: Lit::Float(float), .. }) => float.base10_parse().ok(),
+        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => Some(-number(expr)?),
+        Expr::Group(group) => number(&group.expr),
+        _ => None,
     }
 }
