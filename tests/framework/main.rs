@@ -2,6 +2,8 @@
 
 mod backward;
 mod bad_input;
+mod numeric;
+mod overwritten;
 mod programs;
 mod random_programs;
 mod registry;
