@@ -5,6 +5,7 @@ mod bad_input;
 mod numeric;
 mod overwritten;
 mod programs;
+mod promises;
 mod random_programs;
 mod registry;
 mod running;

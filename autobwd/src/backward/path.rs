@@ -98,12 +98,12 @@ fn without_gradient(program: &Program, index: usize, var: Var) -> Error {
     }
     let order = match order {
         1 => String::new(),
-        2 => " of second order".into(),
-        3 => " of third order".into(),
-        n => format!(" of {n}th order"),
+        2 => ", which would be of second order".into(),
+        3 => ", which would be of third order".into(),
+        n => format!(", which would be of {n}th order"),
     };
-    let text =
-        format!("it has no gradient{order}, but that of `{}` has to pass through it", program.name(var));
+    let name = program.name(var);
+    let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it");
     let error = Error::new(ErrorKind::NoGradient, text);
     error.at_op(|| program.describe_op(BlockId::ROOT, index, &ops[index]))
 }
