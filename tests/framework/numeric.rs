@@ -15,7 +15,8 @@ pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Exp
 pub(crate) fn run(program: &Program, at: &Point<'_>, fetch: &[&str]) -> Result<Vec<Vec<f64>>> {
     let mut scope = Scope::new();
     for (name, value) in at {
-        let dims = program.root().vars[&program.expect_var(name)?].dims.known().unwrap_or_default();
+        let desc = program.root().vars.get(&program.expect_var(name)?);
+        let dims = desc.and_then(|desc| desc.dims.known()).unwrap_or_default();
         scope.set(name, Tensor::from_vec(dims, value.to_vec())?);
     }
     let fetched = Executor::with_threads(1).run(program, &mut scope, &[], fetch)?;

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::{keep::Values, names::GradNames, path::replaces};
+use super::{keep::Values, names::GradNames, path::replaced};
 use crate::{
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result, Var,
 };
@@ -16,8 +15,8 @@ pub(super) struct Emit<'a> {
     pub(super) program: &'a mut Program,
     /// By variable: whether it has no gradient.
     pub(super) no_grad: &'a [bool],
-    /// Variables of which the gradient of the last value is asked for.
-    pub(super) computed: &'a FxHashSet<Var>,
+    /// By variable: whether the gradient of its last value is asked for.
+    pub(super) computed: &'a [bool],
     pub(super) names: &'a mut GradNames,
     pub(super) values: &'a mut Values,
     pub(super) emitted: &'a mut Vec<OpDesc>,
@@ -35,7 +34,7 @@ pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
     let mut outcome = Ok(());
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
-            fwd.writes().filter(|v| replaces(walk.program, fwd, *v)).for_each(|v| walk.names.start_older(v));
+            replaced(walk.program, fwd).for_each(|v| walk.names.start_older(v));
             fwd.writes().for_each(|v| walk.values.before_write(v, index));
         } else if let Err(e) = walk.operator(index, fwd) {
             outcome = Err(e.at_op(|| walk.program.describe_op(BlockId::ROOT, index, fwd)));
@@ -64,11 +63,8 @@ impl Emit<'_> {
             outputs.push((value, grad));
         }
         let arrives = outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
-        for var in op.writes().filter(|v| replaces(self.program, op, *v)) {
-            if self.computed.contains(&var) || !keeps_name(info, op, var) {
-                self.names.start_older(var);
-            }
-        }
+        let keeps_name = |v: &Var| !self.computed[v.index()] && keeps_name(info, op, *v);
+        replaced(self.program, op).filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v));
         // What a sub-block overwrites, it has kept for its gradient itself.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {

@@ -8,10 +8,10 @@ use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, V
 /// What variables hold where a walk backwards through a program has come to. What is overwritten further on goes by a
 /// stand-in, until it is known whether anybody needs it.
 pub(super) struct Values {
-    /// By variable: the next operator that writes it.
-    overwritten: Vec<Option<usize>>,
-    /// By variable: what stands in for its value.
-    stand_ins: Vec<Option<Var>>,
+    /// By variable: one more than the index of the next operator that writes it, 0 where there is none.
+    overwritten: Vec<u32>,
+    /// What stands in for the value that a variable has.
+    stand_ins: FxHashMap<Var, Var>,
     /// By stand-in: the variable, and the operator before which it has that value.
     olds: Vec<(Var, usize)>,
 }
@@ -19,21 +19,23 @@ pub(super) struct Values {
 impl Values {
     /// At the end of the program.
     pub(super) fn new(program: &Program) -> Values {
-        let n = program.name_count();
-        Values { overwritten: vec![None; n], stand_ins: vec![None; n], olds: vec![] }
+        let overwritten = vec![0; program.name_count()];
+        Values { overwritten, stand_ins: FxHashMap::default(), olds: vec![] }
     }
 
     /// Steps back over an operator that writes a variable.
     pub(super) fn before_write(&mut self, var: Var, index: usize) {
-        self.overwritten[var.index()] = Some(index);
-        self.stand_ins[var.index()] = None;
+        self.overwritten[var.index()] = index as u32 + 1;
+        if !self.stand_ins.is_empty() {
+            self.stand_ins.remove(&var);
+        }
     }
 
     /// The variable, or what stands in for the value that it has here.
     pub(super) fn here(&mut self, var: Var) -> Var {
-        let Some(before) = self.overwritten.get(var.index()).copied().flatten() else { return var };
-        *self.stand_ins[var.index()].get_or_insert_with(|| {
-            self.olds.push((var, before));
+        let Some(before) = self.overwritten[var.index()].checked_sub(1) else { return var };
+        *self.stand_ins.entry(var).or_insert_with(|| {
+            self.olds.push((var, before as usize));
             Var::stand_in(u32::MAX as usize - (self.olds.len() - 1))
         })
     }

@@ -269,7 +269,8 @@ impl<'a> Build<'a> {
 
     fn finish(mut self, ops: &OpInfoMap, program: &mut Program, seeds: Vec<OpDesc>) -> Result<Done> {
         let Question { asked, computed, .. } = &self.question;
-        let last: FxHashMap<Var, Var> = computed.iter().map(|v| (*v, self.names.here(program, *v))).collect();
+        let last = asked.iter().map(|v| computed[v.index()].then(|| self.names.here(program, *v)));
+        let last: Vec<Option<Var>> = last.collect();
         let mut values = Values::new(program);
         let mut emitted = seeds;
         emitted.reserve(self.path.len());
@@ -283,8 +284,8 @@ impl<'a> Build<'a> {
             emitted: &mut emitted,
         };
         emit(walk, &self.path)?;
-        let grads: Vec<Option<Var>> =
-            asked.iter().map(|v| last.get(v).copied().or_else(|| self.names.known(*v))).collect();
+        let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
+        let grads: Vec<Option<Var>> = grads.collect();
         let given = stand_for(&self.given, &grads, &mut emitted);
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);

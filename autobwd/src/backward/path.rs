@@ -1,7 +1,5 @@
 //! Which operators matter.
 
-use rustc_hash::FxHashSet;
-
 use crate::{BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarKind};
 
 /// What is to be differentiated with respect to what.
@@ -9,30 +7,33 @@ pub(super) struct Question<'a> {
     pub(super) targets: &'a [Var],
     /// The variables whose gradients are asked for.
     pub(super) asked: &'a [Var],
-    /// Those that operators write before any operator reads them: the gradient asked for is that of the last value.
-    pub(super) computed: FxHashSet<Var>,
+    /// By variable: whether it is one of those, and operators write it before any reads it. The gradient asked for is that
+    /// of its last value.
+    pub(super) computed: Vec<bool>,
     /// Whether operators that do not depend on what is asked for are left out.
     pub(super) only_asked: bool,
 }
 
-/// Of these variables, those that operators write before any operator reads them.
-pub(super) fn computed(program: &Program, vars: &[Var]) -> FxHashSet<Var> {
-    let mut open: FxHashSet<Var> = vars.iter().copied().collect();
-    let mut computed = FxHashSet::default();
+/// By variable: whether it is one of these, and operators write it before any reads it.
+pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
+    let mut computed = vec![false; program.name_count()];
+    let mut open = computed.clone();
+    vars.iter().for_each(|v| open[v.index()] = true);
     for op in &program.root().ops {
-        op.reads().for_each(|v| {
-            open.remove(&v);
-        });
-        computed.extend(op.writes().filter(|v| open.remove(v)));
+        op.reads().for_each(|v| open[v.index()] = false);
+        for var in op.writes() {
+            computed[var.index()] |= std::mem::take(&mut open[var.index()]);
+        }
     }
     computed
 }
 
-/// Whether an operator that writes a variable leaves nothing of what it held: an array keeps its other elements, and
-/// what a sub-block writes it may not write each time.
-pub(super) fn replaces(program: &Program, op: &OpDesc, var: Var) -> bool {
-    let tensor = program.root().vars.get(&var).is_none_or(|desc| desc.kind == VarKind::Tensor);
-    tensor && op.attrs.blocks().next().is_none()
+/// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
+/// sub-block writes it may not write each time.
+pub(super) fn replaced<'a>(program: &'a Program, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+    let whole = op.attrs.blocks().next().is_none();
+    let tensor = |v: Var| program.root().vars.get(&v).is_none_or(|desc| desc.kind == VarKind::Tensor);
+    op.writes().filter(move |v| whole && tensor(*v))
 }
 
 /// The operators that the targets depend on through variables that may have a gradient, in program order; where that is
@@ -53,17 +54,16 @@ pub(super) fn find(
         kinds.push(info.grad_kind());
     }
     let mut reached = vec![false; program.name_count()];
-    for var in question.asked.iter().filter(|v| !question.computed.contains(v)) {
-        reached[var.index()] = true;
+    for var in question.asked {
+        reached[var.index()] = !question.computed[var.index()];
     }
     let mut depends = vec![false; block.ops.len()];
     for (i, op) in block.ops.iter().enumerate() {
         let dead = matches!(kinds[i], GradKind::Zero);
         depends[i] = !dead && op.reads().any(|v| reached[v.index()] && !no_grad[v.index()]);
-        for var in op.writes() {
-            let held = reached[var.index()] && !replaces(program, op, var);
-            let begins = question.computed.contains(&var);
-            reached[var.index()] = held || begins || (depends[i] && !no_grad[var.index()]);
+        replaced(program, op).for_each(|v| reached[v.index()] = false);
+        for at in op.writes().map(Var::index) {
+            reached[at] |= question.computed[at] || (depends[i] && !no_grad[at]);
         }
     }
 
@@ -72,7 +72,7 @@ pub(super) fn find(
     let mut path = vec![];
     for (i, op) in block.ops.iter().enumerate().rev() {
         let Some(var) = op.writes().find(|v| wanted[v.index()]) else { continue };
-        op.writes().filter(|v| replaces(program, op, *v)).for_each(|v| wanted[v.index()] = false);
+        replaced(program, op).for_each(|v| wanted[v.index()] = false);
         match kinds[i] {
             GradKind::Zero => continue,
             GradKind::None if depends[i] => return Err(without_gradient(program, i, var)),
