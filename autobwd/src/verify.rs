@@ -53,7 +53,14 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(&mut self) {
-        let mut unwritten: HashSet<Var> = self.block.ops.iter().flat_map(OpDesc::writes).collect();
+        // What is overwritten by an operator that reads it must have been there before.
+        let mut unwritten: HashSet<Var> = HashSet::new();
+        for op in self.block.ops.iter().rev() {
+            for var in op.writes() {
+                let _ =
+                    if op.reads().any(|v| v == var) { unwritten.remove(&var) } else { unwritten.insert(var) };
+            }
+        }
         for (index, op) in self.block.ops.iter().enumerate() {
             let mut found = self.references(op);
             let early = |v: &Var| {

@@ -2,7 +2,10 @@
 
 mod backward;
 mod bad_input;
+mod numeric;
+mod overwritten;
 mod programs;
+mod promises;
 mod random_programs;
 mod registry;
 mod running;

@@ -48,9 +48,9 @@ fn repeated(name_count: usize, names: &GradNames, emitted: &[OpDesc]) -> (Vec<Co
     of.iter_mut().for_each(|n| *n = if *n == SEVERAL { u32::MAX } else { 0 });
     let mut repeated = vec![];
     for grad in emitted.iter().flat_map(|op| op.reads().chain(op.writes())) {
-        if of[grad.index()] == u32::MAX {
+        if let Some(place) = of.get_mut(grad.index()).filter(|place| **place == u32::MAX) {
             repeated.push(Contributions { grad, parts: vec![], mentions: vec![] });
-            of[grad.index()] = repeated.len() as u32;
+            *place = repeated.len() as u32;
         }
     }
     (repeated, of)
@@ -77,9 +77,7 @@ impl Walk<'_> {
         let grad = self.repeated[i].grad;
         let prefix = format!("{}@RENAME@", self.program.name(grad));
         let part = self.program.fresh_after(&prefix);
-        if let Some(base) = self.names.base(grad) {
-            self.names.note(part, base);
-        }
+        self.names.note_part(part, grad);
         part
     }
 

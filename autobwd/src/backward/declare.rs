@@ -4,7 +4,7 @@ use super::names::GradNames;
 use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, Vars};
 
 /// Runs the shape rules of the operators to be appended, and returns the variables that they add: a gradient has dtype and
-/// shape of its variable, anything else what its operator says.
+/// shape of its variable, anything else what its operator says. `new` has those of copies already.
 ///
 /// # Errors
 /// Those of the shape rules: a gradient rule whose operators do not fit each other.
@@ -12,9 +12,9 @@ pub(super) fn declare(
     ops: &OpInfoMap,
     program: &Program,
     names: &GradNames,
+    mut new: Vars,
     appended: &[OpDesc],
 ) -> Result<Vars> {
-    let mut new = Vars::default();
     let mut metas: Vec<(Var, Meta)> = vec![];
     for (i, op) in appended.iter().enumerate() {
         let at = |e: Error| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len() + i, op));

@@ -3,23 +3,32 @@
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
 //! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
-//! 2. `emit::emit`: the gradient operators of those, in reverse.
+//! 2. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
+//!    that a later operator overwrites go by stand-ins.
 //! 3. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
 //! 4. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
-//! 5. `declare::declare`: new variables get dtype and shape.
+//! 5. `keep::keep`: copies of overwritten values take the places of their stand-ins.
+//! 6. `declare::declare`: new variables get dtype and shape.
 //!
-//! Nothing is changed before all of them have succeeded.
+//! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
+//! one.
 
 mod accumulate;
 mod declare;
 mod emit;
+mod keep;
 mod names;
 mod path;
 mod prune;
 mod report;
 
-use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in};
+use emit::{Emit, emit};
+use keep::{Copies, Values};
 use names::GradNames;
+use path::Question;
 pub use report::{Cut, Missing};
 
 /// What to differentiate with respect to, and what not to.
@@ -45,12 +54,14 @@ pub struct Gradients {
 /// Appends the operators that compute the derivative of `loss` with respect to the parameters, using the operators that
 /// this binary links.
 ///
-/// The gradient of `w` is the variable `w@GRAD`.
+/// The gradient of `w` is the variable `w@GRAD`. Where `w` is written several times, it is that with respect to the value
+/// at the start if an operator reads that, else to the last one. A value that a gradient needs and a later operator
+/// overwrites is kept in a copy, `w@KEPT@0`, that is made right before.
 ///
 /// # Errors
 /// A loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
-/// name that has no gradient (unless `allow_missing`); a value that is overwritten before the backward part needs it.
-/// The program is then unchanged.
+/// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied. The program is
+/// then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
     append_backward_in(OpInfoMap::linked()?, program, loss, backward)
@@ -68,6 +79,26 @@ pub fn append_backward_in(
     backward: &Backward<'_>,
 ) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
+    whole(program, |program| differentiate_loss(ops, program, loss, backward, site))
+}
+
+/// Takes back what a failed call has added.
+fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
+    let names = program.name_count();
+    let outcome = call(program);
+    if outcome.is_err() {
+        program.forget_names(names);
+    }
+    outcome
+}
+
+fn differentiate_loss(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    loss: &str,
+    backward: &Backward<'_>,
+    site: Site,
+) -> Result<Gradients> {
     let loss = program.expect_var(loss)?;
     let asked: Vec<Var> = match backward.parameters {
         Some(names) => names.iter().map(|n| program.expect_var(n)).collect::<Result<_>>()?,
@@ -87,34 +118,28 @@ pub fn append_backward_in(
     if !program.root().ops.iter().any(|op| op.writes().any(|v| v == loss)) {
         return Err(Error::new(ErrorKind::NoGradient, format!("no operator computes `{name}`")));
     }
-    // A rank of 0 stays; everything else is seeded with shape [1], as the reference does.
-    let shape = if desc.dims.is_empty() { vec![] } else { vec![1] };
-    let dtype = desc.dtype;
-    let build = Build::start(ops, program, &[loss], None, backward.no_grad)?;
+    let (shape, dtype) = (vec![1; desc.dims.len()], desc.dtype);
+    let targets = [loss];
+    let build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
     let seed = OpDesc::new("fill_constant")
-        .output("Out", [build.names.of_output(loss)])
+        .output("Out", [build.targets[0]])
         .attr("shape", Attr::I64s(shape))
         .attr("dtype", Attr::I32(dtype.code()))
         .attr("value", Attr::F32(1.0));
-    let done = build.finish(
-        ops,
-        program,
-        vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }],
-        &asked,
-    )?;
+    let done = build.finish(ops, program, vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }])?;
 
     let mut found = Gradients::default();
     for (var, grad) in asked.iter().zip(&done.grads) {
         match grad {
             Some(grad) => found.pairs.push((*var, *grad)),
-            None => found.missing.push(report::why(ops, program, &done.no_grad, &[loss], *var)),
+            None => found.missing.push(report::why(ops, program, &done.no_grad, &targets, *var)),
         }
     }
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
     }
-    done.commit(program);
+    done.commit(ops, program)?;
     Ok(found)
 }
 
@@ -122,11 +147,12 @@ pub fn append_backward_in(
 /// this binary links: for each input its gradient, or `None` where the targets do not depend on it.
 ///
 /// `target_gradients` are the variables that hold the derivative of whatever comes after each target; where there is
-/// none, it is taken as ones.
+/// none, it is taken as ones. Which value of a variable is meant that is written several times:
+/// [`append_backward`] says so of `inputs`; of `targets` and `target_gradients` it is the last one.
 ///
 /// # Errors
 /// Unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
-/// value that is overwritten before the backward part needs it. The program is then unchanged.
+/// value that is overwritten and cannot be copied. The program is then unchanged.
 #[track_caller]
 pub fn gradients(
     program: &mut Program,
@@ -154,61 +180,76 @@ pub fn gradients_in(
     let site = Site::Here(std::panic::Location::caller());
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);
-    let given = target_gradients.unwrap_or(&[]);
-    if targets.is_empty() || (target_gradients.is_some() && given.len() != targets.len()) {
-        let text = format!("{} target gradients for {} targets", given.len(), targets.len());
+    let count = target_gradients.map_or(targets.len(), <[_]>::len);
+    if targets.is_empty() || count != targets.len() {
+        let text = format!("{count} target gradients for {} targets", targets.len());
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
-    let mut build = Build::start(ops, program, &targets, Some(&inputs), no_grad)?;
-    let mut seeds = vec![];
+    let mut given = vec![];
     for (i, target) in targets.iter().enumerate() {
-        let grad = build.names.of_output(*target);
-        match given.get(i).copied().flatten() {
-            Some(name) => {
-                let var = program.expect_var(name)?;
-                let desc = |v: Var| program.root().vars.get(&v).map(|d| d.meta().in_slot("target gradient"));
-                if let (Some(given), Some(target)) = (desc(var), desc(*target)) {
-                    given.same_as(&target)?;
+        let name = target_gradients.and_then(|given| given[i]);
+        given.push((*target, name.map(|name| target_gradient(program, *target, name)).transpose()?));
+    }
+    whole(program, |program| {
+        let mut build = Build::start(ops, program, &targets, &inputs, true, no_grad)?;
+        let mut seeds = vec![];
+        for (i, (target, given)) in given.into_iter().enumerate() {
+            let grad = build.targets[i];
+            match given {
+                // No gradient flows into or through it.
+                Some(_) if build.no_grad[target.index()] => {}
+                Some(given) => build.given.push((grad, given)),
+                None => {
+                    let dtype = program.root().vars.get(&target).map_or(-1, |d| d.dtype.code());
+                    let seed = OpDesc::new("fill_any_like")
+                        .input("X", [target])
+                        .output("Out", [grad])
+                        .attr("value", Attr::F32(1.0))
+                        .attr("dtype", Attr::I32(dtype));
+                    seeds.push(OpDesc { origin: Origin::Seed, site: Some(site), ..seed });
                 }
-                build.given.push((grad, var));
-            }
-            None => {
-                let dtype = program.root().vars.get(target).map_or(-1, |d| d.dtype.code());
-                let seed = OpDesc::new("fill_any_like")
-                    .input("X", [*target])
-                    .output("Out", [grad])
-                    .attr("value", Attr::F32(1.0))
-                    .attr("dtype", Attr::I32(dtype));
-                seeds.push(OpDesc { origin: Origin::Seed, site: Some(site), ..seed });
             }
         }
+        let done = build.finish(ops, program, seeds)?;
+        let grads = done.grads.clone();
+        done.commit(ops, program)?;
+        Ok(grads)
+    })
+}
+
+/// The variable that holds the gradient of a target.
+fn target_gradient(program: &Program, target: Var, name: &str) -> Result<Var> {
+    let var = program.expect_var(name)?;
+    let desc = |v: Var| program.root().vars.get(&v).map(|d| d.meta().in_slot("target gradient"));
+    if let (Some(given), Some(target)) = (desc(var), desc(target)) {
+        given.same_as(&target)?;
     }
-    let done = build.finish(ops, program, seeds, &inputs)?;
-    let grads = done.grads.clone();
-    done.commit(program);
-    Ok(grads)
+    Ok(var)
 }
 
 /// A backward part in the making.
-struct Build {
+struct Build<'a> {
+    question: Question<'a>,
     names: GradNames,
     /// Variables that have no gradient.
     no_grad: Vec<bool>,
     /// Indices of the operators on the path, in program order.
     path: Vec<usize>,
-    /// Gradients of targets that are existing variables.
-    given: Vec<(Var, Var)>,
+    /// Gradients of the targets.
     targets: Vec<Var>,
+    /// Those of them that are existing variables.
+    given: Vec<(Var, Var)>,
 }
 
-impl Build {
+impl<'a> Build<'a> {
     fn start(
         ops: &OpInfoMap,
         program: &mut Program,
-        targets: &[Var],
-        inputs: Option<&[Var]>,
+        targets: &'a [Var],
+        asked: &'a [Var],
+        only_asked: bool,
         no_grad: &[&str],
-    ) -> Result<Build> {
+    ) -> Result<Build<'a>> {
         program.own_variables()?;
         let mut cut = vec![false; program.name_count()];
         for name in no_grad {
@@ -216,49 +257,75 @@ impl Build {
         }
         let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
         stopped.for_each(|(var, _)| cut[var.index()] = true);
-        let path = path::find(ops, program, targets, inputs, &cut)?;
-        path::cut_unread(program, targets, &path, &mut cut);
-        let names = GradNames::new(program, &path, targets, inputs.unwrap_or(&[]));
-        Ok(Build { names, no_grad: cut, path, given: vec![], targets: targets.to_vec() })
+        let question = Question { targets, asked, computed: path::computed(program, asked), only_asked };
+        let path = path::find(ops, program, &question, &cut)?;
+        let mut names = GradNames::new(program);
+        let grads: Vec<Var> = targets.iter().map(|v| names.here(program, *v)).collect();
+        for (_, grad) in targets.iter().zip(&grads).filter(|(v, _)| !cut[v.index()]) {
+            names.note_arrival(*grad);
+        }
+        Ok(Build { question, names, no_grad: cut, path, targets: grads, given: vec![] })
     }
 
-    fn finish(
-        mut self,
-        ops: &OpInfoMap,
-        program: &mut Program,
-        seeds: Vec<OpDesc>,
-        asked: &[Var],
-    ) -> Result<Done> {
-        let (own, mut emitted) = (seeds.len(), seeds);
+    fn finish(mut self, ops: &OpInfoMap, program: &mut Program, seeds: Vec<OpDesc>) -> Result<Done> {
+        let Question { asked, computed, .. } = &self.question;
+        let last = asked.iter().map(|v| computed[v.index()].then(|| self.names.here(program, *v)));
+        let last: Vec<Option<Var>> = last.collect();
+        let mut values = Values::new(program);
+        let mut emitted = seeds;
         emitted.reserve(self.path.len());
-        emit::emit(ops, program, &self.path, &self.no_grad, &mut self.names, &mut emitted)?;
-        for (grad, given) in &self.given {
-            if emitted[own..].iter().any(|op| op.writes().any(|v| v == *grad)) {
-                // On another target's path: what was given and what comes back are added.
-                let copy = OpDesc::new("assign").input("X", [*given]).output("Out", [*grad]);
-                emitted.insert(own, OpDesc { origin: Origin::Seed, ..copy });
-            } else {
-                let args = emitted[own..].iter_mut().flat_map(|op| op.inputs.args_mut());
-                args.filter(|v| **v == *grad).for_each(|v| *v = *given);
-            }
-        }
-        let given: Vec<Var> = self.given.iter().map(|(_, given)| *given).collect();
+        let walk = Emit {
+            ops,
+            program,
+            no_grad: &self.no_grad,
+            computed,
+            names: &mut self.names,
+            values: &mut values,
+            emitted: &mut emitted,
+        };
+        emit(walk, &self.path)?;
+        let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
+        let grads: Vec<Option<Var>> = grads.collect();
+        let given = stand_for(&self.given, &grads, &mut emitted);
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
-        let appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
-        let vars = declare::declare(ops, program, &self.names, &appended)?;
-        let mut grads = vec![];
-        for var in asked {
-            let grad = self.names.of_input(*var);
-            let seed = self.targets.contains(var).then(|| self.names.of_output(*var));
-            let made = |g: &Var| vars.contains_key(g);
-            grads.push(Some(grad).filter(made).or(seed.filter(made)));
-        }
-        Ok(Done { ops: appended, vars, grads, no_grad: self.no_grad })
+        let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
+        let (copies, new) = keep::keep(ops, program, &values, &mut appended)?;
+        let vars = declare::declare(ops, program, &self.names, new, &appended)?;
+        let made = |(var, grad): (&Var, Option<Var>)| {
+            grad.filter(|grad| vars.contains_key(grad) && !self.no_grad[var.index()])
+        };
+        let grads = asked.iter().zip(grads).map(made).collect();
+        Ok(Done { copies, ops: appended, vars, grads, no_grad: self.no_grad })
     }
 }
 
-/// A backward part that only needs to be appended.
+/// Lets given variables stand for the gradients of targets; where others contribute to one, or it is asked for, it is a
+/// copy. Returns those that stand for gradients.
+fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDesc>) -> FxHashSet<Var> {
+    if given.is_empty() {
+        return FxHashSet::default();
+    }
+    let mut writers: FxHashMap<Var, usize> = FxHashMap::default();
+    let written = emitted.iter().flat_map(OpDesc::writes).chain(asked.iter().flatten().copied());
+    for grad in written.chain(given.iter().map(|(grad, _)| *grad)) {
+        *writers.entry(grad).or_default() += 1;
+    }
+    let (copied, stand): (Vec<_>, Vec<_>) = given.iter().partition(|(grad, _)| writers[grad] > 1);
+    let stand: FxHashMap<Var, Var> = stand.into_iter().collect();
+    for arg in emitted.iter_mut().flat_map(|op| op.inputs.args_mut()) {
+        *arg = stand.get(arg).copied().unwrap_or(*arg);
+    }
+    let copy = |(grad, given): (Var, Var)| {
+        let copy = OpDesc::new("assign").input("X", [given]).output("Out", [grad]);
+        OpDesc { origin: Origin::Seed, ..copy }
+    };
+    emitted.splice(0..0, copied.into_iter().map(copy));
+    stand.into_values().collect()
+}
+
+/// A backward part that only needs to be put into the program.
 struct Done {
+    copies: Copies,
     ops: Vec<OpDesc>,
     vars: Vars,
     /// By variable asked for.
@@ -267,10 +334,25 @@ struct Done {
 }
 
 impl Done {
-    fn commit(self, program: &mut Program) {
+    /// # Errors
+    /// A valid program would become one that is not; debug builds look.
+    fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
+        let before = cfg!(debug_assertions).then(|| program.clone());
+        self.put_into(program);
+        if let Some(before) = before
+            && let Err(e) = verify_in(ops, program)
+            && verify_in(ops, &before).is_ok()
+        {
+            *program = before;
+            return Err(Error::internal(format!("the backward part is not valid\n{e}")));
+        }
+        Ok(())
+    }
+
+    fn put_into(mut self, program: &mut Program) {
         let root = program.root_mut();
+        self.copies.insert(&mut root.ops, &mut self.ops);
         root.vars.extend(self.vars);
         root.ops.extend(self.ops);
-        debug_assert!(program.block(BlockId::ROOT).is_some());
     }
 }

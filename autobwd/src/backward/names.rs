@@ -1,70 +1,124 @@
 //! Names of gradients: `w@GRAD`, or, where that is taken or `w` is written more than once, one of its own.
 
+use rustc_hash::FxHashMap;
+
 use crate::{Program, Var};
 
 /// The gradients of variables, as the pass that walks the program backwards meets them.
 pub(super) struct GradNames {
-    /// By variable: the gradient of the definition that is current at this point of the walk.
-    of: Vec<Option<Var>>,
-    /// By variable: whether it is a gradient of this backward part, and of what.
-    base: Vec<Option<Var>>,
+    /// By variable.
+    of: Vec<Name>,
+    /// By variable: what is known of it, if it is a gradient of this backward part.
+    grads: Vec<Option<Grad>>,
+    /// Of the gradients of values that are overwritten: what stands in for these.
+    stand_ins: FxHashMap<Var, Var>,
+    /// To put names together.
+    text: String,
+}
+
+/// What the gradient of the value is called that a variable has at this point of the walk.
+#[derive(Clone, Copy)]
+enum Name {
+    /// Nobody has needed one yet, of any value of the variable.
+    Free,
+    Is(Var),
+    /// Nobody has needed one yet, but a later value of the variable has it.
+    Older,
+}
+
+#[derive(Clone, Copy)]
+struct Grad {
+    base: Var,
+    /// Whether anything contributes to it, as far as the walk has come.
+    arrives: bool,
 }
 
 impl GradNames {
-    /// Names for everything that the path and the targets mention.
-    pub(super) fn new(program: &mut Program, path: &[usize], targets: &[Var], inputs: &[Var]) -> GradNames {
-        let mut names = GradNames { of: vec![None; program.name_count()], base: vec![] };
-        let mut mentioned: Vec<Var> = targets.iter().chain(inputs).copied().collect();
-        for i in path {
-            let op = &program.root().ops[*i];
-            mentioned.extend(op.reads().chain(op.writes()));
-        }
-        let mut name = String::new();
-        for var in mentioned {
-            if names.of[var.index()].is_none() {
-                name.clear();
-                name.push_str(program.name(var));
-                name.push_str("@GRAD");
-                let grad = program.var(&name);
-                let taken = program.root().vars.contains_key(&grad);
-                names.set(var, if taken { program.fresh(&name) } else { grad });
-            }
-        }
-        names
+    /// At the end of the program.
+    pub(super) fn new(program: &Program) -> GradNames {
+        let of = vec![Name::Free; program.name_count()];
+        GradNames { of, grads: vec![], stand_ins: FxHashMap::default(), text: String::new() }
     }
 
-    fn set(&mut self, var: Var, grad: Var) {
-        self.of[var.index()] = Some(grad);
+    /// Records that `grad` is (part of) a gradient of `base`.
+    fn note(&mut self, grad: Var, base: Var) {
+        if self.grads.len() <= grad.index() {
+            self.grads.resize(grad.index() + 1, None);
+        }
+        self.grads[grad.index()] = Some(Grad { base, arrives: false });
+    }
+
+    /// Records that `part` is part of a gradient.
+    pub(super) fn note_part(&mut self, part: Var, grad: Var) {
+        if let Some(base) = self.base(grad) {
+            self.note(part, base);
+        }
+        if let Some(stand_in) = self.stand_ins.get(&grad) {
+            self.stand_ins.insert(part, *stand_in);
+        }
+    }
+
+    /// Records what stands in for the value of which `grad` is the gradient.
+    pub(super) fn note_stand_in(&mut self, grad: Var, stand_in: Var) {
+        self.stand_ins.insert(grad, stand_in);
+    }
+
+    /// Records that something contributes to a gradient.
+    pub(super) fn note_arrival(&mut self, grad: Var) {
+        if let Some(Some(grad)) = self.grads.get_mut(grad.index()) {
+            grad.arrives = true;
+        }
+    }
+
+    /// From here on, backwards, `var` holds an older value, whose gradient has a name of its own.
+    pub(super) fn start_older(&mut self, var: Var) {
+        if let Name::Is(_) = self.of[var.index()] {
+            self.of[var.index()] = Name::Older;
+        }
+    }
+
+    /// The gradient of what a variable holds here.
+    pub(super) fn here(&mut self, program: &mut Program, var: Var) -> Var {
+        let older = match self.of[var.index()] {
+            Name::Is(grad) => return grad,
+            Name::Free => false,
+            Name::Older => true,
+        };
+        let text = &mut self.text;
+        text.clear();
+        text.extend([program.name(var), if older { "@GRAD@OLDER" } else { "@GRAD" }]);
+        let named = (!older).then(|| program.var(text));
+        let free = named.filter(|grad| !program.root().vars.contains_key(grad));
+        let grad = free.unwrap_or_else(|| program.fresh(text));
+        self.of[var.index()] = Name::Is(grad);
         self.note(grad, var);
+        grad
     }
 
-    /// Records that `grad` is (part of) a gradient of `var`.
-    pub(super) fn note(&mut self, grad: Var, var: Var) {
-        if self.base.len() <= grad.index() {
-            self.base.resize(grad.index() + 1, None);
+    /// As [`here`](GradNames::here), where anybody has needed it.
+    pub(super) fn known(&self, var: Var) -> Option<Var> {
+        match self.of.get(var.index()) {
+            Some(Name::Is(grad)) => Some(*grad),
+            _ => None,
         }
-        self.base[grad.index()] = Some(var);
     }
 
-    /// From here on, backwards, `var` is another definition with a gradient of its own.
-    pub(super) fn start_older(&mut self, program: &mut Program, var: Var) {
-        let name = format!("{}@GRAD@OLDER", program.name(var));
-        let grad = program.fresh(&name);
-        self.set(var, grad);
-    }
-
-    /// The gradient of a variable where it is written.
-    pub(super) fn of_output(&self, var: Var) -> Var {
-        self.of.get(var.index()).copied().flatten().unwrap_or(Var::EMPTY)
-    }
-
-    /// The gradient of a variable where it is read; after the walk: of its first definition.
-    pub(super) fn of_input(&self, var: Var) -> Var {
-        self.of_output(var)
+    fn grad(&self, grad: Var) -> Option<Grad> {
+        self.grads.get(grad.index()).copied().flatten()
     }
 
     /// The variable that `grad` is a gradient of, if it is one of this backward part.
     pub(super) fn base(&self, grad: Var) -> Option<Var> {
-        self.base.get(grad.index()).copied().flatten()
+        self.grad(grad).map(|grad| grad.base)
+    }
+
+    /// What holds the value of which `grad` is the gradient: a variable or a stand-in.
+    pub(super) fn value(&self, grad: Var) -> Option<Var> {
+        self.stand_ins.get(&grad).copied().or_else(|| self.base(grad))
+    }
+
+    /// Whether anything contributes to a gradient, as far as the walk has come.
+    pub(super) fn arrives(&self, grad: Var) -> bool {
+        self.grad(grad).is_some_and(|grad| grad.arrives)
     }
 }

@@ -1,60 +1,85 @@
 //! Which operators matter.
 
-use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Program, Result, Var};
+use crate::{BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarKind};
 
-/// The operators that the targets depend on through variables that may have a gradient, in program order; with
-/// `inputs`, only those that depend on one of these, too.
+/// What is to be differentiated with respect to what.
+pub(super) struct Question<'a> {
+    pub(super) targets: &'a [Var],
+    /// The variables whose gradients are asked for.
+    pub(super) asked: &'a [Var],
+    /// By variable: whether it is one of those, and operators write it before any reads it. The gradient asked for is that
+    /// of its last value.
+    pub(super) computed: Vec<bool>,
+    /// Whether operators that do not depend on what is asked for are left out.
+    pub(super) only_asked: bool,
+}
+
+/// By variable: whether it is one of these, and operators write it before any reads it.
+pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
+    let mut computed = vec![false; program.name_count()];
+    let mut open = computed.clone();
+    vars.iter().for_each(|v| open[v.index()] = true);
+    for op in &program.root().ops {
+        op.reads().for_each(|v| open[v.index()] = false);
+        for var in op.writes() {
+            computed[var.index()] |= std::mem::take(&mut open[var.index()]);
+        }
+    }
+    computed
+}
+
+/// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
+/// sub-block writes it may not write each time.
+pub(super) fn replaced<'a>(program: &'a Program, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+    let whole = op.attrs.blocks().next().is_none();
+    let tensor = |v: Var| program.root().vars.get(&v).is_none_or(|desc| desc.kind == VarKind::Tensor);
+    op.writes().filter(move |v| whole && tensor(*v))
+}
+
+/// The operators that the targets depend on through variables that may have a gradient, in program order; where that is
+/// asked for, only those that depend on what is asked for, too.
 ///
 /// # Errors
-/// Unknown operators, and one on the way from a parameter or input that has no gradient.
+/// Unknown operators, and one on the way from what is asked for that has no gradient.
 pub(super) fn find(
     ops: &OpInfoMap,
     program: &Program,
-    targets: &[Var],
-    inputs: Option<&[Var]>,
+    question: &Question<'_>,
     no_grad: &[bool],
 ) -> Result<Vec<usize>> {
     let block = program.root();
-    let mut kinds = vec![];
+    let mut kinds = Vec::with_capacity(block.ops.len());
     for (index, op) in block.ops.iter().enumerate() {
         let info = ops.get(&op.ty).map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, index, op)))?;
         kinds.push(info.grad_kind());
     }
-    // Everything may lead back to a parameter or to what was asked for; an operator without gradient matters only there.
     let mut reached = vec![false; program.name_count()];
-    match inputs {
-        Some(inputs) => inputs.iter().for_each(|v| reached[v.index()] = true),
-        None => program.parameters().for_each(|v| reached[v.index()] = true),
+    for var in question.asked {
+        reached[var.index()] = !question.computed[var.index()];
     }
     let mut depends = vec![false; block.ops.len()];
     for (i, op) in block.ops.iter().enumerate() {
         let dead = matches!(kinds[i], GradKind::Zero);
         depends[i] = !dead && op.reads().any(|v| reached[v.index()] && !no_grad[v.index()]);
-        if depends[i] {
-            op.writes().filter(|v| !no_grad[v.index()]).for_each(|v| reached[v.index()] = true);
+        replaced(program, op).for_each(|v| reached[v.index()] = false);
+        for at in op.writes().map(Var::index) {
+            reached[at] |= question.computed[at] || (depends[i] && !no_grad[at]);
         }
     }
 
     let mut wanted = vec![false; program.name_count()];
-    targets.iter().for_each(|v| wanted[v.index()] = true);
+    question.targets.iter().for_each(|v| wanted[v.index()] = true);
     let mut path = vec![];
     for (i, op) in block.ops.iter().enumerate().rev() {
-        let relevant = op.writes().any(|v| wanted[v.index()]) && !matches!(kinds[i], GradKind::Zero);
-        if !relevant {
-            continue;
+        let Some(var) = op.writes().find(|v| wanted[v.index()]) else { continue };
+        replaced(program, op).for_each(|v| wanted[v.index()] = false);
+        match kinds[i] {
+            GradKind::Zero => continue,
+            GradKind::None if depends[i] => return Err(without_gradient(program, i, var)),
+            GradKind::None => continue,
+            _ => op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| wanted[v.index()] = true),
         }
-        if matches!(kinds[i], GradKind::None) {
-            if depends[i] {
-                let var = op.writes().find(|v| wanted[v.index()]).unwrap_or(Var::EMPTY);
-                let text =
-                    format!("it has no gradient, but that of `{}` has to pass through it", program.name(var));
-                let error = Error::new(ErrorKind::NoGradient, text);
-                return Err(error.at_op(|| program.describe_op(BlockId::ROOT, i, op)));
-            }
-            continue;
-        }
-        op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| wanted[v.index()] = true);
-        if inputs.is_none() || depends[i] {
+        if !question.only_asked || depends[i] {
             path.push(i);
         }
     }
@@ -62,20 +87,23 @@ pub(super) fn find(
     Ok(path)
 }
 
-/// Outputs of operators on the path that nothing on it reads have no gradient either.
-pub(super) fn cut_unread(program: &Program, targets: &[Var], path: &[usize], no_grad: &mut [bool]) {
-    let block = program.root();
-    let mut live = vec![false; program.name_count()];
-    targets.iter().for_each(|v| live[v.index()] = true);
-    let mut unread = vec![];
-    for op in path.iter().rev().map(|i| &block.ops[*i]) {
-        for var in op.writes() {
-            let own_input = op.reads().any(|v| v == var);
-            if !live[var.index()] && !own_input {
-                unread.push(var);
-            }
-        }
-        op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| live[v.index()] = true);
+/// Names the operator, and of which order its gradient would be.
+fn without_gradient(program: &Program, index: usize, var: Var) -> Error {
+    let ops = &program.root().ops;
+    let (mut at, mut order) = (index, 1);
+    while let Origin::Gradient { of } = ops[at].origin
+        && of < at
+    {
+        (at, order) = (of, order + 1);
     }
-    unread.into_iter().for_each(|v| no_grad[v.index()] = true);
+    let order = match order {
+        1 => String::new(),
+        2 => ", which would be of second order".into(),
+        3 => ", which would be of third order".into(),
+        n => format!(", which would be of {n}th order"),
+    };
+    let name = program.name(var);
+    let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it");
+    let error = Error::new(ErrorKind::NoGradient, text);
+    error.at_op(|| program.describe_op(BlockId::ROOT, index, &ops[index]))
 }

@@ -11,15 +11,14 @@ use crate::{OpDesc, Origin, Var};
 pub(super) fn prune(
     name_count: usize,
     names: &GradNames,
-    given: &[Var],
+    given: &FxHashSet<Var>,
     no_grad: &[bool],
     mut emitted: Vec<OpDesc>,
 ) -> Vec<OpDesc> {
-    let dead = dead_rules(name_count, names, given, no_grad, &emitted);
-    let mut produced = Produced::new(name_count, names, given, no_grad);
+    let mut produced = Produced { names, given, no_grad, there: vec![false; name_count] };
     let (mut fills, mut kept) = (vec![], 0);
     emitted.retain_mut(|op| {
-        if op.writes().next().is_none() || rule(op).is_some_and(|of| dead.contains(&of)) {
+        if op.writes().next().is_none() {
             return false;
         }
         // What a rule writes for itself is kept: another of its operators reads it.
@@ -33,8 +32,8 @@ pub(super) fn prune(
             op.inputs.set("X", there);
         }
         for grad in op.reads().filter(|v| produced.lacks(*v)) {
-            let Some(base) = names.base(grad) else { continue };
-            let fill = OpDesc::new("fill_zeros_like").input("X", [base]).output("Out", [grad]);
+            let Some(value) = names.value(grad) else { continue };
+            let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
             fills.push((kept, OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill }));
         }
         produced.note(op);
@@ -44,64 +43,16 @@ pub(super) fn prune(
     between(emitted, fills)
 }
 
-/// Forward operators, by index, to whose rules no gradient flows at all.
-fn dead_rules(
-    name_count: usize,
-    names: &GradNames,
-    given: &[Var],
-    no_grad: &[bool],
-    emitted: &[OpDesc],
-) -> FxHashSet<usize> {
-    let mut produced = Produced::new(name_count, names, given, no_grad);
-    let mut dead = FxHashSet::default();
-    // A rule's operators follow each other; a sum stands before the one that reads it.
-    let mut owner = None;
-    let mut owned: Vec<(Option<usize>, &OpDesc)> = Vec::with_capacity(emitted.len());
-    for op in emitted.iter().rev() {
-        if op.origin != Origin::Accumulate {
-            owner = rule(op);
-        }
-        owned.push((owner, op));
-    }
-    owned.reverse();
-    for run in owned.chunk_by(|(a, _), (b, _)| a == b) {
-        let sums = || run.iter().map(|(_, op)| *op).filter(|op| op.origin == Origin::Accumulate);
-        let own = || run.iter().map(|(_, op)| *op).filter(|op| op.origin != Origin::Accumulate);
-        sums().for_each(|op| produced.note_if_fed(op));
-        let reads_gradients = own().any(|op| op.reads().any(|v| produced.is_grad(v)));
-        match run[0].0 {
-            Some(of) if reads_gradients && !own().any(|op| op.reads().any(|v| produced.has(v))) => {
-                dead.insert(of);
-            }
-            _ => own().for_each(|op| produced.note(op)),
-        }
-        sums().for_each(|op| produced.note_if_fed(op));
-    }
-    dead
-}
-
-/// The forward operator whose rule has emitted an operator.
-fn rule(op: &OpDesc) -> Option<usize> {
-    match op.origin {
-        Origin::Gradient { of } => Some(of),
-        _ => None,
-    }
-}
-
 /// Gradients that the operators so far have produced.
 struct Produced<'a> {
     names: &'a GradNames,
-    given: &'a [Var],
+    given: &'a FxHashSet<Var>,
     no_grad: &'a [bool],
     /// By variable.
     there: Vec<bool>,
 }
 
-impl<'a> Produced<'a> {
-    fn new(name_count: usize, names: &'a GradNames, given: &'a [Var], no_grad: &'a [bool]) -> Produced<'a> {
-        Produced { names, given, no_grad, there: vec![false; name_count] }
-    }
-
+impl Produced<'_> {
     fn is_grad(&self, var: Var) -> bool {
         self.names.base(var).is_some() || self.given.contains(&var)
     }
@@ -117,12 +68,6 @@ impl<'a> Produced<'a> {
     /// Whether it reads no gradients at all, or one that is there.
     fn flows_into(&self, op: &OpDesc) -> bool {
         !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.is_grad(v) && self.has(v))
-    }
-
-    fn note_if_fed(&mut self, op: &OpDesc) {
-        if self.flows_into(op) {
-            self.note(op);
-        }
     }
 
     fn note(&mut self, op: &OpDesc) {

@@ -56,6 +56,13 @@ impl Names {
         self.table.insert_unique(new.spread(), new, |e| e.spread());
         (new.index, true)
     }
+
+    /// Forgets all names but the first so many.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.table.retain(|e| (e.index as usize) < count);
+        self.ends.truncate(count);
+        self.text.truncate(self.ends.last().copied().unwrap_or(0));
+    }
 }
 
 fn hash(name: &str) -> u32 {
@@ -76,5 +83,8 @@ mod tests {
         assert_eq!(names.insert(""), (600, true));
         assert_eq!((names.get(0), names.get(600), names.get(601)), (Some("n0"), Some(""), None));
         assert_eq!((names.find("n599"), names.find("n600"), names.len()), (Some(599), None, 601));
+        names.truncate(2);
+        assert_eq!((names.get(1), names.get(2), names.find("n2"), names.len()), (Some("n1"), None, None, 2));
+        assert_eq!((names.insert("n3"), names.insert("n1")), ((2, true), (1, false)));
     }
 }

@@ -128,6 +128,8 @@ pub enum Origin {
     Accumulate,
     /// It supplies the zero gradient of something that nothing depends on.
     ZeroFill,
+    /// It copies a value that the backward part needs, before another operator overwrites it.
+    Kept,
 }
 
 /// An operator as data: its type, which variables sit in its slots, its attributes.

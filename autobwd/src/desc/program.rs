@@ -192,6 +192,21 @@ impl Program {
         self.numbered(prefix, "")
     }
 
+    /// Forgets all names but the first so many. Nothing may mention the others.
+    pub(crate) fn forget_names(&mut self, count: usize) {
+        for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
+            let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
+            // A counter is where a search begins: a smaller one is right, too.
+            for prefix in [Some(prefix), prefix.strip_suffix('_')].into_iter().flatten() {
+                if let Some(counter) = self.counters.get_mut(prefix) {
+                    *counter = number.min(*counter);
+                }
+            }
+        }
+        self.names.truncate(count);
+    }
+
     /// The name of a variable of this program.
     pub fn name(&self, var: Var) -> &str {
         self.names.get(var.index()).unwrap_or("a variable of another program")

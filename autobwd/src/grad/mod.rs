@@ -99,8 +99,7 @@ pub struct GradCx<'a> {
     names: &'a mut Program,
     /// Gradients of what the operator writes, and of what it reads: two things where it overwrites its input.
     of_output: &'a dyn Fn(Var) -> Var,
-    of_input: &'a dyn Fn(Var) -> Var,
-    wanted: &'a dyn Fn(Var) -> bool,
+    wanted: &'a dyn Fn(Var) -> Option<Var>,
     arrives: &'a dyn Fn(Var) -> bool,
     emitted: &'a mut Vec<OpDesc>,
 }
@@ -110,12 +109,11 @@ impl<'a> GradCx<'a> {
         fwd: &'a OpDesc,
         names: &'a mut Program,
         of_output: &'a dyn Fn(Var) -> Var,
-        of_input: &'a dyn Fn(Var) -> Var,
-        wanted: &'a dyn Fn(Var) -> bool,
+        wanted: &'a dyn Fn(Var) -> Option<Var>,
         arrives: &'a dyn Fn(Var) -> bool,
         emitted: &'a mut Vec<OpDesc>,
     ) -> GradCx<'a> {
-        GradCx { fwd, names, of_output, of_input, wanted, arrives, emitted }
+        GradCx { fwd, names, of_output, wanted, arrives, emitted }
     }
 
     /// The forward operator as data.
@@ -136,7 +134,7 @@ impl<'a> GradCx<'a> {
 
     /// Where the gradient of an input goes, if anybody wants it.
     pub fn wanted(&self, input: Var) -> Option<Var> {
-        (self.wanted)(input).then(|| (self.of_input)(input))
+        (self.wanted)(input)
     }
 
     /// A new variable, for a value between two emitted operators.

@@ -1,0 +1,188 @@
+//! Values that the backward part needs and a later operator overwrites: a copy keeps each.
+
+use rustc_hash::FxHashMap;
+
+use super::accumulate::between;
+use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars};
+
+/// What variables hold where a walk backwards through a program has come to. What is overwritten further on goes by a
+/// stand-in, until it is known whether anybody needs it.
+pub(super) struct Values {
+    /// By variable: one more than the index of the next operator that writes it, 0 where there is none.
+    overwritten: Vec<u32>,
+    /// What stands in for the value that a variable has.
+    stand_ins: FxHashMap<Var, Var>,
+    /// By stand-in: the variable, and the operator before which it has that value.
+    olds: Vec<(Var, usize)>,
+}
+
+impl Values {
+    /// At the end of the program.
+    pub(super) fn new(program: &Program) -> Values {
+        let overwritten = vec![0; program.name_count()];
+        Values { overwritten, stand_ins: FxHashMap::default(), olds: vec![] }
+    }
+
+    /// Steps back over an operator that writes a variable.
+    pub(super) fn before_write(&mut self, var: Var, index: usize) {
+        self.overwritten[var.index()] = index as u32 + 1;
+        if !self.stand_ins.is_empty() {
+            self.stand_ins.remove(&var);
+        }
+    }
+
+    /// The variable, or what stands in for the value that it has here.
+    pub(super) fn here(&mut self, var: Var) -> Var {
+        let Some(before) = self.overwritten[var.index()].checked_sub(1) else { return var };
+        *self.stand_ins.entry(var).or_insert_with(|| {
+            self.olds.push((var, before as usize));
+            Var::stand_in(u32::MAX as usize - (self.olds.len() - 1))
+        })
+    }
+
+    fn old(&self, var: Var) -> Option<(Var, usize)> {
+        self.olds.get(u32::MAX as usize - var.index()).copied()
+    }
+
+    /// The variable that a stand-in is a value of.
+    pub(super) fn variable(&self, var: Var) -> Var {
+        self.old(var).map_or(var, |(var, _)| var)
+    }
+}
+
+/// Copies to be inserted into the program, each with the operator that it stands before.
+pub(super) struct Copies(Vec<(usize, OpDesc)>);
+
+/// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. Where only the shape is read, and
+/// it is the same for every value, `x` itself will do. Returns the copies and their variables.
+///
+/// # Errors
+/// A value that cannot be copied.
+pub(super) fn keep(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    values: &Values,
+    emitted: &mut [OpDesc],
+) -> Result<(Copies, Vars)> {
+    let (mut copies, mut vars) = (vec![], Vars::default());
+    if values.olds.is_empty() {
+        return Ok((Copies(copies), vars));
+    }
+    let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
+    for op in emitted.iter() {
+        let schema = ops.get(&op.ty)?.schema();
+        for (slot, args) in op.inputs.iter() {
+            let shape_only = schema.input(&slot).is_some_and(|s| s.shape_only);
+            for arg in args {
+                let Some((var, before)) = values.old(*arg) else { continue };
+                let shape_will_do = shape_only && has_one_shape(program, var);
+                if !shape_will_do && !copied.contains_key(arg) {
+                    let copy = match existing(program, var, before) {
+                        Some(copy) => copy,
+                        None => {
+                            let desc = copyable(ops, program, op, var)
+                                .map_err(|why| refuse(program, op, var, before, why))?;
+                            let (copy, made) = copy(program, var, before);
+                            copies.push((before, made));
+                            vars.insert(copy, desc);
+                            copy
+                        }
+                    };
+                    copied.insert(*arg, copy);
+                }
+            }
+        }
+    }
+    for arg in emitted.iter_mut().flat_map(|op| op.inputs.args_mut()) {
+        *arg = copied.get(arg).copied().unwrap_or_else(|| values.variable(*arg));
+    }
+    copies.sort_by_key(|(before, _)| *before);
+    Ok((Copies(copies), vars))
+}
+
+fn has_one_shape(program: &Program, var: Var) -> bool {
+    program.root().vars.get(&var).is_some_and(|desc| desc.dims.known().is_some())
+}
+
+/// A copy that an earlier backward part has made.
+fn existing(program: &Program, var: Var, before: usize) -> Option<Var> {
+    let copies = program.root().ops[..before].iter().rev().take_while(|op| op.origin == Origin::Kept);
+    copies.filter(|op| op.inputs.get("X") == [var]).find_map(|op| op.writes().next())
+}
+
+/// What a copy of a variable is declared as, or why there cannot be one.
+fn copyable(
+    ops: &OpInfoMap,
+    program: &Program,
+    reader: &OpDesc,
+    var: Var,
+) -> std::result::Result<VarDesc, &'static str> {
+    let by_name =
+        |of: usize| program.root().ops.get(of).is_some_and(|fwd| fwd.attrs.blocks().next().is_some());
+    match (reader.origin, program.root().vars.get(&var)) {
+        (Origin::Gradient { of }, _) if by_name(of) => Err("a sub-block reads it by its name"),
+        _ if ops.get("assign").is_err() => Err("no operator `assign` is linked"),
+        (_, Some(desc)) if desc.kind == VarKind::Tensor => {
+            Ok(VarDesc { persistable: false, parameter: false, ..desc.clone() })
+        }
+        _ => Err("it is not a tensor of this block"),
+    }
+}
+
+fn copy(program: &mut Program, var: Var, before: usize) -> (Var, OpDesc) {
+    let prefix = format!("{}@KEPT@", program.name(var));
+    let copy = program.fresh_after(&prefix);
+    let site = program.root().ops.get(before).and_then(|op| op.site);
+    let op = OpDesc::new("assign").input("X", [var]).output("Out", [copy]);
+    (copy, OpDesc { site, origin: Origin::Kept, ..op })
+}
+
+impl Copies {
+    /// Inserts the copies; references to operators, those in `appended` among them, follow.
+    pub(super) fn insert(self, ops: &mut Vec<OpDesc>, appended: &mut [OpDesc]) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut before = self.0.iter().map(|(before, _)| *before).peekable();
+        let mut shift = 0;
+        let mut now_at = Vec::with_capacity(ops.len());
+        for index in 0..ops.len() {
+            while before.next_if_eq(&index).is_some() {
+                shift += 1;
+            }
+            now_at.push(index + shift);
+        }
+        for op in ops.iter_mut().chain(appended) {
+            if let Origin::Gradient { of } = &mut op.origin
+                && let Some(now) = now_at.get(*of)
+            {
+                *of = *now;
+            }
+        }
+        *ops = between(std::mem::take(ops), self.0);
+    }
+}
+
+/// Names the version that is needed, and all writers.
+fn refuse(program: &Program, reader: &OpDesc, var: Var, before: usize, why: &str) -> Error {
+    let (name, root) = (program.name(var), program.root());
+    let mut version = 0;
+    let mut list = vec![];
+    for (i, op) in root.ops.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var)) {
+        version += usize::from(i < before);
+        let site = op.site.map(|s| format!(", added at {s}")).unwrap_or_default();
+        list.push(format!("version {}: operator {i} `{}`{site}", list.len() + 1, op.ty));
+    }
+    let text = format!(
+        "its gradient needs version {version} of `{name}`, which is overwritten before the backward part runs \
+         ({}) and cannot be copied: {why}; write to another variable",
+        list.join("; ")
+    );
+    let error = Error::new(ErrorKind::NoGradient, text);
+    match reader.origin {
+        Origin::Gradient { of } if of < root.ops.len() => {
+            error.at_op(|| program.describe_op(crate::BlockId::ROOT, of, &root.ops[of]))
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,59 @@
+//! Derivatives by central differences.
+
+use autobwd::{Builder, DType, Executor, Expr, Program, Result, Scope, Tensor};
+use autobwd_ops::Init;
+
+/// Values of what a program keeps in the scope.
+pub(crate) type Point<'a> = [(&'a str, &'a [f64])];
+
+/// A parameter in double precision.
+pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+    net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
+}
+
+/// The values of some variables, where the program starts at a point.
+pub(crate) fn run(program: &Program, at: &Point<'_>, fetch: &[&str]) -> Result<Vec<Vec<f64>>> {
+    let mut scope = Scope::new();
+    for (name, value) in at {
+        let desc = program.root().vars.get(&program.expect_var(name)?);
+        let dims = desc.and_then(|desc| desc.dims.known()).unwrap_or_default();
+        scope.set(name, Tensor::from_vec(dims, value.to_vec())?);
+    }
+    let fetched = Executor::with_threads(1).run(program, &mut scope, &[], fetch)?;
+    Ok(fetched.iter().map(Tensor::to_f64s).collect())
+}
+
+/// The derivative of the sum of a variable's elements with respect to the value that another one has at the start.
+pub(crate) fn numeric(program: &Program, at: &Point<'_>, target: &str, of: &str) -> Result<Vec<f64>> {
+    let start = at.iter().find(|(name, _)| *name == of).map_or(&[][..], |(_, value)| value);
+    let mut derivative = vec![];
+    for i in 0..start.len() {
+        let side = |step: f64| -> Result<f64> {
+            let mut moved = start.to_vec();
+            moved[i] += step;
+            let at: Vec<_> = at.iter().map(|(n, v)| (*n, if *n == of { &moved[..] } else { v })).collect();
+            Ok(run(program, &at, &[target])?[0].iter().sum())
+        };
+        derivative.push((side(1e-5)? - side(-1e-5)?) / 2e-5);
+    }
+    Ok(derivative)
+}
+
+#[track_caller]
+pub(crate) fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
+    let scale = 1.0 + expected.iter().fold(0.0_f64, |max, x| max.max(x.abs()));
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance * scale;
+    assert!(
+        found.len() == expected.len() && found.iter().zip(expected).all(near),
+        "found {found:?}\nexpected {expected:?}"
+    );
+}
+
+/// Asserts that `grad` is the derivative of the sum of the elements of `target` with respect to `of`.
+#[track_caller]
+pub(crate) fn assert_derivative(program: &Program, at: &Point<'_>, target: &str, of: &str, grad: &str) {
+    let built = run(program, at, &[grad]).unwrap();
+    let expected = numeric(program, at, target, of).unwrap();
+    let outcome = std::panic::catch_unwind(|| assert_near(&built[0], &expected, 1e-7));
+    assert!(outcome.is_ok(), "the gradient of `{of}` is another in\n{program}");
+}

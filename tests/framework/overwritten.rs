@@ -1,0 +1,295 @@
+//! Names that are written several times: every gradient is that of the value that its operator has read.
+
+use autobwd::{
+    Arg, Backward, Builder, DType, ErrorKind, Expr, New, OpInfoMap, Origin, Program, Result, Var, VarDesc,
+    append_backward, append_backward_in, emit, gradients,
+};
+use autobwd_ops::{
+    Math,
+    activation::{Relu, Square},
+    concat,
+    elementwise::ElementwiseAdd,
+    fill::FillAnyLike,
+    optim::{Optimizer, Sgd},
+    shape::{Concat, Split},
+};
+
+use crate::{
+    backward::Opaque,
+    numeric::{Point, assert_derivative, assert_near, parameter, run},
+};
+
+const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2])];
+
+/// The program with its backward part, whose gradient of `w` is compared with central differences.
+#[track_caller]
+fn differentiated(net: &Builder, loss: &Expr) -> Program {
+    let mut program = net.program().clone();
+    let found = append_backward(&mut program, &loss.name(), &Backward::default()).unwrap();
+    autobwd::verify(&program).unwrap();
+    let grad = program.name(found.pairs[0].1).to_string();
+    assert_derivative(&program, AT, &loss.name(), "w", &grad);
+    assert_origins(&program);
+    program
+}
+
+/// Gradient operators know the operator that they are the gradient of, wherever copies have moved it.
+#[track_caller]
+fn assert_origins(program: &Program) {
+    for op in &program.root().ops {
+        if let (Origin::Gradient { of }, Some(ty)) = (op.origin, op.ty.strip_suffix("_grad")) {
+            assert_eq!(program.root().ops[of].ty, *ty, "{program}");
+        }
+    }
+}
+
+/// The operators that write a copy, with the operator behind each.
+fn copies(program: &Program) -> Vec<(String, String)> {
+    let ops = &program.root().ops;
+    let copies = ops.windows(2).filter(|pair| pair[0].origin == Origin::Kept);
+    let name = |v: Var| program.name(v).to_string();
+    copies.map(|pair| (pair[0].writes().map(name).collect(), pair[1].ty.to_string())).collect()
+}
+
+fn copy(name: &str, before: &str) -> (String, String) {
+    (name.into(), before.into())
+}
+
+/// `out = x + x`, into a variable that exists.
+fn double_into(x: &Expr, out: &Expr) -> Result<()> {
+    emit(ElementwiseAdd { x: x.into(), y: x.into(), out: Arg::from(out), axis: -1 }).map(drop)
+}
+
+#[test]
+fn a_name_written_twice_keeps_its_gradients_apart() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = (&w * 3.0)?;
+    let first = (&h + &h)?.sum(&[])?;
+    double_into(&w, &h)?;
+    // Nobody needs the overwritten value: of sums, the shape is enough.
+    let program = differentiated(&net, &(&first + &h.square()?.sum(&[])?)?);
+    assert_eq!(copies(&program), []);
+    Ok(())
+}
+
+#[test]
+fn an_overwritten_value_is_kept_once() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    // Three operators need it, one of them before a sum.
+    let first = (&(&h * &h)? + &h.exp()?)?.sum(&[])?;
+    double_into(&w, &h)?;
+    let program = differentiated(&net, &(&first + &h.square()?.sum(&[])?)?);
+    assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "elementwise_add")]);
+    Ok(())
+}
+
+#[test]
+fn operators_in_place_are_differentiated() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = (&w * 2.0)?;
+    let before = h.sum(&[])?;
+    // Twice the same operand, in place.
+    double_into(&h, &h)?;
+    emit(Relu { x: (&h).into(), out: (&h).into() })?;
+    let program = differentiated(&net, &(&before + &h.square()?.sum(&[])?)?);
+    assert_eq!(copies(&program), []);
+    // The gradient of a square needs the value that it overwrites, that of the other one the result as well.
+    let between = h.exp()?;
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    let program = differentiated(&net, &(&h.sum(&[])? + &between.sum(&[])?)?);
+    assert_eq!(copies(&program), [copy("scale_0@KEPT@1", "square"), copy("scale_0@KEPT@0", "square")]);
+    Ok(())
+}
+
+#[test]
+fn a_later_value_that_nobody_reads_takes_nothing_away() -> Result<()> {
+    // `h` is read, then overwritten by an output that is not.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let first = h.square()?.sum(&[])?;
+    let (x, out) = (concat(&[&w, &w], 0)?, vec![Arg::from(&h), New]);
+    let pieces = emit(Split { x: (&x).into(), out, axis: 0, num: 2, sections: vec![] })?.out;
+    differentiated(&net, &(&first + &pieces[1].exp()?.sum(&[])?)?);
+    Ok(())
+}
+
+#[test]
+fn what_leads_to_an_overwritten_value_does_not_matter() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    // This operator has no gradient, but what it writes is gone when the name is read.
+    let h = emit(Opaque { x: (&w).into(), out: New })?.out;
+    double_into(&w, &h)?;
+    differentiated(&net, &h.square()?.sum(&[])?);
+    Ok(())
+}
+
+#[test]
+fn a_value_without_gradient_takes_nothing_over() -> Result<()> {
+    // The gradient of the constant in `h` is none of the `h` before it.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let first = h.square()?.sum(&[])?;
+    emit(FillAnyLike { x: (&w).into(), out: Arg::from(&h), value: 2.0, dtype: None })?;
+    let program = differentiated(&net, &(&first + &(&h * &w)?.sum(&[])?)?);
+    assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "fill_any_like")]);
+    Ok(())
+}
+
+/// Leaves the length of a vector open.
+fn of_any_length(vector: &Expr) {
+    let open = autobwd::Dims::from_wire(&[-1]).expect("-1 is allowed");
+    vector.builder().edit(|p| p.root_mut().vars.insert(vector.var(), VarDesc::new(DType::F64, open)));
+}
+
+#[test]
+fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = (&w * 3.0)?;
+    of_any_length(&h);
+    let mean = h.mean()?;
+    let longer = Concat { x: vec![(&w).into(), (&w).into()], out: Arg::from(&h), axis: 0 };
+    emit(longer)?;
+    let program = differentiated(&net, &(&mean + &h.square()?.sum(&[])?)?);
+    assert_eq!(copies(&program), [copy("scale_0@KEPT@0", "concat")]);
+
+    // The first piece has no gradient: zeros in its shape, not in that of what comes later.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let pieces = w.split(&[1, 2], 0)?;
+    of_any_length(&pieces[0]);
+    let second = pieces[1].square()?.sum(&[])?;
+    emit(Concat { x: vec![(&w).into(), (&w).into()], out: Arg::from(&pieces[0]), axis: 0 })?;
+    differentiated(&net, &(&second + &pieces[0].exp()?.sum(&[])?)?);
+    Ok(())
+}
+
+#[test]
+fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
+    // `h` is computed: its last value is meant. `w` is there before: so is what is meant.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    emit(Relu { x: (&h).into(), out: (&h).into() })?;
+    emit(Square { x: (&w).into(), out: (&w).into() })?;
+    let loss = (&(&h * &w)? + &h.exp()?)?.sum(&[])?;
+    let program = &mut net.program().clone();
+    let grads = gradients(program, &[&loss.name()], &["w", &h.name()], None, &[])?;
+    let names = grads.iter().map(|g| program.name(g.unwrap()).to_string()).collect::<Vec<_>>();
+    assert_derivative(program, AT, &loss.name(), "w", &names[0]);
+    let values = run(program, AT, &[&names[1], &h.name(), "w"])?;
+    let expected: Vec<f64> = values[1].iter().zip(&values[2]).map(|(h, w)| w + h.exp()).collect();
+    assert_near(&values[0], &expected, 1e-12);
+    Ok(())
+}
+
+#[test]
+fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
+    // Both losses come before the first update, and the second one needs the weights as they were.
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let one = w.square()?.sum(&[])?;
+    let two = (&w.tanh()? * &w)?.sum(&[])?;
+    Sgd { rate: 0.25 }.minimize(&one)?;
+    let first_part = net.program().clone();
+    let pairs = Sgd { rate: 0.5 }.minimize(&two)?;
+    let program = net.program().clone();
+    autobwd::verify(&program)?;
+    assert_origins(&program);
+    assert_eq!(copies(&program), [copy("w@KEPT@0", "sgd")]);
+    let mut at = AT.to_vec();
+    at.extend([("learning_rate_0", &[0.25][..]), ("learning_rate_1", &[0.5][..])]);
+    assert_derivative(&program, &at, &two.name(), "w", &pairs[0].1.name());
+    let (steps, start) = (run(&program, &at, &["w", "w@GRAD", &pairs[0].1.name()])?, AT[0].1);
+    let expected = (0..3).map(|i| start[i] - 0.25 * steps[1][i] - 0.5 * steps[2][i]).collect::<Vec<_>>();
+    assert_near(&steps[0], &expected, 1e-12);
+
+    // What is computed from updated weights has no derivative with respect to them.
+    let three = w.exp()?.sum(&[])?.name();
+    let e = append_backward(&mut net.program().clone(), &three, &Backward::default()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoGradient);
+    assert!(e.to_string().contains("operator `sgd`"), "{e}");
+    assert!(e.message().contains("that of `w` has to pass through it"), "{e}");
+    // The first part is as it would be without the second one.
+    let own = first_part.root().ops.iter().map(|op| op.ty);
+    let kept: Vec<_> = program.root().ops.iter().filter(|op| op.origin != Origin::Kept).collect();
+    assert!(own.eq(kept[..first_part.root().ops.len()].iter().map(|op| op.ty)));
+    Ok(())
+}
+
+#[test]
+fn a_copy_serves_later_calls_too() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let (one, two) = (h.square()?.sum(&[])?, h.exp()?.sum(&[])?);
+    double_into(&w, &h)?;
+    let program = &mut net.program().clone();
+    for loss in [one, two] {
+        let found = append_backward(program, &loss.name(), &Backward::default())?;
+        let grad = program.name(found.pairs[0].1).to_string();
+        assert_derivative(program, AT, &loss.name(), "w", &grad);
+        assert_eq!(copies(program), [copy("tanh_0@KEPT@0", "elementwise_add")]);
+        assert_origins(program);
+    }
+    Ok(())
+}
+
+#[test]
+fn kept_values_have_second_derivatives() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    let loss = (&h * &w)?.sum(&[])?.name();
+    let program = &mut net.program().clone();
+    let first = gradients(program, &[&loss], &["w"], None, &[])?[0].unwrap();
+    let first = program.name(first).to_string();
+    let second = gradients(program, &[&first], &["w"], None, &[])?[0].unwrap();
+    let second = program.name(second).to_string();
+    autobwd::verify(program)?;
+    assert_derivative(program, AT, &loss, "w", &first);
+    assert_derivative(program, AT, &first, "w", &second);
+    Ok(())
+}
+
+#[test]
+fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let first = h.sum(&[])?;
+    double_into(&w, &h)?;
+    let loss = (&first + &h.square()?.sum(&[])?)?.name();
+    let own = OpInfoMap::linked()?.iter().filter(|info| info.crate_name() == "autobwd-ops");
+    let without = OpInfoMap::from_infos(own.filter(|info| info.schema().name != "assign"))?;
+    let mut program = net.program().clone();
+    let before = program.to_string();
+    let e = append_backward_in(&without, &mut program, &loss, &Backward::default()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoGradient);
+    assert!(e.op().is_some_and(|op| op.starts_with("operator `tanh` (block 0, operator 0")), "{e}");
+    for part in [
+        "its gradient needs version 1 of `tanh_0`, which is overwritten before the backward part runs (version 1: \
+         operator 0 `tanh`, added at ",
+        "; version 2: operator 2 `elementwise_add`, added at ",
+        ") and cannot be copied: no operator `assign` is linked; write to another variable",
+    ] {
+        assert!(e.message().contains(part), "{e}");
+    }
+    assert_eq!(program.to_string(), before);
+    // Names that the failed call has made up are free again.
+    let mut fresh = net.program().clone();
+    for program in [&mut program, &mut fresh] {
+        append_backward(program, &loss, &Backward::default())?;
+    }
+    assert_eq!(program.to_string(), fresh.to_string());
+    Ok(())
+}
