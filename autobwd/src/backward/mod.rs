@@ -8,19 +8,22 @@
 //! 4. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
 //! 5. `declare::declare`: new variables get dtype and shape.
 //!
-//! Nothing is changed before all of them have succeeded.
+//! Nothing is changed before all of them have succeeded. What came of it is told by `report`, for every variable asked
+//! for, and by `explain`, for one gradient of a program that may have come from a file.
 
 mod accumulate;
 mod declare;
 mod emit;
+mod explain;
 mod names;
 mod path;
 mod prune;
 mod report;
 
 use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars};
+pub use explain::explain;
 use names::GradNames;
-pub use report::{Cut, Missing};
+pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
 /// What to differentiate with respect to, and what not to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,15 +34,6 @@ pub struct Backward<'a> {
     pub no_grad: &'a [&'a str],
     /// Whether gradients asked for by name may be missing.
     pub allow_missing: bool,
-}
-
-/// What [`append_backward`] has found.
-#[derive(Clone, Debug, Default)]
-pub struct Gradients {
-    /// Parameters with their gradients, in the order asked for.
-    pub pairs: Vec<(Var, Var)>,
-    /// Parameters without gradient, each with the reason.
-    pub missing: Vec<Missing>,
 }
 
 /// Appends the operators that compute the derivative of `loss` with respect to the parameters, using the operators that
@@ -103,13 +97,7 @@ pub fn append_backward_in(
         &asked,
     )?;
 
-    let mut found = Gradients::default();
-    for (var, grad) in asked.iter().zip(&done.grads) {
-        match grad {
-            Some(grad) => found.pairs.push((*var, *grad)),
-            None => found.missing.push(report::why(ops, program, &done.no_grad, &[loss], *var)),
-        }
-    }
+    let found = done.found(program, &asked);
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
@@ -119,7 +107,7 @@ pub fn append_backward_in(
 }
 
 /// Appends the operators that compute the derivatives of `targets` with respect to `inputs`, using the operators that
-/// this binary links: for each input its gradient, or `None` where the targets do not depend on it.
+/// this binary links. For every input, its gradient or the reason why there is none is found.
 ///
 /// `target_gradients` are the variables that hold the derivative of whatever comes after each target; where there is
 /// none, it is taken as ones.
@@ -134,7 +122,7 @@ pub fn gradients(
     inputs: &[&str],
     target_gradients: Option<&[Option<&str>]>,
     no_grad: &[&str],
-) -> Result<Vec<Option<Var>>> {
+) -> Result<Gradients> {
     gradients_in(OpInfoMap::linked()?, program, targets, inputs, target_gradients, no_grad)
 }
 
@@ -150,7 +138,7 @@ pub fn gradients_in(
     inputs: &[&str],
     target_gradients: Option<&[Option<&str>]>,
     no_grad: &[&str],
-) -> Result<Vec<Option<Var>>> {
+) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);
@@ -184,16 +172,17 @@ pub fn gradients_in(
         }
     }
     let done = build.finish(ops, program, seeds, &inputs)?;
-    let grads = done.grads.clone();
+    let found = done.found(program, &inputs);
     done.commit(program);
-    Ok(grads)
+    Ok(found)
 }
 
 /// A backward part in the making.
 struct Build {
     names: GradNames,
-    /// Variables that have no gradient.
+    /// Variables that have no gradient, and those among them that were not to have one.
     no_grad: Vec<bool>,
+    refused: Vec<bool>,
     /// Indices of the operators on the path, in program order.
     path: Vec<usize>,
     /// Gradients of targets that are existing variables.
@@ -217,9 +206,10 @@ impl Build {
         let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
         stopped.for_each(|(var, _)| cut[var.index()] = true);
         let path = path::find(ops, program, targets, inputs, &cut)?;
+        let refused = cut.clone();
         path::cut_unread(program, targets, &path, &mut cut);
         let names = GradNames::new(program, &path, targets, inputs.unwrap_or(&[]));
-        Ok(Build { names, no_grad: cut, path, given: vec![], targets: targets.to_vec() })
+        Ok(Build { names, no_grad: cut, refused, path, given: vec![], targets: targets.to_vec() })
     }
 
     fn finish(
@@ -253,7 +243,8 @@ impl Build {
             let made = |g: &Var| vars.contains_key(g);
             grads.push(Some(grad).filter(made).or(seed.filter(made)));
         }
-        Ok(Done { ops: appended, vars, grads, no_grad: self.no_grad })
+        let Build { targets, refused, .. } = self;
+        Ok(Done { ops: appended, vars, grads, targets, refused })
     }
 }
 
@@ -263,10 +254,20 @@ struct Done {
     vars: Vars,
     /// By variable asked for.
     grads: Vec<Option<Var>>,
-    no_grad: Vec<bool>,
+    targets: Vec<Var>,
+    refused: Vec<bool>,
 }
 
 impl Done {
+    fn found(&self, program: &Program, asked: &[Var]) -> Gradients {
+        let answers = || asked.iter().copied().zip(&self.grads);
+        let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
+        let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
+        let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
+        let missing = report::missing(program, &self.targets, &self.refused, produced, &none);
+        Gradients { pairs, missing }
+    }
+
     fn commit(self, program: &mut Program) {
         let root = program.root_mut();
         root.vars.extend(self.vars);
