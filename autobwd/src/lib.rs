@@ -167,8 +167,8 @@ pub use backward::{
 pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product};
 pub use desc::{
-    Args, Attr, Attrs, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind,
-    Vars,
+    Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
+    VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};

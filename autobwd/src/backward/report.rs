@@ -40,42 +40,32 @@ impl Gradients {
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     pub fn report<'a>(&'a self, program: &'a Program) -> impl fmt::Display + 'a {
-        Report { found: self, program }
-    }
-}
-
-struct Report<'a> {
-    found: &'a Gradients,
-    program: &'a Program,
-}
-
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { found, program } = self;
-        if let Err(e) = program.own_variables() {
-            return write!(f, "{e}");
-        }
-        let hops = hops(program);
-        let mut newline = "";
-        for (var, grad) in &found.pairs {
-            write!(f, "{newline}`{}` has the gradient `{}`", program.name(*var), program.name(*grad))?;
-            if let Some(hop) = hops.get(grad.index()).copied().flatten() {
-                let ops = &program.root().ops;
-                let next = |hop: &Hop| hops[hop.from.index()].filter(|next| next.length < hop.length);
-                let way = iter::successors(Some(hop), next);
-                let through = way.filter_map(|hop| Some(OpRef::of(hop.through?, ops.get(hop.through?)?)));
-                if hop.length > 0 {
-                    write!(f, ": through {}", listed(through, hop.length))?;
-                }
-                write!(f, " to `{}`", program.name(hop.start))?;
+        fmt::from_fn(move |f| {
+            if let Err(e) = program.own_variables() {
+                return write!(f, "{e}");
             }
-            newline = "\n";
-        }
-        for missing in &found.missing {
-            write!(f, "{newline}{missing}")?;
-            newline = "\n";
-        }
-        Ok(())
+            let hops = hops(program);
+            let mut newline = "";
+            for (var, grad) in &self.pairs {
+                write!(f, "{newline}`{}` has the gradient `{}`", program.name(*var), program.name(*grad))?;
+                if let Some(hop) = hops.get(grad.index()).copied().flatten() {
+                    let ops = &program.root().ops;
+                    let next = |hop: &Hop| hops[hop.from.index()].filter(|next| next.length < hop.length);
+                    let way = iter::successors(Some(hop), next);
+                    let through = way.filter_map(|hop| Some(OpRef::of(hop.through?, ops.get(hop.through?)?)));
+                    if hop.length > 0 {
+                        write!(f, ": through {}", listed(through, hop.length))?;
+                    }
+                    write!(f, " to `{}`", program.name(hop.start))?;
+                }
+                newline = "\n";
+            }
+            for missing in &self.missing {
+                write!(f, "{newline}{missing}")?;
+                newline = "\n";
+            }
+            Ok(())
+        })
     }
 }
 
