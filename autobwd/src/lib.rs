@@ -57,7 +57,7 @@
 //! let unused = net.parameter("unused", DType::F32, &[2], |w| Init::Constant(0.0).emit(w, 0))?;
 //! let loss = w.square()?.mean()?;
 //! let found = net.edit(|program| append_backward(program, "mean_0", &Backward::default()))?;
-//! assert_eq!(found.missing[0].to_string(), "`unused` has no gradient: the loss does not depend on it");
+//! assert_eq!(found.missing[0].to_string(), "`unused` has no gradient: no path leads from it to `mean_0`");
 //! assert!(net.program().to_string().contains("w@GRAD = square_grad(Out@GRAD=square_0@GRAD, X=w)"));
 //!
 //! // The start-up program gives parameters their first values, in a scope that keeps them.
@@ -161,12 +161,14 @@ pub mod tensor;
 mod verify;
 
 pub use autobwd_macros::register_op;
-pub use backward::{Backward, Gradients, append_backward, append_backward_in, gradients, gradients_in};
+pub use backward::{
+    Backward, Gradients, append_backward, append_backward_in, explain, gradients, gradients_in,
+};
 pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product};
 pub use desc::{
-    Args, Attr, Attrs, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind,
-    Vars,
+    Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
+    VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};

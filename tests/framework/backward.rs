@@ -124,7 +124,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
         &loss.name(),
         &cut,
         ErrorKind::NoGradient,
-        "`w` has no gradient: the path to the loss ends at `tanh_0`",
+        "`w` has no gradient: its path to `mean_0` ends at `tanh_0`, which is in the no-grad set; operator 0 `tanh`",
     );
     Ok(())
 }
@@ -145,12 +145,13 @@ fn a_missing_gradient_is_explained() -> Result<()> {
     assert_eq!(found.pairs.len(), 1);
     let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
     for (reason, expected) in reasons.iter().zip([
-        "`unused` has no gradient: the loss does not depend on it",
-        "`frozen` has no gradient: it is in the no-grad set or marked `stop_gradient`",
-        "`cut` has no gradient: the path to the loss ends at `assign_0`, which is in the no-grad set",
-        "`picked` has no gradient: the path to the loss ends at operator `arg_max`, whose gradient is zero (added at",
-        "`rounded` has no gradient: the path to the loss ends at `cast_1`, which is in the no-grad set, marked \
-         `stop_gradient` or not floating point",
+        "`unused` has no gradient: no path leads from it to `elementwise_add_3`",
+        "`frozen` has no gradient: it is marked `stop_gradient`",
+        "`cut` has no gradient: its path to `elementwise_add_3` ends at `assign_0`, which is marked `stop_gradient`; \
+         operator 7 `assign` (",
+        "`picked` has no gradient: its path to `elementwise_add_3` ends at `arg_max_0`, which holds int64, not floating \
+         point numbers; operator 1 `arg_max` (",
+        "`rounded` has no gradient: its path to `elementwise_add_3` ends at `cast_1`, which holds int64",
     ]) {
         assert!(reason.contains(expected), "{reason}\nlacks\n{expected}");
     }
@@ -278,8 +279,8 @@ fn targets_on_each_others_path_keep_their_seeds() -> Result<()> {
     let out = h.square()?;
     let mut program = net.program().clone();
     let (h_name, out_name) = (h.name(), out.name());
-    let grads = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], None, &[])?;
-    let names: Vec<_> = grads.iter().map(|g| program.name(g.unwrap()).to_string()).collect();
+    let found = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], None, &[])?;
+    let names: Vec<_> = found.pairs.iter().map(|(_, g)| program.name(*g).to_string()).collect();
     let mut scope = Scope::new();
     scope.set("w", Tensor::from_vec([2], vec![3.0_f64, -1.0])?);
     let fetches: Vec<_> = names.iter().map(String::as_str).collect();
@@ -298,8 +299,21 @@ fn gradients_answer_for_every_input() -> Result<()> {
     let out = a.exp()?;
     let program = &mut net.program().clone();
     let name = out.name();
-    let grads = gradients(program, &[&name], &["a", "b"], None, &[])?;
-    assert!(grads[0].is_some() && grads[1].is_none());
+    let found = gradients(program, &[&name], &["a", "b"], None, &[])?;
+    assert!(found.of(a.var()).is_some() && found.of(b.var()).is_none());
+    assert_eq!(found.missing[0].to_string(), "`b` has no gradient: no path leads from it to `exp_1`");
+    // Every name is looked at.
+    for (targets, inputs, given, no_grad, unknown) in [
+        (["exp_2"], ["a"], None, &[][..], "exp_2"),
+        ([&*name], ["q"], None, &[], "q"),
+        ([&*name], ["a"], Some("d"), &[], "d"),
+        ([&*name], ["a"], None, &["b", "e"], "e"),
+    ] {
+        let e = gradients(program, &targets, &inputs, Some(&[given]), no_grad).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::UnknownVar);
+        let text = format!("the program has no variable `{unknown}`; did you mean `");
+        assert!(e.to_string().starts_with(&text), "{e}");
+    }
     let e = gradients(program, &[&name], &["a"], Some(&[]), &[]).unwrap_err();
     assert_eq!(e.to_string(), "0 target gradients for 1 targets");
     let wrong = parameter(&net, "wrong", &[3])?;
@@ -337,8 +351,8 @@ fn a_given_gradient_counts_as_one() -> Result<()> {
     let given = net.input("given", DType::F64, &[3])?;
     let mut program = net.program().clone();
     let (target, given_name) = (pieces[1].name(), given.name());
-    let grads = gradients(&mut program, &[&target], &["x"], Some(&[Some(&given_name)]), &[])?;
-    let grad = program.name(grads[0].unwrap()).to_string();
+    let found = gradients(&mut program, &[&target], &["x"], Some(&[Some(&given_name)]), &[])?;
+    let grad = program.name(found.pairs[0].1).to_string();
     let mut scope = Scope::new();
     scope.set("x", Tensor::from_vec([4], vec![0.0_f64; 4])?);
     let given = Tensor::from_vec([3], vec![1.0_f64, 2.0, 3.0])?;

@@ -2,6 +2,7 @@
 
 mod backward;
 mod bad_input;
+mod explain;
 mod numeric;
 mod overwritten;
 mod programs;
@@ -9,3 +10,17 @@ mod promises;
 mod random_programs;
 mod registry;
 mod running;
+
+/// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
+#[track_caller]
+fn compare(path: &str, expected: &str) {
+    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{path} is out of date: run `UPDATE=1 cargo test -p autobwd-tests --test framework`; it should be\n{expected}"
+    );
+}

@@ -182,7 +182,7 @@ fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
     emit(Square { x: (&w).into(), out: (&w).into() })?;
     let loss = (&(&h * &w)? + &h.exp()?)?.sum(&[])?;
     let program = &mut net.program().clone();
-    let grads = gradients(program, &[&loss.name()], &["w", &h.name()], None, &[])?;
+    let grads = gradients(program, &[&loss.name()], &["w", &h.name()], None, &[])?.entries();
     let names = grads.iter().map(|g| program.name(g.unwrap()).to_string()).collect::<Vec<_>>();
     assert_derivative(program, AT, &loss.name(), "w", &names[0]);
     let values = run(program, AT, &[&names[1], &h.name(), "w"])?;
@@ -251,9 +251,9 @@ fn kept_values_have_second_derivatives() -> Result<()> {
     emit(Square { x: (&h).into(), out: (&h).into() })?;
     let loss = (&h * &w)?.sum(&[])?.name();
     let program = &mut net.program().clone();
-    let first = gradients(program, &[&loss], &["w"], None, &[])?[0].unwrap();
+    let first = gradients(program, &[&loss], &["w"], None, &[])?.entries()[0].unwrap();
     let first = program.name(first).to_string();
-    let second = gradients(program, &[&first], &["w"], None, &[])?[0].unwrap();
+    let second = gradients(program, &[&first], &["w"], None, &[])?.entries()[0].unwrap();
     let second = program.name(second).to_string();
     autobwd::verify(program)?;
     assert_derivative(program, AT, &loss, "w", &first);

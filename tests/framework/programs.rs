@@ -1,6 +1,9 @@
 //! Programs as data: text, JSON, `verify`.
 
-use autobwd::{Attr, Builder, DType, ErrorKind, OpDesc, Program, Result, VarDesc, append_backward, verify};
+use autobwd::{
+    Attr, BlockId, Builder, DType, ErrorKind, OpDesc, Origin, Program, Result, VarDesc, append_backward,
+    diff, verify,
+};
 use autobwd_ops::{Init, Math, nn::Linear};
 
 fn classifier() -> Result<(Builder, String)> {
@@ -149,5 +152,122 @@ fn equal_programs_are_equal_wherever_they_were_written() -> Result<()> {
     assert_eq!(*a.program(), *b.program());
     b.parameter("more", DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0))?;
     assert_ne!(*a.program(), *b.program());
+    Ok(())
+}
+
+#[test]
+fn differences_are_told() -> Result<()> {
+    let (net, loss) = classifier()?;
+    let mut old = net.program().clone();
+    append_backward(&mut old, &loss, &Default::default())?;
+    let b = old.add_block(Some(BlockId::ROOT), None);
+    old.block_mut(b).unwrap().ops.push(OpDesc::new("print"));
+    assert!(diff(&old, &old.clone()).is_empty());
+    type Edit = dyn Fn(&mut Program);
+    let edits: [(&Edit, &str); 15] = [
+        (
+            &|p| p.root_mut().ops[2].ty = "tanh".into(),
+            "  ~ operator 2, which writes relu_0: type: relu -> tanh",
+        ),
+        (
+            &|p| p.root_mut().ops[0].attrs.set("trans_x", Attr::Bool(true)),
+            "  ~ operator 0, which writes matmul_v2_0: trans_x: false -> true",
+        ),
+        (
+            &|p| p.root_mut().ops[1].attrs.set("axis", Attr::I64(-1)),
+            "  ~ operator 1, which writes elementwise_add_0: axis: Some(I32(-1)) -> Some(I64(-1))",
+        ),
+        (
+            &|p| {
+                let x = p.find("x").unwrap();
+                p.root_mut().ops[1].inputs.set("X", [x, x]);
+                p.root_mut().ops[1].inputs.set("Z", []);
+            },
+            "  ~ operator 1, which writes elementwise_add_0: X: matmul_v2_0 -> [x, x], Z: none -> []",
+        ),
+        (
+            &|p| {
+                p.root_mut().ops.remove(5);
+            },
+            "  - operator 5: mean_0@GRAD = fill_constant(dtype=5, shape=[], value=1.0)",
+        ),
+        (
+            // Gradient operators belong to operators that now stand elsewhere.
+            &|p| {
+                p.root_mut().ops.insert(2, OpDesc::new("print"));
+                for op in &mut p.root_mut().ops {
+                    if let Origin::Gradient { of } = &mut op.origin {
+                        *of += usize::from(*of >= 2);
+                    }
+                }
+            },
+            "  + operator 2: print()",
+        ),
+        (
+            &|p| p.root_mut().ops[6].origin = Origin::Gradient { of: 3 },
+            "  ~ operator 6, which writes softmax_with_cross_entropy_1@GRAD: origin: gradient of operator 4 `mean` -> \
+gradient of operator 3 `softmax_with_cross_entropy`",
+        ),
+        (
+            &|p| p.root_mut().ops.swap(6, 7),
+            "  > operator 7: softmax_with_cross_entropy_1@GRAD = mean_grad(Out@GRAD=\
+mean_0@GRAD, X=softmax_with_cross_entropy_1), was operator 6",
+        ),
+        (
+            &|p| p.root_mut().ops[5].origin = Origin::Model,
+            "  ~ operator 5, which writes mean_0@GRAD: origin: Seed -> Model",
+        ),
+        (
+            &|p| {
+                let w = p.find("linear_0.w").unwrap();
+                let desc = p.root_mut().vars.get_mut(&w).unwrap();
+                (desc.dims, desc.stop_gradient) = ([4, 4].into(), true);
+            },
+            "  ~ linear_0.w: float32 [4, 3] -> float32 [4, 4], stop_gradient: false -> true",
+        ),
+        (
+            &|p| {
+                let grad = p.find("relu_0@GRAD").unwrap();
+                p.root_mut().vars.get_mut(&grad).unwrap().gradient_of = None;
+            },
+            "  ~ relu_0@GRAD: gradient of: relu_0 -> none",
+        ),
+        (
+            &|p| {
+                let (y, z) = (p.find("y").unwrap(), p.var("z"));
+                let desc = p.root_mut().vars.remove(&y).unwrap();
+                p.root_mut().vars.insert(z, desc);
+            },
+            "  - y: int64 [-1, 1]\n  + z: int64 [-1, 1]",
+        ),
+        (
+            &|p| {
+                let x = p.find("x").unwrap();
+                let desc = p.root_mut().vars.remove(&x).unwrap();
+                p.root_mut().vars.insert(x, desc);
+            },
+            "  > variables stand in another order",
+        ),
+        (
+            &|p| p.block_mut(BlockId::ROOT).unwrap().forward = Some(BlockId::ROOT),
+            "  ~ gradient of block: none -> 0",
+        ),
+        (&|_| {}, ""),
+    ];
+    for (edit, expected) in edits {
+        let mut new = old.clone();
+        edit(&mut new);
+        let found = diff(&old, &new);
+        assert_eq!(found.is_empty(), old == new);
+        let header = if expected.is_empty() { "" } else { "block 0\n" };
+        assert_eq!(found.to_string(), format!("{header}{expected}"));
+        assert_eq!(diff(&new, &old).is_empty(), old == new);
+    }
+    let mut new = old.clone();
+    new.add_block(Some(BlockId::ROOT), None);
+    assert_eq!(diff(&old, &new).to_string(), "+ block 2\n  ~ parent: none -> 0");
+    assert_eq!(diff(&new, &old).to_string(), "- block 2\n  ~ parent: 0 -> none");
+    let all = diff(&Program::new(), &old).to_string();
+    assert_eq!(all.lines().filter(|line| line.starts_with("  + operator")).count(), old.root().ops.len() + 1);
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use autobwd::{Arity, ErrorKind, GradKind, OpInfo, OpInfoMap, Result, SlotDef};
 
+use crate::compare;
+
 #[test]
 fn operators_given_twice_are_all_named() -> Result<()> {
     let linked = OpInfoMap::linked()?;
@@ -60,16 +62,6 @@ fn gradient(kind: GradKind) -> String {
         GradKind::None => "none".into(),
         GradKind::Zero => "zero".into(),
     }
-}
-
-/// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
-fn compare(path: &str, expected: &str) {
-    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, expected).unwrap();
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "{path} is out of date: run `UPDATE=1 cargo test -p autobwd-tests registry`");
 }
 
 #[test]

@@ -29,12 +29,12 @@ pub(super) fn declare(
             if new.contains_key(&var) || program.root().vars.contains_key(&var) {
                 continue;
             }
-            let base = names.base(var).and_then(|base| program.lookup(BlockId::ROOT, base));
-            let desc = match base {
+            let gradient_of = names.base(var);
+            let desc = match gradient_of.and_then(|base| program.lookup(BlockId::ROOT, base)) {
                 Some(base) => VarDesc { kind: base.kind, ..VarDesc::new(base.dtype, base.dims.clone()) },
                 None => VarDesc::new(meta.dtype, meta.dims),
             };
-            new.insert(var, desc);
+            new.insert(var, VarDesc { gradient_of, ..desc });
         }
     }
     Ok(new)

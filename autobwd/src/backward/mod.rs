@@ -11,11 +11,13 @@
 //! 6. `declare::declare`: new variables get dtype and shape.
 //!
 //! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
-//! one.
+//! one. What came of it is told by `report`, for every variable asked for, and by `explain`, for one gradient of a
+//! program that may have come from a file.
 
 mod accumulate;
 mod declare;
 mod emit;
+mod explain;
 mod keep;
 mod names;
 mod path;
@@ -26,10 +28,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in};
 use emit::{Emit, emit};
+pub use explain::explain;
 use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
-pub use report::{Cut, Missing};
+pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
 /// What to differentiate with respect to, and what not to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,15 +43,6 @@ pub struct Backward<'a> {
     pub no_grad: &'a [&'a str],
     /// Whether gradients asked for by name may be missing.
     pub allow_missing: bool,
-}
-
-/// What [`append_backward`] has found.
-#[derive(Clone, Debug, Default)]
-pub struct Gradients {
-    /// Parameters with their gradients, in the order asked for.
-    pub pairs: Vec<(Var, Var)>,
-    /// Parameters without gradient, each with the reason.
-    pub missing: Vec<Missing>,
 }
 
 /// Appends the operators that compute the derivative of `loss` with respect to the parameters, using the operators that
@@ -128,13 +122,7 @@ fn differentiate_loss(
         .attr("value", Attr::F32(1.0));
     let done = build.finish(ops, program, vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }])?;
 
-    let mut found = Gradients::default();
-    for (var, grad) in asked.iter().zip(&done.grads) {
-        match grad {
-            Some(grad) => found.pairs.push((*var, *grad)),
-            None => found.missing.push(report::why(ops, program, &done.no_grad, &targets, *var)),
-        }
-    }
+    let found = done.found(program, &asked);
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
@@ -144,7 +132,7 @@ fn differentiate_loss(
 }
 
 /// Appends the operators that compute the derivatives of `targets` with respect to `inputs`, using the operators that
-/// this binary links: for each input its gradient, or `None` where the targets do not depend on it.
+/// this binary links. For every input, its gradient or the reason why there is none is found.
 ///
 /// `target_gradients` are the variables that hold the derivative of whatever comes after each target; where there is
 /// none, it is taken as ones. Which value of a variable is meant that is written several times:
@@ -160,7 +148,7 @@ pub fn gradients(
     inputs: &[&str],
     target_gradients: Option<&[Option<&str>]>,
     no_grad: &[&str],
-) -> Result<Vec<Option<Var>>> {
+) -> Result<Gradients> {
     gradients_in(OpInfoMap::linked()?, program, targets, inputs, target_gradients, no_grad)
 }
 
@@ -176,7 +164,7 @@ pub fn gradients_in(
     inputs: &[&str],
     target_gradients: Option<&[Option<&str>]>,
     no_grad: &[&str],
-) -> Result<Vec<Option<Var>>> {
+) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);
@@ -211,9 +199,9 @@ pub fn gradients_in(
             }
         }
         let done = build.finish(ops, program, seeds)?;
-        let grads = done.grads.clone();
+        let found = done.found(program, &inputs);
         done.commit(ops, program)?;
-        Ok(grads)
+        Ok(found)
     })
 }
 
@@ -295,7 +283,8 @@ impl<'a> Build<'a> {
             grad.filter(|grad| vars.contains_key(grad) && !self.no_grad[var.index()])
         };
         let grads = asked.iter().zip(grads).map(made).collect();
-        Ok(Done { copies, ops: appended, vars, grads, no_grad: self.no_grad })
+        let targets = self.question.targets.to_vec();
+        Ok(Done { copies, ops: appended, vars, grads, targets, no_grad: self.no_grad })
     }
 }
 
@@ -330,10 +319,20 @@ struct Done {
     vars: Vars,
     /// By variable asked for.
     grads: Vec<Option<Var>>,
+    targets: Vec<Var>,
     no_grad: Vec<bool>,
 }
 
 impl Done {
+    fn found(&self, program: &Program, asked: &[Var]) -> Gradients {
+        let answers = || asked.iter().copied().zip(&self.grads);
+        let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
+        let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
+        let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
+        let missing = report::missing(program, &self.targets, &self.no_grad, produced, &none);
+        Gradients { pairs, missing, asked: asked.to_vec() }
+    }
+
     /// # Errors
     /// A valid program would become one that is not; debug builds look.
     fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {

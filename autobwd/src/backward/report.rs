@@ -1,108 +1,293 @@
-//! Why a parameter has no gradient.
+//! What a call has found: for every variable asked for the path of its gradient, or where that ends.
 
-use std::{collections::VecDeque, fmt};
+use std::{fmt, iter};
 
-use crate::{GradKind, OpInfoMap, Program, Site, Var};
+use super::explain::{given_for, incoming, kept, listed};
+use crate::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
-/// A parameter without gradient, and the reason.
+/// What [`append_backward`](super::append_backward) and [`gradients`](super::gradients) have found: every variable asked
+/// for is in one of the two lists.
+#[derive(Clone, Debug, Default)]
+pub struct Gradients {
+    /// Variables with their gradients, in the order asked for.
+    pub pairs: Vec<(Var, Var)>,
+    /// Variables without gradient, each with the reason, in the order asked for.
+    pub missing: Vec<Missing>,
+    pub(super) asked: Vec<Var>,
+}
+
+impl Gradients {
+    /// An entry for every variable asked for, in that order: its gradient, if there is one.
+    pub fn entries(&self) -> Vec<Option<Var>> {
+        self.asked.iter().map(|var| self.of(*var)).collect()
+    }
+
+    /// The gradient of a variable that was asked for, if there is one.
+    pub fn of(&self, var: Var) -> Option<Var> {
+        self.pairs.iter().find(|(v, _)| *v == var).map(|(_, grad)| *grad)
+    }
+
+    /// A line for every variable asked for: through which operators its gradient comes, or where its path ends.
+    /// `program` is the one that was differentiated.
+    ///
+    /// ```
+    /// # use autobwd::{Backward, Builder, DType, append_backward};
+    /// # use autobwd_ops::{Init, Math};
+    /// let net = Builder::new();
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0))?;
+    /// let loss = (&w.square()? + &b.detach()?)?.mean()?;
+    /// let mut program = net.program().clone();
+    /// let found = append_backward(&mut program, &loss.name(), &Backward::default())?;
+    /// let report = found.report(&program).to_string();
+    /// let lines: Vec<_> = report.lines().collect();
+    /// assert!(lines[0].starts_with("`w` has the gradient `w@GRAD`: through operator 0 `square`"));
+    /// assert!(lines[1].starts_with("`b` has no gradient: its path to `mean_0` ends at `assign_0`"));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn report<'a>(&'a self, program: &'a Program) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| {
+            if let Err(e) = program.own_variables() {
+                return write!(f, "{e}");
+            }
+            let hops = hops(program);
+            let mut newline = "";
+            for (var, grad) in &self.pairs {
+                write!(f, "{newline}`{}` has the gradient `{}`", program.name(*var), program.name(*grad))?;
+                if let Some(hop) = hops.get(grad.index()).copied().flatten() {
+                    let ops = &program.root().ops;
+                    let next = |hop: &Hop| hops[hop.from.index()].filter(|next| next.length < hop.length);
+                    let way = iter::successors(Some(hop), next);
+                    let through = way.filter_map(|hop| Some(OpRef::of(hop.through?, ops.get(hop.through?)?)));
+                    if hop.length > 0 {
+                        write!(f, ": through {}", listed(through, hop.length))?;
+                    }
+                    write!(f, " to `{}`", program.name(hop.start))?;
+                }
+                newline = "\n";
+            }
+            for missing in &self.missing {
+                write!(f, "{newline}{missing}")?;
+                newline = "\n";
+            }
+            Ok(())
+        })
+    }
+}
+
+/// How a gradient comes from where the backward part starts.
+#[derive(Clone, Copy)]
+struct Hop {
+    /// The forward operator that it comes through; none at the start.
+    through: Option<usize>,
+    /// The gradient that comes in there.
+    from: Var,
+    /// How many forward operators there are from here to the start.
+    length: usize,
+    /// What is differentiated.
+    start: Var,
+}
+impl Hop {
+    fn start(start: Var) -> Hop {
+        Hop { through: None, from: Var::EMPTY, length: 0, start }
+    }
+}
+
+/// By gradient: the shortest way that it comes.
+fn hops(program: &Program) -> Vec<Option<Hop>> {
+    let root = program.root();
+    let mut hops: Vec<Option<Hop>> = vec![None; program.name_count()];
+    let mut written = vec![false; program.name_count()];
+    let kept = kept(program, BlockId::ROOT);
+    for op in root.ops.iter().filter(|op| !matches!(op.origin, Origin::Model | Origin::Kept)) {
+        // What no operator of a backward part has written was given.
+        let hop_of = |v: Var| match written[v.index()] {
+            true => hops[v.index()],
+            false => Some(Hop::start(given_for(program, BlockId::ROOT, op, v).unwrap_or(v))),
+        };
+        let arriving =
+            incoming(program, BlockId::ROOT, &kept, op).into_iter().filter_map(|v| Some((v, hop_of(v)?)));
+        let hop = match (op.origin, arriving.min_by_key(|(_, hop)| hop.length)) {
+            (Origin::Seed, _) => op.writes().next().map(|grad| {
+                let target = root.vars.get(&grad).and_then(|desc| desc.gradient_of);
+                Hop::start(target.unwrap_or(grad))
+            }),
+            (Origin::Gradient { of }, Some((from, hop))) if hop.through != Some(of) => {
+                Some(Hop { through: Some(of), from, length: hop.length + 1, ..hop })
+            }
+            // A sum, or another step of the same rule.
+            (_, nearest) => nearest.map(|(_, hop)| hop),
+        };
+        for var in op.writes() {
+            hops[var.index()] = hop;
+            written[var.index()] = true;
+        }
+    }
+    hops
+}
+
+/// An operator of the root block, as reports name it: `` operator 3 `mul` (model.rs:12) ``.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OpRef {
+    /// Its position.
+    pub index: usize,
+    /// Its type.
+    pub ty: Name,
+    /// The line that added it.
+    pub site: Option<Site>,
+}
+impl OpRef {
+    pub(super) fn of(index: usize, op: &OpDesc) -> OpRef {
+        OpRef { index, ty: op.ty, site: op.site }
+    }
+}
+impl fmt::Display for OpRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operator {} `{}`", self.index, self.ty)?;
+        self.site.map_or(Ok(()), |site| write!(f, " ({site})"))
+    }
+}
+
+/// A variable without gradient, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
-    /// The parameter.
+    /// The variable.
     pub var: Var,
     /// Its name.
     pub name: String,
-    /// Where its path to the loss ends.
+    /// What was differentiated: `` `mean_0` ``.
+    pub targets: String,
+    /// Where its path there ends.
     pub cut: Cut,
 }
 
-/// Where the path from a parameter to the loss ends.
+/// Where the path from a variable to what is differentiated ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cut {
-    /// No chain of operators leads from it to the loss.
+    /// No chain of operators leads there.
     NoPath,
-    /// No gradient flows through a variable: it is marked `stop_gradient`, or in the no-grad set.
-    NoGradVar {
+    /// No gradient flows into a variable on the path.
+    Variable {
         /// Its name.
         name: String,
+        /// Why not.
+        stop: Stop,
+        /// The operator that writes it.
+        writer: Option<OpRef>,
     },
-    /// The gradient of an operator is zero.
+    /// An operator on the path passes no gradient on to one of its inputs.
     Operator {
-        /// Its type.
-        ty: &'static str,
-        /// The line that added it.
-        site: Option<Site>,
+        /// The operator.
+        op: OpRef,
+        /// The input.
+        slot: Name,
+        /// The variable in it.
+        name: String,
     },
+}
+
+/// Why no gradient flows into a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The caller said so.
+    NoGradSet,
+    /// The variable is marked so.
+    StopGradient,
+    /// Only floating point numbers have gradients.
+    DType(DType),
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.name;
-        match &self.cut {
-            Cut::NoPath => write!(f, "`{name}` has no gradient: the loss does not depend on it"),
-            Cut::NoGradVar { name: cut } if cut == name => {
-                write!(f, "`{name}` has no gradient: it is in the no-grad set or marked `stop_gradient`")
+        let Missing { name, targets, cut, .. } = self;
+        write!(f, "`{name}` has no gradient: ")?;
+        match cut {
+            Cut::NoPath => write!(f, "no path leads from it to {targets}"),
+            Cut::Variable { name: own, stop, .. } if own == name => write!(f, "it {stop}"),
+            Cut::Variable { name, stop, writer } => {
+                write!(f, "its path to {targets} ends at `{name}`, which {stop}")?;
+                writer.map_or(Ok(()), |op| write!(f, "; {op} writes it"))
             }
-            Cut::NoGradVar { name: cut } => write!(
-                f,
-                "`{name}` has no gradient: the path to the loss ends at `{cut}`, which is in the no-grad set, marked \
-                 `stop_gradient` or not floating point"
-            ),
-            Cut::Operator { ty, site } => {
+            Cut::Operator { op, slot, name } => {
                 write!(
                     f,
-                    "`{name}` has no gradient: the path to the loss ends at operator `{ty}`, whose gradient is zero"
-                )?;
-                site.map_or(Ok(()), |site| write!(f, " (added at {site})"))
+                    "its path to {targets} ends at {op}, which passes no gradient on to {slot} = `{name}`"
+                )
             }
         }
     }
 }
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::NoGradSet => write!(f, "is in the no-grad set"),
+            Stop::StopGradient => write!(f, "is marked `stop_gradient`"),
+            Stop::DType(dtype) => write!(f, "holds {dtype}, not floating point numbers"),
+        }
+    }
+}
 
-/// Follows a variable towards the targets, and names the first place where its gradient ends.
-pub(super) fn why(
-    ops: &OpInfoMap,
+/// Where the paths of variables without gradient end. `no_grad` tells by variable whether it was not to have one,
+/// `having` are those that have one.
+pub(super) fn missing(
     program: &Program,
-    no_grad: &[bool],
     targets: &[Var],
-    var: Var,
-) -> Missing {
-    let missing = |cut| Missing { var, name: program.name(var).to_string(), cut };
-    let block = program.root();
-    // What the targets depend on, cuts or not.
-    let mut leads = vec![false; program.name_count()];
+    no_grad: &[bool],
+    having: impl Iterator<Item = Var>,
+    asked: &[Var],
+) -> Vec<Missing> {
+    if asked.is_empty() {
+        return vec![];
+    }
+    let (root, n) = (program.root(), program.name_count());
+    let (mut leads, mut produced) = (vec![false; n], vec![false; n]);
     targets.iter().for_each(|v| leads[v.index()] = true);
-    for op in block.ops.iter().rev() {
-        if op.writes().any(|v| leads[v.index()]) {
-            op.reads().for_each(|v| leads[v.index()] = true);
+    having.chain(targets.iter().copied()).for_each(|v| produced[v.index()] = true);
+    // By variable that leads to a target: the reader at which its gradient ends, and what that reads there.
+    let mut ends: Vec<Option<(usize, Var)>> = vec![None; n];
+    let mut writer: Vec<Option<usize>> = vec![None; n];
+    for (i, op) in root.ops.iter().enumerate().rev() {
+        op.writes().for_each(|v| writer[v.index()] = Some(i));
+        let on_path = || op.writes().filter(|v| leads[v.index()]);
+        if on_path().next().is_none() {
+            continue;
+        }
+        let arrives = on_path().any(|v| produced[v.index()]);
+        let behind = on_path().find_map(|v| ends[v.index()]);
+        for v in op.reads() {
+            leads[v.index()] = true;
+            let end = if arrives { Some((i, v)) } else { behind };
+            ends[v.index()] = end.filter(|_| !produced[v.index()]).or(ends[v.index()]);
         }
     }
-    if !leads[var.index()] {
-        return missing(Cut::NoPath);
-    }
-    let is_cut = |v: Var| {
-        no_grad.get(v.index()).copied().unwrap_or(false)
-            || block.vars.get(&v).is_some_and(|desc| !desc.dtype.is_float())
+    let stop = |var: Var| match root.vars.get(&var) {
+        Some(desc) if !desc.dtype.is_float() => Some(Stop::DType(desc.dtype)),
+        Some(desc) if desc.stop_gradient => Some(Stop::StopGradient),
+        _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(Stop::NoGradSet),
     };
-    let mut seen = vec![false; program.name_count()];
-    let mut queue = VecDeque::from([var]);
-    while let Some(at) = queue.pop_front() {
-        if is_cut(at) {
-            return missing(Cut::NoGradVar { name: program.name(at).to_string() });
+    let name = |var: Var| program.name(var).to_string();
+    let cut = |var: Var| {
+        if !leads[var.index()] {
+            return Cut::NoPath;
         }
-        for op in block.ops.iter().filter(|op| op.reads().any(|v| v == at)) {
-            let zero = ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero));
-            for out in op.writes().filter(|v| leads[v.index()]) {
-                if zero {
-                    return missing(Cut::Operator { ty: op.ty.as_str(), site: op.site });
-                }
-                if !std::mem::replace(&mut seen[out.index()], true) {
-                    queue.push_back(out);
-                }
+        let at = |var: Var, stop: Stop| {
+            let writer = writer[var.index()].map(|i| OpRef::of(i, &root.ops[i]));
+            Cut::Variable { name: name(var), stop, writer }
+        };
+        match (stop(var), ends[var.index()]) {
+            (Some(stop), _) => at(var, stop),
+            (None, None) => Cut::NoPath,
+            (None, Some((index, input))) => {
+                let op = &root.ops[index];
+                let slot = op.inputs.slot_of(input).unwrap_or("".into());
+                let passes_none = || Cut::Operator { op: OpRef::of(index, op), slot, name: name(input) };
+                stop(input).map_or_else(passes_none, |stop| at(input, stop))
             }
         }
-    }
-    // Every operator on the way passes gradients on, but none arrives: some rule leaves this input out.
-    let reader =
-        block.ops.iter().find(|op| op.reads().any(|v| v == var) && op.writes().any(|v| leads[v.index()]));
-    missing(reader.map_or(Cut::NoPath, |op| Cut::Operator { ty: op.ty.as_str(), site: op.site }))
+    };
+    let targets = listed(targets.iter().map(|v| format!("`{}`", program.name(*v))), targets.len());
+    asked
+        .iter()
+        .map(|v| Missing { var: *v, name: name(*v), targets: targets.clone(), cut: cut(*v) })
+        .collect()
 }

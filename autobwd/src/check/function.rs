@@ -125,7 +125,8 @@ impl Function {
         let given: Vec<_> = cotangents.iter().map(|c| Some(c.as_str())).collect();
         let built = gradients_in(ops, &mut program, &targets, &wanted, Some(&given), no_grad)?;
         let mut names = vec![];
-        for grad in built {
+        for input in &wanted {
+            let grad = built.of(program.expect_var(input)?);
             let named = grad.map(|v| program.name(v).to_string());
             if let (Some(name), Some(var)) = (&named, grad) {
                 let meta = program.root().vars.get(&var).map(VarDesc::meta);

@@ -1,7 +1,7 @@
 //! Programs as JSON, both ways.
 //!
 //! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}]}` with variables
-//! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter"}` and operators
+//! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter", "gradient_of"?}` and operators
 //! `{"type", "inputs", "outputs", "attrs": {name: {tag: value}}, "site"?, "origin"?}`: the form of the golden cases.
 
 use std::collections::BTreeMap;
@@ -39,6 +39,8 @@ struct VarJson {
     persistable: bool,
     stop_gradient: bool,
     is_parameter: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gradient_of: Option<String>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize, PartialEq)]
@@ -170,10 +172,28 @@ impl Program {
             idx,
             parent_idx: index(block.parent),
             forward_block_idx: index(block.forward),
-            vars: block.vars.iter().map(|(v, d)| VarJson::new(self.name(*v), d)).collect(),
+            vars: block.vars.iter().map(|(v, d)| self.var_to_json(*v, d)).collect(),
             ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
         });
         File { blocks: blocks.collect() }
+    }
+
+    fn var_to_json(&self, var: Var, desc: &VarDesc) -> VarJson {
+        VarJson {
+            name: self.name(var).into(),
+            kind: match desc.kind {
+                VarKind::Tensor => KindJson::LodTensor,
+                VarKind::TensorArray => KindJson::TensorArray,
+                VarKind::SelectedRows => KindJson::SelectedRows,
+                VarKind::StepScopes => KindJson::StepScopes,
+            },
+            dtype: Some(desc.dtype.name().into()),
+            shape: Some(desc.dims.iter().map(|d| d.wire()).collect()),
+            persistable: desc.persistable,
+            stop_gradient: desc.stop_gradient,
+            is_parameter: desc.parameter,
+            gradient_of: desc.gradient_of.map(|v| self.name(v).into()),
+        }
     }
 
     fn op_to_json(&self, op: &OpDesc, sites: bool) -> OpJson {
@@ -200,24 +220,7 @@ impl Program {
 }
 
 impl VarJson {
-    fn new(name: &str, desc: &VarDesc) -> VarJson {
-        VarJson {
-            name: name.into(),
-            kind: match desc.kind {
-                VarKind::Tensor => KindJson::LodTensor,
-                VarKind::TensorArray => KindJson::TensorArray,
-                VarKind::SelectedRows => KindJson::SelectedRows,
-                VarKind::StepScopes => KindJson::StepScopes,
-            },
-            dtype: Some(desc.dtype.name().into()),
-            shape: Some(desc.dims.iter().map(|d| d.wire()).collect()),
-            persistable: desc.persistable,
-            stop_gradient: desc.stop_gradient,
-            is_parameter: desc.parameter,
-        }
-    }
-
-    fn desc(&self) -> Result<VarDesc> {
+    fn desc(&self, program: &mut Program) -> Result<VarDesc> {
         let dtype = match &self.dtype {
             // Step scopes have none.
             None => DType::F32,
@@ -238,6 +241,7 @@ impl VarJson {
             persistable: self.persistable,
             stop_gradient: self.stop_gradient,
             parameter: self.is_parameter,
+            gradient_of: self.gradient_of.as_ref().map(|name| program.var(name)),
         })
     }
 }
@@ -285,7 +289,7 @@ impl File {
         for (index, block) in self.blocks.into_iter().enumerate() {
             let mut built = Block::default();
             for var in &block.vars {
-                if built.vars.insert(program.var(&var.name), var.desc()?).is_some() {
+                if built.vars.insert(program.var(&var.name), var.desc(&mut program)?).is_some() {
                     return Err(format_error(format!("block {index} declares `{}` twice", var.name)));
                 }
             }

@@ -1,8 +1,9 @@
-//! Programs as plain data: blocks, variables and operators, how they print and how they are saved.
+//! Programs as plain data: blocks, variables and operators, how they print, compare and are saved.
 //!
 //! Must not know the registry, kernels or shape rules: everything in here works on operators that nobody has heard of.
 
 mod attr;
+mod diff;
 mod json;
 mod name;
 mod names;
@@ -12,6 +13,7 @@ mod text;
 mod vars;
 
 pub use attr::Attr;
+pub use diff::{Diff, diff};
 pub use name::Name;
 pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};

@@ -119,7 +119,8 @@ pub enum Origin {
     Model,
     /// It starts the backward part: the derivative of the loss with respect to itself.
     Seed,
-    /// It is (part of) the gradient of the operator with that index in the same block.
+    /// It is (part of) the gradient of the operator with that index in the same block, or in the one that its block is
+    /// the gradient of.
     Gradient {
         /// Index of the forward operator.
         of: usize,

@@ -80,6 +80,8 @@ pub struct VarDesc {
     pub stop_gradient: bool,
     /// To be trained.
     pub parameter: bool,
+    /// Of a gradient, or of a contribution to one: the variable that it is the gradient of.
+    pub gradient_of: Option<Var>,
 }
 
 impl VarDesc {
@@ -92,6 +94,7 @@ impl VarDesc {
             persistable: false,
             stop_gradient: false,
             parameter: false,
+            gradient_of: None,
         }
     }
 
@@ -334,7 +337,8 @@ impl Program {
                     return foreign(i);
                 }
             }
-            if !block.vars.keys().all(known) {
+            if !block.vars.iter().all(|(var, desc)| known(var) && desc.gradient_of.as_ref().is_none_or(known))
+            {
                 return Err(Error::new(
                     ErrorKind::UnknownVar,
                     format!("block {b} declares a variable of another program"),

@@ -29,7 +29,18 @@ impl Program {
             writeln!(f, "  {} {}: {}", role(desc), self.name(*var), Type(desc))?;
         }
         for op in &block.ops {
-            write!(f, "  ")?;
+            write!(f, "  {}", self.op_text(op))?;
+            if let Some(site) = op.site {
+                write!(f, "  # {site}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// `y = relu(X=x)`
+    pub(super) fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| {
             self.write_outputs(f, op.outputs.iter().filter(|(_, args)| !args.is_empty()))?;
             write!(f, "{}(", op.ty)?;
             let mut separator = "";
@@ -42,13 +53,8 @@ impl Program {
                 write!(f, "{separator}{name}={value}")?;
                 separator = ", ";
             }
-            write!(f, ")")?;
-            if let Some(site) = op.site {
-                write!(f, "  # {site}")?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
+            write!(f, ")")
+        })
     }
 
     /// `y = `, or `Out=y, Indices=i = ` when there are several slots.
@@ -86,7 +92,8 @@ fn role(desc: &VarDesc) -> &'static str {
     }
 }
 
-struct Type<'a>(&'a VarDesc);
+/// `float32 [2, 3]`
+pub(super) struct Type<'a>(pub(super) &'a VarDesc);
 impl fmt::Display for Type<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind {

@@ -77,9 +77,9 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
             let asked: Vec<&str> = inputs.iter().map(String::as_str).collect();
             let given: Option<Vec<Option<&str>>> =
                 target_gradients.as_ref().map(|given| given.iter().map(Option::as_deref).collect());
-            let grads = gradients_in(ops, program, &targets, &asked, given.as_deref(), &no_grad)?;
-            let name = |grad: &Option<Var>| grad.map(|v| program.name(v).to_string());
-            Ok(inputs.iter().cloned().zip(grads.iter().map(name)).collect())
+            let found = gradients_in(ops, program, &targets, &asked, given.as_deref(), &no_grad)?;
+            let grad = |input: &String| found.of(program.find(input)?).map(|v| program.name(v).to_string());
+            Ok(inputs.iter().map(|input| (input.clone(), grad(input))).collect())
         }
     }
 }

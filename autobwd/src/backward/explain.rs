@@ -1,0 +1,381 @@
+//! The story of a gradient, from where it starts to where it is asked for.
+
+use std::fmt;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::report::{Cut, OpRef, missing};
+use crate::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean};
+
+/// How many of a long story's operators are told: the first ones, and those that lead to the gradient.
+const FIRST: usize = 4;
+const LAST: usize = 12;
+/// How many things of one kind are listed.
+const LISTED: usize = 4;
+
+/// Tells how a gradient comes about: which operators compute it, as the gradients of which forward operators and lines,
+/// what is summed, where zeros are filled in and why, and where it starts. Of a variable without gradient: where its path
+/// ends. Of a long story, the middle is left out.
+///
+/// It needs nothing but the program, which may have been read from a file.
+///
+/// # Errors
+/// The program has no such gradient, nor a variable that it could be the gradient of; near names are offered. It has no
+/// backward part.
+///
+/// ```
+/// # use autobwd::{Backward, Builder, DType, append_backward};
+/// # use autobwd_ops::{Init, Math};
+/// use autobwd::explain;
+///
+/// let net = Builder::new();
+/// let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0))?;
+/// let frozen = net.parameter("frozen", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0))?.stop_gradient();
+/// let loss = (&w * &frozen)?.mean()?;
+/// let mut program = net.program().clone();
+/// append_backward(&mut program, &loss.name(), &Backward::default())?;
+///
+/// let story = explain(&program, "w@GRAD")?;
+/// let lines: Vec<_> = story.lines().collect();
+/// assert_eq!(lines[0], "`w@GRAD` is the gradient of `mean_0` with respect to `w`, computed by 3 operators:");
+/// assert_eq!(lines[5], "  operator 4: w@GRAD = elementwise_mul_grad");
+/// assert!(lines[6].starts_with("    through operator 0 `elementwise_mul` ("));
+/// let e = explain(&program, "frozen@GRAD")?;
+/// assert_eq!(e, "`frozen` has no gradient: it is marked `stop_gradient`");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub fn explain(program: &Program, gradient: &str) -> Result<String> {
+    program.own_variables()?;
+    let Some(var) = program.find(gradient) else { return cut(program, gradient) };
+    let writes = |op: &OpDesc| op.origin != Origin::Model && op.writes().any(|v| v == var);
+    match program.blocks().iter().position(|block| block.ops.iter().any(writes)) {
+        Some(block) => Ok(Story::of(program, BlockId::new(block), var).to_string()),
+        None => cut(program, gradient),
+    }
+}
+
+/// Why there is no gradient of that name.
+fn cut(program: &Program, gradient: &str) -> Result<String> {
+    let vars = &program.root().vars;
+    let variable = gradient.strip_suffix("@GRAD").and_then(|name| program.find(name));
+    let Some(var) = variable.filter(|v| vars.contains_key(v)) else {
+        let known = vars.iter().filter(|(_, desc)| desc.gradient_of.is_some());
+        let own = format!("{gradient}@GRAD");
+        let wanted = program.find(&own).map_or(gradient, |_| &own);
+        let hint = did_you_mean(wanted, known.map(|(v, _)| program.name(*v)));
+        let text = format!("the program has no gradient `{gradient}`{hint}");
+        return Err(Error::new(ErrorKind::UnknownVar, text));
+    };
+    let seeds = program.root().ops.iter().filter(|op| op.origin == Origin::Seed);
+    let gradient_of = |v: Var| vars.get(&v).and_then(|desc| desc.gradient_of);
+    let targets: Vec<Var> = seeds.flat_map(OpDesc::writes).filter_map(gradient_of).collect();
+    if targets.is_empty() {
+        let text = format!("the program has no backward part that could hold `{gradient}`");
+        return Err(Error::new(ErrorKind::NoGradient, text));
+    }
+    let having = vars.values().filter_map(|desc| desc.gradient_of);
+    let mut text = String::new();
+    for missing in missing(program, &targets, &[], having, &[var]) {
+        text = missing.to_string();
+        if let Cut::Operator { name, .. } = &missing.cut {
+            // The program does not say what its backward part was asked for.
+            text += &format!("; or `{name}` was in the no-grad set, or not asked for");
+        }
+    }
+    Ok(text)
+}
+
+/// Copies of values that are overwritten, which the backward part reads in their place.
+pub(super) fn kept(program: &Program, block: BlockId) -> FxHashSet<Var> {
+    let ops = program.block(block).map_or(&[][..], |block| &block.ops);
+    ops.iter().filter(|op| op.origin == Origin::Kept).flat_map(OpDesc::writes).collect()
+}
+
+/// The gradients that flow into an operator of a backward part: what it reads beside values of its forward operator,
+/// copies of which are in `kept`.
+pub(super) fn incoming(
+    program: &Program,
+    block: BlockId,
+    kept: &FxHashSet<Var>,
+    op: &OpDesc,
+) -> SmallVec<[Var; 4]> {
+    match op.origin {
+        Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
+        Origin::Accumulate => op.reads().collect(),
+        Origin::Gradient { of } => {
+            let Some(fwd) = forward_ops(program, block).get(of) else { return op.reads().collect() };
+            let mut found = SmallVec::new();
+            for (slot, args) in op.inputs.iter() {
+                let output = slot.strip_suffix("@GRAD").is_some_and(|s| !fwd.outputs.get(s).is_empty());
+                let gradient =
+                    output && fwd.inputs.get(&slot).is_empty() && fwd.outputs.get(&slot).is_empty();
+                let of_forward = |v: Var| {
+                    kept.contains(&v) || (!gradient && fwd.reads().chain(fwd.writes()).any(|own| own == v))
+                };
+                found.extend(args.iter().copied().filter(|v| *v != Var::EMPTY && !of_forward(*v)));
+            }
+            found
+        }
+    }
+}
+
+/// The forward output whose gradient an operator of a backward part takes from that variable.
+pub(super) fn given_for(program: &Program, block: BlockId, op: &OpDesc, grad: Var) -> Option<Var> {
+    let Origin::Gradient { of } = op.origin else { return None };
+    let fwd = forward_ops(program, block).get(of)?;
+    let (slot, args) = op.inputs.iter().find(|(_, args)| args.contains(&grad))?;
+    let wired = slot.strip_suffix("@GRAD").map_or(&[][..], |output| fwd.outputs.get(output));
+    let own = args.iter().position(|v| *v == grad).and_then(|i| wired.get(i)).copied();
+    own.or_else(|| fwd.writes().next())
+}
+
+/// The operators that those of a block's backward part are gradients of.
+fn forward_ops(program: &Program, block: BlockId) -> &[OpDesc] {
+    let forward = program.block(block).and_then(|own| own.forward).unwrap_or(block);
+    program.block(forward).map_or(&[], |block| &block.ops)
+}
+
+/// `a, b and c`, or `a, b, c, d and 3 more`.
+pub(super) fn listed<T: ToString>(items: impl IntoIterator<Item = T>, total: usize) -> String {
+    let mut named: Vec<String> = items.into_iter().take(LISTED).map(|item| item.to_string()).collect();
+    if total > named.len() {
+        named.push(format!("{} more", total - named.len()));
+    }
+    match named.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => named.concat(),
+    }
+}
+
+/// The operators of a block that compute a gradient.
+struct Story<'a> {
+    program: &'a Program,
+    block: BlockId,
+    gradient: Var,
+    /// Their positions.
+    ops: Vec<usize>,
+    /// Which of them writes a variable.
+    writer: FxHashMap<Var, usize>,
+    /// Gradients that none of them computes, and of what they were given.
+    given: Vec<(Var, Var)>,
+}
+
+impl<'a> Story<'a> {
+    fn of(program: &'a Program, block: BlockId, gradient: Var) -> Story<'a> {
+        let mut story =
+            Story { program, block, gradient, ops: vec![], writer: FxHashMap::default(), given: vec![] };
+        let mut wanted = FxHashSet::from_iter([gradient]);
+        let kept = kept(program, block);
+        for (index, op) in story.block_ops().iter().enumerate().rev() {
+            if op.origin == Origin::Model || !op.writes().any(|v| wanted.contains(&v)) {
+                continue;
+            }
+            for var in op.writes() {
+                wanted.remove(&var);
+                story.writer.entry(var).or_insert(index);
+            }
+            wanted.extend(incoming(program, block, &kept, op));
+            story.ops.push(index);
+        }
+        story.ops.reverse();
+        let reads = story.own_ops().flat_map(|(_, op)| op.reads().map(move |v| (op, v)));
+        let given = reads.filter(|(_, v)| wanted.remove(v));
+        let given = given.map(|(op, v)| (v, given_for(program, block, op, v).unwrap_or(v)));
+        story.given = given.collect();
+        story
+    }
+
+    fn block_ops(&self) -> &'a [OpDesc] {
+        self.program.block(self.block).map_or(&[], |block| &block.ops)
+    }
+
+    fn own_ops(&self) -> impl Iterator<Item = (usize, &'a OpDesc)> + use<'_, 'a> {
+        let ops = self.block_ops();
+        self.ops.iter().map(|i| (*i, &ops[*i]))
+    }
+
+    fn gradient_of(&self, var: Var) -> Option<Var> {
+        self.program.lookup(self.block, var).and_then(|desc| desc.gradient_of)
+    }
+
+    fn quoted(&self, var: Var) -> String {
+        format!("`{}`", self.program.name(var))
+    }
+
+    /// `` `a`, `b` and 3 more ``.
+    fn names(&self, vars: &[Var]) -> String {
+        listed(vars.iter().map(|v| self.quoted(*v)), vars.len())
+    }
+
+    fn targets(&self) -> String {
+        let seeds = self.own_ops().filter(|(_, op)| op.origin == Origin::Seed);
+        let mut targets: Vec<Var> =
+            seeds.flat_map(|(_, op)| op.writes()).filter_map(|v| self.gradient_of(v)).collect();
+        targets.extend(self.given.iter().map(|(_, of)| of));
+        targets.dedup();
+        self.names(&targets)
+    }
+
+    /// A forward operator, and what that is the gradient of in its turn.
+    fn place(&self, of: usize) -> String {
+        let (mut text, mut index) = (String::new(), of);
+        loop {
+            let Some(op) = forward_ops(self.program, self.block).get(index) else {
+                return text + &format!("operator {index}, which is not there");
+            };
+            match op.origin {
+                Origin::Gradient { of } if of < index => {
+                    text += &format!("operator {index} `{}`, itself the gradient of ", op.ty);
+                    index = of;
+                }
+                Origin::Model | Origin::Gradient { .. } => return text + &OpRef::of(index, op).to_string(),
+                Origin::Kept | Origin::Seed | Origin::Accumulate | Origin::ZeroFill => {
+                    let outputs: Vec<Var> = op.writes().collect();
+                    return text
+                        + &format!("operator {index} `{}`, which makes {}", op.ty, self.names(&outputs));
+                }
+            }
+        }
+    }
+
+    /// Inputs of the forward operator whose gradients an operator of its rule writes: `` X = `h` ``, or `` X and Y = `h` ``.
+    fn inputs(&self, op: &OpDesc, fwd: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> Vec<String> {
+        let mut found = vec![];
+        for (slot, grads) in op.outputs.iter() {
+            let wired = slot.strip_suffix("@GRAD").map(|input| (input, fwd.inputs.get(input)));
+            for (i, grad) in grads.iter().enumerate().filter(|(_, grad)| is_meant(**grad)) {
+                let own = wired.and_then(|(input, vars)| Some((input.to_string(), *vars.get(i)?)));
+                let by_name = || {
+                    let var = self.gradient_of(*grad)?;
+                    let slots = fwd.inputs.iter().filter(|(_, vars)| vars.contains(&var));
+                    let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
+                    (!slots.is_empty()).then(|| (listed(&slots, slots.len()), var))
+                };
+                let input = own.or_else(by_name);
+                found.extend(input.map(|(slot, var)| format!("{slot} = {}", self.quoted(var))));
+            }
+        }
+        found
+    }
+
+    /// Through which forward operator, and to which of its inputs, gradients come that an operator writes.
+    fn way(&self, op: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> String {
+        let Origin::Gradient { of } = op.origin else { return format!("`{}`", op.ty) };
+        let place = self.place(of);
+        match forward_ops(self.program, self.block).get(of).map(|fwd| self.inputs(op, fwd, is_meant)) {
+            Some(inputs) if !inputs.is_empty() => {
+                format!("{place} to {}", listed(&inputs, inputs.len()))
+            }
+            _ => format!("{place}, a step of its rule"),
+        }
+    }
+
+    /// Why an operator is there.
+    fn reason(&self, index: usize, op: &OpDesc) -> String {
+        let out = op.writes().next().unwrap_or(Var::EMPTY);
+        let of = self.gradient_of(out);
+        match op.origin {
+            Origin::Model | Origin::Kept => String::new(),
+            Origin::Seed => {
+                let site = op.site.map(|s| format!(" (asked for at {s})")).unwrap_or_default();
+                match (of, op.reads().next()) {
+                    (Some(of), Some(given)) if given != of => {
+                        format!(
+                            "starts from {}, given as the gradient of {}{site}",
+                            self.quoted(given),
+                            self.quoted(of)
+                        )
+                    }
+                    (of, _) => {
+                        let target = self.quoted(of.unwrap_or(out));
+                        format!("starts from {target}, whose derivative with respect to itself is one{site}")
+                    }
+                }
+            }
+            Origin::Gradient { .. } => format!("through {}", self.way(op, &|v| v != Var::EMPTY)),
+            Origin::Accumulate => {
+                let parts: Vec<Var> = op.reads().collect();
+                let (n, of) = (parts.len(), self.quoted(of.unwrap_or(out)));
+                let mut text = format!("sums {n} contributions to the gradient of {of}:");
+                for part in parts.iter().take(LISTED) {
+                    let from = match self.writer.get(part).map(|i| &self.block_ops()[*i]) {
+                        Some(op) if op.origin != Origin::Seed => {
+                            format!("through {}", self.way(op, &|v| v == *part))
+                        }
+                        _ => "from the start".into(),
+                    };
+                    text += &format!("\n      {} {from}", self.program.name(*part));
+                }
+                if n > LISTED {
+                    text += &format!("\n      and {} more", n - LISTED);
+                }
+                text
+            }
+            Origin::ZeroFill => self.zeros(index, out, of.unwrap_or(out)),
+        }
+    }
+
+    fn zeros(&self, index: usize, grad: Var, of: Var) -> String {
+        let ops = self.block_ops();
+        let needs = ops.iter().enumerate().skip(index).find(|(_, op)| op.reads().any(|v| v == grad));
+        let needs = needs.map(|(i, op)| format!("; operator {i} `{}` needs them", op.ty)).unwrap_or_default();
+        // In the same block, the forward operators stand before the backward part.
+        let own_part = self.program.block(self.block).is_some_and(|block| block.forward.is_none());
+        let before = if own_part { self.ops.first().copied().unwrap_or(0) } else { usize::MAX };
+        let read = forward_ops(self.program, self.block)
+            .iter()
+            .take(before)
+            .flat_map(OpDesc::reads)
+            .any(|v| v == of);
+        let of = self.quoted(of);
+        let why = match read {
+            true => format!("no reader of {of} passes a gradient on to it"),
+            false => format!("nothing reads {of}"),
+        };
+        format!("zeros, as {why}{needs}")
+    }
+
+    fn write_op(&self, f: &mut fmt::Formatter<'_>, index: usize, op: &OpDesc) -> fmt::Result {
+        let written: Vec<&str> = op.writes().map(|v| self.program.name(v)).collect();
+        write!(f, "\n  operator {index}: {} = {}", listed(&written, written.len()), op.ty)?;
+        write!(f, "\n    {}", self.reason(index, op))
+    }
+}
+
+impl fmt::Display for Story<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ops: Vec<(usize, &OpDesc)> = self.own_ops().collect();
+        let name = self.quoted(self.gradient);
+        let summed = self.block_ops().iter().filter(|op| op.origin == Origin::Accumulate);
+        let is_part = summed.flat_map(OpDesc::reads).any(|v| v == self.gradient);
+        match self.gradient_of(self.gradient) {
+            Some(of) => {
+                let part = if is_part { "a contribution to " } else { "" };
+                let (targets, of) = (self.targets(), self.quoted(of));
+                write!(f, "{name} is {part}the gradient of {targets} with respect to {of}")?;
+            }
+            None => write!(f, "{name} is a step of a gradient rule")?,
+        }
+        write!(f, ", computed by {} operators:", ops.len())?;
+        for (given, of) in &self.given {
+            write!(f, "\n  {} was given as the gradient of {}", self.quoted(*given), self.quoted(*of))?;
+        }
+        let hidden = match ops.len() {
+            n if n > FIRST + LAST => FIRST..n - LAST,
+            _ => 0..0,
+        };
+        for (i, (index, op)) in ops.iter().enumerate() {
+            if i == hidden.start && !hidden.is_empty() {
+                let of = |origin| ops[hidden.clone()].iter().filter(|(_, op)| op.origin == origin).count();
+                let (sums, zeros) = (of(Origin::Accumulate), of(Origin::ZeroFill));
+                let n = hidden.len();
+                write!(f, "\n  … {n} operators more, {sums} sums and {zeros} zero fills among them")?;
+            }
+            if !hidden.contains(&i) {
+                self.write_op(f, *index, op)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! What is told about gradients, compared with the texts in `stories/`.
+
+use autobwd::{
+    Backward, Builder, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward, explain,
+    gradients,
+};
+use autobwd_ops::{Init, Math};
+
+use crate::compare;
+
+fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+    net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
+}
+
+fn differentiate(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<(Program, Gradients)> {
+    let mut program = net.program().clone();
+    let found = append_backward(&mut program, &loss.name(), backward)?;
+    Ok((program, found))
+}
+
+/// Compares a text with a file, the line numbers of this file left out.
+#[track_caller]
+fn told(story: &str, text: &str) {
+    let mut pieces = text.split("explain.rs:");
+    let mut lineless = pieces.next().unwrap_or_default().to_string();
+    for piece in pieces {
+        lineless += "explain.rs";
+        lineless += piece.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    compare(&format!("framework/stories/{story}.txt"), &(lineless + "\n"));
+}
+
+#[test]
+fn a_fan_out_is_told_with_its_readers() -> Result<()> {
+    let net = Builder::new();
+    let h = parameter(&net, "w", &[3])?.tanh()?;
+    let loss = (&(&h * &h)? + &h.exp()?)?.mean()?;
+    let (program, found) = differentiate(&net, &loss, &Backward::default())?;
+    told("fan_out", &explain(&program, "w@GRAD")?);
+    told("fan_out_report", &found.report(&program).to_string());
+    told("contribution", &explain(&program, "tanh_0@GRAD@RENAME@1")?);
+    // A file keeps all of it.
+    let loaded = Program::from_json(&program.to_json())?;
+    assert_eq!(explain(&loaded, "w@GRAD")?, explain(&program, "w@GRAD")?);
+    Ok(())
+}
+
+#[test]
+fn a_zero_fill_is_told_with_its_reason() -> Result<()> {
+    let net = Builder::new();
+    let pieces = parameter(&net, "w", &[6])?.split(&[1, 2, 3], 0)?;
+    let chosen = pieces[1].argmax(0)?.cast(DType::F64)?;
+    let loss = (&pieces[2].mean()? + &chosen)?;
+    let (program, _) = differentiate(&net, &loss, &Backward::default())?;
+    told("zero_fill", &explain(&program, "w@GRAD")?);
+    Ok(())
+}
+
+#[test]
+fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
+    let net = Builder::new();
+    let names = ["used", "unused", "frozen", "cut", "picked", "refused", "shaped"];
+    let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect::<Result<_>>()?;
+    all[1].exp()?;
+    let frozen = all[2].clone().stop_gradient();
+    let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
+    let sum = (&sum + &all[5].tanh()?)?;
+    let ones = autobwd::emit(autobwd_ops::fill::FillAnyLike {
+        x: (&all[6]).into(),
+        out: autobwd::New,
+        value: 1.0,
+        dtype: None,
+    })?;
+    let picked = all[4].argmax(0)?.cast(DType::F64)?;
+    let loss = (&(&sum * &ones.out)?.mean()? + &picked)?;
+    let (program, found) =
+        differentiate(&net, &loss, &Backward { no_grad: &["tanh_0"], ..Default::default() })?;
+    told("cut_report", &found.report(&program).to_string());
+    assert_eq!(found.missing.len(), 6);
+    // The program alone knows the same, but for what it was not to compute.
+    for missing in &found.missing {
+        let alone = explain(&program, &format!("{}@GRAD", missing.name))?;
+        match missing.name.as_str() {
+            "refused" => told("refused", &alone),
+            "shaped" => assert!(alone.starts_with(&missing.to_string()), "{alone}\n{missing}"),
+            _ => assert_eq!(alone, missing.to_string()),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_derivative_is_told_with_both_forward_operators() -> Result<()> {
+    let net = Builder::new();
+    let out = parameter(&net, "x", &[3])?.tanh()?;
+    let mut program = net.program().clone();
+    gradients(&mut program, &[&out.name()], &["x"], None, &[])?;
+    let found = gradients(&mut program, &["x@GRAD"], &["x"], None, &[])?;
+    let second = program.name(found.pairs[0].1).to_string();
+    told("second_derivative", &explain(&program, &second)?);
+    told("second_derivative_report", &found.report(&program).to_string());
+    Ok(())
+}
+
+#[test]
+fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
+    let net = Builder::new();
+    let (x, y) = (parameter(&net, "x", &[3])?, parameter(&net, "y", &[3])?);
+    let h = x.sin()?;
+    let out = (&h - &y)?;
+    net.input("given", DType::F64, &[3])?;
+    let mut program = net.program().clone();
+    let (out, h) = (out.name(), h.name());
+    let first = gradients(&mut program, &[&out], &["x", "y"], Some(&[Some("given")]), &[])?;
+    told("given", &explain(&program, "x@GRAD")?);
+    told("given_report", &first.report(&program).to_string());
+    // A target on another one's path: what is given is added.
+    let mut program = net.program().clone();
+    gradients(&mut program, &[&h, &out], &["x"], Some(&[Some("given"), None]), &[])?;
+    told("given_on_the_path", &explain(&program, "x@GRAD")?);
+    Ok(())
+}
+
+#[test]
+fn long_stories_stay_short() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let mut h = w.clone();
+    for _ in 0..200 {
+        h = (&h * &w)?;
+    }
+    let loss = h.mean()?;
+    let (program, found) = differentiate(&net, &loss, &Backward::default())?;
+    told("long", &explain(&program, "w@GRAD")?);
+    told("long_report", &found.report(&program).to_string());
+    Ok(())
+}
+
+#[test]
+fn names_that_are_no_gradients_are_refused() -> Result<()> {
+    let net = Builder::new();
+    let loss = parameter(&net, "weights", &[3])?.exp()?.mean()?;
+    let e = explain(&net.program(), "weights@GRAD").unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoGradient);
+    assert_eq!(e.to_string(), "the program has no backward part that could hold `weights@GRAD`");
+    let (program, _) = differentiate(&net, &loss, &Backward::default())?;
+    for (name, hint) in [
+        ("weight@GRAD", "; did you mean `weights@GRAD`?"),
+        ("weights", "; did you mean `weights@GRAD`?"),
+        ("x", ""),
+    ] {
+        let e = explain(&program, name).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::UnknownVar);
+        assert_eq!(e.to_string(), format!("the program has no gradient `{name}`{hint}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn mangled_programs_are_told_without_panic() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let loss = (&w.tanh()? * &w)?.mean()?;
+    let (program, found) = differentiate(&net, &loss, &Backward::default())?;
+    let json = program.to_json();
+    for (from, to) in [
+        (r#""gradient_of":1"#, r#""gradient_of":77"#),
+        (r#""gradient_of":0"#, r#""gradient_of":5"#),
+        (r#""origin":"accumulate""#, r#""origin":"zero_fill""#),
+        (r#""origin":"seed""#, r#""origin":"accumulate""#),
+        (r#""gradient_of":"w""#, r#""gradient_of":"nobody""#),
+    ] {
+        assert!(json.contains(from), "{json}");
+        let mangled = Program::from_json(&json.replace(from, to))?;
+        let _ = explain(&mangled, "w@GRAD").map(|story| assert!(story.contains("w@GRAD")));
+        let _ = found.report(&mangled).to_string();
+    }
+    let _ = found.report(&Program::new()).to_string();
+    Ok(())
+}
