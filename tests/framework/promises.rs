@@ -342,8 +342,8 @@ fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
     let lines: Vec<&str> = e.message().lines().collect();
     assert_eq!(lines.len(), 3, "{e}");
     assert_eq!(lines[0], "`v` has no gradient: no path leads from it to `reduce_sum_0`");
-    assert!(lines[1].starts_with("`frozen` has no gradient: it is in the no-grad set or marked"), "{e}");
-    assert!(lines[2].contains("ends at operator `arg_max`, whose gradient is zero (added at"), "{e}");
+    assert_eq!(lines[1], "`frozen` has no gradient: it is marked `stop_gradient`");
+    assert!(lines[2].contains("ends at `arg_max_0`, which holds int64, not floating point numbers"), "{e}");
     assert_eq!(program, *net.program());
     let allowed = Backward { allow_missing: true, ..asked };
     let found = append_backward(&mut program, &loss, &allowed)?;
