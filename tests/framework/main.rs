@@ -2,6 +2,7 @@
 
 mod backward;
 mod bad_input;
+mod higher;
 mod numeric;
 mod overwritten;
 mod programs;
