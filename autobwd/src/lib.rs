@@ -68,6 +68,8 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
+//! Gradients have gradients: [`hessian_vector_product`] and [`jacobian`] are put together from several backward parts.
+//!
 //! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?`.
 //!
 //! # Writing an operator
@@ -163,6 +165,7 @@ mod verify;
 pub use autobwd_macros::register_op;
 pub use backward::{
     Backward, Gradients, append_backward, append_backward_in, explain, gradients, gradients_in,
+    hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
 };
 pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product};

@@ -12,12 +12,13 @@
 //!
 //! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
 //! one. What came of it is told by `report`, for every variable asked for, and by `explain`, for one gradient of a
-//! program that may have come from a file.
+//! program that may have come from a file. `higher` composes whole backward parts.
 
 mod accumulate;
 mod declare;
 mod emit;
 mod explain;
+mod higher;
 mod keep;
 mod names;
 mod path;
@@ -29,6 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in};
 use emit::{Emit, emit};
 pub use explain::explain;
+pub use higher::{hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in};
 use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
@@ -86,23 +88,11 @@ fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>)
     outcome
 }
 
-fn differentiate_loss(
-    ops: &OpInfoMap,
-    program: &mut Program,
-    loss: &str,
-    backward: &Backward<'_>,
-    site: Site,
-) -> Result<Gradients> {
-    let loss = program.expect_var(loss)?;
-    let asked: Vec<Var> = match backward.parameters {
-        Some(names) => names.iter().map(|n| program.expect_var(n)).collect::<Result<_>>()?,
-        None => program.parameters().collect(),
-    };
-    let name = program.name(loss);
-    let Some(desc) = program.root().vars.get(&loss) else {
-        return Err(Error::internal("a loss that is not declared"));
-    };
-    if desc.dims.numel() != 1 {
+/// A variable of one element that an operator computes.
+fn expect_loss(program: &Program, name: &str) -> Result<Var> {
+    let loss = program.expect_var(name)?;
+    let desc = program.root().vars.get(&loss);
+    if let Some(desc) = desc.filter(|desc| desc.dims.numel() != 1) {
         let text = format!(
             "`{name}` of shape {} is no loss: a loss has one element; take the mean, or use `gradients`",
             desc.dims
@@ -112,13 +102,29 @@ fn differentiate_loss(
     if !program.root().ops.iter().any(|op| op.writes().any(|v| v == loss)) {
         return Err(Error::new(ErrorKind::NoGradient, format!("no operator computes `{name}`")));
     }
-    let (shape, dtype) = (vec![1; desc.dims.len()], desc.dtype);
+    Ok(loss)
+}
+
+fn differentiate_loss(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    loss: &str,
+    backward: &Backward<'_>,
+    site: Site,
+) -> Result<Gradients> {
+    let loss = expect_loss(program, loss)?;
+    let asked: Vec<Var> = match backward.parameters {
+        Some(names) => names.iter().map(|n| program.expect_var(n)).collect::<Result<_>>()?,
+        None => program.parameters().collect(),
+    };
+    let desc = program.root().vars.get(&loss);
+    let (shape, dtype) = desc.map_or((vec![], -1), |desc| (vec![1; desc.dims.len()], desc.dtype.code()));
     let targets = [loss];
     let build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
     let seed = OpDesc::new("fill_constant")
         .output("Out", [build.targets[0]])
         .attr("shape", Attr::I64s(shape))
-        .attr("dtype", Attr::I32(dtype.code()))
+        .attr("dtype", Attr::I32(dtype))
         .attr("value", Attr::F32(1.0));
     let done = build.finish(ops, program, vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }])?;
 

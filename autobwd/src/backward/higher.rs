@@ -1,0 +1,219 @@
+//! What gradients of gradients, and gradients of single elements, are good for.
+
+use std::panic::Location;
+
+use super::{declare::declare, expect_loss, gradients_in, names::GradNames};
+use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Shape, Site, Var, Vars};
+
+/// Appends the operators that multiply the Hessian of `loss` with respect to all `inputs` with a vector, using the
+/// operators that this binary links: for each input its part `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape,
+/// or `None` where that is zero because no path leads there.
+///
+/// `vectors` are variables, each of the shape of its input. The Hessian itself is never computed: this is the gradient of
+/// the product of gradient and vector (Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994), at a few times the
+/// cost of the gradient.
+///
+/// # Errors
+/// As [`gradients`](super::gradients), also for operators whose gradients have none; a loss of more than one element;
+/// another number of vectors than of inputs. The program is then unchanged.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor, hessian_vector_product};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let w = net.parameter("w", DType::F64, &[3], |_| Ok(()))?;
+/// net.input("v", DType::F64, &[3])?;
+/// let loss = (&w.square()? * &w)?.sum(&[])?.name();
+/// let mut program = net.program().clone();
+/// let products = hessian_vector_product(&mut program, &loss, &["w"], &["v"])?;
+/// let product = program.name(products[0].unwrap());
+///
+/// // The Hessian of Σ w³ is 6w on the diagonal.
+/// let mut scope = Scope::new();
+/// scope.set("w", Tensor::from_vec([3], vec![1.0, 2.0, 3.0])?);
+/// let v = Tensor::from_vec([3], vec![1.0, 0.0, -1.0])?;
+/// let fetched = Executor::new().run(&program, &mut scope, &[("v", &v)], &[product])?;
+/// assert_eq!(fetched[0].slice::<f64>()?, [6.0, 0.0, -18.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[track_caller]
+pub fn hessian_vector_product(
+    program: &mut Program,
+    loss: &str,
+    inputs: &[&str],
+    vectors: &[&str],
+) -> Result<Vec<Option<Var>>> {
+    hessian_vector_product_in(OpInfoMap::linked()?, program, loss, inputs, vectors)
+}
+
+/// As [`hessian_vector_product`], with these operators.
+///
+/// # Errors
+/// As [`hessian_vector_product`].
+#[track_caller]
+pub fn hessian_vector_product_in(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    loss: &str,
+    inputs: &[&str],
+    vectors: &[&str],
+) -> Result<Vec<Option<Var>>> {
+    expect_loss(program, loss)?;
+    if vectors.len() != inputs.len() {
+        let text = format!("{} vectors for {} inputs", vectors.len(), inputs.len());
+        return Err(Error::new(ErrorKind::NoGradient, text));
+    }
+    let mut extended = program.clone();
+    let first = gradients_in(ops, &mut extended, &[loss], inputs, None, &[])?.entries();
+    let (mut grads, mut given) = (vec![], vec![]);
+    for (grad, vector) in first.iter().zip(vectors) {
+        if let Some(grad) = grad {
+            grads.push(extended.name(*grad).to_string());
+            given.push(Some(*vector));
+        }
+    }
+    if grads.is_empty() {
+        return Ok(first);
+    }
+    let grads: Vec<&str> = grads.iter().map(String::as_str).collect();
+    let products = gradients_in(ops, &mut extended, &grads, inputs, Some(&given), &[])?.entries();
+    *program = extended;
+    Ok(products)
+}
+
+/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`, using the operators that
+/// this binary links: `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` where the target does not depend on the
+/// input.
+///
+/// Each element of the target has a backward part of its own: this is for targets of few elements. The product of a vector
+/// with a Jacobian is what [`gradients`](super::gradients) computes, with the vector as gradient of the target.
+///
+/// # Errors
+/// As [`gradients`](super::gradients); a target without elements; a target or an input of unknown shape; `reshape2`,
+/// `slice` or `concat`, which it is put together with, not linked. The program is then unchanged.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor, jacobian};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let w = net.parameter("w", DType::F64, &[2], |_| Ok(()))?;
+/// let y = (&w.square()? * &w.sum(&[])?)?.name();
+/// let mut program = net.program().clone();
+/// let jacobians = jacobian(&mut program, &y, &["w"])?;
+/// let jacobian = program.name(jacobians[0].unwrap());
+///
+/// // y = (w0² · (w0 + w1), w1² · (w0 + w1))
+/// let mut scope = Scope::new();
+/// scope.set("w", Tensor::from_vec([2], vec![1.0, 2.0])?);
+/// let fetched = Executor::new().run(&program, &mut scope, &[], &[jacobian])?;
+/// assert_eq!(fetched[0].dims(), [2, 2]);
+/// assert_eq!(fetched[0].slice::<f64>()?, [7.0, 1.0, 4.0, 16.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[track_caller]
+pub fn jacobian(program: &mut Program, target: &str, inputs: &[&str]) -> Result<Vec<Option<Var>>> {
+    jacobian_in(OpInfoMap::linked()?, program, target, inputs)
+}
+
+/// As [`jacobian`], with these operators.
+///
+/// # Errors
+/// As [`jacobian`].
+#[track_caller]
+pub fn jacobian_in(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    target: &str,
+    inputs: &[&str],
+) -> Result<Vec<Option<Var>>> {
+    let site = Site::Here(Location::caller());
+    let (var, dims) = known_dims(program, target)?;
+    let input_dims: Vec<Shape> =
+        inputs.iter().map(|name| Ok(known_dims(program, name)?.1)).collect::<Result<_>>()?;
+    let mut extended = program.clone();
+    let none = GradNames::new(program);
+    let mut append = Append { ops, program: &mut extended, none: &none, site };
+    let count = dims.iter().product();
+    let flat = append.reshape("flat", var, &[count])?;
+    let elements: Vec<Var> = (0..count).map(|i| append.element(flat, i)).collect::<Result<_>>()?;
+    let mut rows: Vec<Vec<Var>> = vec![vec![]; inputs.len()];
+    for element in elements {
+        let element = extended.name(element).to_string();
+        let grads = gradients_in(ops, &mut extended, &[&element], inputs, None, &[])?.entries();
+        rows.iter_mut().zip(grads).for_each(|(rows, grad)| rows.extend(grad));
+    }
+    let mut append = Append { ops, program: &mut extended, none: &none, site };
+    let mut jacobians = vec![];
+    for ((name, rows), input_dims) in inputs.iter().zip(rows).zip(input_dims) {
+        // A path leads to all elements or to none.
+        let there = !rows.is_empty();
+        jacobians.push(there.then(|| append.rows(name, rows, &dims, &input_dims)).transpose()?);
+    }
+    *program = extended;
+    Ok(jacobians)
+}
+
+/// A variable with elements, and its shape.
+fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
+    let var = program.expect_var(name)?;
+    let dims = program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
+    match dims.known() {
+        Some(known) if !known.contains(&0) => Ok((var, known)),
+        known => {
+            let fault = if known.is_some() { "it has no elements" } else { "it has to be known" };
+            let text = format!("the Jacobian of or for `{name}` of shape {dims}: {fault}");
+            Err(Error::new(ErrorKind::Shape, text))
+        }
+    }
+}
+
+/// Appends operators of the model.
+struct Append<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a mut Program,
+    none: &'a GradNames,
+    site: Site,
+}
+
+impl Append<'_> {
+    fn op(&mut self, op: OpDesc) -> Result<()> {
+        let op = OpDesc { site: Some(self.site), ..op };
+        let vars = declare(self.ops, self.program, self.none, Vars::default(), std::slice::from_ref(&op))?;
+        let root = self.program.root_mut();
+        root.vars.extend(vars);
+        root.ops.push(op);
+        Ok(())
+    }
+
+    fn reshape(&mut self, name: &str, x: Var, dims: &[usize]) -> Result<Var> {
+        let (out, x_shape) = (self.program.fresh(name), self.program.fresh("reshape2"));
+        let shape = dims.iter().map(|d| wire(*d)).collect::<Result<_>>()?;
+        let op = OpDesc::new("reshape2").input("X", [x]).output("Out", [out]).output("XShape", [x_shape]);
+        self.op(op.attr("shape", Attr::I32s(shape)))?;
+        Ok(out)
+    }
+
+    fn element(&mut self, flat: Var, i: usize) -> Result<Var> {
+        let out = self.program.fresh("element");
+        let [starts, ends] = [i, i + 1].map(|at| wire(at).map(|at| Attr::I32s(vec![at])));
+        let op = OpDesc::new("slice").input("Input", [flat]).output("Out", [out]);
+        self.op(op.attr("axes", Attr::I32s(vec![0])).attr("starts", starts?).attr("ends", ends?))?;
+        Ok(out)
+    }
+
+    /// Gradients of single elements, put together.
+    fn rows(&mut self, name: &str, rows: Vec<Var>, dims: &[usize], input_dims: &[usize]) -> Result<Var> {
+        let row = [&[1], input_dims].concat();
+        let rows: Vec<Var> = rows.into_iter().map(|r| self.reshape("row", r, &row)).collect::<Result<_>>()?;
+        let all = self.program.fresh("rows");
+        self.op(OpDesc::new("concat").input("X", rows).output("Out", [all]).attr("axis", Attr::I32(0)))?;
+        self.reshape(&format!("{name}@JACOBIAN"), all, &[dims, input_dims].concat())
+    }
+}
+
+/// As reshaping and slicing take it.
+fn wire(n: usize) -> Result<i32> {
+    i32::try_from(n).map_err(|_| Error::new(ErrorKind::Shape, format!("{n} elements are too many")))
+}
