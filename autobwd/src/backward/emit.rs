@@ -47,7 +47,7 @@ impl Rules<'_> {
             let fwd = &forward[index];
             let own = self.emitted.len();
             self.ask(fwd)
-                .and_then(|info| self.judge(index, fwd, info, own))
+                .and_then(|(info, unchanged)| self.judge(index, info, own, &unchanged))
                 .map_err(|e| e.at_op(|| self.program.describe_op(BlockId::ROOT, index, fwd)))?;
             for op in &mut self.emitted[own..] {
                 op.site = fwd.site;
@@ -61,7 +61,8 @@ impl Rules<'_> {
         self.no_grad.get(var.index()).copied().unwrap_or(false)
     }
 
-    fn ask(&mut self, fwd: &OpDesc) -> Result<&'static OpInfo> {
+    /// Has the rule emit its operators: what is known of the operator, and what it leaves unchanged.
+    fn ask(&mut self, fwd: &OpDesc) -> Result<(&'static OpInfo, Vec<Var>)> {
         let info = self.ops.get(&fwd.ty)?;
         let current: SmallVec<[(Var, Var); 4]> = fwd.writes().map(|v| (v, self.names.of_output(v))).collect();
         for var in fwd.writes() {
@@ -82,12 +83,12 @@ impl Rules<'_> {
         let arrives = |var: Var| !no_grad.get(var.index()).copied().unwrap_or(false);
         let mut g = GradCx::new(fwd, self.program, &of_output, &of_input, &is_wanted, &arrives, self.emitted);
         info.emit_grad(&mut g)?;
-        Ok(info)
+        Ok((info, g.into_unchanged()))
     }
 
     /// Looks at what a rule has emitted.
-    fn judge(&self, index: usize, fwd: &OpDesc, info: &OpInfo, own: usize) -> Result<()> {
-        let own = &self.emitted[own..];
+    fn judge(&self, index: usize, info: &OpInfo, own: usize, unchanged: &[Var]) -> Result<()> {
+        let (fwd, own) = (&self.forward[index], &self.emitted[own..]);
         for op in own {
             // What is wired by name is as its operator declares it.
             let made = if matches!(info.grad_kind(), GradKind::Operator(_)) {
@@ -95,7 +96,7 @@ impl Rules<'_> {
             } else {
                 check(self.ops, fwd, op)?
             };
-            self.writers.check(self.program, self.forward, index, made, op)?;
+            self.writers.check(self.program, self.forward, index, made, op, unchanged)?;
         }
         reads_no_sum(self.program, self.names, fwd, own)
     }
@@ -172,6 +173,7 @@ impl Writers {
         index: usize,
         made: &OpInfo,
         op: &OpDesc,
+        unchanged: &[Var],
     ) -> Result<()> {
         let fwd = &forward[index];
         for (slot, args) in op.inputs.iter() {
@@ -182,7 +184,7 @@ impl Writers {
                 // As an input, the value before this operator; as an output, the one that it wrote.
                 let as_input = fwd.inputs.get(&slot).contains(&var);
                 let mentioned = || fwd.reads().chain(fwd.writes()).any(|v| v == var);
-                let overwritten = as_input || self.last(var) != Some(index);
+                let overwritten = self.last(var) != Some(index) || (as_input && !unchanged.contains(&var));
                 let reads = || made.schema().input(&slot).is_none_or(|s| !s.shape_only);
                 if overwritten && mentioned() && reads() {
                     let upto = if as_input { index } else { index + 1 };

@@ -88,7 +88,7 @@ fn rule(op: &OpDesc) -> Option<usize> {
     }
 }
 
-/// Gradients that the operators so far have produced.
+/// Gradients that the operators so far have produced, and what rules have made of these for themselves.
 struct Produced<'a> {
     names: &'a GradNames,
     given: &'a [Var],
@@ -114,9 +114,9 @@ impl<'a> Produced<'a> {
         self.is_grad(var) && !self.has(var)
     }
 
-    /// Whether it reads no gradients at all, or one that is there.
+    /// Whether it reads no gradients at all, or one that is there, or what was made of one.
     fn flows_into(&self, op: &OpDesc) -> bool {
-        !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.is_grad(v) && self.has(v))
+        !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.has(v))
     }
 
     fn note_if_fed(&mut self, op: &OpDesc) {
@@ -129,7 +129,8 @@ impl<'a> Produced<'a> {
         let names = self.names;
         let cut =
             |v: Var| names.base(v).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false));
-        let made = op.writes().filter(|v| names.base(*v).is_some() && !cut(*v));
+        let fed = op.reads().any(|v| self.has(v));
+        let made = op.writes().filter(|v| if names.base(*v).is_some() { !cut(*v) } else { fed });
         made.for_each(|v| self.there[v.index()] = true);
     }
 }
