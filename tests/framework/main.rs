@@ -2,6 +2,7 @@
 
 mod backward;
 mod bad_input;
+mod norms;
 mod programs;
 mod random_programs;
 mod registry;
