@@ -21,6 +21,10 @@ impl Real for f64 {
     }
 }
 
+pub(crate) fn wide<T: Real>(x: T) -> f64 {
+    x.into()
+}
+
 /// A number between two dtypes: every element of every dtype fits in without loss.
 #[derive(Clone, Copy)]
 pub(crate) enum Wide {
@@ -75,18 +79,25 @@ pub(crate) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
 /// `width` elements. A piece lies in one row and has at most `longest` elements.
 pub(crate) fn pieces<T>(
     part: &mut [T],
-    mut at: usize,
+    at: usize,
     width: usize,
     longest: usize,
     mut each: impl FnMut(usize, usize, &mut [T]),
 ) {
+    if part.is_empty() {
+        return;
+    }
+    // Divisions cost more than all else where rows are short.
+    let (mut row, mut column) = (at / width, at % width);
     let mut rest = part;
     while !rest.is_empty() {
-        let (row, column) = (at / width, at % width);
         let len = (width - column).min(longest).min(rest.len());
         let (piece, tail) = rest.split_at_mut(len);
         each(row, column, piece);
-        at += len;
+        column += len;
+        if column == width {
+            (row, column) = (row + 1, 0);
+        }
         rest = tail;
     }
 }

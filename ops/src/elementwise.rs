@@ -100,7 +100,7 @@ impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
 }
 
 /// The gradient of `dx`, where `dx` was computed and is read.
-fn grad_if_any(g: &GradCx<'_>, dx: Option<Var>) -> Option<Var> {
+pub(crate) fn grad_if_any(g: &GradCx<'_>, dx: Option<Var>) -> Option<Var> {
     dx.filter(|dx| g.arrives(*dx)).map(|dx| g.grad(dx))
 }
 

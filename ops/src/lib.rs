@@ -30,6 +30,7 @@ pub mod nn;
 pub mod norm;
 pub mod optim;
 pub mod pick;
+pub mod prelu;
 pub mod random;
 pub mod reduce;
 pub mod rounding;
@@ -42,7 +43,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(126);
+autobwd::operator_crate!(132);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -4,6 +4,7 @@ mod backward;
 mod bad_input;
 mod explain;
 mod higher;
+mod norms;
 mod numeric;
 mod overwritten;
 mod programs;

@@ -106,6 +106,14 @@ impl Emit<'_> {
         let before = self.emitted.len();
         let mut g = GradCx::new(fwd, self.program, &of_output, &wanted, &arrives, self.emitted);
         info.emit_grad(&mut g)?;
+        for input in g.into_unchanged() {
+            // What the operator has written is what it has read.
+            let same = |(v, _): &&(Var, Var)| self.values.variable(*v) == self.values.variable(input);
+            if let Some((output, _)) = outputs.iter().find(same) {
+                let own = &mut self.emitted[before..];
+                own.iter_mut().for_each(|op| replace(op.inputs.args_mut(), input, *output));
+            }
+        }
         let own = &self.emitted[before..];
         if !matches!(info.grad_kind(), GradKind::Operator(_)) {
             own.iter().try_for_each(|op| self.check(fwd, op))?;

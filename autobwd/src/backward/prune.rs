@@ -43,7 +43,7 @@ pub(super) fn prune(
     between(emitted, fills)
 }
 
-/// Gradients that the operators so far have produced.
+/// Gradients that the operators so far have produced, and what rules have made of these for themselves.
 struct Produced<'a> {
     names: &'a GradNames,
     given: &'a FxHashSet<Var>,
@@ -58,23 +58,25 @@ impl Produced<'_> {
     }
 
     fn has(&self, var: Var) -> bool {
-        self.there[var.index()] || self.given.contains(&var)
+        // Stand-ins for overwritten values are in no table.
+        self.there.get(var.index()).is_some_and(|there| *there) || self.given.contains(&var)
     }
 
     fn lacks(&self, var: Var) -> bool {
         self.is_grad(var) && !self.has(var)
     }
 
-    /// Whether it reads no gradients at all, or one that is there.
+    /// Whether it reads no gradients at all, or one that is there, or what was made of one.
     fn flows_into(&self, op: &OpDesc) -> bool {
-        !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.is_grad(v) && self.has(v))
+        !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.has(v))
     }
 
     fn note(&mut self, op: &OpDesc) {
         let names = self.names;
         let cut =
             |v: Var| names.base(v).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false));
-        let made = op.writes().filter(|v| names.base(*v).is_some() && !cut(*v));
+        let fed = op.reads().any(|v| self.has(v));
+        let made = op.writes().filter(|v| if names.base(*v).is_some() { !cut(*v) } else { fed });
         made.for_each(|v| self.there[v.index()] = true);
     }
 }

@@ -102,6 +102,7 @@ pub struct GradCx<'a> {
     wanted: &'a dyn Fn(Var) -> Option<Var>,
     arrives: &'a dyn Fn(Var) -> bool,
     emitted: &'a mut Vec<OpDesc>,
+    unchanged: Vec<Var>,
 }
 
 impl<'a> GradCx<'a> {
@@ -113,7 +114,12 @@ impl<'a> GradCx<'a> {
         arrives: &'a dyn Fn(Var) -> bool,
         emitted: &'a mut Vec<OpDesc>,
     ) -> GradCx<'a> {
-        GradCx { fwd, names, of_output, wanted, arrives, emitted }
+        GradCx { fwd, names, of_output, wanted, arrives, emitted, unchanged: vec![] }
+    }
+
+    /// What the forward operator leaves unchanged.
+    pub(crate) fn into_unchanged(self) -> Vec<Var> {
+        self.unchanged
     }
 
     /// The forward operator as data.
@@ -135,6 +141,12 @@ impl<'a> GradCx<'a> {
     /// Where the gradient of an input goes, if anybody wants it.
     pub fn wanted(&self, input: Var) -> Option<Var> {
         (self.wanted)(input)
+    }
+
+    /// Declares that the operator leaves a variable as it was, although it writes to it (running statistics when a network
+    /// is used): the gradient may read it as an input.
+    pub fn unchanged(&mut self, var: Var) {
+        self.unchanged.push(var);
     }
 
     /// A new variable, for a value between two emitted operators.

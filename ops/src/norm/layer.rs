@@ -1,11 +1,18 @@
-//! Tensors brought to mean 0 and variance 1.
+//! Each row brought to mean 0 and variance 1.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use crate::common::{PART, Real, pieces};
+use super::{
+    channels::Channels,
+    rows::{Rows, vector},
+};
+use crate::{
+    common::{PART, Real, pieces, wide},
+    elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseMulGrad, grad_if_any},
+    fill::FillZerosLike,
+};
 
 /// Every row brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 ///
@@ -142,10 +149,6 @@ fn factor<T: Real>(variance: T, epsilon: f64) -> f64 {
     1.0 / (wide(variance) + epsilon).sqrt()
 }
 
-fn wide<T: Real>(x: T) -> f64 {
-    x.into()
-}
-
 /// The mean of `f(x)`.
 fn average<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
     let (blocks, rest) = x.as_chunks::<8>();
@@ -156,16 +159,13 @@ fn average<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
     (sums.iter().sum::<f64>() + rest.iter().map(|x| f(wide(*x))).sum::<f64>()) / x.len() as f64
 }
 
-/// One gradient operator, which reads the gradients of mean and variance where there are any.
+/// One gradient operator; others where gradients arrive at mean and variance.
 pub struct LayerNormRule;
 impl GradRule<LayerNorm> for LayerNormRule {
     fn emit(fwd: &LayerNorm, g: &mut GradCx<'_>) {
         let LayerNorm { x, scale, bias, y, mean, variance, begin_norm_axis, epsilon } = *fwd;
-        let arriving = |out: Var| g.arrives(out).then(|| g.grad(out));
-        let (dmean, dvariance) = (arriving(mean), arriving(variance));
         let (dx, dscale) = (g.wanted(x), scale.and_then(|scale| g.wanted(scale)));
-        let dbias = bias.and_then(|bias| g.wanted(bias));
-        let dy = g.grad(y);
+        let (dy, dbias) = (g.grad(y), bias.and_then(|bias| g.wanted(bias)));
         g.push(LayerNormGrad {
             x,
             scale,
@@ -173,22 +173,31 @@ impl GradRule<LayerNorm> for LayerNormRule {
             mean,
             variance,
             dy,
-            dmean,
-            dvariance,
             dx,
             dscale,
             dbias,
             begin_norm_axis,
             epsilon,
         });
+        let arriving = [mean, variance].map(|out| g.arrives(out).then(|| g.grad(out)));
+        if dx.is_some() && arriving.iter().any(Option::is_some) {
+            let [dmean, dvariance] = arriving.map(|dout| dout.map(|dout| vector(g, dout, begin_norm_axis)));
+            let way = Rows::after(begin_norm_axis);
+            let (rows, shapes) = way.of(g, x);
+            let numbers = vector(g, mean, begin_norm_axis);
+            let mut c = Channels::rows(g, rows, numbers, epsilon);
+            let of_rows = c.statistics(dmean.into_iter().collect(), dvariance, None);
+            let of_x = way.back(c.g, of_rows, &shapes);
+            c.write(vec![of_x], dx);
+        }
     }
 }
 
 /// `dx = (g - mean(g) - n * mean(g * n)) / √(variance + epsilon)` in each row, `dscale = Σ dy * n` and `dbias = Σ dy`
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
-/// Where there are gradients of mean and variance, `(dmean + 2 * dvariance * (x - mean)) / width` is added to `dx`.
-#[register_op(grad = NoGrad)]
+/// Mean and variance are taken for functions of `x`.
+#[register_op(grad = LayerNormGradRule)]
 pub struct LayerNormGrad<V = Var> {
     /// Input of the forward operator.
     #[input]
@@ -205,22 +214,12 @@ pub struct LayerNormGrad<V = Var> {
     /// Variance of each row.
     #[input]
     pub variance: V,
-    /// Gradient of the output.
     #[input("Y@GRAD")]
     pub dy: V,
-    /// Gradient of the means.
-    #[input("Mean@GRAD")]
-    pub dmean: Option<V>,
-    /// Gradient of the variances.
-    #[input("Variance@GRAD")]
-    pub dvariance: Option<V>,
-    /// Same shape as `x`.
     #[output("X@GRAD")]
     pub dx: Option<V>,
-    /// Same shape as `scale`.
     #[output("Scale@GRAD")]
     pub dscale: Option<V>,
-    /// Same shape as `bias`.
     #[output("Bias@GRAD")]
     pub dbias: Option<V>,
     /// As in `layer_norm`.
@@ -234,8 +233,7 @@ impl Infer for LayerNormGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let rows = rows(&self.x, self.begin_norm_axis, &[&self.scale, &self.bias])?;
         self.dy.same_as(&self.x)?;
-        let of_rows = [Some(&self.mean), Some(&self.variance), self.dmean.as_ref(), self.dvariance.as_ref()];
-        for each in of_rows.into_iter().flatten() {
+        for each in [&self.mean, &self.variance] {
             each.same_dtype(&self.x)?;
             if !each.dims.agrees(&rows) {
                 return Err(each.wrong(&format!("{rows} is needed, a number for each row")));
@@ -260,8 +258,6 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
             let (mean, variance) = (self.mean.slice::<T>()?, self.variance.slice::<T>()?);
             let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
-            let dmean = self.dmean.as_ref().map(Buf::slice::<T>).transpose()?;
-            let dvariance = self.dvariance.as_ref().map(Buf::slice::<T>).transpose()?;
             let epsilon = f64::from(self.epsilon);
             let width = width(&self.x, self.begin_norm_axis);
             let factor = |row: usize| factor(variance[row], epsilon);
@@ -278,13 +274,9 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
                             sum += g(i);
                             products += g(i) * normal(i);
                         }
-                        // Each goes into the mean and, times its distance from it, into the variance.
-                        let same = dmean.map_or(0.0, |dmean| wide(dmean[row])) - sum * factor;
-                        let twice = dvariance.map_or(0.0, |dvariance| 2.0 * wide(dvariance[row]));
-                        let slope = twice / factor - products * factor;
-                        let n = width as f64;
+                        let (share, slope) = (sum / width as f64, products / width as f64);
                         for (i, dx) in dx.iter_mut().enumerate() {
-                            *dx = T::of(g(i) * factor + (same + normal(i) * slope) / n);
+                            *dx = T::of((g(i) - share - normal(i) * slope) * factor);
                         }
                     });
                 });
@@ -300,6 +292,61 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
             Ok(())
         })
     }
+}
+
+/// With `a`, `b` and `e` the gradients of `dx`, `dscale` and `dbias`: `ddy = scale * project(a) + n * b + e`, where
+/// `project(a)` is `dx` with `a` for `g`; for `scale` `Σ dy * project(a)`; for `x` also `project(dy * b)`.
+pub struct LayerNormGradRule;
+impl GradRule<LayerNormGrad> for LayerNormGradRule {
+    fn emit(fwd: &LayerNormGrad, g: &mut GradCx<'_>) {
+        let LayerNormGrad { x, scale, mean, dy, begin_norm_axis, epsilon, .. } = *fwd;
+        let [a, b, e] = [fwd.dx, fwd.dscale, fwd.dbias].map(|grad| grad_if_any(g, grad));
+        let (ddy, dx) = (g.wanted(dy), g.wanted(x));
+        let dscale = scale.and_then(|scale| g.wanted(scale));
+        let way = Rows::after(begin_norm_axis);
+        let ((rows, shapes), (dy, _)) = (way.of(g, x), way.of(g, dy));
+        let a = a.map(|a| way.of(g, a).0);
+        let numbers = vector(g, mean, begin_norm_axis);
+        let mut c = Channels::rows(g, rows, numbers, epsilon);
+        let (mut of_dy, mut of_x) = (vec![], vec![]);
+        if let Some(a) = a {
+            let projected = c.project(None, a);
+            of_dy.push(scale.map_or(projected, |scale| multiplied(c.g, projected, scale)));
+            if let (Some(y), Some(_)) = (scale, dscale) {
+                c.g.push(ElementwiseMulGrad { dout: dy, x: projected, y, dx: None, dy: dscale, axis: -1 });
+            }
+            if dx.is_some() {
+                let factored = scale.map_or(dy, |scale| multiplied(c.g, dy, scale));
+                let (_, terms) = c.twice(None, factored, (a, projected));
+                of_x.extend(terms);
+            }
+        }
+        if let Some(b) = b {
+            of_dy.push(multiplied(c.g, c.normal, b));
+            let factored = multiplied(c.g, dy, b);
+            of_x.push(c.project(None, factored));
+        }
+        if let Some(e) = e {
+            let zeros = c.g.fresh("zeros");
+            let out = c.g.fresh("shift");
+            c.g.push(FillZerosLike { x: rows, out: zeros });
+            c.g.push(ElementwiseAdd { x: zeros, y: e, out, axis: -1 });
+            of_dy.push(out);
+        }
+        for (terms, out) in [(of_dy, ddy), (of_x, dx)] {
+            if let Some(total) = c.total(terms) {
+                let total = way.back(c.g, total, &shapes);
+                c.write(vec![total], out);
+            }
+        }
+    }
+}
+
+/// `rows * y`, where `y` has a number for each element of a row.
+fn multiplied(g: &mut GradCx<'_>, rows: Var, y: Var) -> Var {
+    let out = g.fresh("product");
+    g.push(ElementwiseMul { x: rows, y, out, axis: -1 });
+    out
 }
 
 /// Columns that are summed at a time.

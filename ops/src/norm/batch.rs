@@ -1,0 +1,461 @@
+//! Each channel brought to mean 0 and variance 1.
+
+use std::ops::Range;
+
+use autobwd::{
+    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use super::{
+    DataLayout,
+    channels::Channels,
+    cut::{Cut, sums},
+};
+use crate::{
+    common::{Real, wide},
+    elementwise::grad_if_any,
+};
+
+/// Each channel brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`.
+///
+/// While a network is trained, `m` and `v` are mean and variance of the channel in `x`, and `mean` and `variance` follow
+/// them: `mean_out = momentum * mean + (1 - momentum) * m`, as a rule written over `mean`, and `variance_out` alike. With
+/// `is_test` (unless `trainable_statistics`) or `use_global_stats` they are `mean` and `variance`, which stay what they are.
+#[register_op(grad = BatchNormRule)]
+pub struct BatchNorm<V = Var> {
+    /// Two to five dimensions.
+    #[input]
+    pub x: V,
+    /// Factors, one a channel; 1 where absent.
+    #[input]
+    pub scale: Option<V>,
+    /// Summands, one a channel; 0 where absent.
+    #[input]
+    pub bias: Option<V>,
+    /// Running means, one a channel.
+    #[input]
+    pub mean: V,
+    /// Running variances, one a channel.
+    #[input]
+    pub variance: V,
+    /// Same shape as `x`.
+    #[output]
+    pub y: V,
+    /// Running means from now on.
+    #[output(inplace = mean)]
+    pub mean_out: V,
+    /// Running variances from now on.
+    #[output(inplace = variance)]
+    pub variance_out: V,
+    /// `m`; a single 0 where `is_test` says that no gradient will be needed.
+    #[output]
+    pub saved_mean: V,
+    /// `1 / √(v + epsilon)`; a single 0 as `saved_mean`.
+    #[output]
+    pub saved_variance: V,
+    /// Nothing: no elements.
+    #[output]
+    pub reserve_space: Option<V>,
+    /// How much of the running statistics stays.
+    #[attr(default = 0.9)]
+    pub momentum: f32,
+    /// Keeps the divisor above 0.
+    #[attr(default = 1e-5, min = 0.0)]
+    pub epsilon: f32,
+    /// Where the channels are.
+    #[attr(default = DataLayout::Nchw)]
+    pub data_layout: DataLayout,
+    /// The network is used, not trained.
+    #[attr(default = false)]
+    pub is_test: bool,
+    /// The running statistics are used even while it is trained.
+    #[attr(default = false)]
+    pub use_global_stats: bool,
+    /// Statistics of `x` are used even if `is_test`.
+    #[attr(default = false)]
+    pub trainable_statistics: bool,
+}
+impl Infer for BatchNorm<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let vectors = [Some(&self.mean), Some(&self.variance), self.scale.as_ref(), self.bias.as_ref()];
+        check_channels(&self.x, self.data_layout, vectors.into_iter().flatten())?;
+        self.y.like(&self.x);
+        self.mean_out.like(&self.mean);
+        self.variance_out.like(&self.variance);
+        for saved in [&mut self.saved_mean, &mut self.saved_variance] {
+            if self.is_test && !self.trainable_statistics {
+                saved.set(self.x.dtype, []);
+            } else {
+                saved.like(&self.mean);
+            }
+        }
+        if let Some(space) = &mut self.reserve_space {
+            space.set(self.x.dtype, [0]);
+        }
+        Ok(())
+    }
+}
+impl Kernel for BatchNorm<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = Cut::channels(&self.x, self.data_layout);
+        let (momentum, epsilon) = (f64::from(self.momentum), f64::from(self.epsilon));
+        let (test, given) = self.modes();
+        with_float!(self.x, T => {
+            let x = self.x.slice::<T>()?;
+            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
+            let bias = self.bias.as_ref().map(Buf::slice::<T>).transpose()?;
+            let mean_out = self.mean_out.inout::<T>(&self.mean)?.copied();
+            let variance_out = self.variance_out.inout::<T>(&self.variance)?.copied();
+            let saved_mean = self.saved_mean.slice_mut::<T>()?;
+            let saved_variance = self.saved_variance.slice_mut::<T>()?;
+            if test {
+                saved_mean.fill(0.0);
+                saved_variance.fill(0.0);
+            } else {
+                if given {
+                    saved_mean.copy_from_slice(mean_out);
+                    saved_variance.copy_from_slice(variance_out);
+                } else {
+                    cut.moments(cx, x, saved_mean, saved_variance);
+                    follow(mean_out, saved_mean, momentum);
+                    follow(variance_out, saved_variance, momentum);
+                }
+                saved_variance.iter_mut().for_each(|v| *v = T::of(inverse(*v, epsilon)));
+            }
+            let (mean, r) = if test { (&*mean_out, &*variance_out) } else { (&*saved_mean, &*saved_variance) };
+            let r = |group: usize| if test { inverse(r[group], epsilon) } else { wide(r[group]) };
+            cut.write(cx, self.y.slice_mut::<T>()?, (0, cut.groups), |group, at, y| {
+                let factor = T::of(r(group) * scale.map_or(1.0, |scale| wide(scale[group])));
+                let (mean, bias) = (mean[group], bias.map_or(0.0, |bias| bias[group]));
+                y.iter_mut().zip(&x[at..]).for_each(|(y, x)| *y = (*x - mean) * factor + bias);
+            });
+            Ok(())
+        })
+    }
+}
+impl<V> BatchNorm<V> {
+    /// Whether it is used, not trained, and whether statistics are given.
+    fn modes(&self) -> (bool, bool) {
+        let test = self.is_test && !self.trainable_statistics;
+        (test, test || self.use_global_stats)
+    }
+}
+autobwd::samples!(
+    BatchNorm,
+    [
+        batch_norm(uniform([2, 3, 4]), 3),
+        batch_norm(uniform([5, 3]), 3),
+        BatchNorm { momentum: 0.25, epsilon: 0.125, ..batch_norm(uniform([2, 3, 1, 4]), 3) },
+        BatchNorm { data_layout: DataLayout::Nhwc, ..batch_norm(uniform([2, 4, 3]), 3) },
+        BatchNorm { scale: None, reserve_space: Some(out()), ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNorm { bias: None, ..batch_norm(uniform([1, 2, 3, 1, 2]), 2) },
+        BatchNorm { is_test: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNorm { is_test: true, scale: None, bias: None, ..batch_norm(uniform([4, 3]), 3) },
+        BatchNorm { is_test: true, trainable_statistics: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNorm { use_global_stats: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNorm {
+            is_test: true,
+            use_global_stats: true,
+            trainable_statistics: true,
+            data_layout: DataLayout::Nhwc,
+            ..batch_norm(uniform([2, 4, 3]), 3)
+        },
+        batch_norm(uniform([70, 3, 2]), 3),
+        BatchNorm { data_layout: DataLayout::Nhwc, epsilon: 0.5, ..batch_norm(uniform([2, 70]), 70) },
+        batch_norm(uniform([1, 3]), 3),
+        batch_norm(uniform([0, 3, 2]), 3),
+        batch_norm(uniform([2, 0, 3]), 0),
+        batch_norm(uniform([2, 3, 0]), 3),
+        Sample::fails(batch_norm(uniform([3]), 3), "`X`: two to five dimensions are needed"),
+        Sample::fails(batch_norm(uniform([1, 3, 1, 1, 1, 1]), 3), "`X`: two to five dimensions are needed"),
+        Sample::fails(batch_norm(uniform([2, 3, 4]), 4), "`Mean`: [3] is needed, a number for each channel"),
+        Sample::fails(
+            BatchNorm { scale: Some(uniform([3, 1])), ..batch_norm(uniform([2, 3, 4]), 3) },
+            "`Scale`: [3] is needed, a number for each channel",
+        ),
+    ]
+);
+
+fn batch_norm(x: Draw, channels: usize) -> BatchNorm<Draw> {
+    BatchNorm {
+        x,
+        scale: Some(positive([channels])),
+        bias: Some(uniform([channels])),
+        mean: uniform([channels]),
+        // Drawn like nothing else: one variable for it and a bias would make it negative.
+        variance: given([channels], (1..=channels).map(|c| c as f64 / 2.0)),
+        y: out(),
+        mean_out: out(),
+        variance_out: out(),
+        saved_mean: out(),
+        saved_variance: out(),
+        reserve_space: None,
+        momentum: 0.9,
+        epsilon: 1e-5,
+        data_layout: DataLayout::Nchw,
+        is_test: false,
+        use_global_stats: false,
+        trainable_statistics: false,
+    }
+}
+
+fn check_channels<'a>(
+    x: &Meta,
+    layout: DataLayout,
+    vectors: impl IntoIterator<Item = &'a Meta>,
+) -> Result<()> {
+    x.float()?;
+    x.require((2..=5).contains(&x.rank()), || "two to five dimensions are needed".into())?;
+    let channels = x.dims[layout.channels(x.rank())];
+    for vector in vectors {
+        vector.same_dtype(x)?;
+        let fits = vector.dims.agrees(&[channels]);
+        vector.require(fits, || format!("[{channels}] is needed, a number for each channel"))?;
+    }
+    Ok(())
+}
+
+fn inverse<T: Real>(variance: T, epsilon: f64) -> f64 {
+    1.0 / (wide(variance) + epsilon).sqrt()
+}
+
+/// `running = momentum * running + (1 - momentum) * new`.
+fn follow<T: Real>(running: &mut [T], new: &[T], momentum: f64) {
+    for (running, new) in running.iter_mut().zip(new) {
+        *running = T::of(momentum * wide(*running) + (1.0 - momentum) * wide(*new));
+    }
+}
+
+/// One gradient operator; others for statistics, where gradients arrive at them or they have some.
+pub struct BatchNormRule;
+impl GradRule<BatchNorm> for BatchNormRule {
+    fn emit(fwd: &BatchNorm, g: &mut GradCx<'_>) {
+        let BatchNorm { x, scale, bias, mean, variance, y, mean_out, variance_out, .. } = *fwd;
+        let (test, given) = fwd.modes();
+        let of = BatchNormGrad {
+            x,
+            scale,
+            bias,
+            mean: given.then_some(mean),
+            variance: given.then_some(variance),
+            mean_out,
+            variance_out,
+            saved_mean: fwd.saved_mean,
+            saved_variance: fwd.saved_variance,
+            reserve_space: fwd.reserve_space,
+            dy: g.grad(y),
+            dx: g.wanted(x),
+            dscale: scale.and_then(|scale| g.wanted(scale)),
+            dbias: bias.and_then(|bias| g.wanted(bias)),
+            epsilon: fwd.epsilon,
+            data_layout: fwd.data_layout,
+            is_test: fwd.is_test,
+            use_global_stats: fwd.use_global_stats,
+            trainable_statistics: fwd.trainable_statistics,
+        };
+        if given {
+            [mean, variance].into_iter().for_each(|statistic| g.unchanged(statistic));
+        }
+        g.push(BatchNormGrad { ..of });
+
+        let arriving = |out: Var| g.arrives(out).then(|| g.grad(out));
+        let [dm, dr] = [fwd.saved_mean, fwd.saved_variance].map(|out| arriving(out).filter(|_| !test));
+        let [dmean_out, dvariance_out] = [mean_out, variance_out].map(arriving);
+        let [dmean, dvariance] = [mean, variance].map(|input| g.wanted(input));
+        let y_arrives = g.arrives(y);
+        if given && (dmean.is_some() || dvariance.is_some()) {
+            let mut c = Channels::new(g, BatchNormGrad { ..of });
+            let sums = y_arrives.then(|| c.sums(of.dy));
+            let shift = sums.map(|(sum, _)| c.times(sum, scale));
+            let slope = sums.map(|(_, products)| c.times(products, scale));
+            let of_r = dr.map(|dr| c.product(dr, c.inverse));
+            let (of_mean, of_variance) = c.given(shift, slope.into_iter().chain(of_r).collect());
+            c.write(dm.into_iter().chain(dmean_out).chain(of_mean).collect(), dmean);
+            c.write(dvariance_out.into_iter().chain(of_variance).collect(), dvariance);
+        }
+        if !given && [dm, dr, dmean_out, dvariance_out].iter().any(Option::is_some) {
+            let mut c = Channels::new(g, BatchNormGrad { ..of });
+            let mut share = |dout: Option<Var>, input: Option<Var>| {
+                let dout = dout?;
+                let kept = c.scaled(dout, fwd.momentum);
+                c.write(vec![kept], input);
+                Some(c.difference(dout, kept))
+            };
+            let (of_mean, of_variance) = (share(dmean_out, dmean), share(dvariance_out, dvariance));
+            let of_x = c.statistics(dm.into_iter().chain(of_mean).collect(), of_variance, dr);
+            c.write(vec![of_x], of.dx);
+        }
+    }
+}
+
+/// `dscale = Σ dy * n` and `dbias = Σ dy` over each channel, where `n = (x - m) / √(v + epsilon)`, and
+/// `dx = scale * (dy - (dbias + n * dscale) / count) / √(v + epsilon)`, or `scale * dy / √(v + epsilon)` where the
+/// statistics `m` and `v` are given.
+///
+/// Those that were saved are taken for functions of `x`.
+#[register_op(grad = BatchNormGradRule)]
+pub struct BatchNormGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Factors.
+    #[input]
+    pub scale: Option<V>,
+    /// Summands.
+    #[input(shape_only)]
+    pub bias: Option<V>,
+    /// Running means, where they are used.
+    #[input]
+    pub mean: Option<V>,
+    /// Running variances, where they are used.
+    #[input]
+    pub variance: Option<V>,
+    /// Running means after the forward operator.
+    #[input(shape_only)]
+    pub mean_out: V,
+    /// Running variances after the forward operator.
+    #[input(shape_only)]
+    pub variance_out: V,
+    /// `m`, unless it is given.
+    #[input]
+    pub saved_mean: V,
+    /// `1 / √(v + epsilon)`, unless `v` is given.
+    #[input]
+    pub saved_variance: V,
+    /// Nothing.
+    #[input(shape_only)]
+    pub reserve_space: Option<V>,
+    #[input("Y@GRAD")]
+    pub dy: V,
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    #[output("Scale@GRAD")]
+    pub dscale: Option<V>,
+    #[output("Bias@GRAD")]
+    pub dbias: Option<V>,
+    /// As in `batch_norm`.
+    #[attr(default = 1e-5, min = 0.0)]
+    pub epsilon: f32,
+    /// As in `batch_norm`.
+    #[attr(default = DataLayout::Nchw)]
+    pub data_layout: DataLayout,
+    /// As in `batch_norm`.
+    #[attr(default = false)]
+    pub is_test: bool,
+    /// As in `batch_norm`.
+    #[attr(default = false)]
+    pub use_global_stats: bool,
+    /// As in `batch_norm`.
+    #[attr(default = false)]
+    pub trainable_statistics: bool,
+}
+impl<V> BatchNormGrad<V> {
+    /// Whether statistics are given.
+    fn given(&self) -> bool {
+        (self.is_test && !self.trainable_statistics) || self.use_global_stats
+    }
+}
+impl Infer for BatchNormGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let statistics = match (self.given(), &self.mean, &self.variance) {
+            (true, Some(mean), Some(variance)) => [mean, variance],
+            (true, ..) => {
+                return Err(self.x.wrong("`Mean` and `Variance`, which are to be used, are needed"));
+            }
+            (false, ..) => [&self.saved_mean, &self.saved_variance],
+        };
+        let others = [Some(&self.mean_out), self.scale.as_ref()];
+        let vectors = statistics.into_iter().chain(others.into_iter().flatten());
+        check_channels(&self.x, self.data_layout, vectors)?;
+        self.dy.same_as(&self.x)?;
+        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
+        self.dscale.iter_mut().chain(&mut self.dbias).for_each(|grad| grad.like(&self.mean_out));
+        Ok(())
+    }
+}
+impl Kernel for BatchNormGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = Cut::channels(&self.x, self.data_layout);
+        let (epsilon, n, given) = (f64::from(self.epsilon), cut.terms() as f64, self.given());
+        with_float!(self.x, T => {
+            let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
+            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
+            let (mean, r) = match (&self.mean, &self.variance) {
+                (Some(mean), Some(variance)) if given => (mean, variance),
+                _ => (&self.saved_mean, &self.saved_variance),
+            };
+            let (mean, r) = (mean.slice::<T>()?, r.slice::<T>()?);
+            let r = |group: usize| if given { inverse(r[group], epsilon) } else { wide(r[group]) };
+            let mut dx = self.dx.as_mut().map(Buf::slice_mut::<T>).transpose()?;
+            let mut dscale = self.dscale.as_mut().map(Buf::slice_mut::<T>).transpose()?;
+            let mut dbias = self.dbias.as_mut().map(Buf::slice_mut::<T>).transpose()?;
+            let add_up = |group: usize, range: Range<usize>| {
+                let (mean, r) = (wide(mean[group]), r(group));
+                sums(&x[range.clone()], &dy[range], |x, dy| [dy, dy * (x - mean) * r])
+            };
+            cut.sums(cx, add_up, |first, sums| {
+                if let Some(dbias) = &mut dbias {
+                    dbias[first..].iter_mut().zip(sums).for_each(|(dbias, [sum, _])| *dbias = T::of(*sum));
+                }
+                if let Some(dscale) = &mut dscale {
+                    dscale[first..].iter_mut().zip(sums).for_each(|(dscale, [_, sum])| *dscale = T::of(*sum));
+                }
+                let Some(dx) = &mut dx else { return };
+                cut.write(cx, dx, (first, sums.len()), |group, at, dx| {
+                    let r = r(group);
+                    let factor = T::of(r * scale.map_or(1.0, |scale| wide(scale[group])));
+                    let [sum, products] = if given { [0.0; 2] } else { sums[group - first] };
+                    let (mean, share, slope) = (mean[group], T::of(sum / n), T::of(products * r / n));
+                    for ((dx, x), dy) in dx.iter_mut().zip(&x[at..]).zip(&dy[at..]) {
+                        *dx = (*dy - share - (*x - mean) * slope) * factor;
+                    }
+                });
+            });
+            Ok(())
+        })
+    }
+}
+
+/// With `a`, `b` and `e` the gradients of `dx`, `dscale` and `dbias`: `ddy = scale * project(a) + n * b + e`, where
+/// `project(a)` is `dx` with `a` for `dy` and 1 for `scale`; for `scale` `Σ dy * project(a)`, for `x` also `b * project(dy)`.
+pub struct BatchNormGradRule;
+impl GradRule<BatchNormGrad> for BatchNormGradRule {
+    fn emit(fwd: &BatchNormGrad, g: &mut GradCx<'_>) {
+        let BatchNormGrad { x, scale, mean, variance, dy, .. } = *fwd;
+        let [a, b, e] = [fwd.dx, fwd.dscale, fwd.dbias].map(|grad| grad_if_any(g, grad));
+        let (ddy, dx) = (g.wanted(dy), g.wanted(x));
+        let [dscale, dmean, dvariance] = [scale, mean, variance].map(|input| input.and_then(|v| g.wanted(v)));
+        let statistics = dmean.is_some() || dvariance.is_some();
+        let mut c = Channels::new(g, BatchNormGrad { ..*fwd });
+        let (mut of_dy, mut of_x, mut slopes) = (vec![], vec![], vec![]);
+        if let Some(a) = a {
+            let projected = c.project(None, a);
+            of_dy.push(c.times(projected, scale));
+            if dx.is_some() || dscale.is_some() || statistics {
+                let (both, terms) = c.twice(scale, dy, (a, projected));
+                c.write(vec![both], dscale);
+                slopes.push(c.times(both, scale));
+                of_x.extend(terms);
+            }
+        }
+        if b.is_some() || e.is_some() {
+            of_dy.push(c.line(b, e));
+        }
+        let mut shift = None;
+        if let Some(b) = b {
+            of_x.push(c.project(Some(b), dy));
+            if statistics {
+                let (sum, products) = c.sums(dy);
+                shift = Some(c.product(sum, b));
+                slopes.push(c.product(products, b));
+            }
+        }
+        c.write(of_dy, ddy);
+        c.write(of_x, dx);
+        if statistics {
+            let (of_mean, of_variance) = c.given(shift, slopes);
+            c.write(of_mean.into_iter().collect(), dmean);
+            c.write(of_variance.into_iter().collect(), dvariance);
+        }
+    }
+}
