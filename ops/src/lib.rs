@@ -23,6 +23,7 @@ pub mod fill;
 pub mod increment;
 mod init;
 pub mod logic;
+pub mod lookup;
 pub mod loss;
 mod math;
 pub mod matmul;
@@ -33,6 +34,7 @@ pub mod pick;
 pub mod random;
 pub mod reduce;
 pub mod rounding;
+mod rows;
 pub mod scan;
 pub mod search;
 pub mod shape;
@@ -42,7 +44,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(126);
+autobwd::operator_crate!(128);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -9,3 +9,4 @@ mod promises;
 mod random_programs;
 mod registry;
 mod running;
+mod sparse;
