@@ -40,6 +40,7 @@ pub(crate) struct Field<'a> {
 pub(crate) enum Role {
     Input {
         shape_only: bool,
+        sparse: bool,
     },
     /// Each names an input.
     Output {

@@ -81,6 +81,7 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
 struct Options {
     name: Option<LitStr>,
     shape_only: Option<()>,
+    sparse: Option<()>,
     inplace: Option<Ident>,
     like: Option<Ident>,
     default: Option<Expr>,
@@ -101,6 +102,10 @@ impl Options {
             ("input", "shape_only") => {
                 options::flag(&key, input)?;
                 options::set(&mut self.shape_only, &key, ())
+            }
+            ("input", "sparse") => {
+                options::flag(&key, input)?;
+                options::set(&mut self.sparse, &key, ())
             }
             ("output", "inplace") => options::set(&mut self.inplace, &key, partner(&key, input)?),
             ("output", "like") => options::set(&mut self.like, &key, partner(&key, input)?),
@@ -136,7 +141,7 @@ impl Options {
     fn into_mark(self, role: &str) -> Mark {
         let name = self.name;
         let role = match role {
-            "input" => Role::Input { shape_only: self.shape_only.is_some() },
+            "input" => Role::Input { shape_only: self.shape_only.is_some(), sparse: self.sparse.is_some() },
             "output" => Role::Output { inplace: self.inplace, like: self.like },
             "attr" => Role::Attr { default: self.default, bounds: self.bounds },
             _ => Role::Block,
@@ -151,14 +156,13 @@ fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Ident> {
 
 fn unknown(key: &Ident, role: &str) -> Error {
     let known: &[&str] = match role {
-        "input" => &["shape_only"],
+        "input" => &["shape_only", "sparse"],
         "output" => &["inplace", "like"],
         "attr" => &["default", "min", "max", "above", "below"],
         _ => &[],
     };
     let takes = match known {
         [] => "a name in quotes".to_string(),
-        [only] => format!("a name in quotes and `{only}`"),
         known => format!("a name in quotes and the options {}", text::list(known)),
     };
     options::unknown(key, role, &takes, known)

@@ -234,7 +234,11 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         input.map(|input| input.name.clone())
     };
     let options = match &field.role {
-        Some(Role::Input { shape_only: true }) => quote!(.shape_only()),
+        Some(Role::Input { shape_only, sparse }) => {
+            let shape_only = shape_only.then(|| quote!(.shape_only()));
+            let sparse = sparse.then(|| quote!(.sparse()));
+            quote!(#shape_only #sparse)
+        }
         Some(Role::Output { inplace, like }) => {
             let (inplace, like) = (partner(inplace).into_iter(), partner(like).into_iter());
             quote!(#(.inplace(#inplace))* #(.like(#like))*)
@@ -386,19 +390,22 @@ fn contract(op: &Operator<'_>) -> TokenStream {
 
 /// The entry among all operators.
 fn registration(op: &Operator<'_>) -> TokenStream {
-    let kind = if op.pointwise { quote!(pointwise) } else { quote!(kernel) };
+    let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
+    let kind = match (op.pointwise, sparse) {
+        (false, _) => quote!(kernel),
+        (true, false) => quote!(pointwise),
+        (true, true) => quote!(pointwise_and_kernel),
+    };
     // A missing kernel or shape rule is reported at the struct's name.
     let at = span::generated_at(op.ident.span());
     let mut ident = op.ident.clone();
     ident.set_span(at);
     // The implementations are named one by one before they are asked for as bounds: the message on a missing one is
     // about the author's code then, and has no notes on generated code.
-    let implemented = (!op.pointwise).then(|| {
-        quote_spanned! {at=>
-            _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;
-            _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;
-        }
-    });
+    let infer = (!op.pointwise)
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
+    let kernel = (!op.pointwise || sparse)
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
             ::core::env!("CARGO_PKG_NAME"),
@@ -408,7 +415,8 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     quote! {
         const _: () = {
             const ENTRY: ::autobwd::__private::OpInfo = {
-                #implemented
+                #infer
+                #kernel
                 #entry
             };
             ::autobwd::__private::inventory::submit! { ENTRY }

@@ -114,6 +114,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | option | of | means |
 /// |---|---|---|
 /// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
+/// | `sparse` | `#[input]` | it may hold some rows of a tensor, a sparse gradient; of a `pointwise` operator, `impl Kernel` runs then in place of the formula |
 /// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
 /// | `like = x` | `#[output]` | it has dtype and shape of `x`; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
 /// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |

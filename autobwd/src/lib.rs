@@ -182,7 +182,7 @@ pub use schema::{
     Arity, AttrDef, AttrType, AttrValue, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema, Slot,
     SlotDef,
 };
-pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Shape, Tensor};
+pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor};
 pub use verify::{verify, verify_in};
 
 /// What generated code calls. Not for people.

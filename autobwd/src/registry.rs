@@ -62,6 +62,15 @@ impl OpInfo {
         }
     }
 
+    /// The entry of an operator with a formula, and a kernel for inputs that are no whole tensors.
+    pub const fn pointwise_and_kernel<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        for<'a> O::Of<Buf<'a>>: Kernel,
+        O::Of<Buf<'static>>: Send,
+    {
+        OpInfo { run: Run::Kernel(frame::<O>), ..OpInfo::pointwise::<O>(krate, version) }
+    }
+
     /// The entry of an operator with a formula.
     pub const fn pointwise<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
@@ -161,7 +170,7 @@ where
     O::Of<Meta>: Infer,
 {
     let mut op = O::gather::<Meta>(desc, &mut |role, slot, var| match role {
-        Role::Input => Ok(of(var)?.in_slot(slot)),
+        Role::Input => input_meta(&O::SCHEMA, slot, of(var)?),
         Role::Output => Ok(Meta::new(crate::DType::F32, []).in_slot(slot)),
     })?;
     op.infer()?;
@@ -176,6 +185,13 @@ where
     Ok(())
 }
 
+/// What is known of an input, which is a whole tensor unless its slot says otherwise.
+fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
+    let meta = meta.in_slot(slot);
+    let takes_rows = || schema.input(slot).is_some_and(|s| s.sparse || s.shape_only);
+    if meta.rows.is_none() || takes_rows() { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
+}
+
 /// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
 /// `like`.
 fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
@@ -184,7 +200,7 @@ fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Re
     let mut inputs = Vec::with_capacity(schema.inputs.len());
     for slot in schema.inputs {
         for var in desc.inputs.get(slot.name) {
-            inputs.push(of(*var)?.in_slot(slot.name));
+            inputs.push(input_meta(schema, slot.name, of(*var)?)?);
         }
     }
     let Some(first) = inputs.first() else {
@@ -201,10 +217,16 @@ fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Re
             |a: &Meta, b: &Meta| a.dims.iter().zip(b.dims.iter()).map(|(a, b)| a.or(*b)).collect::<Dims>();
         inputs[1..].iter().fold(first.clone(), |m, i| Meta::new(m.dtype, known(&m, i)))
     };
+    // Rows are those of the outputs.
+    if let Some(sparse) = inputs.iter().find(|i| i.rows.is_some() && !i.dims.agrees(&full.dims)) {
+        return Err(sparse.wrong(&format!("rows of shape {} are needed", full.dims)));
+    }
     for slot in schema.outputs {
         let like = slot.like.and_then(|name| inputs.iter().find(|i| i.slot() == name));
         for var in desc.outputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY) {
-            put(*var, like.unwrap_or(&full).clone());
+            let mut meta = Meta::new(first.dtype, []).in_slot(slot.name);
+            meta.like(like.unwrap_or(&full));
+            put(*var, meta);
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use crate::{Block, BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var};
+use crate::{Block, BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc};
 
 /// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
 /// operators are registered, slots are filled as declared, attributes have the right types and are within bounds,
@@ -126,16 +126,11 @@ impl Walk<'_> {
         }
         let mut found = vec![];
         for (var, meta) in metas {
-            if let Some(known) = self.program.lookup(self.id, var)
-                && (known.dtype != meta.dtype || !known.dims.agrees(&meta.dims))
+            if let Some(known) = self.program.lookup(self.id, var).map(VarDesc::meta)
+                && !known.agrees(&meta)
             {
                 let (name, slot) = (self.name(var), op.outputs.slot_of(var).map_or("", |s| s.as_str()));
-                let (dtype, dims) = (known.dtype, &known.dims);
-                let text = format!(
-                    "`{slot}` is {} {}, but `{name}` is declared {dtype} {dims}",
-                    meta.dtype, meta.dims
-                );
-                found.push(text);
+                found.push(format!("`{slot}` is {meta}, but `{name}` is declared {known}"));
             }
         }
         found

@@ -23,6 +23,7 @@ pub mod fill;
 pub mod increment;
 mod init;
 pub mod logic;
+pub mod lookup;
 pub mod loss;
 mod math;
 pub mod matmul;
@@ -34,6 +35,7 @@ pub mod prelu;
 pub mod random;
 pub mod reduce;
 pub mod rounding;
+mod rows;
 pub mod scan;
 pub mod search;
 pub mod shape;
@@ -43,7 +45,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(132);
+autobwd::operator_crate!(134);
 
 pub use init::Init;
 pub use math::{Math, concat};

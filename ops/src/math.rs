@@ -9,9 +9,10 @@ use crate::{
     dropout::{Dropout, DropoutImplementation},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
+    lookup::LookupTableV2,
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
-    pick::{Gather, LookupTableV2, OneHotV2},
+    pick::{Gather, OneHotV2},
     reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceSum},
     rounding::{Clip, Floor, Round, Sign},
     scan::Cumsum,
@@ -193,7 +194,8 @@ pub trait Math: Sized {
     /// The parts with these numbers along an axis.
     #[track_caller]
     fn gather(&self, index: &Expr, axis: i32) -> Result<Expr>;
-    /// The rows of a table that have the numbers `self`.
+    /// The rows of a table that have the numbers `self`. Its gradient is a whole table;
+    /// [`nn::Embedding`](crate::nn::Embedding) has sparse ones, too.
     #[track_caller]
     fn embedding(&self, table: &Expr) -> Result<Expr>;
     /// The numbers as rows of `depth` float32 numbers, 1 at the number and else 0.

@@ -1,8 +1,8 @@
 //! Layers: parameters with what is done with them.
 
-use autobwd::{Builder, DType, Expr, Result};
+use autobwd::{Builder, DType, Expr, New, Result, emit};
 
-use crate::{Init, Math};
+use crate::{Init, Math, lookup::LookupTableV2};
 
 /// `out = x · w + b`
 ///
@@ -97,5 +97,117 @@ impl LinearOptions<'_> {
             })
         };
         Ok(Linear { weight, bias: self.bias.map(bias).transpose()? })
+    }
+}
+
+/// `out = w[ids]`: words, say, as rows of numbers that are learned.
+///
+/// With a [sparse](EmbeddingOptions::sparse) gradient, a step takes memory for the rows that are looked up, however large
+/// the table is. So it does time, with `Sgd`, and with `Momentum` and `Adam` that are `lazy`: otherwise these change every
+/// row in every step.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor};
+/// use autobwd_ops::{Math, nn::Embedding, optim::{Adam, Optimizer}};
+///
+/// let net = Builder::new();
+/// let words = net.input("words", DType::I64, &[-1])?;
+/// let table = Embedding::new(&net, 50_000, 16).sparse().seed(7).build()?;
+/// let loss = table.forward(&words)?.square()?.mean()?;
+/// let updated = Adam { lazy: true, ..Adam::new(0.01) }.minimize(&loss)?;
+/// let gradient = updated[0].1.name();
+///
+/// let (mut executor, mut scope) = (Executor::new(), Scope::new());
+/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// let feeds = [("words", Meta::new(DType::I64, [4]))];
+/// let mut session = executor.prepare(&net.program(), &mut scope, &feeds, &[&gradient])?;
+/// session.feed("words", &Tensor::from_vec([4], vec![7_i64, 40_000, 7, 123])?)?;
+/// session.run(&mut scope)?;
+/// assert_eq!(session.rows::<f32>(&gradient)?.numbers(), [7, 123, 40_000]);
+/// assert_eq!(session.fetch(&gradient)?.dims(), [50_000, 16]);
+/// // Nothing but these rows: the whole table would take 3.2 MB.
+/// assert!(session.arena_bytes() < 2_000);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct Embedding {
+    /// The table, `[rows, width]`.
+    pub weight: Expr,
+    padding: Option<usize>,
+    sparse: bool,
+}
+
+/// What an [`Embedding`] layer is to be like.
+pub struct EmbeddingOptions<'a> {
+    net: &'a Builder,
+    dims: [usize; 2],
+    dtype: DType,
+    weight: Init,
+    padding: Option<usize>,
+    sparse: bool,
+    seed: i32,
+}
+
+impl Embedding {
+    /// A table of so many rows: float32, normal with standard deviation 1, with a gradient of the whole table.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, rows: usize, width: usize) -> EmbeddingOptions<'_> {
+        let weight = Init::Normal(0.0, 1.0);
+        let dims = [rows, width];
+        EmbeddingOptions { net, dims, dtype: DType::F32, weight, padding: None, sparse: false, seed: 0 }
+    }
+
+    /// The rows with the numbers `ids`, int64 or int32 of any shape; the result has one dimension more.
+    ///
+    /// # Errors
+    /// Another dtype.
+    #[track_caller]
+    pub fn forward(&self, ids: &Expr) -> Result<Expr> {
+        let (ids, w) = (ids.into(), (&self.weight).into());
+        let padding_idx = self.padding.map_or(-1, |row| row as i64);
+        Ok(emit(LookupTableV2 { ids, w, out: New, padding_idx, is_sparse: self.sparse })?.out)
+    }
+}
+
+impl EmbeddingOptions<'_> {
+    /// With a table of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        EmbeddingOptions { dtype, ..self }
+    }
+
+    /// With a table initialised like that.
+    #[must_use]
+    pub fn init(self, weight: Init) -> Self {
+        EmbeddingOptions { weight, ..self }
+    }
+
+    /// With a number that stands for zeros and has no gradient.
+    #[must_use]
+    pub fn padding(self, number: usize) -> Self {
+        EmbeddingOptions { padding: Some(number), ..self }
+    }
+
+    /// With a gradient of the rows that are looked up.
+    #[must_use]
+    pub fn sparse(self) -> Self {
+        EmbeddingOptions { sparse: true, ..self }
+    }
+
+    /// With random values that follow from `seed`.
+    #[must_use]
+    pub fn seed(self, seed: i32) -> Self {
+        EmbeddingOptions { seed, ..self }
+    }
+
+    /// Adds the table, `embedding_0.w`, to the program.
+    ///
+    /// # Errors
+    /// Those of the initialiser.
+    #[track_caller]
+    pub fn build(self) -> Result<Embedding> {
+        let name = format!("{}.w", self.net.unique("embedding"));
+        let weight = self.net.parameter(&name, self.dtype, &self.dims, |w| self.weight.emit(w, self.seed))?;
+        Ok(Embedding { weight, padding: self.padding, sparse: self.sparse })
     }
 }

@@ -106,6 +106,8 @@ pub struct Momentum {
     pub momentum: f32,
     /// Whether to look ahead.
     pub nesterov: bool,
+    /// Whether sparse gradients leave the rows that they do not hold as they are, velocity included.
+    pub lazy: bool,
 }
 
 impl Optimizer for Momentum {
@@ -128,6 +130,7 @@ impl Optimizer for Momentum {
             regularization_method: Regularization::None,
             regularization_coeff: 0.0,
             rescale_grad: 1.0,
+            lazy_mode: self.lazy,
         };
         autobwd::emit(op).map(drop)
     }
@@ -144,12 +147,14 @@ pub struct Adam {
     pub beta2: f32,
     /// Keeps the denominator from 0.
     pub epsilon: f32,
+    /// Whether sparse gradients leave the rows that they do not hold as they are, moments included.
+    pub lazy: bool,
 }
 
 impl Adam {
-    /// With the paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`.
+    /// With the paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`; not lazy.
     pub fn new(rate: f32) -> Adam {
-        Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+        Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy: false }
     }
 }
 
@@ -180,6 +185,7 @@ impl Optimizer for Adam {
             beta1: self.beta1,
             beta2: self.beta2,
             epsilon: self.epsilon,
+            lazy_mode: self.lazy,
         };
         autobwd::emit(op).map(drop)
     }

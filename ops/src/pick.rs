@@ -5,7 +5,10 @@ use autobwd::{
     check::*, register_op, with_dtype, with_float,
 };
 
-use crate::common::{Number, PART, Real, Wide, around, pieces};
+use crate::{
+    common::{Number, PART, Real, Wide, around, pieces},
+    rows::{PARTS, add_up_rows},
+};
 
 /// Numbers of classes as rows that are 1 at that number: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -77,7 +80,7 @@ fn one_hot(x: Draw, depth: i32, dtype: DType, allow_out_of_range: bool) -> OneHo
     OneHotV2 { x, out: out(), depth, dtype, allow_out_of_range }
 }
 
-fn are_numbers(x: &Meta) -> Result<()> {
+pub(crate) fn are_numbers(x: &Meta) -> Result<()> {
     if matches!(x.dtype, DType::I32 | DType::I64) { Ok(()) } else { Err(x.wrong("int64 or int32 is needed")) }
 }
 
@@ -96,18 +99,15 @@ fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {
 }
 
 /// Which rows are picked from each of several blocks of rows.
-struct Pick<'a> {
-    numbers: &'a Buf<'a>,
+pub(crate) struct Pick<'a> {
+    pub(crate) numbers: &'a Buf<'a>,
     /// The number that stands for no row.
-    padding: Option<i64>,
+    pub(crate) padding: Option<i64>,
     /// Rows of a block.
-    n: usize,
+    pub(crate) n: usize,
     /// Elements of a row.
-    width: usize,
+    pub(crate) width: usize,
 }
-
-/// Parts in which rows are added up: each has to look at all numbers.
-const PARTS: usize = 64;
 
 impl Pick<'_> {
     /// The row at `i`, `None` where the padding is.
@@ -123,7 +123,7 @@ impl Pick<'_> {
     }
 
     /// `out` = the rows of `x`, with zeros for the padding.
-    fn rows<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) -> Result<()> {
+    pub(crate) fn rows<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) -> Result<()> {
         self.check()?;
         let picked = self.numbers.numel();
         cx.chunks_mut(out, PART, |part, out| {
@@ -142,7 +142,7 @@ impl Pick<'_> {
     }
 
     /// `dx` = what each row of `dout` adds to the row it was picked from.
-    fn add_up<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
+    pub(crate) fn add_up<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
         self.check()?;
         let (width, picked) = (self.width.max(1), self.numbers.numel());
         let rows = PART.max(dx.len() / PARTS).div_ceil(width);
@@ -162,126 +162,18 @@ impl Pick<'_> {
         });
         Ok(())
     }
-}
 
-/// Rows of a table by their numbers: `out = w[ids]`.
-#[register_op(grad = LookupTableV2Grad)]
-pub struct LookupTableV2<V = Var> {
-    /// Numbers of rows, int64 or int32, any shape.
-    #[input]
-    pub ids: V,
-    /// The table, `[rows, width]`, any dtype.
-    #[input]
-    pub w: V,
-    /// `ids` with `width` as last dimension.
-    #[output]
-    pub out: V,
-    /// The number for which the row is 0 and gets no gradient; −1: there is none.
-    #[attr(default = -1)]
-    pub padding_idx: i64,
-    /// A gradient of nothing but the rows that were looked up; there is no such yet, so this is refused.
-    #[attr(default = false)]
-    pub is_sparse: bool,
-}
-impl Infer for LookupTableV2<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = looked_up(&self.ids, &self.w, self.is_sparse)?;
-        self.out.set(self.w.dtype, dims);
-        Ok(())
-    }
-}
-impl Kernel for LookupTableV2<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_dtype!(self.w.dtype(), T => {
-            let pick = table(&self.ids, self.padding_idx, self.w.dims());
-            pick.rows::<T>(cx, self.w.slice()?, self.out.slice_mut()?)
-        })
-    }
-}
-autobwd::samples!(
-    LookupTableV2,
-    [
-        lookup(integers_below(4, [5]), uniform([4, 3]), -1),
-        lookup(integers_below(3, [2, 5]).of(DType::I32), uniform([3, 4]), -1),
-        lookup(given([4], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
-        lookup(given([2], [7.0, 1.0]).of(DType::I64), uniform([5, 2]), 7),
-        lookup(integers_below(3, []), uniform([3, 2]), -1),
-        lookup(integers_below(3, [0, 2]), uniform([3, 4]), -1),
-        lookup(integers_below(3, [2]), uniform([3, 0]), -1),
-        lookup(integers_below(3, [2]), integers_below(9, [3, 4]).of(DType::U8), -1),
-        Sample::fails(
-            lookup(given([2], [1.0, -1.0]).of(DType::I64), uniform([3, 2]), -1),
-            "`Ids`: -1 is not within 0..3"
-        ),
-        Sample::fails(lookup(integers_below(3, [2]), uniform([3]), -1), "`W`: a matrix is needed"),
-        Sample::fails(lookup(uniform([2]), uniform([3, 2]), -1), "`Ids`: int64 or int32 is needed"),
-        Sample::fails(
-            LookupTableV2 { is_sparse: true, ..lookup(integers_below(3, [2]), uniform([3, 2]), -1) },
-            "attribute `is_sparse`: gradients of single rows are not there yet",
-        ),
-    ]
-);
-
-fn lookup(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
-    LookupTableV2 { ids, w, out: out(), padding_idx, is_sparse: false }
-}
-
-fn looked_up(ids: &Meta, w: &Meta, is_sparse: bool) -> Result<Dims> {
-    are_numbers(ids)?;
-    if w.rank() != 2 {
-        return Err(w.wrong("a matrix is needed"));
-    }
-    if is_sparse {
-        return Err(Error::attr("is_sparse", "gradients of single rows are not there yet; use false"));
-    }
-    let mut dims = ids.dims.clone();
-    dims.push(w.dims[1]);
-    Ok(dims)
-}
-
-fn table<'a>(ids: &'a Buf<'a>, padding_idx: i64, w: &[usize]) -> Pick<'a> {
-    let (_, n, width) = around(w, 0);
-    Pick { numbers: ids, padding: (padding_idx != -1).then_some(padding_idx), n, width }
-}
-
-/// `dw[ids] += dout`, but for the padding.
-#[register_op(grad = LookupTableV2GradGrad)]
-pub struct LookupTableV2Grad<V = Var> {
-    /// Numbers of rows.
-    #[input]
-    pub ids: V,
-    /// The table.
-    #[input(shape_only)]
-    pub w: V,
-    /// Gradient of the rows.
-    #[input("Out@GRAD")]
-    pub dout: V,
-    /// Same shape as `w`.
-    #[output("W@GRAD")]
-    pub dw: V,
-    /// As in `lookup_table_v2`.
-    #[attr(default = -1)]
-    pub padding_idx: i64,
-    /// As in `lookup_table_v2`.
-    #[attr(default = false)]
-    pub is_sparse: bool,
-}
-impl Infer for LookupTableV2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = looked_up(&self.ids, &self.w, self.is_sparse)?;
-        infer_grad(&self.w, &self.dout, &dims, &mut self.dw)
-    }
-}
-impl Kernel for LookupTableV2Grad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let pick = table(&self.ids, self.padding_idx, self.w.dims());
-            pick.add_up::<T>(cx, self.dout.slice()?, self.dw.slice_mut()?)
+    /// As `add_up`, of one block, for the rows that occur only.
+    pub(crate) fn add_up_rows<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut Buf<'_>) -> Result<()> {
+        self.check()?;
+        add_up_rows(cx, dx, || {
+            let term = |i: usize| Some((self.row(i).ok().flatten()?, &dout[i * self.width..][..self.width]));
+            (0..self.numbers.numel()).filter_map(term)
         })
     }
 }
 
-fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
+pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
     x.float()?;
     dout.same_dtype(x)?;
     if !dout.dims.agrees(dims) {
@@ -289,18 +181,6 @@ fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
     }
     dx.like(x);
     Ok(())
-}
-
-/// `ddout = lookup_table_v2(ids, ddw)`.
-pub struct LookupTableV2GradGrad;
-impl GradRule<LookupTableV2Grad> for LookupTableV2GradGrad {
-    fn emit(fwd: &LookupTableV2Grad, g: &mut GradCx<'_>) {
-        let ddw = g.grad(fwd.dw);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let LookupTableV2Grad { ids, padding_idx, is_sparse, .. } = *fwd;
-            g.push(LookupTableV2 { ids, w: ddw, out: ddout, padding_idx, is_sparse });
-        }
-    }
 }
 
 /// Parts of a tensor by their numbers along an axis: `out[.., i, ..] = x[.., index[i], ..]`.

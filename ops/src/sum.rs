@@ -1,22 +1,25 @@
-//! The sum of several tensors, of which backward parts are full.
+//! The sum of several tensors, of which backward parts are full, or of rows of them.
+
+use std::ops::Add;
 
 use autobwd::{
-    Buf, Cx, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Rows, Var, check::*,
+    register_op, with_float,
 };
 
 use crate::{
     activation::Scale,
     common::{PART, nth_part},
+    rows::{add_up_rows, update_rows},
 };
 
 /// Sum of tensors: `out = x[0] + x[1] + …`.
 #[register_op(grad = SumGrad)]
 pub struct Sum<V = Var> {
     /// At least one, all of one shape.
-    #[input]
+    #[input(sparse)]
     pub x: Vec<V>,
-    /// Same shape.
+    /// Same shape; sparse if all of `x` are.
     #[output]
     pub out: V,
 }
@@ -33,6 +36,8 @@ impl Infer for Sum<Meta> {
                 *dim = dim.or(*other);
             }
         }
+        let rows: Option<Vec<Dim>> = self.x.iter().map(|x| x.rows).collect();
+        self.out.rows = rows.map(|rows| rows.into_iter().fold(0.into(), Dim::add));
         Ok(())
     }
 }
@@ -40,24 +45,32 @@ impl Kernel for Sum<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let Sum { x, out } = self;
         with_float!(out, T => {
+            if out.is_sparse() {
+                // All are, as the shape rule has seen.
+                return add_up_rows(cx, out, || x.iter().flat_map(Buf::rows::<T>).flat_map(Rows::iter));
+            }
             let out = out.slice_mut::<T>()?;
-            match x.as_slice() {
-                [] => {}
-                [x] => out.copy_from_slice(x.slice()?),
-                [x, y, others @ ..] => {
+            let mut whole = x.iter().filter(|x| !x.is_sparse());
+            match (whole.next(), whole.next()) {
+                (Some(x), Some(y)) => {
                     let (x, y) = (x.slice::<T>()?, y.slice::<T>()?);
                     cx.chunks_mut(out, PART, |part, out| {
                         let terms = nth_part(x, part, out.len()).iter().zip(nth_part(y, part, out.len()));
                         out.iter_mut().zip(terms).for_each(|(out, (x, y))| *out = x + y);
                     });
-                    for x in others {
-                        let x = x.slice::<T>()?;
-                        cx.chunks_mut(out, PART, |part, out| {
-                            let terms = nth_part(x, part, out.len());
-                            out.iter_mut().zip(terms).for_each(|(out, x)| *out += x);
-                        });
-                    }
                 }
+                (Some(x), None) => out.copy_from_slice(x.slice()?),
+                (None, _) => {}
+            }
+            for x in whole {
+                let x = x.slice::<T>()?;
+                cx.chunks_mut(out, PART, |part, out| {
+                    let terms = nth_part(x, part, out.len());
+                    out.iter_mut().zip(terms).for_each(|(out, x)| *out += x);
+                });
+            }
+            for x in x.iter().filter(|x| x.is_sparse()) {
+                update_rows(cx, out, [], x.rows()?, true, |out, [], x| out + x);
             }
             Ok(())
         })

@@ -1,14 +1,20 @@
 //! Updates of parameters by optimizers.
 //!
 //! All work in place when a parameter and its output are one variable. They are steps of a training loop, not part of a
-//! function, so they have no gradient.
+//! function, so they have no gradient. Sparse gradients are taken as what they stand for, with zeros in all other rows;
+//! where these would change a parameter all the same, `lazy_mode` leaves it alone.
+
+use std::ops::{Add, Mul};
 
 use autobwd::{
     Buf, Cx, Float, InOut, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, attr_enum, check::*,
     register_op, with_float,
 };
 
-use crate::common::{PART, Real};
+use crate::{
+    common::{PART, Real},
+    rows::update_rows,
+};
 
 /// Gradient descent: `param_out = param - learning_rate * grad`.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
@@ -19,8 +25,8 @@ pub struct Sgd<V = Var> {
     /// One element, of a rank no higher than that of `param`.
     #[input]
     pub learning_rate: V,
-    /// Same shape as `param`.
-    #[input]
+    /// Same shape as `param`, whole or sparse.
+    #[input(sparse)]
     pub grad: V,
     /// Same shape as `param`.
     #[output(inplace = param)]
@@ -29,6 +35,17 @@ pub struct Sgd<V = Var> {
 impl<F: Float> Pointwise for Sgd<F> {
     fn eval(&mut self) {
         self.param_out = self.param - self.learning_rate * self.grad;
+    }
+}
+impl Kernel for Sgd<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.param, T => {
+            let rate = one::<T>(&self.learning_rate)?;
+            self.param_out.copy_from(&self.param)?;
+            let param = self.param_out.slice_mut::<T>()?;
+            update_rows(cx, param, [], self.grad.rows()?, true, |param, [], grad| param - rate * grad);
+            Ok(())
+        })
     }
 }
 autobwd::samples!(
@@ -61,14 +78,14 @@ attr_enum! {
 /// Gradient descent with momentum: `velocity_out = mu * velocity + g`, `param_out = param - learning_rate *
 /// velocity_out`, or `param - learning_rate * (g + mu * velocity_out)` after Nesterov.
 ///
-/// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`.
+/// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`. `lazy_mode` is not in the reference.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
 pub struct Momentum<V = Var> {
     /// Any shape.
     #[input]
     pub param: V,
-    /// Same shape as `param`.
-    #[input]
+    /// Same shape as `param`, whole or sparse.
+    #[input(sparse)]
     pub grad: V,
     /// Same shape as `param`.
     #[input]
@@ -97,19 +114,54 @@ pub struct Momentum<V = Var> {
     /// Factor of the gradient.
     #[attr(default = 1.0)]
     pub rescale_grad: f32,
+    /// With a sparse gradient, only the rows that it holds are updated.
+    #[attr(default = false)]
+    pub lazy_mode: bool,
 }
 impl<F: Float> Pointwise for Momentum<F> {
     fn eval(&mut self) {
-        let (mu, rescale) = (F::of(self.mu.into()), F::of(self.rescale_grad.into()));
-        let grad = match self.regularization_method {
-            Regularization::None => rescale * self.grad,
-            Regularization::L2Decay => {
-                rescale * self.grad + F::of(self.regularization_coeff.into()) * self.param
-            }
-        };
+        let factors = [self.rescale_grad, self.regularization_coeff].map(|x| F::of(x.into()));
+        let grad = regularized(self.regularization_method, factors, self.grad, self.param);
+        let mu = F::of(self.mu.into());
         self.velocity_out = mu * self.velocity + grad;
         let step = if self.use_nesterov { grad + mu * self.velocity_out } else { self.velocity_out };
         self.param_out = self.param - self.learning_rate * step;
+    }
+}
+impl Kernel for Momentum<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.param, T => {
+            let (rate, mu) = (one::<T>(&self.learning_rate)?, T::of(self.mu.into()));
+            let (lazy, nesterov, method) = (self.lazy_mode, self.use_nesterov, self.regularization_method);
+            let factors = [self.rescale_grad, self.regularization_coeff].map(|x| T::of(x.into()));
+            let grads = self.grad.rows::<T>()?;
+            self.param_out.copy_from(&self.param)?;
+            self.velocity_out.copy_from(&self.velocity)?;
+            let (velocity, param) = (self.velocity_out.slice_mut()?, self.param_out.slice()?);
+            update_rows(cx, velocity, [param], grads, lazy, |velocity, [param], grad| {
+                mu * velocity + regularized(method, factors, grad, param)
+            });
+            let (param, velocity) = (self.param_out.slice_mut()?, self.velocity_out.slice()?);
+            update_rows(cx, param, [velocity], grads, lazy, |param, [velocity], grad| {
+                let ahead = || regularized(method, factors, grad, param) + mu * velocity;
+                param - rate * if nesterov { ahead() } else { velocity }
+            });
+            Ok(())
+        })
+    }
+}
+
+/// The gradient with what is added to it.
+#[inline(always)]
+fn regularized<F: Copy + Add<Output = F> + Mul<Output = F>>(
+    method: Regularization,
+    [rescale, coeff]: [F; 2],
+    grad: F,
+    param: F,
+) -> F {
+    match method {
+        Regularization::None => rescale * grad,
+        Regularization::L2Decay => rescale * grad + coeff * param,
     }
 }
 autobwd::samples!(
@@ -123,7 +175,7 @@ autobwd::samples!(
             rescale_grad: 0.5,
             ..momentum(0.9, false)
         },
-        Momentum { regularization_coeff: 0.1, ..momentum(0.9, true) },
+        Momentum { regularization_coeff: 0.1, lazy_mode: true, ..momentum(0.9, true) },
         Sample::fails(Momentum { velocity: uniform([2]), ..momentum(0.9, false) }, "`Velocity`: shape [2]"),
     ]
 );
@@ -141,6 +193,7 @@ fn momentum(mu: f32, use_nesterov: bool) -> Momentum<Draw> {
         regularization_method: Regularization::None,
         regularization_coeff: 0.0,
         rescale_grad: 1.0,
+        lazy_mode: false,
     }
 }
 
@@ -153,8 +206,8 @@ pub struct Adam<V = Var> {
     /// Any shape.
     #[input]
     pub param: V,
-    /// Same shape as `param`.
-    #[input]
+    /// Same shape as `param`, whole or sparse.
+    #[input(sparse)]
     pub grad: V,
     /// One element.
     #[input]
@@ -195,6 +248,9 @@ pub struct Adam<V = Var> {
     /// Keeps the quotient finite.
     #[attr(default = 1e-8)]
     pub epsilon: f32,
+    /// With a sparse gradient, only the rows that it holds are updated.
+    #[attr(default = false)]
+    pub lazy_mode: bool,
 }
 impl Infer for Adam<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -223,20 +279,25 @@ impl Kernel for Adam<Buf<'_>> {
             let pow1 = advance(self.beta1_pow_out.inout(&self.beta1_pow)?, beta1);
             let pow2 = advance(self.beta2_pow_out.inout(&self.beta2_pow)?, beta2);
             let root = (1.0 - pow2).sqrt();
-            let rate = self.learning_rate.slice::<T>()?[0] * root / (1.0 - pow1);
+            let rate = one::<T>(&self.learning_rate)? * root / (1.0 - pow1);
             let epsilon = T::of(self.epsilon.into()) * root;
+            let new_m = |m, grad| beta1 * m + (1.0 - beta1) * grad;
+            let new_v = |v, grad| beta2 * v + (1.0 - beta2) * grad * grad;
+            let new_param = |param: T, m: T, v: T| param - rate * (m / (v.sqrt() + epsilon));
 
-            let grad = self.grad.slice::<T>()?;
-            update(cx, self.moment1_out.inout(&self.moment1)?, grad, grad, |m, grad, _| {
-                beta1 * m + (1.0 - beta1) * grad
-            });
-            update(cx, self.moment2_out.inout(&self.moment2)?, grad, grad, |v, grad, _| {
-                beta2 * v + (1.0 - beta2) * grad * grad
-            });
-            let (m, v) = (self.moment1_out.slice()?, self.moment2_out.slice()?);
-            update(cx, self.param_out.inout(&self.param)?, m, v, |param: T, m: T, v: T| {
-                param - rate * (m / (v.sqrt() + epsilon))
-            });
+            let (m, v) = (self.moment1_out.inout(&self.moment1)?, self.moment2_out.inout(&self.moment2)?);
+            let param = self.param_out.inout(&self.param)?;
+            if self.grad.is_sparse() {
+                let (grads, lazy, m, v) = (self.grad.rows()?, self.lazy_mode, m.copied(), v.copied());
+                update_rows(cx, m, [], grads, lazy, |m, [], grad| new_m(m, grad));
+                update_rows(cx, v, [], grads, lazy, |v, [], grad| new_v(v, grad));
+                update_rows(cx, param.copied(), [&*m, &*v], grads, lazy, |param, [m, v], _| new_param(param, m, v));
+            } else {
+                let grad = self.grad.slice()?;
+                update(cx, m, grad, grad, |m, grad, _| new_m(m, grad));
+                update(cx, v, grad, grad, |v, grad, _| new_v(v, grad));
+                update(cx, param, self.moment1_out.slice()?, self.moment2_out.slice()?, new_param);
+            }
             Ok(())
         })
     }
@@ -246,7 +307,7 @@ autobwd::samples!(
     [
         adam(0.9, 0.999, 1e-8),
         adam(0.5, 0.75, 0.1),
-        Adam { learning_rate: positive([]), ..adam(0.9, 0.999, 1e-8) },
+        Adam { learning_rate: positive([]), lazy_mode: true, ..adam(0.9, 0.999, 1e-8) },
         Sample::fails(Adam { moment2: uniform([3, 2]), ..adam(0.9, 0.999, 1e-8) }, "`Moment2`: shape [3, 2]"),
         Sample::fails(Adam { beta1_pow: uniform([2]), ..adam(0.9, 0.999, 1e-8) }, "`Beta1Pow`: one element"),
         Sample::fails(adam(1.0, 0.999, 1e-8), "attribute `beta1`"),
@@ -270,6 +331,15 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> Adam<Draw> {
         beta1,
         beta2,
         epsilon,
+        lazy_mode: false,
+    }
+}
+
+/// The only element.
+fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
+    match x.slice()? {
+        [x] => Ok(*x),
+        _ => Err(x.wrong("one element is needed")),
     }
 }
 

@@ -67,6 +67,7 @@ fn hyperparameters_are_checked_when_described() {
         beta1: f32::NAN,
         beta2: 0.999,
         epsilon: 1e-8,
+        lazy_mode: false,
     };
     expect(emit(adam), ErrorKind::Attr, &["operator `adam`", "attribute `beta1`", "is NaN"]);
 }

@@ -12,6 +12,7 @@ mod promises;
 mod random_programs;
 mod registry;
 mod running;
+mod sparse;
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]

@@ -1,7 +1,7 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
 use super::names::GradNames;
-use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, Vars};
+use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars};
 
 /// Runs the shape rules of the operators to be appended, and returns the variables that they add: a gradient has dtype and
 /// shape of its variable, anything else what its operator says. `new` has those of copies already.
@@ -30,9 +30,14 @@ pub(super) fn declare(
                 continue;
             }
             let gradient_of = names.base(var);
+            let own = VarDesc::of(meta);
             let desc = match gradient_of.and_then(|base| program.lookup(BlockId::ROOT, base)) {
+                // Whether it is a whole tensor, its operator says.
+                Some(VarDesc { kind: VarKind::Tensor | VarKind::SelectedRows, dtype, dims, .. }) => {
+                    VarDesc { dtype: *dtype, dims: dims.clone(), ..own }
+                }
                 Some(base) => VarDesc { kind: base.kind, ..VarDesc::new(base.dtype, base.dims.clone()) },
-                None => VarDesc::new(meta.dtype, meta.dims),
+                None => own,
             };
             new.insert(var, VarDesc { gradient_of, ..desc });
         }

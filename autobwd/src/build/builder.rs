@@ -231,7 +231,7 @@ impl Builder {
         for (var, meta) in metas {
             if new.contains(&var) {
                 let stop_gradient = !meta.dtype.is_float();
-                root.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::new(meta.dtype, meta.dims) });
+                root.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
             }
         }
         root.ops.push(desc.clone());
@@ -242,13 +242,11 @@ impl Builder {
 /// Outputs that exist already must be able to hold what the operator writes.
 fn check_declared(program: &Program, metas: &[(Var, Meta)]) -> Result<()> {
     for (var, meta) in metas {
-        if let Some(known) = program.lookup(BlockId::ROOT, *var)
-            && (known.dtype != meta.dtype || !known.dims.agrees(&meta.dims))
+        if let Some(known) = program.lookup(BlockId::ROOT, *var).map(VarDesc::meta)
+            && !known.agrees(meta)
         {
             let name = program.name(*var);
-            let (dtype, dims) = (known.dtype, &known.dims);
-            let text =
-                format!("`{}` is {} {}, but `{name}` is {dtype} {dims}", meta.slot(), meta.dtype, meta.dims);
+            let text = format!("`{}` is {meta}, but `{name}` is {known}", meta.slot());
             return Err(Error::new(ErrorKind::Shape, text));
         }
     }
@@ -372,8 +370,7 @@ impl Expr {
 }
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let meta = self.meta();
-        write!(f, "{}: {} {}", self.name(), meta.dtype, meta.dims)
+        write!(f, "{}: {}", self.name(), self.meta())
     }
 }
 impl fmt::Debug for Expr {

@@ -55,7 +55,7 @@ impl Function {
             .and_then(|()| info.infer(&desc, &of, &mut |var, meta| outputs.push((var, meta))));
         inferred.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, 0, &desc)))?;
         for (var, meta) in &outputs {
-            program.root_mut().vars.insert(*var, VarDesc::new(meta.dtype, meta.dims.clone()));
+            program.root_mut().vars.insert(*var, VarDesc::of(meta.clone()));
         }
         program.root_mut().ops.push(desc);
         let outputs = outputs.into_iter().map(|(v, meta)| (program.name(v).to_string(), meta)).collect();

@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
 use super::{OpDesc, Vars, names::Names};
-use crate::{DType, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
+use crate::{DType, Dim, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
@@ -59,7 +59,7 @@ pub enum VarKind {
     Tensor,
     /// A list of tensors.
     TensorArray,
-    /// Some rows of a tensor.
+    /// Some rows of a tensor: a sparse gradient.
     SelectedRows,
     /// The scopes that a control flow operator keeps for its backward part.
     StepScopes,
@@ -98,6 +98,12 @@ impl VarDesc {
         }
     }
 
+    /// An intermediate value as a shape rule has it.
+    pub(crate) fn of(meta: Meta) -> VarDesc {
+        let kind = if meta.rows.is_some() { VarKind::SelectedRows } else { VarKind::Tensor };
+        VarDesc { kind, ..VarDesc::new(meta.dtype, meta.dims) }
+    }
+
     /// Data to be fed: no gradient flows into it.
     pub fn data(dtype: DType, dims: Dims) -> VarDesc {
         VarDesc { stop_gradient: true, ..VarDesc::new(dtype, dims) }
@@ -108,9 +114,11 @@ impl VarDesc {
         VarDesc { persistable: true, parameter: true, ..VarDesc::new(dtype, dims) }
     }
 
-    /// Dtype and dimensions.
+    /// Dtype and dimensions, and whether it holds some rows only, however many.
     pub fn meta(&self) -> Meta {
-        Meta::new(self.dtype, self.dims.clone())
+        let mut meta = Meta::new(self.dtype, self.dims.clone());
+        meta.rows = (self.kind == VarKind::SelectedRows).then_some(Dim::UNKNOWN);
+        meta
     }
 }
 

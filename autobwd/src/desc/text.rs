@@ -97,9 +97,8 @@ pub(super) struct Type<'a>(pub(super) &'a VarDesc);
 impl fmt::Display for Type<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind {
-            VarKind::Tensor => write!(f, "{} {}", self.0.dtype, self.0.dims),
+            VarKind::Tensor | VarKind::SelectedRows => self.0.meta().fmt(f),
             VarKind::TensorArray => write!(f, "array of {}", self.0.dtype),
-            VarKind::SelectedRows => write!(f, "rows of {} {}", self.0.dtype, self.0.dims),
             VarKind::StepScopes => write!(f, "step scopes"),
         }
     }

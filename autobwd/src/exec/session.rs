@@ -8,7 +8,7 @@ use crate::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     error::did_you_mean,
     plan::{Plan, Request, Spot},
-    tensor::{Memory, ToF64},
+    tensor::{Memory, Rows, ToF64},
     with_dtype,
 };
 
@@ -178,10 +178,28 @@ impl Session {
             let text = format!("`{name}` holds {}, not {}", slot.meta.dtype, T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
         }
+        if slot.meta.rows.is_some() {
+            let text =
+                format!("`{name}` holds rows of a tensor; `rows` gives them, `fetch` the whole tensor");
+            return Err(Error::new(ErrorKind::Fetch, text));
+        }
         Ok(self.arena.slice(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
     }
 
-    /// A fetched value as a tensor of its own.
+    /// The rows of a fetched sparse gradient.
+    ///
+    /// # Errors
+    /// A name that the session was not prepared for; no run yet; another dtype; a whole tensor.
+    pub fn rows<T: Element>(&self, name: &str) -> Result<Rows<'_, T>> {
+        let slot = self.fetched(name)?;
+        if slot.meta.rows.is_none() || slot.meta.dtype != T::DTYPE {
+            let text = format!("`{name}` holds {}, not rows of {}", slot.meta, T::DTYPE);
+            return Err(Error::new(ErrorKind::DType, text));
+        }
+        Ok(self.arena.rows(slot.at, &slot.meta))
+    }
+
+    /// A fetched value as a tensor of its own; of a sparse gradient the whole tensor, with zeros in all other rows.
     ///
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.
@@ -189,6 +207,12 @@ impl Session {
         let slot = self.fetched(name)?;
         let dims = slot.meta.dims.known().unwrap_or_default();
         let mut tensor = Tensor::zeros(slot.meta.dtype, &dims)?;
+        if slot.meta.rows.is_some() {
+            with_dtype!(slot.meta.dtype, T => for (row, values) in self.rows::<T>(name)?.iter() {
+                tensor.slice_mut()?[row * values.len()..][..values.len()].copy_from_slice(values);
+            });
+            return Ok(tensor);
+        }
         let bytes = tensor.bytes_mut();
         bytes.copy_from_slice(self.arena.slice::<u8>(slot.at, bytes.len()));
         Ok(tensor)
@@ -203,6 +227,9 @@ impl Session {
         if slot.meta.dims.numel() != 1 {
             let text = format!("`{name}` has shape {}, not one element", slot.meta.dims);
             return Err(Error::new(ErrorKind::Shape, text));
+        }
+        if slot.meta.rows.is_some() {
+            return self.fetch(name)?.item();
         }
         Ok(with_dtype!(slot.meta.dtype, T => self.arena.slice::<T>(slot.at, 1)[0].to_f64()))
     }

@@ -192,7 +192,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; 2 * MAX_SLOTS]);
         let (mut n, mut i) = (0, 0);
         while i < own.inputs.len() {
-            slots[n] = own.inputs[i];
+            // Formulas take whole tensors; it is a kernel that an operator has for others.
+            slots[n] = SlotDef { sparse: false, ..own.inputs[i] };
             (n, i) = (n + 1, i + 1);
         }
         i = 0;

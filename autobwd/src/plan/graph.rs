@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use crate::{
-    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc,
+    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, VarKind,
     error::did_you_mean,
 };
 
@@ -148,6 +148,7 @@ impl Build<'_> {
                 Some(desc) if desc.persistable => {
                     return refuse("it is kept in the scope; set it there".into());
                 }
+                Some(desc) if desc.kind != VarKind::Tensor => return refuse("it is no whole tensor".into()),
                 Some(desc) if desc.dtype != meta.dtype => {
                     return refuse(format!("the program says {}, the tensor is {}", desc.dtype, meta.dtype));
                 }
@@ -178,12 +179,9 @@ impl Build<'_> {
                     let hint = "run the start-up program, or load or set it";
                     Error::new(ErrorKind::NoValue, format!("`{name}` has no value in the scope; {hint}"))
                 })?;
-                if desc.dtype != meta.dtype || !desc.dims.agrees(&meta.dims) {
-                    let (dtype, dims) = (desc.dtype, &desc.dims);
-                    let text = format!(
-                        "`{name}` is {dtype} {dims}, but the scope holds {} {}",
-                        meta.dtype, meta.dims
-                    );
+                let declared = desc.meta();
+                if !declared.agrees(&meta) {
+                    let text = format!("`{name}` is {declared}, but the scope holds {meta}");
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
                 Ok(self.define(var, meta, Source::Kept))
@@ -252,13 +250,16 @@ impl Build<'_> {
         };
         let mut declared = vec![(desc.meta(), "is declared")];
         if desc.persistable {
+            if meta.rows.is_some() {
+                let text =
+                    format!("`{slot}` is {meta}, but `{name}` is kept in the scope, as a whole tensor");
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
             declared.extend((self.request.kept)(name).map(|meta| (meta, "stands in the scope")));
         }
         for (known, how) in declared {
-            if known.dtype != meta.dtype || !known.dims.agrees(&meta.dims) {
-                let (dtype, dims) = (known.dtype, &known.dims);
-                let text =
-                    format!("`{slot}` is {} {}, but `{name}` {how} as {dtype} {dims}", meta.dtype, meta.dims);
+            if !known.agrees(meta) {
+                let text = format!("`{slot}` is {meta}, but `{name}` {how} as {known}");
                 return Err(Error::new(ErrorKind::Shape, text));
             }
         }

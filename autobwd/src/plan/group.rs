@@ -35,6 +35,10 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
 
 fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     node.info.lanes()?;
+    // A formula takes whole tensors: with others, it is the operator's kernel that runs.
+    if node.reads().any(|v| graph.values[v].meta.rows.is_some()) {
+        return None;
+    }
     let inputs: Vec<_> =
         node.inputs.iter().filter_map(|(_, v)| *v).map(|v| graph.values[v].meta.clone()).collect();
     let axis = lanes::broadcast_axis(node.info.schema(), &node.desc);

@@ -166,7 +166,9 @@ impl Place<'_> {
         let fits = |x: ValueId| {
             let buffer = self.buffer_of[x]?;
             let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
-            (dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value)).then_some(buffer)
+            let whole = [x, value].iter().all(|v| self.graph.values[*v].meta.rows.is_none());
+            (whole && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
+                .then_some(buffer)
         };
         match &group.region {
             Some(extent) if whole => node

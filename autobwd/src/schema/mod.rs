@@ -25,6 +25,8 @@ pub struct SlotDef {
     pub arity: Arity,
     /// Of an input: only its shape is needed, so its memory may be freed early.
     pub shape_only: bool,
+    /// Of an input: it may hold some rows of a tensor instead of the whole.
+    pub sparse: bool,
     /// Of an output: the input whose memory it may take over.
     pub inplace: Option<&'static str>,
     /// Of an output: the input whose dtype and shape it has; in a formula, contributions along broadcast dimensions are
@@ -39,12 +41,17 @@ pub struct SlotDef {
 impl SlotDef {
     /// A slot with no options.
     pub const fn new(name: &'static str, arity: Arity, doc: &'static str, line: u32) -> SlotDef {
-        SlotDef { name, arity, shape_only: false, inplace: None, like: None, doc, line }
+        SlotDef { name, arity, shape_only: false, sparse: false, inplace: None, like: None, doc, line }
     }
 
     /// With `shape_only`.
     pub const fn shape_only(self) -> SlotDef {
         SlotDef { shape_only: true, ..self }
+    }
+
+    /// With `sparse`.
+    pub const fn sparse(self) -> SlotDef {
+        SlotDef { sparse: true, ..self }
     }
 
     /// With `inplace = input`.
@@ -199,7 +206,8 @@ pub trait Infer {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no kernel",
     label = "this operator needs a kernel",
-    note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`"
+    note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`",
+    note = "beside a formula, a kernel is needed where an input is `sparse`"
 )]
 pub trait Kernel {
     /// Computes the outputs.

@@ -10,7 +10,7 @@ use std::{alloc, marker::PhantomData, ops::Range};
 
 use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
 
-use super::{DType, Element, Meta, Shape};
+use super::{DType, Dim, Element, Meta, Rows, Shape};
 use crate::{Error, ErrorKind, Result};
 
 /// Every buffer starts on a cache line and is padded to whole ones, so that block functions need no tails.
@@ -74,6 +74,14 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast(), n) }
     }
 
+    /// The rows of a sparse value at byte `at`, of which every dimension is known.
+    pub(crate) fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
+        let dims = meta.dims.known().unwrap_or_default();
+        let n = meta.rows.and_then(Dim::get).unwrap_or(0);
+        let values = at + padded(n * size_of::<i64>());
+        Rows::new(&dims, self.slice(at, n), self.slice(values, n * row_len(&dims)))
+    }
+
     fn assert_within<T>(&self, at: usize, n: usize) {
         let end = n.checked_mul(size_of::<T>()).and_then(|b| b.checked_add(at));
         assert!(
@@ -108,6 +116,14 @@ enum Access {
     TakenOver,
     /// The operator declared that it needs the shape alone.
     ShapeOnly,
+    /// There is room for so many rows of a tensor, not for the whole.
+    ReadRows(usize),
+    WriteRows(usize),
+}
+
+/// Elements of a row of a tensor.
+fn row_len(dims: &[usize]) -> usize {
+    dims.iter().skip(1).product()
 }
 
 /// What a slot holds while a kernel runs: dtype, shape and memory.
@@ -152,14 +168,19 @@ impl Buf<'_> {
         self.dtype
     }
 
-    /// Shape.
+    /// Shape; of rows, that of the whole tensor.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// Number of elements.
+    /// Number of elements; of rows, that of the whole tensor.
     pub fn numel(&self) -> usize {
         self.numel
+    }
+
+    /// Whether it holds some rows of a tensor instead of the whole: [`rows`](Buf::rows) reads them.
+    pub fn is_sparse(&self) -> bool {
+        matches!(self.access, Access::ReadRows(_) | Access::WriteRows(_))
     }
 
     /// Name of the slot.
@@ -175,7 +196,8 @@ impl Buf<'_> {
     /// An error about this slot that quotes its dtype and shape.
     pub fn wrong(&self, needed: &str) -> Error {
         let (slot, dtype, dims) = (self.slot, self.dtype, &self.dims);
-        Error::new(ErrorKind::DType, format!("`{slot}`: {needed}, not {dtype} {dims:?}"))
+        let rows = if self.is_sparse() { "rows of " } else { "" };
+        Error::new(ErrorKind::DType, format!("`{slot}`: {needed}, not {rows}{dtype} {dims:?}"))
     }
 
     #[inline]
@@ -183,7 +205,7 @@ impl Buf<'_> {
         let allowed = match self.access {
             Access::Read => !write,
             Access::Write => true,
-            Access::TakenOver | Access::ShapeOnly => false,
+            Access::TakenOver | Access::ShapeOnly | Access::ReadRows(_) | Access::WriteRows(_) => false,
         };
         if T::DTYPE == self.dtype && allowed { Ok(self.ptr.cast()) } else { Err(self.refuse(T::DTYPE)) }
     }
@@ -202,6 +224,9 @@ impl Buf<'_> {
                 }
                 Access::ShapeOnly => {
                     format!("`{slot}` is declared `shape_only`, but the kernel reads its elements")
+                }
+                Access::ReadRows(_) | Access::WriteRows(_) => {
+                    format!("`{slot}` holds rows of a tensor; the kernel must use `rows` or `rows_mut`")
                 }
                 Access::Read | Access::Write => format!("`{slot}` is an input, kernels write outputs only"),
             },
@@ -257,6 +282,48 @@ impl Buf<'_> {
             Access::TakenOver => Ok(InOut::Same(self.slice_mut()?)),
             _ => Ok(InOut::Apart(x.slice()?, self.slice_mut()?)),
         }
+    }
+
+    /// The rows of a slot that is declared `sparse` and holds some rows of a tensor.
+    ///
+    /// # Errors
+    /// Another dtype, or a whole tensor.
+    pub fn rows<T: Element>(&self) -> Result<Rows<'_, T>> {
+        let (n, numbers, values) = self.row_parts::<T>(false)?;
+        // SAFETY: the frame's invariant; `Meta::bytes` has room for `n` numbers and the values of `n` rows behind them.
+        let (numbers, values) = unsafe {
+            let values = std::slice::from_raw_parts(values, n * row_len(&self.dims));
+            (std::slice::from_raw_parts(numbers, n), values)
+        };
+        Ok(Rows::new(&self.dims, numbers, values))
+    }
+
+    /// Numbers and values of an output's rows, to be written, as many as its shape rule has made room for. Numbers
+    /// ascend; the first that does not (−1, say) ends them.
+    ///
+    /// # Errors
+    /// Another dtype, an input, or a whole tensor.
+    pub fn rows_mut<T: Element>(&mut self) -> Result<(&mut [i64], &mut [T])> {
+        let (n, numbers, values) = self.row_parts::<T>(true)?;
+        // SAFETY: as in `rows`; the two do not overlap, and the bytes of a writable `Buf` meet no other.
+        Ok(unsafe {
+            let values = std::slice::from_raw_parts_mut(values, n * row_len(&self.dims));
+            (std::slice::from_raw_parts_mut(numbers, n), values)
+        })
+    }
+
+    /// How many rows there is room for, and where their numbers and values are.
+    fn row_parts<T: Element>(&self, write: bool) -> Result<(usize, *mut i64, *mut T)> {
+        let n = match self.access {
+            _ if T::DTYPE != self.dtype => return Err(self.refuse(T::DTYPE)),
+            Access::ReadRows(n) if !write => n,
+            Access::WriteRows(n) => n,
+            Access::ReadRows(_) => return Err(self.wrong("an output is needed")),
+            _ => return Err(self.wrong("rows of a tensor are needed")),
+        };
+        // SAFETY: within the bytes of `Meta::bytes`, which were placed.
+        let values = unsafe { self.ptr.add(padded(n * size_of::<i64>())) };
+        Ok((n, self.ptr.cast(), values.cast()))
     }
 
     /// The bytes, whatever the dtype.
@@ -351,9 +418,15 @@ impl Binder {
                 meta.dims
             )));
         };
-        if matches!(access, Access::Read | Access::Write) {
+        let access = match (access, meta.rows.and_then(Dim::get)) {
+            (Access::Read, Some(n)) => Access::ReadRows(n),
+            (Access::Write, Some(n)) => Access::WriteRows(n),
+            (access, _) => access,
+        };
+        let written = matches!(access, Access::Write | Access::WriteRows(_));
+        if written || matches!(access, Access::Read | Access::ReadRows(_)) {
             let start = at.ptr as usize;
-            self.taken.push((start..start + bytes, access == Access::Write));
+            self.taken.push((start..start + bytes, written));
         }
         let numel = dims.iter().product();
         Ok(Buf { ptr: at.ptr, dtype: meta.dtype, dims, numel, slot: meta.slot(), access, life: PhantomData })

@@ -5,6 +5,7 @@
 
 mod dtype;
 mod memory;
+mod rows;
 mod save;
 mod shape;
 mod value;
@@ -12,6 +13,7 @@ mod value;
 pub use dtype::{Bool, DType, Element};
 pub(crate) use memory::{Binder, LINE, Memory, Place, Reach, padded};
 pub use memory::{Buf, InOut};
+pub use rows::Rows;
 pub use save::{load_tensors, save_tensors, write_beside};
 pub use shape::{Dim, Dims, Meta, Shape};
 pub use value::Tensor;

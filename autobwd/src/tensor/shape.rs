@@ -5,6 +5,7 @@ use std::{
 
 use smallvec::SmallVec;
 
+use super::padded;
 use crate::{DType, Error, ErrorKind, Result};
 
 /// A shape of which every dimension is known.
@@ -171,13 +172,16 @@ pub struct Meta {
     pub dtype: DType,
     /// Dimensions; all known once a program is planned.
     pub dims: Dims,
+    /// `None` for a whole tensor. Of a sparse gradient ([`VarKind::SelectedRows`](crate::VarKind)), which holds some rows
+    /// of a tensor of these dimensions: for how many it has room.
+    pub rows: Option<Dim>,
     slot: &'static str,
 }
 
 impl Meta {
-    /// A variable of that dtype and those dimensions.
+    /// A whole tensor of that dtype and those dimensions.
     pub fn new(dtype: DType, dims: impl Into<Dims>) -> Meta {
-        Meta { dtype, dims: dims.into(), slot: "" }
+        Meta { dtype, dims: dims.into(), rows: None, slot: "" }
     }
 
     /// The same, known to sit in `slot`.
@@ -204,26 +208,40 @@ impl Meta {
         dims.map_err(|_| self.wrong(&format!("{N} dimensions are needed")))
     }
 
-    /// Sets an output's dtype and dimensions.
+    /// Makes an output a whole tensor of that dtype and those dimensions.
     pub fn set(&mut self, dtype: DType, dims: impl Into<Dims>) {
-        self.dtype = dtype;
-        self.dims = dims.into();
+        *self = Meta::new(dtype, dims).in_slot(self.slot);
     }
 
-    /// Gives an output the dtype and dimensions of `x`.
+    /// Makes an output a whole tensor of the dtype and dimensions of `x`.
     pub fn like(&mut self, x: &Meta) {
         self.set(x.dtype, x.dims.clone());
     }
 
-    /// Memory of the tensor in bytes; `None` while a dimension is unknown or when it exceeds what can be addressed.
+    /// Memory in bytes; `None` while a dimension is unknown or when it exceeds what can be addressed. Rows take theirs
+    /// twice: their numbers, in whole lines, and behind them their values.
     pub fn bytes(&self) -> Option<usize> {
-        let n = self.dims.numel().get()?;
-        n.checked_mul(self.dtype.size()).filter(|b| *b <= isize::MAX as usize / 2)
+        let limit = |bytes: &usize| *bytes <= isize::MAX as usize / 2;
+        let of = |n: Dim, size: usize| n.get()?.checked_mul(size).filter(limit);
+        let whole = of(self.dims.numel(), self.dtype.size())?;
+        let Some(rows) = self.rows else { return Some(whole) };
+        let row = self.dims.get(1..)?.iter().fold(rows, |n, dim| n * *dim);
+        let (numbers, values) = (of(rows, size_of::<i64>())?, of(row, self.dtype.size())?);
+        padded(numbers).checked_add(values).filter(limit)
+    }
+
+    /// Whether both can be the same variable: of one dtype, with dimensions that agree, whole or not.
+    pub(crate) fn agrees(&self, other: &Meta) -> bool {
+        let rows = match (self.rows, other.rows) {
+            (Some(a), Some(b)) => a.agrees(b),
+            (a, b) => a == b,
+        };
+        self.dtype == other.dtype && self.dims.agrees(&other.dims) && rows
     }
 
     /// An error about this slot that quotes its dtype and shape: `` input `X`: a matrix is needed, not float32 [3] ``.
     pub fn wrong(&self, needed: &str) -> Error {
-        Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {} {}", self.slot, self.dtype, self.dims))
+        Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {self}", self.slot))
     }
 
     /// Refuses this slot unless a condition holds; the error is that of [`wrong`](Meta::wrong).
@@ -287,5 +305,11 @@ impl Meta {
                 ),
             )
         })
+    }
+}
+impl fmt::Display for Meta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = if self.rows.is_some() { "rows of " } else { "" };
+        write!(f, "{rows}{} {}", self.dtype, self.dims)
     }
 }

@@ -4,6 +4,8 @@ use autobwd::{NoGrad, Var, register_op};
 pub struct Square<V = Var> {
     #[input(shape_only(true))]
     pub x: V,
+    #[input(sparse = true)]
+    pub y: V,
     #[output]
     pub out: V,
 }

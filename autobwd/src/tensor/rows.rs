@@ -1,0 +1,95 @@
+use std::ops::Range;
+
+/// Some rows of a tensor, each once and in ascending order; all others are 0. What a sparse gradient holds.
+///
+/// A row is what the first dimension counts: of a tensor `[height, d…]` it has the shape `[d…]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rows<'a, T> {
+    height: usize,
+    width: usize,
+    numbers: &'a [i64],
+    values: &'a [T],
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// The rows of a tensor of shape `dims`. Numbers count as far as they ascend and exist: whatever memory holds, rows
+    /// can be relied on.
+    pub(super) fn new(dims: &[usize], numbers: &'a [i64], values: &'a [T]) -> Rows<'a, T> {
+        let height = dims.first().copied().unwrap_or(0);
+        let width = dims.iter().skip(1).fold(1, |n: usize, dim| n.saturating_mul(*dim));
+        let mut next = 0;
+        let ascends = |number: &&i64| match usize::try_from(**number) {
+            Ok(row) if (next..height).contains(&row) => {
+                next = row + 1;
+                true
+            }
+            _ => false,
+        };
+        let there = numbers.iter().take_while(ascends).count();
+        Rows { height, width, numbers: &numbers[..there], values: &values[..there * width] }
+    }
+
+    /// How many rows the whole tensor has.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// How many elements a row has.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The rows' numbers, ascending.
+    pub fn numbers(&self) -> &'a [i64] {
+        self.numbers
+    }
+
+    /// Their elements, one row behind the other.
+    pub fn values(&self) -> &'a [T] {
+        self.values
+    }
+
+    /// Numbers and elements, row by row.
+    pub fn iter(self) -> impl Iterator<Item = (usize, &'a [T])> {
+        let values = move |i: usize| &self.values[i * self.width..][..self.width];
+        self.numbers.iter().enumerate().map(move |(i, number)| (*number as usize, values(i)))
+    }
+
+    /// Those with numbers in that range.
+    #[must_use]
+    pub fn within(self, range: Range<usize>) -> Rows<'a, T> {
+        let place = |end: usize| self.numbers.partition_point(|number| (*number as usize) < end);
+        let first = place(range.start);
+        let end = place(range.end).max(first);
+        let values = &self.values[first * self.width..end * self.width];
+        Rows { numbers: &self.numbers[first..end], values, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_memory_holds_rows_ascend_and_exist() {
+        let values: Vec<f32> = (0..10).map(|x| x as f32).collect();
+        for (numbers, there) in [
+            ([0, 3, 4, -1, -1], 3),
+            ([3, 3, 4, 0, 0], 1),
+            ([4, 5, 6, 7, 8], 1),
+            ([i64::MIN, i64::MAX, 0, 0, 0], 0),
+            ([0, 1, 2, 3, 4], 5),
+        ] {
+            let rows = Rows::new(&[5, 2], &numbers, &values);
+            assert_eq!(rows.numbers(), &numbers[..there]);
+            assert_eq!(rows.values(), &values[..2 * there]);
+            assert_eq!(rows.iter().count(), there);
+        }
+        let rows = Rows::new(&[9, 2], &[1, 4, 5, 8, -1], &values);
+        assert_eq!(rows.within(2..8).iter().collect::<Vec<_>>(), [(4, &[2.0, 3.0][..]), (5, &[4.0, 5.0])]);
+        assert!(rows.within(6..8).numbers().is_empty());
+        // Rows of no elements, and a tensor of no rows.
+        assert_eq!(Rows::<f32>::new(&[3, 0], &[0, 2], &[]).iter().count(), 2);
+        assert!(Rows::<f32>::new(&[0, 2], &[0], &[0.0, 0.0]).numbers().is_empty());
+    }
+}

@@ -1,0 +1,262 @@
+//! Rows of tables by their numbers, and their gradients: whole tables, or, sparse, the rows that were looked up.
+
+use autobwd::{
+    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_dtype, with_float,
+};
+
+use crate::{
+    common::around,
+    pick::{Pick, are_numbers, infer_grad},
+};
+
+/// Rows of a table by their numbers: `out = w[ids]`, with numbers that have a last dimension of 1.
+#[register_op(grad = LookupTableGrad)]
+pub struct LookupTable<V = Var> {
+    /// The table, `[rows, width]`, any dtype.
+    #[input]
+    pub w: V,
+    /// Numbers of rows, int64 or int32, `[.., 1]`.
+    #[input]
+    pub ids: V,
+    /// `[.., width]`.
+    #[output]
+    pub out: V,
+    /// The number for which the row is 0 and gets no gradient; −1: there is none.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// The gradient of the table is sparse: it holds the rows that were looked up.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTable<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, column(&self.ids)?, &self.w)?;
+        self.out.set(self.w.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for LookupTable<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        look_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.w, &mut self.out)
+    }
+}
+autobwd::samples!(
+    LookupTable,
+    [
+        column_lookup(integers_below(4, [5, 1]), uniform([4, 3]), -1),
+        column_lookup(integers_below(3, [2, 5, 1]).of(DType::I32), uniform([3, 4]), -1),
+        column_lookup(given([4, 1], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
+        LookupTable { is_sparse: true, ..column_lookup(integers_below(3, [2, 4, 1]), uniform([3, 5]), 1) },
+        Sample::fails(
+            column_lookup(integers_below(3, [4, 2]), uniform([3, 2]), -1),
+            "`Ids`: a last dimension of 1 is needed"
+        ),
+        Sample::fails(column_lookup(integers_below(3, []), uniform([3, 2]), -1), "`Ids`: a last dimension"),
+        Sample::fails(
+            column_lookup(integers_below(3, [2, 1]), uniform([3]), -1),
+            "`W`: 2 dimensions are needed"
+        ),
+    ]
+);
+
+fn column_lookup(ids: Draw, w: Draw, padding_idx: i64) -> LookupTable<Draw> {
+    LookupTable { w, ids, out: out(), padding_idx, is_sparse: false }
+}
+
+/// Dimensions without the last one, which is 1.
+fn column(ids: &Meta) -> Result<&[Dim]> {
+    match &*ids.dims {
+        [dims @ .., one] if one.agrees(1.into()) => Ok(dims),
+        _ => Err(ids.wrong("a last dimension of 1 is needed")),
+    }
+}
+
+/// The shape of rows by numbers of shape `numbers`.
+fn looked_up(ids: &Meta, numbers: &[Dim], w: &Meta) -> Result<Dims> {
+    are_numbers(ids)?;
+    let [_, width] = w.unpack()?;
+    Ok(numbers.iter().copied().chain([width]).collect())
+}
+
+fn table<'a>(ids: &'a Buf<'a>, w: &Buf<'_>, padding_idx: i64) -> Pick<'a> {
+    let (_, n, width) = around(w.dims(), 0);
+    Pick { numbers: ids, padding: (padding_idx != -1).then_some(padding_idx), n, width }
+}
+
+fn look_up(cx: &Cx, pick: &Pick<'_>, w: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+    with_dtype!(w.dtype(), T => pick.rows::<T>(cx, w.slice()?, out.slice_mut()?))
+}
+
+/// `dw[ids] += dout`, but for the padding.
+#[register_op(grad = LookupTableGradGrad)]
+pub struct LookupTableGrad<V = Var> {
+    /// The table.
+    #[input(shape_only)]
+    pub w: V,
+    /// Numbers of rows.
+    #[input]
+    pub ids: V,
+    /// Gradient of the rows.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `w`, whole or sparse.
+    #[output("W@GRAD")]
+    pub dw: V,
+    /// As in `lookup_table`.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// As in `lookup_table`.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTableGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, column(&self.ids)?, &self.w)?;
+        infer_table(&self.w, &self.ids, &self.dout, &dims, self.is_sparse, &mut self.dw)
+    }
+}
+impl Kernel for LookupTableGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        add_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.dout, &mut self.dw)
+    }
+}
+
+fn infer_table(w: &Meta, ids: &Meta, dout: &Meta, dims: &Dims, sparse: bool, dw: &mut Meta) -> Result<()> {
+    infer_grad(w, dout, dims, dw)?;
+    // A row for every number: there may be fewer.
+    dw.rows = sparse.then_some(ids.dims.numel());
+    Ok(())
+}
+
+fn add_up(cx: &Cx, pick: &Pick<'_>, dout: &Buf<'_>, dw: &mut Buf<'_>) -> Result<()> {
+    with_float!(dout, T => {
+        let dout = dout.slice::<T>()?;
+        if dw.is_sparse() { pick.add_up_rows(cx, dout, dw) } else { pick.add_up(cx, dout, dw.slice_mut()?) }
+    })
+}
+
+/// `ddout = lookup_table(ids, ddw)`.
+pub struct LookupTableGradGrad;
+impl GradRule<LookupTableGrad> for LookupTableGradGrad {
+    fn emit(fwd: &LookupTableGrad, g: &mut GradCx<'_>) {
+        let ddw = g.grad(fwd.dw);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let LookupTableGrad { ids, padding_idx, is_sparse, .. } = *fwd;
+            g.push(LookupTable { w: ddw, ids, out: ddout, padding_idx, is_sparse });
+        }
+    }
+}
+
+/// Rows of a table by their numbers: `out = w[ids]`.
+#[register_op(grad = LookupTableV2Grad)]
+pub struct LookupTableV2<V = Var> {
+    /// Numbers of rows, int64 or int32, any shape.
+    #[input]
+    pub ids: V,
+    /// The table, `[rows, width]`, any dtype.
+    #[input]
+    pub w: V,
+    /// `ids` with `width` as last dimension.
+    #[output]
+    pub out: V,
+    /// The number for which the row is 0 and gets no gradient; −1: there is none.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// The gradient of the table is sparse: it holds the rows that were looked up.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTableV2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, &self.ids.dims, &self.w)?;
+        self.out.set(self.w.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for LookupTableV2<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        look_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.w, &mut self.out)
+    }
+}
+autobwd::samples!(
+    LookupTableV2,
+    [
+        lookup(integers_below(4, [5]), uniform([4, 3]), -1),
+        lookup(integers_below(3, [2, 5]).of(DType::I32), uniform([3, 4]), -1),
+        lookup(given([4], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
+        lookup(given([2], [7.0, 1.0]).of(DType::I64), uniform([5, 2]), 7),
+        lookup(integers_below(3, []), uniform([3, 2]), -1),
+        lookup(integers_below(3, [0, 2]), uniform([3, 4]), -1),
+        lookup(integers_below(3, [2]), uniform([3, 0]), -1),
+        lookup(integers_below(3, [2]), integers_below(9, [3, 4]).of(DType::U8), -1),
+        sparse(integers_below(9, [4]), uniform([9, 3]), -1),
+        sparse(given([2, 3], [4.0, 1.0, 4.0, 4.0, 0.0, 1.0]).of(DType::I64), uniform([5, 4]), 1),
+        sparse(given([3], [2.0, 2.0, 2.0]).of(DType::I32), uniform([5, 2]), -1),
+        sparse(given([2], [3.0, 3.0]).of(DType::I64), uniform([5, 4]), 3),
+        sparse(given([2], [7.0, 1.0]).of(DType::I64), uniform([5, 3]), 7),
+        sparse(integers_below(3, []), uniform([3, 2]), -1),
+        sparse(integers_below(3, [0, 2]), uniform([3, 4]), -1),
+        sparse(integers_below(3, [2]), uniform([3, 0]), -1),
+        Sample::fails(
+            lookup(given([2], [1.0, -1.0]).of(DType::I64), uniform([3, 2]), -1),
+            "`Ids`: -1 is not within 0..3"
+        ),
+        Sample::fails(lookup(integers_below(3, [2]), uniform([3]), -1), "`W`: 2 dimensions are needed"),
+        Sample::fails(lookup(uniform([2]), uniform([3, 2]), -1), "`Ids`: int64 or int32 is needed"),
+    ]
+);
+
+fn lookup(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
+    LookupTableV2 { ids, w, out: out(), padding_idx, is_sparse: false }
+}
+
+fn sparse(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
+    LookupTableV2 { is_sparse: true, ..lookup(ids, w, padding_idx) }
+}
+
+/// `dw[ids] += dout`, but for the padding.
+#[register_op(grad = LookupTableV2GradGrad)]
+pub struct LookupTableV2Grad<V = Var> {
+    /// Numbers of rows.
+    #[input]
+    pub ids: V,
+    /// The table.
+    #[input(shape_only)]
+    pub w: V,
+    /// Gradient of the rows.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `w`, whole or sparse.
+    #[output("W@GRAD")]
+    pub dw: V,
+    /// As in `lookup_table_v2`.
+    #[attr(default = -1)]
+    pub padding_idx: i64,
+    /// As in `lookup_table_v2`.
+    #[attr(default = false)]
+    pub is_sparse: bool,
+}
+impl Infer for LookupTableV2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = looked_up(&self.ids, &self.ids.dims, &self.w)?;
+        infer_table(&self.w, &self.ids, &self.dout, &dims, self.is_sparse, &mut self.dw)
+    }
+}
+impl Kernel for LookupTableV2Grad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        add_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.dout, &mut self.dw)
+    }
+}
+
+/// `ddout = lookup_table_v2(ids, ddw)`.
+pub struct LookupTableV2GradGrad;
+impl GradRule<LookupTableV2Grad> for LookupTableV2GradGrad {
+    fn emit(fwd: &LookupTableV2Grad, g: &mut GradCx<'_>) {
+        let ddw = g.grad(fwd.dw);
+        if let Some(ddout) = g.wanted(fwd.dout) {
+            let LookupTableV2Grad { ids, padding_idx, is_sparse, .. } = *fwd;
+            g.push(LookupTableV2 { ids, w: ddw, out: ddout, padding_idx, is_sparse });
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Kernels over some rows of a tensor: sparse gradients.
+
+use autobwd::{Buf, Cx, Result, Rows};
+
+use crate::common::{PART, Real};
+
+/// Parts in which a tensor is cut: each has to look for the rows that fall into it.
+pub(crate) const PARTS: usize = 64;
+
+/// `x = new(x, beside, grad)`, element by element: in the rows that `grad` holds and, unless `lazy`, with a gradient of
+/// 0 in all others. The tensors `beside` have the shape of `x`.
+pub(crate) fn update_rows<T: Real, const N: usize>(
+    cx: &Cx,
+    x: &mut [T],
+    beside: [&[T]; N],
+    grad: Rows<'_, T>,
+    lazy: bool,
+    new: impl Fn(T, [T; N], T) -> T + Sync,
+) {
+    let piece = |at: usize, x: &mut [T], grad: Option<&[T]>| {
+        let beside = beside.map(|other| &other[at..][..x.len()]);
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = new(*x, beside.map(|other| other[i]), grad.map_or(T::ZERO, |grad| grad[i]));
+        }
+    };
+    let width = grad.width();
+    let height = PART.max(x.len() / PARTS).div_ceil(width.max(1));
+    cx.chunks_mut(x, height * width, |part, x| {
+        let (first, end) = (part * height, part * height + x.len() / width);
+        let (mut at, mut rest) = (first * width, x);
+        for (row, grad) in grad.within(first..end).iter() {
+            let (before, tail) = rest.split_at_mut(row * width - at);
+            let (own, tail) = tail.split_at_mut(width);
+            if !lazy {
+                piece(at, before, None);
+            }
+            piece(row * width, own, Some(grad));
+            (at, rest) = ((row + 1) * width, tail);
+        }
+        if !lazy {
+            piece(at, rest, None);
+        }
+    });
+}
+
+/// Writes the sum of rows to a sparse output: each row once, however often it is among the `terms`, of which there are
+/// no more than `out` has room for.
+pub(crate) fn add_up_rows<'a, T: Real, I: Iterator<Item = (usize, &'a [T])>>(
+    cx: &Cx,
+    out: &mut Buf<'_>,
+    terms: impl Fn() -> I + Sync,
+) -> Result<()> {
+    let width: usize = out.dims()[1..].iter().product();
+    let (numbers, values) = out.rows_mut::<T>()?;
+    let mut rows = 0;
+    for (number, (row, _)) in numbers.iter_mut().zip(terms()) {
+        *number = row as i64;
+        rows += 1;
+    }
+    numbers[..rows].sort_unstable();
+    let mut distinct = 0;
+    for i in 0..rows {
+        if distinct == 0 || numbers[distinct - 1] != numbers[i] {
+            numbers[distinct] = numbers[i];
+            distinct += 1;
+        }
+    }
+    numbers[distinct..].fill(-1);
+    let (numbers, values) = (&numbers[..distinct], &mut values[..distinct * width]);
+    let height = PART.max(values.len() / PARTS).div_ceil(width.max(1));
+    cx.chunks_mut(values, height * width, |part, values| {
+        values.fill(T::ZERO);
+        let own = &numbers[part * height..][..values.len() / width];
+        let (first, last) = (own[0], own[own.len() - 1]);
+        for (row, term) in terms().filter(|(row, _)| (first..=last).contains(&(*row as i64))) {
+            if let Ok(place) = own.binary_search(&(row as i64)) {
+                let sum = values[place * width..][..width].iter_mut();
+                sum.zip(term).for_each(|(sum, term)| *sum = *sum + *term);
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,441 @@
+//! Sparse gradients: where they come from, what takes them, and that they are what whole tensors would be.
+
+use autobwd::{
+    Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Infer, Kernel, Meta, New, NoGrad, Program,
+    Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients, register_op,
+    verify,
+};
+use autobwd_ops::{
+    Init, Math,
+    activation::Tanh,
+    nn::Embedding,
+    optim::{Adam, Momentum, Optimizer, Sgd},
+    sum::Sum,
+    update,
+};
+
+const ROWS: usize = 11;
+const WIDTH: usize = 3;
+
+/// Two looks into one table, `embedding_0.w`, the second by numbers of its own, with 2 as padding; the loss weighs all
+/// elements differently. With `dense_too`, every row counts besides.
+fn model(sparse: bool, dense_too: bool) -> Result<(Builder, Expr)> {
+    let net = Builder::new();
+    let table = Embedding::new(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
+    let table = if sparse { table.sparse() } else { table }.build()?;
+    let words = net.input("words", DType::I64, &[-1, 2])?;
+    let others = net.input("others", DType::I64, &[-1])?;
+    let first = table.forward(&words)?.tanh()?.square()?.sum(&[])?;
+    let second = table.forward(&others)?.exp()?.sum(&[])?;
+    let mut loss = (&first + &(&second * 0.3)?)?;
+    if dense_too {
+        loss = (&loss + &table.weight.square()?.sum(&[])?)?;
+    }
+    Ok((net, loss))
+}
+
+fn ids(dims: &[usize], numbers: &[i64]) -> Tensor {
+    Tensor::from_vec(dims, numbers.to_vec()).unwrap()
+}
+
+/// What is fed, step by step: repeated rows within a look and across, padding, all rows alike, and nothing at all. Rows
+/// 9 and 10 never occur.
+fn steps() -> [(Tensor, Tensor); 5] {
+    [
+        (ids(&[2, 2], &[0, 4, 4, 2]), ids(&[3], &[4, 8, 0])),
+        (ids(&[1, 2], &[7, 7]), ids(&[2], &[7, 7])),
+        (ids(&[0, 2], &[]), ids(&[0], &[])),
+        (ids(&[1, 2], &[2, 2]), ids(&[1], &[2])),
+        (ids(&[3, 2], &[1, 3, 5, 6, 3, 1]), ids(&[4], &[2, 3, 2, 5])),
+    ]
+}
+
+/// The values in the scope after so many steps, by name.
+fn trained(
+    optimizer: &dyn Optimizer,
+    sparse: bool,
+    dense_too: bool,
+    count: usize,
+) -> Result<Vec<(String, Vec<f64>)>> {
+    let (net, loss) = model(sparse, dense_too)?;
+    optimizer.minimize(&loss)?;
+    verify(&net.program())?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    for (words, others) in &steps()[..count] {
+        executor.run(&net.program(), &mut scope, &[("words", words), ("others", others)], &[])?;
+    }
+    Ok(scope.iter().map(|(name, value)| (name.to_string(), value.to_f64s())).collect())
+}
+
+/// Momentum whose gradient is scaled and has the parameter added.
+struct Decayed;
+impl Optimizer for Decayed {
+    fn learning_rate(&self) -> f32 {
+        0.1
+    }
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        let dims = parameter.dims().known().unwrap_or_default();
+        let velocity = parameter
+            .builder()
+            .persistable("velocity", parameter.dtype(), &dims, |v| Init::Constant(0.5).emit(v, 0))?;
+        emit(update::Momentum {
+            param: parameter.into(),
+            grad: gradient.into(),
+            velocity: (&velocity).into(),
+            learning_rate: learning_rate.into(),
+            param_out: parameter.into(),
+            velocity_out: (&velocity).into(),
+            mu: 0.8,
+            use_nesterov: true,
+            regularization_method: update::Regularization::L2Decay,
+            regularization_coeff: 0.05,
+            rescale_grad: 0.5,
+            lazy_mode: false,
+        })
+        .map(drop)
+    }
+}
+
+#[test]
+fn training_is_that_with_whole_gradients() -> Result<()> {
+    let momentum = |nesterov| Momentum { rate: 0.1, momentum: 0.9, nesterov, lazy: false };
+    let optimizers: [(&str, &dyn Optimizer); 5] = [
+        ("sgd", &Sgd { rate: 0.1 }),
+        ("momentum", &momentum(false)),
+        ("nesterov", &momentum(true)),
+        ("decayed", &Decayed),
+        ("adam", &Adam::new(0.1)),
+    ];
+    for (name, optimizer) in optimizers {
+        for dense_too in [false, true] {
+            let sparse = trained(optimizer, true, dense_too, 5)?;
+            let dense = trained(optimizer, false, dense_too, 5)?;
+            assert_eq!(sparse.len(), dense.len());
+            for ((value, sparse), (_, dense)) in sparse.iter().zip(&dense) {
+                for (a, b) in sparse.iter().zip(dense) {
+                    assert!((a - b).abs() <= 1e-14 * (1.0 + b.abs()), "{name}, {value}: {a} and {b}");
+                }
+            }
+            assert_ne!(sparse, trained(optimizer, true, dense_too, 0)?, "{name} trains nothing");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn lazy_updates_leave_other_rows_alone() -> Result<()> {
+    let momentum = |lazy| Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy };
+    let adam = |lazy| Adam { lazy, ..Adam::new(0.1) };
+    let optimizers: [[&dyn Optimizer; 2]; 2] =
+        [[&momentum(true), &momentum(false)], [&adam(true), &adam(false)]];
+    for [lazy, eager] in optimizers {
+        let history: Vec<_> = (0..=5).map(|n| trained(lazy, true, false, n)).collect::<Result<_>>()?;
+        for (n, (words, others)) in steps().iter().enumerate() {
+            let occurs: Vec<f64> = words.to_f64s().into_iter().chain(others.to_f64s()).collect();
+            for ((name, before), (_, after)) in history[n].iter().zip(&history[n + 1]) {
+                if before.len() != ROWS * WIDTH {
+                    continue;
+                }
+                for row in 0..ROWS {
+                    let of = |values: &[f64]| values[row * WIDTH..][..WIDTH].to_vec();
+                    // A row of padding has no gradient: it does not occur.
+                    let changes = row != 2 && occurs.contains(&(row as f64));
+                    assert_eq!(of(before) != of(after), changes, "{name}, row {row}, step {n}");
+                }
+            }
+        }
+        // The first step knows no past: there is no difference yet, to the last bit.
+        assert_eq!(history[1], trained(eager, true, false, 1)?);
+        assert_ne!(history[2], trained(eager, true, false, 2)?);
+        // Of a whole gradient, every row occurs.
+        let [lazy, eager] = [lazy, eager].map(|optimizer| trained(optimizer, false, false, 5));
+        assert_eq!(lazy?, eager?);
+    }
+    Ok(())
+}
+
+/// A large table and many numbers: work is cut in parts.
+fn large(sparse: bool, threads: usize) -> Result<(Vec<f64>, Session)> {
+    let net = Builder::new();
+    let table = Embedding::new(&net, 40_000, 8).seed(5);
+    let table = if sparse { table.sparse() } else { table }.build()?;
+    let words = net.input("words", DType::I64, &[-1])?;
+    Adam::new(0.1).minimize(&table.forward(&words)?.square()?.mean()?)?;
+    let (mut executor, mut scope) = (Executor::with_threads(threads), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let numbers = (0..30_000_i64).map(|i| i * i * 31 % 39_989).collect();
+    let numbers = Tensor::from_vec([30_000], numbers)?;
+    let mut session = executor.prepare(&net.program(), &mut scope, &[("words", numbers.meta())], &[])?;
+    for _ in 0..2 {
+        session.feed("words", &numbers)?;
+        session.run(&mut scope)?;
+    }
+    Ok((scope.get("embedding_0.w")?.to_f64s(), session))
+}
+
+#[test]
+fn parts_of_large_tables_fit_together() -> Result<()> {
+    let (sparse, dense) = (large(true, 1)?.0, large(false, 1)?.0);
+    assert_eq!(sparse, dense);
+    assert_eq!(sparse, large(true, 3)?.0);
+    Ok(())
+}
+
+#[test]
+fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
+    let session = |sparse| -> Result<Session> {
+        let net = Builder::new();
+        let table = Embedding::new(&net, 100_000, 8);
+        let table = if sparse { table.sparse() } else { table }.build()?;
+        let words = net.input("words", DType::I64, &[-1])?;
+        let looks = (&table.forward(&words)?.tanh()? + &table.forward(&words)?)?;
+        Adam::new(0.1).minimize(&looks.mean()?)?;
+        let mut scope = Scope::new();
+        let mut executor = Executor::with_threads(1);
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.prepare(&net.program(), &mut scope, &[("words", Meta::new(DType::I64, [50]))], &[])
+    };
+    let whole = 100_000 * 8 * size_of::<f32>();
+    let rows = |n: usize| (n * size_of::<i64>()).next_multiple_of(64) + n * 8 * size_of::<f32>();
+    assert!(session(false)?.peak_bytes() >= 2 * whole);
+    let sparse = session(true)?;
+    // When the contributions are added up, there are two of 50 rows, and room for 100.
+    assert_eq!(sparse.live_bytes(), 2 * rows(50).next_multiple_of(64) + rows(100).next_multiple_of(64));
+    assert!(sparse.peak_bytes() < whole / 100, "{}", sparse.peak_bytes());
+    Ok(())
+}
+
+const GRADIENT: &str = "embedding_0.w@GRAD";
+
+/// A program with the sparse gradient of the table, and what it is fed.
+fn fetched() -> Result<(Program, Vec<(&'static str, Tensor)>)> {
+    let (net, loss) = model(true, false)?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    let (words, others) = steps()[0].clone();
+    Ok((program, vec![("words", words), ("others", others)]))
+}
+
+fn kind(program: &Program, name: &str) -> VarKind {
+    program.root().vars.get(&program.find(name).unwrap()).unwrap().kind
+}
+
+fn scope() -> Scope {
+    let mut scope = Scope::new();
+    let table = (0..ROWS * WIDTH).map(|i| (i as f64).sin()).collect();
+    scope.set("embedding_0.w", Tensor::from_vec([ROWS, WIDTH], table).unwrap());
+    scope
+}
+
+#[test]
+fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
+    let (program, feeds) = fetched()?;
+    let mut scope = scope();
+    let metas: Vec<_> = feeds.iter().map(|(name, t)| (*name, t.meta())).collect();
+    let mut session = Executor::new().prepare(&program, &mut scope, &metas, &[GRADIENT, GRADIENT])?;
+    feeds.iter().try_for_each(|(name, t)| session.feed(name, t))?;
+    session.run(&mut scope)?;
+    let rows = session.rows::<f64>(GRADIENT)?;
+    assert_eq!((rows.height(), rows.width(), rows.numbers()), (ROWS, WIDTH, &[0, 4, 8][..]));
+    let whole = session.fetch(GRADIENT)?;
+    assert_eq!(whole.dims(), [ROWS, WIDTH]);
+    for row in 0..ROWS {
+        let own = rows.iter().find(|(number, _)| *number == row).map(|(_, values)| values);
+        assert_eq!(whole.slice::<f64>()?[row * WIDTH..][..WIDTH], *own.unwrap_or(&[0.0; WIDTH]));
+    }
+    // The second look alone: d(0.3 · exp(w)) of row 8.
+    let expected = scope.get("embedding_0.w")?.slice::<f64>()?[8 * WIDTH].exp() * f64::from(0.3_f32);
+    assert!((rows.values()[2 * WIDTH] - expected).abs() < 1e-15);
+
+    let e = session.rows::<f32>(GRADIENT).unwrap_err();
+    assert_eq!(e.to_string(), "`embedding_0.w@GRAD` holds rows of float64 [11, 3], not rows of float32");
+    let e = session.slice::<f64>(GRADIENT).unwrap_err();
+    assert!(e.to_string().contains("`rows` gives them, `fetch` the whole tensor"), "{e}");
+    assert!(session.item(GRADIENT).is_err());
+    Ok(())
+}
+
+#[test]
+fn programs_with_rows_print_and_save() -> Result<()> {
+    let (program, _) = fetched()?;
+    // What operators compute has no line of its own.
+    let mut bare = program.clone();
+    bare.root_mut().ops.clear();
+    let text = bare.to_string();
+    assert!(text.contains("embedding_0.w@GRAD: rows of float64 [11, 3]"), "{text}");
+    let loaded = Program::from_json(&program.to_json())?;
+    assert_eq!(loaded, program);
+    assert_eq!(kind(&loaded, GRADIENT), VarKind::SelectedRows);
+    assert_eq!(kind(&loaded, "embedding_0.w@GRAD@RENAME@0"), VarKind::SelectedRows);
+    verify(&loaded)
+}
+
+#[test]
+fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
+    let (net, loss) = model(true, true)?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    assert_eq!(kind(&program, GRADIENT), VarKind::Tensor);
+    let part = |i: usize| kind(&program, &format!("embedding_0.w@GRAD@RENAME@{i}"));
+    let parts: Vec<VarKind> = (0..3).map(part).collect();
+    assert_eq!(parts.iter().filter(|kind| **kind == VarKind::SelectedRows).count(), 2);
+    verify(&program)
+}
+
+#[test]
+fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
+    // The table is computed: its gradient is read by one that knows no rows.
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0))?;
+    let ids = net.input("ids", DType::I64, &[3])?;
+    let looked_up = emit(autobwd_ops::lookup::LookupTableV2 {
+        ids: (&ids).into(),
+        w: (&w.tanh()?).into(),
+        out: New,
+        padding_idx: -1,
+        is_sparse: true,
+    })?;
+    let loss = looked_up.out.mean()?;
+    let mut program = net.program().clone();
+    let e = append_backward(&mut program, &loss.name(), &Backward::default()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Shape);
+    for part in ["operator `tanh_grad`", "`Out@GRAD`: a whole tensor is needed, not rows of float32 [4, 2]"] {
+        assert!(e.to_string().contains(part), "{e}");
+    }
+    assert_eq!(program, *net.program());
+
+    // By hand, too.
+    let (net, loss) = model(true, false)?;
+    let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.remove(0);
+    let e = gradient.tanh().unwrap_err();
+    assert!(e.to_string().contains("`X`: a whole tensor is needed, not rows of float64 [11, 3]"), "{e}");
+    let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).err().unwrap();
+    assert!(e.to_string().contains("but `embedding_0.w@GRAD` is rows of float64 [11, 3]"), "{e}");
+    let other = net.input("other", DType::F64, &[ROWS as i64, 2])?;
+    let e = emit(Sum { x: vec![(&gradient).into(), (&other).into()], out: New }).err().unwrap();
+    assert!(e.to_string().contains("`X`: shape [11, 2] does not match [11, 3]"), "{e}");
+    // Nothing but the shape of it is needed here.
+    let zeros = emit(autobwd_ops::fill::FillZerosLike { x: (&gradient).into(), out: New })?.out;
+    assert_eq!(zeros.to_string(), format!("{}: float64 [11, 3]", zeros.name()));
+    Ok(())
+}
+
+#[test]
+fn rows_are_neither_fed_nor_kept() -> Result<()> {
+    let (mut program, feeds) = fetched()?;
+    let whole = Tensor::zeros(DType::F64, &[ROWS, WIDTH])?;
+    let mut feeds: Vec<_> = feeds.iter().map(|(name, t)| (*name, t)).collect();
+    feeds.push((GRADIENT, &whole));
+    let e = Executor::new().run(&program, &mut scope(), &feeds, &[GRADIENT]).unwrap_err();
+    assert_eq!(e.to_string(), "`embedding_0.w@GRAD` cannot be fed: it is no whole tensor");
+    feeds.pop();
+
+    let var = program.find(GRADIENT).unwrap();
+    let desc = program.root().vars.get(&var).unwrap().clone();
+    program.root_mut().vars.insert(var, VarDesc { persistable: true, ..desc.clone() });
+    let e = Executor::new().run(&program, &mut scope(), &feeds, &[]).unwrap_err();
+    let text = "but `embedding_0.w@GRAD` is kept in the scope, as a whole tensor";
+    assert!(e.to_string().contains(text), "{e}");
+
+    // Nor does a program run that says otherwise than its operators.
+    program.root_mut().vars.insert(var, VarDesc { kind: VarKind::Tensor, ..desc });
+    let text = "`Out` is rows of float64 [11, 3], but `embedding_0.w@GRAD` is declared";
+    for e in [
+        Executor::new().run(&program, &mut scope(), &feeds, &[GRADIENT]).unwrap_err(),
+        verify(&program).unwrap_err(),
+    ] {
+        assert!(e.to_string().contains(text), "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_go_on_through_rows() -> Result<()> {
+    let second = |sparse| -> Result<Tensor> {
+        let (net, loss) = model(sparse, false)?;
+        let mut program = net.program().clone();
+        let w = "embedding_0.w";
+        gradients(&mut program, &[&loss.name()], &[w], None, &[])?;
+        let again = gradients(&mut program, &[GRADIENT], &[w], None, &[])?;
+        verify(&program)?;
+        let name = program.name(again.entries()[0].unwrap()).to_string();
+        let (words, others) = steps()[0].clone();
+        let feeds = [("words", &words), ("others", &others)];
+        Ok(Executor::new().run(&program, &mut scope(), &feeds, &[&name])?.remove(0))
+    };
+    let (sparse, dense) = (second(true)?, second(false)?);
+    assert_eq!(sparse, dense);
+    assert!(sparse.to_f64s().iter().any(|x| *x != 0.0));
+    Ok(())
+}
+
+#[test]
+fn updates_may_write_elsewhere() -> Result<()> {
+    let (net, loss) = model(true, false)?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    net.edit(|p| *p = program);
+    let (w, gradient) = (net.expr("embedding_0.w")?, net.expr(GRADIENT)?);
+    let rate = net.input("rate", DType::F64, &[-1])?;
+    let updated = emit(update::Sgd {
+        param: (&w).into(),
+        learning_rate: (&rate).into(),
+        grad: (&gradient).into(),
+        param_out: New,
+    })?;
+    let (words, others) = steps()[0].clone();
+    let run = |rate: &[f64]| {
+        let rate = Tensor::from_vec([rate.len()], rate.to_vec())?;
+        let feeds = [("words", &words), ("others", &others), ("rate", &rate)];
+        let fetches = [gradient.name(), updated.param_out.name()];
+        Executor::new().run(&net.program(), &mut scope(), &feeds, &fetches.each_ref().map(String::as_str))
+    };
+    let (values, w) = (run(&[0.5])?, scope());
+    let expected = w.get("embedding_0.w")?.to_f64s();
+    let expected = expected.iter().zip(values[0].to_f64s()).map(|(w, dw)| w - 0.5 * dw);
+    assert_eq!(values[1].to_f64s(), expected.collect::<Vec<_>>());
+    // One rate a column is what the formula takes, not the rows.
+    let e = run(&[0.5, 0.5, 0.5]).unwrap_err();
+    assert!(e.to_string().contains("`LearningRate`: one element is needed, not float64 [3]"), "{e}");
+    Ok(())
+}
+
+/// Reads rows as if they were a whole tensor.
+#[register_op(grad = NoGrad)]
+pub(crate) struct Careless<V = Var> {
+    #[input(sparse)]
+    x: V,
+    #[output]
+    out: V,
+}
+impl Infer for Careless<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Careless<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        assert!(self.x.bytes().is_err() && self.out.copy_from(&self.x).is_err());
+        assert!(self.x.rows::<f32>().is_err() && self.x.rows_mut::<f64>().is_err());
+        assert!(self.out.rows::<f64>().is_err() && self.out.rows_mut::<f64>().is_err());
+        self.out.slice_mut::<f64>()?.copy_from_slice(self.x.slice()?);
+        Ok(())
+    }
+}
+
+#[test]
+fn rows_are_never_read_as_something_else() -> Result<()> {
+    let (net, loss) = model(true, false)?;
+    let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.remove(0);
+    let out = emit(Careless { x: (&gradient).into(), out: New })?.out;
+    let (words, others) = steps()[0].clone();
+    let mut scope = scope();
+    scope.set("learning_rate_0", Tensor::from_vec([1], vec![0.1])?);
+    let feeds = [("words", &words), ("others", &others)];
+    let e = Executor::new().run(&net.program(), &mut scope, &feeds, &[&out.name()]).unwrap_err();
+    let text = "`X` holds rows of a tensor; the kernel must use `rows` or `rows_mut`";
+    assert!(e.to_string().contains(text), "{e}");
+    Ok(())
+}
