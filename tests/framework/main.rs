@@ -2,11 +2,13 @@
 
 mod backward;
 mod bad_input;
+mod draw;
 mod higher;
+mod laws;
 mod numeric;
 mod overwritten;
+mod plain;
 mod programs;
 mod promises;
-mod random_programs;
 mod registry;
 mod running;
