@@ -2,14 +2,16 @@
 
 mod backward;
 mod bad_input;
+mod draw;
 mod explain;
 mod higher;
+mod laws;
 mod norms;
 mod numeric;
 mod overwritten;
+mod plain;
 mod programs;
 mod promises;
-mod random_programs;
 mod registry;
 mod running;
 mod sparse;

@@ -39,14 +39,16 @@ pub(crate) fn numeric(program: &Program, at: &Point<'_>, target: &str, of: &str)
     Ok(derivative)
 }
 
+/// Whether no number is further off than that, relative to the largest one, or to 1.
+pub(crate) fn near(found: &[f64], expected: &[f64], tolerance: f64) -> bool {
+    let scale = expected.iter().fold(1.0_f64, |max, x| max.max(x.abs()));
+    found.len() == expected.len()
+        && found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance * scale)
+}
+
 #[track_caller]
 pub(crate) fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
-    let scale = 1.0 + expected.iter().fold(0.0_f64, |max, x| max.max(x.abs()));
-    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance * scale;
-    assert!(
-        found.len() == expected.len() && found.iter().zip(expected).all(near),
-        "found {found:?}\nexpected {expected:?}"
-    );
+    assert!(near(found, expected, tolerance), "found {found:?}\nexpected {expected:?}");
 }
 
 /// Asserts that `grad` is the derivative of the sum of the elements of `target` with respect to `of`.

@@ -1,12 +1,16 @@
 //! Executors: what runs, where values live, what comes out.
 
-use autobwd::{Arg, Attr, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc, emit};
+use autobwd::{
+    Arg, Attr, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc, append_backward, emit,
+};
 use autobwd_ops::{
     Init, Math,
     activation::{Relu, Scale, Tanh},
     concat,
     optim::{Optimizer, Sgd},
 };
+
+use crate::draw::{check, draw, recipes};
 
 fn tensor(elements: &[f32]) -> Tensor {
     Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()
@@ -187,4 +191,26 @@ fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
     let fetched = Executor::new().run(&program, &mut Scope::new(), &[("x", &x)], &["y", &name])?;
     assert_eq!(fetched[0].slice::<f32>()?, [3.0, 6.0]);
     Ok(())
+}
+
+#[test]
+fn fusing_and_reusing_memory_change_nothing() {
+    check(150, recipes(), |recipe| {
+        let drawn = draw(&recipe)?;
+        let mut program = drawn.net.program().clone();
+        append_backward(&mut program, &drawn.loss, &Default::default())?;
+        // Fetching every value keeps each in memory of its own: nothing in registers, nothing in place.
+        let written = program.root().ops.iter().flat_map(|op| op.writes());
+        let names: Vec<String> = written.map(|v| program.name(v).to_string()).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        let apart = Executor::with_threads(1).run(&program, &mut drawn.scope()?, &[], &all)?;
+        for threads in [1, 2] {
+            let mut executor = Executor::with_threads(threads);
+            for (name, value) in all.iter().zip(&apart).filter(|(n, _)| n.ends_with("@GRAD")) {
+                let together = executor.run(&program, &mut drawn.scope()?, &[], &[name])?;
+                assert_eq!(&together[0], value, "{name}");
+            }
+        }
+        Ok(())
+    });
 }
