@@ -6,6 +6,7 @@ mod explain;
 mod higher;
 mod numeric;
 mod overwritten;
+mod pictures;
 mod programs;
 mod promises;
 mod random_programs;
