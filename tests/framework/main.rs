@@ -3,6 +3,7 @@
 mod backward;
 mod bad_input;
 mod explain;
+mod finite;
 mod higher;
 mod numeric;
 mod overwritten;

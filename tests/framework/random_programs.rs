@@ -125,6 +125,8 @@ fn fusing_and_reusing_memory_change_nothing() -> Result<()> {
                     Executor::with_threads(threads).run(&built, &mut scope, &[("x", &x)], &[name])?;
                 assert_eq!(&together[0], value, "seed {seed}, {name}");
             }
+            let mut checking = Executor::with_threads(threads).check_finite(true);
+            assert_eq!(checking.run(&built, &mut scope, &[("x", &x)], &all)?, apart, "seed {seed}");
         }
     }
     Ok(())
