@@ -204,6 +204,8 @@ fn fusing_and_reusing_memory_change_nothing() {
         let names: Vec<String> = written.map(|v| program.name(v).to_string()).collect();
         let all: Vec<&str> = names.iter().map(String::as_str).collect();
         let apart = Executor::with_threads(1).run(&program, &mut drawn.scope()?, &[], &all)?;
+        let mut checking = Executor::with_threads(2).check_finite(true);
+        assert_eq!(checking.run(&program, &mut drawn.scope()?, &[], &all)?, apart);
         for threads in [1, 2] {
             let mut executor = Executor::with_threads(threads);
             for (name, value) in all.iter().zip(&apart).filter(|(n, _)| n.ends_with("@GRAD")) {
