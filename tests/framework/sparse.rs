@@ -1,13 +1,14 @@
 //! Sparse gradients: where they come from, what takes them, and that they are what whole tensors would be.
 
 use autobwd::{
-    Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Infer, Kernel, Meta, New, NoGrad, Program,
-    Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients, register_op,
-    verify,
+    Arg, Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Infer, Kernel, Meta, New, NoGrad,
+    Program, Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients,
+    hessian_vector_product, jacobian, register_op, verify,
 };
 use autobwd_ops::{
     Init, Math,
     activation::Tanh,
+    lookup::{LookupTableV2, LookupTableV2Grad},
     nn::Embedding,
     optim::{Adam, Momentum, Optimizer, Sgd},
     sum::Sum,
@@ -289,7 +290,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0))?;
     let ids = net.input("ids", DType::I64, &[3])?;
-    let looked_up = emit(autobwd_ops::lookup::LookupTableV2 {
+    let looked_up = emit(LookupTableV2 {
         ids: (&ids).into(),
         w: (&w.tanh()?).into(),
         out: New,
@@ -352,21 +353,49 @@ fn rows_are_neither_fed_nor_kept() -> Result<()> {
 
 #[test]
 fn gradients_go_on_through_rows() -> Result<()> {
-    let second = |sparse| -> Result<Tensor> {
+    let second = |sparse| -> Result<Vec<Tensor>> {
         let (net, loss) = model(sparse, false)?;
-        let mut program = net.program().clone();
-        let w = "embedding_0.w";
-        gradients(&mut program, &[&loss.name()], &[w], None, &[])?;
-        let again = gradients(&mut program, &[GRADIENT], &[w], None, &[])?;
+        net.input("v", DType::F64, &[ROWS as i64, WIDTH as i64])?;
+        let (mut program, w) = (net.program().clone(), ["embedding_0.w"]);
+        let product = hessian_vector_product(&mut program, &loss.name(), &w, &["v"])?[0].unwrap();
+        let again = gradients(&mut program, &[GRADIENT], &w, None, &[])?.pairs[0].1;
         verify(&program)?;
-        let name = program.name(again.entries()[0].unwrap()).to_string();
+        let names = [product, again].map(|var| program.name(var));
         let (words, others) = steps()[0].clone();
-        let feeds = [("words", &words), ("others", &others)];
-        Ok(Executor::new().run(&program, &mut scope(), &feeds, &[&name])?.remove(0))
+        let v = Tensor::from_vec([ROWS, WIDTH], (0..ROWS * WIDTH).map(|i| i as f64).collect())?;
+        let feeds = [("words", &words), ("others", &others), ("v", &v)];
+        Executor::new().run(&program, &mut scope(), &feeds, &names)
     };
     let (sparse, dense) = (second(true)?, second(false)?);
     assert_eq!(sparse, dense);
-    assert!(sparse.to_f64s().iter().any(|x| *x != 0.0));
+    assert!(sparse.iter().all(|tensor| tensor.to_f64s().iter().any(|x| *x != 0.0)));
+
+    // What puts a Jacobian together takes whole tensors.
+    let (net, loss) = model(true, false)?;
+    let e = jacobian(&mut net.program().clone(), &loss.name(), &["embedding_0.w"]).unwrap_err();
+    let text = "`X`: a whole tensor is needed, not rows of float64 [11, 3]";
+    assert!(e.to_string().contains(text), "{e}");
+    Ok(())
+}
+
+#[test]
+fn rows_that_are_overwritten_count_no_more() -> Result<()> {
+    let net = Builder::new();
+    let ids = net.input("ids", DType::I64, &[2])?;
+    let part = |name: &str, dims: &[usize]| {
+        net.parameter(name, DType::F64, dims, |w| Init::Constant(1.0).emit(w, 0))
+    };
+    let (w, a, b) = (part("w", &[4, 3])?, part("a", &[2, 3])?, part("b", &[2, 3])?);
+    let look = |dout: &Expr, dw: Arg| {
+        let (ids, w, dout) = (Arg::from(&ids), Arg::from(&w), dout.into());
+        Ok(emit(LookupTableV2Grad { ids, w, dout, dw, padding_idx: -1, is_sparse: true })?.dw)
+    };
+    let rows: Result<Expr> = look(&a, New);
+    let rows = rows.and_then(|rows| look(&b, Arg::from(&rows)))?;
+    let out = emit(Sum { x: vec![(&rows).into(), (&w).into()], out: New })?.out;
+    let mut program = net.program().clone();
+    let found = gradients(&mut program, &[&out.name()], &["a", "b"], None, &[])?;
+    assert_eq!(found.entries().iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
     Ok(())
 }
 

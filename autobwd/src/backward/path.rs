@@ -1,6 +1,8 @@
 //! Which operators matter.
 
-use crate::{BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarKind};
+use crate::{
+    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind,
+};
 
 /// What is to be differentiated with respect to what.
 pub(super) struct Question<'a> {
@@ -32,7 +34,8 @@ pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
 /// sub-block writes it may not write each time.
 pub(super) fn replaced<'a>(program: &'a Program, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
     let whole = op.attrs.blocks().next().is_none();
-    let tensor = |v: Var| program.root().vars.get(&v).is_none_or(|desc| desc.kind == VarKind::Tensor);
+    let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
+    let tensor = move |v: Var| program.root().vars.get(&v).is_none_or(tensor);
     op.writes().filter(move |v| whole && tensor(*v))
 }
 
