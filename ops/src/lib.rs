@@ -33,19 +33,22 @@ pub mod optim;
 pub mod pick;
 pub mod prelu;
 pub mod random;
+pub mod rectifier;
 pub mod reduce;
 pub mod rounding;
 mod rows;
 pub mod scan;
 pub mod search;
 pub mod shape;
+pub mod smooth;
 pub mod softmax;
+pub mod special;
 pub mod sum;
 pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(134);
+autobwd::operator_crate!(155);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -5,6 +5,7 @@ mod bad_input;
 mod draw;
 mod explain;
 mod higher;
+mod kinks;
 mod laws;
 mod norms;
 mod numeric;
