@@ -1,24 +1,29 @@
 //! Gradients where formulas have kinks: the reference's choices.
 
-use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd::{Builder, Expr, New, Result, emit, gradients};
 use autobwd_ops::{
+    norm::DataLayout,
     prelu::{Prelu, PreluMode},
     rectifier::{Elu, HardSigmoid, HardSwish, LeakyRelu, Relu6},
     smooth::{Softplus, Softsign},
 };
 
+use crate::numeric::{Point, parameter, run};
+
+/// The gradients of `y` with respect to parameters at a point.
+fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
+    let mut program = net.program().clone();
+    let inputs: Vec<&str> = at.iter().map(|(name, _)| *name).collect();
+    let grads = gradients(&mut program, &[&y.name()], &inputs, None, &[])?.entries();
+    let names: Vec<String> = grads.iter().flatten().map(|v| program.name(*v).to_string()).collect();
+    run(&program, at, &names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// The derivative of `f` at each of these points.
 fn at(points: &[f64], f: impl Fn(&Expr) -> Result<Expr>) -> Result<Vec<f64>> {
     let net = Builder::new();
-    let x = net.parameter("x", DType::F64, &[points.len()], |_| Ok(()))?;
-    let y = f(&x)?;
-    let mut program = net.program().clone();
-    let grad = gradients(&mut program, &[&y.name()], &["x"], None, &[])?[0].unwrap();
-    let grad = program.name(grad).to_string();
-    let mut scope = Scope::new();
-    scope.set("x", Tensor::from_vec([points.len()], points.to_vec())?);
-    let fetched = Executor::new().run(&program, &mut scope, &[], &[&grad])?;
-    Ok(fetched[0].to_f64s())
+    let y = f(&parameter(&net, "x", &[points.len()])?)?;
+    Ok(slopes(&net, &y, &[("x", points)])?.remove(0))
 }
 
 #[test]
@@ -46,24 +51,10 @@ fn kinks_have_the_slope_of_one_side() -> Result<()> {
 #[test]
 fn a_learned_slope_counts_where_nothing_is_above_0() -> Result<()> {
     let net = Builder::new();
-    let x = net.parameter("x", DType::F64, &[4], |_| Ok(()))?;
-    let alpha = net.parameter("alpha", DType::F64, &[1], |_| Ok(()))?;
-    let op = Prelu {
-        x: (&x).into(),
-        alpha: (&alpha).into(),
-        out: New,
-        mode: PreluMode::All,
-        data_format: autobwd_ops::norm::DataLayout::Nchw,
-    };
-    let out = emit(op)?.out;
-    let mut program = net.program().clone();
-    let grads = gradients(&mut program, &[&out.name()], &["x", "alpha"], None, &[])?;
-    let names: Vec<String> = grads.iter().flatten().map(|v| program.name(*v).to_string()).collect();
-    let mut scope = Scope::new();
-    scope.set("x", Tensor::from_vec([4], vec![-2.0, 0.0, -0.0, 3.0])?);
-    scope.set("alpha", Tensor::from_vec([1], vec![0.25])?);
-    let fetched = Executor::new().run(&program, &mut scope, &[], &[&names[0], &names[1]])?;
-    assert_eq!(fetched[0].to_f64s(), [0.25, 0.25, 0.25, 1.0]);
-    assert_eq!(fetched[1].to_f64s(), [-2.0]);
+    let (x, alpha) = (parameter(&net, "x", &[4])?, parameter(&net, "alpha", &[1])?);
+    let (mode, data_format) = (PreluMode::All, DataLayout::Nchw);
+    let y = emit(Prelu { x: (&x).into(), alpha: (&alpha).into(), out: New, mode, data_format })?.out;
+    let found = slopes(&net, &y, &[("x", &[-2.0, 0.0, -0.0, 3.0]), ("alpha", &[0.25])])?;
+    assert_eq!(found, [vec![0.25, 0.25, 0.25, 1.0], vec![-2.0]]);
     Ok(())
 }
