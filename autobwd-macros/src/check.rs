@@ -171,7 +171,8 @@ fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
 
 /// Where there is no formula, nothing can be made from it.
 fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
-    if !op.pointwise && types::is_named(op.grad, "Derived") {
+    let derived = ["Derived", "DerivedFromInputs"].iter().any(|name| types::is_named(op.grad, name));
+    if !op.pointwise && derived {
         let message =
             "`Derived` is made from a formula; add `pointwise`, or name an operator or a gradient rule";
         cx.push(Error::new(span::last_segment(op.grad), message));

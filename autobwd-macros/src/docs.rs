@@ -106,7 +106,7 @@ fn attr_row(field: &Field<'_>) -> String {
 fn gradient(grad: &Type) -> String {
     let text = text::of_tokens(grad);
     match text.rsplit("::").next() {
-        Some("Derived") => "Gradient: made from the formula".to_string(),
+        Some("Derived" | "DerivedFromInputs") => "Gradient: made from the formula".to_string(),
         Some("NoGrad") => "Gradient: none".to_string(),
         Some("ZeroGrad") => "Gradient: zero".to_string(),
         // Not a path that can be linked to.

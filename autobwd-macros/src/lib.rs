@@ -94,6 +94,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | an operator | one gradient operator, wired by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets those attributes that it has too |
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
 /// | `Derived` | one gradient operator, made from the formula |
+/// | `DerivedFromInputs` | the same, without the outputs among its slots |
 /// | `NoGrad` | there is none, needing it is an error |
 /// | `ZeroGrad` | it is zero everywhere |
 ///

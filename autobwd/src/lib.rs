@@ -201,7 +201,7 @@ pub use desc::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};
-pub use grad::{Derived, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
+pub use grad::{Derived, DerivedFromInputs, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 pub use lanes::Float;
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{

@@ -16,6 +16,7 @@ pub mod activation;
 pub mod binary;
 mod common;
 pub mod compare;
+pub mod division;
 pub mod dropout;
 pub mod elementwise;
 pub mod extremum;
@@ -31,21 +32,26 @@ pub mod nn;
 pub mod norm;
 pub mod optim;
 pub mod pick;
+pub mod places;
 pub mod prelu;
 pub mod random;
+pub mod rectifier;
 pub mod reduce;
 pub mod rounding;
 mod rows;
 pub mod scan;
 pub mod search;
 pub mod shape;
+pub mod smooth;
 pub mod softmax;
+pub mod sort;
+pub mod special;
 pub mod sum;
 pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(134);
+autobwd::operator_crate!(175);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -85,7 +85,7 @@ pub(crate) fn are_numbers(x: &Meta) -> Result<()> {
 }
 
 /// The number at `i` as a place among `n`.
-fn place(numbers: &Buf<'_>, i: usize, n: usize) -> Result<usize> {
+pub(crate) fn place(numbers: &Buf<'_>, i: usize, n: usize) -> Result<usize> {
     let number = number(numbers, i)?;
     let place = usize::try_from(number).ok().filter(|place| *place < n);
     place.ok_or_else(|| Error::data(format!("`{}`: {number} is not within 0..{n}", numbers.slot())))
@@ -240,7 +240,7 @@ autobwd::samples!(
     ]
 );
 
-fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
+pub(crate) fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
     are_numbers(index)?;
     let axis = x.axis("axis", axis.into())?;
     let n = match &*index.dims {

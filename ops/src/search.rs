@@ -1,11 +1,14 @@
 //! Operators that find elements.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, NoGrad, Result, Var, ZeroGrad, check::*,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*,
     register_op, with_float,
 };
 
-use crate::common::{Number, Real, Wide, around};
+use crate::{
+    common::{Number, Real, Wide, around},
+    places::{Along, TakeAlongAxis},
+};
 
 /// The `k` largest elements along an axis and where they are: `out = x[indices]`.
 ///
@@ -122,16 +125,17 @@ autobwd::samples!(
 );
 
 /// Where the best elements of one lane are kept, as a heap with the worst of them on top.
-struct Best<'a, T> {
-    values: &'a mut [T],
-    indices: &'a mut [i64],
+pub(crate) struct Best<'a, T> {
+    pub(crate) values: &'a mut [T],
+    pub(crate) indices: &'a mut [i64],
     /// From one element to the next.
-    step: usize,
-    largest: bool,
+    pub(crate) step: usize,
+    pub(crate) largest: bool,
 }
 
 impl<T: Real> Best<'_, T> {
-    fn select<'x>(&mut self, k: usize, x: impl Iterator<Item = &'x T>)
+    /// Fills them with the best `k` of at least as many.
+    pub(crate) fn select<'x>(mut self, k: usize, x: impl Iterator<Item = &'x T>)
     where
         T: 'x,
     {
@@ -186,7 +190,7 @@ impl<T: Real> Best<'_, T> {
 }
 
 /// `dx[indices] = dout`, 0 elsewhere.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = TopKV2GradGrad)]
 pub struct TopKV2Grad<V = Var> {
     /// Input of the forward operator.
     #[input(shape_only)]
@@ -227,17 +231,20 @@ impl Infer for TopKV2Grad<Meta> {
 impl Kernel for TopKV2Grad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (_, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
-            let (dx, indices) = (self.dx.slice_mut::<T>()?, self.indices.slice::<i64>()?);
-            dx.fill(0.0);
-            for (i, (dout, index)) in self.dout.slice::<T>()?.iter().zip(indices).enumerate() {
-                let place = usize::try_from(*index).ok().filter(|place| *place < n);
-                let place = place.ok_or_else(|| Error::data(format!("`Indices`: {index} is not below {n}")))?;
-                let (row, column) = (i / (self.k as usize * inner), i % inner);
-                dx[(row * n + place) * inner + column] += dout;
-            }
-            Ok(())
+            let along = Along::new(&self.x, &self.indices, self.axis);
+            along.add_up::<T>(self.dout.slice()?, self.dx.slice_mut()?)
         })
+    }
+}
+
+/// `ddout = ddx[indices]`.
+pub struct TopKV2GradGrad;
+impl GradRule<TopKV2Grad> for TopKV2GradGrad {
+    fn emit(fwd: &TopKV2Grad, g: &mut GradCx<'_>) {
+        if let Some(result) = g.wanted(fwd.dout) {
+            let (input, index) = (g.grad(fwd.dx), fwd.indices);
+            g.push(TakeAlongAxis { input, index, result, axis: fwd.axis });
+        }
     }
 }
 

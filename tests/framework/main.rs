@@ -6,6 +6,7 @@ mod draw;
 mod explain;
 mod finite;
 mod higher;
+mod kinks;
 mod laws;
 mod norms;
 mod numeric;

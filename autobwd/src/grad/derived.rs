@@ -26,22 +26,43 @@ impl<O: Lanes> GradRule<O> for Derived {
     }
 }
 
+/// As [`Derived`], but the gradient operator does not list the outputs of the forward operator, as with those of the
+/// reference that go without.
+pub struct DerivedFromInputs;
+
+impl<O: Lanes> GradRule<O> for DerivedFromInputs {
+    const KIND: GradKind = GradKind::Derived(&<Derivative<O, FirstFromInputs> as Made>::INFO);
+
+    fn emit(_: &O, g: &mut GradCx<'_>) {
+        emit::<O, FirstFromInputs>(g);
+    }
+}
+
 /// How many times a formula has been differentiated.
 pub trait Order: Sized + Send + Sync + 'static {
     /// 1, 2 or 3.
     const NUMBER: usize;
+    /// Whether the gradient operator lists the outputs of the forward operator.
+    const LISTS_OUTPUTS: bool = false;
     /// How the gradient of that derivative comes about.
     type Next<O: Lanes>: GradRule<Derivative<O, Self>>;
 }
 
 /// The gradient.
 pub struct First;
+/// The gradient, without outputs of the forward operator.
+pub struct FirstFromInputs;
 /// The gradient of the gradient.
 pub struct Second;
 /// And the next, which has none itself.
 pub struct Third;
 
 impl Order for First {
+    const NUMBER: usize = 1;
+    const LISTS_OUTPUTS: bool = true;
+    type Next<O: Lanes> = Next<Second>;
+}
+impl Order for FirstFromInputs {
     const NUMBER: usize = 1;
     type Next<O: Lanes> = Next<Second>;
 }
@@ -95,7 +116,7 @@ fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
         }
     };
     own.inputs.iter().for_each(|s| put(&mut op, fwd.inputs.get(s.name).to_vec()));
-    if N::NUMBER == 1 {
+    if N::LISTS_OUTPUTS {
         own.outputs.iter().for_each(|s| put(&mut op, fwd.outputs.get(s.name).to_vec()));
     }
     own.outputs
@@ -150,7 +171,7 @@ const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 impl<O: Lanes, N: Order> Derivative<O, N> {
     const INPUTS: usize = {
         let outputs = O::SCHEMA.outputs.len();
-        O::SCHEMA.inputs.len() + if N::NUMBER == 1 { 2 * outputs } else { outputs }
+        O::SCHEMA.inputs.len() + if N::LISTS_OUTPUTS { 2 * outputs } else { outputs }
     };
     const OUTPUTS: usize = {
         let (mut n, mut i) = (0, 0);
@@ -197,7 +218,7 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
             (n, i) = (n + 1, i + 1);
         }
         i = 0;
-        while N::NUMBER == 1 && i < own.outputs.len() {
+        while N::LISTS_OUTPUTS && i < own.outputs.len() {
             let slot = own.outputs[i];
             slots[n] = SlotDef::new(slot.name, slot.arity, "Output of the forward operator.", slot.line)
                 .shape_only();

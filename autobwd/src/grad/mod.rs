@@ -4,7 +4,7 @@
 
 mod derived;
 
-pub use derived::{Derivative, Derived, First, Order, Second, Third};
+pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 
 use crate::{Arity, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 

@@ -116,6 +116,20 @@ impl<F: Float> Float for Dual<F> {
         Dual { value, derivative: self.derivative * (F::of(1.0) - value * value) }
     }
     #[inline(always)]
+    fn expm1(self) -> Self {
+        let value = self.value.expm1();
+        Dual { value, derivative: self.derivative * (value + F::of(1.0)) }
+    }
+    #[inline(always)]
+    fn log1p(self) -> Self {
+        Dual { value: self.value.log1p(), derivative: self.derivative / (F::of(1.0) + self.value) }
+    }
+    #[inline(always)]
+    fn erf(self) -> Self {
+        let slope = F::of(std::f64::consts::FRAC_2_SQRT_PI) * (-self.value * self.value).exp();
+        Dual { value: self.value.erf(), derivative: self.derivative * slope }
+    }
+    #[inline(always)]
     fn sqrt(self) -> Self {
         let value = self.value.sqrt();
         Dual { value, derivative: self.derivative / (value + value) }

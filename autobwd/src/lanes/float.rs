@@ -33,6 +33,12 @@ pub trait Float:
     fn log(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
+    /// `exp(x) - 1`, as exact near 0.
+    fn expm1(self) -> Self;
+    /// `ln(1 + x)`, as exact near 0.
+    fn log1p(self) -> Self;
+    /// Error function: `2 / √π` times the integral of `exp(-t²)` from 0.
+    fn erf(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Magnitude.
@@ -116,6 +122,18 @@ macro_rules! lanes {
             #[inline(always)]
             fn tanh(self) -> Self {
                 math::$t::tanh(self)
+            }
+            #[inline(always)]
+            fn expm1(self) -> Self {
+                math::$t::expm1(self)
+            }
+            #[inline(always)]
+            fn log1p(self) -> Self {
+                math::$t::log1p(self)
+            }
+            #[inline(always)]
+            fn erf(self) -> Self {
+                math::$t::erf(self)
             }
             #[inline(always)]
             fn sqrt(self) -> Self {

@@ -123,10 +123,19 @@ impl<'a> Reduction<'a> {
         at
     }
 
+    /// Where the elements are that go into element `i` of the result.
+    pub(super) fn terms_of(&self, i: usize) -> impl Iterator<Item = usize> + Clone + '_ {
+        let (run, start) = match self.inner_reduced {
+            true => (self.inner, self.block(i, false)),
+            false => (1, self.block(i / self.inner, false) + i % self.inner),
+        };
+        (0..self.terms).map(move |k| start + self.block(k / run, true) + k % run)
+    }
+
     /// `out = Σ x / divisor`.
     pub(crate) fn reduce<T: Real>(&self, cx: &Cx, x: &[T], out: &mut [T], divisor: f64) {
         if let [out] = out {
-            *out = T::of(total(cx, x) / divisor);
+            *out = T::of(total(cx, x, |x| x) / divisor);
         } else if x.is_empty() {
             out.fill(T::of(0.0 / divisor));
         } else if self.inner_reduced {
@@ -134,8 +143,8 @@ impl<'a> Reduction<'a> {
             cx.chunks_mut(out, size, |part, out| {
                 for (i, out) in out.iter_mut().enumerate() {
                     let x = &x[self.block(part * size + i, false)..];
-                    let blocks =
-                        (0..self.terms / self.inner).map(|i| sum(&x[self.block(i, true)..][..self.inner]));
+                    let blocks = (0..self.terms / self.inner)
+                        .map(|i| sum(&x[self.block(i, true)..][..self.inner], |x| x));
                     *out = T::of(blocks.sum::<f64>() / divisor);
                 }
             });
@@ -238,21 +247,22 @@ fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
     best.iter().chain(rest).fold(x[0], |best, x| choose(best, *x))
 }
 
-/// The sum of all elements, shared between workers.
-pub(super) fn total<T: Real>(cx: &Cx, x: &[T]) -> f64 {
+/// The sum of `f(x)` over all elements, shared between workers.
+pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
     let size = x.len().div_ceil(PARTIAL_SUMS).max(PART);
     let mut sums = [0.0; PARTIAL_SUMS];
     let sums = &mut sums[..x.len().div_ceil(size)];
-    cx.chunks_mut(sums, 1, |part, out| out.fill(sum(&x[part * size..][..size.min(x.len() - part * size)])));
+    let part_of = |part: usize| &x[part * size..][..size.min(x.len() - part * size)];
+    cx.chunks_mut(sums, 1, |part, out| out.fill(sum(part_of(part), f)));
     sums.iter().sum()
 }
 
 /// Several sums at once are faster than one, and more exact.
-fn sum<T: Real>(x: &[T]) -> f64 {
+fn sum<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
     let (blocks, rest) = x.as_chunks::<8>();
     let mut sums = [0.0; 8];
     for block in blocks {
-        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += (*x).into());
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += f((*x).into()));
     }
-    sums.iter().sum::<f64>() + rest.iter().map(|x| (*x).into()).sum::<f64>()
+    sums.iter().sum::<f64>() + rest.iter().map(|x| f((*x).into())).sum::<f64>()
 }

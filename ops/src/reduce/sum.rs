@@ -28,7 +28,7 @@ impl Kernel for Mean<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
-            self.out.slice_mut()?.fill(T::of(total(cx, x) / x.len() as f64));
+            self.out.slice_mut()?.fill(T::of(total(cx, x, |x| x) / x.len() as f64));
             Ok(())
         })
     }

@@ -144,7 +144,7 @@ impl Kernel for ConcatGrad<Buf<'_>> {
     }
 }
 
-fn same_count(slot: &str, got: usize, needed: usize) -> Result<()> {
+pub(super) fn same_count(slot: &str, got: usize, needed: usize) -> Result<()> {
     if got == needed {
         return Ok(());
     }

@@ -4,8 +4,10 @@ mod axes;
 mod copy;
 mod join;
 mod order;
+mod pad;
 mod repeat;
 mod slice;
+mod stack;
 mod strided;
 
 pub use axes::{
@@ -17,5 +19,7 @@ pub use join::{Concat, ConcatGrad, ConcatGradGrad, Split, SplitGrad};
 pub use order::{
     Flip, FlipGrad, Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad, Transpose2GradGrad,
 };
+pub use pad::{Pad, PadGrad, PadGradGrad, TrilTriu, TrilTriuGrad};
 pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
 pub use slice::{Slice, SliceGrad, SliceGradGrad};
+pub use stack::{Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad, UnstackGradGrad};

@@ -1,18 +1,18 @@
 //! Operators of a third party, by the public interface of autobwd alone.
 //!
-//! [`swish`](swish()) is elementwise and has its gradient derived from its formula; [`dense`](dense()) has a shape rule, a
+//! [`bell`](bell()) is elementwise and has its gradient derived from its formula; [`dense`](dense()) has a shape rule, a
 //! kernel and a gradient operator. The README of this crate is the guide for authors of others.
 
+pub mod bell;
 pub mod dense;
-pub mod swish;
 
+pub use bell::bell;
 pub use dense::dense;
-pub use swish::swish;
 
 // Backward parts also consist of this crate's operators: `sum`, for one.
 use autobwd_ops as _;
 
-// Dense, DenseGrad, Swish.
+// Bell, Dense, DenseGrad.
 autobwd::operator_crate!(3);
 
 #[cfg(doctest)]

@@ -42,6 +42,8 @@ const IGNORED: &[(&str, &[&str])] = &[
     // The mask has been drawn.
     ("fix_seed", &["dropout_grad"]),
     ("seed", &["dropout_grad"]),
+    // What stood around the inner part has no gradient.
+    ("pad_value", &["pad_grad"]),
     // Of the running statistics, which have no gradient.
     ("momentum", &["batch_norm_grad"]),
     // Whether a bound is known while building, which the shapes say as well.

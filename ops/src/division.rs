@@ -1,0 +1,172 @@
+//! Division without a fraction, and what remains, of operands that broadcast as those of `elementwise_add`.
+
+use autobwd::{
+    Buf, Cx, DType, Element, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
+};
+
+use crate::common::{broadcast, zip_broadcast};
+
+/// A number that can be divided.
+trait Divide: Element {
+    /// Whether nothing can be divided by it.
+    fn is_no_divisor(self) -> bool;
+    /// The largest whole number that is not above the quotient.
+    fn floor_div(self, by: Self) -> Self;
+    /// What remains, of the sign of the divisor.
+    fn modulo(self, by: Self) -> Self;
+}
+macro_rules! integers {
+    ($($t:ty),*) => {$(
+        impl Divide for $t {
+            fn is_no_divisor(self) -> bool {
+                self == 0
+            }
+            fn floor_div(self, by: $t) -> $t {
+                let down = self.wrapping_rem(by) != 0 && (self < 0) != (by < 0);
+                self.wrapping_div(by) - <$t>::from(down)
+            }
+            fn modulo(self, by: $t) -> $t {
+                let rest = self.wrapping_rem(by);
+                if rest != 0 && (rest < 0) != (by < 0) { rest + by } else { rest }
+            }
+        }
+    )*};
+}
+integers!(i32, i64);
+macro_rules! floats {
+    ($($t:ty),*) => {$(
+        impl Divide for $t {
+            fn is_no_divisor(self) -> bool {
+                false
+            }
+            fn floor_div(self, by: $t) -> $t {
+                (self / by).floor()
+            }
+            fn modulo(self, by: $t) -> $t {
+                let rest = self % by;
+                if rest != 0.0 && (rest < 0.0) != (by < 0.0) { rest + by } else { rest }
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
+
+/// Shape rule, kernel and rows.
+macro_rules! division {
+    ($op:ident, $f:ident) => {
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                let signed = self.x.dtype.is_float() || matches!(self.x.dtype, DType::I32 | DType::I64);
+                self.x.require(signed, || "signed or floating point numbers are needed".into())?;
+                self.y.same_dtype(&self.x)?;
+                self.out.set(self.x.dtype, broadcast(&self.x, &self.y, self.axis)?);
+                Ok(())
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                let $op { x, y, out, axis } = self;
+                match x.dtype() {
+                    DType::I32 => divide(cx, (x, y), out, *axis, i32::$f),
+                    DType::I64 => divide(cx, (x, y), out, *axis, i64::$f),
+                    DType::F32 => divide(cx, (x, y), out, *axis, f32::$f),
+                    DType::F64 => divide(cx, (x, y), out, *axis, f64::$f),
+                    DType::Bool | DType::U8 => Err(x.wrong("signed or floating point numbers are needed")),
+                }
+            }
+        }
+        autobwd::samples!(
+            $op,
+            [
+                $op {
+                    x: given([2, 3], [7.0, -7.0, 7.0, -7.0, 6.0, -6.0]).of(DType::I64),
+                    y: given([2, 3], [2.0, 2.0, -2.0, -2.0, 3.0, -3.0]).of(DType::I64),
+                    out: out(),
+                    axis: -1
+                },
+                $op { x: uniform([2, 3, 4]), y: positive([3]), out: out(), axis: 1 },
+                $op { x: uniform([4]), y: away_from(0.0, [3, 4]), out: out(), axis: -1 },
+                $op { x: uniform([0, 4]), y: uniform([4]), out: out(), axis: -1 },
+                $op {
+                    x: given([1], [-2147483648.0]).of(DType::I32),
+                    y: given([1], [-1.0]).of(DType::I32),
+                    out: out(),
+                    axis: -1
+                },
+                Sample::fails(
+                    $op {
+                        x: integers_below(9, [2]),
+                        y: given([2], [1.0, 0.0]).of(DType::I64),
+                        out: out(),
+                        axis: -1
+                    },
+                    "`Y`: nothing can be divided by 0",
+                ),
+                Sample::fails(
+                    $op { x: uniform([2]), y: integers_below(9, [2]), out: out(), axis: -1 },
+                    "`Y`: dtype int64 does not match",
+                ),
+                Sample::fails(
+                    $op {
+                        x: integers_below(9, [2]).of(DType::U8),
+                        y: integers_below(9, [2]).of(DType::U8),
+                        out: out(),
+                        axis: -1
+                    },
+                    "`X`: signed or floating point numbers are needed",
+                ),
+            ]
+        );
+    };
+}
+
+fn divide<T: Divide>(
+    cx: &Cx,
+    (x, y): (&Buf<'_>, &Buf<'_>),
+    out: &mut Buf<'_>,
+    axis: i32,
+    f: fn(T, T) -> T,
+) -> Result<()> {
+    if out.numel() > 0 && y.slice::<T>()?.iter().any(|y| y.is_no_divisor()) {
+        return Err(Error::data(format!("`{}`: nothing can be divided by 0", y.slot())));
+    }
+    zip_broadcast(cx, (x, y), out, axis, f)
+}
+
+/// `out = ⌊x / y⌋`, broadcast.
+#[register_op(grad = ZeroGrad)]
+pub struct ElementwiseFloordiv<V = Var> {
+    /// Signed or floating point numbers of any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`; no integer may be 0.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+division!(ElementwiseFloordiv, floor_div);
+
+/// What remains after division, `out = x - ⌊x / y⌋ * y`, broadcast; it has the sign of `y`.
+///
+/// Its gradient counts as 0, as in the reference.
+#[register_op(grad = ZeroGrad)]
+pub struct ElementwiseMod<V = Var> {
+    /// Signed or floating point numbers of any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts with that of `x`; no integer may be 0.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+division!(ElementwiseMod, modulo);

@@ -1,0 +1,457 @@
+//! Elements and rows at given places: read, and written.
+
+use autobwd::{
+    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_dtype, with_float,
+};
+
+use crate::{
+    common::{PART, Real, around, pieces},
+    compare::Equal,
+    elementwise::ElementwiseAdd,
+    fill::{FillAnyLike, FillZerosLike},
+    logic::Where,
+    pick::{Gather, are_numbers, gathered, place},
+    scan::Cumsum,
+};
+
+/// Parts of a tensor by their places: `out[i, ..] = x[index[i], ..]`, where `index[i]` are the first numbers of a place.
+#[register_op(grad = GatherNdGrad)]
+pub struct GatherNd<V = Var> {
+    /// At least one dimension, any dtype.
+    #[input]
+    pub x: V,
+    /// Places, int64 or int32; the last dimension says how many of the first dimensions of `x` they number.
+    #[input]
+    pub index: V,
+    /// `index` with the other dimensions of `x` in place of its last one.
+    #[output]
+    pub out: V,
+}
+impl Infer for GatherNd<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = found(&self.x, &self.index)?;
+        self.out.set(self.x.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for GatherNd<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let places = Places::new(self.x.dims(), &self.index);
+        places.check()?;
+        with_dtype!(self.x.dtype(), T => {
+            let x = self.x.slice::<T>()?;
+            cx.chunks_mut(self.out.slice_mut::<T>()?, PART, |part, out| {
+                pieces(out, part * PART, places.width, usize::MAX, |i, column, out| {
+                    // All places have been checked.
+                    let row = places.row(i).unwrap_or(0);
+                    out.copy_from_slice(&x[row * places.width + column..][..out.len()]);
+                });
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    GatherNd,
+    [
+        GatherNd { x: uniform([4, 3]), index: integers_below(4, [5, 1]), out: out() },
+        GatherNd { x: uniform([4, 3]), index: integers_below(3, [2, 5, 2]), out: out() },
+        GatherNd { x: uniform([2, 3, 4]), index: integers_below(2, [5, 2]).of(DType::I32), out: out() },
+        GatherNd { x: uniform([2, 3]), index: given([2], [1.0, 2.0]).of(DType::I64), out: out() },
+        GatherNd { x: uniform([2, 3]), index: integers_below(2, [0, 1]), out: out() },
+        GatherNd { x: uniform([2, 0]), index: integers_below(2, [3, 1]), out: out() },
+        GatherNd { x: integers_below(9, [5]), index: integers_below(5, [3, 1]), out: out() },
+        Sample::fails(
+            GatherNd { x: uniform([2, 3]), index: given([1, 2], [1.0, 3.0]).of(DType::I64), out: out() },
+            "`Index`: 3 is not within 0..3",
+        ),
+        Sample::fails(
+            GatherNd { x: uniform([2, 3]), index: integers_below(2, [4, 3]), out: out() },
+            "`Index`: 1 to 2 numbers a place are needed",
+        ),
+        Sample::fails(
+            GatherNd { x: uniform([2, 3]), index: integers_below(2, []), out: out() },
+            "`Index`: 1 to 2 numbers a place are needed",
+        ),
+    ]
+);
+
+/// Dimensions of what is found at the places.
+fn found(x: &Meta, index: &Meta) -> Result<Dims> {
+    are_numbers(index)?;
+    let k = index.dims.last().and_then(|k| k.get()).filter(|k| (1..=x.rank()).contains(k));
+    let k = k.ok_or_else(|| index.wrong(&format!("1 to {} numbers a place are needed", x.rank())))?;
+    Ok(index.dims[..index.rank() - 1].iter().chain(&x.dims[k..]).copied().collect())
+}
+
+/// Places by the first of their numbers.
+struct Places<'a> {
+    /// The dimensions that are numbered.
+    dims: &'a [usize],
+    /// Elements at each place.
+    width: usize,
+    index: &'a Buf<'a>,
+}
+
+impl<'a> Places<'a> {
+    fn new(x: &'a [usize], index: &'a Buf<'a>) -> Places<'a> {
+        let (dims, rest) = x.split_at(index.dims().last().copied().unwrap_or(0));
+        Places { dims, width: rest.iter().product(), index }
+    }
+
+    /// How many rows of `width` elements come before place number `i`.
+    fn row(&self, i: usize) -> Result<usize> {
+        let k = self.dims.len();
+        let numbers = self.dims.iter().enumerate();
+        numbers.into_iter().try_fold(0, |row, (j, n)| Ok(row * n + place(self.index, i * k + j, *n)?))
+    }
+
+    fn check(&self) -> Result<()> {
+        (0..self.index.numel() / self.dims.len()).try_for_each(|i| self.row(i).map(drop))
+    }
+}
+
+/// `dx[index[i], ..] += dout[i, ..]`.
+#[register_op(grad = GatherNdGradGrad)]
+pub struct GatherNdGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input(shape_only)]
+    pub x: V,
+    /// Places.
+    #[input]
+    pub index: V,
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD")]
+    pub dx: V,
+}
+impl Infer for GatherNdGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = found(&self.x, &self.index)?;
+        self.x.float()?;
+        self.dout.same_dtype(&self.x)?;
+        self.dout
+            .require(self.dout.dims.agrees(&dims), || format!("the shape of the parts, {dims}, is needed"))?;
+        self.dx.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for GatherNdGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let places = Places::new(self.x.dims(), &self.index);
+        places.check()?;
+        with_float!(self.dout, T => {
+            let dx = self.dx.slice_mut::<T>()?;
+            dx.fill(0.0);
+            for (i, dout) in self.dout.slice::<T>()?.chunks_exact(places.width.max(1)).enumerate() {
+                let dx = dx[places.row(i)? * places.width..].iter_mut();
+                dx.zip(dout).for_each(|(dx, dout)| *dx += dout);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = gather_nd(ddx, index)`.
+pub struct GatherNdGradGrad;
+impl GradRule<GatherNdGrad> for GatherNdGradGrad {
+    fn emit(fwd: &GatherNdGrad, g: &mut GradCx<'_>) {
+        if let Some(out) = g.wanted(fwd.dout) {
+            g.push(GatherNd { x: g.grad(fwd.dx), index: fwd.index, out });
+        }
+    }
+}
+
+/// Elements by their positions along an axis: `result[.., i, ..] = input[.., index[.., i, ..], ..]`.
+#[register_op(grad = TakeAlongAxisGrad)]
+pub struct TakeAlongAxis<V = Var> {
+    /// At least one dimension, any dtype.
+    #[input]
+    pub input: V,
+    /// Positions, int64 or int32, in the shape of `input` but for the axis.
+    #[input]
+    pub index: V,
+    /// Same shape as `index`.
+    #[output]
+    pub result: V,
+    /// The dimension, negative from behind.
+    #[attr("Axis", default = 0)]
+    pub axis: i32,
+}
+impl Infer for TakeAlongAxis<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        check_positions(&self.input, &self.index, self.axis)?;
+        self.result.set(self.input.dtype, self.index.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for TakeAlongAxis<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let along = Along::new(&self.input, &self.index, self.axis);
+        with_dtype!(self.input.dtype(), T => {
+            let input = self.input.slice::<T>()?;
+            for (i, result) in self.result.slice_mut::<T>()?.iter_mut().enumerate() {
+                *result = input[along.at(i)?];
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    TakeAlongAxis,
+    [
+        TakeAlongAxis { input: uniform([2, 4]), index: integers_below(4, [2, 3]), result: out(), axis: 1 },
+        TakeAlongAxis {
+            input: uniform([2, 3, 4]),
+            index: integers_below(3, [2, 5, 4]).of(DType::I32),
+            result: out(),
+            axis: -2,
+        },
+        TakeAlongAxis { input: uniform([3, 2]), index: integers_below(3, [0, 2]), result: out(), axis: 0 },
+        TakeAlongAxis {
+            input: integers_below(9, [3]),
+            index: integers_below(3, [2]),
+            result: out(),
+            axis: 0
+        },
+        Sample::fails(
+            TakeAlongAxis {
+                input: uniform([2, 3]),
+                index: given([2, 1], [0.0, 3.0]).of(DType::I64),
+                result: out(),
+                axis: 1,
+            },
+            "`Index`: 3 is not within 0..3",
+        ),
+        Sample::fails(
+            TakeAlongAxis {
+                input: uniform([2, 3]),
+                index: integers_below(2, [3, 1]),
+                result: out(),
+                axis: 1
+            },
+            "`Index`: dimensions [2, -1] are needed",
+        ),
+    ]
+);
+
+fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
+    are_numbers(index)?;
+    let mut dims = input.dims.clone();
+    dims[input.axis("Axis", axis.into())?] = Dim::UNKNOWN;
+    index.require(index.dims.agrees(&dims), || format!("dimensions {dims} are needed"))
+}
+
+/// How elements are found along an axis.
+pub(crate) struct Along<'a> {
+    index: &'a Buf<'a>,
+    /// Positions of a lane, and elements to choose from.
+    k: usize,
+    n: usize,
+    inner: usize,
+}
+
+impl<'a> Along<'a> {
+    pub(crate) fn new(input: &Buf<'_>, index: &'a Buf<'a>, axis: i32) -> Along<'a> {
+        let axis = input.axis(axis.into());
+        let ((_, n, inner), k) = (around(input.dims(), axis), index.dims()[axis]);
+        Along { index, k, n, inner }
+    }
+
+    /// Where the element is that position number `i` says.
+    fn at(&self, i: usize) -> Result<usize> {
+        let (row, column) = (i / (self.k * self.inner), i % self.inner);
+        Ok((row * self.n + place(self.index, i, self.n)?) * self.inner + column)
+    }
+
+    /// `dx` = what each element of `dout` adds to the one it was taken from.
+    pub(crate) fn add_up<T: Real>(&self, dout: &[T], dx: &mut [T]) -> Result<()> {
+        dx.fill(T::ZERO);
+        for (i, dout) in dout.iter().enumerate() {
+            let dx = &mut dx[self.at(i)?];
+            *dx = *dx + *dout;
+        }
+        Ok(())
+    }
+}
+
+/// `dinput[.., index[.., i, ..], ..] += dresult[.., i, ..]`.
+#[register_op(grad = TakeAlongAxisGradGrad)]
+pub struct TakeAlongAxisGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input(shape_only)]
+    pub input: V,
+    /// Positions along the axis.
+    #[input]
+    pub index: V,
+    #[input("Result@GRAD")]
+    pub dresult: V,
+    #[output("Input@GRAD")]
+    pub dinput: V,
+    /// As in `take_along_axis`.
+    #[attr("Axis", default = 0)]
+    pub axis: i32,
+}
+impl Infer for TakeAlongAxisGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        check_positions(&self.input, &self.index, self.axis)?;
+        self.input.float()?;
+        self.dresult.same_dtype(&self.input)?;
+        let dims = &self.index.dims;
+        self.dresult
+            .require(self.dresult.dims.agrees(dims), || format!("the shape of `Index`, {dims}, is needed"))?;
+        self.dinput.like(&self.input);
+        Ok(())
+    }
+}
+impl Kernel for TakeAlongAxisGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let along = Along::new(&self.input, &self.index, self.axis);
+        with_float!(self.dresult, T => along.add_up::<T>(self.dresult.slice()?, self.dinput.slice_mut()?))
+    }
+}
+
+/// `ddresult = take_along_axis(ddinput, index)`.
+pub struct TakeAlongAxisGradGrad;
+impl GradRule<TakeAlongAxisGrad> for TakeAlongAxisGradGrad {
+    fn emit(fwd: &TakeAlongAxisGrad, g: &mut GradCx<'_>) {
+        if let Some(result) = g.wanted(fwd.dresult) {
+            g.push(TakeAlongAxis { input: g.grad(fwd.dinput), index: fwd.index, result, axis: fwd.axis });
+        }
+    }
+}
+
+/// Rows written to given places: `out = x`, but `out[ids[i]] = updates[i]`, or, unless `overwrite`, the sum of all updates
+/// of that row.
+#[register_op(grad = ScatterGrad)]
+pub struct Scatter<V = Var> {
+    /// At least one dimension; any dtype, floating point where updates are summed.
+    #[input]
+    pub x: V,
+    /// Numbers of rows, int64 or int32, `[n]` or `[n, 1]`.
+    #[input]
+    pub ids: V,
+    /// `n` rows of `x`.
+    #[input]
+    pub updates: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The last update of a row is taken, not the sum of all.
+    #[attr(default = true)]
+    pub overwrite: bool,
+}
+impl Infer for Scatter<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (x, ids, updates) = (&self.x, &self.ids, &self.updates);
+        ids.require(ids.rank() > 0, || "one dimension is needed".into())?;
+        let dims = gathered(x, ids, 0)?;
+        updates.same_dtype(x)?;
+        updates
+            .require(updates.dims.agrees(&dims), || format!("the shape of these rows, {dims}, is needed"))?;
+        if !self.overwrite {
+            x.float()?;
+        }
+        self.out.like(x);
+        Ok(())
+    }
+}
+impl Kernel for Scatter<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (rows, n) = (self.x.dims()[0], self.ids.numel());
+        let width = self.x.dims()[1..].iter().product::<usize>();
+        self.out.copy_from(&self.x)?;
+        if self.overwrite {
+            let bytes = width * self.x.dtype().size();
+            let (out, updates) = (self.out.bytes_mut()?, self.updates.bytes()?);
+            for i in 0..n {
+                let at = place(&self.ids, i, rows)? * bytes;
+                out[at..][..bytes].copy_from_slice(&updates[i * bytes..][..bytes]);
+            }
+            return Ok(());
+        }
+        with_float!(self.x, T => {
+            let (out, updates) = (self.out.slice_mut::<T>()?, self.updates.slice::<T>()?);
+            for i in 0..n {
+                out[place(&self.ids, i, rows)? * width..][..width].fill(0.0);
+            }
+            for i in 0..n {
+                let out = out[place(&self.ids, i, rows)? * width..].iter_mut();
+                out.zip(&updates[i * width..][..width]).for_each(|(out, update)| *out += update);
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Scatter,
+    [
+        scatter(uniform([5, 3]), given([2], [3.0, 0.0]).of(DType::I64), uniform([2, 3]), true),
+        scatter(uniform([5, 3]), given([4], [3.0, 0.0, 3.0, 3.0]).of(DType::I64), uniform([4, 3]), true),
+        scatter(uniform([5, 3]), given([4], [3.0, 0.0, 3.0, 3.0]).of(DType::I64), uniform([4, 3]), false),
+        scatter(uniform([3, 2, 4]), integers_below(3, [5, 1]).of(DType::I32), uniform([5, 2, 4]), true),
+        scatter(uniform([3, 2, 4]), integers_below(3, [5, 1]), uniform([5, 2, 4]), false),
+        scatter(uniform([5]), integers_below(5, [7]), uniform([7]), true),
+        scatter(uniform([4, 3]), integers_below(4, [0]), uniform([0, 3]), false),
+        scatter(uniform([4, 0]), integers_below(4, [2]), uniform([2, 0]), true),
+        scatter(integers_below(9, [4, 3]), integers_below(4, [2]), integers_below(9, [2, 3]), true),
+        Sample::fails(
+            scatter(uniform([2, 3]), given([1], [2.0]).of(DType::I64), uniform([1, 3]), true),
+            "`Ids`: 2 is not within 0..2",
+        ),
+        Sample::fails(
+            scatter(uniform([2, 3]), integers_below(2, [4]), uniform([3, 3]), true),
+            "`Updates`: the shape of these rows, [4, 3], is needed",
+        ),
+        Sample::fails(
+            scatter(integers_below(9, [2]), integers_below(2, [1]), integers_below(9, [1]), false),
+            "`X`: floating point numbers are needed",
+        ),
+    ]
+);
+
+fn scatter(x: Draw, ids: Draw, updates: Draw, overwrite: bool) -> Scatter<Draw> {
+    Scatter { x, ids, updates, out: out(), overwrite }
+}
+
+/// `dx = dout` but for rows that were updated, which are 0; `dupdates[i] = dout[ids[i]]`, or 0 where a later update has
+/// overwritten it.
+pub struct ScatterGrad;
+impl GradRule<Scatter> for ScatterGrad {
+    fn emit(fwd: &Scatter, g: &mut GradCx<'_>) {
+        let Scatter { x, ids, updates, overwrite, .. } = *fwd;
+        let (dout, zeros) = (g.grad(fwd.out), g.fresh("zeros"));
+        g.push(FillZerosLike { x: updates, out: zeros });
+        if let Some(dx) = g.wanted(x) {
+            g.push(Scatter { x: dout, ids, updates: zeros, out: dx, overwrite: true });
+        }
+        match g.wanted(updates) {
+            Some(dupdates) if !overwrite => g.push(Gather { x: dout, index: ids, out: dupdates, axis: 0 }),
+            Some(dupdates) => {
+                let (condition, rows) = (last_of_their_rows(g, x, ids, updates), g.fresh("rows"));
+                g.push(Gather { x: dout, index: ids, out: rows, axis: 0 });
+                g.push(Where { condition, x: rows, y: zeros, out: dupdates });
+            }
+            None => {}
+        }
+    }
+}
+
+/// Of updates, whether none comes later for the same row: whoever writes its number there finds it again.
+fn last_of_their_rows(g: &mut GradCx<'_>, x: Var, ids: Var, updates: Var) -> Var {
+    let mut filled = |x: Var, value: f32| {
+        let out = g.fresh("filled");
+        g.push(FillAnyLike { x, out, value, dtype: Some(DType::F64) });
+        out
+    };
+    let (ones, nowhere, zeros) = (filled(ids, 1.0), filled(x, 0.0), filled(updates, 0.0));
+    let [numbers, each, written, found, last] =
+        ["numbers", "numbers", "written", "found", "last"].map(|what| g.fresh(what));
+    g.push(Cumsum { x: ones, out: numbers, axis: 0, flatten: true, exclusive: false, reverse: false });
+    g.push(ElementwiseAdd { x: zeros, y: numbers, out: each, axis: 0 });
+    g.push(Scatter { x: nowhere, ids, updates: each, out: written, overwrite: true });
+    g.push(Gather { x: written, index: ids, out: found, axis: 0 });
+    g.push(Equal { x: found, y: each, out: last, axis: -1 });
+    last
+}

@@ -1,0 +1,219 @@
+//! Rectifiers with kinks, each a formula.
+
+use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+
+/// `out = x` where `x > 0`, else `alpha * x`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct LeakyRelu<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The slope below 0.
+    #[attr(default = 0.02)]
+    pub alpha: f32,
+}
+impl<F: Float> Pointwise for LeakyRelu<F> {
+    fn eval(&mut self) {
+        let (x, alpha) = (self.x, F::of(self.alpha.into()));
+        self.out = F::select(x.gt(F::of(0.0)), x, alpha * x);
+    }
+}
+autobwd::samples!(
+    LeakyRelu,
+    [
+        LeakyRelu { x: away_from(0.0, [2, 3]), out: out(), alpha: 0.02 },
+        LeakyRelu { x: away_from(0.0, [2, 3]), out: out(), alpha: -1.5 },
+        Sample::not_a_derivative(
+            LeakyRelu { x: given([], [0.0]), out: out(), alpha: 0.5 },
+            "it has a kink at 0"
+        ),
+    ]
+);
+
+/// Exponential linear unit: `out = x` where `x > 0`, else `alpha * (exp(x) - 1)`.
+#[register_op(grad = Derived, pointwise)]
+pub struct Elu<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// What it tends to below 0, negated.
+    #[attr(default = 1.0)]
+    pub alpha: f32,
+}
+impl<F: Float> Pointwise for Elu<F> {
+    fn eval(&mut self) {
+        let (x, alpha) = (self.x, F::of(self.alpha.into()));
+        self.out = F::select(x.gt(F::of(0.0)), x, alpha * x.expm1());
+    }
+}
+autobwd::samples!(
+    Elu,
+    [
+        Elu { x: away_from(0.0, [2, 3]), out: out(), alpha: 1.0 },
+        Elu { x: away_from(0.0, [2, 3]), out: out(), alpha: 0.7 },
+        Elu { x: given([2], [-900.0, 900.0]), out: out(), alpha: 1.0 },
+        Sample::not_a_derivative(Elu { x: given([], [0.0]), out: out(), alpha: 0.5 }, "it has a kink at 0"),
+    ]
+);
+
+/// `out = min(max(x, 0), 6)`; NaN stays NaN.
+#[register_op(grad = Relu6Grad, pointwise)]
+pub struct Relu6<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Relu6<F> {
+    fn eval(&mut self) {
+        let (zero, six) = (F::of(0.0), F::of(6.0));
+        let low = F::select(zero.gt(self.x), zero, self.x);
+        self.out = F::select(low.gt(six), six, low);
+    }
+}
+autobwd::samples!(
+    Relu6,
+    [
+        Relu6 { x: given([2, 3], [-2.0, 0.5, 3.0, 5.5, 6.5, 9.0]), out: out() },
+        Sample::not_a_derivative(
+            Relu6 { x: given([3], [0.0, 6.0, f64::NAN]), out: out() },
+            "it has kinks at 0 and 6"
+        ),
+    ]
+);
+
+/// `dx = dout` where `0 < out < 6`, else 0.
+#[register_op(grad = Derived, pointwise)]
+pub struct Relu6Grad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for Relu6Grad<F> {
+    fn eval(&mut self) {
+        let (zero, six) = (F::of(0.0), F::of(6.0));
+        let above = F::select(self.out.gt(zero), self.dout, zero);
+        self.dx = F::select(six.gt(self.out), above, zero);
+    }
+}
+
+/// `out = min(max(slope * x + offset, 0), 1)`; NaN stays NaN.
+#[register_op(grad = HardSigmoidGrad, pointwise)]
+pub struct HardSigmoid<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// How steep it is.
+    #[attr(default = 0.2)]
+    pub slope: f32,
+    /// What it is at 0.
+    #[attr(default = 0.5)]
+    pub offset: f32,
+}
+impl<F: Float> Pointwise for HardSigmoid<F> {
+    fn eval(&mut self) {
+        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let line = F::of(self.slope.into()) * self.x + F::of(self.offset.into());
+        let low = F::select(zero.gt(line), zero, line);
+        self.out = F::select(low.gt(one), one, low);
+    }
+}
+autobwd::samples!(
+    HardSigmoid,
+    [
+        HardSigmoid {
+            x: given([2, 3], [-4.0, -2.0, -1.0, 0.5, 1.75, 4.0]),
+            out: out(),
+            slope: 0.2,
+            offset: 0.5
+        },
+        HardSigmoid { x: given([4], [-4.0, -0.5, 0.25, 4.0]), out: out(), slope: -0.5, offset: 0.25 },
+    ]
+);
+
+/// `dx = slope * dout` where `0 < out < 1`, else 0.
+#[register_op(grad = Derived, pointwise)]
+pub struct HardSigmoidGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+    /// As in `hard_sigmoid`.
+    #[attr(default = 0.2)]
+    pub slope: f32,
+}
+impl<F: Float> Pointwise for HardSigmoidGrad<F> {
+    fn eval(&mut self) {
+        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let above = F::select(self.out.gt(zero), F::of(self.slope.into()) * self.dout, zero);
+        self.dx = F::select(one.gt(self.out), above, zero);
+    }
+}
+
+/// `out = x * min(max(x + offset, 0), threshold) / scale` (Howard et al., 2019).
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct HardSwish<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The most that the factor is before it is divided.
+    #[attr(default = 6.0)]
+    pub threshold: f32,
+    /// What it is divided by.
+    #[attr(default = 6.0)]
+    pub scale: f32,
+    /// What it is at 0.
+    #[attr(default = 3.0)]
+    pub offset: f32,
+}
+impl<F: Float> Pointwise for HardSwish<F> {
+    fn eval(&mut self) {
+        let (zero, threshold) = (F::of(0.0), F::of(self.threshold.into()));
+        let line = self.x + F::of(self.offset.into());
+        let low = F::select(line.gt(zero), line, zero);
+        let factor = F::select(threshold.gt(low), low, threshold);
+        self.out = self.x * factor / F::of(self.scale.into());
+    }
+}
+autobwd::samples!(
+    HardSwish,
+    [
+        HardSwish {
+            x: given([2, 3], [-4.0, -2.0, -1.0, 0.5, 1.75, 4.0]),
+            out: out(),
+            threshold: 6.0,
+            scale: 6.0,
+            offset: 3.0
+        },
+        HardSwish {
+            x: given([4], [-4.0, -0.5, 0.25, 4.0]),
+            out: out(),
+            threshold: 2.0,
+            scale: 5.0,
+            offset: 1.0
+        },
+    ]
+);

@@ -1,0 +1,204 @@
+//! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
+
+use autobwd::{
+    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_dtype,
+};
+
+use super::strided::{Loops, few_dims};
+use crate::common::{Number, PART, Wide, around, pieces};
+
+/// A tensor with a number around it.
+#[register_op(grad = PadGrad)]
+pub struct Pad<V = Var> {
+    /// Any shape of at most 9 dimensions, any dtype.
+    #[input]
+    pub x: V,
+    /// `x`, longer by what is added.
+    #[output]
+    pub out: V,
+    /// How many elements are added before and behind, for each dimension.
+    #[attr]
+    pub paddings: Vec<i32>,
+    /// The number.
+    #[attr(default = 0.0)]
+    pub pad_value: f32,
+}
+impl Infer for Pad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        few_dims(&self.x)?;
+        let added = added(&self.x, &self.paddings)?;
+        let dims =
+            self.x.dims.iter().zip(added).map(|(n, (before, behind))| *n + before.into() + behind.into());
+        self.out.set(self.x.dtype, dims.collect::<Dims>());
+        Ok(())
+    }
+}
+impl Kernel for Pad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let inner = inner(self.out.dims(), self.x.dims(), &self.paddings);
+        with_dtype!(self.x.dtype(), T => {
+            let out = self.out.slice_mut::<T>()?;
+            out.fill(T::narrow(Wide::Float(self.pad_value.into())));
+            inner.scatter::<T>(self.x.slice()?, out);
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Pad,
+    [
+        Pad { x: uniform([2, 3]), out: out(), paddings: vec![0, 1, 2, 0], pad_value: 0.5 },
+        Pad { x: uniform([3]), out: out(), paddings: vec![1, 2], pad_value: 0.0 },
+        Pad { x: uniform([2, 3, 4]), out: out(), paddings: vec![1, 1, 0, 0, 2, 1], pad_value: -1.5 },
+        Pad { x: uniform([]), out: out(), paddings: vec![], pad_value: 1.0 },
+        Pad { x: uniform([0, 2]), out: out(), paddings: vec![1, 1, 0, 1], pad_value: 2.0 },
+        Pad { x: uniform([2, 0]), out: out(), paddings: vec![1, 0, 0, 0], pad_value: 2.0 },
+        Pad { x: integers_below(9, [2, 3]), out: out(), paddings: vec![1, 0, 0, 2], pad_value: 7.0 },
+        Sample::fails(
+            Pad { x: uniform([2, 3]), out: out(), paddings: vec![1, 1], pad_value: 0.0 },
+            "attribute `paddings`: 4 numbers are needed",
+        ),
+        Sample::fails(
+            Pad { x: uniform([3]), out: out(), paddings: vec![1, -1], pad_value: 0.0 },
+            "attribute `paddings`: -1 is no length",
+        ),
+    ]
+);
+
+/// What is added before and behind each dimension.
+fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
+    if paddings.len() != 2 * x.rank() {
+        let text = format!("{} numbers are needed, two for each dimension", 2 * x.rank());
+        return Err(Error::attr("paddings", text));
+    }
+    let length =
+        |n: i32| usize::try_from(n).map_err(|_| Error::attr("paddings", format!("{n} is no length")));
+    paddings.chunks_exact(2).map(|pair| Ok((length(pair[0])?, length(pair[1])?))).collect()
+}
+
+/// Where what has `dims` lies in the frame.
+fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
+    let mut loops = Loops::default();
+    for (axis, n) in dims.iter().enumerate() {
+        let (_, _, stride) = around(frame, axis);
+        loops.skip(paddings[2 * axis] as isize * stride as isize);
+        loops.push(*n, stride as isize);
+    }
+    loops
+}
+
+/// `dx` = the inner part of `dout`.
+#[register_op(grad = PadGradGrad)]
+pub struct PadGrad<V = Var> {
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `pad`.
+    #[attr]
+    pub paddings: Vec<i32>,
+}
+impl Infer for PadGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        few_dims(&self.dout)?;
+        let mut dims = Dims::default();
+        for (n, (before, behind)) in self.dout.dims.iter().zip(added(&self.dout, &self.paddings)?) {
+            let rest = n.get().map(|n| n.checked_sub(before).and_then(|n| n.checked_sub(behind)));
+            let refuse = || self.dout.wrong("a shape longer than `paddings` is needed");
+            dims.push(rest.map_or(Ok(Dim::UNKNOWN), |rest| rest.map(Dim::from).ok_or_else(refuse))?);
+        }
+        self.dx.set(self.dout.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for PadGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let inner = inner(self.dout.dims(), self.dx.dims(), &self.paddings);
+        with_dtype!(self.dout.dtype(), T => inner.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?));
+        Ok(())
+    }
+}
+
+/// `ddout = pad(ddx)`, with zeros around it.
+pub struct PadGradGrad;
+impl GradRule<PadGrad> for PadGradGrad {
+    fn emit(fwd: &PadGrad, g: &mut GradCx<'_>) {
+        if let Some(out) = g.wanted(fwd.dout) {
+            g.push(Pad { x: g.grad(fwd.dx), out, paddings: fwd.paddings.clone(), pad_value: 0.0 });
+        }
+    }
+}
+
+/// Matrices with 0 on one side of a diagonal: `out[i][j] = x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
+/// `j ≥ i + diagonal`.
+#[register_op(grad = TrilTriuGrad)]
+pub struct TrilTriu<V = Var> {
+    /// At least two dimensions, of which the last two are those of matrices; any dtype.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output]
+    pub out: V,
+    /// How far right of the main diagonal the diagonal is.
+    #[attr(default = 0)]
+    pub diagonal: i32,
+    /// What is below is kept, not what is above.
+    #[attr(default = false)]
+    pub lower: bool,
+}
+impl Infer for TrilTriu<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.require(self.x.rank() > 1, || "matrices are needed".into())?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for TrilTriu<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let &[.., rows, cols] = self.x.dims() else { return Err(self.x.wrong("matrices are needed")) };
+        let (diagonal, lower) = (i64::from(self.diagonal), self.lower);
+        with_dtype!(self.x.dtype(), T => {
+            let x = self.x.slice::<T>()?;
+            let size = PART.div_ceil(cols.max(1)) * cols;
+            cx.chunks_mut(self.out.slice_mut::<T>()?, size, |part, out| {
+                pieces(out, part * size, cols, usize::MAX, |row, _, out| {
+                    // Where the diagonal, or what follows it, cuts the row.
+                    let cut = (row % rows) as i64 + diagonal + i64::from(lower);
+                    let cut = cut.clamp(0, cols as i64) as usize;
+                    let kept = if lower { 0..cut } else { cut..cols };
+                    out.fill(T::default());
+                    out[kept.clone()].copy_from_slice(&x[row * cols..][kept]);
+                });
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    TrilTriu,
+    [
+        TrilTriu { x: uniform([3, 4]), out: out(), diagonal: 0, lower: true },
+        TrilTriu { x: uniform([3, 4]), out: out(), diagonal: 0, lower: false },
+        TrilTriu { x: uniform([2, 4, 3]), out: out(), diagonal: -2, lower: true },
+        TrilTriu { x: uniform([2, 4, 3]), out: out(), diagonal: 1, lower: false },
+        TrilTriu { x: uniform([2, 3]), out: out(), diagonal: 9, lower: true },
+        TrilTriu { x: uniform([2, 3]), out: out(), diagonal: i32::MAX, lower: false },
+        TrilTriu { x: uniform([2, 0]), out: out(), diagonal: 0, lower: true },
+        TrilTriu { x: integers_below(9, [3, 2]), out: out(), diagonal: 0, lower: true },
+        Sample::fails(
+            TrilTriu { x: uniform([3]), out: out(), diagonal: 0, lower: true },
+            "`X`: matrices are needed"
+        ),
+    ]
+);
+
+/// `dx = dout` on the same side, again a `tril_triu`.
+pub struct TrilTriuGrad;
+impl GradRule<TrilTriu> for TrilTriuGrad {
+    fn emit(fwd: &TrilTriu, g: &mut GradCx<'_>) {
+        if let Some(out) = g.wanted(fwd.x) {
+            g.push(TrilTriu { x: g.grad(fwd.out), out, diagonal: fwd.diagonal, lower: fwd.lower });
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Tensors side by side along a new dimension, and one taken apart along one.
+
+use autobwd::{
+    Buf, Cx, Dims, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    register_op,
+};
+
+use super::join::same_count;
+use crate::elementwise::grad_or_zeros;
+
+/// Tensors side by side along a new dimension: `y[.., i, ..] = x[i]`.
+#[register_op(grad = StackGrad)]
+pub struct Stack<V = Var> {
+    /// At least one, of one shape and dtype, any.
+    #[input]
+    pub x: Vec<V>,
+    /// `x[0]` with one dimension more, as long as there are tensors.
+    #[output]
+    pub y: V,
+    /// Where the new dimension is, negative from behind.
+    #[attr(default = 0)]
+    pub axis: i32,
+}
+impl Infer for Stack<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        stacked(&self.x, self.axis, &mut self.y)
+    }
+}
+impl Kernel for Stack<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        side_by_side(&self.x, &mut self.y, self.axis)
+    }
+}
+autobwd::samples!(
+    Stack,
+    [
+        Stack { x: vec![uniform([2, 3]), uniform([2, 3])], y: out(), axis: 0 },
+        Stack {
+            x: vec![uniform([2, 3]), uniform([2, 3]), uniform([2, 3]), uniform([2, 3])],
+            y: out(),
+            axis: 1
+        },
+        Stack { x: vec![uniform([2, 3]), uniform([2, 3])], y: out(), axis: -1 },
+        Stack { x: vec![uniform([]), uniform([]), uniform([])], y: out(), axis: -1 },
+        Stack { x: vec![uniform([5])], y: out(), axis: 1 },
+        Stack { x: vec![uniform([2, 0]), uniform([2, 0])], y: out(), axis: 1 },
+        Stack { x: vec![integers_below(9, [2]), integers_below(9, [2])], y: out(), axis: 0 },
+        Sample::fails(Stack { x: vec![], y: out(), axis: 0 }, "at least one"),
+        Sample::fails(
+            Stack { x: vec![uniform([2, 3]), uniform([3, 2])], y: out(), axis: 0 },
+            "`X`: shape [3, 2] does not match [2, 3]",
+        ),
+        Sample::fails(
+            Stack { x: vec![uniform([2, 3])], y: out(), axis: 3 },
+            "attribute `axis`: 3 is no place"
+        ),
+    ]
+);
+
+/// Dtype and dimensions of tensors side by side.
+fn stacked(x: &[Meta], axis: i32, y: &mut Meta) -> Result<()> {
+    let Some((first, others)) = x.split_first() else {
+        return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
+    };
+    let mut dims = first.dims.to_vec();
+    for other in others {
+        other.same_as(first)?;
+        dims.iter_mut().zip(&*other.dims).for_each(|(dim, other)| *dim = dim.or(*other));
+    }
+    let place = i64::from(axis) + if axis < 0 { dims.len() as i64 + 1 } else { 0 };
+    let place = usize::try_from(place).ok().filter(|place| *place <= dims.len());
+    let rank = dims.len();
+    let refuse = || Error::attr("axis", format!("{axis} is no place among {rank} dimensions"));
+    dims.insert(place.ok_or_else(refuse)?, x.len().into());
+    y.set(first.dtype, dims.into_iter().collect::<Dims>());
+    Ok(())
+}
+
+/// Bytes of one tensor for each step of the dimensions before `axis`.
+fn width(y: &Buf<'_>, axis: i32) -> usize {
+    y.dims()[y.axis(axis.into()) + 1..].iter().product::<usize>() * y.dtype().size()
+}
+
+fn side_by_side(x: &[Buf<'_>], y: &mut Buf<'_>, axis: i32) -> Result<()> {
+    let width = width(y, axis);
+    for (i, piece) in x.iter().enumerate().filter(|_| width > 0) {
+        let slots = y.bytes_mut()?.chunks_exact_mut(width).skip(i).step_by(x.len());
+        slots.zip(piece.bytes()?.chunks_exact(width)).for_each(|(slot, piece)| slot.copy_from_slice(piece));
+    }
+    Ok(())
+}
+
+/// Fills `piece` with every `n`-th of `width` bytes, from number `i` on.
+fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut Buf<'_>) -> Result<()> {
+    if width > 0 {
+        let slots = whole.bytes()?.chunks_exact(width).skip(i).step_by(n);
+        let pieces = piece.bytes_mut()?.chunks_exact_mut(width);
+        pieces.zip(slots).for_each(|(piece, slot)| piece.copy_from_slice(slot));
+    }
+    Ok(())
+}
+
+/// `dx[i] = dy[.., i, ..]`.
+#[register_op(grad = StackGradGrad)]
+pub struct StackGrad<V = Var> {
+    /// Inputs of the forward operator.
+    #[input(shape_only)]
+    pub x: Vec<V>,
+    #[input("Y@GRAD")]
+    pub dy: V,
+    #[output("X@GRAD")]
+    pub dx: Vec<Option<V>>,
+    /// As in `stack`.
+    #[attr(default = 0)]
+    pub axis: i32,
+}
+impl Infer for StackGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut y = self.dy.clone();
+        stacked(&self.x, self.axis, &mut y)?;
+        self.dy.same_dtype(&y)?;
+        self.dy
+            .require(self.dy.dims.agrees(&y.dims), || format!("the shape of `Y`, {}, is needed", y.dims))?;
+        same_count("X@GRAD", self.dx.len(), self.x.len())?;
+        for (x, dx) in self.x.iter().zip(&mut self.dx) {
+            dx.iter_mut().for_each(|dx| dx.like(x));
+        }
+        Ok(())
+    }
+}
+impl Kernel for StackGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (n, width) = (self.dx.len(), width(&self.dy, self.axis));
+        for (i, dx) in self.dx.iter_mut().enumerate() {
+            dx.iter_mut().try_for_each(|dx| take_out(&self.dy, width, (i, n), dx))?;
+        }
+        Ok(())
+    }
+}
+
+/// `ddy = stack(ddx)`, with zeros for a `dx` that nobody wanted.
+pub struct StackGradGrad;
+impl GradRule<StackGrad> for StackGradGrad {
+    fn emit(fwd: &StackGrad, g: &mut GradCx<'_>) {
+        if let Some(ddy) = g.wanted(fwd.dy) {
+            let x = fwd.x.iter().zip(&fwd.dx).map(|(x, dx)| grad_or_zeros(g, *dx, *x)).collect();
+            g.push(Stack { x, y: ddy, axis: fwd.axis });
+        }
+    }
+}
+
+/// A tensor taken apart along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
+#[register_op(grad = UnstackGrad)]
+pub struct Unstack<V = Var> {
+    /// At least one dimension, any dtype.
+    #[input]
+    pub x: V,
+    /// As many as `x` is long in that dimension.
+    #[output]
+    pub y: Vec<V>,
+    /// The dimension, negative from behind.
+    #[attr(default = 0)]
+    pub axis: i32,
+    /// How long it is.
+    #[attr(min = 1)]
+    pub num: i32,
+}
+impl Infer for Unstack<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (x, num) = (&self.x, self.num as usize);
+        let axis = x.axis("axis", self.axis.into())?;
+        x.require(x.dims[axis].agrees(num.into()), || {
+            format!("a length of {num} along axis {axis} is needed")
+        })?;
+        same_count("Y", self.y.len(), num)?;
+        let others = || x.dims[..axis].iter().chain(&x.dims[axis + 1..]).copied();
+        self.y.iter_mut().for_each(|y| y.set(x.dtype, others().collect::<Dims>()));
+        Ok(())
+    }
+}
+impl Kernel for Unstack<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (n, width) = (self.y.len(), width(&self.x, self.axis));
+        self.y.iter_mut().enumerate().try_for_each(|(i, y)| take_out(&self.x, width, (i, n), y))
+    }
+}
+autobwd::samples!(
+    Unstack,
+    [
+        Unstack { x: uniform([2, 3]), y: vec![out(), out()], axis: 0, num: 2 },
+        Unstack { x: uniform([2, 3, 4]), y: vec![out(), out(), out()], axis: 1, num: 3 },
+        Unstack { x: uniform([4, 3]), y: vec![out(), out(), out()], axis: -1, num: 3 },
+        Unstack { x: uniform([1]), y: vec![out()], axis: 0, num: 1 },
+        Unstack { x: uniform([0, 2]), y: vec![out(), out()], axis: 1, num: 2 },
+        Unstack { x: integers_below(9, [2, 3]), y: vec![out(), out()], axis: 0, num: 2 },
+        Sample::fails(
+            Unstack { x: uniform([2, 3]), y: vec![out(), out()], axis: 1, num: 2 },
+            "`X`: a length of 2 along axis 1 is needed",
+        ),
+        Sample::fails(
+            Unstack { x: uniform([2, 3]), y: vec![out()], axis: 0, num: 2 },
+            "`Y`: 2 variables are needed, not 1"
+        ),
+    ]
+);
+
+/// `dx[.., i, ..] = dy[i]`.
+#[register_op(grad = UnstackGradGrad)]
+pub struct UnstackGrad<V = Var> {
+    #[input("Y@GRAD")]
+    pub dy: Vec<V>,
+    #[output("X@GRAD")]
+    pub dx: V,
+    /// As in `unstack`.
+    #[attr(default = 0)]
+    pub axis: i32,
+    /// As in `unstack`.
+    #[attr(min = 1)]
+    pub num: i32,
+}
+impl Infer for UnstackGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        same_count("Y@GRAD", self.dy.len(), self.num as usize)?;
+        stacked(&self.dy, self.axis, &mut self.dx)
+    }
+}
+impl Kernel for UnstackGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        side_by_side(&self.dy, &mut self.dx, self.axis)
+    }
+}
+
+/// `ddy = unstack(ddx)`; pieces that nobody wants are made all the same.
+pub struct UnstackGradGrad;
+impl GradRule<UnstackGrad> for UnstackGradGrad {
+    fn emit(fwd: &UnstackGrad, g: &mut GradCx<'_>) {
+        let wanted: Vec<Option<Var>> = fwd.dy.iter().map(|dy| g.wanted(*dy)).collect();
+        if wanted.iter().any(Option::is_some) {
+            let x = g.grad(fwd.dx);
+            let y = wanted.into_iter().map(|ddy| ddy.unwrap_or_else(|| g.fresh("piece"))).collect();
+            g.push(Unstack { x, y, axis: fwd.axis, num: fwd.num });
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Rectifiers without a kink, each a formula.
+
+use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+
+/// √(2 / π)
+const ROOT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+
+/// `x` times the share of normally distributed numbers below it (Hendrycks and Gimpel, 2016): `out = x * (1 + erf(x / √2)) /
+/// 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Gelu<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// By the hyperbolic tangent.
+    #[attr(default = false)]
+    pub approximate: bool,
+}
+impl<F: Float> Pointwise for Gelu<F> {
+    fn eval(&mut self) {
+        let (x, half, one) = (self.x, F::of(0.5), F::of(1.0));
+        let cubic = x * x * x * F::of(0.044715);
+        self.out = if self.approximate {
+            half * x * (one + ((x + cubic) * F::of(ROOT_2_OVER_PI)).tanh())
+        } else {
+            half * x * (one + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+        };
+    }
+}
+autobwd::samples!(
+    Gelu,
+    [
+        Gelu { x: between(-3.0, 3.0, [2, 3]), out: out(), approximate: false },
+        Gelu { x: between(-3.0, 3.0, [2, 3]), out: out(), approximate: true },
+        Gelu { x: given([3], [-9.0, 0.0, 9.0]), out: out(), approximate: false },
+    ]
+);
+
+/// Sigmoid linear unit: `out = x * sigmoid(x)`.
+#[register_op(grad = Derived, pointwise)]
+pub struct Silu<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Silu<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x.sigmoid();
+    }
+}
+autobwd::samples!(
+    Silu,
+    [
+        Silu { x: between(-3.0, 3.0, [2, 3]), out: out() },
+        Silu { x: given([3], [-50.0, 0.0, 50.0]), out: out() },
+    ]
+);
+
+/// What [`Silu`] computes, by its other name: `out = x * sigmoid(x)`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Swish<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Swish<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x.sigmoid();
+    }
+}
+autobwd::samples!(Swish, [Swish { x: between(-3.0, 3.0, [2, 3]), out: out() },]);
+
+/// `ln(1 + exp(x))`, or `x` above the threshold.
+#[inline(always)]
+fn softplus<F: Float>(x: F, threshold: f32) -> F {
+    // Above 40, both are the same number in any dtype.
+    let threshold = F::of(f64::from(threshold).min(40.0));
+    F::select(x.gt(threshold), x, x.exp().log1p())
+}
+
+/// `out = ln(1 + exp(beta * x)) / beta`, or `x` where `beta * x > threshold`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Softplus<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// How fast it bends.
+    #[attr(default = 1.0)]
+    pub beta: f32,
+    /// Where it is taken for straight.
+    #[attr(default = 20.0)]
+    pub threshold: f32,
+}
+impl<F: Float> Pointwise for Softplus<F> {
+    fn eval(&mut self) {
+        let beta = F::of(self.beta.into());
+        self.out = softplus(self.x * beta, self.threshold) / beta;
+    }
+}
+autobwd::samples!(
+    Softplus,
+    [
+        Softplus { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: 1.0, threshold: 20.0 },
+        Softplus { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: -1.5, threshold: 100.0 },
+        Softplus { x: given([4], [-900.0, 0.0, 3.0, 900.0]), out: out(), beta: 1.0, threshold: 1000.0 },
+        Sample::not_a_derivative(
+            Softplus { x: given([3], [0.25, 1.0, 2.0]), out: out(), beta: 2.0, threshold: 1.0 },
+            "it jumps at the threshold",
+        ),
+    ]
+);
+
+/// `out = x * tanh(ln(1 + exp(x)))` (Misra, 2019), the logarithm being `x` where `x > threshold`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Mish<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// Where the logarithm is taken for straight.
+    #[attr(default = 20.0)]
+    pub threshold: f32,
+}
+impl<F: Float> Pointwise for Mish<F> {
+    fn eval(&mut self) {
+        self.out = self.x * softplus(self.x, self.threshold).tanh();
+    }
+}
+autobwd::samples!(
+    Mish,
+    [
+        Mish { x: between(-3.0, 3.0, [2, 3]), out: out(), threshold: 20.0 },
+        Mish { x: given([3], [-50.0, 0.0, 50.0]), out: out(), threshold: 30.0 },
+    ]
+);
+
+/// `out = x / (1 + |x|)`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Softsign<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Softsign<F> {
+    fn eval(&mut self) {
+        self.out = self.x / (F::of(1.0) + self.x.abs());
+    }
+}
+autobwd::samples!(
+    Softsign,
+    [
+        Softsign { x: away_from(0.0, [2, 3]), out: out() },
+        Sample::not_a_derivative(
+            Softsign { x: given([], [0.0]), out: out() },
+            "its second derivative jumps at 0"
+        ),
+    ]
+);

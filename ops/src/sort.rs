@@ -1,0 +1,90 @@
+//! Elements in order.
+
+use autobwd::{
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use crate::{common::around, places::TakeAlongAxisGrad, search::Best};
+
+/// The elements along an axis in order, and where they were: `out = x[indices]`.
+///
+/// Of equal elements the first comes first; NaN counts as the largest number.
+#[register_op(grad = ArgsortGrad)]
+pub struct Argsort<V = Var> {
+    /// At least one dimension.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output]
+    pub out: V,
+    /// Positions along the axis, int64; same shape as `x`.
+    #[output]
+    pub indices: V,
+    /// The dimension, negative from behind.
+    #[attr(default = -1)]
+    pub axis: i32,
+    /// The largest comes first, not the smallest.
+    #[attr(default = false)]
+    pub descending: bool,
+}
+impl Infer for Argsort<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.x.axis("axis", self.axis.into())?;
+        self.out.like(&self.x);
+        self.indices.set(DType::I64, self.x.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for Argsort<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let (_, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let (x, largest) = (self.x.slice::<T>()?, self.descending);
+            let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
+            for lane in 0..x.len() / n.max(1) {
+                let at = lane / inner * n * inner + lane % inner;
+                let best = Best { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest };
+                best.select(n, x[at..].iter().step_by(inner).take(n));
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Argsort,
+    [
+        Argsort { x: distinct([2, 5]), out: out(), indices: out(), axis: -1, descending: false },
+        Argsort { x: distinct([4, 2, 3]), out: out(), indices: out(), axis: 0, descending: true },
+        Argsort { x: distinct([2, 70]), out: out(), indices: out(), axis: 1, descending: true },
+        Argsort { x: distinct([1]), out: out(), indices: out(), axis: 0, descending: false },
+        Argsort { x: distinct([2, 0]), out: out(), indices: out(), axis: 1, descending: false },
+        Argsort { x: distinct([0, 2]), out: out(), indices: out(), axis: 1, descending: false },
+        Sample::not_a_derivative(
+            Argsort {
+                x: given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]),
+                out: out(),
+                indices: out(),
+                axis: 0,
+                descending: false
+            },
+            "equal elements change places"
+        ),
+        Sample::fails(
+            Argsort { x: distinct([2, 3]), out: out(), indices: out(), axis: 2, descending: false },
+            "attribute `axis` = 2",
+        ),
+    ]
+);
+
+/// `dx[indices] = dout`.
+pub struct ArgsortGrad;
+impl GradRule<Argsort> for ArgsortGrad {
+    fn emit(fwd: &Argsort, g: &mut GradCx<'_>) {
+        if let Some(dinput) = g.wanted(fwd.x) {
+            let Argsort { x, indices, axis, .. } = *fwd;
+            let dresult = g.grad(fwd.out);
+            g.push(TakeAlongAxisGrad { input: x, index: indices, dresult, dinput, axis });
+        }
+    }
+}

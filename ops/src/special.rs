@@ -1,0 +1,160 @@
+//! Special functions and inverses, each a formula.
+
+use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+
+/// `out = 1 / √x`.
+#[register_op(grad = RsqrtGrad, pointwise)]
+pub struct Rsqrt<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Rsqrt<F> {
+    fn eval(&mut self) {
+        self.out = F::of(1.0) / self.x.sqrt();
+    }
+}
+autobwd::samples!(Rsqrt, [Rsqrt { x: positive([2, 3]), out: out() },]);
+
+/// `dx = -dout * out³ / 2`.
+#[register_op(grad = Derived, pointwise)]
+pub struct RsqrtGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for RsqrtGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::of(-0.5) * self.dout * self.out * self.out * self.out;
+    }
+}
+
+/// `out = 1 / x`.
+#[register_op(grad = ReciprocalGrad, pointwise)]
+pub struct Reciprocal<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Reciprocal<F> {
+    fn eval(&mut self) {
+        self.out = F::of(1.0) / self.x;
+    }
+}
+autobwd::samples!(Reciprocal, [Reciprocal { x: away_from(0.0, [2, 3]), out: out() },]);
+
+/// `dx = -dout * out²`.
+#[register_op(grad = Derived, pointwise)]
+pub struct ReciprocalGrad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for ReciprocalGrad<F> {
+    fn eval(&mut self) {
+        self.dx = -self.dout * self.out * self.out;
+    }
+}
+
+/// Error function: `out = 2 / √π` times the integral of `exp(-t²)` from 0 to `x`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Erf<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Erf<F> {
+    fn eval(&mut self) {
+        self.out = self.x.erf();
+    }
+}
+autobwd::samples!(
+    Erf,
+    [
+        Erf { x: between(-3.0, 3.0, [2, 3]), out: out() },
+        Erf { x: given([4], [-1e-9, 0.0, 0.92, 7.0]), out: out() },
+    ]
+);
+
+/// `out = ln(1 + x)`, as exact near 0.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Log1p<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Log1p<F> {
+    fn eval(&mut self) {
+        self.out = self.x.log1p();
+    }
+}
+autobwd::samples!(
+    Log1p,
+    [
+        Log1p { x: between(-0.5, 3.0, [2, 3]), out: out() },
+        Log1p { x: given([2], [1e-9, -1e-12]), out: out() },
+    ]
+);
+
+/// `out = exp(x) - 1`, as exact near 0.
+#[register_op(grad = Expm1Grad, pointwise)]
+pub struct Expm1<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Expm1<F> {
+    fn eval(&mut self) {
+        self.out = self.x.expm1();
+    }
+}
+autobwd::samples!(
+    Expm1,
+    [
+        Expm1 { x: between(-2.0, 2.0, [2, 3]), out: out() },
+        Expm1 { x: given([2], [1e-9, -1e-12]), out: out() },
+    ]
+);
+
+/// `dx = dout * (out + 1)`.
+#[register_op(grad = Derived, pointwise)]
+pub struct Expm1Grad<V = Var> {
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Its gradient.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", inplace = dout)]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for Expm1Grad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout * (self.out + F::of(1.0));
+    }
+}
