@@ -16,10 +16,12 @@ pub mod activation;
 pub mod binary;
 mod common;
 pub mod compare;
+pub mod conv;
 pub mod dropout;
 pub mod elementwise;
 pub mod extremum;
 pub mod fill;
+pub mod image;
 pub mod increment;
 mod init;
 pub mod logic;
@@ -31,6 +33,7 @@ pub mod nn;
 pub mod norm;
 pub mod optim;
 pub mod pick;
+pub mod pool;
 pub mod prelu;
 pub mod random;
 pub mod reduce;
@@ -45,7 +48,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(134);
+autobwd::operator_crate!(143);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -5,6 +5,7 @@ mod bad_input;
 mod draw;
 mod explain;
 mod higher;
+mod images;
 mod laws;
 mod norms;
 mod numeric;
