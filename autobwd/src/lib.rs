@@ -194,7 +194,7 @@ pub use backward::{
     hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
 };
 pub use build::{Arg, Builder, Expr, New, emit};
-pub use cx::{Cx, Mat, Product};
+pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, diff,

@@ -54,6 +54,8 @@ pub(crate) enum Workload {
     Mlp,
     /// 4-8-8-1, tanh, batch 4, mean square error.
     TinyMlp,
+    /// Convolution 5×5×20, maximum of 2×2, convolution 5×5×50, maximum of 2×2, 800-500-10, relu, batch 64.
+    Lenet,
     /// 1,000 elementwise operators on 16 elements, sum.
     ChainSmall,
     /// 20 elementwise operators on 1,000,000 elements, sum.

@@ -16,11 +16,13 @@ pub mod activation;
 pub mod binary;
 mod common;
 pub mod compare;
+pub mod conv;
 pub mod division;
 pub mod dropout;
 pub mod elementwise;
 pub mod extremum;
 pub mod fill;
+pub mod image;
 pub mod increment;
 mod init;
 pub mod logic;
@@ -33,6 +35,7 @@ pub mod norm;
 pub mod optim;
 pub mod pick;
 pub mod places;
+pub mod pool;
 pub mod prelu;
 pub mod random;
 pub mod rectifier;
@@ -51,7 +54,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(175);
+autobwd::operator_crate!(184);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -6,13 +6,16 @@ use crate::{
     activation::{Abs, Exp, Log, Relu, Sigmoid, Sqrt, Square, Tanh},
     binary::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
+    conv::Conv2d,
     dropout::{Dropout, DropoutImplementation},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    image::{DataFormat, PaddingAlgorithm},
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     lookup::LookupTableV2,
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
     pick::{Gather, OneHotV2},
+    pool::{Pool2d, PoolingType},
     reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceSum},
     rounding::{Clip, Floor, Round, Sign},
     scan::Cumsum,
@@ -128,6 +131,16 @@ pub trait Math: Sized {
     /// Matrix product; more than two dimensions are batches, which broadcast.
     #[track_caller]
     fn matmul(&self, other: &Expr) -> Result<Expr>;
+    /// Convolution of images `[n, channels, height, width]` with filters `[m, channels, height, width]`: windows are
+    /// `stride` elements apart and reach `padding` elements over the edges, where zeros are.
+    #[track_caller]
+    fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Result<Expr>;
+    /// The largest element of every window of `size` by `size` in images `[n, channels, height, width]`.
+    #[track_caller]
+    fn max_pool2d(&self, size: i32, stride: i32) -> Result<Expr>;
+    /// The mean of every window of `size` by `size` in images `[n, channels, height, width]`.
+    #[track_caller]
+    fn avg_pool2d(&self, size: i32, stride: i32) -> Result<Expr>;
     /// Mean of all elements, rank 0.
     #[track_caller]
     fn mean(&self) -> Result<Expr>;
@@ -257,6 +270,28 @@ macro_rules! reductions {
     )*};
 }
 
+macro_rules! pooling {
+    ($($f:ident $pooling_type:ident),*) => {$(
+        fn $f(&self, size: i32, stride: i32) -> Result<Expr> {
+            let op = Pool2d {
+                x: self.into(),
+                out: New,
+                ksize: vec![size; 2],
+                strides: vec![stride; 2],
+                paddings: vec![0; 2],
+                padding_algorithm: PaddingAlgorithm::Explicit,
+                pooling_type: PoolingType::$pooling_type,
+                ceil_mode: false,
+                exclusive: true,
+                global_pooling: false,
+                adaptive: false,
+                data_format: DataFormat::Nchw,
+            };
+            Ok(emit(op)?.out)
+        }
+    )*};
+}
+
 impl Math for Expr {
     unary!(relu Relu, tanh Tanh, sigmoid Sigmoid, exp Exp, log Log, abs Abs, square Square, sqrt Sqrt, mean Mean,
         sin Sin, cos Cos, floor Floor, round Round, sign Sign, logical_not LogicalNot);
@@ -279,6 +314,22 @@ impl Math for Expr {
         Ok(emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false })?.out)
     }
 
+    fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Result<Expr> {
+        let op = Conv2d {
+            input: self.into(),
+            filter: filters.into(),
+            output: New,
+            strides: vec![stride; 2],
+            paddings: vec![padding; 2],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            dilations: vec![1; 2],
+            groups: 1,
+            data_format: DataFormat::Nchw,
+        };
+        Ok(emit(op)?.output)
+    }
+
+    pooling!(max_pool2d Max, avg_pool2d Avg);
     reductions!(sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin);
 
     fn softmax(&self, axis: i32) -> Result<Expr> {

@@ -5,6 +5,8 @@ use autobwd::{
     register_op, with_float,
 };
 
+use crate::common::{grad_grad_of_product, nth};
+
 /// Matrix product of flattened operands: `out = x · y`.
 ///
 /// The first `x_num_col_dims` dimensions of `x` make the rows of a matrix, the others its columns; `y` likewise.
@@ -122,22 +124,7 @@ impl GradRule<MulGrad> for MulGradGrad {
         let MulGrad { x, y, dout, x_num_col_dims, y_num_col_dims, .. } = *fwd;
         let product = |x, y, out| Mul { x, y, out, x_num_col_dims, y_num_col_dims };
         let grads = |x, y, dx, dy| MulGrad { x, y, dout, dx, dy, x_num_col_dims, y_num_col_dims };
-        if let Some(ddx) = fwd.dx.map(|dx| g.grad(dx)) {
-            if let Some(ddout) = g.wanted(dout) {
-                g.push(product(ddx, y, ddout));
-            }
-            if let Some(dy) = g.wanted(y) {
-                g.push(grads(ddx, y, None, Some(dy)));
-            }
-        }
-        if let Some(ddy) = fwd.dy.map(|dy| g.grad(dy)) {
-            if let Some(ddout) = g.wanted(dout) {
-                g.push(product(x, ddy, ddout));
-            }
-            if let Some(dx) = g.wanted(x) {
-                g.push(grads(x, ddy, Some(dx), None));
-            }
-        }
+        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
     }
 }
 
@@ -303,22 +290,7 @@ impl GradRule<MatmulV2Grad> for MatmulV2GradGrad {
         let MatmulV2Grad { x, y, dout, trans_x, trans_y, .. } = *fwd;
         let product = |x, y, out| MatmulV2 { x, y, out, trans_x, trans_y };
         let grads = |x, y, dx, dy| MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y };
-        if let Some(ddx) = fwd.dx.map(|dx| g.grad(dx)) {
-            if let Some(ddout) = g.wanted(dout) {
-                g.push(product(ddx, y, ddout));
-            }
-            if let Some(dy) = g.wanted(y) {
-                g.push(grads(ddx, y, None, Some(dy)));
-            }
-        }
-        if let Some(ddy) = fwd.dy.map(|dy| g.grad(dy)) {
-            if let Some(ddout) = g.wanted(dout) {
-                g.push(product(x, ddy, ddout));
-            }
-            if let Some(dx) = g.wanted(x) {
-                g.push(grads(x, ddy, Some(dx), None));
-            }
-        }
+        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
     }
 }
 
@@ -491,10 +463,6 @@ impl<'a, T> Factor<'a, T> {
         let Factor { rows, cols, transposed, .. } = *self;
         Mat { data: nth(self.data, i, self.len()), rows, cols, transposed }
     }
-}
-
-fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
-    &all[i * len..][..len]
 }
 
 fn nth_mut<T>(all: &mut [T], i: usize, len: usize) -> &mut [T] {

@@ -154,8 +154,7 @@ impl Pick<'_> {
                     let row = self.row(i).ok().flatten().map(|place| block * self.n + place);
                     if let Some(row) = row.filter(|row| (first..end).contains(row)) {
                         let dx = dx[(row - first) * width..][..width].iter_mut();
-                        dx.zip(&dout[(block * picked + i) * width..])
-                            .for_each(|(dx, dout)| *dx = *dx + *dout);
+                        dx.zip(&dout[(block * picked + i) * width..]).for_each(|(dx, dout)| *dx += *dout);
                     }
                 }
             }

@@ -270,7 +270,7 @@ impl<'a> Along<'a> {
         dx.fill(T::ZERO);
         for (i, dout) in dout.iter().enumerate() {
             let dx = &mut dx[self.at(i)?];
-            *dx = *dx + *dout;
+            *dx += *dout;
         }
         Ok(())
     }

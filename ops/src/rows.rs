@@ -75,7 +75,7 @@ pub(crate) fn add_up_rows<'a, T: Real, I: Iterator<Item = (usize, &'a [T])>>(
         for (row, term) in terms().filter(|(row, _)| (first..=last).contains(&(*row as i64))) {
             if let Ok(place) = own.binary_search(&(row as i64)) {
                 let sum = values[place * width..][..width].iter_mut();
-                sum.zip(term).for_each(|(sum, term)| *sum = *sum + *term);
+                sum.zip(term).for_each(|(sum, term)| *sum += *term);
             }
         }
     });

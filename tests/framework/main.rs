@@ -6,6 +6,7 @@ mod draw;
 mod explain;
 mod finite;
 mod higher;
+mod images;
 mod kinks;
 mod laws;
 mod norms;

@@ -1,11 +1,12 @@
-//! What a kernel may ask of its surroundings: workers, and matrix products.
+//! What a kernel may ask of its surroundings: workers, scratch memory, and matrix products.
 //!
 //! Must not know operators or programs. Work is cut by its size alone, never by the number of workers, so that
 //! results do not depend on it.
 
 mod pool;
 mod product;
+mod scratch;
 
 pub(crate) use pool::CHUNK;
 pub use pool::Cx;
-pub use product::{Mat, Product};
+pub use product::{Mat, Product, Strided};

@@ -10,6 +10,9 @@ use std::{
     thread,
 };
 
+use super::scratch::Scratch;
+use crate::{Error, Result};
+
 /// Elements of a unit of parallel work and of summation.
 pub(crate) const CHUNK: usize = 1 << 16;
 
@@ -52,10 +55,11 @@ impl Shared {
     }
 }
 
-/// What a kernel gets beside its slots: workers to share its work with.
+/// What a kernel gets beside its slots: workers to share its work with, and scratch memory.
 pub struct Cx {
     shared: Arc<Shared>,
     helpers: Vec<thread::JoinHandle<()>>,
+    pub(super) scratch: Scratch,
 }
 
 impl Cx {
@@ -72,7 +76,7 @@ impl Cx {
         while shared.ready.load(Ordering::Acquire) < helpers.len() {
             thread::yield_now();
         }
-        Cx { shared, helpers }
+        Cx { shared, helpers, scratch: Scratch::default() }
     }
 
     /// How many workers there are.
@@ -124,18 +128,57 @@ impl Cx {
     /// Runs `work(index, chunk)` for every chunk of `out`, shared between the workers. Elements of a chunk: as many as
     /// make a fair share of work, whatever the number of workers.
     pub fn chunks_mut<T: Send>(&self, out: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
-        struct Start<T>(*mut T);
-        // SAFETY: the pointer is only used for the disjoint chunks below.
-        unsafe impl<T: Send> Sync for Start<T> {}
-        let (n, chunk) = (out.len(), chunk.max(1));
-        let start = Start(out.as_mut_ptr());
-        let start = &start;
+        let (n, chunk, out) = (out.len(), chunk.max(1), Start(out.as_mut_ptr()));
         self.parts(n.div_ceil(chunk), self.threads(), &|part, _| {
             let at = part * chunk;
             // SAFETY: within `out`, which is borrowed for the whole call, and no other part's.
-            let part_of_out = unsafe { std::slice::from_raw_parts_mut(start.0.add(at), chunk.min(n - at)) };
-            work(part, part_of_out);
+            work(part, unsafe { out.slice(at, chunk.min(n - at)) });
         });
+    }
+
+    /// As [`chunks_mut`](Cx::chunks_mut), of work that may fail and that needs memory beside: `work` gets its worker's
+    /// share of `scratch`, which is cut evenly.
+    ///
+    /// # Errors
+    /// That of the first chunk of which the work failed.
+    pub fn try_chunks_mut<T: Send, S: Send>(
+        &self,
+        out: &mut [T],
+        chunk: usize,
+        scratch: &mut [S],
+        work: impl Fn(usize, &mut [T], &mut [S]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let (n, chunk, out) = (out.len(), chunk.max(1), Start(out.as_mut_ptr()));
+        let (share, scratch) = (scratch.len() / self.threads(), Start(scratch.as_mut_ptr()));
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        self.parts(n.div_ceil(chunk), self.threads(), &|part, worker| {
+            let at = part * chunk;
+            // SAFETY: as in `chunks_mut`; a worker is below their number and does one part at a time.
+            let (out, scratch) =
+                unsafe { (out.slice(at, chunk.min(n - at)), scratch.slice(worker * share, share)) };
+            if let Err(e) = work(part, out, scratch) {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if failed.as_ref().is_none_or(|(first, _)| part < *first) {
+                    *failed = Some((part, e));
+                }
+            }
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), |(_, e)| Err(e))
+    }
+}
+
+/// Where a slice that workers share out starts.
+pub(super) struct Start<T>(pub(super) *mut T);
+// SAFETY: the pointer is only used for disjoint parts.
+unsafe impl<T: Send> Sync for Start<T> {}
+impl<T> Start<T> {
+    /// # Safety
+    /// These elements are within the slice, and nobody else uses them meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(at), len) }
     }
 }
 
@@ -224,5 +267,23 @@ mod tests {
         let mut out = vec![0; 10];
         cx.chunks_mut(&mut out, 3, |i, chunk| chunk.fill(i));
         assert_eq!(out, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+    }
+
+    #[test]
+    fn workers_have_scratch_of_their_own_and_the_first_failure_counts() {
+        for threads in [1, 2, 3] {
+            let cx = Cx::new(threads);
+            let (mut out, mut scratch) = (vec![0; 100], vec![0; 7 * threads + 1]);
+            let result = cx.try_chunks_mut(&mut out, 3, &mut scratch, |i, out, mine| {
+                assert_eq!(mine.len(), (7 * threads + 1) / threads);
+                mine.fill(i);
+                std::thread::yield_now();
+                assert!(mine.iter().all(|x| *x == i));
+                out.fill(i);
+                if i % 5 == 4 { Err(Error::data(format!("chunk {i}"))) } else { Ok(()) }
+            });
+            assert_eq!(result.unwrap_err().message(), "chunk 4");
+            assert!(out.iter().enumerate().all(|(i, x)| *x == i / 3));
+        }
     }
 }

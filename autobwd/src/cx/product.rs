@@ -4,7 +4,7 @@
 //! workers.
 #![allow(unsafe_code)]
 
-use super::Cx;
+use super::{Cx, pool::Start};
 use crate::{Buf, Element, Error, ErrorKind, Result};
 
 /// A matrix in row-major order, possibly read as its transpose.
@@ -31,12 +31,46 @@ impl<T> Mat<'_, T> {
     pub fn t(self) -> Self {
         Mat { transposed: !self.transposed, ..self }
     }
+}
 
-    /// Elements from one row to the next, and from one column to the next.
-    fn strides(&self) -> (isize, isize) {
-        let cols = self.cols as isize;
-        if self.transposed { (1, cols) } else { (cols, 1) }
+/// A matrix whose rows, as stored, lie `stride` elements apart, such as a part of a larger one.
+#[derive(Clone, Copy)]
+pub struct Strided<'a, T> {
+    /// Rows and columns; the elements may go on behind the last row.
+    pub mat: Mat<'a, T>,
+    /// Elements from one row to the next, at least as many as a row has.
+    pub stride: usize,
+}
+
+impl<'a, T> From<Mat<'a, T>> for Strided<'a, T> {
+    fn from(mat: Mat<'a, T>) -> Strided<'a, T> {
+        Strided { stride: mat.cols, mat }
     }
+}
+
+impl<T> Strided<'_, T> {
+    /// The transpose.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Strided { mat: self.mat.t(), ..self }
+    }
+
+    fn fits(&self) -> bool {
+        fits(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
+    }
+
+    /// Elements from one row to the next, and from one column to the next, as read.
+    fn strides(&self) -> (isize, isize) {
+        let stride = self.stride as isize;
+        if self.mat.transposed { (1, stride) } else { (stride, 1) }
+    }
+}
+
+/// Whether so many elements hold a matrix.
+fn fits(len: usize, rows: usize, cols: usize, stride: usize) -> bool {
+    let Some(before) = rows.checked_sub(1) else { return true };
+    let end = before.checked_mul(stride).and_then(|at| at.checked_add(cols));
+    cols <= stride && end.is_some_and(|end| end <= len)
 }
 
 impl Buf<'_> {
@@ -90,10 +124,6 @@ pub(super) fn warm_up() {
     once::<f64>();
 }
 
-struct Start<T>(*mut T);
-// SAFETY: parts write disjoint rows or columns.
-unsafe impl<T> Sync for Start<T> {}
-
 impl Cx {
     /// `out = x · y`, or `out += x · y` where `add`, in row-major order.
     ///
@@ -101,16 +131,35 @@ impl Cx {
     /// Sizes that do not fit each other.
     pub fn product<T: Product>(&self, out: &mut [T], add: bool, x: Mat<'_, T>, y: Mat<'_, T>) -> Result<()> {
         let ((m, k), (k2, n)) = (x.shape(), y.shape());
-        let fits = |data: &[T], rows: usize, cols: usize| rows.checked_mul(cols) == Some(data.len());
-        if k != k2 || !fits(out, m, n) || !fits(x.data, m, k) || !fits(y.data, k, n) {
-            let text =
-                format!("no product of {:?} and {:?} with {} elements", x.shape(), y.shape(), out.len());
-            return Err(Error::new(ErrorKind::Shape, text));
+        let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
+        if !whole(out.len(), m, n) || !whole(x.data.len(), m, k) || !whole(y.data.len(), k2, n) {
+            return Err(no_product(&x, &y, out.len()));
         }
-        if k == 0 || out.is_empty() {
-            if !add {
-                out.fill(T::ZERO);
-            }
+        self.product_strided(out, n, add, x.into(), y.into())
+    }
+
+    /// As [`product`](Cx::product), of matrices that may be parts of larger ones; rows of `out` lie `stride` elements
+    /// apart, and what is between them stays as it is.
+    ///
+    /// # Errors
+    /// As [`product`](Cx::product); a row that is longer than its stride.
+    pub fn product_strided<T: Product>(
+        &self,
+        out: &mut [T],
+        stride: usize,
+        add: bool,
+        x: Strided<'_, T>,
+        y: Strided<'_, T>,
+    ) -> Result<()> {
+        let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
+        if k != k2 || !fits(out.len(), m, n, stride) || !x.fits() || !y.fits() {
+            return Err(no_product(&x.mat, &y.mat, out.len()));
+        }
+        if m == 0 || n == 0 || (k == 0 && add) {
+            return Ok(());
+        }
+        if k == 0 {
+            out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(T::ZERO));
             return Ok(());
         }
         let ((x_row, x_col), (y_row, y_col)) = (x.strides(), y.strides());
@@ -120,12 +169,12 @@ impl Cx {
             // SAFETY: the sizes were checked above; parts write disjoint rectangles of `out`, which is borrowed for
             // the whole call; `T` is `f32` or `f64`, for which `gemm` is defined.
             unsafe {
-                let out = start.0.add(rows.0 * n + cols.0);
-                let x = x.data.as_ptr().offset(rows.0 as isize * x_row);
-                let y = y.data.as_ptr().offset(cols.0 as isize * y_col);
+                let out = start.0.add(rows.0 * stride + cols.0);
+                let x = x.mat.data.as_ptr().offset(rows.0 as isize * x_row);
+                let y = y.mat.data.as_ptr().offset(cols.0 as isize * y_col);
                 gemm_into::<T>(
                     (rows.1 - rows.0, cols.1 - cols.0, k),
-                    (out, n as isize),
+                    (out, stride as isize),
                     add,
                     (x, x_row, x_col),
                     (y, y_row, y_col),
@@ -141,6 +190,12 @@ impl Cx {
         self.parts(2, 2, &|i, _| if m >= n { part(half(m, i), (0, n)) } else { part((0, m), half(n, i)) });
         Ok(())
     }
+}
+
+#[cold]
+fn no_product<T>(x: &Mat<'_, T>, y: &Mat<'_, T>, out: usize) -> Error {
+    let text = format!("no product of {:?} and {:?} with {out} elements", x.shape(), y.shape());
+    Error::new(ErrorKind::Shape, text)
 }
 
 /// # Safety
@@ -265,5 +320,59 @@ mod assembly {
     #[target_feature(enable = "avx")]
     fn clean_up() {
         _mm256_zeroupper();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Elements 0, 1, … of `rows` rows, `stride` apart.
+    fn strided(data: &[f64], rows: usize, cols: usize, stride: usize) -> Strided<'_, f64> {
+        Strided { mat: Mat { data, rows, cols, transposed: false }, stride }
+    }
+
+    #[test]
+    fn parts_of_matrices_are_multiplied_and_their_surroundings_left_alone() -> Result<()> {
+        let cx = Cx::new(2);
+        let data: Vec<f64> = (0..40_000).map(|i| f64::from(i % 17)).collect();
+        let at = |x: Strided<'_, f64>, row: usize, col: usize| {
+            let (row, col) = if x.mat.transposed { (col, row) } else { (row, col) };
+            x.mat.data[row * x.stride + col]
+        };
+        // Both sides of where products are shared.
+        for (m, k, n) in [(2, 3, 4), (120, 110, 100)] {
+            let lefts = [strided(&data, m, k, 130), strided(&data, k, m, 140).t()];
+            let rights = [strided(&data, k, n, 150), strided(&data, n, k, 160).t()];
+            for (x, y) in lefts.iter().flat_map(|x| rights.map(|y| (*x, y))) {
+                let mut out = vec![-1.0; (m - 1) * (n + 5) + n];
+                for times in [1.0, 2.0] {
+                    cx.product_strided(&mut out, n + 5, times == 2.0, x, y)?;
+                    for (i, out) in out.iter().enumerate() {
+                        let (row, col) = (i / (n + 5), i % (n + 5));
+                        let sum: f64 = (0..k).map(|l| at(x, row, l) * at(y, l, col.min(n - 1))).sum();
+                        assert_eq!(*out, if col < n { times * sum } else { -1.0 });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn strided_products_refuse_what_does_not_fit() {
+        let (cx, data) = (Cx::new(1), [1.0; 12]);
+        let product = |out: &mut [f64], stride, x, y| cx.product_strided(out, stride, false, x, y);
+        let (x, y) = (strided(&data, 2, 3, 4), strided(&data, 3, 2, 5));
+        product(&mut [0.0; 5], 3, x, y).unwrap();
+        assert!(product(&mut [0.0; 4], 3, x, y).is_err());
+        assert!(product(&mut [0.0; 5], 1, x, y).is_err());
+        assert!(product(&mut [0.0; 5], 3, x, x).is_err());
+        assert!(product(&mut [0.0; 5], 3, x, strided(&data, 3, 2, 6)).is_err());
+        assert!(product(&mut [0.0; 5], 3, strided(&data, 2, 3, usize::MAX), y).is_err());
+        // A sum of nothing, in rows apart.
+        let mut out = [1.0; 5];
+        product(&mut out, 3, strided(&data, 2, 0, 0), strided(&[], 0, 2, 2)).unwrap();
+        assert_eq!(out, [0.0, 0.0, 1.0, 0.0, 0.0]);
     }
 }

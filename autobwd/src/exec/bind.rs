@@ -34,6 +34,8 @@ pub(super) struct Bound {
     pub(super) frames: Vec<Frame>,
     /// Tensor memory that regions hold, in bytes.
     pub(super) scratch_bytes: usize,
+    /// The most that is lent to a kernel while it runs, in bytes.
+    pub(super) lent_bytes: usize,
 }
 
 pub(super) fn bind(
@@ -45,7 +47,7 @@ pub(super) fn bind(
     workers: usize,
 ) -> Result<Bound> {
     let mut bind = Bind { program, plan, arena, scope };
-    let mut bound = Bound { frames: vec![], scratch_bytes: 0 };
+    let mut bound = Bound { frames: vec![], scratch_bytes: 0, lent_bytes: 0 };
     for (g, group) in plan.groups.iter().enumerate() {
         let node = group.nodes.start;
         let kernel: Box<dyn Kernel + Send> = match &group.region {
@@ -56,6 +58,7 @@ pub(super) fn bind(
             }
             None => bind.kernel(&plan.graph.nodes[node])?,
         };
+        bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));
         bound.frames.push(Frame { kernel, node });
         if check_finite {
             let kernel = Box::new(bind.probe(&plan.graph.nodes[node])?);

@@ -69,6 +69,7 @@ impl Session {
         let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches, apart: check_finite })?;
         let arena = Memory::zeroed(plan.layout.arena_bytes)?;
         let bound = bind(program, &plan, &arena, scope, check_finite, cx.threads())?;
+        let lent_bytes = cx.reserve(bound.lent_bytes)?;
         let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
             Spot::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
@@ -93,7 +94,7 @@ impl Session {
             arena,
             cx,
             scope: scope.stamp(),
-            scratch_bytes: bound.scratch_bytes,
+            scratch_bytes: bound.scratch_bytes + lent_bytes,
             live_bytes: plan.layout.live_bytes,
             ran: false,
         })
@@ -235,8 +236,9 @@ impl Session {
         Ok(with_dtype!(slot.meta.dtype, T => self.arena.slice::<T>(slot.at, 1)[0].to_f64()))
     }
 
-    /// Bytes of tensor memory that running takes, known before it runs: the arena and what regions hold. Values in the
-    /// scope, and scratch memory of the matrix product library, come on top.
+    /// Bytes of tensor memory that running takes, known before it runs: the arena, what regions hold, and the scratch
+    /// memory of kernels, which sessions of one executor share. Values in the scope, and scratch memory of the matrix
+    /// product library, come on top.
     pub fn peak_bytes(&self) -> usize {
         self.arena.len() + self.scratch_bytes
     }

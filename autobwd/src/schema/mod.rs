@@ -215,6 +215,12 @@ pub trait Kernel {
     /// # Errors
     /// Data that the operator cannot take (a label out of range, say); a dtype without kernel.
     fn run(&mut self, cx: &Cx) -> Result<()>;
+
+    /// How much memory [`run`](Kernel::run) asks [`Cx::scratch`] for with that many workers: known before it runs.
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        let _ = workers;
+        0
+    }
 }
 
 /// The formula of an elementwise operator, written on `Swish<F>` with `F: Float`: one element. It replaces shape rule

@@ -1,0 +1,79 @@
+//! The images on either side of a convolution.
+
+use std::ops::Range;
+
+use autobwd::{Cx, Mat, Result, Strided};
+
+use crate::{common::Real, image::DataFormat};
+
+/// The images on one side. They are cut in units: an image, or where its groups of channels lie one behind the other,
+/// one group of an image.
+pub(super) struct Side {
+    /// Channels of a group.
+    pub(super) channels: usize,
+    /// Height and width.
+    pub(super) size: [usize; 2],
+    /// Groups of a unit.
+    pub(super) inside: usize,
+    pub(super) format: DataFormat,
+}
+
+impl Side {
+    pub(super) fn pixels(&self) -> usize {
+        self.size[0].saturating_mul(self.size[1])
+    }
+
+    /// Elements of a unit.
+    pub(super) fn len(&self) -> usize {
+        self.pixels().saturating_mul(self.channels * self.inside)
+    }
+
+    /// From one channel to the next, and from one pixel to the next.
+    pub(super) fn steps(&self) -> (usize, usize) {
+        match self.format {
+            DataFormat::Nchw => (self.pixels(), 1),
+            DataFormat::Nhwc => (1, self.channels * self.inside),
+        }
+    }
+
+    /// The part of a unit where one of its groups begins.
+    pub(super) fn group<'a, T>(&self, unit: &'a [T], inside: usize) -> &'a [T] {
+        &unit[inside * self.channels..]
+    }
+
+    /// As [`group`](Side::group), to be changed.
+    pub(super) fn group_mut<'a, T>(&self, unit: &'a mut [T], inside: usize) -> &'a mut [T] {
+        &mut unit[inside * self.channels..]
+    }
+
+    /// Some pixels of a group, `[channels, pixels]`.
+    pub(super) fn matrix<'a, T>(&self, group: &'a [T], pixels: Range<usize>) -> Strided<'a, T> {
+        let ((channel, pixel), (channels, n)) = (self.steps(), (self.channels, pixels.len()));
+        let data = &group[pixels.start * pixel..];
+        match self.format {
+            DataFormat::Nchw => {
+                Strided { mat: Mat { data, rows: channels, cols: n, transposed: false }, stride: channel }
+            }
+            DataFormat::Nhwc => {
+                Strided { mat: Mat { data, rows: n, cols: channels, transposed: true }, stride: pixel }
+            }
+        }
+    }
+
+    /// Writes the pixels of a group from `first` on: the product of `[channels, k]` and `[k, pixels]`.
+    pub(super) fn put<T: Real>(
+        &self,
+        cx: &Cx,
+        group: &mut [T],
+        first: usize,
+        x: Strided<'_, T>,
+        y: Strided<'_, T>,
+    ) -> Result<()> {
+        let (channel, pixel) = self.steps();
+        let out = &mut group[first * pixel..];
+        match self.format {
+            DataFormat::Nchw => cx.product_strided(out, channel, false, x, y),
+            DataFormat::Nhwc => cx.product_strided(out, pixel, false, y.t(), x.t()),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+use autobwd::{Builder, DType, Error, Expr, New, Result, emit};
+
+use super::{bias, parameter};
+use crate::{
+    Init, conv,
+    elementwise::ElementwiseAdd,
+    image::{DataFormat, PaddingAlgorithm},
+};
+
+/// `out = conv2d(x, w) + b` for images in the order image, channel, row, column.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::{Math, nn};
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32])?;
+/// let h = nn::Conv2d::new(&net, 3, 16, 5).padding(2).seed(7).build()?.forward(&x)?.relu()?.max_pool2d(2, 2)?;
+/// assert_eq!(h.dims().to_string(), "[-1, 16, 16, 16]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct Conv2d {
+    /// Filters, `[outputs, inputs / groups, size, size]`.
+    pub weight: Expr,
+    /// Bias, `[outputs]`.
+    pub bias: Option<Expr>,
+    stride: i32,
+    padding: i32,
+    dilation: i32,
+    groups: i32,
+}
+
+/// What a [`Conv2d`] layer is to be like.
+pub struct Conv2dOptions<'a> {
+    net: &'a Builder,
+    inputs: usize,
+    outputs: usize,
+    size: usize,
+    dtype: DType,
+    weight: Init,
+    bias: Option<Init>,
+    seed: i32,
+    stride: i32,
+    padding: i32,
+    dilation: i32,
+    groups: i32,
+}
+
+impl Conv2d {
+    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
+    /// float32, weights by [`Init::XavierUniform`], bias 0.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dOptions<'_> {
+        Conv2dOptions {
+            net,
+            inputs,
+            outputs,
+            size,
+            dtype: DType::F32,
+            weight: Init::XavierUniform,
+            bias: Some(Init::Constant(0.0)),
+            seed: 0,
+            stride: 1,
+            padding: 0,
+            dilation: 1,
+            groups: 1,
+        }
+    }
+
+    /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias.
+    ///
+    /// # Errors
+    /// Another number of channels, or another dtype; images that are too small.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let op = emit(conv::Conv2d {
+            input: x.into(),
+            filter: (&self.weight).into(),
+            output: New,
+            strides: vec![self.stride; 2],
+            paddings: vec![self.padding; 2],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            dilations: vec![self.dilation; 2],
+            groups: self.groups,
+            data_format: DataFormat::Nchw,
+        })?;
+        match &self.bias {
+            Some(bias) => {
+                Ok(emit(ElementwiseAdd { x: (&op.output).into(), y: bias.into(), out: New, axis: 1 })?.out)
+            }
+            None => Ok(op.output),
+        }
+    }
+}
+
+impl Conv2dOptions<'_> {
+    /// With parameters of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        Conv2dOptions { dtype, ..self }
+    }
+
+    /// With weights initialised like that.
+    #[must_use]
+    pub fn init(self, weight: Init) -> Self {
+        Conv2dOptions { weight, ..self }
+    }
+
+    /// With a bias initialised like that, or none.
+    #[must_use]
+    pub fn bias(self, bias: Option<Init>) -> Self {
+        Conv2dOptions { bias, ..self }
+    }
+
+    /// With random values that follow from `seed`.
+    #[must_use]
+    pub fn seed(self, seed: i32) -> Self {
+        Conv2dOptions { seed, ..self }
+    }
+
+    /// With windows that are so many elements apart.
+    #[must_use]
+    pub fn stride(self, stride: i32) -> Self {
+        Conv2dOptions { stride, ..self }
+    }
+
+    /// With windows that reach so far over the edges, where zeros are.
+    #[must_use]
+    pub fn padding(self, padding: i32) -> Self {
+        Conv2dOptions { padding, ..self }
+    }
+
+    /// With so many elements from one element of a window to the next.
+    #[must_use]
+    pub fn dilation(self, dilation: i32) -> Self {
+        Conv2dOptions { dilation, ..self }
+    }
+
+    /// With so many equal shares of the channels, each of which has filters of its own.
+    #[must_use]
+    pub fn groups(self, groups: i32) -> Self {
+        Conv2dOptions { groups, ..self }
+    }
+
+    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, to the program.
+    ///
+    /// # Errors
+    /// Channels that do not make so many groups; those of the initialiser.
+    #[track_caller]
+    pub fn build(self) -> Result<Conv2d> {
+        let Conv2dOptions { net, inputs, outputs, size, stride, padding, dilation, groups, .. } = self;
+        let share =
+            usize::try_from(groups).ok().filter(|groups| *groups > 0 && inputs.is_multiple_of(*groups));
+        let share = share.map(|groups| inputs / groups).ok_or_else(|| {
+            Error::attr("groups", format!("{inputs} channels do not make {groups} equal shares"))
+        })?;
+        let (name, dims) = (net.unique("conv2d"), [outputs, share, size, size]);
+        let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
+        let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed)?;
+        Ok(Conv2d { weight, bias, stride, padding, dilation, groups })
+    }
+}

@@ -1,0 +1,95 @@
+use autobwd::{Builder, DType, Expr, Result};
+
+use super::{bias, parameter};
+use crate::{Init, Math};
+
+/// `out = x · w + b`
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 64])?;
+/// let out = nn::Linear::new(&net, 64, 10).seed(7).build()?.forward(&x)?;
+/// assert_eq!(out.dims().to_string(), "[-1, 10]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct Linear {
+    /// Weights, `[inputs, outputs]`.
+    pub weight: Expr,
+    /// Bias, `[outputs]`.
+    pub bias: Option<Expr>,
+}
+
+/// What a [`Linear`] layer is to be like.
+pub struct LinearOptions<'a> {
+    net: &'a Builder,
+    inputs: usize,
+    outputs: usize,
+    dtype: DType,
+    weight: Init,
+    bias: Option<Init>,
+    seed: i32,
+}
+
+impl Linear {
+    /// A layer from `inputs` to `outputs` numbers: float32, weights by [`Init::XavierUniform`], bias 0.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, inputs: usize, outputs: usize) -> LinearOptions<'_> {
+        let (weight, bias) = (Init::XavierUniform, Some(Init::Constant(0.0)));
+        LinearOptions { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
+    }
+
+    /// `x · w + b` for `x` of shape `[.., inputs]`.
+    ///
+    /// # Errors
+    /// Another number of inputs, or another dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let product = x.matmul(&self.weight)?;
+        match &self.bias {
+            Some(bias) => &product + bias,
+            None => Ok(product),
+        }
+    }
+}
+
+impl LinearOptions<'_> {
+    /// With parameters of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        LinearOptions { dtype, ..self }
+    }
+
+    /// With weights initialised like that.
+    #[must_use]
+    pub fn init(self, weight: Init) -> Self {
+        LinearOptions { weight, ..self }
+    }
+
+    /// With a bias initialised like that, or none.
+    #[must_use]
+    pub fn bias(self, bias: Option<Init>) -> Self {
+        LinearOptions { bias, ..self }
+    }
+
+    /// With random values that follow from `seed`.
+    #[must_use]
+    pub fn seed(self, seed: i32) -> Self {
+        LinearOptions { seed, ..self }
+    }
+
+    /// Adds the layer's parameters, `linear_0.w` and `linear_0.b`, to the program.
+    ///
+    /// # Errors
+    /// Those of the initialiser.
+    #[track_caller]
+    pub fn build(self) -> Result<Linear> {
+        let (net, dims) = (self.net, [self.inputs, self.outputs]);
+        let name = net.unique("linear");
+        let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
+        let bias = bias(net, &name, self.dtype, self.outputs, self.bias, self.seed)?;
+        Ok(Linear { weight, bias })
+    }
+}

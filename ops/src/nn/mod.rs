@@ -1,0 +1,33 @@
+//! Layers: parameters with what is done with them.
+
+mod conv;
+mod embedding;
+mod linear;
+
+pub use conv::{Conv2d, Conv2dOptions};
+pub use embedding::{Embedding, EmbeddingOptions};
+pub use linear::{Linear, LinearOptions};
+
+use autobwd::{Builder, DType, Expr, Result};
+
+use crate::Init;
+
+/// A parameter of that name.
+#[track_caller]
+fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init, seed: i32) -> Result<Expr> {
+    net.parameter(name, dtype, dims, |parameter| init.emit(parameter, seed))
+}
+
+/// The bias of a layer, if it is to have one, with another seed than its weights.
+#[track_caller]
+fn bias(
+    net: &Builder,
+    layer: &str,
+    dtype: DType,
+    outputs: usize,
+    init: Option<Init>,
+    seed: i32,
+) -> Result<Option<Expr>> {
+    let bias = |init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed.wrapping_add(1));
+    init.map(bias).transpose()
+}

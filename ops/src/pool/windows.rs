@@ -1,0 +1,296 @@
+//! Which elements lie under which window.
+
+use std::ops::Range;
+
+use autobwd::{Buf, Cx, Dim, Dims, Meta, Result};
+
+use super::PoolingType;
+use crate::{
+    common::{PART, Real},
+    image::{DataFormat, PaddingAlgorithm, Windows, axes, dims, pair},
+};
+
+/// The attributes that say where windows are.
+pub(super) struct Attrs<'a> {
+    pub(super) ksize: &'a [i32],
+    pub(super) strides: &'a [i32],
+    pub(super) paddings: &'a [i32],
+    pub(super) padding_algorithm: PaddingAlgorithm,
+    pub(super) pooling_type: PoolingType,
+    pub(super) ceil_mode: bool,
+    pub(super) exclusive: bool,
+    pub(super) global_pooling: bool,
+    pub(super) adaptive: bool,
+    pub(super) data_format: DataFormat,
+}
+
+macro_rules! attrs {
+    ($op:expr) => {
+        Attrs {
+            ksize: &$op.ksize,
+            strides: &$op.strides,
+            paddings: &$op.paddings,
+            padding_algorithm: $op.padding_algorithm,
+            pooling_type: $op.pooling_type,
+            ceil_mode: $op.ceil_mode,
+            exclusive: $op.exclusive,
+            global_pooling: $op.global_pooling,
+            adaptive: $op.adaptive,
+            data_format: $op.data_format,
+        }
+    };
+}
+pub(super) use attrs;
+
+/// An operator with these slots and the attributes of `$of`.
+macro_rules! with_attrs {
+    ($op:ident { $($slot:ident: $value:expr),* }, $of:expr) => {
+        $op {
+            $($slot: $value,)*
+            ksize: $of.ksize.clone(),
+            strides: $of.strides.clone(),
+            paddings: $of.paddings.clone(),
+            padding_algorithm: $of.padding_algorithm,
+            pooling_type: $of.pooling_type,
+            ceil_mode: $of.ceil_mode,
+            exclusive: $of.exclusive,
+            global_pooling: $of.global_pooling,
+            adaptive: $of.adaptive,
+            data_format: $of.data_format,
+        }
+    };
+}
+pub(super) use with_attrs;
+
+impl Attrs<'_> {
+    /// Height and width of windows; `None` where they are those of the images.
+    fn size(&self) -> Result<Option<[usize; 2]>> {
+        if self.global_pooling { Ok(None) } else { pair("ksize", self.ksize, 1).map(Some) }
+    }
+
+    /// The windows over so many rows or columns.
+    fn windows(&self, i: usize, input: usize) -> Result<Windows> {
+        let axes = axes(self.strides, self.paddings, self.padding_algorithm, &[1, 1])?;
+        let size = self.size()?.map_or(input.max(1), |size| size[i]);
+        let windows = axes[i].windows(size, input);
+        let unpadded = self.global_pooling || self.adaptive;
+        Ok(if unpadded { Windows { before: 0, after: 0, ..windows } } else { windows })
+    }
+
+    /// How many windows there are over so many rows or columns.
+    fn count(&self, i: usize, input: Dim, x: &Meta) -> Result<Dim> {
+        let windows = self.windows(i, input.get().unwrap_or(1))?;
+        let Some(input) = input.get() else {
+            return Ok(match (self.adaptive, self.global_pooling) {
+                (true, false) => windows.size.into(),
+                (false, true) => 1.into(),
+                _ => Dim::UNKNOWN,
+            });
+        };
+        if self.adaptive && input > 0 {
+            return Ok(windows.size.into());
+        }
+        let count = windows.count(input, self.ceil_mode).ok_or_else(|| windows.too_large(x))?;
+        let last = (count - 1).saturating_mul(windows.stride);
+        let filled = windows.before < windows.size && last < input.saturating_add(windows.before);
+        let zeros = self.pooling_type == PoolingType::Avg && !self.exclusive;
+        x.require(filled || zeros, || "a window would hold nothing but padding".into())?;
+        Ok(count.into())
+    }
+
+    /// The shape of the output.
+    pub(super) fn pooled(&self, x: &Meta) -> Result<Dims> {
+        x.float()?;
+        let (images, channels, [height, width]) = self.data_format.split(x.unpack()?);
+        let size = [self.count(0, height, x)?, self.count(1, width, x)?];
+        Ok(self.data_format.join(images, channels, size).into_iter().collect())
+    }
+
+    /// Refuses an output of another dtype or shape.
+    pub(super) fn check(&self, x: &Meta, out: &Meta) -> Result<()> {
+        let dims = self.pooled(x)?;
+        out.same_dtype(x)?;
+        out.require(out.dims.agrees(&dims), || format!("the shape of the output, {dims}, is needed"))
+    }
+
+    /// What the kernels need to know.
+    pub(super) fn pooling(&self, x: &Buf<'_>, out: &Buf<'_>) -> Result<Pooling> {
+        let (_, channels, x) = self.data_format.split(dims(x)?);
+        let (_, _, out) = self.data_format.split(dims(out)?);
+        let lanes = if self.data_format == DataFormat::Nhwc { channels } else { 1 };
+        let windows = [self.windows(0, x[0])?, self.windows(1, x[1])?];
+        Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
+    }
+}
+
+/// Pooling of planes: the pixels of a channel, or with `lanes` channels side by side, of an image.
+pub(super) struct Pooling {
+    x: [usize; 2],
+    out: [usize; 2],
+    lanes: usize,
+    windows: [Windows; 2],
+    adaptive: bool,
+    exclusive: bool,
+}
+
+/// Windows beside each other, and what lies under them of one row of `x`: under the `k`-th, `size` elements from
+/// `x + k * stride` on.
+pub(super) struct Strip {
+    /// Where the first of the windows is in a plane of the output.
+    at: usize,
+    /// How many there are.
+    len: usize,
+    x: usize,
+    stride: usize,
+    size: usize,
+}
+
+impl Strip {
+    /// The windows.
+    pub(super) fn out(&self) -> Range<usize> {
+        self.at..self.at + self.len
+    }
+
+    /// What lies under the `k`-th window.
+    pub(super) fn under(&self, k: usize) -> Range<usize> {
+        let start = self.x + k * self.stride;
+        start..start + self.size
+    }
+
+    /// Calls `f(under, out)` for every window, of a plane of `x` and one of the output.
+    #[inline(always)]
+    pub(super) fn gather<T: Copy>(&self, x: &[T], out: &mut [T], f: impl Fn(&[T], &mut T)) {
+        let out = &mut out[self.out()];
+        // Of known size, the loop can do many windows at a time.
+        match (self.size, self.stride) {
+            (1, 1) => out.iter_mut().zip(x[self.x..].as_chunks::<1>().0).for_each(|(out, x)| f(x, out)),
+            (2, 2) => out.iter_mut().zip(x[self.x..].as_chunks::<2>().0).for_each(|(out, x)| f(x, out)),
+            (3, 3) => out.iter_mut().zip(x[self.x..].as_chunks::<3>().0).for_each(|(out, x)| f(x, out)),
+            _ => out.iter_mut().enumerate().for_each(|(k, out)| f(&x[self.under(k)], out)),
+        }
+    }
+
+    /// Calls `f(under dx, under x, out, left)` for every window, of planes of `dx` and `x`, and two of the output.
+    #[inline(always)]
+    pub(super) fn scatter<T: Copy>(
+        &self,
+        (dx, x): (&mut [T], &[T]),
+        (out, left): (&[T], &mut [T]),
+        f: impl Fn(&mut [T], &[T], T, &mut T),
+    ) {
+        let out = out[self.out()].iter().zip(&mut left[self.out()]);
+        match (self.size, self.stride) {
+            (1, 1) => side_by_side::<T, 1>(&mut dx[self.x..], &x[self.x..], out, f),
+            (2, 2) => side_by_side::<T, 2>(&mut dx[self.x..], &x[self.x..], out, f),
+            (3, 3) => side_by_side::<T, 3>(&mut dx[self.x..], &x[self.x..], out, f),
+            _ => out.enumerate().for_each(|(k, (out, left))| {
+                f(&mut dx[self.under(k)], &x[self.under(k)], *out, left);
+            }),
+        }
+    }
+}
+
+#[inline(always)]
+fn side_by_side<'a, T: Copy + 'a, const N: usize>(
+    dx: &mut [T],
+    x: &[T],
+    out: impl Iterator<Item = (&'a T, &'a mut T)>,
+    f: impl Fn(&mut [T], &[T], T, &mut T),
+) {
+    let under = dx.as_chunks_mut::<N>().0.iter_mut().zip(x.as_chunks::<N>().0);
+    under.zip(out).for_each(|((dx, x), (out, left))| f(dx, x, *out, left));
+}
+
+impl Pooling {
+    /// The rows or columns under a window, and over how many a mean is.
+    fn span(&self, i: usize, window: usize) -> (Range<usize>, usize) {
+        let (input, count, Windows { size, stride, before, .. }) = (self.x[i], self.out[i], self.windows[i]);
+        if self.adaptive {
+            let span = window * input / count..((window + 1) * input).div_ceil(count);
+            return (span.clone(), span.len());
+        }
+        let start = window * stride;
+        let span = start.saturating_sub(before)..(start + size).saturating_sub(before).min(input);
+        let padded = size.min((input + 2 * before).saturating_sub(start)).max(1);
+        let len = if self.exclusive { span.len() } else { padded };
+        (span, len)
+    }
+
+    /// Calls `each` with strips that together make all windows, what lies under a window row by row.
+    pub(super) fn strips(&self, mut each: impl FnMut(Strip)) {
+        let (width, Windows { size, stride, before, .. }) = (self.x[1], self.windows[1]);
+        // Windows that are as wide as any.
+        let whole = match self.lanes == 1 && !self.adaptive {
+            true => {
+                let end = (width + before).checked_sub(size).map_or(0, |way| way / stride + 1);
+                let end = end.min(self.out[1]);
+                before.div_ceil(stride).min(end)..end
+            }
+            false => 0..0,
+        };
+        for row in 0..self.out[0] {
+            for y in self.span(0, row).0 {
+                for col in (0..whole.start).chain(whole.end..self.out[1]) {
+                    self.strips_of((row, col), y, &mut each);
+                }
+                if !whole.is_empty() {
+                    let x = y * width + whole.start * stride - before;
+                    each(Strip { at: row * self.out[1] + whole.start, len: whole.len(), x, stride, size });
+                }
+            }
+        }
+    }
+
+    /// The strips of one window and one row of `x`: of one channel, or a pixel at a time.
+    fn strips_of(&self, (row, col): (usize, usize), y: usize, each: &mut impl FnMut(Strip)) {
+        let (cols, at) = (self.span(1, col).0, (row * self.out[1] + col) * self.lanes);
+        if self.lanes > 1 {
+            for col in cols {
+                each(Strip {
+                    at,
+                    len: self.lanes,
+                    x: (y * self.x[1] + col) * self.lanes,
+                    stride: 1,
+                    size: 1,
+                });
+            }
+        } else if !cols.is_empty() {
+            each(Strip { at, len: 1, x: y * self.x[1] + cols.start, stride: 1, size: cols.len() });
+        }
+    }
+
+    /// Divides every element of a plane of the output by the number of elements that the mean is over.
+    pub(super) fn divide<T: Real>(&self, out: &mut [T]) {
+        for (row, out) in out.chunks_mut(self.out[1] * self.lanes).enumerate() {
+            for (col, out) in out.chunks_mut(self.lanes).enumerate() {
+                let count = T::of((self.span(0, row).1 * self.span(1, col).1) as f64);
+                out.iter_mut().for_each(|out| *out = *out / count);
+            }
+        }
+    }
+
+    /// Elements of a plane of `x`, and of the output.
+    pub(super) fn lens(&self) -> [usize; 2] {
+        [self.x, self.out].map(|[height, width]| height * width * self.lanes)
+    }
+
+    /// Calls `work(plane, elements, scratch)` for every plane of `planes`, which have `len` elements each, with so many
+    /// elements of scratch memory.
+    pub(super) fn each_plane<T: Real>(
+        &self,
+        cx: &Cx,
+        (planes, len): (&mut [T], usize),
+        scratch: usize,
+        work: impl Fn(usize, &mut [T], &mut [T]) + Sync,
+    ) -> Result<()> {
+        let share = PART.div_ceil(self.lens()[0].max(1));
+        cx.scratch(scratch * cx.threads(), |scratch| {
+            cx.try_chunks_mut(planes, share * len, scratch, |part, planes, scratch| {
+                for (i, plane) in planes.chunks_mut(len).enumerate() {
+                    work(part * share + i, plane, scratch);
+                }
+                Ok(())
+            })
+        })
+    }
+}

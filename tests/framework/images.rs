@@ -1,0 +1,181 @@
+//! Convolutions and pooling: what samples, being small and free of ties, cannot show.
+
+use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd_ops::{
+    conv::Conv2d,
+    image::{DataFormat, PaddingAlgorithm},
+    pool::{Pool2d, Pool2dGrad, PoolingType},
+};
+
+/// The output of a model and those gradients of its inputs that there are, for a given gradient of the output.
+fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Result<Expr>) -> Result<Vec<Vec<f64>>> {
+    let (net, mut scope) = (Builder::new(), Scope::new());
+    let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
+    let parameter = |(name, x): (&String, &Tensor)| net.parameter(name, DType::F64, x.dims(), |_| Ok(()));
+    let exprs = names.iter().zip(inputs).map(parameter).collect::<Result<Vec<_>>>()?;
+    names.iter().zip(inputs).for_each(|(name, x)| scope.set(name, x.clone()));
+    let out = model(&exprs)?.name();
+    net.parameter("dout", DType::F64, dout.dims(), |_| Ok(()))?;
+    scope.set("dout", dout.clone());
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut program = net.program().clone();
+    let grads = gradients(&mut program, &[&out], &names, Some(&[Some("dout")]), &[])?;
+    let mut fetches = vec![out];
+    fetches.extend(grads.pairs.iter().map(|(_, grad)| program.name(*grad).to_string()));
+    let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
+    let fetched = Executor::new().run(&program, &mut scope, &[], &fetches)?;
+    Ok(fetched.iter().map(Tensor::to_f64s).collect())
+}
+
+/// Numbers within −1 and 1.
+fn numbers(dims: [usize; 4], seed: f64) -> Tensor {
+    let n = dims.iter().product();
+    Tensor::from_vec(dims, (0..n).map(|i: usize| ((i as f64 + seed) * 1.7).sin()).collect()).unwrap()
+}
+
+/// Where an element of images or filters is.
+fn at(format: DataFormat, [_, channels, height, width]: [usize; 4], [n, c, y, x]: [usize; 4]) -> usize {
+    match format {
+        DataFormat::Nchw => ((n * channels + c) * height + y) * width + x,
+        DataFormat::Nhwc => ((n * height + y) * width + x) * channels + c,
+    }
+}
+
+#[test]
+fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Result<()> {
+    // Tiles are whole rows, or parts of them; a few images are done one after the other.
+    for (format, images, [height, width], groups) in [
+        (DataFormat::Nchw, 9, [40, 30], 1),
+        (DataFormat::Nhwc, 5, [40, 30], 1),
+        (DataFormat::Nchw, 5, [30, 40], 2),
+        (DataFormat::Nhwc, 5, [30, 40], 2),
+        (DataFormat::Nchw, 1, [40, 30], 1),
+        (DataFormat::Nhwc, 2, [3, 900], 1),
+    ] {
+        let (channels, filters) = (6, 2);
+        let share = channels / groups;
+        let (x_dims, w_dims) = ([images, channels, height, width], [filters, share, 5, 5]);
+        let y_dims = [images, filters, height - 2, width - 2];
+        let shape = |[n, c, h, w]: [usize; 4]| match format {
+            DataFormat::Nchw => [n, c, h, w],
+            DataFormat::Nhwc => [n, h, w, c],
+        };
+        let (x, w, dy) = (numbers(shape(x_dims), 0.0), numbers(w_dims, 1.0), numbers(shape(y_dims), 2.0));
+        let built = run(&[x.clone(), w.clone()], &dy, |inputs| {
+            let op = Conv2d {
+                input: (&inputs[0]).into(),
+                filter: (&inputs[1]).into(),
+                output: New,
+                strides: vec![1, 1],
+                paddings: vec![1, 1],
+                padding_algorithm: PaddingAlgorithm::Explicit,
+                dilations: vec![1; 2],
+                groups: groups as i32,
+                data_format: format,
+            };
+            Ok(emit(op)?.output)
+        })?;
+        let (x, w, dy) = (x.slice::<f64>()?, w.slice::<f64>()?, dy.slice::<f64>()?);
+        let mut expected = [vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()]];
+        let inside = |i: usize, tap: usize, end: usize| (i + tap).checked_sub(1).filter(|i| *i < end);
+        for image in 0..images {
+            for (filter, channel) in (0..filters).flat_map(|f| (0..share).map(move |c| (f, c))) {
+                let of = filter / (filters / groups) * share + channel;
+                for (row, col) in (0..height - 2).flat_map(|y| (0..width - 2).map(move |x| (y, x))) {
+                    let y_at = at(format, y_dims, [image, filter, row, col]);
+                    for (i, j) in (0..5).flat_map(|i| (0..5).map(move |j| (i, j))) {
+                        let (Some(down), Some(across)) = (inside(row, i, height), inside(col, j, width))
+                        else {
+                            continue;
+                        };
+                        let x_at = at(format, x_dims, [image, of, down, across]);
+                        let w_at = at(DataFormat::Nchw, w_dims, [filter, channel, i, j]);
+                        expected[0][y_at] += x[x_at] * w[w_at];
+                        expected[1][x_at] += dy[y_at] * w[w_at];
+                        expected[2][w_at] += dy[y_at] * x[x_at];
+                    }
+                }
+            }
+        }
+        assert_eq!(built.len(), 3);
+        for (built, expected) in built.iter().zip(&expected) {
+            let far = built.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(built.len() == expected.len() && far < 1e-9, "{format:?}, {images} images: {far} off");
+        }
+    }
+    Ok(())
+}
+
+/// The largest element of every window.
+fn max(x: &Expr, ksize: [i32; 2], data_format: DataFormat) -> Result<Expr> {
+    let op = Pool2d {
+        x: x.into(),
+        out: New,
+        ksize: ksize.to_vec(),
+        strides: vec![1, 1],
+        paddings: vec![0, 0],
+        padding_algorithm: PaddingAlgorithm::Explicit,
+        pooling_type: PoolingType::Max,
+        ceil_mode: false,
+        exclusive: true,
+        global_pooling: false,
+        adaptive: false,
+        data_format,
+    };
+    Ok(emit(op)?.out)
+}
+
+/// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
+fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataFormat) -> Result<Expr> {
+    let op = Pool2dGrad {
+        x: x.into(),
+        out: out.into(),
+        dout: dout.into(),
+        dx: New,
+        ksize: ksize.to_vec(),
+        strides: vec![1, 1],
+        paddings: vec![0, 0],
+        padding_algorithm: PaddingAlgorithm::Explicit,
+        pooling_type: PoolingType::Max,
+        ceil_mode: false,
+        exclusive: true,
+        global_pooling: false,
+        adaptive: false,
+        data_format,
+    };
+    Ok(emit(op)?.dx)
+}
+
+#[test]
+fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
+    let nan = f64::NAN;
+    // Pixels of a row in brackets, then what they get from windows of 2 by 2 with gradients 1 and 10.
+    let cases = [
+        ([1.0, 2.0, 2.0, 2.0, 0.0, 2.0], [0.0, 11.0, 0.0, 0.0, 0.0, 0.0]),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 10.0, 0.0, 0.0, 0.0, 0.0]),
+        ([0.0, 1.0, 0.0, 3.0, 3.0, 3.0], [0.0, 0.0, 0.0, 1.0, 10.0, 0.0]),
+        ([0.0, -0.0, 0.0, -1.0, -1.0, -1.0], [1.0, 10.0, 0.0, 0.0, 0.0, 0.0]),
+        ([nan, 1.0, 2.0, 3.0, 0.0, 0.0], [0.0, 0.0, 10.0, 0.0, 0.0, 0.0]),
+    ];
+    for (x, expected) in cases {
+        for (format, dims, dout) in
+            [(DataFormat::Nchw, [1, 1, 2, 3], [1, 1, 1, 2]), (DataFormat::Nhwc, [1, 2, 3, 1], [1, 1, 2, 1])]
+        {
+            let (x, dout) = (Tensor::from_vec(dims, x.to_vec())?, Tensor::from_vec(dout, vec![1.0, 10.0])?);
+            let built = run(std::slice::from_ref(&x), &dout, |x| max(&x[0], [2, 2], format))?;
+            assert_eq!(built[1], expected, "{x:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_gradient_of_the_gradient_of_a_maximum_is_that_of_the_element_chosen() -> Result<()> {
+    let row = |elements: &[f64]| Tensor::from_vec([1, 1, 1, elements.len()], elements.to_vec());
+    let inputs = [row(&[1.0, 3.0, 3.0, 2.0])?, row(&[3.0, 3.0, 3.0])?, row(&[5.0, 6.0, 7.0])?];
+    let built = run(&inputs, &row(&[1.0, 2.0, 4.0, 8.0])?, |inputs| {
+        max_grad([&inputs[0], &inputs[1], &inputs[2]], [1, 2], DataFormat::Nchw)
+    })?;
+    assert_eq!(built, [vec![0.0, 11.0, 7.0, 0.0], vec![2.0, 2.0, 4.0]]);
+    Ok(())
+}
