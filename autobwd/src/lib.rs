@@ -72,6 +72,31 @@
 //!
 //! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?`.
 //!
+//! # Looking at a program
+//!
+//! A program prints, one line an operator. [`explain`] tells how a gradient comes about or why there is none,
+//! [`Gradients::report`] does so for everything that was asked for, [`diff`] compares two programs, and
+//! [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of it works on programs that were read from files, too.
+//!
+//! ```
+//! # use autobwd::{Builder, DType};
+//! # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
+//! use autobwd::{diff, explain};
+//!
+//! let net = Builder::new();
+//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+//! let loss = (&w * &w)?.mean()?;
+//! let model = net.program().clone();
+//! Sgd { rate: 0.1 }.minimize(&loss)?;
+//!
+//! let story = explain(&net.program(), "w@GRAD")?;
+//! assert!(story.contains("operator 5: w@GRAD = sum\n    sums 2 contributions to the gradient of `w`"));
+//! let added = diff(&model, &net.program()).to_string();
+//! assert!(added.contains("  + operator 6: w = sgd(Grad=w@GRAD, LearningRate=learning_rate_0, Param=w)"));
+//! assert!(net.program().to_mermaid().starts_with("flowchart TD")); // the picture of a training step
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
 //! # Writing an operator
 //!
 //! One struct, generic over what its slots hold, annotated with [`#[register_op]`](register_op). As it stands, `Cube` (that

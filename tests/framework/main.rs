@@ -10,6 +10,7 @@ mod norms;
 mod numeric;
 mod overwritten;
 mod plain;
+mod pictures;
 mod programs;
 mod promises;
 mod registry;

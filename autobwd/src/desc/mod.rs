@@ -1,9 +1,10 @@
-//! Programs as plain data: blocks, variables and operators, how they print, compare and are saved.
+//! Programs as plain data: blocks, variables and operators, how they print, compare, are drawn and saved.
 //!
 //! Must not know the registry, kernels or shape rules: everything in here works on operators that nobody has heard of.
 
 mod attr;
 mod diff;
+mod draw;
 mod json;
 mod name;
 mod names;

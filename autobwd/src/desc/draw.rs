@@ -1,0 +1,355 @@
+//! Programs as pictures: Graphviz and Mermaid, which differ in their words only.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt::Write as _,
+};
+
+use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::Type};
+
+impl Program {
+    /// The program as a graph in [Graphviz](https://graphviz.org)'s language: a box an operator, an arrow a variable on
+    /// its way from the operator that writes it to one that reads it, an ellipse what is fed, kept or not read again.
+    /// Operators of the model are blue, of a backward part orange, updates of what is kept green; parameters are yellow.
+    /// Blocks are frames around their operators.
+    ///
+    /// ```
+    /// # use autobwd::{Backward, Builder, DType, append_backward};
+    /// # use autobwd_ops::{Init, Math};
+    /// let net = Builder::new();
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+    /// let loss = w.square()?.mean()?;
+    /// let mut program = net.program().clone();
+    /// append_backward(&mut program, &loss.name(), &Backward::default())?;
+    /// let dot = program.to_dot(); // for `dot -Tsvg`
+    /// assert!(dot.contains(r#"op0_0 -> op0_1 [label="square_0\nfloat32 [2]"]"#));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn to_dot(&self) -> String {
+        let mut text = String::from(
+            "digraph program {\n  compound=true\n  node [fontname=\"Helvetica\", fontsize=12, height=0.3, style=filled]\n  \
+             edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"]\n",
+        );
+        let picture = Picture::of(self);
+        picture.in_blocks(&mut text, |text, part| match part {
+            Part::Open(id) => {
+                _ = writeln!(text, "subgraph cluster_{id} {{\n  label=\"block {id}\"; fontname=\"Helvetica\"; color=\"#999999\"");
+                // What the arrow of the operator points to that has this block.
+                _ = writeln!(text, "  block{id} [shape=point, style=invis]");
+            }
+            Part::Close => text.push_str("}\n"),
+            Part::Node(node) => {
+                let (fill, line) = node.kind.colours();
+                let shape = if node.kind.is_op() { "box" } else { "ellipse" };
+                let (label, tooltip) = (dot_text(&node.label), dot_text(&node.tooltip));
+                _ = writeln!(
+                    text,
+                    "  {} [label=\"{label}\", shape={shape}, fillcolor=\"{fill}\", color=\"{line}\", \
+                     tooltip=\"{tooltip}\"]",
+                    node.name
+                );
+            }
+        });
+        for Edge { from, to, label, block } in &picture.edges {
+            _ = match block {
+                Some(id) => writeln!(text, "  {from} -> {to} [style=dashed, lhead=cluster_{id}]"),
+                None if label.is_empty() => writeln!(text, "  {from} -> {to}"),
+                None => writeln!(text, "  {from} -> {to} [label=\"{}\"]", dot_text(label)),
+            };
+        }
+        text + "}\n"
+    }
+
+    /// The program as a [Mermaid](https://mermaid.js.org) flow chart, which pages such as those of code hosts show:
+    /// otherwise as [`to_dot`](Program::to_dot).
+    pub fn to_mermaid(&self) -> String {
+        let mut text = String::from("flowchart TD\n");
+        for kind in Kind::ALL {
+            let (fill, line) = kind.colours();
+            _ = writeln!(text, "  classDef {} fill:{fill},stroke:{line},color:#000000", kind.name());
+        }
+        let picture = Picture::of(self);
+        picture.in_blocks(&mut text, |text, part| match part {
+            Part::Open(id) => _ = writeln!(text, "subgraph block{id}[\"block {id}\"]"),
+            Part::Close => text.push_str("end\n"),
+            Part::Node(node) => {
+                let (open, close) = if node.kind.is_op() { ("[", "]") } else { ("([", "])") };
+                let label = mermaid_text(&node.label);
+                _ = writeln!(text, "  {}{open}\"{label}\"{close}:::{}", node.name, node.kind.name());
+            }
+        });
+        for Edge { from, to, label, block } in &picture.edges {
+            _ = match block {
+                Some(_) => writeln!(text, "  {from} -.-> {to}"),
+                None if label.is_empty() => writeln!(text, "  {from} --> {to}"),
+                None => writeln!(text, "  {from} -->|\"{}\"| {to}", mermaid_text(label)),
+            };
+        }
+        text
+    }
+}
+
+/// What stands between the quotes of a Graphviz label, where `&…;` and `\…` mean something.
+fn dot_text(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => escaped.extend(['\\', c]),
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '\n' => escaped.push_str("\\n"),
+            c if c.is_control() => escaped.push(char::REPLACEMENT_CHARACTER),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// What stands between the quotes of a Mermaid label: characters that mean something are written as `#number;`.
+fn mermaid_text(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' => escaped.push_str("<br/>"),
+            c if c.is_alphanumeric() || " _-.@:,+=/()[]".contains(c) => escaped.push(c),
+            c if c.is_control() => escaped.push(char::REPLACEMENT_CHARACTER),
+            c => _ = write!(escaped, "#{};", u32::from(c)),
+        }
+    }
+    escaped
+}
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Forward,
+    Backward,
+    Update,
+    Data,
+    Parameter,
+    Value,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] =
+        [Kind::Forward, Kind::Backward, Kind::Update, Kind::Data, Kind::Parameter, Kind::Value];
+
+    fn is_op(self) -> bool {
+        matches!(self, Kind::Forward | Kind::Backward | Kind::Update)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Forward => "forward",
+            Kind::Backward => "backward",
+            Kind::Update => "update",
+            Kind::Data => "data",
+            Kind::Parameter => "parameter",
+            Kind::Value => "value",
+        }
+    }
+
+    /// Of the inside and of the line around it.
+    fn colours(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Forward => ("#dbe9f6", "#3b75af"),
+            Kind::Backward => ("#fde3cc", "#c46a1b"),
+            Kind::Update => ("#d8ecd2", "#4b8b3b"),
+            Kind::Data => ("#eeeeee", "#777777"),
+            Kind::Parameter => ("#fff3b8", "#a98600"),
+            Kind::Value => ("#ffffff", "#aaaaaa"),
+        }
+    }
+}
+
+struct Node {
+    name: String,
+    label: String,
+    tooltip: String,
+    kind: Kind,
+}
+
+struct Edge {
+    from: String,
+    to: String,
+    label: String,
+    /// The arrow goes from an operator to a block of its own.
+    block: Option<usize>,
+}
+
+/// What is written between the blocks' frames.
+enum Part<'a> {
+    Open(usize),
+    Close,
+    Node(&'a Node),
+}
+
+struct Picture<'a> {
+    program: &'a Program,
+    /// By block, in the order in which they are met.
+    nodes: Vec<Vec<Node>>,
+    edges: Vec<Edge>,
+    /// By block: who writes a variable, in program order.
+    writers: Vec<HashMap<Var, Vec<usize>>>,
+    /// By block: its parent, and the operator there that has it.
+    outer: Vec<Option<(usize, usize)>>,
+    /// Variables that have a node of their own, by block.
+    shown: HashSet<(usize, Var)>,
+    /// Which outputs anybody reads.
+    read: HashSet<(usize, usize, Var)>,
+}
+
+impl<'a> Picture<'a> {
+    fn of(program: &'a Program) -> Picture<'a> {
+        let blocks = program.blocks();
+        let mut writers: Vec<HashMap<Var, Vec<usize>>> = vec![HashMap::new(); blocks.len()];
+        let mut outer: Vec<_> = blocks.iter().map(|b| Some((b.parent?.index(), usize::MAX))).collect();
+        for (b, block) in blocks.iter().enumerate() {
+            for (i, op) in block.ops.iter().enumerate() {
+                op.writes().for_each(|v| writers[b].entry(v).or_default().push(i));
+                for inner in op.attrs.blocks().map(BlockId::index).filter(|inner| *inner > b) {
+                    if let Some(Some((parent, owner))) = outer.get_mut(inner)
+                        && *parent == b
+                    {
+                        *owner = i;
+                    }
+                }
+            }
+        }
+        // A parent stands before its blocks.
+        outer.iter_mut().enumerate().for_each(|(b, outer)| *outer = outer.filter(|(parent, _)| *parent < b));
+        let nodes = blocks.iter().map(|_| vec![]).collect();
+        let (shown, read) = (HashSet::new(), HashSet::new());
+        let mut picture = Picture { program, nodes, edges: vec![], writers, outer, shown, read };
+        blocks.iter().enumerate().for_each(|(b, block)| picture.block(b, block));
+        blocks.iter().enumerate().for_each(|(b, block)| picture.results(b, block));
+        picture
+    }
+
+    fn block(&mut self, b: usize, block: &Block) {
+        let written: HashSet<Var> = block.ops.iter().flat_map(OpDesc::writes).collect();
+        for (var, _) in block.vars.iter().filter(|(v, _)| !written.contains(v)) {
+            self.variable(b, *var);
+        }
+        let (mut seeded, blocks) = (false, self.nodes.len());
+        for (i, op) in block.ops.iter().enumerate() {
+            seeded |= op.origin == Origin::Seed;
+            let kept = |v: Var| self.program.lookup(BlockId::new(b), v).is_some_and(|d| d.persistable);
+            let kind = match op.origin {
+                Origin::Model if seeded && op.writes().any(kept) => Kind::Update,
+                Origin::Model => Kind::Forward,
+                Origin::Seed | Origin::Gradient { .. } | Origin::Accumulate | Origin::ZeroFill => {
+                    Kind::Backward
+                }
+            };
+            let site = op.site.map(|s| format!("\nadded at {s}")).unwrap_or_default();
+            let tooltip = format!("{}{site}", self.program.op_text(op));
+            let name = format!("op{b}_{i}");
+            self.nodes[b].push(Node { name: name.clone(), label: format!("{i}: {}", op.ty), tooltip, kind });
+            let mut slots: BTreeMap<Var, Vec<&str>> = BTreeMap::new();
+            for (slot, args) in op.inputs.iter() {
+                let vars = args.iter().filter(|v| **v != Var::EMPTY);
+                vars.for_each(|v| slots.entry(*v).or_default().push(slot.as_str()));
+            }
+            let several = op.inputs.iter().filter(|(_, args)| !args.is_empty()).count() > 1;
+            for (var, slots) in slots {
+                let (from, is_op) = self.source(b, i, var);
+                // Variables that have a node need no label.
+                let label = match (several, is_op) {
+                    (true, true) => format!("{} = {}", slots.join(", "), self.label(b, var)),
+                    (true, false) => slots.join(", "),
+                    (false, true) => self.label(b, var),
+                    (false, false) => String::new(),
+                };
+                self.edges.push(Edge { from, to: name.clone(), label, block: None });
+            }
+            for id in op.attrs.blocks().map(BlockId::index).filter(|id| (1..blocks).contains(id)) {
+                let (from, to) = (name.clone(), format!("block{id}"));
+                self.edges.push(Edge { from, to, label: String::new(), block: Some(id) });
+            }
+        }
+    }
+
+    /// The node that gives a variable its value where an operator reads it, and whether that is an operator.
+    fn source(&mut self, b: usize, op: usize, var: Var) -> (String, bool) {
+        let (mut at, mut before) = (b, op);
+        loop {
+            let writers = self.writers[at].get(&var).map_or(&[][..], |all| all);
+            if let Some(last) = writers[..writers.partition_point(|w| *w < before)].last().copied() {
+                self.read.insert((at, last, var));
+                return (format!("op{at}_{last}"), true);
+            }
+            match self.outer[at] {
+                Some(outer) if !self.program.blocks()[at].vars.contains_key(&var) => (at, before) = outer,
+                _ => return (self.variable(at, var), false),
+            }
+        }
+    }
+
+    /// The node of a variable that no operator has given its value.
+    fn variable(&mut self, b: usize, var: Var) -> String {
+        let name = format!("var{b}_{}", var.index());
+        if self.shown.insert((b, var)) {
+            self.show(b, var, name.clone(), Kind::Data);
+        }
+        name
+    }
+
+    fn show(&mut self, b: usize, var: Var, name: String, otherwise: Kind) {
+        let kind = match self.program.blocks()[b].vars.get(&var) {
+            Some(desc) if desc.parameter => Kind::Parameter,
+            Some(desc) if desc.persistable => Kind::Data,
+            _ => otherwise,
+        };
+        let label = self.label(b, var);
+        self.nodes[b].push(Node { name, tooltip: label.clone(), label, kind });
+    }
+
+    /// Nodes for what is kept, and for what nobody reads.
+    fn results(&mut self, b: usize, block: &Block) {
+        for (i, op) in block.ops.iter().enumerate() {
+            for var in op.writes() {
+                let kept = block.vars.get(&var).is_some_and(|desc| desc.persistable);
+                if kept || !self.read.contains(&(b, i, var)) {
+                    let (from, to) = (format!("op{b}_{i}"), format!("op{b}_{i}_{}", var.index()));
+                    self.show(b, var, to.clone(), Kind::Value);
+                    self.edges.push(Edge { from, to, label: String::new(), block: None });
+                }
+            }
+        }
+    }
+
+    /// Name and type.
+    fn label(&self, b: usize, var: Var) -> String {
+        let name = self.program.name(var);
+        match self.program.lookup(BlockId::new(b), var) {
+            Some(desc) => format!("{name}\n{}", Type(desc)),
+            None => name.into(),
+        }
+    }
+
+    /// Goes through the blocks, each inside its parent.
+    fn in_blocks(&self, text: &mut String, mut write: impl FnMut(&mut String, Part<'_>)) {
+        let mut inner: Vec<Vec<usize>> = vec![vec![]; self.nodes.len()];
+        let mut next: Vec<Option<usize>> = vec![];
+        for (b, outer) in self.outer.iter().enumerate().rev() {
+            match outer {
+                Some((parent, _)) => inner[*parent].push(b),
+                None => next.push(Some(b)),
+            }
+        }
+        while let Some(step) = next.pop() {
+            let Some(b) = step else {
+                write(text, Part::Close);
+                continue;
+            };
+            if b > 0 {
+                write(text, Part::Open(b));
+                next.push(None);
+            }
+            self.nodes[b].iter().for_each(|node| write(text, Part::Node(node)));
+            next.extend(inner[b].iter().map(|b| Some(*b)));
+        }
+    }
+}
