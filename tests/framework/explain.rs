@@ -1,16 +1,12 @@
 //! What is told about gradients, compared with the texts in `stories/`.
 
 use autobwd::{
-    Backward, Builder, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward, explain,
+    Backward, Builder, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward, emit, explain,
     gradients,
 };
-use autobwd_ops::{Init, Math};
+use autobwd_ops::{Math, activation::Square};
 
-use crate::compare;
-
-fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
-    net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
-}
+use crate::{compare, numeric::parameter};
 
 fn differentiate(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<(Program, Gradients)> {
     let mut program = net.program().clone();
@@ -65,7 +61,7 @@ fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
     let frozen = all[2].clone().stop_gradient();
     let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
     let sum = (&sum + &all[5].tanh()?)?;
-    let ones = autobwd::emit(autobwd_ops::fill::FillAnyLike {
+    let ones = emit(autobwd_ops::fill::FillAnyLike {
         x: (&all[6]).into(),
         out: autobwd::New,
         value: 1.0,
@@ -118,6 +114,20 @@ fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
     let mut program = net.program().clone();
     gradients(&mut program, &[&h, &out], &["x"], Some(&[Some("given"), None]), &[])?;
     told("given_on_the_path", &explain(&program, "x@GRAD")?);
+    Ok(())
+}
+
+#[test]
+fn a_copy_of_an_overwritten_value_is_told() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let first = h.sum(&[])?;
+    emit(Square { x: (&w).into(), out: (&h).into() })?;
+    let loss = (&first + &h.sum(&[])?)?;
+    let (program, found) = differentiate(&net, &loss, &Backward::default())?;
+    told("overwritten", &explain(&program, "w@GRAD")?);
+    told("overwritten_report", &found.report(&program).to_string());
     Ok(())
 }
 

@@ -86,20 +86,9 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Copies of values that are overwritten, which the backward part reads in their place.
-pub(super) fn kept(program: &Program, block: BlockId) -> FxHashSet<Var> {
-    let ops = program.block(block).map_or(&[][..], |block| &block.ops);
-    ops.iter().filter(|op| op.origin == Origin::Kept).flat_map(OpDesc::writes).collect()
-}
-
-/// The gradients that flow into an operator of a backward part: what it reads beside values of its forward operator,
-/// copies of which are in `kept`.
-pub(super) fn incoming(
-    program: &Program,
-    block: BlockId,
-    kept: &FxHashSet<Var>,
-    op: &OpDesc,
-) -> SmallVec<[Var; 4]> {
+/// What flows into an operator of a backward part: what it reads beside values of its forward operator. These are
+/// gradients, and copies of values that are overwritten.
+pub(super) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallVec<[Var; 4]> {
     match op.origin {
         Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
         Origin::Accumulate => op.reads().collect(),
@@ -110,9 +99,7 @@ pub(super) fn incoming(
                 let output = slot.strip_suffix("@GRAD").is_some_and(|s| !fwd.outputs.get(s).is_empty());
                 let gradient =
                     output && fwd.inputs.get(&slot).is_empty() && fwd.outputs.get(&slot).is_empty();
-                let of_forward = |v: Var| {
-                    kept.contains(&v) || (!gradient && fwd.reads().chain(fwd.writes()).any(|own| own == v))
-                };
+                let of_forward = |v: Var| !gradient && fwd.reads().chain(fwd.writes()).any(|own| own == v);
                 found.extend(args.iter().copied().filter(|v| *v != Var::EMPTY && !of_forward(*v)));
             }
             found
@@ -166,7 +153,6 @@ impl<'a> Story<'a> {
         let mut story =
             Story { program, block, gradient, ops: vec![], writer: FxHashMap::default(), given: vec![] };
         let mut wanted = FxHashSet::from_iter([gradient]);
-        let kept = kept(program, block);
         for (index, op) in story.block_ops().iter().enumerate().rev() {
             if op.origin == Origin::Model || !op.writes().any(|v| wanted.contains(&v)) {
                 continue;
@@ -175,7 +161,7 @@ impl<'a> Story<'a> {
                 wanted.remove(&var);
                 story.writer.entry(var).or_insert(index);
             }
-            wanted.extend(incoming(program, block, &kept, op));
+            wanted.extend(incoming(program, block, op));
             story.ops.push(index);
         }
         story.ops.reverse();
@@ -276,7 +262,14 @@ impl<'a> Story<'a> {
         let out = op.writes().next().unwrap_or(Var::EMPTY);
         let of = self.gradient_of(out);
         match op.origin {
-            Origin::Model | Origin::Kept => String::new(),
+            Origin::Model => String::new(),
+            Origin::Kept => {
+                let value = op.reads().next().unwrap_or(out);
+                let mut later = self.block_ops().iter().enumerate().skip(index + 1);
+                let next = later.find(|(_, op)| op.writes().any(|v| v == value));
+                let next = next.map(|(i, op)| format!(", which {} overwrites", OpRef::of(i, op)));
+                format!("keeps {}{}", self.quoted(value), next.unwrap_or_default())
+            }
             Origin::Seed => {
                 let site = op.site.map(|s| format!(" (asked for at {s})")).unwrap_or_default();
                 match (of, op.reads().next()) {

@@ -2,7 +2,7 @@
 
 use std::{fmt, iter};
 
-use super::explain::{given_for, incoming, kept, listed};
+use super::explain::{given_for, incoming, listed};
 use crate::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
 /// What [`append_backward`](super::append_backward) and [`gradients`](super::gradients) have found: every variable asked
@@ -19,7 +19,9 @@ pub struct Gradients {
 impl Gradients {
     /// An entry for every variable asked for, in that order: its gradient, if there is one.
     pub fn entries(&self) -> Vec<Option<Var>> {
-        self.asked.iter().map(|var| self.of(*var)).collect()
+        let mut pairs = self.pairs.iter().peekable();
+        let grad = |var: &Var| pairs.next_if(|(v, _)| v == var).map(|(_, grad)| *grad);
+        self.asked.iter().map(grad).collect()
     }
 
     /// The gradient of a variable that was asked for, if there is one.
@@ -98,15 +100,13 @@ fn hops(program: &Program) -> Vec<Option<Hop>> {
     let root = program.root();
     let mut hops: Vec<Option<Hop>> = vec![None; program.name_count()];
     let mut written = vec![false; program.name_count()];
-    let kept = kept(program, BlockId::ROOT);
-    for op in root.ops.iter().filter(|op| !matches!(op.origin, Origin::Model | Origin::Kept)) {
+    for op in root.ops.iter().filter(|op| op.origin != Origin::Model) {
         // What no operator of a backward part has written was given.
         let hop_of = |v: Var| match written[v.index()] {
             true => hops[v.index()],
             false => Some(Hop::start(given_for(program, BlockId::ROOT, op, v).unwrap_or(v))),
         };
-        let arriving =
-            incoming(program, BlockId::ROOT, &kept, op).into_iter().filter_map(|v| Some((v, hop_of(v)?)));
+        let arriving = incoming(program, BlockId::ROOT, op).into_iter().filter_map(|v| Some((v, hop_of(v)?)));
         let hop = match (op.origin, arriving.min_by_key(|(_, hop)| hop.length)) {
             (Origin::Seed, _) => op.writes().next().map(|grad| {
                 let target = root.vars.get(&grad).and_then(|desc| desc.gradient_of);

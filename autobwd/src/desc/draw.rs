@@ -1,9 +1,11 @@
 //! Programs as pictures: Graphviz and Mermaid, which differ in their words only.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     fmt::Write as _,
 };
+
+use indexmap::IndexMap;
 
 use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::Type};
 
@@ -194,8 +196,8 @@ struct Picture<'a> {
     writers: Vec<HashMap<Var, Vec<usize>>>,
     /// By block: its parent, and the operator there that has it.
     outer: Vec<Option<(usize, usize)>>,
-    /// Variables that have a node of their own, by block.
-    shown: HashSet<(usize, Var)>,
+    /// The nodes of variables, by block.
+    shown: HashMap<(usize, Var), String>,
     /// Which outputs anybody reads.
     read: HashSet<(usize, usize, Var)>,
 }
@@ -220,7 +222,7 @@ impl<'a> Picture<'a> {
         // A parent stands before its blocks.
         outer.iter_mut().enumerate().for_each(|(b, outer)| *outer = outer.filter(|(parent, _)| *parent < b));
         let nodes = blocks.iter().map(|_| vec![]).collect();
-        let (shown, read) = (HashSet::new(), HashSet::new());
+        let (shown, read) = (HashMap::new(), HashSet::new());
         let mut picture = Picture { program, nodes, edges: vec![], writers, outer, shown, read };
         blocks.iter().enumerate().for_each(|(b, block)| picture.block(b, block));
         blocks.iter().enumerate().for_each(|(b, block)| picture.results(b, block));
@@ -239,15 +241,13 @@ impl<'a> Picture<'a> {
             let kind = match op.origin {
                 Origin::Model if seeded && op.writes().any(kept) => Kind::Update,
                 Origin::Model => Kind::Forward,
-                Origin::Seed | Origin::Gradient { .. } | Origin::Accumulate | Origin::ZeroFill => {
-                    Kind::Backward
-                }
+                _ => Kind::Backward,
             };
             let site = op.site.map(|s| format!("\nadded at {s}")).unwrap_or_default();
             let tooltip = format!("{}{site}", self.program.op_text(op));
             let name = format!("op{b}_{i}");
             self.nodes[b].push(Node { name: name.clone(), label: format!("{i}: {}", op.ty), tooltip, kind });
-            let mut slots: BTreeMap<Var, Vec<&str>> = BTreeMap::new();
+            let mut slots: IndexMap<Var, Vec<&str>> = IndexMap::new();
             for (slot, args) in op.inputs.iter() {
                 let vars = args.iter().filter(|v| **v != Var::EMPTY);
                 vars.for_each(|v| slots.entry(*v).or_default().push(slot.as_str()));
@@ -289,10 +289,12 @@ impl<'a> Picture<'a> {
 
     /// The node of a variable that no operator has given its value.
     fn variable(&mut self, b: usize, var: Var) -> String {
-        let name = format!("var{b}_{}", var.index());
-        if self.shown.insert((b, var)) {
-            self.show(b, var, name.clone(), Kind::Data);
+        if let Some(name) = self.shown.get(&(b, var)) {
+            return name.clone();
         }
+        let name = format!("var{}", self.shown.len());
+        self.shown.insert((b, var), name.clone());
+        self.show(b, var, name.clone(), Kind::Data);
         name
     }
 
@@ -309,10 +311,10 @@ impl<'a> Picture<'a> {
     /// Nodes for what is kept, and for what nobody reads.
     fn results(&mut self, b: usize, block: &Block) {
         for (i, op) in block.ops.iter().enumerate() {
-            for var in op.writes() {
+            for (k, var) in op.writes().enumerate() {
                 let kept = block.vars.get(&var).is_some_and(|desc| desc.persistable);
                 if kept || !self.read.contains(&(b, i, var)) {
-                    let (from, to) = (format!("op{b}_{i}"), format!("op{b}_{i}_{}", var.index()));
+                    let (from, to) = (format!("op{b}_{i}"), format!("op{b}_{i}_out{k}"));
                     self.show(b, var, to.clone(), Kind::Value);
                     self.edges.push(Edge { from, to, label: String::new(), block: None });
                 }
