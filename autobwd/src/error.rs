@@ -35,6 +35,8 @@ pub enum ErrorKind {
     NoValue,
     /// A value in the data that an operator cannot take (a label out of range, say).
     Data,
+    /// A NaN or an infinity, in a run that looks for them.
+    NotFinite,
     /// The file system said no.
     Io,
     /// A file that is not what it should be.

@@ -167,7 +167,8 @@
 //! # When things go wrong
 //!
 //! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
-//! its variables and the source line that added it. Nothing panics on bad input.
+//! its variables and the source line that added it. Nothing panics on bad input. Numbers that go wrong are no error, unless
+//! the executor is to look for them: [`Executor::check_finite`].
 
 extern crate self as autobwd;
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::Scope;
+use super::{Scope, finite::Probe};
 use crate::{
-    Buf, Cx, Error, Kernel, Program, Result, Role,
+    BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
-    plan::{Extent, Graph, Group, Node, Plan, Spot, ValueId, operand_dims},
+    plan::{Extent, Graph, Group, Node, Plan, Spot, ValueId, Wires, operand_dims},
     registry::Run,
     tensor::{Binder, Memory, Place, Reach},
 };
@@ -41,6 +41,7 @@ pub(super) fn bind(
     plan: &Plan,
     arena: &Memory,
     scope: &mut Scope,
+    check_finite: bool,
     workers: usize,
 ) -> Result<Bound> {
     let mut bind = Bind { program, plan, arena, scope };
@@ -56,6 +57,10 @@ pub(super) fn bind(
             None => bind.kernel(&plan.graph.nodes[node])?,
         };
         bound.frames.push(Frame { kernel, node });
+        if check_finite {
+            let kernel = Box::new(bind.probe(&plan.graph.nodes[node])?);
+            bound.frames.push(Frame { kernel, node });
+        }
         for copy in plan.layout.copies.iter().filter(|c| c.after == g) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
             bound.frames.push(Frame { kernel, node });
@@ -130,6 +135,33 @@ impl Bind<'_> {
         Ok(false)
     }
 
+    /// A look at what an operator has written, in a plan that keeps all values apart.
+    fn probe(&mut self, node: &Node) -> Result<Probe> {
+        let mut binder = Binder::default();
+        let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
+            let known = &self.plan.graph.values[value];
+            let (name, meta) = (self.program.name(known.var).into(), known.meta.clone().in_slot(slot));
+            let place = self.place(value, self.plan.layout.spots[value])?;
+            Ok((name, binder.input(&meta, place, Reach::Read)?))
+        };
+        let values = |wires: &Wires| {
+            let values = wires.iter().filter_map(|(slot, value)| Some((*slot, (*value)?)));
+            values.collect::<Vec<_>>()
+        };
+        // The memory of what is read for its shape alone may hold something else by now.
+        let shape_only = |slot: &str| node.info.schema().input(slot).is_some_and(|s| s.shape_only);
+        let inputs = values(&node.inputs).into_iter().filter(|(slot, _)| !shape_only(slot));
+        let inputs = inputs.map(&mut buf).collect::<Result<_>>()?;
+        let outputs = values(&node.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
+        binder.finish()?;
+        let forward = match node.desc.origin {
+            Origin::Gradient { of } => self.program.root().ops.get(of).map(|fwd| (of, fwd)),
+            _ => None,
+        };
+        let forward = forward.map(|(of, fwd)| self.program.describe_op(BlockId::ROOT, of, fwd));
+        Ok(Probe { inputs, outputs, forward })
+    }
+
     fn copy(&mut self, value: ValueId, from: Spot, to: Spot) -> Result<CopyFrame> {
         let meta = self.graph().values[value].meta.clone();
         let (from, to) = (self.place(value, from)?, self.place(value, to)?);
@@ -168,9 +200,8 @@ impl Bind<'_> {
                 Ok(values.len() - 1)
             };
             let schema = node.info.schema();
-            let find = |wires: &crate::plan::Wires, slot: &str| {
-                wires.iter().find(|(s, _)| *s == slot).and_then(|(_, v)| *v)
-            };
+            let find =
+                |wires: &Wires, slot: &str| wires.iter().find(|(s, _)| *s == slot).and_then(|(_, v)| *v);
             let mut inputs = vec![];
             for slot in schema.inputs {
                 let value = find(&node.inputs, slot.name).filter(|_| !slot.shape_only);

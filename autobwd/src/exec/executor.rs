@@ -13,6 +13,7 @@ const SESSIONS: usize = 16;
 pub struct Executor {
     cx: Arc<Cx>,
     ops: Option<Arc<OpInfoMap>>,
+    check_finite: bool,
     /// Most recently used first.
     sessions: VecDeque<(Key, Session)>,
 }
@@ -51,13 +52,43 @@ impl Executor {
 
     /// Runs with that many threads, the caller's among them. Results do not depend on it.
     pub fn with_threads(threads: usize) -> Executor {
-        Executor { cx: Arc::new(Cx::new(threads.max(1))), ops: None, sessions: VecDeque::new() }
+        let cx = Arc::new(Cx::new(threads.max(1)));
+        Executor { cx, ops: None, check_finite: false, sessions: VecDeque::new() }
     }
 
     /// Runs with these operators instead of those that this binary links.
     #[must_use]
     pub fn with_ops(self, ops: OpInfoMap) -> Executor {
         Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), ..self }
+    }
+
+    /// Looks for NaN and infinities after every operator: the first one that has written any fails the run, before
+    /// its results reach the scope. The error names the operator and its source line, of a gradient operator also the
+    /// forward operator, and tells the ranges of what it has read and written.
+    ///
+    /// Operators are then neither fused nor run in place: results are the same to the bit, but take more time and memory.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Scope, Tensor};
+    /// # use autobwd_ops::Math;
+    /// use autobwd::Executor;
+    ///
+    /// let net = Builder::new();
+    /// let y = net.input("x", DType::F32, &[3])?.log()?.exp()?;
+    /// let x = Tensor::from_vec([3], vec![2.0_f32, 0.5, -1.0])?;
+    /// let outcome =
+    ///     Executor::new().check_finite(true).run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&y.name()]);
+    /// let text = outcome.unwrap_err().to_string();
+    /// let lines: Vec<_> = text.lines().collect();
+    /// assert!(lines[0].starts_with("operator `log` (block 0, operator 0, added at "));
+    /// assert!(lines[0].ends_with("; X = `x`, Out = `log_0`): `log_0` is not finite"));
+    /// assert_eq!(lines[1], "  reads X = `x`: float32 [3], from -1.0 to 2.0");
+    /// assert_eq!(lines[2], "  writes Out = `log_0`: float32 [3], from -0.6931472 to 0.6931472, 1 NaN");
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[must_use]
+    pub fn check_finite(self, on: bool) -> Executor {
+        Executor { check_finite: on, sessions: VecDeque::new(), ..self }
     }
 
     /// How many threads there are.
@@ -83,7 +114,7 @@ impl Executor {
             Some(ops) => ops,
             None => OpInfoMap::linked()?,
         };
-        Session::new(program, ops, scope, feeds, fetches, self.cx.clone())
+        Session::new(program, ops, scope, feeds, fetches, self.check_finite, self.cx.clone())
     }
 
     /// Runs a program once and returns what is fetched.

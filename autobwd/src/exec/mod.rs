@@ -5,6 +5,7 @@
 
 mod bind;
 mod executor;
+mod finite;
 mod scope;
 mod session;
 

@@ -62,12 +62,13 @@ impl Session {
         scope: &mut Scope,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
+        check_finite: bool,
         cx: Arc<Cx>,
     ) -> Result<Session> {
         let kept = |name: &str| scope.meta(name);
-        let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches })?;
+        let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches, apart: check_finite })?;
         let arena = Memory::zeroed(plan.layout.arena_bytes)?;
-        let bound = bind(program, &plan, &arena, scope, cx.threads())?;
+        let bound = bind(program, &plan, &arena, scope, check_finite, cx.threads())?;
         let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
             Spot::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
@@ -137,7 +138,7 @@ impl Session {
     ///
     /// # Errors
     /// Something that was not fed; a scope other than the one prepared for, or one in which a value was replaced by one
-    /// of another shape; data that an operator cannot take.
+    /// of another shape; data that an operator cannot take; a NaN or an infinity, if the executor looks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
         if scope.stamp() != self.scope {
             let text = "the session was prepared for another scope, or a value of it has changed its shape";
@@ -250,7 +251,7 @@ impl Session {
         self.live_bytes
     }
 
-    /// How many frames a run calls: kernels, regions of elementwise operators, copies.
+    /// How many frames a run calls: kernels, regions of elementwise operators, copies, looks at what was written.
     pub fn frames(&self) -> usize {
         self.frames.len()
     }

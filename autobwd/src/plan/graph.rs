@@ -9,11 +9,13 @@ use crate::{
     error::did_you_mean,
 };
 
-/// What is to be run: shapes of what is fed and kept, and what is fetched.
+/// What is to be run: shapes of what is fed and kept, what is fetched, and how.
 pub(crate) struct Request<'a> {
     pub(crate) feeds: &'a [(&'a str, Meta)],
     pub(crate) kept: &'a dyn Fn(&str) -> Option<Meta>,
     pub(crate) fetches: &'a [&'a str],
+    /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
+    pub(crate) apart: bool,
 }
 
 /// Index of a value.

@@ -46,15 +46,15 @@ fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     Some(Extent { dtype: inputs.first()?.dtype, dims: dims.known()? })
 }
 
-/// Cuts the line of operators into groups, in order.
-pub(crate) fn group(graph: &Graph) -> Vec<Group> {
+/// Cuts the line of operators into groups, in order; when `apart`, one for each operator.
+pub(crate) fn group(graph: &Graph, apart: bool) -> Vec<Group> {
     let mut groups: Vec<Group> = vec![];
     // What the last group writes element for element, and what it sums up.
     let (mut whole, mut summed): (HashSet<ValueId>, HashSet<ValueId>) = Default::default();
     for (i, node) in graph.nodes.iter().enumerate() {
         let extent = extent(graph, node);
         let joins = match (groups.last(), &extent) {
-            (Some(Group { region: Some(before), .. }), Some(extent)) if before == extent => {
+            (Some(Group { region: Some(before), .. }), Some(extent)) if !apart && before == extent => {
                 // A sum is not complete, and a broadcast operand not whole, before the region ends.
                 node.reads().all(|v| {
                     !summed.contains(&v) && (!whole.contains(&v) || is_whole(graph, node, v, extent))

@@ -27,8 +27,8 @@ impl Plan {
         program.own_variables()?;
         let needed = graph::needed(program, request);
         let graph = Graph::build(program, ops, request, &needed)?;
-        let groups = group::group(&graph);
-        let layout = place::place(&graph, &groups);
+        let groups = group::group(&graph, request.apart);
+        let layout = place::place(&graph, &groups, request.apart);
         Ok(Plan { graph, groups, layout })
     }
 }

@@ -41,10 +41,11 @@ pub(crate) struct Layout {
     pub(crate) live_bytes: usize,
 }
 
-/// Assigns places: in place where an input dies, offsets by lifetimes.
-pub(crate) fn place(graph: &Graph, groups: &[Group]) -> Layout {
+/// Assigns places: in place where an input dies (unless values are to be kept `apart`), offsets by lifetimes.
+pub(crate) fn place(graph: &Graph, groups: &[Group], apart: bool) -> Layout {
     let mut place = Place {
         graph,
+        apart,
         last_read: last_reads(graph, groups),
         buffers: vec![],
         buffer_of: vec![None; graph.values.len()],
@@ -63,6 +64,8 @@ pub(crate) fn place(graph: &Graph, groups: &[Group]) -> Layout {
 
 struct Place<'a> {
     graph: &'a Graph,
+    /// Outputs get memory of their own.
+    apart: bool,
     /// The last group that reads a value's elements; past the last one when it is fetched.
     last_read: Vec<Option<usize>>,
     buffers: Vec<Buffer>,
@@ -103,11 +106,12 @@ impl Place<'_> {
                 let whole =
                     group.region.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
                 if self.graph.values[value].kept {
-                    if self.writes_directly(group, node, slot, value, whole) {
+                    if !self.apart && self.writes_directly(group, node, slot, value, whole) {
                         continue;
                     }
                     self.written_back.push((g, value));
-                } else if group.region.is_some()
+                } else if !self.apart
+                    && group.region.is_some()
                     && whole
                     && self.last_read[value].is_none_or(|last| last == g)
                 {
@@ -162,6 +166,9 @@ impl Place<'_> {
         value: ValueId,
         whole: bool,
     ) -> Option<usize> {
+        if self.apart {
+            return None;
+        }
         let node = &self.graph.nodes[position];
         let fits = |x: ValueId| {
             let buffer = self.buffer_of[x]?;

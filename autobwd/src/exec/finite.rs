@@ -1,0 +1,92 @@
+//! Looking for NaN and infinities after every operator of a run.
+
+use std::fmt::Write as _;
+
+use crate::{Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype};
+
+/// Looks at what an operator has written: values with their names.
+pub(super) struct Probe {
+    pub(super) inputs: Vec<(String, Buf<'static>)>,
+    pub(super) outputs: Vec<(String, Buf<'static>)>,
+    /// Of a gradient operator: what it is the gradient of.
+    pub(super) forward: Option<String>,
+}
+
+impl Kernel for Probe {
+    /// # Errors
+    /// An output holds a NaN or an infinity.
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        for (name, output) in self.outputs.iter().filter(|(_, output)| output.dtype().is_float()) {
+            if !Range::of(output)?.is_finite() {
+                return Err(self.report(name)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Probe {
+    fn report(&self, culprit: &str) -> Result<Error> {
+        let mut text = format!("`{culprit}` is not finite");
+        if let Some(forward) = &self.forward {
+            _ = write!(text, "; it belongs to the gradient of {forward}");
+        }
+        for (what, bufs) in [("reads", &self.inputs), ("writes", &self.outputs)] {
+            for (name, buf) in bufs {
+                let (slot, rows) = (buf.slot(), if buf.is_sparse() { "rows of " } else { "" });
+                let (dtype, dims, range) = (buf.dtype(), buf.dims(), Range::of(buf)?.text(buf.dtype()));
+                _ = write!(text, "\n  {what} {slot} = `{name}`: {rows}{dtype} {dims:?}, {range}");
+            }
+        }
+        Ok(Error::new(ErrorKind::NotFinite, text))
+    }
+}
+
+/// The numbers of a value at a glance.
+struct Range {
+    /// The smallest and the largest of the finite ones.
+    ends: Option<(f64, f64)>,
+    nan: usize,
+    infinite: usize,
+}
+
+impl Range {
+    fn of(buf: &Buf<'_>) -> Result<Range> {
+        let mut range = Range { ends: None, nan: 0, infinite: 0 };
+        with_dtype!(buf.dtype(), T => {
+            let elements = if buf.is_sparse() { buf.rows::<T>()?.values() } else { buf.slice::<T>()? };
+            elements.iter().for_each(|x| range.add(x.to_f64()));
+        });
+        Ok(range)
+    }
+
+    fn add(&mut self, x: f64) {
+        if x.is_finite() {
+            let (low, high) = self.ends.unwrap_or((x, x));
+            self.ends = Some((low.min(x), high.max(x)));
+        } else {
+            self.nan += usize::from(x.is_nan());
+            self.infinite += usize::from(x.is_infinite());
+        }
+    }
+
+    fn is_finite(&self) -> bool {
+        self.nan + self.infinite == 0
+    }
+
+    /// `from -1.5 to 2.0, 3 NaN`
+    fn text(&self, dtype: DType) -> String {
+        let number = |x: f64| match dtype {
+            DType::F32 => format!("{:?}", x as f32),
+            DType::F64 => format!("{x:?}"),
+            _ => x.to_string(),
+        };
+        let parts = [
+            self.ends.map(|(low, high)| format!("from {} to {}", number(low), number(high))),
+            (self.nan > 0).then(|| format!("{} NaN", self.nan)),
+            (self.infinite > 0).then(|| format!("{} infinite", self.infinite)),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { "no elements".into() } else { parts.join(", ") }
+    }
+}
