@@ -7,6 +7,7 @@ use autobwd::{
 use autobwd_ops::{
     Math,
     activation::Log,
+    nn::Embedding,
     optim::{Optimizer, Sgd},
 };
 
@@ -122,6 +123,26 @@ fn the_scope_keeps_what_it_had_before() -> Result<()> {
     scope.slice_mut::<f64>("learning_rate_0")?[0] = 0.25;
     assert_eq!(run(&mut executor, &mut scope)?, [6.0, 2e150]);
     assert_eq!(scope.get("w")?.to_f64s(), [1.5, 5e149]);
+    Ok(())
+}
+
+#[test]
+fn sparse_gradients_are_looked_at() -> Result<()> {
+    let net = Builder::new();
+    let table = Embedding::new(&net, 5, 2).dtype(DType::F64).seed(5).sparse().build()?;
+    let loss = (&table.forward(&net.input("words", DType::I64, &[-1])?)? * 4.0)?.sum(&[])?;
+    Sgd { rate: 1.0 }.minimize(&loss)?;
+    let (mut executor, mut scope) = (Executor::new().check_finite(true), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    scope.set("learning_rate_0", tensor(&[f64::INFINITY]));
+    let words = Tensor::from_vec([2], vec![3_i64, 1])?;
+    let e = executor.run(&net.program(), &mut scope, &[("words", &words)], &[]).unwrap_err();
+    assert!(e.op().is_some_and(|op| op.starts_with("operator `sgd`")), "{e}");
+    assert!(
+        e.message()
+            .contains("\n  reads Grad = `embedding_0.w@GRAD`: rows of float64 [5, 2], from 4.0 to 4.0\n"),
+        "{e}"
+    );
     Ok(())
 }
 

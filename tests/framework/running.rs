@@ -212,6 +212,8 @@ fn fusing_and_reusing_memory_change_nothing() {
                 let together = executor.run(&program, &mut drawn.scope()?, &[], &[name])?;
                 assert_eq!(&together[0], value, "{name}");
             }
+            let mut checking = executor.check_finite(true);
+            assert_eq!(checking.run(&program, &mut drawn.scope()?, &[], &all)?, apart);
         }
         Ok(())
     });

@@ -33,8 +33,9 @@ impl Probe {
         }
         for (what, bufs) in [("reads", &self.inputs), ("writes", &self.outputs)] {
             for (name, buf) in bufs {
-                let (slot, dtype, range) = (buf.slot(), buf.dtype(), Range::of(buf)?.text(buf.dtype()));
-                _ = write!(text, "\n  {what} {slot} = `{name}`: {dtype} {:?}, {range}", buf.dims());
+                let (slot, rows) = (buf.slot(), if buf.is_sparse() { "rows of " } else { "" });
+                let (dtype, dims, range) = (buf.dtype(), buf.dims(), Range::of(buf)?.text(buf.dtype()));
+                _ = write!(text, "\n  {what} {slot} = `{name}`: {rows}{dtype} {dims:?}, {range}");
             }
         }
         Ok(Error::new(ErrorKind::NotFinite, text))
@@ -52,7 +53,10 @@ struct Range {
 impl Range {
     fn of(buf: &Buf<'_>) -> Result<Range> {
         let mut range = Range { ends: None, nan: 0, infinite: 0 };
-        with_dtype!(buf.dtype(), T => buf.slice::<T>()?.iter().for_each(|x| range.add(x.to_f64())));
+        with_dtype!(buf.dtype(), T => {
+            let elements = if buf.is_sparse() { buf.rows::<T>()?.values() } else { buf.slice::<T>()? };
+            elements.iter().for_each(|x| range.add(x.to_f64()));
+        });
         Ok(range)
     }
 
