@@ -1,8 +1,9 @@
 //! Names that are written several times: every gradient is that of the value that its operator has read.
 
 use autobwd::{
-    Arg, Backward, Builder, DType, ErrorKind, Expr, New, OpInfoMap, Origin, Program, Result, Var, VarDesc,
-    append_backward, append_backward_in, emit, gradients,
+    Arg, Backward, BlockId, Buf, Builder, Cx, DType, ErrorKind, Expr, Kernel, New, NoGrad, OpInfoMap, Origin,
+    Program, Result, Var, VarDesc, VarKind, append_backward, append_backward_in, emit, gradients,
+    register_op,
 };
 use autobwd_ops::{
     Math,
@@ -258,6 +259,73 @@ fn kept_values_have_second_derivatives() -> Result<()> {
     autobwd::verify(program)?;
     assert_derivative(program, AT, &loss, "w", &first);
     assert_derivative(program, AT, &first, "w", &second);
+    Ok(())
+}
+
+/// Passes `x` on; a control-flow operator as far as the backward part is concerned.
+#[register_op(grad = BoxedGrad)]
+pub(crate) struct Boxed<V = Var> {
+    /// Any shape.
+    #[input]
+    x: V,
+    /// Same shape.
+    #[output(like = x)]
+    out: V,
+    /// What it would run.
+    #[block]
+    body: BlockId,
+}
+impl Kernel for Boxed<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+/// `dx = dout`, knowing `x`.
+#[register_op(grad = NoGrad)]
+pub(crate) struct BoxedGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    x: V,
+    /// Gradient of its output.
+    #[input("Out@GRAD")]
+    dout: V,
+    /// Gradient of its input.
+    #[output("X@GRAD", like = x)]
+    dx: Option<V>,
+}
+impl Kernel for BoxedGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.dx.as_mut().map_or(Ok(()), |dx| dx.copy_from(&self.dout))
+    }
+}
+
+#[test]
+fn what_a_block_reads_by_name_cannot_be_kept() -> Result<()> {
+    let net = Builder::new();
+    let body = net.edit(|p| p.add_block(Some(BlockId::ROOT), None));
+    let h = parameter(&net, "w", &[3])?.tanh()?;
+    // The block has what it overwrites from its own scope.
+    emit(Boxed { x: (&h).into(), out: (&h).into(), body })?;
+    let program = differentiated(&net, &h.sum(&[])?);
+    assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "boxed")]);
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    let loss = h.sum(&[])?.name();
+    let e = append_backward(&mut net.program().clone(), &loss, &Backward::default()).unwrap_err();
+    assert!(e.op().is_some_and(|op| op.starts_with("operator `boxed` (block 0, operator 1")), "{e}");
+    assert!(e.message().starts_with("its gradient needs version 2 of `tanh_0`, which is overwritten"), "{e}");
+    assert!(e.message().contains("and cannot be copied: a sub-block reads it by its name"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn what_is_no_tensor_cannot_be_kept() -> Result<()> {
+    let net = Builder::new();
+    let h = parameter(&net, "w", &[3])?.tanh()?;
+    emit(Square { x: (&h).into(), out: (&h).into() })?;
+    net.edit(|p| p.root_mut().vars.get_mut(&h.var()).expect("it is declared").kind = VarKind::TensorArray);
+    let loss = h.sum(&[])?.name();
+    let e = append_backward(&mut net.program().clone(), &loss, &Backward::default()).unwrap_err();
+    assert!(e.message().contains("and cannot be copied: it is not a tensor of this block"), "{e}");
     Ok(())
 }
 

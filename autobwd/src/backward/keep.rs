@@ -75,19 +75,18 @@ pub(super) fn keep(
             let shape_only = schema.input(&slot).is_some_and(|s| s.shape_only);
             for arg in args {
                 let Some((var, before)) = values.old(*arg) else { continue };
-                let shape_will_do = shape_only && has_one_shape(program, var);
-                if !shape_will_do && !copied.contains_key(arg) {
-                    let copy = match existing(program, var, before) {
-                        Some(copy) => copy,
-                        None => {
-                            let desc = copyable(ops, program, op, var)
-                                .map_err(|why| refuse(program, op, var, before, why))?;
-                            let (copy, made) = copy(program, var, before);
-                            copies.push((before, made));
-                            vars.insert(copy, desc);
-                            copy
-                        }
-                    };
+                if shape_only && has_one_shape(program, var) {
+                    continue;
+                }
+                let desc =
+                    copyable(ops, program, op, var).map_err(|why| refuse(program, op, var, before, why))?;
+                if !copied.contains_key(arg) {
+                    let copy = existing(program, var, before).unwrap_or_else(|| {
+                        let (copy, made) = copy(program, var, before);
+                        copies.push((before, made));
+                        vars.insert(copy, desc);
+                        copy
+                    });
                     copied.insert(*arg, copy);
                 }
             }

@@ -190,8 +190,6 @@ pub fn gradients_in(
         for (i, (target, given)) in given.into_iter().enumerate() {
             let grad = build.targets[i];
             match given {
-                // No gradient flows into or through it.
-                Some(_) if build.no_grad[target.index()] => {}
                 Some(given) => build.given.push((grad, given)),
                 None => {
                     let dtype = program.root().vars.get(&target).map_or(-1, |d| d.dtype.code());
