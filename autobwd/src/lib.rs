@@ -161,7 +161,10 @@ pub mod tensor;
 mod verify;
 
 pub use autobwd_macros::register_op;
-pub use backward::{Backward, Gradients, append_backward, append_backward_in, gradients, gradients_in};
+pub use backward::{
+    Backward, Checkpoints, Gradients, Planned, Recomputed, append_backward, append_backward_in, gradients,
+    gradients_in,
+};
 pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product};
 pub use desc::{
@@ -173,8 +176,8 @@ pub use grad::{Derived, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 pub use lanes::Float;
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema, Slot,
-    SlotDef,
+    Arity, AttrDef, AttrType, AttrValue, Cost, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema,
+    Slot, SlotDef,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Shape, Tensor};
 pub use verify::{verify, verify_in};

@@ -42,7 +42,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(126);
+autobwd::operator_crate!(127);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -4,5 +4,6 @@ mod backward;
 mod bad_input;
 mod programs;
 mod random_programs;
+mod recompute;
 mod registry;
 mod running;

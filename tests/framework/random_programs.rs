@@ -5,10 +5,10 @@ use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, a
 use autobwd_ops::{Init, Math, concat};
 
 /// A small generator with the same numbers everywhere.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }

@@ -11,7 +11,8 @@ pub(super) struct Declared {
     pub(super) vars: Vec<(Var, VarDesc)>,
 }
 
-/// Runs the shape rules: a gradient has dtype and shape of its variable, anything else what its operator says.
+/// Runs the shape rules: a gradient has dtype and shape of its variable, anything else what its operator says, apart from
+/// those `vars` that are known.
 ///
 /// # Errors
 /// Those of the shape rules: a gradient rule whose operators do not fit each other.
@@ -20,9 +21,9 @@ pub(super) fn declare(
     program: &Program,
     names: &GradNames,
     emitted: Vec<OpDesc>,
+    mut vars: Vec<(Var, VarDesc)>,
 ) -> Result<Declared> {
-    let mut vars: Vec<(Var, VarDesc)> = vec![];
-    let mut known: FxHashMap<Var, usize> = FxHashMap::default();
+    let mut known: FxHashMap<Var, usize> = vars.iter().enumerate().map(|(i, (var, _))| (*var, i)).collect();
     let mut metas: Vec<(Var, Meta)> = vec![];
     for (i, op) in emitted.iter().enumerate() {
         let at = |e: Error| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len() + i, op));

@@ -101,8 +101,12 @@ impl Writers {
         let n = program.name_count();
         let mut writers = Writers { last: vec![None; n], count: vec![0; n] };
         for (i, op) in program.root().ops.iter().enumerate() {
+            let again = matches!(op.origin, Origin::Recompute { .. });
             for var in op.writes() {
-                writers.last[var.index()] = Some(i);
+                // What is computed again has the value that it had.
+                if !again || writers.last[var.index()].is_none() {
+                    writers.last[var.index()] = Some(i);
+                }
                 writers.count[var.index()] += 1;
             }
         }

@@ -3,23 +3,31 @@
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
 //! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
-//! 2. `emit::emit`: the gradient operators of those, in reverse.
-//! 3. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
-//! 4. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
-//! 5. `declare::declare`: new variables get dtype and shape.
+//! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
+//! 3. `emit::emit`: the gradient operators of those on the path, in reverse.
+//! 4. `recompute::weave`: segments are computed again before their gradients.
+//! 5. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
+//! 6. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
+//! 7. `declare::declare`: new variables get dtype and shape.
+//! 8. `budget::choose`, where a budget is given: what is cheapest to compute again, woven in at last.
 //!
 //! Nothing is changed before all of them have succeeded.
 
 mod accumulate;
+mod budget;
+mod checkpoints;
 mod declare;
 mod emit;
 mod names;
 mod path;
 mod prune;
+mod recompute;
 mod report;
 
 use crate::{Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var};
+pub use checkpoints::{Checkpoints, Planned, Recomputed};
 use names::GradNames;
+use recompute::{Needs, Segments};
 pub use report::{Cut, Missing};
 use rustc_hash::FxHashSet;
 
@@ -30,6 +38,8 @@ pub struct Backward<'a> {
     pub parameters: Option<&'a [&'a str]>,
     /// Variables without gradient, beside those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
+    /// Which forward values are kept for the backward part; the others are computed again.
+    pub checkpoints: Checkpoints<'a>,
     /// Whether gradients asked for by name may be missing.
     pub allow_missing: bool,
 }
@@ -41,6 +51,8 @@ pub struct Gradients {
     pub pairs: Vec<(Var, Var)>,
     /// Parameters without gradient, each with the reason.
     pub missing: Vec<Missing>,
+    /// What the backward part computes again.
+    pub recomputed: Recomputed,
 }
 
 /// Appends the operators that compute the derivative of `loss` with respect to the parameters, using the operators that
@@ -50,8 +62,8 @@ pub struct Gradients {
 ///
 /// # Errors
 /// A loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
-/// name that has no gradient (unless `allow_missing`); a value that is overwritten before the backward part needs it.
-/// The program is then unchanged.
+/// name that has no gradient (unless `allow_missing`); a value that is overwritten before the backward part needs it;
+/// a variable that cannot be computed again, a budget that cannot be met. The program is then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
     append_backward_in(OpInfoMap::linked()?, program, loss, backward)
@@ -69,6 +81,23 @@ pub fn append_backward_in(
     backward: &Backward<'_>,
 ) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
+    let Checkpoints::Named(&[_, ..]) = backward.checkpoints else {
+        return append(ops, program, loss, backward, site);
+    };
+    // Random operators are given seeds before anything can fail.
+    let mut draft = program.clone();
+    let found = append(ops, &mut draft, loss, backward, site)?;
+    *program = draft;
+    Ok(found)
+}
+
+fn append(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    loss: &str,
+    backward: &Backward<'_>,
+    site: Site,
+) -> Result<Gradients> {
     let loss = program.expect_var(loss)?;
     let asked: Vec<Var> = match backward.parameters {
         Some(names) => names.iter().map(|n| program.expect_var(n)).collect::<Result<_>>()?,
@@ -91,18 +120,22 @@ pub fn append_backward_in(
     // A rank of 0 stays; everything else is seeded with shape [1], as the reference does.
     let shape = if desc.dims.is_empty() { vec![] } else { vec![1] };
     let dtype = desc.dtype;
-    let build = Build::start(ops, program, &[loss], None, backward.no_grad)?;
+    let mut build = Build::start(ops, program, &[loss], None, backward.no_grad)?;
+    let segments = match backward.checkpoints {
+        Checkpoints::Named(names @ [_, ..]) => {
+            let names = names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>()?;
+            recompute::seed(ops, program, &mut build.path)?;
+            recompute::segments(program, &build.path, &names)
+        }
+        _ => Segments::default(),
+    };
     let seed = OpDesc::new("fill_constant")
         .output("Out", [build.names.of_output(loss)])
         .attr("shape", Attr::I64s(shape))
         .attr("dtype", Attr::I32(dtype.code()))
         .attr("value", Attr::F32(1.0));
-    let done = build.finish(
-        ops,
-        program,
-        vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }],
-        &asked,
-    )?;
+    let seed = OpDesc { origin: Origin::Seed, site: Some(site), ..seed };
+    let mut done = build.finish(ops, program, vec![seed], &asked, &segments)?;
 
     let mut found = Gradients::default();
     for (var, grad) in asked.iter().zip(&done.grads) {
@@ -115,6 +148,20 @@ pub fn append_backward_in(
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
     }
+    match backward.checkpoints {
+        Checkpoints::None | Checkpoints::Named(_) => {}
+        Checkpoints::Without(names) => {
+            let needs = done.needs(ops, program)?;
+            done.recompute(program, &needs, &needs.writers_of(program, names)?);
+        }
+        Checkpoints::Auto { budget_bytes, feeds } => {
+            let needs = done.needs(ops, program)?;
+            let (again, planned) = budget::choose(ops, program, &done, &needs, loss, budget_bytes, feeds)?;
+            done.recompute(program, &needs, &again);
+            found.recomputed.planned = Some(planned);
+        }
+    }
+    found.recomputed.names = done.again.iter().map(|v| program.name(*v).to_string()).collect();
     done.commit(program);
     Ok(found)
 }
@@ -184,7 +231,7 @@ pub fn gradients_in(
             }
         }
     }
-    let done = build.finish(ops, program, seeds, &inputs)?;
+    let done = build.finish(ops, program, seeds, &inputs, &Segments::default())?;
     let grads = done.grads.clone();
     done.commit(program);
     Ok(grads)
@@ -229,8 +276,11 @@ impl Build {
         program: &mut Program,
         seeds: Vec<OpDesc>,
         asked: &[Var],
+        segments: &Segments,
     ) -> Result<Done> {
-        let mut raw = emit::emit(ops, program, &self.path, &self.no_grad, &mut self.names)?;
+        let raw = emit::emit(ops, program, &self.path, &self.no_grad, &mut self.names)?;
+        let recompute::Woven { ops: mut raw, vars, again } =
+            recompute::weave(program, raw, &segments.batches, &segments.held);
         let mut emitted = seeds;
         for (grad, given) in &self.given {
             if raw.iter().any(|op| op.writes().any(|v| v == *grad)) {
@@ -248,7 +298,7 @@ impl Build {
         let given: Vec<Var> = self.given.iter().map(|(_, given)| *given).collect();
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
         let pruned = prune::prune(&self.names, &given, &self.no_grad, summed);
-        let declared = declare::declare(ops, program, &self.names, pruned)?;
+        let declared = declare::declare(ops, program, &self.names, pruned, vars)?;
         let new: FxHashSet<Var> = declared.vars.iter().map(|(v, _)| *v).collect();
         let mut grads = vec![];
         for var in asked {
@@ -257,7 +307,7 @@ impl Build {
             let made = |g: &Var| new.contains(g);
             grads.push(Some(grad).filter(made).or(seed.filter(made)));
         }
-        Ok(Done { ops: declared.ops, vars: declared.vars, grads, no_grad: self.no_grad })
+        Ok(Done { ops: declared.ops, vars: declared.vars, grads, no_grad: self.no_grad, again })
     }
 }
 
@@ -268,9 +318,23 @@ struct Done {
     /// By variable asked for.
     grads: Vec<Option<Var>>,
     no_grad: Vec<bool>,
+    /// Forward variables that are computed again.
+    again: Vec<Var>,
 }
 
 impl Done {
+    fn needs(&self, ops: &OpInfoMap, program: &Program) -> Result<Needs> {
+        Needs::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
+    }
+
+    /// Computes these operators again instead of keeping what they compute.
+    fn recompute(&mut self, program: &mut Program, needs: &Needs, again: &[bool]) {
+        let woven = recompute::weave(program, std::mem::take(&mut self.ops), &needs.batches(again), &[]);
+        self.ops = woven.ops;
+        self.vars.extend(woven.vars);
+        self.again = woven.again;
+    }
+
     fn commit(self, program: &mut Program) {
         let root = program.root_mut();
         root.vars.extend(self.vars);

@@ -10,6 +10,14 @@ pub(super) struct GradNames {
     base: Vec<Option<Var>>,
 }
 
+/// The variable of that name, or a numbered one where the program declares that already.
+pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
+    match program.find(name) {
+        Some(var) if program.root().vars.contains_key(&var) => program.fresh(name),
+        _ => program.var(name),
+    }
+}
+
 impl GradNames {
     /// Names for everything that the path and the targets mention.
     pub(super) fn new(program: &mut Program, path: &[usize], targets: &[Var], inputs: &[Var]) -> GradNames {
@@ -22,8 +30,7 @@ impl GradNames {
         for var in mentioned {
             if names.of[var.index()].is_none() {
                 let name = format!("{}@GRAD", program.name(var));
-                let free = |p: &Program| p.find(&name).is_none_or(|v| !p.root().vars.contains_key(&v));
-                let grad = if free(program) { program.var(&name) } else { program.fresh(&name) };
+                let grad = undeclared(program, &name);
                 names.set(var, grad);
             }
         }

@@ -74,6 +74,7 @@ enum OriginJson {
     GradientOf(usize),
     Accumulate,
     ZeroFill,
+    RecomputeOf(usize),
 }
 impl OriginJson {
     fn is_model(&self) -> bool {
@@ -192,6 +193,7 @@ impl Program {
                 Origin::Gradient { of } => OriginJson::GradientOf(of),
                 Origin::Accumulate => OriginJson::Accumulate,
                 Origin::ZeroFill => OriginJson::ZeroFill,
+                Origin::Recompute { of } => OriginJson::RecomputeOf(of),
             },
         }
     }
@@ -324,6 +326,7 @@ impl OpJson {
                 OriginJson::GradientOf(of) => Origin::Gradient { of },
                 OriginJson::Accumulate => Origin::Accumulate,
                 OriginJson::ZeroFill => Origin::ZeroFill,
+                OriginJson::RecomputeOf(of) => Origin::Recompute { of },
             },
         })
     }

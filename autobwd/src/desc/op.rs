@@ -67,6 +67,11 @@ impl Attrs {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
     }
 
+    /// Removes an attribute; afterwards it has its default value.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(n, _)| *n != name);
+    }
+
     /// Names with values.
     pub fn iter(&self) -> impl Iterator<Item = (Name, &Attr)> {
         self.0.iter().map(|(n, a)| (*n, a))
@@ -123,6 +128,11 @@ pub enum Origin {
     Accumulate,
     /// It supplies the zero gradient of something that nothing depends on.
     ZeroFill,
+    /// It computes again what the operator with that index in the same block has computed and nobody has kept.
+    Recompute {
+        /// Index of the forward operator.
+        of: usize,
+    },
 }
 
 /// An operator as data: its type, which variables sit in its slots, its attributes.
