@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Session, Tensor};
+use autobwd::{Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, Result, Scope, Session, Tensor};
 use autobwd_ops::{
     Init, Math,
     nn::{Conv2d, Embedding, Linear},
@@ -142,6 +142,10 @@ fn main() {
     let trials = vec![
         trial("a_step_allocates_nothing", a_step_allocates_nothing),
         trial("the_arena_is_tight_and_its_size_known", the_arena_is_tight_and_its_size_known),
+        trial(
+            "computing_again_takes_the_memory_that_was_planned",
+            computing_again_takes_the_memory_that_was_planned,
+        ),
         trial("threads_do_not_change_bits", threads_do_not_change_bits),
     ];
     libtest_mimic::run(&arguments, trials).exit()
@@ -203,6 +207,27 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
         let ratio = session.arena_bytes() as f64 / session.live_bytes() as f64;
         assert!((1.0..=1.10).contains(&ratio), "{name}: arena {ratio} of the live bytes");
     }
+    Ok(())
+}
+
+fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
+    let (sizes, batch) = ([&[64; 20][..], &[10]].concat(), 500);
+    let feeds = [("x", Meta::new(DType::F32, [batch, 64])), ("y", Meta::new(DType::I64, [batch, 1]))];
+    let mut losses = vec![];
+    let mut last = usize::MAX;
+    for budget in [usize::MAX, 2_000_000, 1_500_000] {
+        let backward = Backward { checkpoints: Checkpoints::auto(budget, &feeds), ..Backward::default() };
+        let optimizer = |loss: &Expr| Adam::new(0.001).minimize_with(loss, &backward).map(drop);
+        let mut case = classifier(&sizes, batch, &optimizer)?;
+        let before = TENSORS.load(Ordering::SeqCst);
+        let mut session = case.session(1)?;
+        let taken = TENSORS.load(Ordering::SeqCst) - before;
+        assert_eq!(session.peak_bytes(), taken);
+        assert!(session.arena_bytes() <= budget && taken < last, "{taken} for {budget}, {last} before");
+        last = taken;
+        losses.push((0..3).map(|_| case.step(&mut session)).collect::<Result<Vec<_>>>()?);
+    }
+    assert!(losses.iter().all(|l| *l == losses[0]), "{losses:?}");
     Ok(())
 }
 

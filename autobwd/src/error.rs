@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Io,
     /// A file that is not what it should be.
     Format,
+    /// A memory budget that cannot be met.
+    Budget,
     /// A check that does not hold.
     Check,
     /// A broken invariant of autobwd itself.

@@ -190,8 +190,8 @@ mod verify;
 
 pub use autobwd_macros::register_op;
 pub use backward::{
-    Backward, Gradients, append_backward, append_backward_in, explain, gradients, gradients_in,
-    hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
+    Backward, Checkpoints, Gradients, Planned, Recomputed, append_backward, append_backward_in, explain,
+    gradients, gradients_in, hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
 };
 pub use build::{Arg, Builder, Expr, New, emit};
 pub use cx::{Cx, Mat, Product, Strided};
@@ -205,8 +205,8 @@ pub use grad::{Derived, DerivedFromInputs, GradCx, GradKind, GradRule, NoGrad, Z
 pub use lanes::Float;
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema, Slot,
-    SlotDef,
+    Arity, AttrDef, AttrType, AttrValue, Cost, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema,
+    Slot, SlotDef,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor};
 pub use verify::{verify, verify_in};

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Buf, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta, Op, OpDesc, Result,
-    Role, Schema, Var,
+    Buf, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta, Op,
+    OpDesc, Result, Role, Schema, Var,
     error::did_you_mean,
     grad,
     lanes::{LaneEntry, broadcast_axis, broadcast_dims},
@@ -19,7 +19,8 @@ type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
-type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<()>;
+/// Returns the floating point operations.
+type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// How an operator runs.
 #[derive(Clone, Copy)]
@@ -138,7 +139,29 @@ impl OpInfo {
     /// # Errors
     /// Those of the shape rule, of reading slots and attributes, and of `of`.
     pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
-        (self.infer)(desc, of, put)
+        (self.infer)(desc, of, put).map(drop)
+    }
+
+    /// What running it takes, for inputs of which `of` knows every dimension.
+    ///
+    /// # Errors
+    /// As [`infer`](OpInfo::infer).
+    pub fn cost(&self, desc: &OpDesc, of: MetaOf<'_>) -> Result<Cost> {
+        let mut bytes = 0_u64;
+        let mut touch = |meta: Meta| bytes = bytes.saturating_add(meta.bytes().unwrap_or(usize::MAX) as u64);
+        let flops = (self.infer)(desc, of, &mut |_, meta| touch(meta))?;
+        for var in self.reads(desc) {
+            touch(of(var)?);
+        }
+        Ok(Cost { flops: flops.get().unwrap_or(usize::MAX) as u64, bytes })
+    }
+
+    /// Variables whose elements it reads, not only their shapes.
+    pub(crate) fn reads<'a>(&self, desc: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+        let inputs = self.schema.inputs;
+        let shape_only = move |name: &str| inputs.iter().any(|slot| slot.shape_only && slot.name == name);
+        let slots = desc.inputs.iter().filter(move |(name, _)| !shape_only(name));
+        slots.flat_map(|(_, args)| args).copied().filter(|var| *var != Var::EMPTY)
     }
 
     pub(crate) fn run(&self) -> Run {
@@ -165,7 +188,7 @@ fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static 
     Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {has}{hint}")))
 }
 
-fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()>
+fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     O::Of<Meta>: Infer,
 {
@@ -174,6 +197,7 @@ where
         Role::Output => Ok(Meta::new(crate::DType::F32, []).in_slot(slot)),
     })?;
     op.infer()?;
+    let flops = op.flops();
     // Outputs come slot by slot; holes are left out on both sides.
     let slots = O::SCHEMA.outputs.iter().map(|s| desc.outputs.get(s.name));
     let mut vars: Vec<_> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
@@ -182,7 +206,7 @@ where
             put(*var, meta);
         }
     });
-    Ok(())
+    Ok(flops)
 }
 
 /// What is known of an input, which is a whole tensor unless its slot says otherwise.
@@ -194,7 +218,7 @@ fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
 
 /// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
 /// `like`.
-fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
     O::from_desc(desc)?;
     let schema = &O::SCHEMA;
     let mut inputs = Vec::with_capacity(schema.inputs.len());
@@ -229,7 +253,7 @@ fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Re
             put(*var, meta);
         }
     }
-    Ok(())
+    Ok(0.into())
 }
 
 fn frame<O: Op>(desc: &OpDesc, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>

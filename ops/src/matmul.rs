@@ -34,6 +34,10 @@ impl Infer for Mul<Meta> {
         self.out.set(self.x.dtype, dims);
         Ok(())
     }
+
+    fn flops(&self) -> Dim {
+        Dim::from(2) * self.out.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..])
+    }
 }
 impl Kernel for Mul<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -99,6 +103,12 @@ impl Infer for MulGrad<Meta> {
         let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
         infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
     }
+
+    fn flops(&self) -> Dim {
+        let one =
+            Dim::from(2) * self.dout.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..]);
+        grads_flops(one, &self.dx, &self.dy)
+    }
 }
 impl Kernel for MulGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -155,6 +165,10 @@ impl Infer for MatmulV2<Meta> {
         let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
         self.out.set(self.x.dtype, dims);
         Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        Dim::from(2) * self.out.dims.numel() * inner_dim(&self.x, self.trans_x)
     }
 }
 impl Kernel for MatmulV2<Buf<'_>> {
@@ -249,6 +263,11 @@ impl Infer for MatmulV2Grad<Meta> {
         let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
         infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
     }
+
+    fn flops(&self) -> Dim {
+        let one = Dim::from(2) * self.dout.dims.numel() * inner_dim(&self.x, self.trans_x);
+        grads_flops(one, &self.dx, &self.dy)
+    }
 }
 impl Kernel for MatmulV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -299,12 +318,15 @@ fn mul_dims(x: &Meta, x_rows: i32, y: &Meta, y_rows: i32) -> Result<Dims> {
     x.float()?;
     y.same_dtype(x)?;
     let (x_rows, y_rows) = (cut_at(x, x_rows)?, cut_at(y, y_rows)?);
-    let product = |dims: &[Dim]| dims.iter().fold(Dim::from(1), |n, d| n * *d);
     let inner = product(&x.dims[x_rows..]);
     if !inner.agrees(product(&y.dims[..y_rows])) {
         return Err(y.wrong(&format!("a matrix of {inner} rows is needed")));
     }
     Ok(x.dims[..x_rows].iter().chain(&y.dims[y_rows..]).copied().collect())
+}
+
+fn product(dims: &[Dim]) -> Dim {
+    dims.iter().fold(Dim::from(1), |n, d| n * *d)
 }
 
 fn cut_at(x: &Meta, rows: i32) -> Result<usize> {
@@ -332,6 +354,11 @@ fn infer_grads(
         dy.like(y);
     }
     Ok(())
+}
+
+/// Each gradient is a product of as many terms.
+fn grads_flops(one: Dim, dx: &Option<Meta>, dy: &Option<Meta>) -> Dim {
+    one * Dim::from(dx.iter().chain(dy).count())
 }
 
 fn flat<'a, T: Product>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
@@ -369,6 +396,15 @@ fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> Result<Dims>
         _ => Err(y.wrong(&format!("matrices that broadcast with {} of `{}` are needed", x.dims, x.slot()))),
     });
     batch.chain(m.map(Ok)).chain(n.map(Ok)).collect()
+}
+
+/// How many terms the sums of a product over the last two dimensions have.
+fn inner_dim(x: &Meta, trans_x: bool) -> Dim {
+    match &*x.dims {
+        [.., rows, _] if trans_x => *rows,
+        [.., last] => *last,
+        [] => Dim::UNKNOWN,
+    }
 }
 
 /// Both sides of broadcast products.

@@ -29,11 +29,34 @@ pub trait Optimizer {
     /// As [`append_backward`] with all parameters; hyperparameters out of bounds.
     #[track_caller]
     fn minimize(&self, loss: &Expr) -> Result<Vec<(Expr, Expr)>> {
+        self.minimize_with(loss, &Backward::default())
+    }
+
+    /// As [`minimize`](Optimizer::minimize), for some parameters only, or computing forward values again to save memory:
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// use autobwd::{Backward, Checkpoints};
+    /// # use autobwd_ops::{Init, Math};
+    /// use autobwd_ops::optim::{Optimizer, Sgd};
+    /// # let net = Builder::new();
+    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+    /// # let loss = w.tanh()?.exp()?.mean()?;
+    /// let backward = Backward { checkpoints: Checkpoints::Named(&["exp_0"]), ..Backward::default() };
+    /// Sgd { rate: 0.1 }.minimize_with(&loss, &backward)?;
+    /// assert!(net.program().to_string().contains("tanh_0.subprog_0 = tanh(X=w)"));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there, and as [`append_backward`].
+    #[track_caller]
+    fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
         let net = loss.builder();
         // Outside of a closure, so that operators remember the caller's line.
         let mut program = net.edit(std::mem::take);
         let name = program.name(loss.var()).to_string();
-        let found = append_backward(&mut program, &name, &Backward::default());
+        let found = append_backward(&mut program, &name, backward);
         net.edit(|p| *p = program);
         let found = found?;
         let names: Vec<_> = {

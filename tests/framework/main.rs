@@ -16,6 +16,7 @@ mod pictures;
 mod plain;
 mod programs;
 mod promises;
+mod recompute;
 mod registry;
 mod running;
 mod sparse;

@@ -35,7 +35,7 @@ pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
             replaced(walk.program, fwd).for_each(|v| walk.names.start_older(v));
-            fwd.writes().for_each(|v| walk.values.before_write(v, index));
+            walk.step_back(index, fwd);
         } else if let Err(e) = walk.operator(index, fwd) {
             outcome = Err(e.at_op(|| walk.program.describe_op(BlockId::ROOT, index, fwd)));
             break;
@@ -49,6 +49,13 @@ pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
 type Slots<T> = SmallVec<[(Var, T); 4]>;
 
 impl Emit<'_> {
+    /// Steps back over what an operator writes. What is computed again has the value that it had.
+    fn step_back(&mut self, index: usize, op: &OpDesc) {
+        if !matches!(op.origin, Origin::Recompute { .. }) {
+            op.writes().for_each(|v| self.values.before_write(v, index));
+        }
+    }
+
     fn operator(&mut self, index: usize, op: &OpDesc) -> Result<()> {
         let info = self.ops.get(&op.ty)?;
         // The operator as its rule sees it: with stand-ins for what is overwritten.
@@ -68,7 +75,7 @@ impl Emit<'_> {
         // What a sub-block overwrites, it has kept for its gradient itself.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
-            op.writes().for_each(|v| self.values.before_write(v, index));
+            self.step_back(index, op);
         }
         if arrives {
             let mut inputs: Slots<Option<Var>> = SmallVec::new();
@@ -85,7 +92,7 @@ impl Emit<'_> {
             self.ask(info, index, &fwd, &outputs, &inputs)?;
         }
         if in_block {
-            op.writes().for_each(|v| self.values.before_write(v, index));
+            self.step_back(index, op);
         }
         Ok(())
     }

@@ -87,11 +87,15 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
 }
 
 /// What flows into an operator of a backward part: what it reads beside values of its forward operator. These are
-/// gradients, and copies of values that are overwritten.
+/// gradients, copies of values that are overwritten, and values that are computed again.
 pub(super) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallVec<[Var; 4]> {
     match op.origin {
         Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
         Origin::Accumulate => op.reads().collect(),
+        Origin::Recompute { of } => {
+            let first = forward_ops(program, block).get(of);
+            op.reads().filter(|v| first.is_some_and(|first| !first.reads().any(|own| own == *v))).collect()
+        }
         Origin::Gradient { of } => {
             let Some(fwd) = forward_ops(program, block).get(of) else { return op.reads().collect() };
             let mut found = SmallVec::new();
@@ -216,7 +220,11 @@ impl<'a> Story<'a> {
                     index = of;
                 }
                 Origin::Model | Origin::Gradient { .. } => return text + &OpRef::of(index, op).to_string(),
-                Origin::Kept | Origin::Seed | Origin::Accumulate | Origin::ZeroFill => {
+                Origin::Kept
+                | Origin::Recompute { .. }
+                | Origin::Seed
+                | Origin::Accumulate
+                | Origin::ZeroFill => {
                     let outputs: Vec<Var> = op.writes().collect();
                     return text
                         + &format!("operator {index} `{}`, which makes {}", op.ty, self.names(&outputs));
@@ -263,6 +271,7 @@ impl<'a> Story<'a> {
         let of = self.gradient_of(out);
         match op.origin {
             Origin::Model => String::new(),
+            Origin::Recompute { of } => format!("computes again what is not kept, as {}", self.place(of)),
             Origin::Kept => {
                 let value = op.reads().next().unwrap_or(out);
                 let mut later = self.block_ops().iter().enumerate().skip(index + 1);

@@ -51,6 +51,7 @@ impl Values {
 }
 
 /// Copies to be inserted into the program, each with the operator that it stands before.
+#[derive(Default)]
 pub(super) struct Copies(Vec<(usize, OpDesc)>);
 
 /// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. Where only the shape is read, and
@@ -152,7 +153,7 @@ impl Copies {
             now_at.push(index + shift);
         }
         for op in ops.iter_mut().chain(appended) {
-            if let Origin::Gradient { of } = &mut op.origin
+            if let Origin::Gradient { of } | Origin::Recompute { of } = &mut op.origin
                 && let Some(now) = now_at.get(*of)
             {
                 *of = *now;

@@ -3,18 +3,23 @@
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
 //! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
-//! 2. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
+//! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
+//! 3. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
 //!    that a later operator overwrites go by stand-ins.
-//! 3. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
-//! 4. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
-//! 5. `keep::keep`: copies of overwritten values take the places of their stand-ins.
-//! 6. `declare::declare`: new variables get dtype and shape.
+//! 4. `recompute::weave`: segments are computed again before their gradients.
+//! 5. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
+//! 6. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
+//! 7. `keep::keep`: copies of overwritten values take the places of their stand-ins.
+//! 8. `declare::declare`: new variables get dtype and shape.
+//! 9. `budget::choose`, where a budget is given: what is cheapest to compute again, woven in at last.
 //!
 //! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
 //! one. What came of it is told by `report`, for every variable asked for, and by `explain`, for one gradient of a
 //! program that may have come from a file. `higher` composes whole backward parts.
 
 mod accumulate;
+mod budget;
+mod checkpoints;
 mod declare;
 mod emit;
 mod explain;
@@ -23,17 +28,20 @@ mod keep;
 mod names;
 mod path;
 mod prune;
+mod recompute;
 mod report;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in};
+pub use checkpoints::{Checkpoints, Planned, Recomputed};
 use emit::{Emit, emit};
 pub use explain::explain;
 pub use higher::{hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in};
 use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
+use recompute::{Needs, Segments};
 pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
 /// What to differentiate with respect to, and what not to.
@@ -43,6 +51,8 @@ pub struct Backward<'a> {
     pub parameters: Option<&'a [&'a str]>,
     /// Variables without gradient, beside those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
+    /// Which forward values are kept for the backward part; the others are computed again.
+    pub checkpoints: Checkpoints<'a>,
     /// Whether gradients asked for by name may be missing.
     pub allow_missing: bool,
 }
@@ -56,8 +66,8 @@ pub struct Backward<'a> {
 ///
 /// # Errors
 /// A loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
-/// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied. The program is
-/// then unchanged.
+/// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied; a variable that
+/// cannot be computed again, a budget that cannot be met. The program is then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
     append_backward_in(OpInfoMap::linked()?, program, loss, backward)
@@ -75,7 +85,17 @@ pub fn append_backward_in(
     backward: &Backward<'_>,
 ) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
-    whole(program, |program| differentiate_loss(ops, program, loss, backward, site))
+    let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
+    match backward.checkpoints {
+        Checkpoints::None => whole(program, differentiate),
+        // Operators of the model are given seeds and copies before anything can fail.
+        _ => {
+            let mut draft = program.clone();
+            let found = differentiate(&mut draft)?;
+            *program = draft;
+            Ok(found)
+        }
+    }
 }
 
 /// Takes back what a failed call has added.
@@ -120,19 +140,43 @@ fn differentiate_loss(
     let desc = program.root().vars.get(&loss);
     let (shape, dtype) = desc.map_or((vec![], -1), |desc| (vec![1; desc.dims.len()], desc.dtype.code()));
     let targets = [loss];
-    let build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
+    let mut build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
+    let mut segments = Segments::default();
+    if let Checkpoints::Named(names @ [_, ..]) = backward.checkpoints {
+        let names = names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>()?;
+        let mut path = build.path;
+        recompute::seed(ops, program, &mut path)?;
+        segments = recompute::segments(program, &path, &names);
+        // Its tables have no seeds.
+        build = Build { path, ..Build::start(ops, program, &targets, &asked, false, backward.no_grad)? };
+    }
     let seed = OpDesc::new("fill_constant")
         .output("Out", [build.targets[0]])
         .attr("shape", Attr::I64s(shape))
         .attr("dtype", Attr::I32(dtype))
         .attr("value", Attr::F32(1.0));
-    let done = build.finish(ops, program, vec![OpDesc { origin: Origin::Seed, site: Some(site), ..seed }])?;
+    let seed = OpDesc { origin: Origin::Seed, site: Some(site), ..seed };
+    let mut done = build.finish(ops, program, vec![seed], &segments)?;
 
-    let found = done.found(program, &asked);
+    let mut found = done.found(program, &asked);
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
     }
+    match backward.checkpoints {
+        Checkpoints::None | Checkpoints::Named(_) => {}
+        Checkpoints::Without(names) => {
+            let needs = done.needs(ops, program)?;
+            done.recompute(program, &needs, &needs.writers_of(program, names)?);
+        }
+        Checkpoints::Auto { budget_bytes, feeds } => {
+            let needs = done.needs(ops, program)?;
+            let (again, planned) = budget::choose(ops, program, &done, &needs, loss, budget_bytes, feeds)?;
+            done.recompute(program, &needs, &again);
+            found.recomputed.planned = Some(planned);
+        }
+    }
+    found.recomputed.names = done.again.iter().map(|v| program.name(*v).to_string()).collect();
     done.commit(ops, program)?;
     Ok(found)
 }
@@ -202,7 +246,7 @@ pub fn gradients_in(
                 }
             }
         }
-        let done = build.finish(ops, program, seeds)?;
+        let done = build.finish(ops, program, seeds, &Segments::default())?;
         let found = done.found(program, &inputs);
         done.commit(ops, program)?;
         Ok(found)
@@ -259,7 +303,13 @@ impl<'a> Build<'a> {
         Ok(Build { question, names, no_grad: cut, path, targets: grads, given: vec![] })
     }
 
-    fn finish(mut self, ops: &OpInfoMap, program: &mut Program, seeds: Vec<OpDesc>) -> Result<Done> {
+    fn finish(
+        mut self,
+        ops: &OpInfoMap,
+        program: &mut Program,
+        seeds: Vec<OpDesc>,
+        segments: &Segments,
+    ) -> Result<Done> {
         let Question { asked, computed, .. } = &self.question;
         let last = asked.iter().map(|v| computed[v.index()].then(|| self.names.here(program, *v)));
         let last: Vec<Option<Var>> = last.collect();
@@ -276,19 +326,22 @@ impl<'a> Build<'a> {
             emitted: &mut emitted,
         };
         emit(walk, &self.path)?;
+        let woven = recompute::weave(program, emitted, &segments.batches, &segments.held);
+        let mut emitted = woven.ops;
         let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
         let grads: Vec<Option<Var>> = grads.collect();
         let given = stand_for(&self.given, &grads, &mut emitted);
         let summed = accumulate::accumulate(program, &mut self.names, emitted);
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
-        let (copies, new) = keep::keep(ops, program, &values, &mut appended)?;
+        let (copies, mut new) = keep::keep(ops, program, &values, &mut appended)?;
+        new.extend(woven.vars);
         let vars = declare::declare(ops, program, &self.names, new, &appended)?;
         let made = |(var, grad): (&Var, Option<Var>)| {
             grad.filter(|grad| vars.contains_key(grad) && !self.no_grad[var.index()])
         };
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
-        Ok(Done { copies, ops: appended, vars, grads, targets, no_grad: self.no_grad })
+        Ok(Done { copies, ops: appended, vars, grads, targets, no_grad: self.no_grad, again: woven.again })
     }
 }
 
@@ -325,6 +378,8 @@ struct Done {
     grads: Vec<Option<Var>>,
     targets: Vec<Var>,
     no_grad: Vec<bool>,
+    /// Forward variables that are computed again.
+    again: Vec<Var>,
 }
 
 impl Done {
@@ -334,7 +389,22 @@ impl Done {
         let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
         let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
         let missing = report::missing(program, &self.targets, &self.no_grad, produced, &none);
-        Gradients { pairs, missing, asked: asked.to_vec() }
+        Gradients { pairs, missing, asked: asked.to_vec(), ..Gradients::default() }
+    }
+
+    /// Has copies made, so that operators can be computed again from them.
+    fn needs(&mut self, ops: &OpInfoMap, program: &mut Program) -> Result<Needs> {
+        std::mem::take(&mut self.copies).insert(&mut program.root_mut().ops, &mut self.ops);
+        Needs::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
+    }
+
+    /// Computes these operators again instead of keeping what they compute.
+    fn recompute(&mut self, program: &mut Program, needs: &Needs, again: &[bool]) {
+        let appended = std::mem::take(&mut self.ops);
+        let woven = recompute::weave(program, appended, &needs.batches(again), &[]);
+        self.ops = woven.ops;
+        self.vars.extend(woven.vars);
+        self.again = woven.again;
     }
 
     /// # Errors

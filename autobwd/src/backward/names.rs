@@ -33,6 +33,14 @@ struct Grad {
     arrives: bool,
 }
 
+/// The variable of that name, or a numbered one where the program declares that already.
+pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
+    match program.find(name) {
+        Some(var) if program.root().vars.contains_key(&var) => program.fresh(name),
+        _ => program.var(name),
+    }
+}
+
 impl GradNames {
     /// At the end of the program.
     pub(super) fn new(program: &Program) -> GradNames {

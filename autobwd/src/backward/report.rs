@@ -2,7 +2,10 @@
 
 use std::{fmt, iter};
 
-use super::explain::{given_for, incoming, listed};
+use super::{
+    checkpoints::Recomputed,
+    explain::{given_for, incoming, listed},
+};
 use crate::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
 /// What [`append_backward`](super::append_backward) and [`gradients`](super::gradients) have found: every variable asked
@@ -13,6 +16,8 @@ pub struct Gradients {
     pub pairs: Vec<(Var, Var)>,
     /// Variables without gradient, each with the reason, in the order asked for.
     pub missing: Vec<Missing>,
+    /// What the backward part computes again.
+    pub recomputed: Recomputed,
     pub(super) asked: Vec<Var>,
 }
 

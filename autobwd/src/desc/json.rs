@@ -77,6 +77,7 @@ enum OriginJson {
     Accumulate,
     ZeroFill,
     Kept,
+    RecomputeOf(usize),
 }
 impl OriginJson {
     fn is_model(&self) -> bool {
@@ -214,6 +215,7 @@ impl Program {
                 Origin::Accumulate => OriginJson::Accumulate,
                 Origin::ZeroFill => OriginJson::ZeroFill,
                 Origin::Kept => OriginJson::Kept,
+                Origin::Recompute { of } => OriginJson::RecomputeOf(of),
             },
         }
     }
@@ -331,6 +333,7 @@ impl OpJson {
                 OriginJson::Accumulate => Origin::Accumulate,
                 OriginJson::ZeroFill => Origin::ZeroFill,
                 OriginJson::Kept => Origin::Kept,
+                OriginJson::RecomputeOf(of) => Origin::Recompute { of },
             },
         })
     }

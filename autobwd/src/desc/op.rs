@@ -72,6 +72,11 @@ impl Attrs {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
     }
 
+    /// Removes an attribute; afterwards it has its default value.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(n, _)| *n != name);
+    }
+
     /// Names with values.
     pub fn iter(&self) -> impl Iterator<Item = (Name, &Attr)> {
         self.0.iter().map(|(n, a)| (*n, a))
@@ -131,6 +136,11 @@ pub enum Origin {
     ZeroFill,
     /// It copies a value that the backward part needs, before another operator overwrites it.
     Kept,
+    /// It computes again what the operator with that index in the same block has computed and nobody has kept.
+    Recompute {
+        /// Index of the forward operator.
+        of: usize,
+    },
 }
 
 /// An operator as data: its type, which variables sit in its slots, its attributes.

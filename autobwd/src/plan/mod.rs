@@ -9,7 +9,7 @@ mod group;
 mod offsets;
 mod place;
 
-pub(crate) use graph::{Graph, Node, Request, ValueId, Wires};
+pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, operand_dims};
 pub(crate) use place::{Layout, Spot};
 
@@ -30,5 +30,10 @@ impl Plan {
         let groups = group::group(&graph, request.apart);
         let layout = place::place(&graph, &groups, request.apart);
         Ok(Plan { graph, groups, layout })
+    }
+
+    /// By value: the last group that reads its elements; past the last one when it is fetched.
+    pub(crate) fn last_reads(&self) -> Vec<Option<usize>> {
+        place::last_reads(&self.graph, &self.groups)
     }
 }

@@ -1,5 +1,7 @@
 //! Offsets of buffers in one arena.
 
+use std::cmp::Reverse;
+
 /// Memory that is needed from one group to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Buffer {
@@ -15,14 +17,25 @@ impl Buffer {
 }
 
 /// Offsets, and the size of the arena: largest first, each at the lowest offset where it meets no buffer that is live
-/// at the same time ("greedy by size", Pisarchyk and Lee, 2020).
+/// at the same time ("greedy by size", Pisarchyk and Lee, 2020). Of those of one size, the one that is needed longest
+/// comes first, which suits values that wait for the backward part; if that leaves gaps, the one that is needed first.
 pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|i| (std::cmp::Reverse(buffers[*i].bytes), buffers[*i].first));
+    order.sort_by_key(|i| (Reverse(buffers[*i].bytes), Reverse(buffers[*i].last), buffers[*i].first));
+    let (offsets, top) = place_in(&order, buffers);
+    if top == live_bytes(buffers) {
+        return (offsets, top);
+    }
+    order.sort_by_key(|i| (Reverse(buffers[*i].bytes), buffers[*i].first));
+    let other = place_in(&order, buffers);
+    if other.1 < top { other } else { (offsets, top) }
+}
+
+fn place_in(order: &[usize], buffers: &[Buffer]) -> (Vec<usize>, usize) {
     let (mut offsets, mut top) = (vec![0; buffers.len()], 0);
     // Placed buffers, sorted by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(buffers.len());
-    for i in order {
+    for &i in order {
         let buffer = &buffers[i];
         let mut at = 0;
         for other in placed.iter().filter(|o| buffers[**o].meets(buffer)) {

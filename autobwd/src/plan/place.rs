@@ -66,7 +66,7 @@ struct Place<'a> {
     graph: &'a Graph,
     /// Outputs get memory of their own.
     apart: bool,
-    /// The last group that reads a value's elements; past the last one when it is fetched.
+    /// As [`last_reads`] says.
     last_read: Vec<Option<usize>>,
     buffers: Vec<Buffer>,
     /// A buffer may serve several values in turn.
@@ -78,7 +78,8 @@ struct Place<'a> {
     taken: HashSet<usize>,
 }
 
-fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
+/// By value: the last group that reads its elements; past the last one when it is fetched.
+pub(super) fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.values.len()];
     for (g, group) in groups.iter().enumerate() {
         graph.nodes[group.nodes.clone()].iter().flat_map(Node::reads).for_each(|v| last[v] = Some(g));

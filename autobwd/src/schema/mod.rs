@@ -5,6 +5,7 @@
 mod attr;
 mod contract;
 mod convert;
+mod cost;
 mod slot;
 
 pub use attr::{AttrType, AttrValue};
@@ -12,9 +13,10 @@ pub use contract::check_contract;
 pub use convert::{
     above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,
 };
+pub use cost::Cost;
 pub use slot::{Arity, Slot};
 
-use crate::{Attr, Cx, Float, GradRule, OpDesc, Result, Var};
+use crate::{Attr, Cx, Dim, Float, GradRule, OpDesc, Result, Var};
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +202,13 @@ pub trait Infer {
     /// # Errors
     /// Inputs or attributes that do not fit each other.
     fn infer(&mut self) -> Result<()>;
+
+    /// Floating point operations of one run, a product and its sum being two; unknown while a dimension is. Asked after
+    /// [`infer`](Infer::infer). Worth stating where they take longer than reading and writing the slots once, as in
+    /// products of matrices: it tells what computing the operator again [costs](crate::Cost).
+    fn flops(&self) -> Dim {
+        0.into()
+    }
 }
 
 /// The kernel, written on `Mul<Buf<'_>>`: computes outputs from inputs, without a heap allocation.

@@ -39,6 +39,9 @@ const IGNORED: &[(&str, &[&str])] = &[
     // Which elements were chosen is in `Indices`.
     ("largest", &["top_k_v2_grad"]),
     ("sorted", &["top_k_v2_grad"]),
+    // Generators of vendors' devices.
+    ("deterministic", &["seed"]),
+    ("rng_name", &["seed"]),
     // The mask has been drawn.
     ("fix_seed", &["dropout_grad"]),
     ("seed", &["dropout_grad"]),

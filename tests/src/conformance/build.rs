@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use autobwd::{
-    Attr, Attrs, Backward, Block, BlockId, OpDesc, OpInfoMap, Program, Slots, Var, append_backward_in,
-    gradients_in,
+    Attr, Attrs, Backward, Block, BlockId, Checkpoints, OpDesc, OpInfoMap, Program, Slots, Var,
+    append_backward_in, gradients_in,
 };
 use serde_json::Value;
 
@@ -64,10 +64,16 @@ pub(super) fn expected(step: &Step) -> Result<Expected, Difference> {
 pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> autobwd::Result<Answer> {
     let no_grad = call.no_grad();
     match call {
-        Call::AppendBackward { loss, parameter_list, .. } => {
+        Call::AppendBackward { loss, parameter_list, checkpoints, .. } => {
+            let kept: Vec<&str> = checkpoints.iter().flatten().map(String::as_str).collect();
             let asked: Option<Vec<&str>> =
                 parameter_list.as_ref().map(|names| names.iter().map(String::as_str).collect());
-            let backward = Backward { parameters: asked.as_deref(), no_grad: &no_grad, allow_missing: true };
+            let backward = Backward {
+                parameters: asked.as_deref(),
+                no_grad: &no_grad,
+                checkpoints: Checkpoints::Named(&kept),
+                allow_missing: true,
+            };
             let found = append_backward_in(ops, program, loss, &backward)?;
             let name = |v: &Var| program.name(*v).to_string();
             Ok(found.pairs.iter().map(|(var, grad)| (name(var), Some(name(grad)))).collect())

@@ -94,9 +94,6 @@ pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
 /// # Errors
 /// A program that cannot be read.
 pub fn skip_reason(case: &Case, ops: &OpInfoMap) -> Result<Option<String>, Difference> {
-    if case.steps().any(|step| step.call.recomputes()) {
-        return Ok(Some("recompute is not there yet".into()));
-    }
     let mut missing = vec![];
     let mut before = None;
     for step in case.steps() {

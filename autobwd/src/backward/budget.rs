@@ -1,0 +1,112 @@
+//! Which forward operators to compute again so that a run fits into a budget.
+//!
+//! Must not trust an estimate: what fits is asked of the planner. The sets of operators among which is chosen, cheapest
+//! first, do not depend on the budget, so a larger one never costs more. Where there are few, these are all sets; else
+//! those that dynamic programming finds (`stations`).
+
+mod model;
+mod stations;
+
+use std::iter;
+
+use super::{
+    Done,
+    checkpoints::Planned,
+    recompute::{Needs, weave},
+};
+use crate::{
+    Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
+    plan::{Plan, Request},
+};
+use model::Model;
+
+/// So many sets are all tried: those of twelve operators.
+const ALL: usize = 1 << 12;
+
+/// Operators to compute again.
+struct Set {
+    /// By operator of the program.
+    again: Vec<bool>,
+    /// Picoseconds, estimated.
+    time: u64,
+    /// It is not tried for a budget below.
+    least: usize,
+}
+
+/// Chooses, by operator of the program, what to compute again, so that a run with these feeds which fetches the loss and
+/// all gradients has an arena within the budget.
+///
+/// # Errors
+/// Those of planning; a budget that no choice meets, with the smallest that one does.
+pub(super) fn choose(
+    ops: &OpInfoMap,
+    program: &Program,
+    done: &Done,
+    needs: &Needs,
+    loss: Var,
+    budget: usize,
+    feeds: &[(&str, Meta)],
+) -> Result<(Vec<bool>, Planned)> {
+    let fetches: Vec<&str> =
+        iter::once(&loss).chain(done.grads.iter().flatten()).map(|v| program.name(*v)).collect();
+    let kept = |name: &str| Some(program.root().vars.get(&program.find(name)?)?.meta());
+    let plan = |again: &[bool]| {
+        let mut draft = program.clone();
+        let woven = weave(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
+        let root = draft.root_mut();
+        root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(woven.vars));
+        root.ops.extend(woven.ops);
+        Plan::new(&draft, ops, &Request { feeds, kept: &kept, fetches: &fetches, apart: false })
+    };
+    let all_kept = plan(&vec![false; program.root().ops.len()])?;
+    let kept_arena_bytes = all_kept.layout.arena_bytes;
+    let model = Model::new(program, done, needs, &all_kept)?;
+    let mut sets = all_sets(&model).unwrap_or_else(|| stations::sets(&model));
+    sets.sort_by_key(|set| (set.time, set.least));
+
+    let mut reached = usize::MAX;
+    for set in sets.iter().filter(|set| set.least <= budget) {
+        let arena_bytes = plan(&set.again)?.layout.arena_bytes;
+        reached = reached.min(arena_bytes);
+        if arena_bytes <= budget {
+            let planned = Planned {
+                again: model.cost(&set.again),
+                forward: model.cost(&vec![true; set.again.len()]),
+                arena_bytes,
+                kept_arena_bytes,
+            };
+            return Ok((set.again.clone(), planned));
+        }
+    }
+    sets.retain(|set| set.least > budget);
+    sets.sort_by_key(|set| set.least);
+    for set in &sets {
+        if set.least >= reached {
+            break;
+        }
+        reached = reached.min(plan(&set.again)?.layout.arena_bytes.max(set.least));
+    }
+    let text = format!(
+        "a budget of {budget} bytes cannot be met: computing again what can be, a run takes {reached} bytes at least, \
+         and {kept_arena_bytes} with everything kept"
+    );
+    Err(Error::new(ErrorKind::Budget, text))
+}
+
+/// Every set of which no operator is computed again in vain, if there are not too many.
+fn all_sets(model: &Model) -> Option<Vec<Set>> {
+    let mut sets = vec![vec![false; model.costs.len()]];
+    for op in model.candidates.iter().rev() {
+        for i in 0..sets.len() {
+            if model.is_needed(*op, &sets[i]) {
+                let mut set = sets[i].clone();
+                set[*op] = true;
+                sets.push(set);
+            }
+        }
+        if sets.len() > ALL {
+            return None;
+        }
+    }
+    Some(sets.into_iter().map(|again| model.set(again)).collect())
+}

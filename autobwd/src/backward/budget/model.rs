@@ -1,0 +1,266 @@
+//! What is known of a run without planning it: what operators cost, and which forward values wait how long.
+//!
+//! Time is counted in groups of the plan in which everything is kept.
+
+use rustc_hash::FxHashMap;
+
+use super::Set;
+use crate::{
+    Cost, Error, Origin, Program, Result, Var,
+    backward::{Done, recompute::Needs},
+    plan::{self, Plan, Source, Spot},
+    tensor::padded,
+};
+
+/// A forward value that the backward part, or computing again, may need.
+pub(super) struct Value {
+    pub(super) bytes: usize,
+    /// The operator that can compute it again.
+    pub(super) writer: Option<usize>,
+    /// When gradients read it first and last.
+    pub(super) reads: Option<(usize, usize)>,
+    /// Whether it takes no memory if it is computed again where gradients read it: one region does both.
+    pub(super) fuses: bool,
+    /// Operators that may be computed again and read it.
+    pub(super) readers: Vec<usize>,
+    /// When it is written, and read last by the forward part.
+    forward: (usize, usize),
+    /// Whether it takes no memory if only the forward part needs it.
+    brief: bool,
+}
+
+/// Forward operators and values, with the memory that a run takes beside them.
+pub(super) struct Model {
+    /// Operators that are worth computing again, in program order.
+    pub(super) candidates: Vec<usize>,
+    /// By operator; nothing if it does not run.
+    pub(super) costs: Vec<Cost>,
+    pub(super) values: Vec<Value>,
+    /// By operator: what it writes and can compute again, among the values.
+    pub(super) writes: Vec<Vec<usize>>,
+    /// By time: the operator whose gradients are computed; their number in the forward part.
+    pub(super) rule: Vec<usize>,
+    /// By time: memory apart from the values.
+    memory: Vec<usize>,
+}
+
+impl Model {
+    /// From the plan in which everything is kept.
+    pub(super) fn new(program: &Program, done: &Done, needs: &Needs, plan: &Plan) -> Result<Model> {
+        let count = program.root().ops.len();
+        let forward = forward_values(plan, count);
+        let (mut costs, mut pointwise) = (vec![Cost::default(); count], vec![false; count]);
+        for node in plan.graph.nodes.iter().filter(|node| node.index < count) {
+            let of = |var: Var| match forward.get(&var) {
+                Some(id) => Ok(plan.graph.values[*id].meta.clone()),
+                None => Err(Error::internal("an operator that runs reads what nobody has written")),
+            };
+            costs[node.index] = node.info.cost(&node.desc, &of)?;
+            pointwise[node.index] = node.info.lanes().is_some();
+        }
+        let candidates = candidates(needs, count);
+        let mut model = Model {
+            candidates,
+            costs,
+            values: vec![],
+            writes: vec![vec![]; count],
+            rule: vec![],
+            memory: vec![],
+        };
+
+        let lives = lives(plan);
+        let mut known: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut value = |model: &mut Model, id: usize| {
+            let value = &plan.graph.values[id];
+            if value.kept || forward.get(&value.var) != Some(&id) {
+                return None;
+            }
+            let new = model.values.len();
+            let own = *known.entry(id).or_insert(new);
+            if own == new {
+                let writer = needs.writer[value.var.index()];
+                model.values.push(Value {
+                    bytes: bytes(value),
+                    writer,
+                    reads: None,
+                    fuses: false,
+                    readers: vec![],
+                    forward: (lives[id].0, lives[id].0),
+                    brief: plan.layout.spots[id] == Spot::Register,
+                });
+                writer.into_iter().for_each(|op| model.writes[op].push(new));
+            }
+            Some(own)
+        };
+        for (time, group) in plan.groups.iter().enumerate() {
+            let nodes = &plan.graph.nodes[group.nodes.clone()];
+            let rule =
+                nodes.iter().find_map(|node| match done.ops.get(node.index.checked_sub(count)?)?.origin {
+                    Origin::Gradient { of } => Some(of),
+                    _ => None,
+                });
+            model.rule.push(rule.or(model.rule.last().copied()).unwrap_or(count));
+            for node in nodes {
+                for read in node.reads() {
+                    let Some(id) = value(&mut model, read) else { continue };
+                    let value = &mut model.values[id];
+                    if node.index < count {
+                        value.forward.1 = time;
+                    } else {
+                        let first = value.reads.map_or(time, |(first, _)| first);
+                        value.reads = Some((first, time));
+                        value.fuses = group.region.is_some() && first == time;
+                    }
+                }
+            }
+        }
+        for op in model.candidates.clone() {
+            for var in &needs.reads[op] {
+                let id = forward.get(var).and_then(|id| value(&mut model, *id));
+                id.into_iter().for_each(|id| model.values[id].readers.push(op));
+            }
+        }
+        for value in &mut model.values {
+            let formula = value.writer.is_some_and(|op| pointwise[op]);
+            value.fuses &= formula;
+            value.brief |= formula && value.forward.0 == value.forward.1;
+        }
+        let mut change = vec![0; plan.groups.len() + 2];
+        for (id, (first, last)) in lives.iter().enumerate() {
+            if matches!(plan.layout.spots[id], Spot::Arena(_)) && !known.contains_key(&id) {
+                add(&mut change, *first, *last, bytes(&plan.graph.values[id]));
+            }
+        }
+        model.memory = sums(&change).take(plan.groups.len()).collect();
+        Ok(model)
+    }
+
+    /// Whether gradients, or what is computed again, need anything that an operator writes.
+    pub(super) fn is_needed(&self, op: usize, again: &[bool]) -> bool {
+        self.writes[op].iter().any(|id| self.waits(&self.values[*id], again))
+    }
+
+    /// Whether a value has to be there when the backward part begins, unless it is computed again.
+    fn waits(&self, value: &Value, again: &[bool]) -> bool {
+        value.reads.is_some() || value.readers.iter().any(|op| again[*op])
+    }
+
+    /// The cost of operators.
+    pub(super) fn cost(&self, of: &[bool]) -> Cost {
+        self.costs.iter().zip(of).filter(|(_, counts)| **counts).map(|(cost, _)| *cost).sum()
+    }
+
+    /// A set of operators. All values that wait for the backward part are in memory when it begins.
+    pub(super) fn set(&self, again: Vec<bool>) -> Set {
+        let kept = |value: &&Value| !value.writer.is_some_and(|op| again[op]) && self.waits(value, &again);
+        let least = self.values.iter().filter(kept).map(|value| value.bytes).sum();
+        Set { least, time: self.cost(&again).picoseconds(), again }
+    }
+
+    /// The arena, estimated: the most memory that is live at a time.
+    pub(super) fn arena_bytes(&self, again: &[bool]) -> usize {
+        // By operator: when it is computed again.
+        let mut at = vec![usize::MAX; self.costs.len()];
+        let readers = |value: &Value, at: &[usize]| -> Vec<usize> {
+            value.readers.iter().filter(|op| again[**op]).map(|op| at[*op]).collect()
+        };
+        for op in self.candidates.iter().rev().filter(|op| again[**op]) {
+            for value in self.writes[*op].iter().map(|id| &self.values[*id]) {
+                let first = readers(value, &at).into_iter().chain(value.reads.map(|(first, _)| first)).min();
+                at[*op] = at[*op].min(first.unwrap_or(usize::MAX));
+            }
+        }
+        let mut change = vec![0; self.memory.len() + 2];
+        for value in &self.values {
+            let last = readers(value, &at).into_iter().chain(value.reads.map(|(_, last)| last)).max();
+            let (written, forward) = value.forward;
+            match (value.writer.filter(|op| again[*op]), last) {
+                (None, Some(last)) => add(&mut change, written, last, value.bytes),
+                (op, last) => {
+                    add(&mut change, written, forward, if value.brief { 0 } else { value.bytes });
+                    // What only operators read that are computed again at the same time is gone at once.
+                    if let (Some(op), Some(last)) = (op, last)
+                        && (last > at[op] || (value.reads.is_some() && !value.fuses))
+                    {
+                        add(&mut change, at[op], last, value.bytes);
+                    }
+                }
+            }
+        }
+        sums(&change).zip(&self.memory).map(|(values, apart)| values + apart).max().unwrap_or(0)
+    }
+
+    /// By time: memory apart from values that can be computed again.
+    pub(super) fn fixed_bytes(&self) -> Vec<usize> {
+        let mut change = vec![0; self.memory.len() + 2];
+        for value in self.values.iter().filter(|value| value.writer.is_none()) {
+            let last = value.reads.map_or(value.forward.1, |(_, last)| last);
+            add(&mut change, value.forward.0, last, value.bytes);
+        }
+        sums(&change).zip(&self.memory).map(|(values, apart)| values + apart).collect()
+    }
+}
+
+fn bytes(value: &plan::Value) -> usize {
+    padded(value.meta.bytes().unwrap_or(0))
+}
+
+/// Adds memory from one time to another, both included.
+fn add(change: &mut [isize], first: usize, last: usize, bytes: usize) {
+    if first <= last {
+        change[first] += bytes as isize;
+        change[last + 1] -= bytes as isize;
+    }
+}
+
+fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
+    change.iter().scan(0, |sum, change| {
+        *sum += change;
+        Some(*sum as usize)
+    })
+}
+
+/// Values of the plan, by variable, that are there when the forward part ends.
+fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
+    let values = plan.graph.values.iter().enumerate();
+    let forward = values.filter(|(_, value)| match value.source {
+        Source::Node(node) => plan.graph.nodes[node].index < count,
+        _ => true,
+    });
+    forward.map(|(id, value)| (value.var, id)).collect()
+}
+
+/// Operators that gradients need, or that those need, as far as all can be computed again.
+fn candidates(needs: &Needs, count: usize) -> Vec<usize> {
+    let mut found = vec![false; count];
+    let mut next: Vec<usize> = needs.rules.iter().flat_map(|(_, vars)| needs.writers(vars)).collect();
+    while let Some(op) = next.pop() {
+        if !std::mem::replace(&mut found[op], true) {
+            next.extend(needs.writers(&needs.reads[op]));
+        }
+    }
+    (0..count).filter(|op| found[*op]).collect()
+}
+
+/// By value: the first and the last group in which it has memory of its own; one that takes over that of another begins
+/// after it.
+fn lives(plan: &Plan) -> Vec<(usize, usize)> {
+    let mut group_of = vec![0; plan.graph.nodes.len()];
+    for (g, group) in plan.groups.iter().enumerate() {
+        group_of[group.nodes.clone()].fill(g);
+    }
+    // By offset.
+    let mut until: FxHashMap<usize, usize> = FxHashMap::default();
+    let life = |((value, spot), last): ((&plan::Value, &Spot), Option<usize>)| {
+        let first = match value.source {
+            Source::Node(node) => group_of[node],
+            _ => 0,
+        };
+        let last = last.unwrap_or(first).max(first);
+        match spot {
+            Spot::Arena(offset) if until.insert(*offset, last) == Some(first) => (first + 1, last),
+            _ => (first, last),
+        }
+    };
+    plan.graph.values.iter().zip(&plan.layout.spots).zip(plan.last_reads()).map(life).collect()
+}

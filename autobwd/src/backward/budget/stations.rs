@@ -1,0 +1,255 @@
+//! Sets of operators to compute again, for one limit of memory after the other, by dynamic programming.
+//!
+//! Decided is, in program order, about operators whose values gradients read; the others follow from these. While the
+//! gradients of such an operator are computed, the values kept so far are in memory, and, if it is computed again, those
+//! of its run so far: of what depends on each other and so is computed again at the same time. The time so far and the
+//! bytes so far of both kinds sum a choice up, and of two between which later operators see no difference the one that
+//! is better in all of them is enough. On a chain of operators the outcome is exact as far as the limits are close to
+//! each other and no choice is dropped for want of room.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHasher;
+
+use super::{Set, model::Model};
+
+/// Choices that are looked at, about.
+const WORK: usize = 1 << 21;
+/// A limit is at least by this part below the one before: for many stations, and for few.
+const STEPS: (usize, usize) = (16, 128);
+/// Choices that are kept at a station, at most: for many stations, and for few.
+const CHOICES: (usize, usize) = (32, 512);
+
+/// An operator whose values gradients read.
+struct Station {
+    op: usize,
+    /// If it can be computed again: the operators that this takes beside it.
+    with: Option<Vec<usize>>,
+    /// The same as stations, which are needed unless they are kept.
+    inputs: Vec<usize>,
+    /// The last station that has it among its inputs.
+    last_reader: usize,
+    /// What computing it again takes: picoseconds.
+    time: u64,
+    /// Bytes of its values that its own gradients and those of earlier operators read; of others; and how many of all are
+    /// not needed if they are computed again where gradients read them.
+    own: usize,
+    later: usize,
+    fused: usize,
+    /// Whether gradients of a later operator read its values.
+    read_before: bool,
+    /// Memory, apart from such values, while its own gradients are computed, and those of operators between the station
+    /// before and it.
+    fixed: usize,
+    gap: usize,
+}
+
+/// Stations that are computed again together.
+#[derive(Clone, Copy)]
+struct Run {
+    start: usize,
+    bytes: usize,
+    /// Bytes of its last station that count only if another follows.
+    fused: usize,
+    /// The last station that has one of them among its inputs.
+    last_reader: usize,
+}
+
+/// A choice for the stations so far.
+#[derive(Clone)]
+struct Choice {
+    /// A bit for each station: whether it is computed again.
+    again: Vec<u64>,
+    /// Picoseconds.
+    time: u64,
+    /// Bytes that are kept.
+    kept: usize,
+    run: Option<Run>,
+}
+
+impl Choice {
+    fn is_again(&self, k: usize) -> bool {
+        self.again[k / 64] >> (k % 64) & 1 == 1
+    }
+
+    fn run_bytes(&self) -> usize {
+        self.run.map_or(0, |run| run.bytes)
+    }
+
+    /// Everything takes less than with another.
+    fn is_better(&self, other: &Choice) -> bool {
+        self.time <= other.time && self.kept <= other.kept && self.run_bytes() <= other.run_bytes()
+    }
+}
+
+/// The sets found: the less memory, the more time.
+pub(super) fn sets(model: &Model) -> Vec<Set> {
+    let (stations, start) = stations(model);
+    let count = stations.len().max(1);
+    let steps = (4096 / count).clamp(STEPS.0, STEPS.1);
+    // From the largest limit to the smallest there are some three times as many steps.
+    let most = (WORK / (3 * steps * count)).clamp(CHOICES.0, CHOICES.1);
+    let nothing = vec![false; model.costs.len()];
+    let mut limit = model.arena_bytes(&nothing).saturating_sub(1);
+    let mut sets = vec![model.set(nothing)];
+    while let Some(choice) = cheapest(&stations, start, limit, most) {
+        let mut again = vec![false; model.costs.len()];
+        for (_, station) in stations.iter().enumerate().filter(|(k, _)| choice.is_again(*k)) {
+            station.with.iter().flatten().chain([&station.op]).for_each(|op| again[*op] = true);
+        }
+        let arena_bytes = model.arena_bytes(&again);
+        let set = model.set(again);
+        // An eighth is left for what the planner does better.
+        sets.push(Set { least: set.least.max(arena_bytes - arena_bytes / 8), ..set });
+        limit = limit.min(arena_bytes);
+        limit -= (limit / steps).max(1).min(limit);
+        if limit == 0 {
+            break;
+        }
+    }
+    sets
+}
+
+/// The cheapest choice, among those kept, that stays within a limit.
+fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Option<Choice> {
+    let again = vec![0; stations.len() / 64 + 1];
+    let mut choices = vec![Choice { again, time: 0, kept: 0, run: None }];
+    // Stations so far that later ones have among their inputs.
+    let mut open: Vec<usize> = vec![];
+    for (k, station) in stations.iter().enumerate() {
+        let mut next = Vec::with_capacity(3 * choices.len());
+        for choice in choices {
+            if choice.kept + choice.run_bytes() + station.gap > limit {
+                continue;
+            }
+            if station.with.is_some() {
+                next.extend(again_at(station, k, &choice, limit));
+            }
+            let kept = choice.kept + station.own;
+            let room = limit.checked_sub(kept + station.fixed);
+            let beside = room.is_some_and(|room| choice.run_bytes() <= room);
+            // The run goes on behind this station,
+            if beside && choice.run.is_some_and(|run| run.last_reader > k) {
+                next.push(Choice { kept: kept + station.later, ..choice.clone() });
+            }
+            // or ends with the one before.
+            let read_before = k > 0 && choice.is_again(k - 1) && stations[k - 1].read_before;
+            if beside || (room.is_some() && !read_before) {
+                next.push(Choice { kept: kept + station.later, run: None, ..choice });
+            }
+        }
+        open.push(k);
+        open.retain(|j| stations[*j].last_reader > k);
+        choices = thin(next, &open, limit, most);
+    }
+    choices.retain(|choice| choice.kept + start <= limit);
+    choices.into_iter().min_by_key(|choice| (choice.time, choice.kept))
+}
+
+/// The choice with the station computed again, in the run or as the first of another.
+fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Option<Choice> {
+    let needs = |run: &Run| {
+        run.last_reader > k || station.inputs.iter().any(|j| *j >= run.start && choice.is_again(*j))
+    };
+    let new = Run { start: k, bytes: 0, fused: 0, last_reader: k };
+    let run = choice.run.filter(needs).unwrap_or(new);
+    // Needing one of a run that has ended would make it part of this one.
+    if station.inputs.iter().any(|j| *j < run.start && choice.is_again(*j)) {
+        return None;
+    }
+    let bytes = run.bytes + run.fused + station.own + station.later - station.fused;
+    let now = bytes.max(station.later) - station.later;
+    if choice.kept + now + station.fixed > limit {
+        return None;
+    }
+    let mut again = choice.again.clone();
+    again[k / 64] |= 1 << (k % 64);
+    let last_reader = run.last_reader.max(station.last_reader);
+    let run = Run { start: run.start, bytes, fused: station.fused, last_reader };
+    Some(Choice { again, time: choice.time.saturating_add(station.time), kept: choice.kept, run: Some(run) })
+}
+
+/// Drops choices than which another is better, then, if need be, the dearer ones of those that keep about as much.
+fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<Choice> {
+    // Equal for choices between which later stations see no difference.
+    let look = |choice: &Choice| {
+        let mut hasher = FxHasher::default();
+        choice.run.is_some().hash(&mut hasher);
+        open.iter().for_each(|k| choice.is_again(*k).hash(&mut hasher));
+        hasher.finish()
+    };
+    let mut choices: Vec<_> = choices.into_iter().map(|choice| (look(&choice), choice)).collect();
+    choices.sort_by_key(|(look, choice)| (*look, choice.time, choice.kept, choice.run_bytes()));
+    let mut left: Vec<(u64, Choice)> = Vec::with_capacity(choices.len());
+    for (look, choice) in choices {
+        let mut rivals = left.iter().rev().take_while(|(other, _)| *other == look);
+        if !rivals.any(|(_, other)| other.is_better(&choice)) {
+            left.push((look, choice));
+        }
+    }
+    if left.len() > most {
+        let width = limit / (most / 2) + 1;
+        let place = |choice: &Choice| (choice.run.is_some(), choice.kept / width);
+        left.sort_by_key(|(_, choice)| (place(choice), choice.time));
+        left.dedup_by_key(|(_, choice)| place(choice));
+    }
+    left.into_iter().map(|(_, choice)| choice).collect()
+}
+
+/// The stations in program order, and the memory, apart from their values, when the backward part begins.
+fn stations(model: &Model) -> (Vec<Station>, usize) {
+    let count = model.costs.len();
+    // By operator: the most memory, apart from values, while its gradients are computed.
+    let mut fixed = vec![0; count + 1];
+    for (bytes, rule) in model.fixed_bytes().into_iter().zip(&model.rule) {
+        fixed[*rule] = fixed[*rule].max(bytes);
+    }
+    // By operator: those that can compute again what it reads.
+    let mut inputs: Vec<Vec<usize>> = vec![vec![]; count];
+    for value in &model.values {
+        value.readers.iter().for_each(|reader| inputs[*reader].extend(value.writer));
+    }
+    let mut stations: Vec<Station> = vec![];
+    let mut station_of = vec![None; count];
+    let mut from = 0;
+    let read = |op: &usize| model.writes[*op].iter().any(|id| model.values[*id].reads.is_some());
+    for op in (0..count).filter(read) {
+        let k = stations.len();
+        let (mut with, mut before, mut next) = (vec![], vec![], inputs[op].clone());
+        while let Some(input) = next.pop() {
+            match station_of[input] {
+                Some(j) => before.push(j),
+                None if with.contains(&input) => {}
+                None => {
+                    with.push(input);
+                    next.extend(&inputs[input]);
+                }
+            }
+        }
+        before.iter().for_each(|j: &usize| stations[*j].last_reader = k);
+        let mut station = Station {
+            op,
+            time: with.iter().chain([&op]).map(|op| model.costs[*op].picoseconds()).sum(),
+            with: model.candidates.binary_search(&op).is_ok().then_some(with),
+            inputs: before,
+            last_reader: k,
+            own: 0,
+            later: 0,
+            fused: 0,
+            read_before: false,
+            fixed: fixed[op],
+            gap: fixed[from..op].iter().copied().max().unwrap_or(0),
+        };
+        for value in model.writes[op].iter().map(|id| &model.values[*id]) {
+            let Some((first, last)) = value.reads else { continue };
+            station.read_before |= model.rule[first] > op;
+            *(if model.rule[last] > op { &mut station.later } else { &mut station.own }) += value.bytes;
+            station.fused += if value.fuses { value.bytes } else { 0 };
+        }
+        from = op + 1;
+        station_of[op] = Some(k);
+        stations.push(station);
+    }
+    let start = fixed[from..].iter().copied().max().unwrap_or(0);
+    (stations, start)
+}

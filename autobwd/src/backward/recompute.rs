@@ -1,0 +1,330 @@
+//! Forward values that are not kept: copies of the operators that compute them, among the gradients that need them.
+
+use std::ops::Range;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::names;
+use crate::{
+    Attr, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Slots, Var, VarDesc,
+};
+
+/// Forward operators that are computed again at one place of the backward part.
+pub(super) struct Batch {
+    /// Before the gradients of the operators up to this one.
+    before: usize,
+    /// Indices, in program order.
+    ops: Vec<usize>,
+}
+
+/// Operators with copies among them.
+#[derive(Default)]
+pub(super) struct Woven {
+    pub(super) ops: Vec<OpDesc>,
+    /// What the copies write.
+    pub(super) vars: Vec<(Var, VarDesc)>,
+    /// Forward variables that are computed again.
+    pub(super) again: Vec<Var>,
+}
+
+/// Puts copies of forward operators before the gradients that need them. What the copies of batch `i` write is called
+/// `name.subprog_<i>` and read from there on in place of the forward variable; what is `held` keeps its name.
+pub(super) fn weave(program: &mut Program, ops: Vec<OpDesc>, batches: &[Batch], held: &[bool]) -> Woven {
+    if batches.is_empty() {
+        return Woven { ops, ..Woven::default() };
+    }
+    let mut weave = Weave { program, held, alias: FxHashMap::default(), woven: Woven::default() };
+    let mut left = batches.iter().enumerate().peekable();
+    for mut op in ops {
+        if let Origin::Gradient { of } = op.origin {
+            while let Some((i, batch)) = left.next_if(|(_, batch)| of <= batch.before) {
+                weave.copies(i, batch);
+            }
+        }
+        weave.substitute(&mut op.inputs);
+        weave.woven.ops.push(op);
+    }
+    left.for_each(|(i, batch)| weave.copies(i, batch));
+    weave.woven
+}
+
+struct Weave<'a> {
+    program: &'a mut Program,
+    /// By variable.
+    held: &'a [bool],
+    alias: FxHashMap<Var, Var>,
+    woven: Woven,
+}
+
+impl Weave<'_> {
+    fn substitute(&self, slots: &mut Slots) {
+        slots.args_mut().for_each(|var| *var = self.alias.get(var).copied().unwrap_or(*var));
+    }
+
+    fn copies(&mut self, i: usize, batch: &Batch) {
+        for &of in &batch.ops {
+            let mut copy = OpDesc { origin: Origin::Recompute { of }, ..self.program.root().ops[of].clone() };
+            self.substitute(&mut copy.inputs);
+            for var in copy.outputs.args_mut() {
+                if *var != Var::EMPTY && !is(self.held, *var) {
+                    *var = self.alias(*var, i);
+                }
+            }
+            self.woven.ops.push(copy);
+        }
+    }
+
+    fn alias(&mut self, var: Var, i: usize) -> Var {
+        if let Some(alias) = self.alias.get(&var) {
+            return *alias;
+        }
+        let name = format!("{}.subprog_{i}", self.program.name(var));
+        let alias = names::undeclared(self.program, &name);
+        self.alias.insert(var, alias);
+        self.woven.again.push(var);
+        self.woven.vars.extend(self.program.root().vars.get(&var).map(|desc| (alias, desc.clone())));
+        alias
+    }
+}
+
+fn is(set: &[bool], var: Var) -> bool {
+    set.get(var.index()).copied().unwrap_or(false)
+}
+
+/// By operator: whether running it again, after the forward part, gives the same values and disturbs none. Those with
+/// sub-blocks do not, as long as these are not copied.
+pub(super) fn repeatable(program: &Program) -> Vec<bool> {
+    let root = program.root();
+    let mut writers = vec![(0, 0); program.name_count()];
+    for (i, op) in root.ops.iter().enumerate() {
+        op.writes().for_each(|v| writers[v.index()] = (writers[v.index()].0 + 1, i));
+    }
+    let kept = |v: Var| root.vars.get(&v).is_some_and(|desc| desc.persistable);
+    let own = |v: Var| writers[v.index()].0 == 1 && !kept(v);
+    let stays = |v: Var, i: usize| writers[v.index()].0 == 0 || writers[v.index()].1 < i;
+    let again = |(i, op): (usize, &OpDesc)| {
+        op.attrs.blocks().next().is_none() && op.writes().all(own) && op.reads().all(|v| stays(v, i))
+    };
+    root.ops.iter().enumerate().map(again).collect()
+}
+
+/// Gives every random operator on the path that has a seed of its own (an attribute, where slot `Seed` is empty) that
+/// seed as a variable, which is kept: the operator's copy reads it, too.
+///
+/// # Errors
+/// Unknown operators.
+pub(super) fn seed(ops: &OpInfoMap, program: &mut Program, path: &mut Vec<usize>) -> Result<()> {
+    let (mut seeded, mut moved) = (vec![], vec![]);
+    let mut on_path = std::mem::take(path).into_iter().peekable();
+    for (i, mut op) in std::mem::take(&mut program.root_mut().ops).into_iter().enumerate() {
+        let on_path = on_path.next_if_eq(&i).is_some();
+        if on_path && let Some(value) = own_seed(ops, &op)? {
+            let name = program.fresh("seed");
+            let var = program.fresh(&format!("{}.tmp", program.name(name)));
+            program.root_mut().vars.insert(var, VarDesc::new(DType::I32, Dims::from([1])));
+            path.push(seeded.len());
+            let seed = OpDesc::new("seed").output("Out", [var]).attr("seed", value);
+            seeded.push(OpDesc { site: op.site, ..seed });
+            op.inputs.set("Seed", [var]);
+            op.attrs.remove("seed");
+            op.attrs.remove("fix_seed");
+        }
+        if on_path {
+            path.push(seeded.len());
+        }
+        moved.push(seeded.len());
+        seeded.push(op);
+    }
+    for op in &mut seeded {
+        if let Origin::Gradient { of } | Origin::Recompute { of } = &mut op.origin {
+            *of = moved.get(*of).copied().unwrap_or(*of);
+        }
+    }
+    program.root_mut().ops = seeded;
+    Ok(())
+}
+
+/// The seed that an operator has as an attribute.
+fn own_seed(ops: &OpInfoMap, op: &OpDesc) -> Result<Option<Attr>> {
+    let schema = ops.get(&op.ty)?.schema();
+    let attr = schema.attr("seed").filter(|_| schema.input("Seed").is_some());
+    let attr = attr.filter(|_| op.inputs.get("Seed").is_empty());
+    Ok(attr.and_then(|attr| op.attrs.get(attr.name).cloned().or_else(|| attr.default.map(|d| d()))))
+}
+
+/// What named checkpoints lead to.
+#[derive(Default)]
+pub(super) struct Segments {
+    /// The last segment first.
+    pub(super) batches: Vec<Batch>,
+    /// By variable: whether the backward part finds it in memory.
+    pub(super) held: Vec<bool>,
+}
+
+/// First and last position on the path where a variable is read, and where it is written.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    reads: Option<(usize, usize)>,
+    writes: Option<(usize, usize)>,
+}
+
+/// Cuts the path at the checkpoints. Held in memory is what a segment has from others or others have from it; of the
+/// other operators those are computed again that write something else.
+pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -> Segments {
+    let root = program.root();
+    let op = |position: usize| &root.ops[path[position]];
+    let mut uses = vec![Uses::default(); program.name_count()];
+    for position in 0..path.len() {
+        let note = |at: &mut Option<(usize, usize)>| {
+            *at = Some((at.map_or(position, |(first, _)| first), position));
+        };
+        op(position).reads().for_each(|v| note(&mut uses[v.index()].reads));
+        op(position).writes().for_each(|v| note(&mut uses[v.index()].writes));
+    }
+    let ranges = ranges(program, path, &uses, checkpoints);
+
+    let repeatable = repeatable(program);
+    let mut held = vec![false; program.name_count()];
+    checkpoints.iter().for_each(|v| held[v.index()] = true);
+    for range in &ranges {
+        for position in range.clone() {
+            let kept = !repeatable[path[position]] || op(position).ty == "seed";
+            let later = |v: &Var| kept || uses[v.index()].reads.is_some_and(|(_, last)| last >= range.end);
+            let earlier = |v: &Var| uses[v.index()].writes.is_some_and(|(first, _)| first < range.start);
+            op(position).writes().filter(later).for_each(|v| held[v.index()] = true);
+            op(position).reads().filter(earlier).for_each(|v| held[v.index()] = true);
+        }
+    }
+    let batch = |range: &Range<usize>| {
+        let again = |i: &usize| root.ops[*i].writes().any(|v| !held[v.index()]);
+        Batch {
+            before: path[range.end - 1],
+            ops: path[range.clone()].iter().copied().filter(again).collect(),
+        }
+    };
+    Segments { batches: ranges.iter().rev().map(batch).collect(), held }
+}
+
+/// Positions on the path of the segments, which are not empty.
+fn ranges(program: &Program, path: &[usize], uses: &[Uses], checkpoints: &[Var]) -> Vec<Range<usize>> {
+    let written = |v: &Var| uses[v.index()].writes.map(|(_, last)| last);
+    let mut cuts: Vec<Var> = checkpoints.to_vec();
+    cuts.retain(|v| uses[v.index()].reads.is_some() || written(v).is_some());
+    cuts.sort_by_key(|v| (written(v), *v));
+    cuts.dedup();
+    let mut ranges = vec![];
+    if let [only] = cuts.as_slice() {
+        ranges.extend(written(only).filter(|last| *last > 0).map(|last| 0..last + 1));
+    }
+    for pair in cuts.windows(2) {
+        let first = uses[pair[0].index()].reads.map(|(first, _)| first);
+        if let (Some(mut first), Some(last)) = (first, written(&pair[1]))
+            && first < last
+        {
+            // Parameters in another precision are not kept either.
+            while first > 0 && casts_parameter(program, path[first - 1]) {
+                first -= 1;
+            }
+            ranges.push(first..last + 1);
+        }
+    }
+    match ranges.first().map(|range| range.start) {
+        Some(start) if start > 0 => ranges.insert(0, 0..start),
+        _ => {}
+    }
+    ranges
+}
+
+fn casts_parameter(program: &Program, index: usize) -> bool {
+    let root = program.root();
+    let kept = |v: Var| root.vars.get(&v).is_some_and(|desc| desc.persistable);
+    root.ops[index].ty == "cast" && root.ops[index].reads().all(kept)
+}
+
+/// Who needs the elements of which forward values.
+pub(super) struct Needs {
+    /// By variable: the operator that computes it and can do so again.
+    pub(super) writer: Vec<Option<usize>>,
+    /// By operator of the program: what it reads.
+    pub(super) reads: Vec<Vec<Var>>,
+    /// In the order of the backward part: operators, and what their gradients read.
+    pub(super) rules: Vec<(usize, Vec<Var>)>,
+}
+
+impl Needs {
+    /// Of the backward part, what computes these gradients counts.
+    pub(super) fn of(
+        ops: &OpInfoMap,
+        program: &Program,
+        backward: &[OpDesc],
+        grads: impl Iterator<Item = Var>,
+    ) -> Result<Needs> {
+        let root = program.root();
+        let mut needs = Needs { writer: vec![None; program.name_count()], reads: vec![], rules: vec![] };
+        for ((i, op), repeatable) in root.ops.iter().enumerate().zip(repeatable(program)) {
+            if repeatable {
+                op.writes().for_each(|v| needs.writer[v.index()] = Some(i));
+            }
+            needs.reads.push(ops.get(&op.ty)?.reads(op).collect());
+        }
+        let mut wanted: FxHashSet<Var> = grads.collect();
+        for op in backward.iter().rev() {
+            if !op.writes().any(|v| wanted.contains(&v)) {
+                continue;
+            }
+            wanted.extend(op.reads());
+            let Origin::Gradient { of } = op.origin else { continue };
+            let reads = ops.get(&op.ty)?.reads(op);
+            match needs.rules.last_mut() {
+                Some((last, vars)) if *last == of => vars.extend(reads),
+                _ => needs.rules.push((of, reads.collect())),
+            }
+        }
+        needs.rules.reverse();
+        Ok(needs)
+    }
+
+    /// The operators that compute these variables and can do so again.
+    pub(super) fn writers<'a>(&'a self, vars: &'a [Var]) -> impl Iterator<Item = usize> + 'a {
+        vars.iter().filter_map(|v| self.writer[v.index()])
+    }
+
+    /// By operator: whether it computes one of these variables.
+    ///
+    /// # Errors
+    /// Unknown names; a variable that cannot be computed again.
+    pub(super) fn writers_of(&self, program: &Program, names: &[&str]) -> Result<Vec<bool>> {
+        let mut again = vec![false; self.reads.len()];
+        for name in names {
+            let writer = self.writer[program.expect_var(name)?.index()].ok_or_else(|| {
+                let text = format!(
+                    "`{name}` cannot be computed again: no operator computes it, or the one that does changes what is \
+                     kept, or it or what it is computed from is overwritten"
+                );
+                Error::new(ErrorKind::Program, text)
+            })?;
+            again[writer] = true;
+        }
+        Ok(again)
+    }
+
+    /// Computes each of the operators `again` right before the first gradient that needs it.
+    pub(super) fn batches(&self, again: &[bool]) -> Vec<Batch> {
+        let mut left = again.to_vec();
+        let mut batches = vec![];
+        for (before, vars) in &self.rules {
+            let (mut ops, mut next) = (vec![], self.writers(vars).collect::<Vec<_>>());
+            while let Some(op) = next.pop() {
+                if std::mem::take(&mut left[op]) {
+                    ops.push(op);
+                    next.extend(self.writers(&self.reads[op]));
+                }
+            }
+            if !ops.is_empty() {
+                ops.sort_unstable();
+                batches.push(Batch { before: *before, ops });
+            }
+        }
+        batches
+    }
+}

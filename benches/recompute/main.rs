@@ -1,0 +1,125 @@
+//! What memory budgets cost: forward and backward part of two networks that compute again what does not fit.
+//!
+//! `cargo run --release -p autobwd-benches --bin recompute` prints a JSON line for each budget, from that with which
+//! everything is kept down to the last tenth of it that can be met. The measured peak is what the process gains in
+//! resident memory from planning to the end of a step.
+
+mod models;
+
+use std::{fs, process::ExitCode, time::Instant};
+
+use autobwd::{Backward, Checkpoints, ErrorKind, Executor, Recomputed, Scope, Session, append_backward};
+use autobwd_benches::{Outcome, finish, median, ms, round};
+use clap::Parser;
+use models::Model;
+use serde_json::json;
+
+/// Times a step of two networks for several memory budgets, one JSON line each.
+#[derive(Parser)]
+struct Args {
+    /// Threads to run on.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// How often every budget is timed, in turn with everything kept.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+}
+
+fn main() -> ExitCode {
+    finish(run(&Args::parse()))
+}
+
+fn run(args: &Args) -> Outcome<ExitCode> {
+    let executor = Executor::with_threads(args.threads);
+    for model in [models::deep()?, models::transformer()?] {
+        let mut kept = Step::new(&executor, &model, Checkpoints::None)?;
+        // Memory that is given back might serve the next one without being noticed.
+        let mut steps = vec![];
+        for tenths in (0..=10).rev() {
+            let budget_bytes = kept.session.arena_bytes() * tenths / 10;
+            match Step::new(&executor, &model, Checkpoints::auto(budget_bytes, &[])) {
+                Ok(mut step) => {
+                    row(&model, budget_bytes, &mut step, &mut kept, args.rounds)?;
+                    steps.push(step);
+                }
+                Err(e) if e.kind() == ErrorKind::Budget => {
+                    eprintln!("{}: {e}", model.name);
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rounds: usize) -> Outcome<()> {
+    let (mut step_ms, mut kept_ms) = (vec![], vec![]);
+    for _ in 0..rounds.max(1) {
+        step_ms.push(step.time()?);
+        kept_ms.push(kept.time()?);
+    }
+    let (step_ms, kept_ms) = (median(step_ms), median(kept_ms));
+    let share =
+        |planned: autobwd::Planned| planned.again.picoseconds() as f64 / planned.forward.picoseconds() as f64;
+    let line = json!({
+        "model": model.name,
+        "budget_bytes": budget_bytes,
+        "planned_peak_bytes": step.session.peak_bytes(),
+        "measured_peak_bytes": step.measured_bytes,
+        "computed_again": step.recomputed.names.len(),
+        "forward_again": step.recomputed.planned.map(|planned| round(share(planned), 3)),
+        "search_ms": round(step.search_ms, 1),
+        "step_ms": round(step_ms, 3),
+        "extra_ms": round(step_ms - kept_ms, 3),
+        "extra": round(step_ms / kept_ms - 1.0, 3),
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// Forward and backward part, ready to run.
+struct Step {
+    session: Session,
+    scope: Scope,
+    recomputed: Recomputed,
+    search_ms: f64,
+    measured_bytes: Option<u64>,
+}
+
+impl Step {
+    fn new(executor: &Executor, model: &Model, checkpoints: Checkpoints<'_>) -> autobwd::Result<Step> {
+        let (mut program, mut scope) = (model.net.program().clone(), model.scope.clone());
+        let start = Instant::now();
+        let backward = Backward { checkpoints, ..Backward::default() };
+        let found = append_backward(&mut program, &model.loss, &backward)?;
+        let search_ms = ms(start);
+        let mut fetches = vec![model.loss.as_str()];
+        fetches.extend(found.pairs.iter().map(|(_, grad)| program.name(*grad)));
+        let before = resident("VmRSS");
+        let session = executor.prepare(&program, &mut scope, &[], &fetches)?;
+        let recomputed = found.recomputed;
+        let mut step = Step { session, scope, recomputed, search_ms, measured_bytes: None };
+        step.time()?;
+        step.measured_bytes = before.zip(resident("VmHWM")).map(|(before, peak)| peak.saturating_sub(before));
+        Ok(step)
+    }
+
+    /// Milliseconds of one step.
+    fn time(&mut self) -> autobwd::Result<f64> {
+        let start = Instant::now();
+        self.session.run(&mut self.scope)?;
+        Ok(ms(start))
+    }
+}
+
+/// Bytes of resident memory, now (`VmRSS`) or at most since the last look at what there is now (`VmHWM`); `None` where the
+/// system does not tell.
+fn resident(field: &str) -> Option<u64> {
+    if field == "VmRSS" {
+        fs::write("/proc/self/clear_refs", "5").ok()?;
+    }
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}

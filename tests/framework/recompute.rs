@@ -1,0 +1,501 @@
+//! Forward values computed again: the same bits from less memory, and the cheapest choice for a budget.
+
+use std::collections::HashSet;
+
+use autobwd::{
+    Arg, Backward, Builder, Checkpoints, DType, ErrorKind, Executor, Expr, Gradients, Meta, New, OpInfoMap,
+    Origin, Program, Recomputed, Result, Scope, Tensor, Var, append_backward, emit, gradients,
+};
+use autobwd_ops::{
+    Init, Math,
+    dropout::{Dropout, DropoutImplementation},
+    increment::Increment,
+};
+
+/// A model, its loss and the shape of `x`, which it is fed.
+struct Model {
+    net: Builder,
+    loss: String,
+    feeds: [(&'static str, Meta); 1],
+    executor: Executor,
+    scope: Scope,
+}
+
+/// A program with its backward part.
+struct Built {
+    program: Program,
+    found: Gradients,
+    /// The loss and all gradients.
+    fetches: Vec<String>,
+    arena_bytes: usize,
+}
+
+fn weight(net: &Builder, dims: &[usize]) -> Result<Expr> {
+    net.parameter(&net.unique("w"), DType::F32, dims, |w| Init::Uniform(-0.7, 0.7).emit(w, 7))
+}
+
+impl Model {
+    fn new(dims: [usize; 2], describe: impl FnOnce(&Builder, Expr) -> Result<Expr>) -> Result<Model> {
+        let net = Builder::new();
+        let x = net.input("x", DType::F32, &dims.map(|d| d as i64))?;
+        let loss = describe(&net, x)?.name();
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        Ok(Model { net, loss, feeds: [("x", Meta::new(DType::F32, dims))], executor, scope })
+    }
+
+    fn append(&self, program: &mut Program, checkpoints: Checkpoints<'_>) -> Result<Gradients> {
+        append_backward(program, &self.loss, &Backward { checkpoints, ..Backward::default() })
+    }
+
+    fn build(&self, checkpoints: Checkpoints<'_>) -> Result<Built> {
+        let mut program = self.net.program().clone();
+        let found = self.append(&mut program, checkpoints)?;
+        let mut fetches = vec![self.loss.clone()];
+        fetches.extend(found.pairs.iter().map(|(_, grad)| program.name(*grad).to_string()));
+        let names: Vec<&str> = fetches.iter().map(String::as_str).collect();
+        let mut scope = self.scope.clone();
+        let arena_bytes = self.executor.prepare(&program, &mut scope, &self.feeds, &names)?.arena_bytes();
+        Ok(Built { program, found, fetches, arena_bytes })
+    }
+
+    /// What is fetched, in bits.
+    fn run(&self, built: &Built) -> Result<Vec<Tensor>> {
+        let dims = self.feeds[0].1.dims.known().unwrap();
+        let elements = (0..dims.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
+        let x = Tensor::from_vec(&dims[..], elements)?;
+        let names: Vec<&str> = built.fetches.iter().map(String::as_str).collect();
+        Executor::with_threads(2).run(&built.program, &mut self.scope.clone(), &[("x", &x)], &names)
+    }
+
+    /// The variables that operators compute.
+    fn computed(&self) -> Vec<String> {
+        let program = self.net.program();
+        let vars = program.root().ops.iter().flat_map(|op| op.writes());
+        vars.map(|v| program.name(v).to_string()).collect()
+    }
+
+    /// By operator: what it costs, and what it computes first.
+    fn costs(&self) -> Result<Vec<(u64, String)>> {
+        let program = self.net.program();
+        let of = |v: Var| Ok(program.root().vars.get(&v).unwrap().meta());
+        let ops = program.root().ops.iter();
+        let costs = ops.map(|op| {
+            let first = op.writes().next().map(|v| program.name(v).to_string());
+            Ok((OpInfoMap::linked()?.get(&op.ty)?.cost(op, &of)?.picoseconds(), first.unwrap_or_default()))
+        });
+        costs.collect()
+    }
+
+    /// Every set of operators that can be computed again: cost and arena, the cheapest first.
+    fn all_sets(&self) -> Result<Vec<(u64, usize)>> {
+        let computed = self.computed();
+        let all: Vec<&str> = computed.iter().map(String::as_str).collect();
+        let most: HashSet<String> =
+            self.build(Checkpoints::Without(&all))?.found.recomputed.names.into_iter().collect();
+        let costs: Vec<_> = self.costs()?.into_iter().filter(|(_, name)| most.contains(name)).collect();
+        let mut sets = vec![];
+        for chosen in 0..1_usize << costs.len() {
+            let set: Vec<_> =
+                costs.iter().enumerate().filter(|(i, _)| chosen >> i & 1 == 1).map(|(_, op)| op).collect();
+            let names: Vec<&str> = set.iter().map(|(_, name)| name.as_str()).collect();
+            sets.push((
+                set.iter().map(|(cost, _)| cost).sum(),
+                self.build(Checkpoints::Without(&names))?.arena_bytes,
+            ));
+        }
+        sets.sort();
+        Ok(sets)
+    }
+
+    /// The smallest budget, which an error tells.
+    fn least(&self) -> usize {
+        let e = self.build(Checkpoints::auto(0, &self.feeds)).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Budget, "{e}");
+        let (_, rest) = e.message().split_once("a run takes ").unwrap();
+        rest.split_once(' ').unwrap().0.parse().unwrap()
+    }
+}
+
+/// Layers one after the other, and the mean of squares.
+fn layers(depth: usize, layer: impl Fn(&Builder, &Expr) -> Result<Expr>) -> Result<Model> {
+    Model::new([16, 8], |net, x| {
+        let mut h = x;
+        for _ in 0..depth {
+            h = layer(net, &h)?;
+        }
+        h.square()?.mean()
+    })
+}
+
+fn dense(net: &Builder, x: &Expr) -> Result<Expr> {
+    &x.matmul(&weight(net, &[8, 8])?)? + &weight(net, &[8])?
+}
+
+fn dropout(x: &Expr, seed: i32) -> Result<Expr> {
+    let op = Dropout {
+        x: x.into(),
+        seed_tensor: None,
+        out: New,
+        mask: New,
+        dropout_prob: 0.4,
+        dropout_implementation: DropoutImplementation::UpscaleInTrain,
+        is_test: false,
+        fix_seed: true,
+        seed,
+    };
+    Ok(emit(op)?.out)
+}
+
+/// A small generator with the same numbers everywhere.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Operators drawn one after the other, each on values drawn from the last few.
+fn graph(numbers: &mut Numbers, ops: usize) -> Result<Model> {
+    Model::new([32, 16], |net, x| {
+        let mut values = vec![x];
+        while net.program().root().ops.len() < ops {
+            let mut draw = |of: usize| values[values.len() - 1 - numbers.below(values.len().min(of))].clone();
+            let (a, b) = (draw(3), draw(4));
+            let width = a.dims()[1].get().unwrap_or(1);
+            values.push(match numbers.below(9) {
+                0 => a.tanh()?,
+                1 => a.square()?,
+                2 => a.softmax(1)?,
+                3 => a.sigmoid()?,
+                4 if a.dims() == b.dims() => (&a * &b)?,
+                5 if a.dims() == b.dims() => (&a + &b)?,
+                6 => (&a * 0.7)?,
+                _ => a.matmul(&weight(net, &[width, 4 << numbers.below(4)])?)?,
+            });
+        }
+        values[values.len() - 1].mean()
+    })
+}
+
+/// Several kinds of networks.
+fn models() -> Result<Vec<(&'static str, Model)>> {
+    Ok(vec![
+        ("mlp", layers(3, |net, x| dense(net, x)?.relu())?),
+        ("deep", layers(50, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?),
+        ("residual", layers(12, |net, x| x + &dense(net, x)?.tanh()?)?),
+        ("dropout", layers(4, |net, x| dropout(&dense(net, x)?.sigmoid()?, 5))?),
+        ("shared", {
+            Model::new([16, 8], |net, x| {
+                let w = weight(net, &[8, 8])?;
+                let (a, b) = (x.matmul(&w)?.tanh()?, x.square()?.matmul(&w)?.softmax(1)?);
+                let c = (&(&a * &b)? + &a)?.exp()?;
+                (&c.matmul(&w)? + &x)?.square()?.mean()
+            })?
+        }),
+    ])
+}
+
+#[test]
+fn values_computed_again_have_the_same_bits() -> Result<()> {
+    for (name, model) in models()? {
+        let kept = model.build(Checkpoints::None)?;
+        let expected = model.run(&kept)?;
+        let computed = model.computed();
+        let all: Vec<&str> = computed.iter().map(String::as_str).collect();
+        let some: Vec<&str> = all.iter().enumerate().filter(|(i, _)| i % 3 > 0).map(|(_, n)| *n).collect();
+        let least = model.least();
+        let ways = [
+            Checkpoints::Named(&all[all.len() / 2..][..1]),
+            Checkpoints::Named(&some),
+            Checkpoints::Without(&all),
+            Checkpoints::Without(&some),
+            Checkpoints::auto(least, &model.feeds),
+            Checkpoints::auto((least + kept.arena_bytes) / 2, &model.feeds),
+        ];
+        for way in ways {
+            let built = model.build(way)?;
+            autobwd::verify(&built.program)?;
+            assert!(!built.found.recomputed.names.is_empty(), "{name}, {way:?}");
+            assert_eq!(built.fetches, kept.fetches);
+            assert_eq!(model.run(&built)?, expected, "{name}, {way:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_larger_budget_takes_no_more_time() -> Result<()> {
+    for (name, model) in models()? {
+        let (least, kept) = (model.least(), model.build(Checkpoints::None)?.arena_bytes);
+        let mut last = u64::MAX;
+        for step in 0..=20 {
+            let budget = least + (kept - least) * step / 20;
+            let built = model.build(Checkpoints::auto(budget, &model.feeds))?;
+            let planned = built.found.recomputed.planned.unwrap();
+            assert_eq!(planned.arena_bytes, built.arena_bytes);
+            assert_eq!(planned.kept_arena_bytes, kept);
+            assert!(built.arena_bytes <= budget, "{name}: {} of {budget}", built.arena_bytes);
+            assert!(planned.again.picoseconds() <= last, "{name}: {budget} takes more time than less");
+            last = planned.again.picoseconds();
+        }
+        assert_eq!(last, 0, "{name}");
+        assert!(model.build(Checkpoints::auto(least - 1, &model.feeds)).is_err(), "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn deep_networks_need_a_fraction_of_the_memory() -> Result<()> {
+    // Gradients of the weights, which stay until the end, are 50 · 256 bytes of it.
+    let deep = Model::new([256, 8], |net, x| {
+        let mut h = x;
+        for _ in 0..50 {
+            h = h.matmul(&weight(net, &[8, 8])?)?.tanh()?;
+        }
+        h.mean()
+    })?;
+    let kept = deep.build(Checkpoints::None)?.arena_bytes;
+    assert!(deep.least() * 3 < kept, "{} of {kept}", deep.least());
+    let root: Vec<String> = (1..7).map(|i| format!("tanh_{}", 7 * i)).collect();
+    let names: Vec<&str> = root.iter().map(String::as_str).collect();
+    let named = deep.build(Checkpoints::Named(&names))?;
+    assert!(named.arena_bytes * 2 < kept, "{} of {kept}", named.arena_bytes);
+    let auto = deep.build(Checkpoints::auto(named.arena_bytes, &deep.feeds))?;
+    assert!(auto.found.recomputed.names.len() <= named.found.recomputed.names.len());
+    Ok(())
+}
+
+/// The cost of what is computed again for a budget, and the least cost.
+fn compare(model: &Model, what: &str) -> Result<()> {
+    let sets = model.all_sets()?;
+    let costs = model.costs()?;
+    let budgets: HashSet<usize> = sets.iter().map(|(_, arena_bytes)| *arena_bytes).collect();
+    assert_eq!(budgets.iter().min(), sets.iter().map(|(_, a)| a).min());
+    for budget in budgets {
+        let (best, _) = sets.iter().find(|(_, arena_bytes)| *arena_bytes <= budget).unwrap();
+        let built = model.build(Checkpoints::auto(budget, &model.feeds))?;
+        let names = built.found.recomputed.names;
+        let cost: u64 = costs.iter().filter(|(_, name)| names.contains(name)).map(|(cost, _)| cost).sum();
+        assert_eq!(cost, built.found.recomputed.planned.unwrap().again.picoseconds());
+        assert!(built.arena_bytes <= budget);
+        assert_eq!(cost, *best, "{what}, {budget} bytes: {names:?}\n{}", model.net.program());
+    }
+    Ok(())
+}
+
+#[test]
+fn no_choice_is_cheaper() -> Result<()> {
+    for seed in 0..40 {
+        let ops = 6 + seed as usize % 6;
+        compare(&graph(&mut Numbers(seed), ops)?, &format!("seed {seed}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_choice_is_cheaper_on_longer_chains() -> Result<()> {
+    // More sets than are all tried.
+    let equal = layers(13, |net, x| x.matmul(&weight(net, &[8, 8])?))?;
+    compare(&equal, "equal layers")?;
+    Ok(())
+}
+
+#[test]
+fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
+    let long = layers(333, |net, x| dense(net, x)?.relu())?;
+    let start = std::time::Instant::now();
+    let budget = long.build(Checkpoints::None)?.arena_bytes * 3 / 4;
+    let built = long.build(Checkpoints::auto(budget, &long.feeds))?;
+    assert!(built.arena_bytes <= budget);
+    // Far from what it takes, far below what a scan of the program for each operator would.
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    Ok(())
+}
+
+#[test]
+fn results_can_be_given_back() -> Result<()> {
+    let (_, model) = models()?.remove(2);
+    let budget = (model.least() + model.build(Checkpoints::None)?.arena_bytes) / 2;
+    let auto = model.build(Checkpoints::auto(budget, &model.feeds))?;
+    let names: Vec<&str> = auto.found.recomputed.names.iter().map(String::as_str).collect();
+    let again = model.build(Checkpoints::Without(&names))?;
+    assert_eq!(again.program, auto.program);
+    assert_eq!(again.found.recomputed.names, names);
+    Ok(())
+}
+
+#[test]
+fn the_choice_is_put_into_words() -> Result<()> {
+    let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    assert_eq!(model.build(Checkpoints::None)?.found.recomputed.to_string(), "nothing is computed again");
+    let found = model.build(Checkpoints::Named(&["tanh_1"]))?.found;
+    let names = "`matmul_v2_0`, `tanh_0`, `matmul_v2_1`";
+    assert_eq!(found.recomputed.to_string(), format!("computed again: {names}"));
+    let computed = model.computed();
+    let all: Vec<&str> = computed.iter().map(String::as_str).collect();
+    let text = model.build(Checkpoints::Without(&all))?.found.recomputed.to_string();
+    assert!(text.starts_with("computed again: `matmul_v2_0`, `tanh_0`,"), "{text}");
+    let Recomputed { names, planned } =
+        model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
+    let planned = planned.unwrap();
+    let text = Recomputed { names, planned: Some(planned) }.to_string();
+    let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
+    assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
+    Ok(())
+}
+
+#[test]
+fn refusals_leave_the_program_as_it_was() -> Result<()> {
+    let model = Model::new([16, 8], |net, x| dropout(&dense(net, &x)?.tanh()?, 3)?.mean())?;
+    let (before, mut program) = (model.net.program().clone(), model.net.program().clone());
+    let least = model.least();
+    let wrong = [("x", Meta::new(DType::F32, [16, 9]))];
+    let cases = [
+        (Checkpoints::Named(&["tan_0"]), ErrorKind::UnknownVar, "no variable `tan_0`; did you mean `tanh_0`"),
+        (
+            Checkpoints::Named(&["tanh_0", "nothing like it"]),
+            ErrorKind::UnknownVar,
+            "no variable `nothing like it`",
+        ),
+        (
+            Checkpoints::Without(&["tanh_1"]),
+            ErrorKind::UnknownVar,
+            "no variable `tanh_1`; did you mean `tanh_0`",
+        ),
+        (
+            Checkpoints::Without(&["x"]),
+            ErrorKind::Program,
+            "`x` cannot be computed again: no operator computes it",
+        ),
+        (
+            Checkpoints::auto(least - 1, &model.feeds),
+            ErrorKind::Budget,
+            "bytes cannot be met: computing again",
+        ),
+        (Checkpoints::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
+        (Checkpoints::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
+    ];
+    for (checkpoints, kind, text) in cases {
+        let e = model.append(&mut program, checkpoints).unwrap_err();
+        assert_eq!(e.kind(), kind, "{e}");
+        assert!(e.to_string().contains(text), "{e}\nlacks\n{text}");
+        assert_eq!(program, before, "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn copies_say_what_they_are() -> Result<()> {
+    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    let built = model.build(Checkpoints::Named(&["tanh_1"]))?;
+    let copies: Vec<(&str, Origin)> = (built.program.root().ops.iter())
+        .filter(|op| matches!(op.origin, Origin::Recompute { .. }))
+        .map(|op| (built.program.name(op.writes().next().unwrap()), op.origin))
+        .collect();
+    assert_eq!(
+        copies,
+        [
+            ("matmul_v2_0.subprog_0", Origin::Recompute { of: 0 }),
+            ("tanh_0.subprog_0", Origin::Recompute { of: 1 }),
+            ("matmul_v2_1.subprog_0", Origin::Recompute { of: 2 }),
+        ]
+    );
+    let loaded = Program::from_json(&built.program.to_json())?;
+    assert_eq!(loaded, built.program);
+    assert_eq!(loaded.root().ops.last().unwrap().origin, built.program.root().ops.last().unwrap().origin);
+    Ok(())
+}
+
+#[test]
+fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
+    let model = Model::new([16, 8], |net, x| {
+        let h = dropout(&x.matmul(&weight(net, &[8, 8])?)?, 11)?;
+        h.matmul(&weight(net, &[8, 8])?)?.tanh()?.mean()
+    })?;
+    // The mask is not held: all of the operator is computed again, although its output is.
+    let built = model.build(Checkpoints::Named(&["dropout_0"]))?;
+    let lines: Vec<String> = built.program.to_string().lines().map(String::from).collect();
+    let line = |start: &str| lines.iter().filter(|l| l.trim_start().starts_with(start)).count();
+    assert_eq!(line("seed_0.tmp_0 = seed(seed=11)"), 1);
+    assert_eq!(line("Mask="), 2, "{}", built.program);
+    assert!(lines.iter().filter(|l| l.contains("dropout(")).all(|l| l.contains("Seed=seed_0.tmp_0")));
+    assert_eq!(model.run(&built)?, model.run(&model.build(Checkpoints::None)?)?);
+    // Its place moved the others by one.
+    let of = |op: &autobwd::OpDesc| match op.origin {
+        Origin::Gradient { of } => built.program.root().ops[of].ty == op.ty.trim_end_matches("_grad"),
+        Origin::Recompute { of } => built.program.root().ops[of].ty == op.ty,
+        _ => true,
+    };
+    assert!(built.program.root().ops.iter().all(of), "{}", built.program);
+    Ok(())
+}
+
+#[test]
+fn what_would_come_out_differently_is_kept() -> Result<()> {
+    // The seed counts up after the mask has been drawn; statistics may change but once.
+    let model = Model::new([16, 8], |net, x| {
+        let seed = net.persistable("seed", DType::I64, &[1], |s| Init::Constant(3.0).emit(s, 0))?;
+        let h = dense(net, &x)?.tanh()?.dropout(0.5, &seed)?;
+        emit(Increment { x: (&seed).into(), out: Arg::from(&seed), step: 1.0 })?;
+        h.matmul(&weight(net, &[8, 8])?)?.tanh()?.mean()
+    })?;
+    let kept = model.build(Checkpoints::None)?;
+    let (expected, computed) = (model.run(&kept)?, model.computed());
+    let again: Vec<&str> =
+        computed.iter().map(String::as_str).filter(|n| !n.starts_with("dropout") && *n != "seed").collect();
+    for way in [
+        Checkpoints::Named(&["matmul_v2_1"]),
+        Checkpoints::Without(&again),
+        Checkpoints::auto(model.least(), &model.feeds),
+    ] {
+        let built = model.build(way)?;
+        assert!(built.found.recomputed.names.contains(&"tanh_0".into()));
+        assert!(!built.found.recomputed.names.iter().any(|n| n.starts_with("dropout")));
+        assert_eq!(model.run(&built)?, expected, "{way:?}");
+    }
+    let e = model.build(Checkpoints::Without(&["dropout_0"])).err().unwrap();
+    assert!(e.to_string().contains("or it or what it is computed from is overwritten"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn gradients_of_gradients_pass_through_copies() -> Result<()> {
+    let model = Model::new([4, 8], |net, x| {
+        let h = dropout(&x.matmul(&weight(net, &[8, 8])?)?.tanh()?, 2)?;
+        h.matmul(&weight(net, &[8, 3])?)?.square()?.mean()
+    })?;
+    let second = |way: Checkpoints<'_>| -> Result<Vec<f64>> {
+        let mut built = model.build(way)?;
+        let grads = gradients(&mut built.program, &["w_0@GRAD"], &["w_0"], None, &[])?.entries();
+        autobwd::verify(&built.program)?;
+        built.fetches = vec![built.program.name(grads[0].unwrap()).to_string()];
+        Ok(model.run(&built)?[0].to_f64s())
+    };
+    let expected = second(Checkpoints::None)?;
+    for way in [
+        Checkpoints::Named(&["dropout_0"]),
+        Checkpoints::Named(&["tanh_0"]),
+        Checkpoints::Without(&["tanh_0"]),
+    ] {
+        let close = second(way)?.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close, "{way:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_backward_part_has_copies_of_its_own() -> Result<()> {
+    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    let mut built = model.build(Checkpoints::Named(&["tanh_1"]))?;
+    let expected = model.run(&built)?;
+    let found = model.append(&mut built.program, Checkpoints::Named(&["tanh_1"]))?;
+    autobwd::verify(&built.program)?;
+    assert_eq!(found.recomputed, built.found.recomputed);
+    let names = found.pairs.iter().map(|(_, grad)| built.program.name(*grad).to_string());
+    built.fetches = [model.loss.clone()].into_iter().chain(names).collect();
+    assert_eq!(model.run(&built)?, expected);
+    Ok(())
+}
