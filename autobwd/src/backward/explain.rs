@@ -169,8 +169,10 @@ impl<'a> Story<'a> {
             story.ops.push(index);
         }
         story.ops.reverse();
-        let reads = story.own_ops().flat_map(|(_, op)| op.reads().map(move |v| (op, v)));
-        let given = reads.filter(|(_, v)| wanted.remove(v));
+        let read = story
+            .own_ops()
+            .flat_map(|(_, op)| incoming(program, block, op).into_iter().map(move |v| (op, v)));
+        let given = read.filter(|(_, v)| wanted.remove(v));
         let given = given.map(|(op, v)| (v, given_for(program, block, op, v).unwrap_or(v)));
         story.given = given.collect();
         story

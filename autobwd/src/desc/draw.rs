@@ -241,7 +241,11 @@ impl<'a> Picture<'a> {
             let kind = match op.origin {
                 Origin::Model if seeded && op.writes().any(kept) => Kind::Update,
                 Origin::Model => Kind::Forward,
-                _ => Kind::Backward,
+                Origin::Kept
+                | Origin::Seed
+                | Origin::Gradient { .. }
+                | Origin::Accumulate
+                | Origin::ZeroFill => Kind::Backward,
             };
             let site = op.site.map(|s| format!("\nadded at {s}")).unwrap_or_default();
             let tooltip = format!("{}{site}", self.program.op_text(op));
