@@ -127,6 +127,7 @@ fn mermaid_text(text: &str) -> String {
 enum Kind {
     Forward,
     Backward,
+    Recompute,
     Update,
     Data,
     Parameter,
@@ -134,17 +135,25 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] =
-        [Kind::Forward, Kind::Backward, Kind::Update, Kind::Data, Kind::Parameter, Kind::Value];
+    const ALL: [Kind; 7] = [
+        Kind::Forward,
+        Kind::Backward,
+        Kind::Recompute,
+        Kind::Update,
+        Kind::Data,
+        Kind::Parameter,
+        Kind::Value,
+    ];
 
     fn is_op(self) -> bool {
-        matches!(self, Kind::Forward | Kind::Backward | Kind::Update)
+        matches!(self, Kind::Forward | Kind::Backward | Kind::Recompute | Kind::Update)
     }
 
     fn name(self) -> &'static str {
         match self {
             Kind::Forward => "forward",
             Kind::Backward => "backward",
+            Kind::Recompute => "recompute",
             Kind::Update => "update",
             Kind::Data => "data",
             Kind::Parameter => "parameter",
@@ -157,6 +166,7 @@ impl Kind {
         match self {
             Kind::Forward => ("#dbe9f6", "#3b75af"),
             Kind::Backward => ("#fde3cc", "#c46a1b"),
+            Kind::Recompute => ("#e6dcf2", "#7d55a8"),
             Kind::Update => ("#d8ecd2", "#4b8b3b"),
             Kind::Data => ("#eeeeee", "#777777"),
             Kind::Parameter => ("#fff3b8", "#a98600"),
@@ -241,6 +251,7 @@ impl<'a> Picture<'a> {
             let kind = match op.origin {
                 Origin::Model if seeded && op.writes().any(kept) => Kind::Update,
                 Origin::Model => Kind::Forward,
+                Origin::Recompute { .. } => Kind::Recompute,
                 Origin::Kept
                 | Origin::Seed
                 | Origin::Gradient { .. }
