@@ -15,7 +15,7 @@ impl Numbers {
 }
 
 /// A program of operators drawn one after the other, each on values drawn from all there are; its loss.
-fn program(numbers: &mut Numbers) -> Result<(Builder, Expr)> {
+pub(super) fn program(numbers: &mut Numbers) -> Result<(Builder, Expr)> {
     let net = Builder::new();
     let mut values = vec![
         net.input("x", DType::F64, &[2, 3])?,

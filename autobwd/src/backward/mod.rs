@@ -9,7 +9,7 @@
 //! 5. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
 //! 6. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
 //! 7. `declare::declare`: new variables get dtype and shape.
-//! 8. `budget::choose`, where a budget is given: what is cheapest to compute again, woven in at last.
+//! 8. `recompute::weave` again, for variables that are not to be kept; `budget::choose` finds those for a budget.
 //!
 //! Nothing is changed before all of them have succeeded.
 
