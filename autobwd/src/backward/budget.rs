@@ -20,8 +20,9 @@ use crate::{
 };
 use model::Model;
 
-/// So many sets are all tried: those of twelve operators.
+/// As many sets are all tried: those of twelve operators; fewer where planning takes longer.
 const ALL: usize = 1 << 12;
+const ALL_TIMES_OPERATORS: usize = 1 << 16;
 
 /// Operators to compute again.
 struct Set {
@@ -61,8 +62,12 @@ pub(super) fn choose(
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
     let kept_arena_bytes = all_kept.layout.arena_bytes;
     let model = Model::new(program, done, needs, &all_kept)?;
-    let mut sets = all_sets(&model).unwrap_or_else(|| stations::sets(&model));
+    let mut sets = match kept_arena_bytes <= budget {
+        true => vec![model.set(vec![false; model.costs.len()])],
+        false => all_sets(&model).unwrap_or_else(|| stations::sets(&model)),
+    };
     sets.sort_by_key(|set| (set.time, set.least));
+    sets.dedup_by(|a, b| a.again == b.again);
 
     let mut reached = usize::MAX;
     for set in sets.iter().filter(|set| set.least <= budget) {
@@ -95,7 +100,8 @@ pub(super) fn choose(
 
 /// Every set of which no operator is computed again in vain, if there are not too many.
 fn all_sets(model: &Model) -> Option<Vec<Set>> {
-    let mut sets = vec![vec![false; model.costs.len()]];
+    let count = model.costs.len();
+    let mut sets = vec![vec![false; count]];
     for op in model.candidates.iter().rev() {
         for i in 0..sets.len() {
             if model.is_needed(*op, &sets[i]) {
@@ -104,7 +110,7 @@ fn all_sets(model: &Model) -> Option<Vec<Set>> {
                 sets.push(set);
             }
         }
-        if sets.len() > ALL {
+        if sets.len() > ALL.min(ALL_TIMES_OPERATORS / count) {
             return None;
         }
     }

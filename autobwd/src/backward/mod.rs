@@ -11,7 +11,7 @@
 //! 6. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
 //! 7. `keep::keep`: copies of overwritten values take the places of their stand-ins.
 //! 8. `declare::declare`: new variables get dtype and shape.
-//! 9. `budget::choose`, where a budget is given: what is cheapest to compute again, woven in at last.
+//! 9. `recompute::weave` again, for variables that are not to be kept; `budget::choose` finds those for a budget.
 //!
 //! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
 //! one. What came of it is told by `report`, for every variable asked for, and by `explain`, for one gradient of a

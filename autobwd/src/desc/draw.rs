@@ -12,7 +12,8 @@ use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::Type};
 impl Program {
     /// The program as a graph in [Graphviz](https://graphviz.org)'s language: a box an operator, an arrow a variable on
     /// its way from the operator that writes it to one that reads it, an ellipse what is fed, kept or not read again.
-    /// Operators of the model are blue, of a backward part orange, updates of what is kept green; parameters are yellow.
+    /// Operators of the model are blue, of a backward part orange, what is computed again violet, updates of what is kept
+    /// green; parameters are yellow.
     /// Blocks are frames around their operators.
     ///
     /// ```

@@ -13,34 +13,33 @@ use rustc_hash::FxHasher;
 
 use super::{Set, model::Model};
 
-/// Choices that are looked at, about.
-const WORK: usize = 1 << 21;
-/// A limit is at least by this part below the one before: for many stations, and for few.
-const STEPS: (usize, usize) = (16, 128);
-/// Choices that are kept at a station, at most: for many stations, and for few.
-const CHOICES: (usize, usize) = (32, 512);
+/// How many choices go on from a station, times the number of stations.
+const CHOICES: usize = 1 << 14;
+/// Into how many parts a limit is cut, to take one off for the next, times the number of stations.
+const LIMITS: usize = 1 << 13;
 
 /// An operator whose values gradients read.
 struct Station {
     op: usize,
     /// If it can be computed again: the operators that this takes beside it.
     with: Option<Vec<usize>>,
-    /// The same as stations, which are needed unless they are kept.
+    /// The stations that it needs for that.
     inputs: Vec<usize>,
     /// The last station that has it among its inputs.
     last_reader: usize,
     /// What computing it again takes: picoseconds.
     time: u64,
-    /// Bytes of its values that its own gradients and those of earlier operators read; of others; and how many of all are
-    /// not needed if they are computed again where gradients read them.
+    /// Bytes of its values that its own gradients read, or those of operators in one region with it.
     own: usize,
+    /// Bytes of its values that only gradients of later operators read.
     later: usize,
+    /// Bytes of its values that take no memory if they are computed again where gradients read them.
     fused: usize,
     /// Whether gradients of a later operator read its values.
     read_before: bool,
-    /// Memory, apart from such values, while its own gradients are computed, and those of operators between the station
-    /// before and it.
+    /// Memory, apart from values, while its own gradients are computed.
     fixed: usize,
+    /// The same for the operators between the station before and it.
     gap: usize,
 }
 
@@ -86,9 +85,7 @@ impl Choice {
 pub(super) fn sets(model: &Model) -> Vec<Set> {
     let (stations, start) = stations(model);
     let count = stations.len().max(1);
-    let steps = (4096 / count).clamp(STEPS.0, STEPS.1);
-    // From the largest limit to the smallest there are some three times as many steps.
-    let most = (WORK / (3 * steps * count)).clamp(CHOICES.0, CHOICES.1);
+    let (most, parts) = ((CHOICES / count).clamp(64, 256), (LIMITS / count).clamp(16, 1024));
     let nothing = vec![false; model.costs.len()];
     let mut limit = model.arena_bytes(&nothing).saturating_sub(1);
     let mut sets = vec![model.set(nothing)];
@@ -102,7 +99,7 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
         // An eighth is left for what the planner does better.
         sets.push(Set { least: set.least.max(arena_bytes - arena_bytes / 8), ..set });
         limit = limit.min(arena_bytes);
-        limit -= (limit / steps).max(1).min(limit);
+        limit -= (limit / parts).max(1).min(limit);
         if limit == 0 {
             break;
         }
@@ -158,8 +155,7 @@ fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Optio
         return None;
     }
     let bytes = run.bytes + run.fused + station.own + station.later - station.fused;
-    let now = bytes.max(station.later) - station.later;
-    if choice.kept + now + station.fixed > limit {
+    if choice.kept + bytes.saturating_sub(station.later) + station.fixed > limit {
         return None;
     }
     let mut again = choice.again.clone();
