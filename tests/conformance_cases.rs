@@ -256,7 +256,9 @@ fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
         let mut unmade = case.clone();
         unmade.first.error = Some(Refusal { class: "RuntimeError".into() });
         (unmade.first.backward, unmade.first.result) = (None, None);
-        (unmade.then, unmade.fetch, unmade.tensors) = (vec![], vec![], vec![]);
+        (unmade.then, unmade.fetch) = (vec![], vec![]);
+        // Whole numbers stay: one and the same row of a table everywhere would be a tie for a maximum.
+        unmade.tensors.retain(|(_, tensor)| !tensor.dtype().is_float());
         match check(&unmade, ops) {
             Outcome::Passed(compared) => count += compared.differences,
             Outcome::Failed(why) | Outcome::Skipped(why) => {

@@ -4,15 +4,7 @@ use std::ops::Range;
 
 use autobwd::{Buf, Error, Meta, Result};
 
-autobwd::attr_enum! {
-    /// Order of the dimensions of images.
-    pub enum DataFormat {
-        /// Image, channel, row, column.
-        Nchw = "NCHW",
-        /// Image, row, column, channel.
-        Nhwc = "NHWC",
-    }
-}
+use crate::norm::DataLayout;
 
 autobwd::attr_enum! {
     /// How far windows may reach over the edges of images.
@@ -27,20 +19,20 @@ autobwd::attr_enum! {
     }
 }
 
-impl DataFormat {
+impl DataLayout {
     /// Takes dimensions apart: images, channels, height and width.
     pub(crate) fn split<D>(self, [n, a, b, c]: [D; 4]) -> (D, D, [D; 2]) {
         match self {
-            DataFormat::Nchw => (n, a, [b, c]),
-            DataFormat::Nhwc => (n, c, [a, b]),
+            DataLayout::Nchw => (n, a, [b, c]),
+            DataLayout::Nhwc => (n, c, [a, b]),
         }
     }
 
     /// Puts dimensions together.
     pub(crate) fn join<D>(self, images: D, channels: D, [height, width]: [D; 2]) -> [D; 4] {
         match self {
-            DataFormat::Nchw => [images, channels, height, width],
-            DataFormat::Nhwc => [images, height, width, channels],
+            DataLayout::Nchw => [images, channels, height, width],
+            DataLayout::Nhwc => [images, height, width, channels],
         }
     }
 }

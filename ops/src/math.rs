@@ -9,11 +9,12 @@ use crate::{
     conv::Conv2d,
     dropout::{Dropout, DropoutImplementation},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
-    image::{DataFormat, PaddingAlgorithm},
+    image::PaddingAlgorithm,
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     lookup::LookupTableV2,
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
+    norm::DataLayout,
     pick::{Gather, OneHotV2},
     pool::{Pool2d, PoolingType},
     reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceSum},
@@ -285,7 +286,7 @@ macro_rules! pooling {
                 exclusive: true,
                 global_pooling: false,
                 adaptive: false,
-                data_format: DataFormat::Nchw,
+                data_format: DataLayout::Nchw,
             };
             Ok(emit(op)?.out)
         }
@@ -324,7 +325,7 @@ impl Math for Expr {
             padding_algorithm: PaddingAlgorithm::Explicit,
             dilations: vec![1; 2],
             groups: 1,
-            data_format: DataFormat::Nchw,
+            data_format: DataLayout::Nchw,
         };
         Ok(emit(op)?.output)
     }

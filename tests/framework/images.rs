@@ -3,7 +3,8 @@
 use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
 use autobwd_ops::{
     conv::Conv2d,
-    image::{DataFormat, PaddingAlgorithm},
+    image::PaddingAlgorithm,
+    norm::DataLayout,
     pool::{Pool2d, Pool2dGrad, PoolingType},
 };
 
@@ -34,10 +35,10 @@ fn numbers(dims: [usize; 4], seed: f64) -> Tensor {
 }
 
 /// Where an element of images or filters is.
-fn at(format: DataFormat, [_, channels, height, width]: [usize; 4], [n, c, y, x]: [usize; 4]) -> usize {
+fn at(format: DataLayout, [_, channels, height, width]: [usize; 4], [n, c, y, x]: [usize; 4]) -> usize {
     match format {
-        DataFormat::Nchw => ((n * channels + c) * height + y) * width + x,
-        DataFormat::Nhwc => ((n * height + y) * width + x) * channels + c,
+        DataLayout::Nchw => ((n * channels + c) * height + y) * width + x,
+        DataLayout::Nhwc => ((n * height + y) * width + x) * channels + c,
     }
 }
 
@@ -45,20 +46,20 @@ fn at(format: DataFormat, [_, channels, height, width]: [usize; 4], [n, c, y, x]
 fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Result<()> {
     // Tiles are whole rows, or parts of them; a few images are done one after the other.
     for (format, images, [height, width], groups) in [
-        (DataFormat::Nchw, 9, [40, 30], 1),
-        (DataFormat::Nhwc, 5, [40, 30], 1),
-        (DataFormat::Nchw, 5, [30, 40], 2),
-        (DataFormat::Nhwc, 5, [30, 40], 2),
-        (DataFormat::Nchw, 1, [40, 30], 1),
-        (DataFormat::Nhwc, 2, [3, 900], 1),
+        (DataLayout::Nchw, 9, [40, 30], 1),
+        (DataLayout::Nhwc, 5, [40, 30], 1),
+        (DataLayout::Nchw, 5, [30, 40], 2),
+        (DataLayout::Nhwc, 5, [30, 40], 2),
+        (DataLayout::Nchw, 1, [40, 30], 1),
+        (DataLayout::Nhwc, 2, [3, 900], 1),
     ] {
         let (channels, filters) = (6, 2);
         let share = channels / groups;
         let (x_dims, w_dims) = ([images, channels, height, width], [filters, share, 5, 5]);
         let y_dims = [images, filters, height - 2, width - 2];
         let shape = |[n, c, h, w]: [usize; 4]| match format {
-            DataFormat::Nchw => [n, c, h, w],
-            DataFormat::Nhwc => [n, h, w, c],
+            DataLayout::Nchw => [n, c, h, w],
+            DataLayout::Nhwc => [n, h, w, c],
         };
         let (x, w, dy) = (numbers(shape(x_dims), 0.0), numbers(w_dims, 1.0), numbers(shape(y_dims), 2.0));
         let built = run(&[x.clone(), w.clone()], &dy, |inputs| {
@@ -89,7 +90,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
                             continue;
                         };
                         let x_at = at(format, x_dims, [image, of, down, across]);
-                        let w_at = at(DataFormat::Nchw, w_dims, [filter, channel, i, j]);
+                        let w_at = at(DataLayout::Nchw, w_dims, [filter, channel, i, j]);
                         expected[0][y_at] += x[x_at] * w[w_at];
                         expected[1][x_at] += dy[y_at] * w[w_at];
                         expected[2][w_at] += dy[y_at] * x[x_at];
@@ -107,7 +108,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
 }
 
 /// The largest element of every window.
-fn max(x: &Expr, ksize: [i32; 2], data_format: DataFormat) -> Result<Expr> {
+fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
     let op = Pool2d {
         x: x.into(),
         out: New,
@@ -126,7 +127,7 @@ fn max(x: &Expr, ksize: [i32; 2], data_format: DataFormat) -> Result<Expr> {
 }
 
 /// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
-fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataFormat) -> Result<Expr> {
+fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
     let op = Pool2dGrad {
         x: x.into(),
         out: out.into(),
@@ -159,7 +160,7 @@ fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
     ];
     for (x, expected) in cases {
         for (format, dims, dout) in
-            [(DataFormat::Nchw, [1, 1, 2, 3], [1, 1, 1, 2]), (DataFormat::Nhwc, [1, 2, 3, 1], [1, 1, 2, 1])]
+            [(DataLayout::Nchw, [1, 1, 2, 3], [1, 1, 1, 2]), (DataLayout::Nhwc, [1, 2, 3, 1], [1, 1, 2, 1])]
         {
             let (x, dout) = (Tensor::from_vec(dims, x.to_vec())?, Tensor::from_vec(dout, vec![1.0, 10.0])?);
             let built = run(std::slice::from_ref(&x), &dout, |x| max(&x[0], [2, 2], format))?;
@@ -174,7 +175,7 @@ fn the_gradient_of_the_gradient_of_a_maximum_is_that_of_the_element_chosen() -> 
     let row = |elements: &[f64]| Tensor::from_vec([1, 1, 1, elements.len()], elements.to_vec());
     let inputs = [row(&[1.0, 3.0, 3.0, 2.0])?, row(&[3.0, 3.0, 3.0])?, row(&[5.0, 6.0, 7.0])?];
     let built = run(&inputs, &row(&[1.0, 2.0, 4.0, 8.0])?, |inputs| {
-        max_grad([&inputs[0], &inputs[1], &inputs[2]], [1, 2], DataFormat::Nchw)
+        max_grad([&inputs[0], &inputs[1], &inputs[2]], [1, 2], DataLayout::Nchw)
     })?;
     assert_eq!(built, [vec![0.0, 11.0, 7.0, 0.0], vec![2.0, 2.0, 4.0]]);
     Ok(())

@@ -5,10 +5,7 @@ use autobwd::{
 };
 
 use super::{Attrs, attrs, same_shape, with_attrs};
-use crate::{
-    common::grad_grad_of_product,
-    image::{DataFormat, PaddingAlgorithm},
-};
+use crate::{common::grad_grad_of_product, image::PaddingAlgorithm, norm::DataLayout};
 
 /// Shape rules, kernels and the gradient of the gradient of an operator whose shape rule begins with `$check`.
 macro_rules! convolution {
@@ -112,8 +109,8 @@ pub struct Conv2d<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// Order of the dimensions of images.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 convolution!(Conv2d, Conv2dGrad, Conv2dGradGrad, |_| Ok(()));
 autobwd::samples!(
@@ -221,12 +218,12 @@ fn conv2d(input: Draw, filter: Draw) -> Conv2d<Draw> {
         padding_algorithm: PaddingAlgorithm::Explicit,
         dilations: vec![1, 1],
         groups: 1,
-        data_format: DataFormat::Nchw,
+        data_format: DataLayout::Nchw,
     }
 }
 
 fn nhwc(conv2d: Conv2d<Draw>) -> Conv2d<Draw> {
-    Conv2d { data_format: DataFormat::Nhwc, ..conv2d }
+    Conv2d { data_format: DataLayout::Nhwc, ..conv2d }
 }
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ dout[m, y, x] * filter[m, c, i, j]`,
@@ -261,8 +258,8 @@ pub struct Conv2dGrad<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// As in `conv2d`.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 
 /// `ddout` = the convolutions of `ddinput` with `filter` and of `input` with `ddfilter`; `dinput` and `dfilter` are the
@@ -297,8 +294,8 @@ pub struct DepthwiseConv2d<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// Order of the dimensions of images.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 convolution!(DepthwiseConv2d, DepthwiseConv2dGrad, DepthwiseConv2dGradGrad, |op| {
     let [_, channels, ..] = op.filter.unpack::<4>()?;
@@ -314,11 +311,11 @@ autobwd::samples!(
         // As many filters a channel as are worth products.
         depthwise(uniform([3, 2, 4, 5]), uniform([10, 1, 3, 2]), 2),
         DepthwiseConv2d {
-            data_format: DataFormat::Nhwc,
+            data_format: DataLayout::Nhwc,
             ..depthwise(uniform([2, 5, 4, 3]), uniform([3, 1, 2, 4]), 3)
         },
         DepthwiseConv2d {
-            data_format: DataFormat::Nhwc,
+            data_format: DataLayout::Nhwc,
             strides: vec![2, 1],
             paddings: vec![1, 2],
             ..depthwise(uniform([1, 5, 4, 2]), uniform([6, 1, 3, 2]), 2)
@@ -384,8 +381,8 @@ pub struct DepthwiseConv2dGrad<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// As in `depthwise_conv2d`.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 
 /// As that of `conv2d_grad`.

@@ -5,7 +5,8 @@ use autobwd::{Buf, Cx, Mat, Result, Strided};
 use super::side::Side;
 use crate::{
     common::{PART, Real, nth},
-    image::{DataFormat, Windows, dims},
+    image::{Windows, dims},
+    norm::DataLayout,
 };
 
 /// Multiplications that are worth sharing.
@@ -29,7 +30,7 @@ pub(super) struct Convolution {
 impl Convolution {
     /// A convolution of `x` with `filter` to `y`.
     pub(super) fn new(
-        format: DataFormat,
+        format: DataLayout,
         groups: usize,
         windows: [Windows; 2],
         x: &Buf<'_>,
@@ -39,7 +40,7 @@ impl Convolution {
         let (images, _, x_size) = format.split(dims(x)?);
         let (_, _, y_size) = format.split(dims(y)?);
         let [filters, share, ..] = dims(filter)?;
-        let inside = if format == DataFormat::Nhwc { groups } else { 1 };
+        let inside = if format == DataLayout::Nhwc { groups } else { 1 };
         let x = Side { channels: share, size: x_size, inside, format };
         let y = Side { channels: filters / groups, size: y_size, inside, format };
         Ok(Convolution { images, groups, x, y, windows })

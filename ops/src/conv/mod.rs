@@ -17,7 +17,10 @@ pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeGradGra
 
 use autobwd::{Buf, Dim, Dims, Error, Meta, Result};
 
-use crate::image::{Axis, DataFormat, PaddingAlgorithm, axes, dims, pair};
+use crate::{
+    image::{Axis, PaddingAlgorithm, axes, dims, pair},
+    norm::DataLayout,
+};
 use kernel::Convolution;
 
 /// The attributes that all of them have.
@@ -27,7 +30,7 @@ struct Attrs<'a> {
     padding_algorithm: PaddingAlgorithm,
     dilations: &'a [i32],
     groups: i32,
-    data_format: DataFormat,
+    data_format: DataLayout,
 }
 
 macro_rules! attrs {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use autobwd::{Cx, Mat, Result, Strided};
 
-use crate::{common::Real, image::DataFormat};
+use crate::{common::Real, norm::DataLayout};
 
 /// The images on one side. They are cut in units: an image, or where its groups of channels lie one behind the other,
 /// one group of an image.
@@ -15,7 +15,7 @@ pub(super) struct Side {
     pub(super) size: [usize; 2],
     /// Groups of a unit.
     pub(super) inside: usize,
-    pub(super) format: DataFormat,
+    pub(super) format: DataLayout,
 }
 
 impl Side {
@@ -31,8 +31,8 @@ impl Side {
     /// From one channel to the next, and from one pixel to the next.
     pub(super) fn steps(&self) -> (usize, usize) {
         match self.format {
-            DataFormat::Nchw => (self.pixels(), 1),
-            DataFormat::Nhwc => (1, self.channels * self.inside),
+            DataLayout::Nchw => (self.pixels(), 1),
+            DataLayout::Nhwc => (1, self.channels * self.inside),
         }
     }
 
@@ -51,10 +51,10 @@ impl Side {
         let ((channel, pixel), (channels, n)) = (self.steps(), (self.channels, pixels.len()));
         let data = &group[pixels.start * pixel..];
         match self.format {
-            DataFormat::Nchw => {
+            DataLayout::Nchw => {
                 Strided { mat: Mat { data, rows: channels, cols: n, transposed: false }, stride: channel }
             }
-            DataFormat::Nhwc => {
+            DataLayout::Nhwc => {
                 Strided { mat: Mat { data, rows: n, cols: channels, transposed: true }, stride: pixel }
             }
         }
@@ -72,8 +72,8 @@ impl Side {
         let (channel, pixel) = self.steps();
         let out = &mut group[first * pixel..];
         match self.format {
-            DataFormat::Nchw => cx.product_strided(out, channel, false, x, y),
-            DataFormat::Nhwc => cx.product_strided(out, pixel, false, y.t(), x.t()),
+            DataLayout::Nchw => cx.product_strided(out, channel, false, x, y),
+            DataLayout::Nhwc => cx.product_strided(out, pixel, false, y.t(), x.t()),
         }
     }
 }

@@ -7,7 +7,8 @@ use autobwd::{
 use super::{Attrs, attrs, same_shape, with_attrs};
 use crate::{
     common::{PART, Real, grad_grad_of_product, pieces},
-    image::{DataFormat, PaddingAlgorithm},
+    image::PaddingAlgorithm,
+    norm::DataLayout,
     reduce::ReduceSum,
 };
 
@@ -51,8 +52,8 @@ pub struct Conv2dTranspose<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// Order of the dimensions of images.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 impl Infer for Conv2dTranspose<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -97,7 +98,7 @@ autobwd::samples!(
         },
         Conv2dTranspose {
             bias: Some(uniform([5])),
-            data_format: DataFormat::Nhwc,
+            data_format: DataLayout::Nhwc,
             paddings: vec![0, 1, 2, 0],
             ..transpose(uniform([2, 4, 1, 3]), uniform([3, 5, 2, 4]))
         },
@@ -109,7 +110,7 @@ autobwd::samples!(
         Conv2dTranspose {
             bias: Some(uniform([6])),
             groups: 2,
-            data_format: DataFormat::Nhwc,
+            data_format: DataLayout::Nhwc,
             ..transpose(uniform([1, 3, 2, 4]), uniform([4, 3, 1, 2]))
         },
         Conv2dTranspose { groups: 3, ..transpose(uniform([2, 3, 5, 4]), uniform([3, 1, 2, 4])) },
@@ -139,7 +140,7 @@ autobwd::samples!(
         // Windows of one element.
         transpose(uniform([3, 4, 5, 2]), uniform([4, 6, 1, 1])),
         Conv2dTranspose {
-            data_format: DataFormat::Nhwc,
+            data_format: DataLayout::Nhwc,
             ..transpose(uniform([3, 5, 2, 4]), uniform([4, 6, 1, 1]))
         },
         Conv2dTranspose {
@@ -213,18 +214,18 @@ fn transpose(input: Draw, filter: Draw) -> Conv2dTranspose<Draw> {
         padding_algorithm: PaddingAlgorithm::Explicit,
         dilations: vec![1, 1],
         groups: 1,
-        data_format: DataFormat::Nchw,
+        data_format: DataLayout::Nchw,
     }
 }
 
 /// Adds to every channel its number.
-fn add_bias<T: Real>(cx: &Cx, format: DataFormat, pixels: usize, bias: &[T], images: &mut [T]) {
+fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], images: &mut [T]) {
     cx.chunks_mut(images, PART, |part, images| match format {
-        DataFormat::Nchw => pieces(images, part * PART, pixels, usize::MAX, |plane, _, piece| {
+        DataLayout::Nchw => pieces(images, part * PART, pixels, usize::MAX, |plane, _, piece| {
             let bias = bias[plane % bias.len()];
             piece.iter_mut().for_each(|x| *x += bias);
         }),
-        DataFormat::Nhwc => pieces(images, part * PART, bias.len(), usize::MAX, |_, channel, piece| {
+        DataLayout::Nhwc => pieces(images, part * PART, bias.len(), usize::MAX, |_, channel, piece| {
             piece.iter_mut().zip(&bias[channel..]).for_each(|(x, bias)| *x += *bias);
         }),
     });
@@ -255,8 +256,8 @@ impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
         }
         if let Some(dbias) = bias.and_then(|bias| g.wanted(bias)) {
             let dim = match fwd.data_format {
-                DataFormat::Nchw => vec![0, 2, 3],
-                DataFormat::Nhwc => vec![0, 1, 2],
+                DataLayout::Nchw => vec![0, 2, 3],
+                DataLayout::Nhwc => vec![0, 1, 2],
             };
             g.push(ReduceSum {
                 x: dout,
@@ -311,8 +312,8 @@ pub struct Conv2dTransposeGrad<V = Var> {
     #[attr(default = 1, min = 1)]
     pub groups: i32,
     /// As in `conv2d_transpose`.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 impl Infer for Conv2dTransposeGrad<Meta> {
     fn infer(&mut self) -> Result<()> {

@@ -1,11 +1,7 @@
 use autobwd::{Builder, DType, Error, Expr, New, Result, emit};
 
 use super::{bias, parameter};
-use crate::{
-    Init, conv,
-    elementwise::ElementwiseAdd,
-    image::{DataFormat, PaddingAlgorithm},
-};
+use crate::{Init, conv, elementwise::ElementwiseAdd, image::PaddingAlgorithm, norm::DataLayout};
 
 /// `out = conv2d(x, w) + b` for images in the order image, channel, row, column.
 ///
@@ -82,7 +78,7 @@ impl Conv2d {
             padding_algorithm: PaddingAlgorithm::Explicit,
             dilations: vec![self.dilation; 2],
             groups: self.groups,
-            data_format: DataFormat::Nchw,
+            data_format: DataLayout::Nchw,
         })?;
         match &self.bias {
             Some(bias) => {

@@ -6,10 +6,7 @@ use autobwd::{
     Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use crate::{
-    common::nth,
-    image::{DataFormat, PaddingAlgorithm},
-};
+use crate::{common::nth, image::PaddingAlgorithm, norm::DataLayout};
 use windows::{Attrs, attrs, with_attrs};
 
 autobwd::attr_enum! {
@@ -62,8 +59,8 @@ pub struct Pool2d<V = Var> {
     #[attr(default = false)]
     pub adaptive: bool,
     /// Order of the dimensions of images.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 impl Infer for Pool2d<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -240,12 +237,12 @@ fn pool(pooling_type: PoolingType, x: Draw, ksize: [i32; 2]) -> Pool2d<Draw> {
         exclusive: true,
         global_pooling: false,
         adaptive: false,
-        data_format: DataFormat::Nchw,
+        data_format: DataLayout::Nchw,
     }
 }
 
 fn nhwc(pool: Pool2d<Draw>) -> Pool2d<Draw> {
-    Pool2d { data_format: DataFormat::Nhwc, ..pool }
+    Pool2d { data_format: DataLayout::Nhwc, ..pool }
 }
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
@@ -290,8 +287,8 @@ pub struct Pool2dGrad<V = Var> {
     #[attr(default = false)]
     pub adaptive: bool,
     /// As in `pool2d`.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 impl Infer for Pool2dGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -399,8 +396,8 @@ pub struct Pool2dGradGrad<V = Var> {
     #[attr(default = false)]
     pub adaptive: bool,
     /// As in `pool2d`.
-    #[attr(default = DataFormat::Nchw)]
-    pub data_format: DataFormat,
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 impl Infer for Pool2dGradGrad<Meta> {
     fn infer(&mut self) -> Result<()> {

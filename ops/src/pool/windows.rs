@@ -7,7 +7,8 @@ use autobwd::{Buf, Cx, Dim, Dims, Meta, Result};
 use super::PoolingType;
 use crate::{
     common::{PART, Real},
-    image::{DataFormat, PaddingAlgorithm, Windows, axes, dims, pair},
+    image::{PaddingAlgorithm, Windows, axes, dims, pair},
+    norm::DataLayout,
 };
 
 /// The attributes that say where windows are.
@@ -21,7 +22,7 @@ pub(super) struct Attrs<'a> {
     pub(super) exclusive: bool,
     pub(super) global_pooling: bool,
     pub(super) adaptive: bool,
-    pub(super) data_format: DataFormat,
+    pub(super) data_format: DataLayout,
 }
 
 macro_rules! attrs {
@@ -117,7 +118,7 @@ impl Attrs<'_> {
     pub(super) fn pooling(&self, x: &Buf<'_>, out: &Buf<'_>) -> Result<Pooling> {
         let (_, channels, x) = self.data_format.split(dims(x)?);
         let (_, _, out) = self.data_format.split(dims(out)?);
-        let lanes = if self.data_format == DataFormat::Nhwc { channels } else { 1 };
+        let lanes = if self.data_format == DataLayout::Nhwc { channels } else { 1 };
         let windows = [self.windows(0, x[0])?, self.windows(1, x[1])?];
         Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
     }
