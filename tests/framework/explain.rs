@@ -1,8 +1,8 @@
 //! What is told about gradients, compared with the texts in `stories/`.
 
 use autobwd::{
-    Backward, Builder, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward, emit, explain,
-    gradients,
+    Backward, Builder, Checkpoints, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward,
+    emit, explain, gradients,
 };
 use autobwd_ops::{Math, activation::Square};
 
@@ -49,6 +49,18 @@ fn a_zero_fill_is_told_with_its_reason() -> Result<()> {
     let loss = (&pieces[2].mean()? + &chosen)?;
     let (program, _) = differentiate(&net, &loss, &Backward::default())?;
     told("zero_fill", &explain(&program, "w@GRAD")?);
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_computed_again_is_told() -> Result<()> {
+    let net = Builder::new();
+    let h = parameter(&net, "w", &[3])?.exp()?;
+    let loss = h.tanh()?.square()?.mean()?;
+    let asked = Backward { checkpoints: Checkpoints::Without(&["exp_0", "tanh_0"]), ..Default::default() };
+    let (program, found) = differentiate(&net, &loss, &asked)?;
+    told("recomputed", &explain(&program, "w@GRAD")?);
+    told("recomputed_report", &found.report(&program).to_string());
     Ok(())
 }
 
