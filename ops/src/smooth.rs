@@ -62,7 +62,7 @@ autobwd::samples!(
     ]
 );
 
-/// What [`Silu`] computes, by its other name: `out = x * sigmoid(x)`.
+/// What `silu` computes, by its other name: `out = x * sigmoid(x)`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Swish<V = Var> {
     /// Any shape.
