@@ -7,8 +7,8 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::Ctxt, options, text};
 
-const KNOWN: [&str; 4] = ["grad", "name", "pointwise", "broadcast"];
-const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise` and `broadcast`";
+const KNOWN: [&str; 5] = ["grad", "name", "pointwise", "broadcast", "composed"];
+const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise`, `broadcast` and `composed`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
@@ -18,6 +18,8 @@ pub(crate) struct Args {
     pub(crate) pointwise: bool,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<Ident>,
+    /// `composed`, where it is written.
+    pub(crate) composed: Option<Ident>,
 }
 
 #[derive(Default)]
@@ -26,6 +28,7 @@ struct Given {
     name: Option<LitStr>,
     pointwise: Option<()>,
     broadcast: Option<Ident>,
+    composed: Option<Ident>,
     tried_grad: bool,
     tried_pointwise: bool,
 }
@@ -40,7 +43,8 @@ impl Args {
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
-        Args { grad, name: given.name, pointwise: given.tried_pointwise, broadcast: given.broadcast }
+        let Given { name, tried_pointwise: pointwise, broadcast, composed, .. } = given;
+        Args { grad, name, pointwise, broadcast, composed }
     }
 }
 
@@ -69,6 +73,10 @@ impl Given {
             "broadcast" => {
                 options::flag(&key, input)?;
                 options::set(&mut self.broadcast, &key, key.clone())
+            }
+            "composed" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.composed, &key, key.clone())
             }
             _ => {
                 // The type is used, else it would be reported as imported and not used.

@@ -19,6 +19,8 @@ pub(crate) struct Operator<'a> {
     pub(crate) pointwise: bool,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<&'a Ident>,
+    /// `composed`, where it is written.
+    pub(crate) composed: Option<&'a Ident>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<Field<'a>>,
 }
@@ -81,6 +83,7 @@ impl<'a> Operator<'a> {
             grad: &args.grad,
             pointwise: args.pointwise,
             broadcast: args.broadcast.as_ref(),
+            composed: args.composed.as_ref(),
             doc: docs::text(&item.attrs),
             fields: item.fields.iter().filter_map(|field| Field::read(field, cx)).collect(),
         }

@@ -24,6 +24,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     names_are_unique("attribute", op.attrs(), cx);
     partners_are_inputs(op, cx);
     broadcast_is_pointwise(op, cx);
+    composed_is_not_pointwise(op, cx);
     derived_is_pointwise(op, cx);
     like_is_of_all(op, cx);
     pointwise_has_no_lists(op, cx);
@@ -166,6 +167,13 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
 fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
         cx.error(broadcast, "`broadcast` belongs to formulas; add `pointwise` or remove it");
+    }
+}
+
+/// A formula is fused as it is.
+fn composed_is_not_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+    if let Some(composed) = op.composed.filter(|_| op.pointwise) {
+        cx.error(composed, "`composed` belongs to operators with a kernel; a formula is fused as it is");
     }
 }
 

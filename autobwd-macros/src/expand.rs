@@ -406,11 +406,12 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
     let kernel = (!op.pointwise || sparse)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
+    let composed = op.composed.map(|_| quote_spanned!(at=> .composed::<#ident<::autobwd::Var>>()));
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )
+        )#composed
     };
     quote! {
         const _: () = {

@@ -88,6 +88,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `name = ".."` | the operator's name in programs; `MatmulV2` is `matmul_v2` unless it says otherwise |
 /// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, takes the place of shape rule and kernel |
 /// | `broadcast` | the formula's inputs are broadcast against each other |
+/// | `composed` | beside the kernel, `impl Compose` says which elementwise operators do the same, so that it fuses with its neighbours |
 ///
 /// | `grad = ..` | means |
 /// |---|---|

@@ -203,10 +203,11 @@ pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};
 pub use grad::{Derived, DerivedFromInputs, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 pub use lanes::Float;
+pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Cost, Describe, Infer, Kernel, Lanes, Op, Pointwise, Role, Schema,
-    Slot, SlotDef,
+    Arity, AttrDef, AttrType, AttrValue, Compose, Cost, Describe, Infer, Kernel, Lanes, Op, Parts, Pointwise,
+    Role, Schema, Slot, SlotDef,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor};
 pub use verify::{verify, verify_in};

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Buf, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta, Op,
-    OpDesc, Result, Role, Schema, Var,
+    Buf, Compose, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta,
+    Op, OpDesc, Parts, Result, Role, Schema, Var,
     error::did_you_mean,
     grad,
     lanes::{LaneEntry, broadcast_axis, broadcast_dims},
@@ -20,6 +20,7 @@ type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 /// Returns the floating point operations.
+type ComposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// How an operator runs.
@@ -40,6 +41,7 @@ pub struct OpInfo {
     infer: InferFn,
     run: Run,
     lanes: Option<LaneEntry>,
+    compose: Option<ComposeFn>,
     krate: &'static str,
     version: &'static str,
 }
@@ -77,6 +79,18 @@ impl OpInfo {
         OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
     }
 
+    /// The same, of an operator that consists of elementwise ones.
+    #[must_use]
+    pub const fn composed<O: Compose>(self) -> OpInfo {
+        OpInfo {
+            compose: Some(|desc, parts| {
+                O::from_desc(desc)?.compose(parts);
+                Ok(())
+            }),
+            ..self
+        }
+    }
+
     const fn base<O: Op>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
             schema: O::SCHEMA,
@@ -86,6 +100,7 @@ impl OpInfo {
             infer: infer_pointwise::<O>,
             run: Run::Pointwise,
             lanes: None,
+            compose: None,
             krate,
             version,
         }
@@ -170,6 +185,11 @@ impl OpInfo {
 
     pub(crate) fn lanes(&self) -> Option<&LaneEntry> {
         self.lanes.as_ref()
+    }
+
+    /// What says which elementwise operators it consists of.
+    pub(crate) fn compose(&self) -> Option<ComposeFn> {
+        self.compose
     }
 
     fn place(&self) -> String {

@@ -3,18 +3,19 @@
 use std::ops::Add;
 
 use autobwd::{
-    Buf, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Rows, Var, check::*,
-    register_op, with_float,
+    Buf, Compose, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts, Result, Rows, Var,
+    check::*, register_op, with_float,
 };
 
 use crate::{
     activation::Scale,
     common::{PART, nth_part},
+    elementwise::ElementwiseAdd,
     rows::{add_up_rows, update_rows},
 };
 
 /// Sum of tensors: `out = x[0] + x[1] + …`.
-#[register_op(grad = SumGrad)]
+#[register_op(grad = SumGrad, composed)]
 pub struct Sum<V = Var> {
     /// At least one, all of one shape.
     #[input(sparse)]
@@ -39,6 +40,14 @@ impl Infer for Sum<Meta> {
         let rows: Option<Vec<Dim>> = self.x.iter().map(|x| x.rows).collect();
         self.out.rows = rows.map(|rows| rows.into_iter().fold(0.into(), Dim::add));
         Ok(())
+    }
+}
+impl Compose for Sum {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        for (i, pair) in self.x.windows(2).enumerate() {
+            let x = if i == 0 { pair[0] } else { self.out };
+            parts.push(ElementwiseAdd { x, y: pair[1], out: self.out, axis: -1 });
+        }
     }
 }
 impl Kernel for Sum<Buf<'_>> {

@@ -5,6 +5,7 @@ mod bad_input;
 mod draw;
 mod explain;
 mod finite;
+mod fusion;
 mod higher;
 mod images;
 mod kinks;

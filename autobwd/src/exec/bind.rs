@@ -32,6 +32,8 @@ impl Kernel for CopyFrame {
 /// The frames of a plan, in order.
 pub(super) struct Bound {
     pub(super) frames: Vec<Frame>,
+    /// How many frames at the beginning compute constants.
+    pub(super) constants: usize,
     /// Tensor memory that regions hold, in bytes.
     pub(super) scratch_bytes: usize,
     /// The most that is lent to a kernel while it runs, in bytes.
@@ -47,7 +49,7 @@ pub(super) fn bind(
     workers: usize,
 ) -> Result<Bound> {
     let mut bind = Bind { program, plan, arena, scope };
-    let mut bound = Bound { frames: vec![], scratch_bytes: 0, lent_bytes: 0 };
+    let mut bound = Bound { frames: vec![], constants: 0, scratch_bytes: 0, lent_bytes: 0 };
     for (g, group) in plan.groups.iter().enumerate() {
         let node = group.nodes.start;
         let kernel: Box<dyn Kernel + Send> = match &group.region {
@@ -67,6 +69,9 @@ pub(super) fn bind(
         for copy in plan.layout.copies.iter().filter(|c| c.after == g) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
             bound.frames.push(Frame { kernel, node });
+        }
+        if g < plan.constants {
+            bound.constants = bound.frames.len();
         }
     }
     Ok(bound)
@@ -152,7 +157,7 @@ impl Bind<'_> {
             values.collect::<Vec<_>>()
         };
         // The memory of what is read for its shape alone may hold something else by now.
-        let shape_only = |slot: &str| node.info.schema().input(slot).is_some_and(|s| s.shape_only);
+        let shape_only = |slot: &str| node.runs().0.schema().input(slot).is_some_and(|s| s.shape_only);
         let inputs = values(&node.inputs).into_iter().filter(|(slot, _)| !shape_only(slot));
         let inputs = inputs.map(&mut buf).collect::<Result<_>>()?;
         let outputs = values(&node.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
@@ -182,7 +187,8 @@ impl Bind<'_> {
         let mut known: HashMap<(ValueId, Option<Spread>), usize> = HashMap::new();
         let mut steps = vec![];
         for node in &plan.graph.nodes[group.nodes.clone()] {
-            let Some(entry) = node.info.lanes() else {
+            let (info, desc) = node.runs();
+            let Some(entry) = info.lanes() else {
                 return Err(Error::internal("a kernel in a region"));
             };
             let mut home = |value: ValueId| -> Result<usize> {
@@ -202,7 +208,7 @@ impl Bind<'_> {
                 known.insert(key, values.len() - 1);
                 Ok(values.len() - 1)
             };
-            let schema = node.info.schema();
+            let schema = info.schema();
             let find =
                 |wires: &Wires, slot: &str| wires.iter().find(|(s, _)| *s == slot).and_then(|(_, v)| *v);
             let mut inputs = vec![];
@@ -214,7 +220,7 @@ impl Bind<'_> {
             for slot in schema.outputs {
                 outputs.push(find(&node.outputs, slot.name).map(&mut home).transpose()?);
             }
-            steps.push(Step { entry, desc: &node.desc, inputs, outputs });
+            steps.push(Step { entry, desc, inputs, outputs });
         }
         let numel = extent.dims.iter().product();
         Region::new(RegionSpec { dtype: extent.dtype, numel, values, steps }, workers)

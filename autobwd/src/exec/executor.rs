@@ -1,7 +1,10 @@
 use std::{collections::VecDeque, num::NonZero, sync::Arc, thread};
 
 use super::{Scope, Session};
-use crate::{Cx, Meta, OpInfoMap, Program, Result, Tensor};
+use crate::{
+    Cx, Meta, OpInfoMap, Program, Result, RunPlan, Tensor,
+    plan::{Plan, Request},
+};
 
 /// How many sessions [`Executor::run`] keeps.
 const SESSIONS: usize = 16;
@@ -110,11 +113,47 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
-        let ops = match &self.ops {
-            Some(ops) => ops,
-            None => OpInfoMap::linked()?,
-        };
-        Session::new(program, ops, scope, feeds, fetches, self.check_finite, self.cx.clone())
+        Session::new(program, self.operators()?, scope, feeds, fetches, self.check_finite, self.cx.clone())
+    }
+
+    /// What [`prepare`](Executor::prepare) would make of a program, to look at: which operators run together, and when
+    /// which value is where in memory. Touches no memory but its own.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
+    /// # use autobwd_ops::Math;
+    /// let net = Builder::new();
+    /// let mean = net.input("x", DType::F32, &[-1, 3])?.tanh()?.square()?.mean()?;
+    /// let feeds = [("x", Meta::new(DType::F32, [100, 3]))];
+    /// let plan = Executor::new().plan(&net.program(), &Scope::new(), &feeds, &[&mean.name()])?;
+    /// assert_eq!(plan.frames().len(), 1);
+    /// assert_eq!(plan.frames()[0].operators, ["tanh", "square", "mean"]);
+    /// assert_eq!(plan.arena_bytes(), 1216 + 64); // `x` and the mean, in whole cache lines
+    /// println!("{plan}"); // a table
+    /// let picture = plan.to_svg(); // buffers over time
+    /// # assert!(picture.starts_with("<svg"));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`prepare`](Executor::prepare).
+    pub fn plan(
+        &self,
+        program: &Program,
+        scope: &Scope,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> Result<RunPlan> {
+        let kept = |name: &str| scope.meta(name);
+        let request = Request { feeds, kept: &kept, fetches, apart: self.check_finite };
+        Ok(RunPlan::new(program, &Plan::new(program, self.operators()?, &request)?))
+    }
+
+    fn operators(&self) -> Result<&OpInfoMap> {
+        match &self.ops {
+            Some(ops) => Ok(ops),
+            None => OpInfoMap::linked(),
+        }
     }
 
     /// Runs a program once and returns what is fetched.

@@ -68,8 +68,15 @@ impl Session {
         let kept = |name: &str| scope.meta(name);
         let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches, apart: check_finite })?;
         let arena = Memory::zeroed(plan.layout.arena_bytes)?;
-        let bound = bind(program, &plan, &arena, scope, check_finite, cx.threads())?;
+        let mut bound = bind(program, &plan, &arena, scope, check_finite, cx.threads())?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
+        let describe = |f: &Frame| {
+            let node = &plan.graph.nodes[f.node];
+            program.describe_op(BlockId::ROOT, node.index, &node.desc)
+        };
+        for mut frame in bound.frames.drain(..bound.constants) {
+            frame.kernel.run(&cx).map_err(|e| e.at_op(|| describe(&frame)))?;
+        }
         let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
             Spot::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
@@ -82,10 +89,6 @@ impl Session {
         let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
         let fetched = fetches.iter().zip(&plan.graph.fetches).zip(&plan.layout.fetched);
         let fetched = fetched.map(|((name, v), spot)| slot((name, *v, *spot)));
-        let describe = |f: &Frame| {
-            let node = &plan.graph.nodes[f.node];
-            program.describe_op(BlockId::ROOT, node.index, &node.desc)
-        };
         Ok(Session {
             feeds: fed.collect::<Result<_>>()?,
             fetches: fetched.collect::<Result<_>>()?,

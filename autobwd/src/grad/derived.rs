@@ -11,7 +11,7 @@ use crate::{
     Role, Schema, SlotDef, Var,
     error::{Error, ErrorKind},
     grad::NoGrad,
-    lanes::{Dual, MAX_SLOTS},
+    lanes::{Dual, MAX_ARGS},
     schema::gather_slot,
 };
 
@@ -185,8 +185,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
     const NAME: Text = Text::of([O::SCHEMA.name, "_grad", ""]);
 
     /// Names of the incoming gradients.
-    const INCOMING: [Text; MAX_SLOTS] = {
-        let mut names = [Text::EMPTY; MAX_SLOTS];
+    const INCOMING: [Text; MAX_ARGS] = {
+        let mut names = [Text::EMPTY; MAX_ARGS];
         let mut i = 0;
         while i < O::SCHEMA.outputs.len() {
             names[i] = match N::NUMBER {
@@ -199,8 +199,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         names
     };
     /// Names of the gradients of all inputs.
-    const OUTGOING: [Text; MAX_SLOTS] = {
-        let mut names = [Text::EMPTY; MAX_SLOTS];
+    const OUTGOING: [Text; MAX_ARGS] = {
+        let mut names = [Text::EMPTY; MAX_ARGS];
         let mut i = 0;
         while i < O::SCHEMA.inputs.len() {
             names[i] = Text::of([O::SCHEMA.inputs[i].name, "@GRAD", ""]);
@@ -209,8 +209,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         names
     };
 
-    const INPUT_SLOTS: [SlotDef; 2 * MAX_SLOTS] = {
-        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; 2 * MAX_SLOTS]);
+    const INPUT_SLOTS: [SlotDef; MAX_ARGS] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_ARGS]);
         let (mut n, mut i) = (0, 0);
         while i < own.inputs.len() {
             // Formulas take whole tensors; it is a kernel that an operator has for others.
@@ -232,8 +232,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         }
         slots
     };
-    const OUTPUT_SLOTS: [SlotDef; MAX_SLOTS] = {
-        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_SLOTS]);
+    const OUTPUT_SLOTS: [SlotDef; MAX_ARGS] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_ARGS]);
         let (mut n, mut i) = (0, 0);
         while i < own.inputs.len() {
             let slot = own.inputs[i];
@@ -337,8 +337,8 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
     #[inline(always)]
     fn lane<F: Float>(attrs: &O::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {
         let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
-        let mut x = [F::of(0.0); MAX_SLOTS];
-        let mut dout = [F::of(0.0); MAX_SLOTS];
+        let mut x = [F::of(0.0); MAX_ARGS];
+        let mut dout = [F::of(0.0); MAX_ARGS];
         for (k, x) in x.iter_mut().enumerate().take(inputs) {
             *x = get(k);
         }

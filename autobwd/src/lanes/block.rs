@@ -1,13 +1,15 @@
 //! Formulas as block functions: loops over one formula, compiled for every instruction set and chosen at run time.
 #![allow(unsafe_code)]
 
-use std::{any::Any, sync::OnceLock};
+use std::{any::Any, mem::MaybeUninit, sync::OnceLock};
 
 use super::float::Lane;
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
 
-/// The most slots that a pointwise operator has.
+/// The most slots that a pointwise operator has, as its author writes it.
 pub(crate) const MAX_SLOTS: usize = 16;
+/// The most that its derivatives have, of any order: those of the third have up to 81 inputs and 47 outputs.
+pub(crate) const MAX_ARGS: usize = 128;
 
 /// Where one argument of a block function starts. The lowest bit says that it moves with the block (else it is a
 /// block register); null is an absent optional slot. A tagged pointer, so that provenance stays.
@@ -79,27 +81,33 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     // SAFETY: the caller's promises, with `F` as large as the dtype that the function was chosen for.
     unsafe {
         let attrs = &*attrs.cast::<O::Attrs>();
-        let mut start = [std::ptr::null_mut::<F>(); MAX_SLOTS];
+        let mut start = [std::ptr::null_mut::<F>(); MAX_ARGS];
         for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
             let arg = *args.add(k);
             *start = arg.map_addr(|a| a & !1).cast::<F>().wrapping_add((arg.addr() & 1) * first);
         }
         let mut i = 0;
         while i < n {
-            let mut x = [[F::of(0.0); VL]; MAX_SLOTS];
-            let mut y = [[F::of(0.0); VL]; MAX_SLOTS];
+            // Zeros for all slots would be written to the stack for every line.
+            let mut x = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
+            let mut y = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
             for k in 0..inputs {
-                if !unread(O::SCHEMA.inputs, k) && (!optional(O::SCHEMA.inputs, k) || !start[k].is_null()) {
-                    x[k] = *(start[k].add(i) as *const [F; VL]);
-                }
+                let absent = optional(O::SCHEMA.inputs, k) && start[k].is_null();
+                x[k].write(match unread(O::SCHEMA.inputs, k) || absent {
+                    true => [F::of(0.0); VL],
+                    false => *(start[k].add(i) as *const [F; VL]),
+                });
+            }
+            for y in &mut y[..outputs] {
+                y.write([F::of(0.0); VL]);
             }
             for l in 0..VL {
-                O::lane::<F>(attrs, |k| x[k][l], |k, v| y[k][l] = v);
+                O::lane::<F>(attrs, |k| x[k].assume_init_ref()[l], |k, v| y[k].assume_init_mut()[l] = v);
             }
             for k in 0..outputs {
                 let out = start[inputs + k];
                 if !optional(O::SCHEMA.outputs, k) || !out.is_null() {
-                    *(out.add(i) as *mut [F; VL]) = y[k];
+                    *(out.add(i) as *mut [F; VL]) = y[k].assume_init();
                 }
             }
             i += VL;

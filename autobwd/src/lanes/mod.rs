@@ -12,7 +12,7 @@ mod region;
 mod spread;
 
 pub use block::{Isa, isa};
-pub(crate) use block::{LaneEntry, MAX_SLOTS};
+pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
 pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
 pub use dual::Dual;
 pub use float::Float;

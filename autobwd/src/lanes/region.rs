@@ -21,6 +21,9 @@ use crate::{
 const REGISTER_BYTES: usize = 24 << 10;
 /// Elements of a block at most.
 const BLOCK: usize = 1024;
+/// Elements that are summed at a time. Blocks hold whole units, so that sums do not depend on how large they are, which
+/// is to say on what else a region does.
+const UNIT: usize = 256;
 
 /// Where a value of a region lives.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,8 +78,18 @@ struct Sum {
     place: Place,
     spread: Spread,
     partial: Memory,
-    /// Bytes from one partial sum to the next.
+    /// Bytes from one partial sum to the next; 0 where chunks add to the output one after the other.
     stride: usize,
+}
+
+impl Sum {
+    /// Each chunk but the first has a partial sum, unless they would take more memory than what is summed.
+    fn new(place: Place, spread: Spread, numel: usize, size: usize) -> Result<Sum> {
+        let chunks = numel.div_ceil(CHUNK).max(1);
+        let partials = spread.numel() * chunks <= numel.max(1) || chunks == 1;
+        let stride = if partials { padded(spread.numel() * size) } else { 0 };
+        Ok(Sum { place, partial: Memory::zeroed((chunks - 1) * stride)?, stride, spread })
+    }
 }
 
 /// Elementwise operators as one frame.
@@ -86,7 +99,7 @@ pub(crate) struct Region {
     /// `numel` in whole lines.
     whole: usize,
     block: usize,
-    /// Whether each chunk has its own partial sums, so that chunks can run in any order.
+    /// Whether all have partial sums, so that chunks can run in any order.
     parallel: bool,
     actions: Vec<Action>,
     loads: Vec<(Place, Spread)>,
@@ -115,18 +128,13 @@ impl Region {
         check_places(&values, &steps, whole * size, size)?;
 
         let chunks = numel.div_ceil(CHUNK).max(1);
-        let widest = folds.iter().map(|(_, s)| s.numel()).max().unwrap_or(0);
-        let parallel = widest * chunks <= numel.max(1) || chunks == 1;
-        let partials = if parallel { chunks - 1 } else { 0 };
-        let sums = folds.into_iter().map(|(place, spread)| {
-            let stride = padded(spread.numel() * size);
-            Ok(Sum { place, partial: Memory::zeroed(partials * stride)?, stride, spread })
-        });
+        let sums = folds.into_iter().map(|(place, spread)| Sum::new(place, spread, numel, size));
         let sums = sums.collect::<Result<Vec<_>>>()?;
+        let parallel = chunks == 1 || sums.iter().all(|sum| sum.stride > 0);
 
         let block = match registers {
             0 => CHUNK,
-            n => (REGISTER_BYTES / (n * size)).clamp(LINE, BLOCK) / line * line,
+            n => (REGISTER_BYTES / (n * size)).clamp(UNIT, BLOCK) / UNIT * UNIT,
         };
         let block = block.min(whole.max(line)).min(CHUNK);
         let bytes = padded(block * size);
@@ -186,7 +194,7 @@ impl Region {
                         let sum = &self.sums[sum];
                         let target = match chunk {
                             0 => Ok(sum.place),
-                            _ if !self.parallel => Ok(sum.place),
+                            _ if sum.stride == 0 => Ok(sum.place),
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
                         let register = registers.place(register * register_bytes, 0);
@@ -199,7 +207,9 @@ impl Region {
                                 std::slice::from_raw_parts_mut(target.ptr().cast::<T>(), sum.spread.numel()),
                             )
                         };
-                        sum.spread.add(block, first, operand);
+                        for (i, unit) in block.chunks(UNIT).enumerate() {
+                            sum.spread.add(unit, first + i * UNIT, operand);
+                        }
                     }
                 }
             }
@@ -225,7 +235,7 @@ impl Region {
         }
         for sum in &self.sums {
             let n = sum.spread.numel();
-            for partial in 0..if self.parallel { chunks.saturating_sub(1) } else { 0 } {
+            for partial in 0..if sum.stride > 0 { chunks.saturating_sub(1) } else { 0 } {
                 // SAFETY: as above; the partial sums are the region's own.
                 let out = unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), n) };
                 let partial = sum.partial.slice::<T>(partial * sum.stride, n);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::parts::Part;
 use crate::{
     BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, VarKind,
     error::did_you_mean,
@@ -53,12 +54,19 @@ pub(crate) struct Node {
     pub(crate) info: &'static OpInfo,
     pub(crate) inputs: Wires,
     pub(crate) outputs: Wires,
+    /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
+    pub(crate) part: Option<Box<Part>>,
 }
 
 impl Node {
+    /// The operator that runs: slots are named as it says.
+    pub(crate) fn runs(&self) -> (&'static OpInfo, &OpDesc) {
+        self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
+    }
+
     /// Inputs whose elements it reads.
     pub(crate) fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
-        let schema = self.info.schema();
+        let schema = self.runs().0.schema();
         let shape_only = move |slot: &str| schema.input(slot).is_some_and(|s| s.shape_only);
         self.inputs.iter().filter(move |(slot, _)| !shape_only(slot)).filter_map(|(_, v)| *v)
     }
@@ -94,6 +102,16 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 }
 
 impl Graph {
+    /// Another definition of the same variable.
+    pub(super) fn again(&mut self, value: ValueId) -> ValueId {
+        self.values.push(self.values[value].clone());
+        self.values.len() - 1
+    }
+
+    pub(super) fn is_whole_tensor(&self, value: ValueId) -> bool {
+        self.values[value].meta.rows.is_none()
+    }
+
     pub(crate) fn build(
         program: &Program,
         ops: &OpInfoMap,
@@ -236,7 +254,7 @@ impl Build<'_> {
                 outputs.push((slot.name, Some(id)));
             }
         }
-        self.graph.nodes.push(Node { index, desc: desc.clone(), info, inputs, outputs });
+        self.graph.nodes.push(Node { index, desc: desc.clone(), info, inputs, outputs, part: None });
         Ok(())
     }
 

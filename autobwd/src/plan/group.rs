@@ -1,10 +1,16 @@
-//! Neighbouring elementwise operators over the same elements become one region.
+//! Elementwise operators over the same elements become one region, also when others stand between them.
 
-use std::{collections::HashSet, ops::Range};
+use std::{collections::HashMap, mem, ops::Range};
 
 use crate::{
-    DType, Shape, lanes,
-    plan::graph::{Graph, Node, ValueId},
+    DType, OpInfoMap, Origin, Result, Shape, Var,
+    cx::CHUNK,
+    lanes,
+    plan::{
+        graph::{Graph, Node, Source, ValueId},
+        parts::parts,
+    },
+    tensor::LINE,
 };
 
 /// The elements that a formula runs over.
@@ -23,9 +29,12 @@ pub(crate) struct Group {
 
 /// How a formula's operand lies in the extent: its dimensions with ones where it is broadcast.
 pub(crate) fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> Option<Shape> {
+    if let Some((_, dims)) = node.part.iter().flat_map(|part| &part.aligned).find(|(id, _)| *id == value) {
+        return Some(dims.clone());
+    }
     let own = graph.values[value].meta.dims.known()?;
-    let axis = lanes::broadcast_axis(node.info.schema(), &node.desc);
-    lanes::aligned(&own, extent.dims.len(), axis, 1)
+    let (info, desc) = node.runs();
+    lanes::aligned(&own, extent.dims.len(), lanes::broadcast_axis(info.schema(), desc), 1)
 }
 
 /// Whether the operand has every element of the extent.
@@ -34,51 +43,183 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
 }
 
 fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
-    node.info.lanes()?;
+    let (info, desc) = node.runs();
+    info.lanes()?;
     // A formula takes whole tensors: with others, it is the operator's kernel that runs.
-    if node.reads().any(|v| graph.values[v].meta.rows.is_some()) {
+    if node.reads().any(|v| !graph.is_whole_tensor(v)) {
         return None;
     }
-    let inputs: Vec<_> =
-        node.inputs.iter().filter_map(|(_, v)| *v).map(|v| graph.values[v].meta.clone()).collect();
-    let axis = lanes::broadcast_axis(node.info.schema(), &node.desc);
-    let dims = lanes::broadcast_dims(&inputs, axis).ok()?;
+    let meta = |value: ValueId| &graph.values[value].meta;
+    if let Some(part) = node.part.as_ref().filter(|part| !part.aligned.is_empty()) {
+        let mut wires = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
+        let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v))?;
+        return Some(Extent { dtype: meta(full).dtype, dims: meta(full).dims.known()? });
+    }
+    let inputs: Vec<_> = node.inputs.iter().filter_map(|(_, v)| *v).map(|v| meta(v).clone()).collect();
+    let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok()?;
     Some(Extent { dtype: inputs.first()?.dtype, dims: dims.known()? })
 }
 
-/// Cuts the line of operators into groups, in order; when `apart`, one for each operator.
-pub(crate) fn group(graph: &Graph, apart: bool) -> Vec<Group> {
-    let mut groups: Vec<Group> = vec![];
-    // What the last group writes element for element, and what it sums up.
-    let (mut whole, mut summed): (HashSet<ValueId>, HashSet<ValueId>) = Default::default();
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let extent = extent(graph, node);
-        let joins = match (groups.last(), &extent) {
-            (Some(Group { region: Some(before), .. }), Some(extent)) if !apart && before == extent => {
-                // A sum is not complete, and a broadcast operand not whole, before the region ends.
-                node.reads().all(|v| {
-                    !summed.contains(&v) && (!whole.contains(&v) || is_whole(graph, node, v, extent))
-                })
-            }
-            _ => false,
-        };
-        match groups.last_mut() {
-            Some(group) if joins => group.nodes.end = i + 1,
-            _ => {
-                groups.push(Group { nodes: i..i + 1, region: extent.clone() });
-                whole.clear();
-                summed.clear();
-            }
-        }
-        if let Some(extent) = &extent {
-            for value in node.writes() {
-                if is_whole(graph, node, value, extent) {
-                    whole.insert(value)
-                } else {
-                    summed.insert(value)
-                };
-            }
+/// Sorts the operators into groups, in an order in which each runs after those that it depends on; when `apart`, each
+/// is a group of its own and stays where it is. Returns how many groups at the beginning compute constants.
+pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
+    let nodes = mem::take(&mut graph.nodes);
+    let mut sort = Sort {
+        apart,
+        constants: vec![],
+        drafts: vec![],
+        constant: vec![false; graph.values.len()],
+        written: vec![None; graph.values.len()],
+        read: vec![None; graph.values.len()],
+        unread: vec![0; graph.values.len()],
+        in_formulas: vec![false; graph.values.len()],
+        kept: HashMap::new(),
+    };
+    nodes.iter().flat_map(Node::reads).chain(graph.fetches.iter().copied()).for_each(|v| sort.unread[v] += 1);
+    for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.compose().is_some()) {
+        node.reads().for_each(|v| sort.in_formulas[v] = true);
+    }
+    for node in nodes {
+        let parts = parts(graph, ops, &node)?.unwrap_or_default();
+        sort.grow(graph.values.len());
+        match sort.runs_in_parts(graph, &parts) {
+            true => parts.into_iter().for_each(|part| sort.add(graph, part)),
+            false => sort.add(graph, node),
         }
     }
-    groups
+    let constants = sort.constants.len();
+    let mut groups = vec![];
+    for draft in sort.constants.into_iter().chain(sort.drafts) {
+        let start = graph.nodes.len();
+        graph.nodes.extend(draft.nodes);
+        groups.push(Group { nodes: start..graph.nodes.len(), region: draft.region });
+    }
+    for (position, node) in graph.nodes.iter().enumerate() {
+        node.writes().for_each(|v| graph.values[v].source = Source::Node(position));
+    }
+    Ok((groups, constants))
+}
+
+/// A group to be.
+struct Draft {
+    nodes: Vec<Node>,
+    region: Option<Extent>,
+}
+
+struct Sort {
+    apart: bool,
+    constants: Vec<Draft>,
+    drafts: Vec<Draft>,
+    /// By value: whether it is the same in every run, and computed once.
+    constant: Vec<bool>,
+    /// By value: the draft that writes it, and whether element for element; else it is not complete before the end.
+    written: Vec<Option<(usize, bool)>>,
+    /// By value: the last draft that reads it.
+    read: Vec<Option<usize>>,
+    /// By value: how many reads are still to come.
+    unread: Vec<usize>,
+    /// By value: whether an elementwise operator reads it.
+    in_formulas: Vec<bool>,
+    /// The last draft that reads or writes a variable of the scope.
+    kept: HashMap<Var, usize>,
+}
+
+impl Sort {
+    fn grow(&mut self, values: usize) {
+        self.constant.resize(values, false);
+        self.written.resize(values, None);
+        self.read.resize(values, None);
+        self.unread.resize(values, 1);
+        self.in_formulas.resize(values, true);
+    }
+
+    /// Whether an operator runs as its parts: where it has elementwise neighbours, with the same results; what reduces
+    /// something, by its shapes alone, because parts add up in another order.
+    fn runs_in_parts(&self, graph: &Graph, parts: &[Node]) -> bool {
+        let [part, rest @ ..] = parts else { return false };
+        let Some(extent) = extent(graph, part) else { return false };
+        let reduced = part.writes().find(|v| !is_whole(graph, part, *v, &extent));
+        let Some(reduced) = reduced else {
+            let read = rest.last().unwrap_or(part).writes().any(|v| self.in_formulas[v]);
+            return read || self.home(graph, part, &extent).is_some();
+        };
+        let numel = |dims: &Shape| dims.iter().product::<usize>();
+        let sums = graph.values[reduced].meta.dims.known().map_or(0, |dims| numel(&dims));
+        // More sums would make chunks wait for each other.
+        sums * numel(&extent.dims).div_ceil(CHUNK) <= numel(&extent.dims)
+    }
+
+    fn add(&mut self, graph: &Graph, node: Node) {
+        if self.is_constant(graph, &node) {
+            node.writes().for_each(|v| self.constant[v] = true);
+            let region = extent(graph, &node);
+            self.constants.push(Draft { nodes: vec![node], region });
+            return;
+        }
+        let extent = extent(graph, &node);
+        let home = extent.as_ref().and_then(|extent| self.home(graph, &node, extent));
+        let at = home.unwrap_or(self.drafts.len());
+        for value in node.reads() {
+            self.read[value] = self.read[value].max(Some(at));
+            self.unread[value] = self.unread[value].saturating_sub(1);
+        }
+        for value in node.writes() {
+            let whole = extent.as_ref().is_none_or(|extent| is_whole(graph, &node, value, extent));
+            self.written[value] = Some((at, whole));
+        }
+        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
+            let last = self.kept.entry(graph.values[value].var).or_insert(at);
+            *last = (*last).max(at);
+        }
+        match self.drafts.get_mut(at) {
+            Some(draft) => draft.nodes.push(node),
+            None => self.drafts.push(Draft { nodes: vec![node], region: extent }),
+        }
+    }
+
+    /// Values that depend on nothing but attributes are computed once and kept; larger ones would take memory for good.
+    fn is_constant(&self, graph: &Graph, node: &Node) -> bool {
+        let small = |v: ValueId| {
+            let value = &graph.values[v];
+            !value.kept && value.meta.bytes().is_some_and(|bytes| bytes <= LINE)
+        };
+        !self.apart && node.reads().all(|v| self.constant[v]) && node.writes().all(small)
+    }
+
+    /// The region that an operator can join: the latest of those that share a value with it, or that stand last.
+    fn home(&self, graph: &Graph, node: &Node, extent: &Extent) -> Option<usize> {
+        let last = self.drafts.len().checked_sub(1).filter(|_| !self.apart)?;
+        // What is computed again late was meant to be.
+        let again = matches!(node.desc.origin, Origin::Recompute { .. });
+        let moves = !again && self.frees_what_it_takes(graph, node);
+        let earliest = self.earliest(graph, node);
+        let shared = node.reads().flat_map(|v| [self.written[v].map(|(at, _)| at), self.read[v]]).flatten();
+        let homes = shared.filter(|_| moves).chain([last]);
+        homes.filter(|at| *at >= earliest && self.joins(graph, node, extent, *at)).max()
+    }
+
+    /// The first draft that all come before or are in which an operator depends on.
+    fn earliest(&self, graph: &Graph, node: &Node) -> usize {
+        let written = node.reads().filter_map(|v| Some(self.written[v]?.0));
+        let kept = node.writes().filter(|v| graph.values[*v].kept);
+        let before = kept.filter_map(|v| self.kept.get(&graph.values[v].var).copied());
+        written.chain(before).max().unwrap_or(0)
+    }
+
+    /// Whether running it early makes no more memory wait than it frees.
+    fn frees_what_it_takes(&self, graph: &Graph, node: &Node) -> bool {
+        let bytes = |v: ValueId| graph.values[v].meta.bytes().unwrap_or(0);
+        let takes: usize = node.writes().filter(|v| !graph.values[*v].kept).map(bytes).sum();
+        let frees: usize = node.reads().filter(|v| self.unread[*v] == 1).map(bytes).sum();
+        takes <= frees
+    }
+
+    fn joins(&self, graph: &Graph, node: &Node, extent: &Extent, at: usize) -> bool {
+        // A sum is not complete, and a broadcast operand not whole, before the region ends.
+        let is_there = |v: ValueId| match self.written[v] {
+            Some((writer, whole)) if writer == at => whole && is_whole(graph, node, v, extent),
+            _ => true,
+        };
+        self.drafts[at].region.as_ref() == Some(extent) && node.reads().all(is_there)
+    }
 }

@@ -2,16 +2,20 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `group::group` → `place::place`.
+//! `group::group` (with `parts::parts`) → `place::place`.
 
 mod graph;
 mod group;
 mod offsets;
+mod parts;
 mod place;
+mod report;
 
 pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, operand_dims};
 pub(crate) use place::{Layout, Spot};
+
+pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 
 use crate::{OpInfoMap, Program, Result};
 
@@ -19,6 +23,8 @@ use crate::{OpInfoMap, Program, Result};
 pub(crate) struct Plan {
     pub(crate) graph: Graph,
     pub(crate) groups: Vec<Group>,
+    /// How many groups at the beginning compute constants: they run once, when the plan is bound to memory.
+    pub(crate) constants: usize,
     pub(crate) layout: Layout,
 }
 
@@ -26,10 +32,10 @@ impl Plan {
     pub(crate) fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
         program.own_variables()?;
         let needed = graph::needed(program, request);
-        let graph = Graph::build(program, ops, request, &needed)?;
-        let groups = group::group(&graph, request.apart);
-        let layout = place::place(&graph, &groups, request.apart);
-        Ok(Plan { graph, groups, layout })
+        let mut graph = Graph::build(program, ops, request, &needed)?;
+        let (groups, constants) = group::group(&mut graph, ops, request.apart)?;
+        let layout = place::place(&graph, &groups, constants, request.apart);
+        Ok(Plan { graph, groups, constants, layout })
     }
 
     /// By value: the last group that reads its elements; past the last one when it is fetched.

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 /// Memory that is needed from one group to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Buffer {
-    pub(super) bytes: usize,
-    pub(super) first: usize,
-    pub(super) last: usize,
+pub(crate) struct Buffer {
+    pub(crate) bytes: usize,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
 }
 
 impl Buffer {

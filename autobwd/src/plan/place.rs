@@ -36,17 +36,25 @@ pub(crate) struct Layout {
     /// By fetch.
     pub(crate) fetched: Vec<Spot>,
     pub(crate) copies: Vec<Copy>,
+    /// Memory of the arena, each with its offset and the values that it serves in turn.
+    pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
     pub(crate) arena_bytes: usize,
     /// Largest sum of the bytes of buffers that are live at the same time: no arena can be smaller.
     pub(crate) live_bytes: usize,
 }
 
 /// Assigns places: in place where an input dies (unless values are to be kept `apart`), offsets by lifetimes.
-pub(crate) fn place(graph: &Graph, groups: &[Group], apart: bool) -> Layout {
+pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bool) -> Layout {
+    let mut last_read = last_reads(graph, groups);
+    // Constants stay from run to run.
+    for node in groups[..constants].iter().flat_map(|group| &graph.nodes[group.nodes.clone()]) {
+        node.writes().for_each(|v| last_read[v] = Some(groups.len()));
+    }
     let mut place = Place {
         graph,
         apart,
-        last_read: last_reads(graph, groups),
+        constants,
+        last_read,
         buffers: vec![],
         buffer_of: vec![None; graph.values.len()],
         inside: vec![false; graph.values.len()],
@@ -66,6 +74,8 @@ struct Place<'a> {
     graph: &'a Graph,
     /// Outputs get memory of their own.
     apart: bool,
+    /// Groups that compute constants.
+    constants: usize,
     /// As [`last_reads`] says.
     last_read: Vec<Option<usize>>,
     buffers: Vec<Buffer>,
@@ -94,6 +104,7 @@ impl Place<'_> {
     }
 
     fn allocate(&mut self, value: ValueId, first: usize) {
+        let first = if first < self.constants { 0 } else { first };
         let last = self.last_read[value].unwrap_or(first).max(first);
         self.buffer_of[value] = Some(self.buffers.len());
         self.buffers.push(Buffer { bytes: self.bytes(value), first, last });
@@ -236,6 +247,12 @@ impl Place<'_> {
                 .zip(&spots)
                 .all(|(v, s)| v.source != Source::Feed || *s != Spot::Register)
         );
-        Layout { live_bytes: live_bytes(&self.buffers), spots, fetched, copies, arena_bytes }
+        let live_bytes = live_bytes(&self.buffers);
+        let mut buffers: Vec<_> =
+            self.buffers.into_iter().zip(offsets).map(|(buffer, at)| (buffer, at, vec![])).collect();
+        for (value, buffer) in self.buffer_of.iter().enumerate().filter_map(|(v, b)| Some((v, (*b)?))) {
+            buffers[buffer].2.push(value);
+        }
+        Layout { live_bytes, spots, fetched, copies, buffers, arena_bytes }
     }
 }

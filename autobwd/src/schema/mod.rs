@@ -3,12 +3,14 @@
 //! Must not know any registered operator, nor how programs are run or differentiated.
 
 mod attr;
+mod compose;
 mod contract;
 mod convert;
 mod cost;
 mod slot;
 
 pub use attr::{AttrType, AttrValue};
+pub use compose::{Compose, Parts};
 pub use contract::check_contract;
 pub use convert::{
     above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,

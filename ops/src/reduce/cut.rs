@@ -1,6 +1,6 @@
 //! How a tensor is cut for reducing it over some of its dimensions.
 
-use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result};
+use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result, Shape};
 
 use crate::common::{PART, Real, pieces};
 
@@ -31,6 +31,13 @@ pub(super) fn reduced_dims(x: &Meta, dim: &[i32], all: bool, keep: bool) -> Resu
         false => Some(*n),
     });
     Ok(result.collect())
+}
+
+/// The full shape with ones where it is reduced.
+pub(super) fn ones_where_reduced(full: &[usize], dim: &[i32], all: bool) -> Shape {
+    let rank = full.len() as i32;
+    let is_reduced = |axis: i32| all || dim.is_empty() || dim.iter().any(|d| *d == axis || *d + rank == axis);
+    (0..rank).zip(full).map(|(axis, n)| if is_reduced(axis) { 1 } else { *n }).collect()
 }
 
 pub(super) fn same_dtypes(x: &Meta, in_dtype: Option<DType>, out_dtype: Option<DType>) -> Result<()> {

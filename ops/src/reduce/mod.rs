@@ -11,6 +11,6 @@ pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, Reduce
 pub use product::{ReduceProd, ReduceProdGrad, ReduceProdGradGrad};
 pub use square::{SquaredL2Norm, SquaredL2NormGrad, SquaredL2NormGradGrad};
 pub use sum::{
-    Mean, MeanGrad, MeanGradGrad, ReduceMean, ReduceMeanGrad, ReduceMeanGradGrad, ReduceSum, ReduceSumGrad,
-    ReduceSumGradGrad,
+    Mean, MeanGrad, MeanGradGrad, MeanTerm, MeanTermGrad, ReduceMean, ReduceMeanGrad, ReduceMeanGradGrad,
+    ReduceSum, ReduceSumGrad, ReduceSumGradGrad,
 };

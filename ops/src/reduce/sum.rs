@@ -1,14 +1,15 @@
 //! Sums and means over dimensions of one tensor.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Compose, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Parts, Pointwise, Result, Var,
+    check::*, register_op, with_float,
 };
 
-use super::cut::{Reduction, infer_grad, reduced_dims, same_dtypes, total};
-use crate::common::Real;
+use super::cut::{Reduction, infer_grad, ones_where_reduced, reduced_dims, same_dtypes, total};
+use crate::{activation::Scale, common::Real};
 
 /// Mean of all elements: `out = Σ x / n`.
-#[register_op(grad = MeanGrad)]
+#[register_op(grad = MeanGrad, composed)]
 pub struct Mean<V = Var> {
     /// Any shape; the mean of nothing is NaN.
     #[input]
@@ -22,6 +23,11 @@ impl Infer for Mean<Meta> {
         self.x.float()?;
         self.out.set(self.x.dtype, []);
         Ok(())
+    }
+}
+impl Compose for Mean {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        mean_over(parts, [self.x, self.out], self.x, &[], true);
     }
 }
 impl Kernel for Mean<Buf<'_>> {
@@ -43,7 +49,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout / n` everywhere.
-#[register_op(grad = MeanGradGrad)]
+#[register_op(grad = MeanGradGrad, composed)]
 pub struct MeanGrad<V = Var> {
     /// Input of the forward operator.
     #[input(shape_only)]
@@ -63,6 +69,11 @@ impl Infer for MeanGrad<Meta> {
         }
         self.dx.like(&self.x);
         Ok(())
+    }
+}
+impl Compose for MeanGrad {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        mean_over(parts, [self.dout, self.dx], self.dx, &[], true);
     }
 }
 impl Kernel for MeanGrad<Buf<'_>> {
@@ -88,7 +99,7 @@ impl GradRule<MeanGrad> for MeanGradGrad {
 }
 
 /// Sum over dimensions: `out = Σ x`.
-#[register_op(grad = ReduceSumGrad)]
+#[register_op(grad = ReduceSumGrad, composed)]
 pub struct ReduceSum<V = Var> {
     /// Any shape; the sum of nothing is 0.
     #[input]
@@ -118,6 +129,11 @@ impl Infer for ReduceSum<Meta> {
         same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
         self.out.set(self.x.dtype, dims);
         Ok(())
+    }
+}
+impl Compose for ReduceSum {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        sum_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
     }
 }
 impl Kernel for ReduceSum<Buf<'_>> {
@@ -164,7 +180,7 @@ fn reduce_sum(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceS
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
-#[register_op(grad = ReduceSumGradGrad)]
+#[register_op(grad = ReduceSumGradGrad, composed)]
 pub struct ReduceSumGrad<V = Var> {
     /// Input of the forward operator.
     #[input(shape_only)]
@@ -197,6 +213,11 @@ impl Infer for ReduceSumGrad<Meta> {
         infer_grad(dims, &self.x, &self.dout, &mut self.dx)
     }
 }
+impl Compose for ReduceSumGrad {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        sum_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
+    }
+}
 impl Kernel for ReduceSumGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
@@ -221,7 +242,7 @@ impl GradRule<ReduceSumGrad> for ReduceSumGradGrad {
 }
 
 /// Mean over dimensions: `out = Σ x / n`.
-#[register_op(grad = ReduceMeanGrad)]
+#[register_op(grad = ReduceMeanGrad, composed)]
 pub struct ReduceMean<V = Var> {
     /// Any shape; the mean of nothing is NaN.
     #[input]
@@ -251,6 +272,11 @@ impl Infer for ReduceMean<Meta> {
         same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
         self.out.set(self.x.dtype, dims);
         Ok(())
+    }
+}
+impl Compose for ReduceMean {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        mean_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
     }
 }
 impl Kernel for ReduceMean<Buf<'_>> {
@@ -285,7 +311,7 @@ fn reduce_mean(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> Reduce
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
-#[register_op(grad = ReduceMeanGradGrad)]
+#[register_op(grad = ReduceMeanGradGrad, composed)]
 pub struct ReduceMeanGrad<V = Var> {
     /// Input of the forward operator.
     #[input(shape_only)]
@@ -318,6 +344,11 @@ impl Infer for ReduceMeanGrad<Meta> {
         infer_grad(dims, &self.x, &self.dout, &mut self.dx)
     }
 }
+impl Compose for ReduceMeanGrad {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        mean_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
+    }
+}
 impl Kernel for ReduceMeanGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
@@ -339,4 +370,62 @@ impl GradRule<ReduceMeanGrad> for ReduceMeanGradGrad {
             g.push(ReduceMean { x: ddx, out: ddout, dim, keep_dim, reduce_all, in_dtype, out_dtype });
         }
     }
+}
+
+/// `out = x / n`, a term of a mean. Not in the reference.
+#[register_op(grad = MeanTermGrad, pointwise)]
+pub struct MeanTerm<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// How many terms there are.
+    #[attr]
+    pub n: f64,
+}
+impl<F: Float> Pointwise for MeanTerm<F> {
+    fn eval(&mut self) {
+        self.out = self.x / F::of(self.n);
+    }
+}
+autobwd::samples!(
+    MeanTerm,
+    [MeanTerm { x: uniform([2, 3]), out: out(), n: 6.0 }, MeanTerm { x: uniform([4]), out: out(), n: 1.0 }]
+);
+
+/// `dx = dout / n`.
+pub struct MeanTermGrad;
+impl GradRule<MeanTerm> for MeanTermGrad {
+    fn emit(fwd: &MeanTerm, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(MeanTerm { x: g.grad(fwd.out), out: dx, n: fwd.n });
+        }
+    }
+}
+
+/// A sum, or a repetition where it is `out` that has the full shape.
+fn sum_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, dim: &[i32], all: bool) {
+    if line_up(parts, [x, out], full, dim, all).is_some() {
+        parts.push(Scale { x, out, scale: 1.0, bias: 0.0, bias_after_scale: true });
+    }
+}
+
+/// As `sum_over`, of quotients by the number of elements that become one.
+fn mean_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, dim: &[i32], all: bool) {
+    if let Some(n) = line_up(parts, [x, out], full, dim, all) {
+        parts.push(MeanTerm { x, out, n: n as f64 });
+    }
+}
+
+/// Lines the reduced one of two variables up with the full one; returns how many elements become one. Where there are
+/// none, the kernel knows what to do.
+fn line_up(parts: &mut Parts<'_>, ends: [Var; 2], full: Var, dim: &[i32], all: bool) -> Option<usize> {
+    let dims = parts.dims(full);
+    let ones = ones_where_reduced(&dims, dim, all);
+    let (of, one) = (dims.iter().product::<usize>(), ones.iter().product::<usize>());
+    let reduced = ends.into_iter().find(|var| *var != full)?;
+    parts.align(reduced, ones);
+    (of > 0).then(|| of / one)
 }

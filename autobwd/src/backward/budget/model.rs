@@ -8,7 +8,7 @@ use super::Set;
 use crate::{
     Cost, Error, Origin, Program, Result, Var,
     backward::{Done, recompute::Needs},
-    plan::{self, Plan, Source, Spot},
+    plan::{self, Node, Plan, Source, Spot},
     tensor::padded,
 };
 
@@ -150,11 +150,9 @@ impl Model {
         self.costs.iter().zip(of).filter(|(_, counts)| **counts).map(|(cost, _)| *cost).sum()
     }
 
-    /// A set of operators. All values that wait for the backward part are in memory when it begins.
+    /// A set of operators, tried for every budget.
     pub(super) fn set(&self, again: Vec<bool>) -> Set {
-        let kept = |value: &&Value| !value.writer.is_some_and(|op| again[op]) && self.waits(value, &again);
-        let least = self.values.iter().filter(kept).map(|value| value.bytes).sum();
-        Set { least, time: self.cost(&again).picoseconds(), again }
+        Set { least: 0, time: self.cost(&again).picoseconds(), again }
     }
 
     /// The arena, estimated: the most memory that is live at a time.
@@ -222,12 +220,11 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
 
 /// Values of the plan, by variable, that are there when the forward part ends.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
-    let values = plan.graph.values.iter().enumerate();
-    let forward = values.filter(|(_, value)| match value.source {
-        Source::Node(node) => plan.graph.nodes[node].index < count,
-        _ => true,
-    });
-    forward.map(|(id, value)| (value.var, id)).collect()
+    let given = plan.graph.values.iter().enumerate().filter(|(_, v)| !matches!(v.source, Source::Node(_)));
+    let given = given.map(|(id, value)| (value.var, id));
+    let nodes = plan.graph.nodes.iter().filter(|node| node.index < count);
+    let written = nodes.flat_map(Node::writes).map(|id| (plan.graph.values[id].var, id));
+    given.chain(written).collect()
 }
 
 /// Operators that gradients need, or that those need, as far as all can be computed again.

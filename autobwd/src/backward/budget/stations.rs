@@ -95,9 +95,8 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
             station.with.iter().flatten().chain([&station.op]).for_each(|op| again[*op] = true);
         }
         let arena_bytes = model.arena_bytes(&again);
-        let set = model.set(again);
         // An eighth is left for what the planner does better.
-        sets.push(Set { least: set.least.max(arena_bytes - arena_bytes / 8), ..set });
+        sets.push(Set { least: arena_bytes - arena_bytes / 8, ..model.set(again) });
         limit = limit.min(arena_bytes);
         limit -= (limit / parts).max(1).min(limit);
         if limit == 0 {

@@ -1,0 +1,89 @@
+//! Operators taken apart into the elementwise ones that they are composed of.
+
+use smallvec::SmallVec;
+
+use super::graph::{Graph, Node, ValueId, Wires};
+use crate::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
+
+/// What runs in an operator's place.
+pub(crate) struct Part {
+    pub(crate) info: &'static OpInfo,
+    pub(crate) desc: OpDesc,
+    /// Dimensions of values that do not line up by themselves.
+    pub(crate) aligned: SmallVec<[(ValueId, Shape); 1]>,
+}
+
+/// The parts of an operator, if it has any and all that it reads are whole tensors; new values for what they hand on.
+pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
+    let Some(compose) = node.info.compose() else { return Ok(None) };
+    if node.inputs.iter().chain(&node.outputs).any(|(_, v)| v.is_some_and(|v| !graph.is_whole_tensor(v))) {
+        return Ok(None);
+    }
+    let inputs = known(node.info.schema().inputs, &node.desc.inputs, &node.inputs);
+    let outputs = known(node.info.schema().outputs, &node.desc.outputs, &node.outputs);
+    let find = |of: &[(Var, ValueId)], var: Var| of.iter().rev().find(|(v, _)| *v == var).map(|(_, id)| *id);
+    let meta = |var: Var| {
+        let id = find(&inputs, var).or_else(|| find(&outputs, var))?;
+        Some(graph.values[id].meta.clone())
+    };
+    let mut parts = Parts::new(&meta);
+    compose(&node.desc, &mut parts)?;
+    let Parts { ops: descs, aligned, .. } = parts;
+
+    let wrong = |what: &str| Error::internal(format!("a part of operator `{}` {what}", node.desc.ty));
+    let last_writer = |var: Var| descs.iter().rposition(|desc| desc.writes().any(|v| v == var));
+    let mut now = inputs.clone();
+    let mut nodes = vec![];
+    for (i, desc) in descs.iter().enumerate() {
+        let info = ops.get(&desc.ty)?;
+        info.check(desc)?;
+        if info.lanes().is_none() {
+            return Err(wrong("is not elementwise"));
+        }
+        let schema = info.schema();
+        let mut reads = Wires::new();
+        for slot in schema.inputs {
+            for var in desc.inputs.get(slot.name) {
+                let id = find(&now, *var).ok_or_else(|| wrong("reads what the operator does not"))?;
+                reads.push((slot.name, Some(id)));
+            }
+        }
+        let mut writes = Wires::new();
+        for slot in schema.outputs {
+            for var in desc.outputs.get(slot.name) {
+                let end = find(&outputs, *var).ok_or_else(|| wrong("writes what the operator does not"))?;
+                let id = if last_writer(*var) == Some(i) { end } else { graph.again(end) };
+                now.push((*var, id));
+                writes.push((slot.name, Some(id)));
+            }
+        }
+        let mut lined_up = SmallVec::new();
+        for (_, id) in reads.iter().chain(&writes).filter_map(|(slot, id)| Some((slot, (*id)?))) {
+            let value = &graph.values[id];
+            if let Some((_, dims)) = aligned.iter().find(|(var, _)| *var == value.var) {
+                // Regions rely on it.
+                if value.meta.dims.numel().get() != dims.iter().copied().try_fold(1, usize::checked_mul) {
+                    return Err(wrong("lines up more or fewer elements than there are"));
+                }
+                lined_up.push((id, dims.clone()));
+            }
+        }
+        let part = Part { info, desc: desc.clone(), aligned: lined_up };
+        nodes.push(Node {
+            index: node.index,
+            desc: node.desc.clone(),
+            info: node.info,
+            inputs: reads,
+            outputs: writes,
+            part: Some(Box::new(part)),
+        });
+    }
+    Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))
+}
+
+/// Variables in slots, with their values.
+fn known(schema: &[SlotDef], slots: &Slots, wires: &Wires) -> SmallVec<[(Var, ValueId); 4]> {
+    // Wires are in the order of the schema.
+    let vars = schema.iter().flat_map(|slot| slots.get(slot.name));
+    vars.zip(wires).filter_map(|(var, (_, id))| Some((*var, (*id)?))).collect()
+}

@@ -1,0 +1,195 @@
+//! Plans to look at: as a table, and as a picture of buffers over time.
+
+use std::fmt::{self, Write as _};
+
+use super::{Extent, Plan};
+use crate::Program;
+
+/// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).
+///
+/// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunPlan {
+    frames: Vec<PlannedFrame>,
+    buffers: Vec<PlannedBuffer>,
+    arena_bytes: usize,
+    live_bytes: usize,
+}
+
+/// What runs in one go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedFrame {
+    /// Types of the operators, in the order in which they run.
+    pub operators: Vec<String>,
+    /// What a region of elementwise operators runs over, dtype and shape; `None` is a kernel.
+    pub extent: Option<String>,
+    /// It computes constants: once, not in every run.
+    pub once: bool,
+}
+
+/// A part of the arena.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedBuffer {
+    /// The variables that it holds, one after the other.
+    pub variables: Vec<String>,
+    /// Its size in bytes, in whole cache lines.
+    pub bytes: usize,
+    /// Where it begins, in bytes.
+    pub offset: usize,
+    /// The first frame that needs it.
+    pub first: usize,
+    /// The last one; as many as there are frames when it is needed afterwards.
+    pub last: usize,
+}
+
+impl RunPlan {
+    pub(crate) fn new(program: &Program, plan: &Plan) -> RunPlan {
+        let frames = plan.groups.iter().enumerate().map(|(g, group)| PlannedFrame {
+            operators: plan.graph.nodes[group.nodes.clone()].iter().map(|n| n.desc.ty.to_string()).collect(),
+            extent: group.region.as_ref().map(|Extent { dtype, dims }| format!("{dtype} {:?}", &dims[..])),
+            once: g < plan.constants,
+        });
+        let mut buffers: Vec<PlannedBuffer> = vec![];
+        for (buffer, offset, values) in &plan.layout.buffers {
+            let mut variables: Vec<String> = vec![];
+            for value in values {
+                let name = program.name(plan.graph.values[*value].var);
+                if variables.last().is_none_or(|last| last != name) {
+                    variables.push(name.into());
+                }
+            }
+            let (bytes, first, last) = (buffer.bytes, buffer.first, buffer.last);
+            buffers.push(PlannedBuffer { variables, bytes, offset: *offset, first, last });
+        }
+        buffers.sort_by_key(|b| (b.first, b.offset));
+        let (arena_bytes, live_bytes) = (plan.layout.arena_bytes, plan.layout.live_bytes);
+        RunPlan { frames: frames.collect(), buffers, arena_bytes, live_bytes }
+    }
+
+    /// What runs, in order.
+    pub fn frames(&self) -> &[PlannedFrame] {
+        &self.frames
+    }
+
+    /// The parts of the arena, by the time at which they are needed first.
+    pub fn buffers(&self) -> &[PlannedBuffer] {
+        &self.buffers
+    }
+
+    /// Bytes of the arena, in which all values are that are neither in the scope nor in a region's registers.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// The largest sum of bytes that are needed at the same time: no arena can be smaller.
+    pub fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// The arena over time: frames from left to right, a box a buffer as wide as it is needed and as high as it is
+    /// large, a line for the sum of what is needed. Names are shown where a pointer rests.
+    pub fn to_svg(&self) -> String {
+        const SIZE: (f64, f64) = (960.0, 480.0);
+        const COLOURS: [&str; 3] = ["#dbe9f6", "#fde3cc", "#d8ecd2"];
+        let columns = (self.frames.len() + 1) as f64;
+        let across = |frame: usize| 60.0 + frame as f64 / columns * SIZE.0;
+        let down = |bytes: usize| 20.0 + (1.0 - bytes as f64 / self.arena_bytes.max(1) as f64) * SIZE.1;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"Helvetica, sans-serif\" \
+             font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+            SIZE.0 + 80.0,
+            SIZE.1 + 60.0
+        );
+        for buffer in &self.buffers {
+            let (x, y) = (across(buffer.first), down(buffer.offset + buffer.bytes));
+            let (width, height) = (across(buffer.last + 1) - x, down(buffer.offset) - y);
+            let gradient = buffer.variables.iter().any(|name| name.contains("@GRAD"));
+            let fill = match buffer.first == 0 && buffer.last == self.frames.len() {
+                true => COLOURS[2],
+                false => COLOURS[usize::from(gradient)],
+            };
+            let title = escaped(&format!("{}: {} bytes", buffer.variables.join(", "), buffer.bytes));
+            _ = writeln!(
+                svg,
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{fill}\" \
+                 stroke=\"#666666\" stroke-width=\"0.5\"><title>{title}</title></rect>"
+            );
+        }
+        let mut line = String::new();
+        for (frame, bytes) in self.live().into_iter().enumerate() {
+            let (left, right, y) = (across(frame), across(frame + 1), down(bytes));
+            _ = write!(line, "{left:.1},{y:.1} {right:.1},{y:.1} ");
+        }
+        _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"#b03030\" stroke-width=\"1.5\"/>",
+            line.trim()
+        );
+        for share in 0..=4 {
+            let bytes = self.arena_bytes * share / 4;
+            let y = down(bytes);
+            _ = writeln!(
+                svg,
+                "<text x=\"56\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                y + 4.0,
+                kilobytes(bytes)
+            );
+        }
+        let (below, middle) = (SIZE.1 + 45.0, 60.0 + SIZE.0 / 2.0);
+        let frames = self.frames.len();
+        _ = writeln!(
+            svg,
+            "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\">{frames} frames; blue: values, orange: \
+             gradients, green: whole run; red: sum of what is needed</text>\n</svg>"
+        );
+        svg
+    }
+
+    /// By frame, and afterwards: bytes that are needed.
+    fn live(&self) -> Vec<usize> {
+        let mut live = vec![0; self.frames.len() + 1];
+        for buffer in &self.buffers {
+            live[buffer.first..=buffer.last].iter_mut().for_each(|bytes| *bytes += buffer.bytes);
+        }
+        live
+    }
+}
+
+fn kilobytes(bytes: usize) -> String {
+    format!("{:.1} KB", bytes as f64 / 1e3)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// `tanh, scale (3 times)`
+fn summary(operators: &[String]) -> String {
+    let runs = operators.chunk_by(|a, b| a == b);
+    let text = runs.map(|run| match run.len() {
+        1 => run[0].clone(),
+        n => format!("{} ({n} times)", run[0]),
+    });
+    text.collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for RunPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>5}  {:>12}  runs", "frame", "live bytes")?;
+        for (i, (frame, live)) in self.frames.iter().zip(self.live()).enumerate() {
+            write!(f, "{i:>5}  {live:>12}  {}", summary(&frame.operators))?;
+            if let Some(extent) = frame.extent.as_ref().filter(|_| frame.operators.len() > 1) {
+                write!(f, "; one pass over {extent}")?;
+            }
+            writeln!(f, "{}", if frame.once { "; once" } else { "" })?;
+        }
+        writeln!(f, "{:>12}  {:>12}  {:>11}  holds", "at", "bytes", "frames")?;
+        for buffer in &self.buffers {
+            let PlannedBuffer { variables, bytes, offset, first, last } = buffer;
+            let life = if last == first { first.to_string() } else { format!("{first} to {last}") };
+            writeln!(f, "{offset:>12}  {bytes:>12}  {life:>11}  {}", variables.join(", "))?;
+        }
+        let (arena, live) = (self.arena_bytes, self.live_bytes);
+        writeln!(f, "arena of {arena} bytes; at most {live} are needed at the same time")
+    }
+}

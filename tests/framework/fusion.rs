@@ -1,0 +1,230 @@
+//! Regions: which operators run together, and that this changes no bit.
+
+use autobwd::{
+    Attr, AttrType, Backward, Builder, DType, Executor, Expr, Meta, New, OpDesc, OpInfoMap, Program, Result,
+    Scope, Session, Tensor, VarDesc, append_backward,
+};
+use autobwd_ops::{
+    Init, Math,
+    fill::FillConstant,
+    optim::{Optimizer, Sgd},
+};
+
+fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+    net.parameter(name, DType::F32, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 3))
+}
+
+/// The session of a program without feeds, its parameters initialised.
+fn session(net: &Builder, fetches: &[&str]) -> Result<(Session, Scope)> {
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let session = Executor::with_threads(1).prepare(&net.program(), &mut scope, &[], fetches)?;
+    Ok((session, scope))
+}
+
+#[test]
+fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[1000])?;
+    let loss = (&(&w.tanh()? * 1.01)? + &w)?.tanh()?.sum(&[])?;
+    Sgd { rate: 0.1 }.minimize(&loss)?;
+    // The rate stands in the scope; the 1 that gradients start from is computed once.
+    let (session, _) = session(&net, &[&loss.name()])?;
+    assert_eq!(session.frames(), 1, "{}", net.program());
+    Ok(())
+}
+
+#[test]
+fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> {
+    let net = Builder::new();
+    let (w, square) = (parameter(&net, "w", &[3, 3])?, parameter(&net, "square", &[3, 3])?);
+    let h = w.tanh()?;
+    let product = square.matmul(&square)?;
+    // `h` is not needed afterwards: nothing is gained by waiting.
+    let late = h.exp()?;
+    let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.frames());
+    assert_eq!(frames(&[&product.name(), &late.name()])?, 2);
+    // With `h` kept as well, `late` would only take memory earlier.
+    assert_eq!(frames(&[&product.name(), &late.name(), &h.name()])?, 3);
+    Ok(())
+}
+
+#[test]
+fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[300, 500])?;
+    let h = w.tanh()?;
+    let fetched = [h.sum(&[])?, h.mean()?, h.sum(&[0])?, (&h + &(&h * 2.0)?)?.sum(&[1])?];
+    let names: Vec<String> = fetched.iter().map(Expr::name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (mut all, mut scope) = session(&net, &names)?;
+    assert_eq!(all.frames(), 1, "{}", net.program());
+    all.run(&mut scope)?;
+    // In f64, one after the other.
+    let w = scope.get("w")?.slice::<f32>()?.to_vec();
+    let h: Vec<f64> = w.iter().map(|w| f64::from(*w).tanh()).collect();
+    let near = |got: f64, expected: f64| assert!((got - expected).abs() < 2e-3, "{got} {expected}");
+    near(all.item(names[0])?, h.iter().sum());
+    near(all.item(names[1])?, h.iter().sum::<f64>() / h.len() as f64);
+    for (column, got) in all.slice::<f32>(names[2])?.iter().enumerate() {
+        near((*got).into(), h.iter().skip(column).step_by(500).sum());
+    }
+    for (row, got) in all.slice::<f32>(names[3])?.iter().enumerate() {
+        near((*got).into(), h[row * 500..][..500].iter().sum::<f64>() * 3.0);
+    }
+    // Each by itself: the same bits.
+    for name in &names {
+        let (mut one, mut scope) = session(&net, &[name])?;
+        one.run(&mut scope)?;
+        assert_eq!(one.fetch(name)?, all.fetch(name)?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn constants_are_computed_once_and_stay() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[40])?;
+    let four =
+        FillConstant { out: New, shape: vec![1], dtype: DType::F32, value: 4.0, str_value: String::new() };
+    let two = net.emit(four)?.out.sqrt()?;
+    let out = (&w * &two)?;
+    let (mut session, mut scope) = session(&net, &[&out.name(), &two.name()])?;
+    assert_eq!(session.frames(), 1);
+    for _ in 0..3 {
+        session.run(&mut scope)?;
+        assert_eq!(session.item(&two.name())?, 2.0);
+        let w = scope.get("w")?.slice::<f32>()?.to_vec();
+        let expected: Vec<f32> = w.iter().map(|w| w * 2.0).collect();
+        assert_eq!(session.slice::<f32>(&out.name())?, expected);
+    }
+    Ok(())
+}
+
+/// A program that runs a formula on inputs of one shape, with another formula before each input and behind each output;
+/// names of the inputs and of all that is computed.
+fn surrounded(
+    ops: &OpInfoMap,
+    name: &'static str,
+    dtype: DType,
+) -> Result<(Program, Vec<String>, Vec<String>)> {
+    let schema = ops.get(name)?.schema();
+    let mut program = Program::new();
+    let meta = Meta::new(dtype, [3, 100]);
+    let declare = |program: &mut Program, name: String| {
+        let var = program.var(&name);
+        program.root_mut().vars.insert(var, VarDesc::new(dtype, meta.dims.clone()));
+        (var, name)
+    };
+    let (mut inputs, mut computed, mut desc) = (vec![], vec![], OpDesc::new(name));
+    for slot in schema.inputs {
+        let (x, x_name) = declare(&mut program, format!("x_{}", slot.name));
+        let (h, h_name) = declare(&mut program, format!("h_{}", slot.name));
+        program.root_mut().ops.push(OpDesc::new("sqrt").input("X", [x]).output("Out", [h]));
+        desc = desc.input(slot.name, [h]);
+        inputs.push(x_name);
+        computed.push(h_name);
+    }
+    let mut behind = vec![];
+    for slot in schema.outputs {
+        let (y, y_name) = declare(&mut program, format!("y_{}", slot.name));
+        let (z, z_name) = declare(&mut program, format!("z_{}", slot.name));
+        behind.push(OpDesc::new("tanh").input("X", [y]).output("Out", [z]));
+        desc = desc.output(slot.name, [y]);
+        computed.extend([y_name, z_name]);
+    }
+    for attr in schema.attrs.iter().filter(|attr| attr.default.is_none()) {
+        desc = desc.attr(
+            attr.name,
+            match attr.ty {
+                AttrType::F32 => Attr::F32(0.5),
+                AttrType::F64 => Attr::F64(0.5),
+                AttrType::Bool => Attr::Bool(true),
+                other => panic!("`{name}`: a value for `{}`, of type {other}", attr.name),
+            },
+        );
+    }
+    program.root_mut().ops.push(desc);
+    program.root_mut().ops.extend(behind);
+    Ok((program, inputs, computed))
+}
+
+#[test]
+fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
+    let ops = OpInfoMap::linked()?;
+    let mut formulas = 0;
+    for info in ops.iter().filter(|info| info.schema().pointwise) {
+        let name = info.schema().name;
+        for dtype in [DType::F32, DType::F64] {
+            let (program, inputs, computed) = surrounded(ops, name, dtype)?;
+            let numbers =
+                |seed: usize| (0..300).map(move |i| 0.05 + ((i * 37 + seed * 11) % 300) as f64 / 350.0);
+            let tensors: Vec<Tensor> = (0..inputs.len())
+                .map(|seed| match dtype {
+                    DType::F32 => Tensor::from_vec([3, 100], numbers(seed).map(|x| x as f32).collect()),
+                    _ => Tensor::from_vec([3, 100], numbers(seed).collect()),
+                })
+                .collect::<Result<_>>()?;
+            let feeds: Vec<_> = inputs.iter().map(String::as_str).zip(&tensors).collect();
+            let all: Vec<&str> = computed.iter().map(String::as_str).collect();
+            let last: Vec<&str> = all.iter().copied().filter(|name| name.starts_with("z_")).collect();
+            let run = |mut executor: Executor, fetches: &[&str]| {
+                executor.run(&program, &mut Scope::new(), &feeds, fetches)
+            };
+            let apart = run(Executor::with_threads(1).check_finite(true), &last)?;
+            assert_eq!(run(Executor::with_threads(1), &last)?, apart, "{name}");
+            // With everything in memory, too.
+            let kept = run(Executor::with_threads(2), &all)?;
+            let kept = kept.into_iter().zip(&all).filter(|(_, name)| last.contains(name));
+            assert_eq!(kept.map(|(tensor, _)| tensor).collect::<Vec<_>>(), apart, "{name}");
+        }
+        formulas += 1;
+    }
+    assert!(formulas > 80, "{formulas}");
+    Ok(())
+}
+
+#[test]
+fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[100])?;
+    let h = (&(&w.tanh()? + &w.sin()?)? + &w.exp()?)?;
+    let loss = h.mean()?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    assert!(program.root().ops.iter().any(|op| op.ty == "sum"), "{program}");
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let session = Executor::with_threads(1).prepare(&program, &mut scope, &[], &["w@GRAD"])?;
+    assert_eq!(session.frames(), 1, "{program}");
+    Ok(())
+}
+
+#[test]
+fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 64])?;
+    let (w, b) = (parameter(&net, "w", &[64, 32])?, parameter(&net, "b", &[32])?);
+    let h = (&x.matmul(&w)? + &b)?.tanh()?;
+    let loss = h.square()?.mean()?;
+    Sgd { rate: 0.1 }.minimize(&loss)?;
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let feeds = [("x", Meta::new(DType::F32, [100, 64]))];
+    let executor = Executor::with_threads(1);
+    let plan = executor.plan(&net.program(), &scope, &feeds, &[&loss.name()])?;
+    crate::compare("framework/stories/plan.txt", &plan.to_string());
+    crate::compare("framework/stories/plan.svg", &plan.to_svg());
+    let session = executor.prepare(&net.program(), &mut scope, &feeds, &[&loss.name()])?;
+    assert_eq!((plan.arena_bytes(), plan.live_bytes()), (session.arena_bytes(), session.live_bytes()));
+    assert_eq!(plan.frames().iter().filter(|frame| !frame.once).count(), session.frames());
+    for (i, a) in plan.buffers().iter().enumerate() {
+        assert!(a.offset + a.bytes <= plan.arena_bytes());
+        for b in &plan.buffers()[..i] {
+            let together = a.first <= b.last && b.first <= a.last;
+            let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+            assert!(apart || !together, "{a:?} {b:?}");
+        }
+    }
+    Ok(())
+}
