@@ -206,8 +206,8 @@ pub use lanes::Float;
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Compose, Cost, Describe, Infer, Kernel, Lanes, Op, Parts, Pointwise,
-    Role, Schema, Slot, SlotDef,
+    Arity, AttrDef, AttrType, AttrValue, Compose, Cost, Describe, Infer, Join, Kernel, Lanes, Op, Parts,
+    Pointwise, Role, Schema, Slot, SlotDef,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor};
 pub use verify::{verify, verify_in};

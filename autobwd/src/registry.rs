@@ -13,6 +13,7 @@ use crate::{
     error::did_you_mean,
     grad,
     lanes::{LaneEntry, broadcast_axis, broadcast_dims},
+    schema::Joined,
 };
 
 type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
@@ -21,6 +22,7 @@ pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result
 type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 /// Returns the floating point operations.
 type ComposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
+type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// How an operator runs.
@@ -322,7 +324,10 @@ macro_rules! operator_crate {
 /// assert!(e.to_string().contains("no operators are linked into this binary"));
 /// ```
 #[derive(Clone, Default)]
-pub struct OpInfoMap(FxHashMap<&'static str, &'static OpInfo>);
+pub struct OpInfoMap {
+    infos: FxHashMap<&'static str, &'static OpInfo>,
+    joined: FxHashMap<(&'static str, &'static str), JoinFn>,
+}
 
 impl OpInfoMap {
     /// The operators of all crates that this binary links.
@@ -335,7 +340,7 @@ impl OpInfoMap {
             // The order of collection is unspecified; messages should not depend on it.
             let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
             all.sort_by_key(|info| (info.schema.name, info.place()));
-            let map = OpInfoMap::from_infos(all.iter().copied())?;
+            let mut map = OpInfoMap::from_infos(all.iter().copied())?;
             for declared in inventory::iter::<OperatorCrate> {
                 let own = |info: &&&OpInfo| (info.krate, info.version) == (declared.name, declared.version);
                 let (name, count, linked) = (declared.name, declared.count, all.iter().filter(own).count());
@@ -345,6 +350,7 @@ impl OpInfoMap {
                     return Err(Error::new(ErrorKind::NoOps, text));
                 }
             }
+            map.joined = inventory::iter::<Joined>.into_iter().map(|pair| (pair.types, pair.join)).collect();
             Ok(map)
         });
         linked.as_ref().map_err(Clone::clone)
@@ -371,11 +377,11 @@ impl OpInfoMap {
     pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
         let name = info.schema.name;
         if let GradKind::Derived(gradient) = info.grad_kind
-            && !self.0.contains_key(name)
+            && !self.infos.contains_key(name)
         {
             self.insert(gradient)?;
         }
-        match self.0.get(name) {
+        match self.infos.get(name) {
             Some(first) if first.krate == info.krate && first.version != info.version => {
                 let (krate, versions) = (info.krate, [first.version, info.version]);
                 let text =
@@ -391,7 +397,7 @@ impl OpInfoMap {
                 ),
             )),
             None => {
-                self.0.insert(name, info);
+                self.infos.insert(name, info);
                 Ok(())
             }
         }
@@ -402,8 +408,8 @@ impl OpInfoMap {
     /// # Errors
     /// There is none: near names are offered, or, when the map is empty, what to do about it.
     pub fn get(&self, ty: &str) -> Result<&'static OpInfo> {
-        self.0.get(ty).copied().ok_or_else(|| {
-            if self.0.is_empty() {
+        self.infos.get(ty).copied().ok_or_else(|| {
+            if self.infos.is_empty() {
                 return Error::new(
                     ErrorKind::NoOps,
                     format!(
@@ -412,32 +418,37 @@ impl OpInfoMap {
                     ),
                 );
             }
-            let hint = did_you_mean(ty, self.0.keys().copied());
-            let library_is_linked = self.0.values().any(|info| info.crate_name() == "autobwd-ops");
+            let hint = did_you_mean(ty, self.infos.keys().copied());
+            let library_is_linked = self.infos.values().any(|info| info.crate_name() == "autobwd-ops");
             let hint = match hint.is_empty() {
                 _ if !library_is_linked => "; those of the library come with `use autobwd_ops as _;`".into(),
                 true => "; is its crate linked (`use that_crate as _;`)?".into(),
                 false => hint,
             };
-            let n = self.0.len();
+            let n = self.infos.len();
             Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} that are linked{hint}"))
         })
     }
 
+    /// Pairs of operators that can run as one; only linked operators have any.
+    pub(crate) fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
+        &self.joined
+    }
+
     /// All operators, sorted by type.
     pub fn iter(&self) -> impl Iterator<Item = &'static OpInfo> + '_ {
-        let mut all: Vec<_> = self.0.values().copied().collect();
+        let mut all: Vec<_> = self.infos.values().copied().collect();
         all.sort_unstable_by_key(|info| info.schema.name);
         all.into_iter()
     }
 
     /// How many operators there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.infos.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.infos.is_empty()
     }
 }

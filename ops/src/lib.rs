@@ -54,7 +54,7 @@ pub mod trigonometry;
 pub mod update;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(186);
+autobwd::operator_crate!(187);
 
 pub use init::Init;
 pub use math::{Math, concat};

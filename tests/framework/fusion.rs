@@ -228,3 +228,36 @@ fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
+    let net = Builder::new();
+    let x = parameter(&net, "x", &[20, 8])?;
+    let w = parameter(&net, "w", &[8, 5])?;
+    let loss = x.tanh()?.matmul(&w)?.tanh()?.mean()?;
+    Sgd { rate: 0.5 }.minimize(&loss)?;
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let executor = Executor::with_threads(1);
+    let operators = |fetches: &[&str]| -> Result<Vec<String>> {
+        let plan = executor.plan(&net.program(), &scope, &[], fetches)?;
+        Ok(plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect())
+    };
+    let joined = |operators: Vec<String>| operators.iter().any(|op| op == "matmul_v2_grad_sgd");
+    assert!(joined(operators(&[&loss.name()])?));
+    assert!(!joined(operators(&["w@GRAD"])?), "the gradient is wanted itself");
+
+    let step = |fetches: &[&str]| -> Result<Vec<Tensor>> {
+        let mut scope = Scope::new();
+        let mut executor = Executor::with_threads(1);
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.program(), &mut scope, &[], fetches)?;
+        Ok(vec![scope.get("w")?.clone(), scope.get("x")?.clone()])
+    };
+    for (together, apart) in step(&[])?.iter().zip(step(&["w@GRAD"])?) {
+        for (a, b) in together.slice::<f32>()?.iter().zip(apart.slice::<f32>()?) {
+            assert!((a - b).abs() < 1e-6, "{a} {b}");
+        }
+    }
+    Ok(())
+}

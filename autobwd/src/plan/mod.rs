@@ -2,10 +2,11 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `group::group` (with `parts::parts`) → `place::place`.
+//! `join::join` → `group::group` (with `parts::parts`) → `place::place`.
 
 mod graph;
 mod group;
+mod join;
 mod offsets;
 mod parts;
 mod place;
@@ -33,6 +34,7 @@ impl Plan {
         program.own_variables()?;
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
+        join::join(&mut graph, ops)?;
         let (groups, constants) = group::group(&mut graph, ops, request.apart)?;
         let layout = place::place(&graph, &groups, constants, request.apart);
         Ok(Plan { graph, groups, constants, layout })

@@ -7,6 +7,7 @@ mod compose;
 mod contract;
 mod convert;
 mod cost;
+mod join;
 mod slot;
 
 pub use attr::{AttrType, AttrValue};
@@ -16,6 +17,7 @@ pub use convert::{
     above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,
 };
 pub use cost::Cost;
+pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
 
 use crate::{Attr, Cx, Dim, Float, GradRule, OpDesc, Result, Var};

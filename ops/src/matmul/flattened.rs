@@ -1,0 +1,166 @@
+//! Products of tensors that are flattened to matrices.
+
+use autobwd::{
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Mat, Meta, Product, Result, Var, check::*,
+    register_op, with_float,
+};
+
+use super::products::{grads_flops, infer_grads};
+use crate::common::grad_grad_of_product;
+
+/// Matrix product of flattened operands: `out = x · y`.
+///
+/// The first `x_num_col_dims` dimensions of `x` make the rows of a matrix, the others its columns; `y` likewise.
+#[register_op(grad = MulGrad)]
+pub struct Mul<V = Var> {
+    /// Left factor; its last dimensions multiply to as many as the first of `y`.
+    #[input]
+    pub x: V,
+    /// Right factor.
+    #[input]
+    pub y: V,
+    /// Row dimensions of `x`, then column dimensions of `y`.
+    #[output]
+    pub out: V,
+    /// How many dimensions of `x` make rows.
+    #[attr(default = 1, min = 1)]
+    pub x_num_col_dims: i32,
+    /// How many dimensions of `y` make rows.
+    #[attr(default = 1, min = 1)]
+    pub y_num_col_dims: i32,
+}
+impl Infer for Mul<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
+        self.out.set(self.x.dtype, dims);
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        Dim::from(2) * self.out.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..])
+    }
+}
+impl Kernel for Mul<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let x = flat::<T>(&self.x, self.x_num_col_dims)?;
+            let y = flat::<T>(&self.y, self.y_num_col_dims)?;
+            cx.product(self.out.slice_mut()?, false, x, y)
+        })
+    }
+}
+autobwd::samples!(
+    Mul,
+    [
+        Mul { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
+        Mul { x: uniform([2, 4, 3]), y: uniform([3, 5]), out: out(), x_num_col_dims: 2, y_num_col_dims: 1 },
+        Mul {
+            x: uniform([5, 3, 2]),
+            y: uniform([2, 3, 4, 1]),
+            out: out(),
+            x_num_col_dims: 1,
+            y_num_col_dims: 2
+        },
+        Mul { x: uniform([0, 3]), y: uniform([3, 2]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
+        Mul { x: uniform([2, 0]), y: uniform([0, 3]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
+        Sample::fails(
+            Mul { x: uniform([2, 3]), y: uniform([4, 5]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
+            "`Y`: a matrix of 3 rows is needed, not",
+        ),
+        Sample::fails(
+            Mul { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), x_num_col_dims: 2, y_num_col_dims: 1 },
+            "`X`: more than 2 dimensions are needed",
+        ),
+    ]
+);
+
+/// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
+#[register_op(grad = MulGradGrad)]
+pub struct MulGrad<V = Var> {
+    /// Left factor.
+    #[input]
+    pub x: V,
+    /// Right factor.
+    #[input]
+    pub y: V,
+    /// Gradient of the product.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD")]
+    pub dy: Option<V>,
+    /// As in `mul`.
+    #[attr(default = 1, min = 1)]
+    pub x_num_col_dims: i32,
+    /// As in `mul`.
+    #[attr(default = 1, min = 1)]
+    pub y_num_col_dims: i32,
+}
+impl Infer for MulGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
+        infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
+    }
+
+    fn flops(&self) -> Dim {
+        let one =
+            Dim::from(2) * self.dout.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..]);
+        grads_flops(one, &self.dx, &self.dy)
+    }
+}
+impl Kernel for MulGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let x = flat::<T>(&self.x, self.x_num_col_dims)?;
+            let y = flat::<T>(&self.y, self.y_num_col_dims)?;
+            let dout = Mat { data: self.dout.slice::<T>()?, rows: x.rows, cols: y.cols, transposed: false };
+            if let Some(dx) = &mut self.dx {
+                cx.product(dx.slice_mut()?, false, dout, y.t())?;
+            }
+            if let Some(dy) = &mut self.dy {
+                cx.product(dy.slice_mut()?, false, x.t(), dout)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = ddx · y + x · ddy`, `dx = dout · ddyᵀ`, `dy = ddxᵀ · dout`: products and their gradients again.
+pub struct MulGradGrad;
+impl GradRule<MulGrad> for MulGradGrad {
+    fn emit(fwd: &MulGrad, g: &mut GradCx<'_>) {
+        let MulGrad { x, y, dout, x_num_col_dims, y_num_col_dims, .. } = *fwd;
+        let product = |x, y, out| Mul { x, y, out, x_num_col_dims, y_num_col_dims };
+        let grads = |x, y, dx, dy| MulGrad { x, y, dout, dx, dy, x_num_col_dims, y_num_col_dims };
+        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
+    }
+}
+
+/// Dimensions of the product of flattened operands.
+fn mul_dims(x: &Meta, x_rows: i32, y: &Meta, y_rows: i32) -> Result<Dims> {
+    x.float()?;
+    y.same_dtype(x)?;
+    let (x_rows, y_rows) = (cut_at(x, x_rows)?, cut_at(y, y_rows)?);
+    let inner = product(&x.dims[x_rows..]);
+    if !inner.agrees(product(&y.dims[..y_rows])) {
+        return Err(y.wrong(&format!("a matrix of {inner} rows is needed")));
+    }
+    Ok(x.dims[..x_rows].iter().chain(&y.dims[y_rows..]).copied().collect())
+}
+
+fn product(dims: &[Dim]) -> Dim {
+    dims.iter().fold(Dim::from(1), |n, d| n * *d)
+}
+
+fn cut_at(x: &Meta, rows: i32) -> Result<usize> {
+    let at = usize::try_from(rows).ok().filter(|at| *at < x.rank());
+    at.ok_or_else(|| x.wrong(&format!("more than {rows} dimensions are needed")))
+}
+
+fn flat<'a, T: Product>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
+    let (rows, cols) = x.dims().split_at(rows as usize);
+    Ok(Mat { data: x.slice()?, rows: rows.iter().product(), cols: cols.iter().product(), transposed: false })
+}

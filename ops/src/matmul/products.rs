@@ -1,0 +1,211 @@
+//! What products over the last two dimensions have in common.
+
+use autobwd::{Cx, Dim, Dims, Mat, Meta, Product, Result};
+
+use crate::common::nth;
+
+/// What both gradient operators say about shapes.
+pub(super) fn infer_grads(
+    dims: Dims,
+    x: &Meta,
+    y: &Meta,
+    dout: &Meta,
+    dx: &mut Option<Meta>,
+    dy: &mut Option<Meta>,
+) -> Result<()> {
+    dout.same_dtype(x)?;
+    if !dout.dims.agrees(&dims) {
+        return Err(dout.wrong(&format!("the shape of the product, {dims}, is needed")));
+    }
+    if let Some(dx) = dx {
+        dx.like(x);
+    }
+    if let Some(dy) = dy {
+        dy.like(y);
+    }
+    Ok(())
+}
+
+/// Each gradient is a product of as many terms.
+pub(super) fn grads_flops(one: Dim, dx: &Option<Meta>, dy: &Option<Meta>) -> Dim {
+    one * Dim::from(dx.iter().chain(dy).count())
+}
+
+/// Dimensions of the products over the last two dimensions.
+pub(super) fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> Result<Dims> {
+    x.float()?;
+    y.same_dtype(x)?;
+    let (x_batch, m, k) = match &*x.dims {
+        [] => return Err(x.wrong("a vector or matrices are needed")),
+        [k] => (&[][..], None, *k),
+        [batch @ .., rows, cols] if trans_x => (batch, Some(*cols), *rows),
+        [batch @ .., rows, cols] => (batch, Some(*rows), *cols),
+    };
+    let (y_batch, k2, n) = match &*y.dims {
+        [] => return Err(y.wrong("a vector or matrices are needed")),
+        [k] => (&[][..], *k, None),
+        [batch @ .., rows, cols] if trans_y => (batch, *cols, Some(*rows)),
+        [batch @ .., rows, cols] => (batch, *rows, Some(*cols)),
+    };
+    if !k.agrees(k2) {
+        let when = if trans_y && n.is_some() { " when transposed" } else { "" };
+        return Err(y.wrong(&format!("{k} rows are needed{when}")));
+    }
+    let rank = x_batch.len().max(y_batch.len());
+    let dim =
+        |batch: &[Dim], i: usize| (i + batch.len()).checked_sub(rank).map_or(Dim::from(1), |i| batch[i]);
+    let batch = (0..rank).map(|i| match (dim(x_batch, i), dim(y_batch, i)) {
+        (a, b) if a == 1 => Ok(b),
+        (a, b) if b == 1 => Ok(a),
+        (a, b) if a.agrees(b) => Ok(a.or(b)),
+        _ => Err(y.wrong(&format!("matrices that broadcast with {} of `{}` are needed", x.dims, x.slot()))),
+    });
+    batch.chain(m.map(Ok)).chain(n.map(Ok)).collect()
+}
+
+/// How many terms the sums of a product over the last two dimensions have.
+pub(super) fn inner_dim(x: &Meta, trans_x: bool) -> Dim {
+    match &*x.dims {
+        [.., rows, _] if trans_x => *rows,
+        [.., last] => *last,
+        [] => Dim::UNKNOWN,
+    }
+}
+
+/// Both sides of broadcast products.
+pub(super) struct Products<'a, T> {
+    pub(super) x: Factor<'a, T>,
+    pub(super) y: Factor<'a, T>,
+}
+
+/// The matrices of one side, one behind the other.
+pub(super) struct Factor<'a, T> {
+    data: &'a [T],
+    batch: &'a [usize],
+    rows: usize,
+    cols: usize,
+    transposed: bool,
+}
+
+impl<'a, T: Product> Products<'a, T> {
+    /// Of elements with their dimensions.
+    pub(super) fn new(
+        x: (&'a [T], &'a [usize]),
+        trans_x: bool,
+        y: (&'a [T], &'a [usize]),
+        trans_y: bool,
+    ) -> Products<'a, T> {
+        let (data, vector) = (x.0, x.1.len() < 2);
+        let mut x = match x.1 {
+            [batch @ .., rows, cols] => Factor { data, batch, rows: *rows, cols: *cols, transposed: trans_x },
+            _ => Factor { data, batch: &[], rows: 1, cols: data.len(), transposed: false },
+        };
+        let data = y.0;
+        let mut y = match y.1 {
+            [batch @ .., rows, cols] => Factor { data, batch, rows: *rows, cols: *cols, transposed: trans_y },
+            _ => Factor { data, batch: &[], rows: data.len(), cols: 1, transposed: false },
+        };
+        // One matrix on the right and rows in order on the left: all of it is one product.
+        if !vector && !x.transposed && y.count() == 1 {
+            x.rows *= x.count();
+            (x.batch, y.batch) = (&[], &[]);
+        }
+        Products { x, y }
+    }
+
+    /// The `i`-th of the products, or of their gradients.
+    fn nth_of(&self, out: &'a [T], i: usize) -> Mat<'a, T> {
+        let (rows, cols) = self.out_shape();
+        Mat { data: nth(out, i, rows * cols), rows, cols, transposed: false }
+    }
+
+    /// `dx = dout · yᵀ`.
+    pub(super) fn left_gradient(&self, cx: &Cx, dout: &'a [T], dx: &mut [T]) -> Result<()> {
+        let add = self.start_sums(dx, &self.x);
+        for i in 0..self.count() {
+            let (x, y) = self.at(i);
+            let (dout, y) = (self.nth_of(dout, i), self.y.matrix(y));
+            let (left, right) = if self.x.transposed { (y, dout.t()) } else { (dout, y.t()) };
+            cx.product(nth_mut(dx, x, self.x.len()), add, left, right)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `add(i, left, right)` for all products that `dy = xᵀ · dout` is the sum of, with the matrix that each
+    /// contributes to.
+    pub(super) fn right_gradients(
+        &self,
+        dout: &'a [T],
+        mut add: impl FnMut(usize, Mat<'a, T>, Mat<'a, T>) -> Result<()>,
+    ) -> Result<()> {
+        for i in 0..self.count() {
+            let (x, y) = self.at(i);
+            let (dout, x) = (self.nth_of(dout, i), self.x.matrix(x));
+            let (left, right) = if self.y.transposed { (dout.t(), x) } else { (x.t(), dout) };
+            add(y, left, right)?;
+        }
+        Ok(())
+    }
+
+    /// Rows and columns of one product.
+    pub(super) fn out_shape(&self) -> (usize, usize) {
+        let (x, y) = (&self.x, &self.y);
+        (if x.transposed { x.cols } else { x.rows }, if y.transposed { y.rows } else { y.cols })
+    }
+
+    /// Dimensions that count products, the last first, on both sides.
+    fn batch(&self) -> impl Iterator<Item = (usize, usize)> {
+        let rank = self.x.batch.len().max(self.y.batch.len());
+        let dim = |batch: &[usize], i: usize| batch.len().checked_sub(i + 1).map_or(1, |i| batch[i]);
+        (0..rank).map(move |i| (dim(self.x.batch, i), dim(self.y.batch, i)))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.batch().map(|(x, y)| if x == 1 { y } else { x }).product()
+    }
+
+    /// Which matrices make the `i`-th product.
+    pub(super) fn at(&self, mut i: usize) -> (usize, usize) {
+        let (mut at, mut stride) = ((0, 0), (1, 1));
+        for (x, y) in self.batch() {
+            let n = if x == 1 { y } else { x };
+            if x != 1 {
+                at.0 += i % n * stride.0;
+            }
+            if y != 1 {
+                at.1 += i % n * stride.1;
+            }
+            i /= n;
+            stride = (stride.0 * x, stride.1 * y);
+        }
+        at
+    }
+
+    /// Zeros gradients that several products add to, and says whether these are such.
+    pub(super) fn start_sums(&self, grads: &mut [T], of: &Factor<'_, T>) -> bool {
+        let shared = of.count() != self.count();
+        if shared {
+            grads.fill(T::ZERO);
+        }
+        shared
+    }
+}
+impl<'a, T> Factor<'a, T> {
+    pub(super) fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    /// The `i`-th matrix.
+    pub(super) fn matrix(&self, i: usize) -> Mat<'a, T> {
+        let Factor { rows, cols, transposed, .. } = *self;
+        Mat { data: nth(self.data, i, self.len()), rows, cols, transposed }
+    }
+}
+
+pub(super) fn nth_mut<T>(all: &mut [T], i: usize, len: usize) -> &mut [T] {
+    &mut all[i * len..][..len]
+}

@@ -1,0 +1,112 @@
+//! Gradients of products that are used up at once.
+
+use autobwd::{
+    Buf, Cx, Dim, Infer, Join, Kernel, Meta, NoGrad, OpDesc, Result, Var, check::*, register_op, with_float,
+};
+
+use super::{
+    products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims, nth_mut},
+    v2::MatmulV2Grad,
+};
+use crate::update::Sgd;
+
+/// `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`: the gradient of a product with a step down
+/// that of the right factor, which is nowhere else. Not in the reference; plans put it in the place of `matmul_v2_grad`
+/// and `sgd`.
+#[register_op(grad = NoGrad)]
+pub struct MatmulV2GradSgd<V = Var> {
+    /// Left factors.
+    #[input]
+    pub x: V,
+    /// Right factors.
+    #[input]
+    pub param: V,
+    /// Gradient of the products.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// One element.
+    #[input]
+    pub learning_rate: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    /// Same shape as `param`.
+    #[output(inplace = param)]
+    pub param_out: V,
+    /// As in `matmul_v2`.
+    #[attr(default = false)]
+    pub trans_x: bool,
+    /// As in `matmul_v2`.
+    #[attr(default = false)]
+    pub trans_y: bool,
+}
+impl Infer for MatmulV2GradSgd<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = matmul_dims(&self.x, self.trans_x, &self.param, self.trans_y)?;
+        self.learning_rate.same_dtype(&self.x)?;
+        if !self.learning_rate.dims.numel().agrees(1.into()) {
+            return Err(self.learning_rate.wrong("one element is needed"));
+        }
+        self.param_out.like(&self.param);
+        infer_grads(dims, &self.x, &self.param, &self.dout, &mut self.dx, &mut None)
+    }
+
+    fn flops(&self) -> Dim {
+        let one = Dim::from(2) * self.dout.dims.numel() * inner_dim(&self.x, self.trans_x);
+        one + grads_flops(one, &self.dx, &None)
+    }
+}
+impl Kernel for MatmulV2GradSgd<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (x, dims) = ((self.x.slice()?, self.x.dims()), self.param.dims());
+            let (dout, rate) = (self.dout.slice::<T>()?, self.learning_rate.slice::<T>()?[0]);
+            let param = self.param_out.inout::<T>(&self.param)?.copied();
+            if let Some(dx) = &mut self.dx {
+                // With the factor as it was in the product.
+                let all = Products::new(x, self.trans_x, (&*param, dims), self.trans_y);
+                all.left_gradient(cx, dout, dx.slice_mut()?)?;
+            }
+            let all = Products::<T>::new(x, self.trans_x, (&[], dims), self.trans_y);
+            all.right_gradients(dout, |i, left, right| {
+                cx.product_add(nth_mut(param, i, all.y.len()), -rate, left, right)
+            })
+        })
+    }
+}
+autobwd::samples!(
+    MatmulV2GradSgd,
+    [
+        matmul_grad_sgd(uniform([2, 3]), uniform([3, 4]), uniform([2, 4]), false, false),
+        matmul_grad_sgd(uniform([3, 2]), uniform([4, 3]), uniform([2, 4]), true, true),
+        matmul_grad_sgd(uniform([5, 2, 3]), uniform([3, 4]), uniform([5, 2, 4]), false, false),
+        matmul_grad_sgd(uniform([5, 2, 3]), uniform([5, 3, 4]), uniform([5, 2, 4]), false, false),
+        matmul_grad_sgd(uniform([5, 3, 2]), uniform([1, 4, 3]), uniform([5, 2, 4]), true, true),
+        MatmulV2GradSgd {
+            dx: None,
+            ..matmul_grad_sgd(uniform([0, 3]), uniform([3, 4]), uniform([0, 4]), false, false)
+        },
+        Sample::fails(
+            MatmulV2GradSgd {
+                learning_rate: positive([2]),
+                ..matmul_grad_sgd(uniform([2, 3]), uniform([3, 4]), uniform([2, 4]), false, false)
+            },
+            "`LearningRate`: one element is needed"
+        ),
+    ]
+);
+
+fn matmul_grad_sgd(x: Draw, param: Draw, dout: Draw, trans_x: bool, trans_y: bool) -> MatmulV2GradSgd<Draw> {
+    let (learning_rate, dx) = (positive([1]), Some(out()));
+    MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out: out(), trans_x, trans_y }
+}
+
+impl Join<Sgd> for MatmulV2Grad {
+    fn join(&self, then: &Sgd) -> Option<OpDesc> {
+        let MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y } = *self;
+        let Sgd { param, learning_rate, grad, param_out } = *then;
+        let step = MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out, trans_x, trans_y };
+        (dy == Some(grad) && y == param).then(|| step.into())
+    }
+}
+autobwd::join!(MatmulV2Grad, Sgd);

@@ -1,0 +1,171 @@
+//! Products over the last two dimensions, those before them broadcast.
+
+use autobwd::{
+    Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use super::products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims, nth_mut};
+use crate::common::grad_grad_of_product;
+
+/// Matrix product `out = x · y` over the last two dimensions.
+///
+/// The dimensions before the last two count products and broadcast against each other. A vector on the left is a row,
+/// on the right a column, without transposition, and has no dimension in `out`.
+#[register_op(grad = MatmulV2Grad)]
+pub struct MatmulV2<V = Var> {
+    /// Left factors, `[.., m, k]` or `[k]`.
+    #[input]
+    pub x: V,
+    /// Right factors, `[.., k, n]` or `[k]`.
+    #[input]
+    pub y: V,
+    /// `[.., m, n]`.
+    #[output]
+    pub out: V,
+    /// The left factors are stored as `[.., k, m]`.
+    #[attr(default = false)]
+    pub trans_x: bool,
+    /// The right factors are stored as `[.., n, k]`.
+    #[attr(default = false)]
+    pub trans_y: bool,
+}
+impl Infer for MatmulV2<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
+        self.out.set(self.x.dtype, dims);
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        Dim::from(2) * self.out.dims.numel() * inner_dim(&self.x, self.trans_x)
+    }
+}
+impl Kernel for MatmulV2<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
+            let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
+            let (rows, cols) = all.out_shape();
+            let out = self.out.slice_mut()?;
+            // Products without elements leave nothing to cut.
+            for (i, out) in out.chunks_mut((rows * cols).max(1)).enumerate() {
+                let (x, y) = all.at(i);
+                cx.product(out, false, all.x.matrix(x), all.y.matrix(y))?;
+            }
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    MatmulV2,
+    [
+        MatmulV2 { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 { x: uniform([3, 2]), y: uniform([3, 4]), out: out(), trans_x: true, trans_y: false },
+        MatmulV2 { x: uniform([2, 3]), y: uniform([4, 3]), out: out(), trans_x: false, trans_y: true },
+        MatmulV2 { x: uniform([3, 2]), y: uniform([4, 3]), out: out(), trans_x: true, trans_y: true },
+        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([5, 3, 4]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 { x: uniform([5, 3, 2]), y: uniform([5, 4, 3]), out: out(), trans_x: true, trans_y: true },
+        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([1, 4, 3]), out: out(), trans_x: false, trans_y: true },
+        MatmulV2 { x: uniform([5, 3, 2]), y: uniform([3, 4]), out: out(), trans_x: true, trans_y: false },
+        MatmulV2 { x: uniform([2, 3]), y: uniform([5, 3, 4]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 {
+            x: uniform([5, 1, 2, 3]),
+            y: uniform([6, 3, 4]),
+            out: out(),
+            trans_x: false,
+            trans_y: false
+        },
+        MatmulV2 { x: uniform([3]), y: uniform([3]), out: out(), trans_x: false, trans_y: true },
+        MatmulV2 { x: uniform([3]), y: uniform([5, 3, 4]), out: out(), trans_x: true, trans_y: false },
+        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([3]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 { x: uniform([2, 0]), y: uniform([0, 3]), out: out(), trans_x: false, trans_y: false },
+        MatmulV2 { x: uniform([0, 2, 3]), y: uniform([1, 3, 4]), out: out(), trans_x: false, trans_y: false },
+        Sample::fails(
+            MatmulV2 { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: true },
+            "`Y`: 3 rows are needed when transposed, not",
+        ),
+        Sample::fails(
+            MatmulV2 {
+                x: uniform([5, 2, 3]),
+                y: uniform([6, 3, 4]),
+                out: out(),
+                trans_x: false,
+                trans_y: false
+            },
+            "`Y`: matrices that broadcast with [5, 2, 3] of `X` are needed",
+        ),
+        Sample::fails(
+            MatmulV2 { x: uniform([]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
+            "`X`: a vector or matrices are needed",
+        ),
+    ]
+);
+
+/// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
+/// transposed has a gradient that is.
+#[register_op(grad = MatmulV2GradGrad)]
+pub struct MatmulV2Grad<V = Var> {
+    /// Left factors.
+    #[input]
+    pub x: V,
+    /// Right factors.
+    #[input]
+    pub y: V,
+    /// Gradient of the products.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD")]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD")]
+    pub dy: Option<V>,
+    /// As in `matmul_v2`.
+    #[attr(default = false)]
+    pub trans_x: bool,
+    /// As in `matmul_v2`.
+    #[attr(default = false)]
+    pub trans_y: bool,
+}
+impl Infer for MatmulV2Grad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
+        infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
+    }
+
+    fn flops(&self) -> Dim {
+        let one = Dim::from(2) * self.dout.dims.numel() * inner_dim(&self.x, self.trans_x);
+        grads_flops(one, &self.dx, &self.dy)
+    }
+}
+impl Kernel for MatmulV2Grad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
+            let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
+            let dout = self.dout.slice::<T>()?;
+            if let Some(dx) = &mut self.dx {
+                all.left_gradient(cx, dout, dx.slice_mut()?)?;
+            }
+            if let Some(dy) = &mut self.dy {
+                let dy = dy.slice_mut()?;
+                let add = all.start_sums(dy, &all.y);
+                all.right_gradients(dout, |i, left, right| cx.product(nth_mut(dy, i, all.y.len()), add, left, right))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = ddx · y + x · ddy`, `dx = dout · ddyᵀ`, `dy = ddxᵀ · dout`: products and their gradients again, whatever is
+/// broadcast or transposed, since products are linear in each factor.
+pub struct MatmulV2GradGrad;
+impl GradRule<MatmulV2Grad> for MatmulV2GradGrad {
+    fn emit(fwd: &MatmulV2Grad, g: &mut GradCx<'_>) {
+        let MatmulV2Grad { x, y, dout, trans_x, trans_y, .. } = *fwd;
+        let product = |x, y, out| MatmulV2 { x, y, out, trans_x, trans_y };
+        let grads = |x, y, dx, dy| MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y };
+        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
+    }
+}
