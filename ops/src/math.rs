@@ -25,6 +25,7 @@ use crate::{
         Assign, Cast, Concat, ExpandV2, FlattenContiguousRange, Flip, Reshape2, Slice, Split, Squeeze2, Tile,
         Transpose2, Unsqueeze2,
     },
+    smooth::{Gelu, Silu},
     softmax::Softmax,
     trigonometry::{Cos, Sin},
 };
@@ -54,6 +55,12 @@ pub trait Math: Sized {
     /// `1 / (1 + exp(-x))`
     #[track_caller]
     fn sigmoid(&self) -> Result<Expr>;
+    /// [`Gelu`]: exactly, or `approximate`ly by `tanh`.
+    #[track_caller]
+    fn gelu(&self, approximate: bool) -> Result<Expr>;
+    /// `x / (1 + exp(-x))`
+    #[track_caller]
+    fn silu(&self) -> Result<Expr>;
     /// `exp(x)`
     #[track_caller]
     fn exp(&self) -> Result<Expr>;
@@ -294,7 +301,7 @@ macro_rules! pooling {
 }
 
 impl Math for Expr {
-    unary!(relu Relu, tanh Tanh, sigmoid Sigmoid, exp Exp, log Log, abs Abs, square Square, sqrt Sqrt, mean Mean,
+    unary!(relu Relu, silu Silu, tanh Tanh, sigmoid Sigmoid, exp Exp, log Log, abs Abs, square Square, sqrt Sqrt, mean Mean,
         sin Sin, cos Cos, floor Floor, round Round, sign Sign, logical_not LogicalNot);
     binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor);
     broadcasting!(
@@ -302,6 +309,10 @@ impl Math for Expr {
         less_than LessThan, less_equal LessEqual, greater_than GreaterThan, greater_equal GreaterEqual,
         equal Equal, not_equal NotEqual
     );
+
+    fn gelu(&self, approximate: bool) -> Result<Expr> {
+        Ok(emit(Gelu { x: self.into(), out: New, approximate })?.out)
+    }
 
     fn clip(&self, min: f32, max: f32) -> Result<Expr> {
         Ok(emit(Clip { x: self.into(), out: New, min, max })?.out)
