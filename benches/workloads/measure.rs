@@ -1,9 +1,9 @@
 //! Timing: ten steps whose losses are kept, a warm-up, then as many steps as fit into the time.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{ms, peak_resident_bytes, quantile, round};
+use autobwd_benches::{median, ms, peak_resident_bytes, quantile, round};
 use serde_json::json;
 
 use crate::Workload;
@@ -48,6 +48,40 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
     }
     let (threads, peak_bytes) = (executor.threads(), session.peak_bytes());
     Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
+}
+
+/// Prints by type of operator, or of the operators of a region: frames, microseconds a step and their share. Frames are
+/// timed one by one, each as the median of all steps.
+pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<()> {
+    let mut model = workload.model()?;
+    let executor = threads.map_or_else(Executor::new, Executor::with_threads);
+    let program = model.net.program();
+    let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
+    let mut frames: Vec<(String, Vec<f64>)> = vec![];
+    let start = Instant::now();
+    while ms(start) < seconds * 1e3 {
+        let step = session.profile(&mut model.scope)?;
+        frames.resize_with(step.len(), Default::default);
+        for ((label, times), (ty, time)) in frames.iter_mut().zip(step) {
+            ty.clone_into(label);
+            times.push(time.as_secs_f64() * 1e6);
+        }
+    }
+    let mut types: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+    for (label, times) in frames {
+        let (count, micros) = types.entry(label).or_default();
+        *count += 1;
+        *micros += median(times);
+    }
+    let total: f64 = types.values().map(|(_, micros)| micros).sum();
+    let mut types: Vec<_> = types.into_iter().collect();
+    types.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    println!("frames        µs  share  operators of {}, {} threads", workload.name(), executor.threads());
+    for (label, (count, micros)) in types {
+        println!("{count:6} {micros:9.1} {:5.1}%  {label}", micros / total * 100.0);
+    }
+    println!("       {total:9.1}");
+    Ok(())
 }
 
 impl Measured {
