@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{median, ms, peak_resident_bytes, quantile, round};
+use autobwd_benches::{ms, peak_resident_bytes, quantile, round};
 use serde_json::json;
 
 use crate::Workload;
@@ -51,10 +51,11 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
 }
 
 /// Prints by type of operator, or of the operators of a region: frames, microseconds a step and their share. Frames are
-/// timed one by one, each as the median of all steps.
+/// timed one by one, over all steps.
 pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<()> {
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
+    let threads = executor.threads();
     let program = model.net.program();
     let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
     let mut frames: Vec<(String, Vec<f64>)> = vec![];
@@ -67,20 +68,22 @@ pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) 
             times.push(time.as_secs_f64() * 1e6);
         }
     }
-    let mut types: BTreeMap<String, (usize, f64)> = BTreeMap::new();
-    for (label, times) in frames {
-        let (count, micros) = types.entry(label).or_default();
+    let mut types: BTreeMap<String, (usize, f64, f64)> = BTreeMap::new();
+    for (label, mut times) in frames {
+        let (count, least, middle) = types.entry(label).or_default();
         *count += 1;
-        *micros += median(times);
+        *least += quantile(&mut times, 0.0);
+        *middle += quantile(&mut times, 0.5);
     }
-    let total: f64 = types.values().map(|(_, micros)| micros).sum();
+    let total = |of: fn(&(usize, f64, f64)) -> f64| types.values().map(of).sum::<f64>();
+    let (least, middle) = (total(|time| time.1), total(|time| time.2));
     let mut types: Vec<_> = types.into_iter().collect();
     types.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
-    println!("frames        µs  share  operators of {}, {} threads", workload.name(), executor.threads());
-    for (label, (count, micros)) in types {
-        println!("{count:6} {micros:9.1} {:5.1}%  {label}", micros / total * 100.0);
+    println!("frames  least µs  share  median µs  operators of {}, {threads} threads", workload.name());
+    for (label, (count, of_least, of_middle)) in types {
+        println!("{count:6} {of_least:9.1} {:5.1}% {of_middle:10.1}  {label}", of_least / least * 100.0);
     }
-    println!("       {total:9.1}");
+    println!("       {least:9.1}        {middle:10.1}");
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! The models, and their data in the scope: nothing is fed, so that a step is nothing but the step.
 
-use autobwd::{Builder, DType, Expr, New, Result, Scope, Tensor, emit};
+use autobwd::{Builder, DType, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
-    norm::LayerNorm,
+    nn::{Affine, LayerNorm, Lstm},
     optim::{Optimizer, Sgd},
 };
 
@@ -84,21 +84,15 @@ impl Values {
 
     /// The mean square error of the last state of `steps` steps.
     fn lstm(&mut self, steps: usize, batch: usize, inputs: usize, units: usize) -> Result<Expr> {
-        let x = self.data("x", &[steps * batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
+        let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
-        let wx = self.weight("wx", 1, [inputs, 4 * units])?;
-        let wh = self.weight("wh", 2, [units, 4 * units])?;
-        let b = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
-        let gates = (&x.matmul(&wx)? + &b)?.split(&vec![batch as i32; steps], 0)?;
-        let mut h = self.data("h", &[batch, units], vec![0.0_f32; batch * units])?;
-        let mut c = h.clone();
-        for x in gates {
-            let gates = (&x + &h.matmul(&wh)?)?.split(&[units as i32; 4], 1)?;
-            let [i, f, o] = [0, 1, 3].map(|gate| gates[gate].sigmoid());
-            c = (&(&f? * &c)? + &(&i? * &gates[2].tanh()?)?)?;
-            h = (&o? * &c.tanh()?)?;
-        }
-        h.square_error(&y)?.mean()
+        let layer = Lstm {
+            input_weight: self.weight("wx", 1, [inputs, 4 * units])?,
+            state_weight: self.weight("wh", 2, [units, 4 * units])?,
+            bias: self.parameter("b", &[4 * units], vec![0.0; 4 * units])?,
+        };
+        let (hidden, _) = layer.forward(&x)?;
+        hidden.slice(0, -1, steps as i32)?.square_error(&y)?.mean()
     }
 
     /// The mean cross-entropy of the word after each word.
@@ -109,18 +103,12 @@ impl Values {
         let y = self.data("y", &[rows, 1], integers(101, rows, words as u32))?;
         let table = self.parameter("words", &[words, width], numbers(1, words * width, 0.1))?;
         let places = self.parameter("places", &[length, width], numbers(2, length * width, 0.1))?;
-        let later = (0..length * length).map(|i| if i % length > i / length { -1e9 } else { 0.0 });
-        let mask = self.data("mask", &[length, length], later.collect::<Vec<f32>>())?;
         let mut h = (&x.embedding(&table)? + &places)?.reshape(&[rows as i32, width as i32])?;
         for block in 0..blocks {
             let seed = 10 * (block as u32 + 1);
-            let qkv = self.norm_linear(&h, seed, [width, 3 * width])?;
-            let parts = qkv.reshape(&[batch as i32, length as i32, 3, heads as i32, each as i32])?;
-            let parts = parts.split(&[1; 3], 2)?;
-            let part = |i: usize, axes| parts[i].squeeze(&[2])?.transpose(axes);
-            let (q, k, v) = (part(0, &[0, 2, 1, 3])?, part(1, &[0, 2, 3, 1])?, part(2, &[0, 2, 1, 3])?);
-            let scores = (&q.matmul(&k)? * (each as f64).sqrt().recip())?;
-            let mixed = (&scores + &mask)?.softmax(-1)?.matmul(&v)?.transpose(&[0, 2, 1, 3])?;
+            let qkv = self.norm_linear(&h, seed, [width, 3 * width])?.split(&[width as i32; 3], 1)?;
+            let part = |i: usize| qkv[i].reshape(&[batch as i32, length as i32, heads as i32, each as i32]);
+            let mixed = part(0)?.attention(&part(1)?, &part(2)?, true)?;
             let mixed = mixed.reshape(&[rows as i32, width as i32])?;
             h = (&h + &self.linear(&mixed, seed + 1, [width, width])?)?;
             let hidden = self.norm_linear(&h, seed + 2, [width, 4 * width])?.gelu(true)?;
@@ -142,17 +130,7 @@ impl Values {
     fn norm(&mut self, x: &Expr, name: &str, width: usize) -> Result<Expr> {
         let scale = self.parameter(&format!("{name}.scale"), &[width], vec![1.0; width])?;
         let bias = self.parameter(&format!("{name}.bias"), &[width], vec![0.0; width])?;
-        let op = LayerNorm {
-            x: x.into(),
-            scale: Some(scale.into()),
-            bias: Some(bias.into()),
-            y: New,
-            mean: New,
-            variance: New,
-            begin_norm_axis: 1,
-            epsilon: 1e-5,
-        };
-        Ok(emit(op)?.y)
+        LayerNorm { affine: Affine { scale, bias, epsilon: 1e-5 } }.forward(x)
     }
 
     fn norm_linear(&mut self, x: &Expr, seed: u32, dims: [usize; 2]) -> Result<Expr> {
