@@ -1,10 +1,12 @@
 //! Times one whole training step of a workload: forward, backward, update.
 //!
 //! `cargo run --release -p autobwd-benches --bin workloads -- mlp --threads 1` prints one JSON line; `--check` compares
-//! the losses with the expected ones. `-- build --ops 100000` times `append_backward` instead.
+//! the losses with the expected ones, `--profile` says where the time goes. `-- build --ops 100000` times
+//! `append_backward`, `-- gemm` products of matrices.
 
 mod build;
 mod data;
+mod gemm;
 mod measure;
 mod models;
 
@@ -31,6 +33,9 @@ struct Args {
     /// Fail unless the losses are the expected ones.
     #[arg(long)]
     check: bool,
+    /// Print what share of the time goes to which operators, instead of the JSON line.
+    #[arg(long)]
+    profile: bool,
 }
 
 #[derive(Subcommand)]
@@ -44,9 +49,19 @@ enum Command {
         #[arg(long)]
         shape: Option<build::Shape>,
     },
+    /// Times products of square matrices and prints one JSON line for each size and number of threads, with the share of
+    /// what the machine attains in fused multiply-adds.
+    Gemm {
+        /// Only that many threads, instead of one and two.
+        #[arg(long)]
+        threads: Option<usize>,
+        /// Seconds to measure each for.
+        #[arg(long, default_value_t = 1.0)]
+        seconds: f64,
+    },
 }
 
-/// The workloads there are so far.
+/// The networks there are.
 #[derive(Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Workload {
@@ -60,6 +75,10 @@ pub(crate) enum Workload {
     ChainSmall,
     /// 20 elementwise operators on 1,000,000 elements, sum.
     ChainBig,
+    /// Long short-term memory, 32 steps, batch 32, 64 inputs, 128 units, mean square error of the last state.
+    Lstm,
+    /// Two transformer blocks of width 128 with 4 heads, sequences of 64, batch 8, 256 words.
+    Gpt,
 }
 
 fn main() -> ExitCode {
@@ -67,11 +86,20 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Outcome<ExitCode> {
-    if let Some(Command::Build { ops, shape }) = args.command {
-        build::run(ops, shape)?;
+    match args.command {
+        Some(Command::Build { ops, shape }) => build::run(ops, shape)?,
+        Some(Command::Gemm { threads, seconds }) => gemm::run(threads, seconds)?,
+        None => return train(args),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn train(args: &Args) -> Outcome<ExitCode> {
+    let workload = args.workload.ok_or("which workload?")?;
+    if args.profile {
+        measure::profile(workload, args.threads, args.seconds)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let workload = args.workload.ok_or("which workload?")?;
     let measured = measure::measure(workload, args.threads, args.seconds)?;
     println!("{}", measured.to_json());
     if args.check && !measured.losses_are_expected() {

@@ -3,6 +3,7 @@
 use autobwd::{Builder, DType, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
+    nn::{Affine, LayerNorm, Lstm},
     optim::{Optimizer, Sgd},
 };
 
@@ -80,7 +81,75 @@ impl Values {
         }
         h.sum(&[])
     }
+
+    /// The mean square error of the last state of `steps` steps.
+    fn lstm(&mut self, steps: usize, batch: usize, inputs: usize, units: usize) -> Result<Expr> {
+        let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
+        let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
+        let layer = Lstm {
+            input_weight: self.weight("wx", 1, [inputs, 4 * units])?,
+            state_weight: self.weight("wh", 2, [units, 4 * units])?,
+            bias: self.parameter("b", &[4 * units], vec![0.0; 4 * units])?,
+        };
+        let (hidden, _) = layer.forward(&x)?;
+        hidden.slice(0, -1, steps as i32)?.square_error(&y)?.mean()
+    }
+
+    /// The mean cross-entropy of the word after each word.
+    fn gpt(&mut self, sizes: &Gpt) -> Result<Expr> {
+        let Gpt { batch, length, width, heads, words, blocks } = *sizes;
+        let (rows, each) = (batch * length, width / heads);
+        let x = self.data("x", &[batch, length], integers(100, rows, words as u32))?;
+        let y = self.data("y", &[rows, 1], integers(101, rows, words as u32))?;
+        let table = self.parameter("words", &[words, width], numbers(1, words * width, 0.1))?;
+        let places = self.parameter("places", &[length, width], numbers(2, length * width, 0.1))?;
+        let mut h = (&x.embedding(&table)? + &places)?.reshape(&[rows as i32, width as i32])?;
+        for block in 0..blocks {
+            let seed = 10 * (block as u32 + 1);
+            let qkv = self.norm_linear(&h, seed, [width, 3 * width])?.split(&[width as i32; 3], 1)?;
+            let part = |i: usize| qkv[i].reshape(&[batch as i32, length as i32, heads as i32, each as i32]);
+            let mixed = part(0)?.attention(&part(1)?, &part(2)?, true)?;
+            let mixed = mixed.reshape(&[rows as i32, width as i32])?;
+            h = (&h + &self.linear(&mixed, seed + 1, [width, width])?)?;
+            let hidden = self.norm_linear(&h, seed + 2, [width, 4 * width])?.gelu(true)?;
+            h = (&h + &self.linear(&hidden, seed + 3, [4 * width, width])?)?;
+        }
+        let out = self.weight("head", 3, [width, words])?;
+        self.norm(&h, "last", width)?.matmul(&out)?.cross_entropy(&y)?.mean()
+    }
+
+    fn weight(&mut self, name: &str, seed: u32, dims: [usize; 2]) -> Result<Expr> {
+        self.parameter(name, &dims, numbers(seed, dims[0] * dims[1], 1.0 / (dims[0] as f64).sqrt()))
+    }
+
+    fn linear(&mut self, x: &Expr, seed: u32, dims: [usize; 2]) -> Result<Expr> {
+        let w = self.weight(&format!("w{seed}"), seed, dims)?;
+        &x.matmul(&w)? + &self.parameter(&format!("b{seed}"), &dims[1..], vec![0.0; dims[1]])?
+    }
+
+    fn norm(&mut self, x: &Expr, name: &str, width: usize) -> Result<Expr> {
+        let scale = self.parameter(&format!("{name}.scale"), &[width], vec![1.0; width])?;
+        let bias = self.parameter(&format!("{name}.bias"), &[width], vec![0.0; width])?;
+        LayerNorm { affine: Affine { scale, bias, epsilon: 1e-5 } }.forward(x)
+    }
+
+    fn norm_linear(&mut self, x: &Expr, seed: u32, dims: [usize; 2]) -> Result<Expr> {
+        let x = self.norm(x, &format!("norm{seed}"), dims[0])?;
+        self.linear(&x, seed, dims)
+    }
 }
+
+/// Sizes of a transformer.
+struct Gpt {
+    batch: usize,
+    length: usize,
+    width: usize,
+    heads: usize,
+    words: usize,
+    blocks: usize,
+}
+
+const GPT: Gpt = Gpt { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
 
 impl Workload {
     /// The losses of the first and of the tenth step.
@@ -91,6 +160,8 @@ impl Workload {
             Workload::Lenet => (2.298_285, 2.277_932),
             Workload::ChainSmall => (0.537_796, 0.495_141),
             Workload::ChainBig => (46.2337, -1522.78),
+            Workload::Lstm => (0.090_833, 0.090_817),
+            Workload::Gpt => (5.721_274, 5.518_815),
         }
     }
 
@@ -101,6 +172,8 @@ impl Workload {
             Workload::Lenet => "lenet",
             Workload::ChainSmall => "chain_small",
             Workload::ChainBig => "chain_big",
+            Workload::Lstm => "lstm",
+            Workload::Gpt => "gpt",
         }
     }
 
@@ -133,6 +206,8 @@ impl Workload {
             }
             Workload::ChainSmall => (values.chain(1000, 16)?, 1e-5),
             Workload::ChainBig => (values.chain(20, 1_000_000)?, 1e-5),
+            Workload::Lstm => (values.lstm(32, 32, 64, 128)?, 0.01),
+            Workload::Gpt => (values.gpt(&GPT)?, 0.01),
         };
         Sgd { rate }.minimize(&loss)?;
         values.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);

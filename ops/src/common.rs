@@ -2,13 +2,13 @@
 
 use std::ops::AddAssign;
 
-use autobwd::{Bool, Buf, Cx, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var};
+use autobwd::{Bool, Buf, Cx, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised};
 
 /// Elements of a unit of shared work.
 pub(crate) const PART: usize = 1 << 16;
 
 /// `f32` or `f64`, for kernels that calculate.
-pub(crate) trait Real: Product + num_traits::Float + AddAssign + Into<f64> {
+pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
     /// The nearest number.
     fn of(x: f64) -> Self;
 }

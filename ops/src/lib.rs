@@ -13,6 +13,7 @@
 #![doc = include_str!("../OPERATORS.md")]
 
 pub mod activation;
+pub mod attention;
 pub mod binary;
 mod common;
 pub mod compare;
@@ -28,6 +29,7 @@ mod init;
 pub mod logic;
 pub mod lookup;
 pub mod loss;
+pub mod lstm;
 mod math;
 pub mod matmul;
 pub mod nn;
@@ -52,9 +54,10 @@ pub mod special;
 pub mod sum;
 pub mod trigonometry;
 pub mod update;
+mod vectors;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(187);
+autobwd::operator_crate!(192);
 
 pub use init::Init;
 pub use math::{Math, concat};

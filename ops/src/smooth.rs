@@ -20,6 +20,8 @@ pub struct Gelu<V = Var> {
     pub approximate: bool,
 }
 impl<F: Float> Pointwise for Gelu<F> {
+    // Too long to be inlined without; what is not inlined is not vectorised.
+    #[inline(always)]
     fn eval(&mut self) {
         let (x, half, one) = (self.x, F::of(0.5), F::of(1.0));
         let cubic = x * x * x * F::of(0.044715);

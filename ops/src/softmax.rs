@@ -5,7 +5,8 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, GradCx, GradRule, InOut, Infer, Kernel, LaneOf, Loops, Meta, Result, Var, Vectorised, check::*,
+    map_lanes, register_op, with_float,
 };
 use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
@@ -14,6 +15,7 @@ use crate::{
     common::{Real, around},
     elementwise::{ElementwiseMul, ElementwiseSub},
     reduce::ReduceSum,
+    vectors,
 };
 
 /// Elements of a unit of shared work: an exponential costs more than a sum.
@@ -92,6 +94,9 @@ impl Kernel for SoftmaxGrad<Buf<'_>> {
             let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
             lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx| {
                 let out = lanes.lane(out, i);
+                if let (Some(dx), Some(out)) = (dx.as_slice_mut(), out.to_slice()) {
+                    return T::vectorised(SoftmaxBackward { dx, out });
+                }
                 let mean = T::of(sum(dx.view(), out, |dout, out| dout * out));
                 dx.zip_mut_with(&out, |dx, out| *dx = (*dx - mean) * *out);
             });
@@ -189,8 +194,12 @@ impl Kernel for LogSoftmaxGrad<Buf<'_>> {
         with_float!(self.out, T => {
             let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
             lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx: ArrayViewMut1<'_, T>| {
+                let out = lanes.lane(out, i);
+                if let (Some(dx), Some(out)) = (dx.as_slice_mut(), out.to_slice()) {
+                    return T::vectorised(LogSoftmaxBackward { dx, out });
+                }
                 let total = T::of(sum(dx.view(), dx.view(), |dout, _| dout));
-                dx.zip_mut_with(&lanes.lane(out, i), |dx, out: &T| *dx -= out.exp() * total);
+                dx.zip_mut_with(&out, |dx, out: &T| *dx -= out.exp() * total);
             });
             Ok(())
         })
@@ -310,28 +319,93 @@ impl Lanes {
 }
 
 pub(crate) fn softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+    if let Some(x) = x.as_slice_mut() {
+        return T::vectorised(SoftmaxForward(x));
+    }
     let top = largest(x.view());
     x.mapv_inplace(|x| (x - top).exp());
     let factor = T::of(1.0 / sum(x.view(), x.view(), |x, _| x));
     x.mapv_inplace(|x| x * factor);
 }
 
+struct SoftmaxForward<'a, T>(&'a mut [T]);
+impl<T: Real> Loops<T> for SoftmaxForward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let top: F = vectors::largest(self.0);
+        map_lanes([], [&mut *self.0], |[], [x]: [F; 1]| [(x - top).exp()]);
+        let factor = F::of(1.0) / vectors::sum([&*self.0], |[x]: [F; 1]| x);
+        map_lanes([], [self.0], |[], [x]: [F; 1]| [x * factor]);
+    }
+}
+
+struct SoftmaxBackward<'a, T> {
+    dx: &'a mut [T],
+    out: &'a [T],
+}
+impl<T: Real> Loops<T> for SoftmaxBackward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let mean = vectors::sum([&*self.dx, self.out], |[dout, out]: [F; 2]| dout * out);
+        map_lanes([self.out], [self.dx], |[out]: [F; 1], [dout]| [(dout - mean) * out]);
+    }
+}
+
 fn log_softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+    if let Some(x) = x.as_slice_mut() {
+        return T::vectorised(LogSoftmaxForward(x));
+    }
     let top = largest(x.view());
     let rest = T::of(sum(x.view(), x.view(), |x, _| (x - top.into()).exp()).ln());
     x.mapv_inplace(|x| x - top - rest);
 }
 
+struct LogSoftmaxForward<'a, T>(&'a mut [T]);
+impl<T: Real> Loops<T> for LogSoftmaxForward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let top: F = vectors::largest(self.0);
+        let rest = vectors::sum([&*self.0], |[x]: [F; 1]| (x - top).exp()).log();
+        map_lanes([], [self.0], |[], [x]: [F; 1]| [x - top - rest]);
+    }
+}
+
+struct LogSoftmaxBackward<'a, T> {
+    dx: &'a mut [T],
+    out: &'a [T],
+}
+impl<T: Real> Loops<T> for LogSoftmaxBackward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let total = vectors::sum([&*self.dx], |[dout]: [F; 1]| dout);
+        map_lanes([self.out], [self.dx], |[out]: [F; 1], [dout]| [dout - out.exp() * total]);
+    }
+}
+
 /// NaN counts for nothing.
 pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
-    let larger = |a: T, b: &T| if *b > a { *b } else { a };
-    let Some(x) = x.to_slice() else { return x.fold(T::neg_infinity(), larger) };
-    let (blocks, rest) = x.as_chunks::<8>();
-    let mut tops = [T::neg_infinity(); 8];
-    for block in blocks {
-        tops.iter_mut().zip(block).for_each(|(top, x)| *top = larger(*top, x));
+    match x.to_slice() {
+        Some(x) => T::vectorised(Largest(x)),
+        None => x.fold(T::neg_infinity(), |a, b| if *b > a { *b } else { a }),
     }
-    tops.iter().chain(rest).fold(T::neg_infinity(), larger)
+}
+
+struct Largest<'a, T>(&'a [T]);
+impl<T: Real> Loops<T> for Largest<'_, T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) -> T {
+        vectors::largest::<T, F>(self.0).get()
+    }
 }
 
 /// The sum of a term for each pair of elements; several sums at once are faster than one, and more exact.

@@ -158,3 +158,31 @@ impl<F: Float> Pointwise for Expm1Grad<F> {
         self.dx = self.dout * (self.out + F::of(1.0));
     }
 }
+
+/// `out = x ^ factor`.
+#[register_op(grad = DerivedFromInputs, pointwise)]
+pub struct Pow<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+    /// The exponent.
+    #[attr(default = 1.0)]
+    pub factor: f32,
+}
+impl<F: Float> Pointwise for Pow<F> {
+    fn eval(&mut self) {
+        self.out = self.x.pow(F::of(self.factor.into()));
+    }
+}
+autobwd::samples!(
+    Pow,
+    [
+        Pow { x: positive([2, 3]), out: out(), factor: 0.5 },
+        Pow { x: given([4], [-2.0, -0.5, 0.25, 1.5]), out: out(), factor: 3.0 },
+        Pow { x: away_from(0.0, [3]), out: out(), factor: -2.0 },
+        Pow { x: uniform([2, 3]), out: out(), factor: 0.0 },
+    ]
+);

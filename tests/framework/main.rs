@@ -10,6 +10,7 @@ mod higher;
 mod images;
 mod kinks;
 mod laws;
+mod layers;
 mod norms;
 mod numeric;
 mod overwritten;

@@ -148,15 +148,33 @@ impl Cx {
         scratch: &mut [S],
         work: impl Fn(usize, &mut [T], &mut [S]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let (n, chunk, out) = (out.len(), chunk.max(1), Start(out.as_mut_ptr()));
+        self.try_zip_chunks_mut([(out, chunk)], scratch, |part, [out], scratch| work(part, out, scratch))
+    }
+
+    /// As [`try_chunks_mut`](Cx::try_chunks_mut), of several slices at once, each with the length of its chunks: `work`
+    /// gets chunk number `part` of each, and of a slice that has no more chunks an empty one.
+    ///
+    /// # Errors
+    /// As [`try_chunks_mut`](Cx::try_chunks_mut).
+    pub fn try_zip_chunks_mut<T: Send, S: Send, const N: usize>(
+        &self,
+        outs: [(&mut [T], usize); N],
+        scratch: &mut [S],
+        work: impl Fn(usize, [&mut [T]; N], &mut [S]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let outs = outs.map(|(out, chunk)| (out.len(), chunk.max(1), Start(out.as_mut_ptr())));
+        let parts = outs.iter().map(|(n, chunk, _)| n.div_ceil(*chunk)).max().unwrap_or(0);
         let (share, scratch) = (scratch.len() / self.threads(), Start(scratch.as_mut_ptr()));
         let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-        self.parts(n.div_ceil(chunk), self.threads(), &|part, worker| {
-            let at = part * chunk;
-            // SAFETY: as in `chunks_mut`; a worker is below their number and does one part at a time.
-            let (out, scratch) =
-                unsafe { (out.slice(at, chunk.min(n - at)), scratch.slice(worker * share, share)) };
-            if let Err(e) = work(part, out, scratch) {
+        self.parts(parts, self.threads(), &|part, worker| {
+            let chunks = outs.each_ref().map(|(n, chunk, out)| {
+                let at = part.saturating_mul(*chunk).min(*n);
+                // SAFETY: as in `chunks_mut`.
+                unsafe { out.slice(at, (*chunk).min(n - at)) }
+            });
+            // SAFETY: a worker is below their number and does one part at a time.
+            let scratch = unsafe { scratch.slice(worker * share, share) };
+            if let Err(e) = work(part, chunks, scratch) {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 if failed.as_ref().is_none_or(|(first, _)| part < *first) {
                     *failed = Some((part, e));
@@ -285,5 +303,26 @@ mod tests {
             assert_eq!(result.unwrap_err().message(), "chunk 4");
             assert!(out.iter().enumerate().all(|(i, x)| *x == i / 3));
         }
+    }
+    #[test]
+    fn chunks_of_several_slices_belong_together() -> Result<()> {
+        for threads in [1, 2, 3] {
+            let cx = Cx::new(threads);
+            let (mut x, mut y, mut none) = (vec![0; 10], vec![0; 4], vec![]);
+            let outs = [(&mut x[..], 3), (&mut y, 1), (&mut none, 7)];
+            cx.try_zip_chunks_mut(outs, &mut [0; 0], |i, [x, y, none], _| {
+                assert!(none.is_empty());
+                x.fill(i + 1);
+                y.fill(x.len());
+                Ok(())
+            })?;
+            assert_eq!((x, y), (vec![1, 1, 1, 2, 2, 2, 3, 3, 3, 4], vec![3, 3, 3, 1]));
+            let (mut long, mut short) = ([0; 5], [0; 2]);
+            cx.try_zip_chunks_mut([(&mut long[..], 1), (&mut short, 2)], &mut [0; 0], |i, [_, short], _| {
+                assert_eq!(short.len(), if i == 0 { 2 } else { 0 });
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }

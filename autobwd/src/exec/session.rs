@@ -1,4 +1,7 @@
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Scope,
@@ -43,6 +46,8 @@ pub struct Session {
     fetches: Vec<Slot>,
     /// For messages.
     ops: Vec<String>,
+    /// What each frame runs, for profiles.
+    labels: Vec<String>,
     scratch_bytes: usize,
     live_bytes: usize,
     ran: bool,
@@ -93,6 +98,7 @@ impl Session {
             feeds: fed.collect::<Result<_>>()?,
             fetches: fetched.collect::<Result<_>>()?,
             ops: bound.frames.iter().map(describe).collect(),
+            labels: bound.frames.iter().map(|frame| label(&plan, frame)).collect(),
             frames: bound.frames,
             arena,
             cx,
@@ -144,6 +150,31 @@ impl Session {
     /// Something that was not fed; a scope other than the one prepared for, or one in which a value was replaced by one
     /// of another shape; data that an operator cannot take; a NaN or an infinity, if the executor looks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
+        self.each_frame(scope, |frame, cx| frame.kernel.run(cx))
+    }
+
+    /// As [`run`](Session::run), and says how long each frame took and what it ran: the type of an operator, or those of
+    /// a region.
+    ///
+    /// # Errors
+    /// As [`run`](Session::run).
+    pub fn profile(&mut self, scope: &mut Scope) -> Result<Vec<(&str, Duration)>> {
+        let mut times = Vec::with_capacity(self.frames.len());
+        self.each_frame(scope, |frame, cx| {
+            let start = Instant::now();
+            frame.kernel.run(cx)?;
+            times.push(start.elapsed());
+            Ok(())
+        })?;
+        Ok(self.labels.iter().map(String::as_str).zip(times).collect())
+    }
+
+    #[inline]
+    fn each_frame(
+        &mut self,
+        scope: &mut Scope,
+        mut each: impl FnMut(&mut Frame, &Cx) -> Result<()>,
+    ) -> Result<()> {
         if scope.stamp() != self.scope {
             let text = "the session was prepared for another scope, or a value of it has changed its shape";
             return Err(Error::new(ErrorKind::NoValue, text));
@@ -157,7 +188,7 @@ impl Session {
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
         for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
-            frame.kernel.run(&self.cx).map_err(|e| e.at_op(|| op.clone()))?;
+            each(frame, &self.cx).map_err(|e| e.at_op(|| op.clone()))?;
         }
         self.ran = true;
         Ok(())
@@ -271,4 +302,17 @@ fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
             Err(Error::new(ErrorKind::Feed, text))
         }
     }
+}
+
+/// The types of the operators of a frame, each once.
+fn label(plan: &Plan, frame: &Frame) -> String {
+    let group = plan.groups.partition_point(|group| group.nodes.start <= frame.node) - 1;
+    let mut types: Vec<&str> = vec![];
+    for node in &plan.graph.nodes[plan.groups[group].nodes.clone()] {
+        let ty = node.info.schema().name;
+        if !types.contains(&ty) {
+            types.push(ty);
+        }
+    }
+    types.join(" + ")
 }

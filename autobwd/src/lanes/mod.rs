@@ -1,4 +1,5 @@
-//! Elementwise operators: one formula an operator, compiled for each dtype and instruction set, run block by block.
+//! Elementwise operators: one formula an operator, compiled for each dtype and instruction set, run block by block; and
+//! loops over slices, compiled alike, for kernels.
 //!
 //! Must not know programs or plans. What is unsafe about running formulas is here, and nobody outside can make a
 //! `LaneEntry` that does not fit its formula.
@@ -7,6 +8,7 @@ mod block;
 mod broadcast;
 mod dual;
 mod float;
+mod loops;
 mod math;
 mod region;
 mod spread;
@@ -16,5 +18,6 @@ pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
 pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
 pub use dual::Dual;
 pub use float::Float;
+pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
 pub(crate) use region::{Home, Region, RegionSpec, Step};
 pub(crate) use spread::Spread;

@@ -16,19 +16,34 @@ impl Buffer {
     }
 }
 
+/// Where other orders are tried, too, if two leave gaps: with more buffers it would take long.
+const MANY: usize = 4096;
+
 /// Offsets, and the size of the arena: largest first, each at the lowest offset where it meets no buffer that is live
 /// at the same time ("greedy by size", Pisarchyk and Lee, 2020). Of those of one size, the one that is needed longest
-/// comes first, which suits values that wait for the backward part; if that leaves gaps, the one that is needed first.
+/// comes first, which suits values that wait for the backward part. While that leaves gaps, other orders are tried: of
+/// one size, the one that is needed first; largest and longest first; the one that waits for the end first.
 pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
+    let orders: [fn(&Buffer) -> (Reverse<usize>, Reverse<usize>, usize); 4] = [
+        |b| (Reverse(b.bytes), Reverse(b.last), b.first),
+        |b| (Reverse(b.bytes), Reverse(0), b.first),
+        |b| (Reverse(b.bytes.saturating_mul(b.last - b.first + 1)), Reverse(b.bytes), b.first),
+        |b| (Reverse(b.last), Reverse(b.bytes), b.first),
+    ];
+    let (least, tried) = (live_bytes(buffers), if buffers.len() > MANY { 2 } else { orders.len() });
+    let mut best = (vec![], usize::MAX);
     let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|i| (Reverse(buffers[*i].bytes), Reverse(buffers[*i].last), buffers[*i].first));
-    let (offsets, top) = place_in(&order, buffers);
-    if top == live_bytes(buffers) {
-        return (offsets, top);
+    for key in &orders[..tried] {
+        order.sort_by_key(|i| key(&buffers[*i]));
+        let placed = place_in(&order, buffers);
+        if placed.1 < best.1 {
+            best = placed;
+        }
+        if best.1 == least {
+            break;
+        }
     }
-    order.sort_by_key(|i| (Reverse(buffers[*i].bytes), buffers[*i].first));
-    let other = place_in(&order, buffers);
-    if other.1 < top { other } else { (offsets, top) }
+    best
 }
 
 fn place_in(order: &[usize], buffers: &[Buffer]) -> (Vec<usize>, usize) {

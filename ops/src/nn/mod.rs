@@ -1,12 +1,22 @@
 //! Layers: parameters with what is done with them.
 
+mod attention;
 mod conv;
+mod dropout;
 mod embedding;
 mod linear;
+mod lstm;
+mod norm;
+mod pool;
 
+pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions};
 pub use conv::{Conv2d, Conv2dOptions};
+pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions};
+pub use lstm::{Lstm, LstmOptions};
+pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormOptions};
+pub use pool::Pool2d;
 
 use autobwd::{Builder, DType, Expr, Result};
 

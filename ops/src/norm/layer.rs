@@ -1,7 +1,8 @@
 //! Each row brought to mean 0 and variance 1.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Meta, Result, Var, Vectorised,
+    check::*, map_lanes, register_op, with_float,
 };
 
 use super::{
@@ -9,10 +10,14 @@ use super::{
     rows::{Rows, vector},
 };
 use crate::{
-    common::{PART, Real, pieces, wide},
+    common::{Real, nth, wide},
     elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseMulGrad, grad_if_any},
     fill::FillZerosLike,
+    vectors,
 };
+
+/// Elements of a unit of shared work.
+const PART: usize = 1 << 14;
 
 /// Every row brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 ///
@@ -60,35 +65,14 @@ impl Kernel for LayerNorm<Buf<'_>> {
             let width = width(&self.x, self.begin_norm_axis);
             let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
             let bias = self.bias.as_ref().map(Buf::slice::<T>).transpose()?;
-            let row = |row: usize| &x[row * width..][..width];
-            let size = PART.div_ceil(width.max(1));
-            cx.chunks_mut(self.mean.slice_mut::<T>()?, size, |part, mean| {
-                for (i, mean) in mean.iter_mut().enumerate() {
-                    *mean = T::of(average(row(part * size + i), |x| x));
-                }
-            });
-            let mean = self.mean.slice::<T>()?;
-            cx.chunks_mut(self.variance.slice_mut::<T>()?, size, |part, variance| {
-                for (i, variance) in variance.iter_mut().enumerate() {
-                    let i = part * size + i;
-                    let mean = wide(mean[i]);
-                    *variance = T::of(average(row(i), |x| (x - mean) * (x - mean)));
-                }
-            });
-            let (variance, epsilon) = (self.variance.slice::<T>()?, f64::from(self.epsilon));
-            cx.chunks_mut(self.y.slice_mut::<T>()?, PART, |part, y| {
-                pieces(y, part * PART, width, usize::MAX, |i, column, y| {
-                    let (mean, factor) = (mean[i], T::of(factor(variance[i], epsilon)));
-                    y.iter_mut().zip(&row(i)[column..]).for_each(|(y, x)| *y = (*x - mean) * factor);
-                    if let Some(scale) = scale {
-                        y.iter_mut().zip(&scale[column..]).for_each(|(y, scale)| *y *= *scale);
-                    }
-                    if let Some(bias) = bias {
-                        y.iter_mut().zip(&bias[column..]).for_each(|(y, bias)| *y += *bias);
-                    }
-                });
-            });
-            Ok(())
+            let (mean, variance) = (self.mean.slice_mut::<T>()?, self.variance.slice_mut::<T>()?);
+            let (epsilon, rows) = (f64::from(self.epsilon), PART.div_ceil(width.max(1)));
+            let outs = [(self.y.slice_mut::<T>()?, rows * width), (mean, rows), (variance, rows)];
+            cx.try_zip_chunks_mut(outs, &mut [(); 0], |part, [y, mean, variance], _| {
+                let x = &x[part * rows * width..][..y.len()];
+                T::vectorised(Forward { x, scale, bias, y, mean, variance, epsilon });
+                Ok(())
+            })
         })
     }
 }
@@ -149,14 +133,70 @@ fn factor<T: Real>(variance: T, epsilon: f64) -> f64 {
     1.0 / (wide(variance) + epsilon).sqrt()
 }
 
-/// The mean of `f(x)`.
-fn average<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
-    let (blocks, rest) = x.as_chunks::<8>();
-    let mut sums = [0.0; 8];
-    for block in blocks {
-        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += f(wide(*x)));
+/// Some rows.
+struct Forward<'a, T> {
+    x: &'a [T],
+    scale: Option<&'a [T]>,
+    bias: Option<&'a [T]>,
+    y: &'a mut [T],
+    mean: &'a mut [T],
+    variance: &'a mut [T],
+    epsilon: f64,
+}
+impl<T: Real> Loops<T> for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let width = self.x.len() / self.mean.len().max(1);
+        for (row, (mean, variance)) in self.mean.iter_mut().zip(self.variance).enumerate() {
+            let (x, y) = (nth(self.x, row, width), &mut self.y[row * width..][..width]);
+            *mean = T::of(vectors::total([x], |[x]: [F; 1]| x) / width as f64);
+            let middle = F::new(*mean);
+            let square = |[x]: [F; 1]| (x - middle) * (x - middle);
+            *variance = T::of(vectors::total([x], square) / width as f64);
+            let factor = F::of(factor(*variance, self.epsilon));
+            map_lanes([x], [&mut *y], |[x]: [F; 1], _| [(x - middle) * factor]);
+            if let Some(scale) = self.scale {
+                map_lanes([scale], [&mut *y], |[scale]: [F; 1], [y]| [y * scale]);
+            }
+            if let Some(bias) = self.bias {
+                map_lanes([bias], [y], |[bias]: [F; 1], [y]| [y + bias]);
+            }
+        }
     }
-    (sums.iter().sum::<f64>() + rest.iter().map(|x| f(wide(*x))).sum::<f64>()) / x.len() as f64
+}
+
+/// Gradients of some rows.
+struct Backward<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    scale: Option<&'a [T]>,
+    mean: &'a [T],
+    variance: &'a [T],
+    dx: &'a mut [T],
+    epsilon: f64,
+}
+impl<T: Real> Loops<T> for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let width = self.x.len() / self.mean.len().max(1);
+        for (row, (mean, variance)) in self.mean.iter().zip(self.variance).enumerate() {
+            let (x, dy) = (nth(self.x, row, width), nth(self.dy, row, width));
+            let dx = &mut self.dx[row * width..][..width];
+            match self.scale {
+                Some(scale) => map_lanes([dy, scale], [&mut *dx], |[dy, scale]: [F; 2], _| [dy * scale]),
+                None => dx.copy_from_slice(dy),
+            }
+            let (mean, factor) = (F::new(*mean), F::of(factor(*variance, self.epsilon)));
+            let share = F::of(vectors::total([&*dx], |[g]: [F; 1]| g) / width as f64);
+            let slope = vectors::total([x, &*dx], |[x, g]: [F; 2]| g * ((x - mean) * factor));
+            let slope = F::of(slope / width as f64);
+            map_lanes([x], [dx], |[x]: [F; 1], [g]| [(g - share - (x - mean) * factor * slope) * factor]);
+        }
+    }
 }
 
 /// One gradient operator; others where gradients arrive at mean and variance.
@@ -260,34 +300,26 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
             let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
             let epsilon = f64::from(self.epsilon);
             let width = width(&self.x, self.begin_norm_axis);
-            let factor = |row: usize| factor(variance[row], epsilon);
             if let Some(dx) = &mut self.dx {
-                let size = PART.div_ceil(width.max(1)) * width;
-                cx.chunks_mut(dx.slice_mut::<T>()?, size, |part, dx| {
-                    pieces(dx, part * size, width, usize::MAX, |row, _, dx| {
-                        let (x, dy) = (&x[row * width..], &dy[row * width..]);
-                        let (mean, factor) = (wide(mean[row]), factor(row));
-                        let normal = |i: usize| (wide(x[i]) - mean) * factor;
-                        let g = |i: usize| wide(dy[i]) * scale.map_or(1.0, |scale| wide(scale[i]));
-                        let (mut sum, mut products) = (0.0, 0.0);
-                        for i in 0..width {
-                            sum += g(i);
-                            products += g(i) * normal(i);
-                        }
-                        let (share, slope) = (sum / width as f64, products / width as f64);
-                        for (i, dx) in dx.iter_mut().enumerate() {
-                            *dx = T::of((g(i) - share - normal(i) * slope) * factor);
-                        }
-                    });
+                let rows = PART.div_ceil(width.max(1));
+                cx.chunks_mut(dx.slice_mut::<T>()?, rows * width, |part, dx| {
+                    let at = part * rows * width;
+                    let (x, dy) = (&x[at..][..dx.len()], &dy[at..][..dx.len()]);
+                    let of_rows = part * rows..part * rows + dx.len() / width;
+                    let (mean, variance) = (&mean[of_rows.clone()], &variance[of_rows]);
+                    T::vectorised(Backward { x, dy, scale, mean, variance, dx, epsilon });
                 });
             }
             if let Some(dscale) = &mut self.dscale {
-                sum_rows(cx, dy, dscale.slice_mut::<T>()?, |row, at, dy| {
-                    dy * (wide(x[at]) - wide(mean[row])) * factor(row)
+                cx.chunks_mut(dscale.slice_mut::<T>()?, COLUMNS, |part, out| {
+                    let normal = Some(Normal { x, mean, variance, epsilon });
+                    T::vectorised(ColumnSums { first: part * COLUMNS, width, dy, normal, out });
                 });
             }
             if let Some(dbias) = &mut self.dbias {
-                sum_rows(cx, dy, dbias.slice_mut::<T>()?, |_, _, dy| dy);
+                cx.chunks_mut(dbias.slice_mut::<T>()?, COLUMNS, |part, out| {
+                    T::vectorised(ColumnSums { first: part * COLUMNS, width, dy, normal: None, out });
+                });
             }
             Ok(())
         })
@@ -351,18 +383,50 @@ fn multiplied(g: &mut GradCx<'_>, rows: Var, y: Var) -> Var {
 
 /// Columns that are summed at a time.
 const COLUMNS: usize = 64;
+/// Rows of which the sums are added up in the tensor's dtype.
+const RUN: usize = 256;
 
-/// `out` = the sum of `f(row, at, dy)` over the rows, with the element's place and value.
-fn sum_rows<T: Real>(cx: &Cx, dy: &[T], out: &mut [T], f: impl Fn(usize, usize, f64) -> f64 + Sync) {
-    let width = out.len();
-    cx.chunks_mut(out, COLUMNS, |part, out| {
-        let mut sums = [0.0; COLUMNS];
-        for row in 0..dy.len() / width {
-            let first = row * width + part * COLUMNS;
-            for (i, (sum, dy)) in sums[..out.len()].iter_mut().zip(&dy[first..]).enumerate() {
-                *sum += f(row, first + i, wide(*dy));
+/// What gradients are multiplied by before they are summed.
+struct Normal<'a, T> {
+    x: &'a [T],
+    mean: &'a [T],
+    variance: &'a [T],
+    epsilon: f64,
+}
+
+/// Sums over the rows, of as many columns from the `first` on as `out` has.
+struct ColumnSums<'a, T> {
+    first: usize,
+    width: usize,
+    dy: &'a [T],
+    normal: Option<Normal<'a, T>>,
+    out: &'a mut [T],
+}
+impl<'a, T: Real> Loops<T> for ColumnSums<'a, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let (mut totals, columns) = ([0.0; COLUMNS], self.out.len());
+        let rows = self.dy.len() / self.width;
+        for start in (0..rows).step_by(RUN) {
+            let sums = &mut [T::of(0.0); COLUMNS][..columns];
+            for row in start..rows.min(start + RUN) {
+                let of_row = |all: &'a [T]| &all[row * self.width + self.first..][..columns];
+                let dy = of_row(self.dy);
+                match &self.normal {
+                    Some(normal) => {
+                        let mean = F::new(normal.mean[row]);
+                        let factor = F::of(factor(normal.variance[row], normal.epsilon));
+                        map_lanes([of_row(normal.x), dy], [&mut *sums], |[x, dy]: [F; 2], [sum]| {
+                            [sum + dy * ((x - mean) * factor)]
+                        });
+                    }
+                    None => map_lanes([dy], [&mut *sums], |[dy]: [F; 1], [sum]| [sum + dy]),
+                }
             }
+            totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += wide(*sum));
         }
-        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::of(sum));
-    });
+        self.out.iter_mut().zip(totals).for_each(|(out, total)| *out = T::of(total));
+    }
 }

@@ -1,0 +1,97 @@
+//! Products of square matrices, beside the fused multiply-adds that the machine attains at the same time.
+
+use std::{hint::black_box, thread, time::Instant};
+
+use autobwd::{Builder, DType, Executor, Result, Scope, Tensor};
+use autobwd_benches::{Outcome, ms, quantile, round};
+use autobwd_ops::Math;
+use pulp::{Arch, Simd, WithSimd};
+use serde_json::json;
+
+use crate::data::numbers;
+
+const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
+
+pub(crate) fn run(threads: Option<usize>, seconds: f64) -> Outcome<()> {
+    for threads in threads.map_or(vec![1, 2], |threads| vec![threads]) {
+        for n in SIZES {
+            println!("{}", measure(n, threads, seconds)?);
+        }
+    }
+    Ok(())
+}
+
+/// Products and multiply-adds in turn, so that a busy neighbour slows both.
+fn measure(n: usize, threads: usize, seconds: f64) -> Result<serde_json::Value> {
+    let (net, mut scope) = (Builder::new(), Scope::new());
+    let mut factor = |name: &str, seed| {
+        scope.set(name, Tensor::from_vec([n, n], numbers(seed, n * n, 1.0))?);
+        net.persistable(name, DType::F32, &[n, n], |_| Ok(()))
+    };
+    let out = factor("x", 1)?.matmul(&factor("y", 2)?)?.name();
+    let mut session = Executor::with_threads(threads).prepare(&net.program(), &mut scope, &[], &[&out])?;
+    let flops = 2.0 * (n as f64).powi(3);
+    // About a millisecond between two looks at the clock.
+    let runs = (1e8 / flops).ceil();
+    let (mut gflops, mut peaks, mut shares, start) = (vec![], vec![], vec![], Instant::now());
+    while gflops.len() < 5 || ms(start) < seconds * 1e3 {
+        let one = Instant::now();
+        for _ in 0..runs as usize {
+            session.run(&mut scope)?;
+        }
+        let (product, peak) = (flops * runs / ms(one) / 1e6, peak(threads));
+        gflops.push(product);
+        peaks.push(peak);
+        shares.push(product / peak);
+    }
+    let reps = gflops.len();
+    let best = |of: &mut Vec<f64>| quantile(of, 1.0 - 0.5 / reps as f64);
+    Ok(json!({
+        "lib": "autobwd",
+        "workload": "gemm",
+        "n": n,
+        "threads": threads,
+        "median_gflops": round(quantile(&mut gflops, 0.5), 1),
+        "max_gflops": round(best(&mut gflops), 1),
+        "peak_gflops": round(best(&mut peaks), 1),
+        "share_of_peak": round(quantile(&mut shares, 0.5), 3),
+        "max_share_of_peak": round(best(&mut gflops) / best(&mut peaks), 3),
+        "reps": reps,
+    }))
+}
+
+/// What so many threads attain at once in nothing but fused multiply-adds: 10⁹ floating point operations a second.
+fn peak(threads: usize) -> f64 {
+    let (start, arch) = (Instant::now(), Arch::new());
+    let flops: usize = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| arch.dispatch(MultiplyAdds))).collect();
+        let own = arch.dispatch(MultiplyAdds);
+        own + others.into_iter().filter_map(|other| other.join().ok()).sum::<usize>()
+    });
+    flops as f64 / ms(start) / 1e6
+}
+
+/// As many sums as there are fused multiply-adds under way at a time, and no more than there are registers.
+const SUMS: usize = 12;
+/// Enough to make starting a thread a trifle.
+const ROUNDS: usize = 1_000_000;
+
+/// Sums of products that do not wait for each other; returns how many operations that took.
+struct MultiplyAdds;
+
+impl WithSimd for MultiplyAdds {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(1e-3)));
+        let mut sums = [summand; SUMS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = simd.mul_add_f32s(*sum, factor, summand);
+            }
+        }
+        black_box(sums.map(|sum| simd.reduce_sum_f32s(sum)));
+        2 * ROUNDS * SUMS * S::F32_LANES
+    }
+}

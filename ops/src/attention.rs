@@ -1,0 +1,411 @@
+//! Attention without its scores: they exist for some rows of one head at a time.
+
+use autobwd::{
+    Buf, Cx, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, NoGrad,
+    Result, Strided, Var, Vectorised, check::*, map_lanes, register_op, with_float,
+};
+
+use crate::{
+    common::{Real, nth},
+    vectors::{largest, sum},
+};
+
+/// Rows of which the scores exist at a time.
+const ROWS: usize = 64;
+
+/// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`, of which nothing
+/// but `log_sum = ln Σ exp(q · kᵀ / √d)` is kept for the gradient (Dao et al., 2022).
+#[register_op(grad = ScaledDotProductAttentionRule)]
+pub struct ScaledDotProductAttention<V = Var> {
+    /// Queries, `[batch, queries, heads, d]`.
+    #[input]
+    pub q: V,
+    /// Keys, `[batch, keys, heads, d]`.
+    #[input]
+    pub k: V,
+    /// Values, same shape as `k`.
+    #[input]
+    pub v: V,
+    /// Same shape as `q`.
+    #[output]
+    pub out: V,
+    /// `[batch, queries, heads]`.
+    #[output]
+    pub log_sum: V,
+    /// Whether query `i` sees keys up to `i` alone; there are as many keys as queries then.
+    #[attr(default = false)]
+    pub causal: bool,
+}
+impl Infer for ScaledDotProductAttention<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let [batch, queries, heads, _] = infer_attention([&self.q, &self.k, &self.v], self.causal)?;
+        self.out.like(&self.q);
+        self.log_sum.set(self.q.dtype, [batch, queries, heads].into_iter().collect::<Dims>());
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        product_flops(&self.q, &self.k) * Dim::from(2)
+    }
+}
+impl Kernel for ScaledDotProductAttention<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.q, T => {
+            let sizes = Sizes::of(&self.q, &self.k, self.causal);
+            let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
+            let (out, log_sum) = (self.out.slice_mut::<T>()?, self.log_sum.slice_mut::<T>()?);
+            let outs = [(out, ROWS * sizes.stride), (log_sum, ROWS * sizes.heads)];
+            cx.scratch(ROWS * sizes.keys * cx.threads(), |scratch| {
+                cx.try_zip_chunks_mut(outs, scratch, |part, [out, log_sum], scratch| {
+                    let end = part * ROWS + log_sum.len() / sizes.heads;
+                    for block in sizes.blocks(part * ROWS, end) {
+                        let at = block.row - part * ROWS;
+                        let log_sum = &mut log_sum[at * sizes.heads..][..block.rows * sizes.heads];
+                        let scores = &mut scratch[..block.rows * block.keys];
+                        for head in 0..sizes.heads {
+                            let (q, k, v) = (block.queries(q, head), block.keys(k, head), block.keys(v, head));
+                            cx.product_strided(scores, block.keys, false, q, k.t())?;
+                            T::vectorised(Forward { block, scores: &mut *scores, log_sum: &mut *log_sum, head });
+                            let scores = block.scores(scores);
+                            let out = &mut out[at * sizes.stride + head * sizes.depth..];
+                            cx.product_strided(out, sizes.stride, false, scores, v)?;
+                        }
+                    }
+                    Ok(())
+                })
+            })
+        })
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        ROWS * Sizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
+    }
+}
+autobwd::samples!(
+    ScaledDotProductAttention,
+    [
+        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], false),
+        attention(uniform([2, 5, 3, 4]), [uniform([2, 5, 3, 4]), uniform([2, 5, 3, 4])], true),
+        // Several blocks, the last of which are not whole.
+        attention(uniform([2, 70, 1, 2]), [uniform([2, 70, 1, 2]), uniform([2, 70, 1, 2])], true),
+        attention(uniform([1, 67, 2, 1]), [uniform([1, 3, 2, 1]), uniform([1, 3, 2, 1])], false),
+        attention(between(-9.0, 9.0, [1, 3, 1, 4]), [uniform([1, 20, 1, 4]), uniform([1, 20, 1, 4])], false),
+        attention(uniform([0, 3, 2, 4]), [uniform([0, 5, 2, 4]), uniform([0, 5, 2, 4])], false),
+        attention(uniform([2, 0, 2, 4]), [uniform([2, 5, 2, 4]), uniform([2, 5, 2, 4])], false),
+        attention(uniform([2, 3, 2, 0]), [uniform([2, 5, 2, 0]), uniform([2, 5, 2, 0])], false),
+        Sample::fails(
+            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 6]), uniform([2, 6, 4, 6])], false),
+            "`K`: [2, _, 4, 5] is needed, keys for these queries",
+        ),
+        Sample::fails(
+            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 7, 4, 5])], false),
+            "`V`: shape [2, 7, 4, 5] does not match [2, 6, 4, 5] of `K`",
+        ),
+        Sample::fails(
+            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], true),
+            "attribute `causal`: there are 3 queries and 6 keys",
+        ),
+        Sample::fails(
+            attention(uniform([2, 3, 4, 5]), [uniform([2, 0, 4, 5]), uniform([2, 0, 4, 5])], false),
+            "`K`: at least one key is needed",
+        ),
+    ]
+);
+
+fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttention<Draw> {
+    ScaledDotProductAttention { q, k, v, out: out(), log_sum: out(), causal }
+}
+
+/// One gradient operator, with the gradients that arrive.
+pub struct ScaledDotProductAttentionRule;
+impl GradRule<ScaledDotProductAttention> for ScaledDotProductAttentionRule {
+    fn emit(fwd: &ScaledDotProductAttention, g: &mut GradCx<'_>) {
+        let ScaledDotProductAttention { q, k, v, out, log_sum, causal } = *fwd;
+        let (dout, dlog_sum) = (g.grad(out), g.arrives(log_sum).then(|| g.grad(log_sum)));
+        let (dq, dk, dv) = (g.wanted(q), g.wanted(k), g.wanted(v));
+        g.push(ScaledDotProductAttentionGrad { q, k, v, out, log_sum, dout, dlog_sum, dq, dk, dv, causal });
+    }
+}
+
+/// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =
+/// dsᵀ · q`, `dv = pᵀ · dout`.
+#[register_op(grad = NoGrad)]
+pub struct ScaledDotProductAttentionGrad<V = Var> {
+    /// Queries.
+    #[input]
+    pub q: V,
+    /// Keys.
+    #[input]
+    pub k: V,
+    /// Values.
+    #[input]
+    pub v: V,
+    /// Output of the forward operator.
+    #[input]
+    pub out: V,
+    /// Logarithms of the sums that scores were divided by.
+    #[input]
+    pub log_sum: V,
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// Gradient of the logarithms.
+    #[input("LogSum@GRAD")]
+    pub dlog_sum: Option<V>,
+    #[output("Q@GRAD")]
+    pub dq: Option<V>,
+    #[output("K@GRAD")]
+    pub dk: Option<V>,
+    #[output("V@GRAD")]
+    pub dv: Option<V>,
+    /// As in `scaled_dot_product_attention`.
+    #[attr(default = false)]
+    pub causal: bool,
+}
+impl Infer for ScaledDotProductAttentionGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let [batch, queries, heads, _] = infer_attention([&self.q, &self.k, &self.v], self.causal)?;
+        self.out.same_as(&self.q)?;
+        self.dout.same_as(&self.q)?;
+        self.log_sum.same_dtype(&self.q)?;
+        let fits = self.log_sum.dims.agrees(&[batch, queries, heads]);
+        self.log_sum.require(fits, || format!("[{batch}, {queries}, {heads}] is needed"))?;
+        self.dlog_sum.iter().try_for_each(|given| given.same_as(&self.log_sum))?;
+        self.dq.iter_mut().for_each(|dq| dq.like(&self.q));
+        self.dk.iter_mut().for_each(|dk| dk.like(&self.k));
+        self.dv.iter_mut().for_each(|dv| dv.like(&self.v));
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        product_flops(&self.q, &self.k) * Dim::from(5)
+    }
+}
+impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.q, T => {
+            let sizes = Sizes::of(&self.q, &self.k, self.causal);
+            let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
+            let (out, dout) = (self.out.slice::<T>()?, self.dout.slice::<T>()?);
+            let log_sum = self.log_sum.slice::<T>()?;
+            let dlog_sum = self.dlog_sum.as_ref().map(Buf::slice::<T>).transpose()?;
+            let (dq, dk, dv) = (wanted::<T>(&mut self.dq)?, wanted(&mut self.dk)?, wanted(&mut self.dv)?);
+            let [of_q, of_k, of_v] = [dq.is_some(), dk.is_some(), dv.is_some()];
+            let of_keys = sizes.keys * sizes.stride;
+            let outs = [
+                (dq.unwrap_or_default(), sizes.queries * sizes.stride),
+                (dk.unwrap_or_default(), of_keys),
+                (dv.unwrap_or_default(), of_keys),
+            ];
+            cx.scratch(2 * ROWS * sizes.keys * cx.threads(), |scratch| {
+                cx.try_zip_chunks_mut(outs, scratch, |batch, [dq, dk, dv], scratch| {
+                    dk.fill(T::of(0.0));
+                    dv.fill(T::of(0.0));
+                    let (scores, dscores) = scratch.split_at_mut(scratch.len() / 2);
+                    let first = batch * sizes.queries;
+                    for block in sizes.blocks(first, first + sizes.queries) {
+                        let len = block.rows * block.keys;
+                        let (scores, dscores) = (&mut scores[..len], &mut dscores[..len]);
+                        for head in 0..sizes.heads {
+                            let (queries, keys) = (block.queries(q, head), block.keys(k, head));
+                            let douts = block.queries(dout, head);
+                            cx.product_strided(scores, block.keys, false, queries, keys.t())?;
+                            cx.product_strided(dscores, block.keys, false, douts, block.keys(v, head).t())?;
+                            T::vectorised(Backward {
+                                block,
+                                head,
+                                scores: &mut *scores,
+                                dscores: &mut *dscores,
+                                log_sum,
+                                dlog_sum,
+                                out,
+                                dout,
+                            });
+                            let (scores, dscores) = (block.scores(scores), block.scores(dscores));
+                            let (at, stride) = (head * sizes.depth, sizes.stride);
+                            if of_q {
+                                let dq = &mut dq[(block.row - first) * stride + at..];
+                                cx.product_strided(dq, stride, false, dscores, keys)?;
+                            }
+                            if of_k {
+                                cx.product_strided(&mut dk[at..], stride, true, dscores.t(), queries)?;
+                            }
+                            if of_v {
+                                cx.product_strided(&mut dv[at..], stride, true, scores.t(), douts)?;
+                            }
+                        }
+                    }
+                    Ok(())
+                })
+            })
+        })
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        2 * ROWS * Sizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
+    }
+}
+
+fn wanted<'a, T: Element>(grad: &'a mut Option<Buf<'_>>) -> Result<Option<&'a mut [T]>> {
+    grad.as_mut().map(Buf::slice_mut).transpose()
+}
+
+/// The dimensions of the queries.
+fn infer_attention([q, k, v]: [&Meta; 3], causal: bool) -> Result<[Dim; 4]> {
+    q.float()?;
+    let [batch, queries, heads, depth] = q.unpack()?;
+    k.same_dtype(q)?;
+    let [k_batch, keys, k_heads, k_depth] = k.unpack()?;
+    let fits = batch.agrees(k_batch) && heads.agrees(k_heads) && depth.agrees(k_depth);
+    k.require(fits, || format!("[{batch}, _, {heads}, {depth}] is needed, keys for these queries"))?;
+    k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
+    v.same_as(k)?;
+    if causal && !queries.agrees(keys) {
+        let text = format!("there are {queries} queries and {keys} keys, and must be as many of both");
+        return Err(Error::attr("causal", text));
+    }
+    Ok([batch, queries, heads, depth])
+}
+
+/// Of the product of queries and keys.
+fn product_flops(q: &Meta, k: &Meta) -> Dim {
+    Dim::from(2) * q.dims.numel() * k.dims[1]
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    queries: usize,
+    keys: usize,
+    heads: usize,
+    depth: usize,
+    /// Elements from one row of a head to the next.
+    stride: usize,
+    causal: bool,
+}
+
+impl Sizes {
+    fn of(q: &Buf<'_>, k: &Buf<'_>, causal: bool) -> Sizes {
+        let (q, k) = (q.dims(), k.dims());
+        let (heads, depth) = (q[2], q[3]);
+        Sizes { queries: q[1], keys: k[1], heads, depth, stride: heads * depth, causal }
+    }
+
+    /// The rows from `start` to `end`, counted through all sequences, in blocks within one sequence.
+    fn blocks(self, start: usize, end: usize) -> impl Iterator<Item = Block> {
+        let mut row = start;
+        std::iter::from_fn(move || {
+            let (batch, position) = (row.checked_div(self.queries)?, row.checked_rem(self.queries)?);
+            let rows = ROWS.min(end - row).min(self.queries - position);
+            let keys = if self.causal { position + rows } else { self.keys };
+            let block = Block { sizes: self, batch, row, position, rows, keys };
+            row += rows;
+            (rows > 0).then_some(block)
+        })
+    }
+}
+
+/// Some rows of queries of one sequence, and the keys that they see.
+#[derive(Clone, Copy)]
+struct Block {
+    sizes: Sizes,
+    batch: usize,
+    /// The first row, counted through all sequences.
+    row: usize,
+    /// Where in its sequence that is.
+    position: usize,
+    rows: usize,
+    keys: usize,
+}
+
+impl Block {
+    fn queries<T>(self, all: &[T], head: usize) -> Strided<'_, T> {
+        self.rows_of(all, self.row, self.rows, head)
+    }
+
+    fn keys<T>(self, all: &[T], head: usize) -> Strided<'_, T> {
+        self.rows_of(all, self.batch * self.sizes.keys, self.keys, head)
+    }
+
+    fn rows_of<T>(self, all: &[T], first: usize, rows: usize, head: usize) -> Strided<'_, T> {
+        let Sizes { depth, stride, .. } = self.sizes;
+        let data = &all[first * stride + head * depth..];
+        Strided { mat: Mat { data, rows, cols: depth, transposed: false }, stride }
+    }
+
+    fn scores<T>(self, data: &[T]) -> Strided<'_, T> {
+        Mat { data, rows: self.rows, cols: self.keys, transposed: false }.into()
+    }
+
+    /// What scores are multiplied by.
+    fn scale(self) -> f64 {
+        1.0 / (self.sizes.depth.max(1) as f64).sqrt()
+    }
+
+    /// Where the keys begin that a row must not see.
+    #[inline(always)]
+    fn later(self, row: usize) -> usize {
+        if self.sizes.causal { self.position + row + 1 } else { self.keys }
+    }
+}
+
+/// Scores to shares, and the logarithms of their sums.
+struct Forward<'a, T> {
+    block: Block,
+    scores: &'a mut [T],
+    /// Of all heads.
+    log_sum: &'a mut [T],
+    head: usize,
+}
+impl<T: Real> Loops<T> for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Forward { block, scores, log_sum, head } = self;
+        let scale = F::of(block.scale());
+        for (row, scores) in scores.chunks_exact_mut(block.keys).enumerate() {
+            scores[block.later(row)..].fill(T::neg_infinity());
+            let top = largest::<T, F>(scores) * scale;
+            map_lanes([], [&mut *scores], |[], [x]: [F; 1]| [x.mul_add(scale, -top).exp()]);
+            let total = sum([&*scores], |[x]: [F; 1]| x);
+            let share = F::of(1.0) / total;
+            map_lanes([], [scores], |[], [x]: [F; 1]| [x * share]);
+            log_sum[row * block.sizes.heads + head] = (top + total.log()).get();
+        }
+    }
+}
+
+/// Scores to shares, and the gradients of the shares to those of the scores.
+struct Backward<'a, T> {
+    block: Block,
+    head: usize,
+    scores: &'a mut [T],
+    dscores: &'a mut [T],
+    // Of all rows and heads:
+    log_sum: &'a [T],
+    dlog_sum: Option<&'a [T]>,
+    out: &'a [T],
+    dout: &'a [T],
+}
+impl<T: Real> Loops<T> for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Backward { block, head, scores, dscores, log_sum, dlog_sum, out, dout } = self;
+        let scale = F::of(block.scale());
+        let rows = scores.chunks_exact_mut(block.keys).zip(dscores.chunks_exact_mut(block.keys));
+        for (row, (scores, dscores)) in rows.enumerate() {
+            let at = (block.row + row) * block.sizes.heads + head;
+            let (out, dout) = (nth(out, at, block.sizes.depth), nth(dout, at, block.sizes.depth));
+            let mean = sum([out, dout], |[out, dout]: [F; 2]| out * dout);
+            let dlog_sum = dlog_sum.map_or(F::of(0.0), |dlog_sum| F::new(dlog_sum[at]));
+            let (log_sum, shift) = (F::new(log_sum[at]), dlog_sum - mean);
+            scores[block.later(row)..].fill(T::neg_infinity());
+            map_lanes([], [scores, dscores], |[], [x, d]: [F; 2]| {
+                let share = x.mul_add(scale, -log_sum).exp();
+                [share, share * (d + shift) * scale]
+            });
+        }
+    }
+}

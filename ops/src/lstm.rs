@@ -1,0 +1,456 @@
+//! Long short-term memory over a sequence, all steps in one operator.
+//!
+//! The products of the inputs are outside, for all steps at once. Rows of a batch do not depend on each other: within a
+//! step, parts of the batch are shared out.
+
+use autobwd::{
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, NoGrad, Result, Var,
+    Vectorised, check::*, map_lanes, register_op, with_float,
+};
+
+use crate::common::{Real, nth};
+
+/// Multiplications of a unit of shared work.
+const PART: usize = 1 << 20;
+/// Rows of the least product that is fast.
+const ROWS: usize = 8;
+
+/// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). With `i, f, g, o` the quarters of
+/// `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and `hidden[t] =
+/// sigmoid(o) * tanh(cell[t])` in every step `t`.
+#[register_op(grad = LstmSequenceRule)]
+pub struct LstmSequence<V = Var> {
+    /// The inputs' share of the gates, `[steps, batch, 4 * units]`.
+    #[input]
+    pub gates: V,
+    /// Weights of the states, `[units, 4 * units]`.
+    #[input]
+    pub weight: V,
+    /// States before the first step, `[batch, units]`; 0 where absent.
+    #[input]
+    pub initial_hidden: Option<V>,
+    /// Cells before the first step, `[batch, units]`; 0 where absent.
+    #[input]
+    pub initial_cell: Option<V>,
+    /// States after each step, `[steps, batch, units]`.
+    #[output]
+    pub hidden: V,
+    /// Cells after each step, same shape as `hidden`.
+    #[output]
+    pub cell: V,
+    /// `sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)`, same shape as `gates`.
+    #[output(inplace = gates)]
+    pub activations: V,
+}
+impl Infer for LstmSequence<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let states = states(&self.gates, &self.weight, [&self.initial_hidden, &self.initial_cell])?;
+        self.hidden.set(self.gates.dtype, states);
+        self.cell.like(&self.hidden);
+        self.activations.like(&self.gates);
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        Dim::from(2) * self.hidden.dims.numel() * self.weight.dims[1]
+    }
+}
+impl Kernel for LstmSequence<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.gates, T => {
+            let (steps, sizes) = sizes(&self.hidden);
+            let Sizes { units, state, part } = sizes;
+            let weight = self.weight.mat::<T>()?;
+            let initial_hidden = self.initial_hidden.as_ref().map(Buf::slice::<T>).transpose()?;
+            let initial_cell = self.initial_cell.as_ref().map(Buf::slice::<T>).transpose()?;
+            let activations = self.activations.inout::<T>(&self.gates)?.copied();
+            let (hidden, cell) = (self.hidden.slice_mut::<T>()?, self.cell.slice_mut::<T>()?);
+            cx.scratch(units, |zeros| {
+                zeros.fill(T::of(0.0));
+                for t in 0..steps {
+                    let (earlier, hidden) = hidden.split_at_mut(t * state);
+                    let hidden_before = sizes.before(earlier, initial_hidden);
+                    let (earlier, cell) = cell.split_at_mut(t * state);
+                    let cell_before = sizes.before(earlier, initial_cell);
+                    let gates = &mut activations[4 * t * state..][..4 * state];
+                    let outs = [(gates, 4 * part), (&mut hidden[..state], part), (&mut cell[..state], part)];
+                    cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, hidden, cell], _| {
+                        if let Some(before) = hidden_before {
+                            let before = rows(&before[i * part..][..hidden.len()], units);
+                            cx.product(gates, true, before, weight)?;
+                        }
+                        let before = cell_before.map(|cell| &cell[i * part..]);
+                        T::vectorised(Forward { units, gates, hidden, cell, before, zeros });
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        sizes(&self.hidden).1.units * self.gates.dtype().size()
+    }
+}
+autobwd::samples!(
+    LstmSequence,
+    [
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], None, None),
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], Some(uniform([2, 5])), Some(uniform([2, 5]))),
+        lstm([uniform([2, 9, 4]), uniform([1, 4])], Some(uniform([9, 1])), None),
+        lstm([uniform([1, 3, 8]), uniform([2, 8])], None, Some(uniform([3, 2]))),
+        // Wider than a vector, by more than whole ones.
+        lstm([uniform([2, 1, 76]), uniform([19, 76])], None, None),
+        lstm([uniform([0, 2, 4]), uniform([1, 4])], Some(uniform([2, 1])), None),
+        lstm([uniform([2, 0, 4]), uniform([1, 4])], None, None),
+        lstm([uniform([2, 3, 0]), uniform([0, 0])], Some(uniform([3, 0])), None),
+        Sample::fails(
+            lstm([uniform([3, 2, 20]), uniform([4, 20])], None, None),
+            "`Weight`: [5, 20] is needed, the weights of 5 units",
+        ),
+        Sample::fails(
+            lstm([uniform([3, 2, 6]), uniform([2, 6])], None, None),
+            "`Gates`: the gates of whole units, four each, are needed",
+        ),
+        Sample::fails(
+            lstm([uniform([3, 2, 4]), uniform([1, 4])], None, Some(uniform([1, 2]))),
+            "`InitialCell`: [2, 1] is needed, a number for each unit",
+        ),
+    ]
+);
+
+fn lstm(
+    [gates, weight]: [Draw; 2],
+    initial_hidden: Option<Draw>,
+    initial_cell: Option<Draw>,
+) -> LstmSequence<Draw> {
+    LstmSequence {
+        gates,
+        weight,
+        initial_hidden,
+        initial_cell,
+        hidden: out(),
+        cell: out(),
+        activations: out(),
+    }
+}
+
+/// One gradient operator, with the gradients that arrive.
+pub struct LstmSequenceRule;
+impl GradRule<LstmSequence> for LstmSequenceRule {
+    fn emit(fwd: &LstmSequence, g: &mut GradCx<'_>) {
+        let LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations } = *fwd;
+        let arriving = [cell, activations].map(|out| g.arrives(out).then(|| g.grad(out)));
+        g.push(LstmSequenceGrad {
+            weight,
+            initial_hidden,
+            initial_cell,
+            hidden,
+            cell,
+            activations,
+            dhidden: g.grad(hidden),
+            dcell: arriving[0],
+            dactivations: arriving[1],
+            dgates: g.wanted(gates),
+            dweight: g.wanted(weight),
+            dinitial_hidden: initial_hidden.and_then(|initial| g.wanted(initial)),
+            dinitial_cell: initial_cell.and_then(|initial| g.wanted(initial)),
+        });
+    }
+}
+
+/// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
+/// `dgates[t]` is `(dc * g) * i * (1 - i), (dc * cell[t-1]) * f * (1 - f), (dc * i) * (1 - g²), (dh * tanh(cell[t])) * o *
+/// (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
+#[register_op(grad = NoGrad)]
+pub struct LstmSequenceGrad<V = Var> {
+    /// Weights of the states.
+    #[input]
+    pub weight: V,
+    /// States before the first step.
+    #[input]
+    pub initial_hidden: Option<V>,
+    /// Cells before the first step.
+    #[input]
+    pub initial_cell: Option<V>,
+    /// States after each step.
+    #[input]
+    pub hidden: V,
+    /// Cells after each step.
+    #[input]
+    pub cell: V,
+    /// The gates after sigmoid or tanh.
+    #[input]
+    pub activations: V,
+    /// Gradient of the states.
+    #[input("Hidden@GRAD")]
+    pub dhidden: V,
+    /// Gradient of the cells.
+    #[input("Cell@GRAD")]
+    pub dcell: Option<V>,
+    /// Gradient of the activations.
+    #[input("Activations@GRAD")]
+    pub dactivations: Option<V>,
+    #[output("Gates@GRAD", inplace = activations)]
+    pub dgates: Option<V>,
+    #[output("Weight@GRAD")]
+    pub dweight: Option<V>,
+    #[output("InitialHidden@GRAD")]
+    pub dinitial_hidden: Option<V>,
+    #[output("InitialCell@GRAD")]
+    pub dinitial_cell: Option<V>,
+}
+impl Infer for LstmSequenceGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let states = states(&self.activations, &self.weight, [&self.initial_hidden, &self.initial_cell])?;
+        for given in [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()] {
+            let Some(given) = given else { continue };
+            given.same_dtype(&self.activations)?;
+            given
+                .require(given.dims.agrees(&states), || format!("{states} is needed, that of the states"))?;
+        }
+        self.dactivations.iter().try_for_each(|given| given.same_as(&self.activations))?;
+        self.dgates.iter_mut().for_each(|dgates| dgates.like(&self.activations));
+        self.dweight.iter_mut().for_each(|dweight| dweight.like(&self.weight));
+        let state = Dims::from_iter(states[1..].iter().copied());
+        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell] {
+            initial.iter_mut().for_each(|initial| initial.set(self.activations.dtype, state.clone()));
+        }
+        Ok(())
+    }
+
+    fn flops(&self) -> Dim {
+        let one = Dim::from(2) * self.hidden.dims.numel() * self.weight.dims[1];
+        one * Dim::from(1 + usize::from(self.dweight.is_some()))
+    }
+}
+impl Kernel for LstmSequenceGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.weight, T => {
+            let (steps, sizes) = sizes(&self.hidden);
+            let Sizes { units, state, part } = sizes;
+            let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
+            let initial_hidden = self.initial_hidden.as_ref().map(Buf::slice::<T>).transpose()?;
+            let initial_cell = self.initial_cell.as_ref().map(Buf::slice::<T>).transpose()?;
+            let dhidden = self.dhidden.slice::<T>()?;
+            let dcell = self.dcell.as_ref().map(Buf::slice::<T>).transpose()?;
+            let dactivations = self.dactivations.as_ref().map(Buf::slice::<T>).transpose()?;
+            cx.scratch(self.scratch(), |scratch| {
+                let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
+                let (zeros, scratch) = scratch.split_at_mut(units);
+                let (back_hidden, scratch) = scratch.split_at_mut(state);
+                let (back_cell, scratch) = scratch.split_at_mut(state);
+                zeros.fill(T::of(0.0));
+                back_hidden.fill(T::of(0.0));
+                back_cell.fill(T::of(0.0));
+                // Products run faster by a matrix that lies in order, and there are many.
+                for (column, transposed) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
+                    for (row, out) in transposed.iter_mut().enumerate() {
+                        *out = weight[row * 4 * units + column];
+                    }
+                }
+                let transposed = Mat { data: &*transposed, rows: 4 * units, cols: units, transposed: false };
+                // Activations at first, then gradients of the gates.
+                let gates = match &mut self.dgates {
+                    Some(dgates) => dgates.inout::<T>(&self.activations)?.copied(),
+                    None => {
+                        scratch.copy_from_slice(self.activations.slice()?);
+                        scratch
+                    }
+                };
+                for t in (0..steps).rev() {
+                    let hidden_wanted = t > 0 || self.dinitial_hidden.is_some();
+                    let cell_before = sizes.before(&cell[..t * state], initial_cell);
+                    let outs = [
+                        (&mut gates[4 * t * state..][..4 * state], 4 * part),
+                        (&mut *back_hidden, part),
+                        (&mut *back_cell, part),
+                    ];
+                    cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, back_hidden, back_cell], _| {
+                        let at = t * state + i * part;
+                        T::vectorised(Backward {
+                            units,
+                            gates: &mut *gates,
+                            back_hidden: &*back_hidden,
+                            back_cell,
+                            cell: &cell[at..],
+                            before: cell_before.map(|cell| &cell[i * part..]),
+                            dhidden: &dhidden[at..],
+                            dcell: dcell.map(|dcell| &dcell[at..]),
+                            dactivations: dactivations.map(|dactivations| &dactivations[4 * at..]),
+                            zeros,
+                        });
+                        match hidden_wanted {
+                            true => cx.product(back_hidden, false, rows(gates, 4 * units), transposed),
+                            false => Ok(()),
+                        }
+                    })?;
+                }
+                if let Some(dweight) = &mut self.dweight {
+                    let dweight = dweight.slice_mut()?;
+                    let (first, later) = gates.split_at(gates.len().min(4 * state));
+                    let before = rows(&hidden[..later.len() / 4], units);
+                    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
+                    if let Some(initial) = initial_hidden.filter(|_| steps > 0) {
+                        cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
+                    }
+                }
+                for (initial, back) in
+                    [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)]
+                {
+                    if let Some(initial) = initial {
+                        initial.slice_mut()?.copy_from_slice(back);
+                    }
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        self.scratch() * self.weight.dtype().size()
+    }
+}
+impl LstmSequenceGrad<Buf<'_>> {
+    /// The transposed weights, zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
+    fn scratch(&self) -> usize {
+        let (_, Sizes { units, state, .. }) = sizes(&self.hidden);
+        let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
+        (4 * units + 1) * units + 2 * state + gates
+    }
+}
+
+/// Dimensions of the states.
+fn states(gates: &Meta, weight: &Meta, initial: [&Option<Meta>; 2]) -> Result<Dims> {
+    gates.float()?;
+    let [steps, batch, width] = gates.unpack()?;
+    let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
+    let whole = (Dim::from(4) * units).agrees(width);
+    gates.require(whole, || "the gates of whole units, four each, are needed".into())?;
+    weight.same_dtype(gates)?;
+    let fits = weight.dims.agrees(&[units, width]);
+    weight.require(fits, || format!("[{units}, {width}] is needed, the weights of {units} units"))?;
+    for initial in initial.into_iter().flatten() {
+        initial.same_dtype(gates)?;
+        let fits = initial.dims.agrees(&[batch, units]);
+        initial.require(fits, || format!("[{batch}, {units}] is needed, a number for each unit"))?;
+    }
+    Ok([steps, batch, units].into_iter().collect())
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    units: usize,
+    /// Elements of the states of one step.
+    state: usize,
+    /// Elements of the states of rows that are worked on together.
+    part: usize,
+}
+
+/// How many steps there are, and sizes within one.
+fn sizes(hidden: &Buf<'_>) -> (usize, Sizes) {
+    let (steps, batch, units) = match hidden.dims() {
+        &[steps, batch, units] => (steps, batch, units),
+        _ => (0, 0, 0),
+    };
+    let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
+    (steps, Sizes { units, state: batch * units, part: (rows * units).max(1) })
+}
+
+impl Sizes {
+    /// The states of the step before, the last of `earlier` ones.
+    fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
+        match earlier.len().checked_sub(self.state) {
+            Some(at) if !earlier.is_empty() => Some(&earlier[at..]),
+            _ => initial,
+        }
+    }
+}
+
+fn rows<T>(data: &[T], cols: usize) -> Mat<'_, T> {
+    Mat { data, rows: data.len() / cols.max(1), cols, transposed: false }
+}
+
+#[inline(always)]
+fn quarters<T>(all: &mut [T]) -> [&mut [T]; 4] {
+    let (left, right) = all.split_at_mut(all.len() / 2);
+    let (left, right) = (left.split_at_mut(left.len() / 2), right.split_at_mut(right.len() / 2));
+    [left.0, left.1, right.0, right.1]
+}
+
+/// One step of some rows.
+struct Forward<'a, T> {
+    units: usize,
+    /// Sums of what reaches the gates, then the activations.
+    gates: &'a mut [T],
+    hidden: &'a mut [T],
+    cell: &'a mut [T],
+    before: Option<&'a [T]>,
+    zeros: &'a [T],
+}
+impl<T: Real> Loops<T> for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Forward { units, gates, hidden, cell, before, zeros } = self;
+        let states = hidden.chunks_exact_mut(units.max(1)).zip(cell.chunks_exact_mut(units.max(1)));
+        for (row, (hidden, cell)) in states.enumerate() {
+            let [i, f, g, o] = quarters(&mut gates[row * 4 * units..][..4 * units]);
+            let before = before.map_or(zeros, |before| nth(before, row, units));
+            map_lanes([before], [i, f, g, o, hidden, cell], |[before]: [F; 1], [i, f, g, o, ..]| {
+                let (i, f, g, o) = (i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid());
+                let cell = f * before + i * g;
+                [i, f, g, o, o * cell.tanh(), cell]
+            });
+        }
+    }
+}
+
+/// One step of some rows, backwards.
+struct Backward<'a, T> {
+    units: usize,
+    /// The activations, then the gradients of what reaches the gates.
+    gates: &'a mut [T],
+    /// What comes from the step after.
+    back_hidden: &'a [T],
+    /// What comes from the step after, then what goes to the one before.
+    back_cell: &'a mut [T],
+    cell: &'a [T],
+    before: Option<&'a [T]>,
+    dhidden: &'a [T],
+    dcell: Option<&'a [T]>,
+    dactivations: Option<&'a [T]>,
+    zeros: &'a [T],
+}
+impl<'a, T: Real> Loops<T> for Backward<'a, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let (units, zeros) = (self.units, self.zeros);
+        let one = F::of(1.0);
+        for (row, back_cell) in self.back_cell.chunks_exact_mut(units.max(1)).enumerate() {
+            let [i, f, g, o] = quarters(&mut self.gates[row * 4 * units..][..4 * units]);
+            let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));
+            let gate = |k: usize| self.dactivations.map_or(zeros, |all| nth(all, 4 * row + k, units));
+            let back = [nth(self.back_hidden, row, units), nth(self.dhidden, row, units), of_row(self.dcell)];
+            let inputs = [nth(self.cell, row, units), of_row(self.before)];
+            let inputs =
+                [inputs[0], inputs[1], back[0], back[1], back[2], gate(0), gate(1), gate(2), gate(3)];
+            map_lanes(inputs, [i, f, g, o, back_cell], |inputs: [F; 9], [i, f, g, o, back_cell]| {
+                let [cell, before, back, dhidden, dcell, di, df, dg, dout] = inputs;
+                let (dh, tanh) = (dhidden + back, cell.tanh());
+                let dc = back_cell + dcell + dh * o * (one - tanh * tanh);
+                [
+                    (dc * g + di) * i * (one - i),
+                    (dc * before + df) * f * (one - f),
+                    (dc * i + dg) * (one - g * g),
+                    (dh * tanh + dout) * o * (one - o),
+                    dc * f,
+                ]
+            });
+        }
+    }
+}

@@ -1,0 +1,325 @@
+use autobwd::{DType, Expr, New, Result, emit};
+
+use super::Math;
+use crate::{
+    activation::{Abs, Exp, Log, Relu, Sigmoid, Sqrt, Square, Tanh},
+    attention::ScaledDotProductAttention,
+    binary::SigmoidCrossEntropyWithLogits,
+    compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
+    conv::Conv2d,
+    dropout::{Dropout, DropoutImplementation},
+    extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    image::PaddingAlgorithm,
+    logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
+    lookup::LookupTableV2,
+    loss::SoftmaxWithCrossEntropy,
+    matmul::MatmulV2,
+    norm::DataLayout,
+    pick::{Gather, OneHotV2},
+    pool::{Pool2d, PoolingType},
+    rectifier::{Elu, HardSwish, LeakyRelu, Relu6},
+    reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
+    rounding::{Clip, Floor, Round, Sign},
+    scan::Cumsum,
+    search::{Accuracy, ArgMax, TopKV2},
+    shape::{
+        Assign, Cast, ExpandV2, FlattenContiguousRange, Flip, Reshape2, Slice, Split, Squeeze2, Tile,
+        Transpose2, Unsqueeze2,
+    },
+    smooth::{Gelu, Mish, Silu, Softplus, Softsign},
+    softmax::{LogSoftmax, Softmax},
+    special::{Erf, Expm1, Log1p, Reciprocal, Rsqrt},
+    trigonometry::{Cos, Sin},
+};
+
+macro_rules! unary {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self) -> Result<Expr> {
+            Ok(emit($op { x: self.into(), out: New })?.out)
+        }
+    )*};
+}
+
+macro_rules! binary {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, other: &Expr) -> Result<Expr> {
+            Ok(emit($op { x: self.into(), y: other.into(), out: New })?.out)
+        }
+    )*};
+}
+
+/// With the attribute `axis`.
+macro_rules! broadcasting {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, other: &Expr) -> Result<Expr> {
+            Ok(emit($op { x: self.into(), y: other.into(), out: New, axis: -1 })?.out)
+        }
+    )*};
+}
+
+macro_rules! reductions {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, axes: &[i32]) -> Result<Expr> {
+            let (dim, reduce_all) = (axes.to_vec(), axes.is_empty());
+            let (in_dtype, out_dtype) = (None, None);
+            Ok(emit($op { x: self.into(), out: New, dim, keep_dim: false, reduce_all, in_dtype, out_dtype })?.out)
+        }
+    )*};
+}
+
+macro_rules! pooling {
+    ($($f:ident $pooling_type:ident),*) => {$(
+        fn $f(&self, size: i32, stride: i32) -> Result<Expr> {
+            let op = Pool2d {
+                x: self.into(),
+                out: New,
+                ksize: vec![size; 2],
+                strides: vec![stride; 2],
+                paddings: vec![0; 2],
+                padding_algorithm: PaddingAlgorithm::Explicit,
+                pooling_type: PoolingType::$pooling_type,
+                ceil_mode: false,
+                exclusive: true,
+                global_pooling: false,
+                adaptive: false,
+                data_format: DataLayout::Nchw,
+            };
+            Ok(emit(op)?.out)
+        }
+    )*};
+}
+
+impl Math for Expr {
+    unary!(
+        relu Relu, relu6 Relu6, silu Silu, softsign Softsign, tanh Tanh, sigmoid Sigmoid, erf Erf,
+        exp Exp, expm1 Expm1, log Log, log1p Log1p, square Square, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal,
+        sin Sin, cos Cos, abs Abs, sign Sign, floor Floor, round Round, logical_not LogicalNot, mean Mean
+    );
+    binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor);
+    broadcasting!(
+        maximum ElementwiseMax, minimum ElementwiseMin, pow ElementwisePow,
+        less_than LessThan, less_equal LessEqual, greater_than GreaterThan, greater_equal GreaterEqual,
+        equal Equal, not_equal NotEqual
+    );
+
+    fn gelu(&self, approximate: bool) -> Result<Expr> {
+        Ok(emit(Gelu { x: self.into(), out: New, approximate })?.out)
+    }
+
+    fn leaky_relu(&self, slope: f32) -> Result<Expr> {
+        Ok(emit(LeakyRelu { x: self.into(), out: New, alpha: slope })?.out)
+    }
+
+    fn elu(&self, alpha: f32) -> Result<Expr> {
+        Ok(emit(Elu { x: self.into(), out: New, alpha })?.out)
+    }
+
+    fn softplus(&self) -> Result<Expr> {
+        Ok(emit(Softplus { x: self.into(), out: New, beta: 1.0, threshold: 20.0 })?.out)
+    }
+
+    fn mish(&self) -> Result<Expr> {
+        Ok(emit(Mish { x: self.into(), out: New, threshold: 20.0 })?.out)
+    }
+
+    fn hard_swish(&self) -> Result<Expr> {
+        Ok(emit(HardSwish { x: self.into(), out: New, threshold: 6.0, scale: 6.0, offset: 3.0 })?.out)
+    }
+
+    fn clip(&self, min: f32, max: f32) -> Result<Expr> {
+        Ok(emit(Clip { x: self.into(), out: New, min, max })?.out)
+    }
+
+    fn where_cond(&self, yes: &Expr, no: &Expr) -> Result<Expr> {
+        Ok(emit(Where { condition: self.into(), x: yes.into(), y: no.into(), out: New })?.out)
+    }
+
+    fn matmul(&self, other: &Expr) -> Result<Expr> {
+        Ok(emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false })?.out)
+    }
+
+    fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Result<Expr> {
+        let op = Conv2d {
+            input: self.into(),
+            filter: filters.into(),
+            output: New,
+            strides: vec![stride; 2],
+            paddings: vec![padding; 2],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            dilations: vec![1; 2],
+            groups: 1,
+            data_format: DataLayout::Nchw,
+        };
+        Ok(emit(op)?.output)
+    }
+
+    pooling!(max_pool2d Max, avg_pool2d Avg);
+    reductions!(
+        sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd
+    );
+
+    fn softmax(&self, axis: i32) -> Result<Expr> {
+        Ok(emit(Softmax { x: self.into(), out: New, axis })?.out)
+    }
+
+    fn log_softmax(&self, axis: i32) -> Result<Expr> {
+        Ok(emit(LogSoftmax { x: self.into(), out: New, axis })?.out)
+    }
+
+    fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Result<Expr> {
+        let (q, k, v) = (self.into(), keys.into(), values.into());
+        Ok(emit(ScaledDotProductAttention { q, k, v, out: New, log_sum: New, causal })?.out)
+    }
+
+    fn cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+        let op = SoftmaxWithCrossEntropy {
+            logits: self.into(),
+            label: labels.into(),
+            softmax: New,
+            loss: New,
+            soft_label: false,
+            ignore_index: -100,
+            numeric_stable_mode: true,
+            use_softmax: true,
+            axis: -1,
+        };
+        Ok(emit(op)?.loss)
+    }
+
+    fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+        let op = SigmoidCrossEntropyWithLogits {
+            x: self.into(),
+            label: labels.into(),
+            out: New,
+            normalize: false,
+            ignore_index: -100,
+        };
+        Ok(emit(op)?.out)
+    }
+
+    fn square_error(&self, other: &Expr) -> Result<Expr> {
+        (self - other)?.square()
+    }
+
+    fn accuracy(&self, labels: &Expr) -> Result<Expr> {
+        let (values, positions) = self.top_k(1)?;
+        let op = Accuracy {
+            out: values.into(),
+            indices: positions.into(),
+            label: labels.into(),
+            accuracy: New,
+            correct: New,
+            total: New,
+        };
+        Ok(emit(op)?.accuracy)
+    }
+
+    fn argmax(&self, axis: i64) -> Result<Expr> {
+        let op =
+            ArgMax { x: self.into(), out: New, axis, keepdims: false, flatten: false, dtype: DType::I64 };
+        Ok(emit(op)?.out)
+    }
+
+    fn top_k(&self, k: i32) -> Result<(Expr, Expr)> {
+        let op = emit(TopKV2 {
+            x: self.into(),
+            out: New,
+            indices: New,
+            k,
+            axis: -1,
+            largest: true,
+            sorted: true,
+        })?;
+        Ok((op.out, op.indices))
+    }
+
+    fn reshape(&self, shape: &[i32]) -> Result<Expr> {
+        Ok(emit(Reshape2 { x: self.into(), out: New, x_shape: New, shape: shape.to_vec() })?.out)
+    }
+
+    fn transpose(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() })?.out)
+    }
+
+    fn squeeze(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Squeeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    }
+
+    fn unsqueeze(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Unsqueeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    }
+
+    fn flatten(&self, first: i32, last: i32) -> Result<Expr> {
+        let (start_axis, stop_axis) = (first, last);
+        let op = FlattenContiguousRange { x: self.into(), out: New, x_shape: New, start_axis, stop_axis };
+        Ok(emit(op)?.out)
+    }
+
+    fn expand(&self, shape: &[i32]) -> Result<Expr> {
+        Ok(emit(ExpandV2 { x: self.into(), out: New, shape: shape.to_vec() })?.out)
+    }
+
+    fn tile(&self, times: &[i32]) -> Result<Expr> {
+        Ok(emit(Tile { x: self.into(), out: New, repeat_times: times.to_vec() })?.out)
+    }
+
+    fn slice(&self, axis: i32, start: i32, end: i32) -> Result<Expr> {
+        let (axes, starts, ends) = (vec![axis], vec![start], vec![end]);
+        Ok(emit(Slice { input: self.into(), out: New, axes, starts, ends, decrease_axis: vec![] })?.out)
+    }
+
+    fn flip(&self, axes: &[i32]) -> Result<Expr> {
+        Ok(emit(Flip { x: self.into(), out: New, axis: axes.to_vec() })?.out)
+    }
+
+    fn gather(&self, index: &Expr, axis: i32) -> Result<Expr> {
+        Ok(emit(Gather { x: self.into(), index: index.into(), out: New, axis })?.out)
+    }
+
+    fn embedding(&self, table: &Expr) -> Result<Expr> {
+        let (ids, w) = (self.into(), table.into());
+        Ok(emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false })?.out)
+    }
+
+    fn one_hot(&self, depth: i32) -> Result<Expr> {
+        let (x, dtype) = (self.into(), DType::F32);
+        Ok(emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: false })?.out)
+    }
+
+    fn cumsum(&self, axis: i32) -> Result<Expr> {
+        let x = self.into();
+        Ok(emit(Cumsum { x, out: New, axis, flatten: false, exclusive: false, reverse: false })?.out)
+    }
+
+    fn dropout(&self, probability: f32, seed: &Expr) -> Result<Expr> {
+        let op = Dropout {
+            x: self.into(),
+            seed_tensor: Some(seed.into()),
+            out: New,
+            mask: New,
+            dropout_prob: probability,
+            dropout_implementation: DropoutImplementation::UpscaleInTrain,
+            is_test: false,
+            fix_seed: true,
+            seed: 0,
+        };
+        Ok(emit(op)?.out)
+    }
+
+    fn split(&self, sizes: &[i32], axis: i32) -> Result<Vec<Expr>> {
+        let out = sizes.iter().map(|_| New).collect();
+        Ok(emit(Split { x: self.into(), out, axis, num: 0, sections: sizes.to_vec() })?.out)
+    }
+
+    fn cast(&self, dtype: DType) -> Result<Expr> {
+        Ok(emit(Cast { x: self.into(), out: New, in_dtype: self.dtype(), out_dtype: dtype })?.out)
+    }
+
+    fn copy(&self) -> Result<Expr> {
+        Ok(emit(Assign { x: self.into(), out: New })?.out)
+    }
+
+    fn detach(&self) -> Result<Expr> {
+        Ok(self.copy()?.stop_gradient())
+    }
+}

@@ -1,0 +1,118 @@
+use autobwd::{Builder, DType, Error, Expr, Result};
+
+use super::Linear;
+use crate::{Init, Math};
+
+/// Multi-head attention (Vaswani et al., 2017): projections of `x` look at each other, head by head, and what they find
+/// is projected back.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn::MultiHeadAttention;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 16, 64])?;
+/// let out = MultiHeadAttention::new(&net, 64, 4).causal().seed(7).build()?.forward(&x)?;
+/// assert_eq!(out.dims().to_string(), "[-1, 16, 64]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct MultiHeadAttention {
+    /// Projection to the queries.
+    pub query: Linear,
+    /// Projection to the keys.
+    pub key: Linear,
+    /// Projection to the values.
+    pub value: Linear,
+    /// Projection of what is found.
+    pub output: Linear,
+    heads: usize,
+    causal: bool,
+}
+
+/// What a [`MultiHeadAttention`] layer is to be like.
+pub struct MultiHeadAttentionOptions<'a> {
+    net: &'a Builder,
+    width: usize,
+    heads: usize,
+    dtype: DType,
+    weight: Init,
+    causal: bool,
+    seed: i32,
+}
+
+impl MultiHeadAttention {
+    /// A layer for vectors of `width` numbers, which `heads` share out evenly: float32, weights by
+    /// [`Init::XavierUniform`], bias 0; every vector sees all others.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, width: usize, heads: usize) -> MultiHeadAttentionOptions<'_> {
+        let weight = Init::XavierUniform;
+        MultiHeadAttentionOptions { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
+    }
+
+    /// Attention of `x`, `[batch, length, width]`, to itself.
+    ///
+    /// # Errors
+    /// Another width or dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        self.attend(x, x)
+    }
+
+    /// Attention of `x` to `seen`, `[batch, .., width]` both.
+    ///
+    /// # Errors
+    /// Another width or dtype; different lengths where the layer is causal.
+    #[track_caller]
+    pub fn attend(&self, x: &Expr, seen: &Expr) -> Result<Expr> {
+        let split = |layer: &Linear, x: &Expr| layer.forward(x)?.reshape(&[0, 0, self.heads as i32, -1]);
+        let (q, k, v) = (split(&self.query, x)?, split(&self.key, seen)?, split(&self.value, seen)?);
+        let width = self.output.weight.dims()[0].wire() as i32;
+        self.output.forward(&q.attention(&k, &v, self.causal)?.reshape(&[0, 0, width])?)
+    }
+}
+
+impl MultiHeadAttentionOptions<'_> {
+    /// With parameters of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        MultiHeadAttentionOptions { dtype, ..self }
+    }
+
+    /// With weights initialised like that.
+    #[must_use]
+    pub fn init(self, weight: Init) -> Self {
+        MultiHeadAttentionOptions { weight, ..self }
+    }
+
+    /// Every vector sees those before it and itself.
+    #[must_use]
+    pub fn causal(self) -> Self {
+        MultiHeadAttentionOptions { causal: true, ..self }
+    }
+
+    /// With random values that follow from `seed`.
+    #[must_use]
+    pub fn seed(self, seed: i32) -> Self {
+        MultiHeadAttentionOptions { seed, ..self }
+    }
+
+    /// Adds the parameters of four [`Linear`] layers to the program.
+    ///
+    /// # Errors
+    /// Heads that do not share the width out evenly; those of the initialiser.
+    #[track_caller]
+    pub fn build(self) -> Result<MultiHeadAttention> {
+        let MultiHeadAttentionOptions { net, width, heads, dtype, weight, causal, seed } = self;
+        if heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err() {
+            return Err(Error::attr(
+                "heads",
+                format!("{heads} heads do not share {width} numbers out evenly"),
+            ));
+        }
+        let linear = |i| {
+            Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed.wrapping_add(2 * i)).build()
+        };
+        let (query, key, value, output) = (linear(0)?, linear(1)?, linear(2)?, linear(3)?);
+        Ok(MultiHeadAttention { query, key, value, output, heads, causal })
+    }
+}

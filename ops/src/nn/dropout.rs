@@ -1,0 +1,52 @@
+use autobwd::{Arg, Builder, DType, Expr, Result, emit};
+
+use crate::{Math, fill::FillConstant, increment::Increment};
+
+/// Elements dropped at random while a network is trained, others at each step (Srivastava et al., 2014).
+///
+/// The masks follow from the seed and the number of steps alone, on every machine.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn::Dropout;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 8])?;
+/// let trained = Dropout::new(&net, 0.1, 7)?.forward(&x)?;
+/// assert_eq!(trained.dims().to_string(), "[-1, 8]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// A network that is used leaves the layer out: what is kept while training is scaled by `1 / (1 - p)`.
+pub struct Dropout {
+    /// What the mask of the last step followed from; it counts steps.
+    pub seed: Expr,
+    probability: f32,
+}
+
+impl Dropout {
+    /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`, that is `seed`
+    /// at first.
+    ///
+    /// # Errors
+    /// None so far.
+    #[track_caller]
+    pub fn new(net: &Builder, probability: f32, seed: i32) -> Result<Dropout> {
+        let name = format!("{}.seed", net.unique("dropout"));
+        let seed = net.persistable(&name, DType::I64, &[1], |counter| {
+            let (shape, dtype, str_value) = (vec![1], DType::I64, seed.to_string());
+            let op = FillConstant { out: Arg::from(counter), shape, dtype, value: 0.0, str_value };
+            counter.builder().emit(op).map(|_| ())
+        })?;
+        Ok(Dropout { seed: seed.stop_gradient(), probability })
+    }
+
+    /// `x` without some of its elements, and what is kept scaled.
+    ///
+    /// # Errors
+    /// A probability that is none; another dtype than floating point numbers.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 })?;
+        x.dropout(self.probability, &self.seed)
+    }
+}

@@ -1,0 +1,304 @@
+use autobwd::{Arg, Builder, DType, Expr, New, Result, emit};
+
+use super::parameter;
+use crate::{Init, norm};
+
+/// What a layer that normalises has: factors and summands, and what keeps its divisor above 0.
+#[derive(Clone)]
+pub struct Affine {
+    /// Factors, 1 at first.
+    pub scale: Expr,
+    /// Summands, 0 at first.
+    pub bias: Expr,
+    /// Added to variances.
+    pub epsilon: f32,
+}
+
+/// What a layer that normalises is to be like.
+pub struct NormOptions<'a, L> {
+    net: &'a Builder,
+    name: &'static str,
+    width: usize,
+    dtype: DType,
+    epsilon: f32,
+    layer: Box<Make<'a, L>>,
+}
+
+/// Makes a layer of its name and its factors and summands.
+type Make<'a, L> = dyn FnOnce(&str, Affine) -> Result<L> + 'a;
+
+impl<'a, L> NormOptions<'a, L> {
+    fn new(
+        net: &'a Builder,
+        name: &'static str,
+        width: usize,
+        layer: impl FnOnce(&str, Affine) -> Result<L> + 'a,
+    ) -> NormOptions<'a, L> {
+        NormOptions { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
+    }
+
+    /// With parameters of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        NormOptions { dtype, ..self }
+    }
+
+    /// With that number added to variances, so that divisors stay above 0; 1e-5 unless given.
+    #[must_use]
+    pub fn epsilon(self, epsilon: f32) -> Self {
+        NormOptions { epsilon, ..self }
+    }
+
+    /// Adds the layer's parameters to the program: `layer_norm_0.scale` and `layer_norm_0.bias`, say.
+    ///
+    /// # Errors
+    /// Another dtype than floating point numbers.
+    #[track_caller]
+    pub fn build(self) -> Result<L> {
+        let NormOptions { net, width, dtype, epsilon, .. } = self;
+        let name = net.unique(self.name);
+        let vector = |part: &str, value| {
+            parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
+        };
+        let (scale, bias) = (vector("scale", 1.0)?, vector("bias", 0.0)?);
+        (self.layer)(&name, Affine { scale, bias, epsilon })
+    }
+}
+
+/// Each vector along the last axis brought to mean 0 and variance 1, then scaled and shifted (Ba et al., 2016).
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd_ops::nn::LayerNorm;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 4])?;
+/// let y = LayerNorm::new(&net, 4).epsilon(0.0).build()?.forward(&x)?;
+///
+/// let (mut executor, mut scope) = (Executor::new(), Scope::new());
+/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// let x = Tensor::from_vec([1, 4], vec![2.0_f32, 2.0, 6.0, 6.0])?;
+/// let y = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&y.name()])?;
+/// assert_eq!(y[0].slice::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct LayerNorm {
+    /// Factors and summands, one for each element of a vector.
+    pub affine: Affine,
+}
+
+impl LayerNorm {
+    /// A layer for vectors of so many elements: float32.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, width: usize) -> NormOptions<'_, LayerNorm> {
+        NormOptions::new(net, "layer_norm", width, |_, affine| Ok(LayerNorm { affine }))
+    }
+
+    /// The normalised vectors of `x`, `[.., width]`.
+    ///
+    /// # Errors
+    /// Another width or dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let Affine { scale, bias, epsilon } = &self.affine;
+        let op = norm::LayerNorm {
+            x: x.into(),
+            scale: Some(scale.into()),
+            bias: Some(bias.into()),
+            y: New,
+            mean: New,
+            variance: New,
+            begin_norm_axis: x.dims().len().saturating_sub(1) as i32,
+            epsilon: *epsilon,
+        };
+        Ok(emit(op)?.y)
+    }
+}
+
+/// Groups of channels of each sample brought to mean 0 and variance 1, then each channel scaled and shifted (Wu and He,
+/// 2018).
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn::GroupNorm;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 6, 8, 8])?;
+/// let y = GroupNorm::new(&net, 3, 6).build()?.forward(&x)?;
+/// assert_eq!(y.dims().to_string(), "[-1, 6, 8, 8]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct GroupNorm {
+    /// Factors and summands, one for each channel.
+    pub affine: Affine,
+    groups: usize,
+}
+
+impl GroupNorm {
+    /// A layer for so many channels in so many groups: float32.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, groups: usize, channels: usize) -> NormOptions<'_, GroupNorm> {
+        NormOptions::new(net, "group_norm", channels, move |_, affine| Ok(GroupNorm { affine, groups }))
+    }
+
+    /// The normalised `x`: samples, channels, positions.
+    ///
+    /// # Errors
+    /// Another number of channels, or one that the groups do not divide; another dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let Affine { scale, bias, epsilon } = &self.affine;
+        let op = norm::GroupNorm {
+            x: x.into(),
+            scale: Some(scale.into()),
+            bias: Some(bias.into()),
+            y: New,
+            mean: New,
+            variance: New,
+            epsilon: *epsilon,
+            groups: i32::try_from(self.groups).unwrap_or(i32::MAX),
+            data_layout: norm::DataLayout::Nchw,
+        };
+        Ok(emit(op)?.y)
+    }
+}
+
+/// Each channel of each sample brought to mean 0 and variance 1, then scaled and shifted (Ulyanov et al., 2016).
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn::InstanceNorm;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 3, 8, 8])?;
+/// let y = InstanceNorm::new(&net, 3).build()?.forward(&x)?;
+/// assert_eq!(y.dims().to_string(), "[-1, 3, 8, 8]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct InstanceNorm {
+    /// Factors and summands, one for each channel.
+    pub affine: Affine,
+}
+
+impl InstanceNorm {
+    /// A layer for so many channels: float32.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, channels: usize) -> NormOptions<'_, InstanceNorm> {
+        NormOptions::new(net, "instance_norm", channels, |_, affine| Ok(InstanceNorm { affine }))
+    }
+
+    /// The normalised `x`: samples, channels, positions.
+    ///
+    /// # Errors
+    /// Another number of channels, or another dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let Affine { scale, bias, epsilon } = &self.affine;
+        let op = norm::InstanceNorm {
+            x: x.into(),
+            scale: Some(scale.into()),
+            bias: Some(bias.into()),
+            y: New,
+            saved_mean: New,
+            saved_variance: New,
+            epsilon: *epsilon,
+        };
+        Ok(emit(op)?.y)
+    }
+}
+
+/// Each channel brought to mean 0 and variance 1 over all samples, then scaled and shifted (Ioffe and Szegedy, 2015).
+///
+/// While a network is trained, running statistics follow those of the samples; [`infer`](BatchNorm::infer) uses them.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd_ops::nn::BatchNorm;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 1])?;
+/// let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 1).epsilon(0.0).build()? };
+/// let y = norm.forward(&x)?;
+///
+/// let (mut executor, mut scope) = (Executor::new(), Scope::new());
+/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// let x = Tensor::from_vec([2, 1], vec![4.0_f32, 8.0])?;
+/// let y = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&y.name()])?;
+/// assert_eq!(y[0].slice::<f32>()?, [-1.0, 1.0]);
+/// // Half of what they were, 0 and 1, and half of what the samples' are, 6 and 4.
+/// assert_eq!(scope.get(&norm.mean.name())?.item()?, 3.0);
+/// assert_eq!(scope.get(&norm.variance.name())?.item()?, 2.5);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct BatchNorm {
+    /// Factors and summands, one for each channel.
+    pub affine: Affine,
+    /// Running means, 0 at first.
+    pub mean: Expr,
+    /// Running variances, 1 at first.
+    pub variance: Expr,
+    /// How much of the running statistics stays at each step.
+    pub momentum: f32,
+}
+
+impl BatchNorm {
+    /// A layer for so many channels: float32, with a momentum of 0.9.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, channels: usize) -> NormOptions<'_, BatchNorm> {
+        NormOptions::new(net, "batch_norm", channels, move |name, affine| {
+            let dtype = affine.scale.dtype();
+            let running = |part: &str, value| {
+                let name = format!("{name}.{part}");
+                let kept =
+                    net.persistable(&name, dtype, &[channels], |x| Init::Constant(value).emit(x, 0))?;
+                Ok::<_, autobwd::Error>(kept.stop_gradient())
+            };
+            let (mean, variance) = (running("mean", 0.0)?, running("variance", 1.0)?);
+            Ok(BatchNorm { affine, mean, variance, momentum: 0.9 })
+        })
+    }
+
+    /// The normalised `x`, samples, channels, positions, while a network is trained.
+    ///
+    /// # Errors
+    /// Another number of channels, or another dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        self.emit(x, false)
+    }
+
+    /// `x` normalised by the running statistics, which stay what they are: for a network that is used.
+    ///
+    /// # Errors
+    /// As [`forward`](BatchNorm::forward).
+    #[track_caller]
+    pub fn infer(&self, x: &Expr) -> Result<Expr> {
+        self.emit(x, true)
+    }
+
+    #[track_caller]
+    fn emit(&self, x: &Expr, is_test: bool) -> Result<Expr> {
+        let Affine { scale, bias, epsilon } = &self.affine;
+        let op = emit(norm::BatchNorm {
+            x: x.into(),
+            scale: Some(scale.into()),
+            bias: Some(bias.into()),
+            mean: Arg::from(&self.mean),
+            variance: (&self.variance).into(),
+            y: New,
+            mean_out: (&self.mean).into(),
+            variance_out: (&self.variance).into(),
+            saved_mean: New,
+            saved_variance: New,
+            reserve_space: None,
+            momentum: self.momentum,
+            epsilon: *epsilon,
+            data_layout: norm::DataLayout::Nchw,
+            is_test,
+            use_global_stats: false,
+            trainable_statistics: false,
+        })?;
+        drop([op.saved_mean.stop_gradient(), op.saved_variance.stop_gradient()]);
+        Ok(op.y)
+    }
+}

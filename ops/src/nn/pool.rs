@@ -1,0 +1,111 @@
+use autobwd::{Expr, New, Result, emit};
+
+use crate::{
+    image::PaddingAlgorithm,
+    norm::DataLayout,
+    pool::{self, PoolingType},
+};
+
+/// The largest element or the mean of every window of images in the order image, channel, row, column.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn::Pool2d;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32])?;
+/// let halved = Pool2d::max(3).stride(2).padding(1).forward(&x)?;
+/// assert_eq!(halved.dims().to_string(), "[-1, 3, 16, 16]");
+/// let means = Pool2d::average(1).adaptive().forward(&halved)?;
+/// assert_eq!(means.dims().to_string(), "[-1, 3, 1, 1]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool2d {
+    kind: PoolingType,
+    size: [i32; 2],
+    stride: Option<i32>,
+    padding: i32,
+    ceil: bool,
+    exclusive: bool,
+    adaptive: bool,
+}
+
+impl Pool2d {
+    /// The largest element of windows of `size` by `size` elements, side by side.
+    pub fn max(size: i32) -> Pool2d {
+        Pool2d::new(PoolingType::Max, size)
+    }
+
+    /// The mean of windows of `size` by `size` elements, side by side.
+    pub fn average(size: i32) -> Pool2d {
+        Pool2d::new(PoolingType::Avg, size)
+    }
+
+    fn new(kind: PoolingType, size: i32) -> Pool2d {
+        let (size, stride, padding) = ([size; 2], None, 0);
+        Pool2d { kind, size, stride, padding, ceil: false, exclusive: true, adaptive: false }
+    }
+
+    /// With windows of so many rows and columns.
+    #[must_use]
+    pub fn size(self, rows: i32, columns: i32) -> Pool2d {
+        Pool2d { size: [rows, columns], ..self }
+    }
+
+    /// With windows that are so many elements apart.
+    #[must_use]
+    pub fn stride(self, stride: i32) -> Pool2d {
+        Pool2d { stride: Some(stride), ..self }
+    }
+
+    /// With windows that reach so far over the edges.
+    #[must_use]
+    pub fn padding(self, padding: i32) -> Pool2d {
+        Pool2d { padding, ..self }
+    }
+
+    /// With one window more where the others do not reach the end.
+    #[must_use]
+    pub fn ceil(self) -> Pool2d {
+        Pool2d { ceil: true, ..self }
+    }
+
+    /// With means for which what is over the edges counts as zeros.
+    #[must_use]
+    pub fn counting_padding(self) -> Pool2d {
+        Pool2d { exclusive: false, ..self }
+    }
+
+    /// With as many windows as were elements of one, that share the image out evenly.
+    #[must_use]
+    pub fn adaptive(self) -> Pool2d {
+        Pool2d { adaptive: true, ..self }
+    }
+
+    /// One element for each window of `x`.
+    ///
+    /// # Errors
+    /// Another rank or dtype; images that are too small; sizes below 1.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let strides = match self.stride {
+            Some(stride) => vec![stride; 2],
+            None => self.size.to_vec(),
+        };
+        let op = pool::Pool2d {
+            x: x.into(),
+            out: New,
+            ksize: self.size.to_vec(),
+            strides,
+            paddings: vec![self.padding; 2],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            pooling_type: self.kind,
+            ceil_mode: self.ceil,
+            exclusive: self.exclusive,
+            global_pooling: false,
+            adaptive: self.adaptive,
+            data_format: DataLayout::Nchw,
+        };
+        Ok(emit(op)?.out)
+    }
+}

@@ -1,0 +1,35 @@
+//! Loops that several kernels are made of, for the machine's vectors.
+//!
+//! Everything here is to be inlined into [`Loops::run`](autobwd::Loops::run).
+
+use autobwd::{Element, LaneOf, fold_lanes};
+
+use crate::common::{Real, wide};
+
+/// `Σ f(x)`
+#[inline(always)]
+pub(crate) fn sum<T: Element, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> F {
+    fold_lanes(x, F::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
+}
+
+/// Elements of which sums are added up in the tensor's dtype.
+const RUN: usize = 4096;
+
+/// `Σ f(x)` of slices of any equal length, without loss of digits.
+#[inline(always)]
+pub(crate) fn total<T: Real, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> f64 {
+    let (mut total, mut at, n) = (0.0, 0, x[0].len());
+    while at < n {
+        let end = n.min(at + RUN);
+        total += wide(sum(x.map(|x| &x[at..end]), &f).get());
+        at = end;
+    }
+    total
+}
+
+/// The largest element; NaN counts for nothing.
+#[inline(always)]
+pub(crate) fn largest<T: Element, F: LaneOf<T>>(x: &[T]) -> F {
+    let larger = |a: F, b: F| F::select(b.gt(a), b, a);
+    fold_lanes([x], F::of(f64::NEG_INFINITY), |top, [x]| larger(top, x), larger)
+}
