@@ -328,9 +328,14 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
             }
         }
     });
+    // Whether an output is there must not decide what is written where: that would keep lanes out of registers.
     let put = op.outputs().enumerate().map(|(i, field)| {
         let (name, at) = (field.ident, at_type(field));
-        quote_spanned!(at=> ::autobwd::Slot::<#param>::each(&op.#name, |value| put(#i, *value));)
+        quote_spanned! {at=>
+            let mut value = <#param as ::autobwd::Float>::of(0.0);
+            ::autobwd::Slot::<#param>::each(&op.#name, |held| value = *held);
+            put(#i, value);
+        }
     });
     let at = span::generated_at(ident.span());
     let eval = quote_spanned!(at=> ::autobwd::Pointwise::eval(&mut op););

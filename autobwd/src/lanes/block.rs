@@ -1,7 +1,11 @@
 //! Formulas as block functions: loops over one formula, compiled for every instruction set and chosen at run time.
 #![allow(unsafe_code)]
 
-use std::{any::Any, mem::MaybeUninit, sync::OnceLock};
+use std::{
+    any::Any,
+    mem::{ManuallyDrop, MaybeUninit},
+    sync::OnceLock,
+};
 
 use super::float::Lane;
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
@@ -80,7 +84,8 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
     // SAFETY: the caller's promises, with `F` as large as the dtype that the function was chosen for.
     unsafe {
-        let attrs = &*attrs.cast::<O::Attrs>();
+        // A copy of its own, which outputs cannot overwrite: else attributes would be loaded again for every line.
+        let attrs = &*ManuallyDrop::new(attrs.cast::<O::Attrs>().read());
         let mut start = [std::ptr::null_mut::<F>(); MAX_ARGS];
         for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
             let arg = *args.add(k);

@@ -24,6 +24,8 @@ const BLOCK: usize = 1024;
 /// Elements that are summed at a time. Blocks hold whole units, so that sums do not depend on how large they are, which
 /// is to say on what else a region does.
 const UNIT: usize = 256;
+/// Bytes between two block registers.
+const SKEW: usize = 3 * LINE;
 
 /// Where a value of a region lives.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +101,8 @@ pub(crate) struct Region {
     /// `numel` in whole lines.
     whole: usize,
     block: usize,
+    /// Bytes from one block register to the next.
+    register_stride: usize,
     /// Whether all have partial sums, so that chunks can run in any order.
     parallel: bool,
     actions: Vec<Action>,
@@ -137,20 +141,33 @@ impl Region {
             n => (REGISTER_BYTES / (n * size)).clamp(UNIT, BLOCK) / UNIT * UNIT,
         };
         let block = block.min(whole.max(line)).min(CHUNK);
-        let bytes = padded(block * size);
+        // Registers whole pages apart would share the same few lines of the first-level cache.
+        let register_stride = padded(block * size) + SKEW;
         let worker = || -> Result<(Vec<Arg>, Memory)> {
-            let memory = Memory::zeroed(registers * bytes)?;
+            let memory = Memory::zeroed(registers * register_stride)?;
             let bind = |arg: &ArgAt| {
                 Ok(match arg {
                     ArgAt::Absent => std::ptr::null_mut(),
                     ArgAt::Whole(place) => place.ptr().map_addr(|a| a | 1),
-                    ArgAt::Register(r) => memory.place(r * bytes, bytes)?.ptr(),
+                    ArgAt::Register(r) => memory.place(r * register_stride, block * size)?.ptr(),
                 })
             };
             Ok((args.iter().map(bind).collect::<Result<_>>()?, memory))
         };
         let workers = (0..workers.min(chunks)).map(|_| worker()).collect::<Result<_>>()?;
-        Ok(Region { dtype, numel, whole, block, parallel, actions, loads, sums, workers, _attrs: attrs })
+        Ok(Region {
+            dtype,
+            numel,
+            whole,
+            block,
+            register_stride,
+            parallel,
+            actions,
+            loads,
+            sums,
+            workers,
+            _attrs: attrs,
+        })
     }
 
     /// Tensor memory that the region itself holds, in bytes.
@@ -162,7 +179,6 @@ impl Region {
     /// Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places meanwhile.
     unsafe fn run_chunk<T: Copy + Default + std::ops::Add<Output = T>>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
-        let register_bytes = padded(self.block * self.dtype.size());
         let end = ((chunk + 1) * CHUNK).min(self.whole);
         let mut first = chunk * CHUNK;
         while first < end {
@@ -181,7 +197,8 @@ impl Region {
                         // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_places`); the
                         // register is this worker's own and holds a block.
                         let (operand, block) = unsafe {
-                            let register = registers.place(register * register_bytes, 0).map(|p| p.ptr());
+                            let register =
+                                registers.place(register * self.register_stride, 0).map(|p| p.ptr());
                             let Ok(register) = register else { return };
                             (
                                 std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()),
@@ -197,7 +214,7 @@ impl Region {
                             _ if sum.stride == 0 => Ok(sum.place),
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
-                        let register = registers.place(register * register_bytes, 0);
+                        let register = registers.place(register * self.register_stride, 0);
                         let (Ok(target), Ok(register)) = (target, register) else { return };
                         // SAFETY: the target is this chunk's own (or chunks run one after the other), it holds the
                         // operand, and is apart from every other place of the region.
