@@ -202,7 +202,7 @@ pub use desc::{
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};
 pub use grad::{Derived, DerivedFromInputs, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
-pub use lanes::{Float, LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
+pub use lanes::{Float, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{

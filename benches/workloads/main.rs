@@ -36,6 +36,9 @@ struct Args {
     /// Print what share of the time goes to which operators, instead of the JSON line.
     #[arg(long)]
     profile: bool,
+    /// Run so many steps and print nothing: for those who count instructions.
+    #[arg(long, conflicts_with_all = ["check", "profile"])]
+    steps: Option<usize>,
 }
 
 #[derive(Subcommand)]
@@ -96,6 +99,10 @@ fn run(args: &Args) -> Outcome<ExitCode> {
 
 fn train(args: &Args) -> Outcome<ExitCode> {
     let workload = args.workload.ok_or("which workload?")?;
+    if let Some(steps) = args.steps {
+        measure::steps(workload, args.threads, steps)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.profile {
         measure::profile(workload, args.threads, args.seconds)?;
         return Ok(ExitCode::SUCCESS);

@@ -50,6 +50,15 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
     Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
 }
 
+/// Runs so many steps.
+pub(crate) fn steps(workload: Workload, threads: Option<usize>, steps: usize) -> Result<()> {
+    let mut model = workload.model()?;
+    let executor = threads.map_or_else(Executor::new, Executor::with_threads);
+    let program = model.net.program();
+    let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
+    (0..steps).try_for_each(|_| session.run(&mut model.scope))
+}
+
 /// Prints by type of operator, or of the operators of a region: frames, microseconds a step and their share. Frames are
 /// timed one by one, over all steps.
 pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<()> {

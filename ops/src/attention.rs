@@ -7,11 +7,11 @@ use autobwd::{
 
 use crate::{
     common::{Real, nth},
-    vectors::{largest, sum},
+    vectors::{largest, map_sum, sum},
 };
 
 /// Rows of which the scores exist at a time.
-const ROWS: usize = 64;
+const ROWS: usize = 32;
 
 /// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`, of which nothing
 /// but `log_sum = ln Σ exp(q · kᵀ / √d)` is kept for the gradient (Dao et al., 2022).
@@ -366,8 +366,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
         for (row, scores) in scores.chunks_exact_mut(block.keys).enumerate() {
             scores[block.later(row)..].fill(T::neg_infinity());
             let top = largest::<T, F>(scores) * scale;
-            map_lanes([], [&mut *scores], |[], [x]: [F; 1]| [x.mul_add(scale, -top).exp()]);
-            let total = sum([&*scores], |[x]: [F; 1]| x);
+            let total = map_sum(&mut *scores, |x: F| x.mul_add(scale, -top).exp());
             let share = F::of(1.0) / total;
             map_lanes([], [scores], |[], [x]: [F; 1]| [x * share]);
             log_sum[row * block.sizes.heads + head] = (top + total.log()).get();

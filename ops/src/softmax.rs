@@ -335,8 +335,7 @@ impl<T: Real> Loops<T> for SoftmaxForward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let top: F = vectors::largest(self.0);
-        map_lanes([], [&mut *self.0], |[], [x]: [F; 1]| [(x - top).exp()]);
-        let factor = F::of(1.0) / vectors::sum([&*self.0], |[x]: [F; 1]| x);
+        let factor = F::of(1.0) / vectors::map_sum(&mut *self.0, |x: F| (x - top).exp());
         map_lanes([], [self.0], |[], [x]: [F; 1]| [x * factor]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything here is to be inlined into [`Loops::run`](autobwd::Loops::run).
 
-use autobwd::{Element, LaneOf, fold_lanes};
+use autobwd::{Element, LaneOf, fold_lanes, map_fold_lanes};
 
 use crate::common::{Real, wide};
 
@@ -10,6 +10,17 @@ use crate::common::{Real, wide};
 #[inline(always)]
 pub(crate) fn sum<T: Element, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> F {
     fold_lanes(x, F::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
+}
+
+/// `x = f(x)`, and `Σ f(x)`.
+#[inline(always)]
+pub(crate) fn map_sum<T: Element, F: LaneOf<T>>(x: &mut [T], f: impl Fn(F) -> F) -> F {
+    let each = |[sum]: [F; 1], []: [F; 0], [x]: [F; 1]| {
+        let y = f(x);
+        ([sum + y], [y])
+    };
+    let [sum] = map_fold_lanes([], [x], [F::of(0.0)], each, |[a], [b]| [a + b]);
+    sum
 }
 
 /// Elements of which sums are added up in the tensor's dtype.

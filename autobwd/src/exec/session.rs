@@ -309,7 +309,7 @@ fn label(plan: &Plan, frame: &Frame) -> String {
     let group = plan.groups.partition_point(|group| group.nodes.start <= frame.node) - 1;
     let mut types: Vec<&str> = vec![];
     for node in &plan.graph.nodes[plan.groups[group].nodes.clone()] {
-        let ty = node.info.schema().name;
+        let ty = &*node.desc.ty;
         if !types.contains(&ty) {
             types.push(ty);
         }

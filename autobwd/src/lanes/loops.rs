@@ -1,5 +1,7 @@
 //! Loops over slices, compiled for every instruction set, for kernels that are more than a formula.
 #![allow(unsafe_code)]
+// Loops over indices are what is vectorised, whatever the number of slices.
+#![allow(clippy::needless_range_loop)]
 
 use super::{
     block::{Isa, isa},
@@ -26,7 +28,7 @@ pub trait Loops<T> {
 }
 
 /// Element types over which loops are compiled for every instruction set, those of the machine being chosen at run
-/// time, as it is with formulas. Loops are best made of [`map_lanes`] and [`fold_lanes`].
+/// time, as it is with formulas. Loops are best made of [`map_lanes`], [`fold_lanes`] and [`map_fold_lanes`].
 ///
 /// ```
 /// use autobwd::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
@@ -60,45 +62,14 @@ const WIDTH: usize = 16;
 #[inline(always)]
 pub fn map_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize>(
     inputs: [&[T]; I],
-    mut outputs: [&mut [T]; O],
+    outputs: [&mut [T]; O],
     f: impl Fn([F; I], [F; O]) -> [F; O],
 ) {
-    let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
-    let n = lens.min().unwrap_or(0);
-    let mut at = 0;
-    while at < n {
-        let len = WIDTH.min(n - at);
-        let (mut x, mut y) = ([[F::of(0.0); WIDTH]; I], [[F::of(0.0); WIDTH]; O]);
-        for (x, input) in x.iter_mut().zip(&inputs) {
-            load(x, &input[at..at + len]);
-        }
-        for (y, output) in y.iter_mut().zip(&outputs) {
-            load(y, &output[at..at + len]);
-        }
-        let mut results = [[F::of(0.0); WIDTH]; O];
-        for l in 0..WIDTH {
-            let mut of_lane = ([F::of(0.0); I], [F::of(0.0); O]);
-            for k in 0..I {
-                of_lane.0[k] = x[k][l];
-            }
-            for k in 0..O {
-                of_lane.1[k] = y[k][l];
-            }
-            let result = f(of_lane.0, of_lane.1);
-            for k in 0..O {
-                results[k][l] = result[k];
-            }
-        }
-        for (result, output) in results.iter().zip(&mut outputs) {
-            store(result, &mut output[at..at + len]);
-        }
-        at += WIDTH;
-    }
+    map_fold_lanes(inputs, outputs, [], |[], x, y| ([], f(x, y)), |[], []| []);
 }
 
 /// Folds elements at the same place in `inputs` into a number that is `start` at first, as far as the shortest slice
-/// goes. That happens in 16 numbers in turn, in an order that depends on nothing else, which `join` makes one in the
-/// end: `start` must change nothing.
+/// goes: as [`map_fold_lanes`], without outputs.
 #[inline(always)]
 pub fn fold_lanes<T: Element, F: LaneOf<T>, const I: usize>(
     inputs: [&[T]; I],
@@ -106,49 +77,109 @@ pub fn fold_lanes<T: Element, F: LaneOf<T>, const I: usize>(
     f: impl Fn(F, [F; I]) -> F,
     join: impl Fn(F, F) -> F,
 ) -> F {
-    let n = inputs.iter().map(|x| x.len()).min().unwrap_or(0);
-    let mut folded = [start; WIDTH];
+    let f = |[folded]: [F; 1], x, []: [F; 0]| ([f(folded, x)], []);
+    let [folded] = map_fold_lanes(inputs, [], [start], f, |[a], [b]| [join(a, b)]);
+    folded
+}
+
+/// [`map_lanes`], with some numbers into which `f` folds elements meanwhile, and which are `start` at first.
+///
+/// There are 16 sets of them that take turns, in an order that depends on nothing else; `join` makes one of them in the
+/// end. `start` must change nothing.
+#[inline(always)]
+pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, const S: usize>(
+    inputs: [&[T]; I],
+    outputs: [&mut [T]; O],
+    start: [F; S],
+    f: impl Fn([F; S], [F; I], [F; O]) -> ([F; S], [F; O]),
+    join: impl Fn([F; S], [F; S]) -> [F; S],
+) -> [F; S] {
+    let zero = F::of(0.0);
+    let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
+    let n = lens.min().unwrap_or(0);
+    let mut folded = start.map(|start| [start; WIDTH]);
+    // What the last elements are padded in where they do not make a whole width: `f` has one place of call, so that it
+    // is inlined.
+    let (mut x_rest, mut y_rest) = ([[zero.get(); WIDTH]; I], [[zero.get(); WIDTH]; O]);
     let mut at = 0;
     while at < n {
         let len = WIDTH.min(n - at);
-        let mut x = [[F::of(0.0); WIDTH]; I];
-        for (x, input) in x.iter_mut().zip(&inputs) {
-            load(x, &input[at..at + len]);
-        }
-        let before = folded;
-        for l in 0..WIDTH {
-            let mut of_lane = [F::of(0.0); I];
+        let (mut x, mut y) = ([[zero; WIDTH]; I], [[zero; WIDTH]; O]);
+        if len == WIDTH {
             for k in 0..I {
-                of_lane[k] = x[k][l];
+                load(&mut x[k], &inputs[k][at..at + WIDTH]);
             }
-            folded[l] = f(folded[l], of_lane);
+            for k in 0..O {
+                load(&mut y[k], &outputs[k][at..at + WIDTH]);
+            }
+        } else {
+            for k in 0..I {
+                x_rest[k][..len].copy_from_slice(&inputs[k][at..at + len]);
+                load(&mut x[k], &x_rest[k]);
+            }
+            for k in 0..O {
+                y_rest[k][..len].copy_from_slice(&outputs[k][at..at + len]);
+                load(&mut y[k], &y_rest[k]);
+            }
         }
-        folded[len..].copy_from_slice(&before[len..]);
+        let used = F::of(len as f64);
+        let mut results = [[zero; WIDTH]; O];
+        for l in 0..WIDTH {
+            let (mut before, mut of_x, mut of_y) = ([zero; S], [zero; I], [zero; O]);
+            for k in 0..S {
+                before[k] = folded[k][l];
+            }
+            for k in 0..I {
+                of_x[k] = x[k][l];
+            }
+            for k in 0..O {
+                of_y[k] = y[k][l];
+            }
+            let (after, result) = f(before, of_x, of_y);
+            for k in 0..S {
+                folded[k][l] = F::select(used.gt(F::of(l as f64)), after[k], before[k]);
+            }
+            for k in 0..O {
+                results[k][l] = result[k];
+            }
+        }
+        if len == WIDTH {
+            for k in 0..O {
+                store(&results[k], &mut outputs[k][at..at + WIDTH]);
+            }
+        } else {
+            for k in 0..O {
+                store(&results[k], &mut y_rest[k]);
+                outputs[k][at..at + len].copy_from_slice(&y_rest[k][..len]);
+            }
+        }
         at += WIDTH;
     }
     let mut half = WIDTH / 2;
     while half > 0 {
         for l in 0..half {
-            folded[l] = join(folded[l], folded[l + half]);
+            let [a, b] = [l, l + half].map(|l| std::array::from_fn(|k| folded[k][l]));
+            let joined = join(a, b);
+            for k in 0..S {
+                folded[k][l] = joined[k];
+            }
         }
         half /= 2;
     }
-    folded[0]
+    folded.map(|folded| folded[0])
 }
 
 #[inline(always)]
 fn load<T: Element, F: LaneOf<T>>(lanes: &mut [F; WIDTH], from: &[T]) {
-    match from.first_chunk::<WIDTH>() {
-        Some(from) => *lanes = from.map(F::new),
-        None => lanes.iter_mut().zip(from).for_each(|(lane, x)| *lane = F::new(*x)),
+    for l in 0..WIDTH {
+        lanes[l] = F::new(from[l]);
     }
 }
 
 #[inline(always)]
 fn store<T: Element, F: LaneOf<T>>(lanes: &[F; WIDTH], to: &mut [T]) {
-    match to.first_chunk_mut::<WIDTH>() {
-        Some(to) => *to = lanes.map(F::get),
-        None => to.iter_mut().zip(lanes).for_each(|(x, lane)| *x = lane.get()),
+    for l in 0..WIDTH {
+        to[l] = lanes[l].get();
     }
 }
 

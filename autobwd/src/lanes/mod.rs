@@ -18,6 +18,6 @@ pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
 pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
 pub use dual::Dual;
 pub use float::Float;
-pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
+pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub(crate) use region::{Home, Region, RegionSpec, Step};
 pub(crate) use spread::Spread;
