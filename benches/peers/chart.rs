@@ -1,0 +1,88 @@
+//! The results as a chart: what each library takes in proportion to us.
+
+use std::collections::BTreeSet;
+
+use autobwd_benches::{Outcome, median};
+use plotters::{coord::Shift, prelude::*};
+
+use crate::{LIBRARIES, Results, WORKLOADS};
+
+const FONT: &str = "sans-serif";
+const HEIGHT: u32 = 320;
+const COLORS: [RGBColor; 4] =
+    [RGBColor(59, 117, 175), RGBColor(221, 132, 82), RGBColor(85, 168, 104), RGBColor(140, 140, 140)];
+
+/// One picture for each number of threads, one below the other.
+pub(crate) fn of(results: &Results) -> Outcome<String> {
+    let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
+    let mut svg = String::new();
+    {
+        let size = (860, HEIGHT * threads.len() as u32);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        for (area, threads) in root.split_evenly((threads.len(), 1)).iter().zip(threads) {
+            bars(area, results, threads)?;
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// Bars of the workloads, those of a workload side by side.
+fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: usize) -> Outcome<()> {
+    let of = |workload, library| {
+        results.get(&(threads, workload, library)).map(|times| median(times.median_ms.clone()))
+    };
+    let mut shares = vec![];
+    for (place, workload) in WORKLOADS.into_iter().enumerate() {
+        let Some(ours) = of(workload, LIBRARIES[0]) else { continue };
+        for (bar, library) in LIBRARIES.into_iter().enumerate() {
+            shares.extend(of(workload, library).map(|ms| (place, bar, ms / ours)));
+        }
+    }
+    let (least, most) = shares.iter().fold((0.5_f64, 2.0_f64), |(l, m), (.., s)| (l.min(*s), m.max(*s)));
+    let title = format!(
+        "time of a step in proportion to autobwd, {threads} thread{}",
+        if threads == 1 { "" } else { "s" }
+    );
+    let mut chart = ChartBuilder::on(area)
+        .margin(16)
+        .caption(title, (FONT, 18))
+        .x_label_area_size(36)
+        .y_label_area_size(56)
+        .build_cartesian_2d(-0.5..WORKLOADS.len() as f64 - 0.5, (least * 0.8..most * 1.3).log_scale())?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(WORKLOADS.len())
+        .x_label_formatter(&|place| name(*place).into())
+        .light_line_style(TRANSPARENT)
+        .y_label_formatter(&|share| format!("{share}"))
+        .label_style((FONT, 14))
+        .draw()?;
+    let width = 0.8 / LIBRARIES.len() as f64;
+    for (bar, library) in LIBRARIES.into_iter().enumerate() {
+        let color = COLORS[bar];
+        let of_library = shares.iter().filter(|share| share.1 == bar).map(|(place, _, share)| {
+            let left = *place as f64 - 0.4 + bar as f64 * width;
+            Rectangle::new([(left, least * 0.8), (left + width * 0.9, *share)], color.filled())
+        });
+        chart
+            .draw_series(of_library)?
+            .label(library)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT, 14))
+        .draw()?;
+    Ok(())
+}
+
+/// The workload there, if any.
+fn name(place: f64) -> &'static str {
+    let whole = (place - place.round()).abs() < 1e-9;
+    WORKLOADS.get(place.round() as usize).filter(|_| whole && place > -0.5).copied().unwrap_or_default()
+}
