@@ -24,7 +24,8 @@ const MANY: usize = 4096;
 /// comes first, which suits values that wait for the backward part. While that leaves gaps, other orders are tried: of
 /// one size, the one that is needed first; largest and longest first; the one that waits for the end first.
 pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
-    let orders: [fn(&Buffer) -> (Reverse<usize>, Reverse<usize>, usize); 4] = [
+    type Key = (Reverse<usize>, Reverse<usize>, usize);
+    let orders: [fn(&Buffer) -> Key; 4] = [
         |b| (Reverse(b.bytes), Reverse(b.last), b.first),
         |b| (Reverse(b.bytes), Reverse(0), b.first),
         |b| (Reverse(b.bytes.saturating_mul(b.last - b.first + 1)), Reverse(b.bytes), b.first),
