@@ -7,12 +7,12 @@
 use std::ops::{Add, Mul};
 
 use autobwd::{
-    Buf, Cx, Float, InOut, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, attr_enum, check::*,
-    register_op, with_float,
+    Buf, Cx, Float, InOut, Infer, Kernel, LaneOf, Loops, Meta, NoGrad, Pointwise, Result, Var, Vectorised,
+    attr_enum, check::*, map_lanes, register_op, with_float,
 };
 
 use crate::{
-    common::{PART, Real},
+    common::{PART, Real, nth_part},
     rows::update_rows,
 };
 
@@ -281,25 +281,47 @@ impl Kernel for Adam<Buf<'_>> {
             let root = (1.0 - pow2).sqrt();
             let rate = one::<T>(&self.learning_rate)? * root / (1.0 - pow1);
             let epsilon = T::of(self.epsilon.into()) * root;
-            let new_m = |m, grad| beta1 * m + (1.0 - beta1) * grad;
-            let new_v = |v, grad| beta2 * v + (1.0 - beta2) * grad * grad;
-            let new_param = |param: T, m: T, v: T| param - rate * (m / (v.sqrt() + epsilon));
-
-            let (m, v) = (self.moment1_out.inout(&self.moment1)?, self.moment2_out.inout(&self.moment2)?);
-            let param = self.param_out.inout(&self.param)?;
+            let m = self.moment1_out.inout(&self.moment1)?.copied();
+            let v = self.moment2_out.inout(&self.moment2)?.copied();
+            let param = self.param_out.inout(&self.param)?.copied();
             if self.grad.is_sparse() {
-                let (grads, lazy, m, v) = (self.grad.rows()?, self.lazy_mode, m.copied(), v.copied());
-                update_rows(cx, m, [], grads, lazy, |m, [], grad| new_m(m, grad));
-                update_rows(cx, v, [], grads, lazy, |v, [], grad| new_v(v, grad));
-                update_rows(cx, param.copied(), [&*m, &*v], grads, lazy, |param, [m, v], _| new_param(param, m, v));
-            } else {
-                let grad = self.grad.slice()?;
-                update(cx, m, grad, grad, |m, grad, _| new_m(m, grad));
-                update(cx, v, grad, grad, |v, grad, _| new_v(v, grad));
-                update(cx, param, self.moment1_out.slice()?, self.moment2_out.slice()?, new_param);
+                let (grads, lazy) = (self.grad.rows()?, self.lazy_mode);
+                let new_param = |param: T, [m, v]: [T; 2], _| param - rate * (m / (v.sqrt() + epsilon));
+                update_rows(cx, m, [], grads, lazy, |m, [], grad| beta1 * m + (1.0 - beta1) * grad);
+                update_rows(cx, v, [], grads, lazy, |v, [], grad| beta2 * v + (1.0 - beta2) * grad * grad);
+                update_rows(cx, param, [&*m, &*v], grads, lazy, new_param);
+                return Ok(());
             }
-            Ok(())
+            let grad = self.grad.slice()?;
+            cx.try_zip_chunks_mut([param, m, v].map(|all| (all, PART)), &mut [(); 0], |part, moving, _| {
+                let grad = nth_part(grad, part, moving[0].len());
+                T::vectorised(AdamStep { grad, moving, beta: [beta1, beta2], rate, epsilon });
+                Ok(())
+            })
         })
+    }
+}
+
+/// A step of parameter and both moments, in one go.
+struct AdamStep<'a, T> {
+    grad: &'a [T],
+    moving: [&'a mut [T]; 3],
+    beta: [T; 2],
+    rate: T,
+    epsilon: T,
+}
+impl<T: Real> Loops<T> for AdamStep<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let (one, [beta1, beta2]) = (F::of(1.0), self.beta.map(F::new));
+        let (rate, epsilon) = (F::new(self.rate), F::new(self.epsilon));
+        map_lanes([self.grad], self.moving, |[grad]: [F; 1], [param, m, v]| {
+            let m = beta1 * m + (one - beta1) * grad;
+            let v = beta2 * v + (one - beta2) * grad * grad;
+            [param - rate * (m / (v.sqrt() + epsilon)), m, v]
+        });
     }
 }
 autobwd::samples!(
@@ -349,20 +371,4 @@ fn advance<T: Real>(pow: InOut<'_, T>, base: T) -> T {
     let before = pow[0];
     pow[0] = before * base;
     before
-}
-
-/// `out = new(x, a, b)`, element by element.
-fn update<T: Real>(cx: &Cx, inout: InOut<'_, T>, a: &[T], b: &[T], new: impl Fn(T, T, T) -> T + Sync) {
-    let (x, out) = match inout {
-        InOut::Same(out) => (None, out),
-        InOut::Apart(x, out) => (Some(x), out),
-    };
-    cx.chunks_mut(out, PART, |part, out| {
-        let range = part * PART..part * PART + out.len();
-        if let Some(x) = x {
-            out.copy_from_slice(&x[range.clone()]);
-        }
-        let others = a[range.clone()].iter().zip(&b[range]);
-        out.iter_mut().zip(others).for_each(|(x, (a, b))| *x = new(*x, *a, *b));
-    });
 }
