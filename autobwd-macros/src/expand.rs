@@ -411,6 +411,9 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
     let kernel = (!op.pointwise || sparse)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
+    let compose = op
+        .composed
+        .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Compose>::compose;));
     let composed = op.composed.map(|_| quote_spanned!(at=> .composed::<#ident<::autobwd::Var>>()));
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
@@ -423,6 +426,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
             const ENTRY: ::autobwd::__private::OpInfo = {
                 #infer
                 #kernel
+                #compose
                 #entry
             };
             ::autobwd::__private::inventory::submit! { ENTRY }
