@@ -2,10 +2,8 @@
 
 use std::time::Instant;
 
-use autobwd::{
-    Attr, DType, Dims, Executor, OpDesc, OpInfo, Program, Result, Scope, Session, Tensor, Var, VarDesc,
-};
-use autobwd_benches::{median, ms};
+use autobwd::{DType, Executor, OpInfo, Result, Scope, Session};
+use autobwd_benches::{alone, median, ms};
 
 /// Elements of every slot: what an operator reads and writes stays in the caches next to the core.
 const ELEMENTS: usize = 4096;
@@ -24,25 +22,10 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// Every slot is filled with elements within 0 and 1; attributes have their default values, or 1.
+    /// As [`alone`] prepares it.
     pub(crate) fn new(executor: &Executor, info: &OpInfo) -> Result<Timed> {
-        let schema = info.schema();
-        let (mut program, mut scope, mut op) = (Program::new(), Scope::new(), OpDesc::new(schema.name));
-        for (k, slot) in schema.inputs.iter().enumerate() {
-            let name = format!("input {}", slot.name);
-            op.inputs.set(slot.name, [declare(&mut program, &name, true)]);
-            scope.set(&name, Tensor::from_vec([ELEMENTS], numbers(k))?);
-        }
-        for slot in schema.outputs {
-            op.outputs.set(slot.name, [declare(&mut program, slot.name, false)]);
-        }
-        for attr in schema.attrs.iter().filter(|attr| attr.default.is_none()) {
-            op.attrs.set(attr.name, Attr::F32(1.0));
-        }
-        program.root_mut().ops.push(op);
-        let fetches: Vec<_> = schema.outputs.iter().map(|slot| slot.name).collect();
-        let session = executor.prepare(&program, &mut scope, &[], &fetches)?;
-        Ok(Timed { name: schema.name, scope, session, rounds: vec![] })
+        let (scope, session) = alone(executor, info, DType::F32, ELEMENTS)?;
+        Ok(Timed { name: info.schema().name, scope, session, rounds: vec![] })
     }
 
     /// The operator's type.
@@ -67,16 +50,4 @@ impl Timed {
     pub(crate) fn ns(&self) -> f64 {
         median(self.rounds.clone())
     }
-}
-
-fn declare(program: &mut Program, name: &str, persistable: bool) -> Var {
-    let var = program.var(name);
-    let desc = VarDesc { persistable, ..VarDesc::new(DType::F32, Dims::from([ELEMENTS])) };
-    program.root_mut().vars.insert(var, desc);
-    var
-}
-
-/// Numbers within 0 and 1, others for every slot.
-fn numbers(slot: usize) -> Vec<f32> {
-    (1..=ELEMENTS).map(|i| (i as f32 * 0.618_034 + slot as f32 * 0.3).fract().max(0.01)).collect()
 }

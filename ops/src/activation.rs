@@ -70,6 +70,7 @@ pub struct Tanh<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Tanh<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.tanh();
     }
@@ -118,6 +119,7 @@ pub struct Sigmoid<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Sigmoid<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.sigmoid();
     }
@@ -176,6 +178,7 @@ pub struct Exp<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Exp<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.exp();
     }
@@ -221,6 +224,7 @@ pub struct Log<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Log<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.log();
     }

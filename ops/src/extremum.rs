@@ -165,6 +165,7 @@ pub struct ElementwisePow<V = Var> {
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwisePow<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.pow(self.y);
     }
@@ -214,6 +215,7 @@ pub struct ElementwisePowGrad<V = Var> {
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwisePowGrad<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         let (x, y, dout) = (self.x, self.y, self.dout);
         self.dx = self.dx.map(|_| dout * y * x.pow(y - F::of(1.0)));

@@ -47,6 +47,7 @@ pub struct Elu<V = Var> {
     pub alpha: f32,
 }
 impl<F: Float> Pointwise for Elu<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         let (x, alpha) = (self.x, F::of(self.alpha.into()));
         self.out = F::select(x.gt(F::of(0.0)), x, alpha * x.expm1());

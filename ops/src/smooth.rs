@@ -2,8 +2,8 @@
 
 use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
 
-/// √(2 / π)
-const ROOT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+/// 2 √(2 / π)
+const ROOT_8_OVER_PI: f64 = 1.595_769_121_605_730_8;
 
 /// `x` times the share of normally distributed numbers below it (Hendrycks and Gimpel, 2016): `out = x * (1 + erf(x / √2)) /
 /// 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
@@ -23,12 +23,13 @@ impl<F: Float> Pointwise for Gelu<F> {
     // Too long to be inlined without; what is not inlined is not vectorised.
     #[inline(always)]
     fn eval(&mut self) {
-        let (x, half, one) = (self.x, F::of(0.5), F::of(1.0));
-        let cubic = x * x * x * F::of(0.044715);
+        let x = self.x;
+        // `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which keeps its digits where it is small, as `normal_cdf` does.
         self.out = if self.approximate {
-            half * x * (one + ((x + cubic) * F::of(ROOT_2_OVER_PI)).tanh())
+            let cubic = x * x * x * F::of(0.044715);
+            x * ((x + cubic) * F::of(ROOT_8_OVER_PI)).sigmoid()
         } else {
-            half * x * (one + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+            x * x.normal_cdf()
         };
     }
 }
@@ -52,6 +53,7 @@ pub struct Silu<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Silu<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x * self.x.sigmoid();
     }
@@ -75,6 +77,7 @@ pub struct Swish<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Swish<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x * self.x.sigmoid();
     }
@@ -106,6 +109,7 @@ pub struct Softplus<V = Var> {
     pub threshold: f32,
 }
 impl<F: Float> Pointwise for Softplus<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         let beta = F::of(self.beta.into());
         self.out = softplus(self.x * beta, self.threshold) / beta;
@@ -138,6 +142,7 @@ pub struct Mish<V = Var> {
     pub threshold: f32,
 }
 impl<F: Float> Pointwise for Mish<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x * softplus(self.x, self.threshold).tanh();
     }

@@ -83,6 +83,7 @@ pub struct Erf<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Erf<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.erf();
     }
@@ -106,6 +107,7 @@ pub struct Log1p<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Log1p<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.log1p();
     }
@@ -129,6 +131,7 @@ pub struct Expm1<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Expm1<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.expm1();
     }
@@ -173,6 +176,7 @@ pub struct Pow<V = Var> {
     pub factor: f32,
 }
 impl<F: Float> Pointwise for Pow<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.pow(F::of(self.factor.into()));
     }

@@ -17,6 +17,7 @@ pub struct Sin<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Sin<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.sin();
     }
@@ -44,6 +45,7 @@ pub struct SinGrad<V = Var> {
     pub dx: V,
 }
 impl<F: Float> Pointwise for SinGrad<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.dx = self.dout * self.x.cos();
     }
@@ -76,6 +78,7 @@ pub struct Cos<V = Var> {
     pub out: V,
 }
 impl<F: Float> Pointwise for Cos<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.out = self.x.cos();
     }
@@ -103,6 +106,7 @@ pub struct CosGrad<V = Var> {
     pub dx: V,
 }
 impl<F: Float> Pointwise for CosGrad<F> {
+    #[inline(always)]
     fn eval(&mut self) {
         self.dx = -self.dout * self.x.sin();
     }

@@ -1,6 +1,6 @@
 //! Convolutions and pooling: what samples, being small and free of ties, cannot show.
 
-use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd::{Arg, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
 use autobwd_ops::{
     conv::Conv2d,
     image::PaddingAlgorithm,
@@ -44,19 +44,23 @@ fn at(format: DataLayout, [_, channels, height, width]: [usize; 4], [n, c, y, x]
 
 #[test]
 fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Result<()> {
-    // Tiles are whole rows, or parts of them; a few images are done one after the other.
-    for (format, images, [height, width], groups) in [
-        (DataLayout::Nchw, 9, [40, 30], 1),
-        (DataLayout::Nhwc, 5, [40, 30], 1),
-        (DataLayout::Nchw, 5, [30, 40], 2),
-        (DataLayout::Nhwc, 5, [30, 40], 2),
-        (DataLayout::Nchw, 1, [40, 30], 1),
-        (DataLayout::Nhwc, 2, [3, 900], 1),
+    // Tiles are whole rows, or parts of them; a few images are done one after the other. From 13 channels of a group on,
+    // the rows of a window are multiplied one after the other.
+    for (format, images, [height, width], groups, share, dilation) in [
+        (DataLayout::Nchw, 9, [40, 30], 1, 6, 1),
+        (DataLayout::Nhwc, 5, [40, 30], 1, 6, 1),
+        (DataLayout::Nchw, 5, [30, 40], 2, 3, 2),
+        (DataLayout::Nhwc, 5, [30, 40], 2, 3, 1),
+        (DataLayout::Nchw, 1, [40, 30], 1, 6, 1),
+        (DataLayout::Nhwc, 2, [3, 900], 1, 6, 1),
+        (DataLayout::Nchw, 9, [40, 30], 1, 14, 1),
+        (DataLayout::Nhwc, 3, [30, 40], 2, 14, 2),
+        (DataLayout::Nchw, 1, [40, 30], 2, 13, 2),
+        (DataLayout::Nchw, 2, [5, 1200], 1, 14, 1),
     ] {
-        let (channels, filters) = (6, 2);
-        let share = channels / groups;
+        let (channels, filters) = (groups * share, 2);
         let (x_dims, w_dims) = ([images, channels, height, width], [filters, share, 5, 5]);
-        let y_dims = [images, filters, height - 2, width - 2];
+        let y_dims = [images, filters, height + 2 - 4 * dilation, width - 2];
         let shape = |[n, c, h, w]: [usize; 4]| match format {
             DataLayout::Nchw => [n, c, h, w],
             DataLayout::Nhwc => [n, h, w, c],
@@ -70,7 +74,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
                 strides: vec![1, 1],
                 paddings: vec![1, 1],
                 padding_algorithm: PaddingAlgorithm::Explicit,
-                dilations: vec![1; 2],
+                dilations: vec![dilation as i32, 1],
                 groups: groups as i32,
                 data_format: format,
             };
@@ -82,10 +86,11 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
         for image in 0..images {
             for (filter, channel) in (0..filters).flat_map(|f| (0..share).map(move |c| (f, c))) {
                 let of = filter / (filters / groups) * share + channel;
-                for (row, col) in (0..height - 2).flat_map(|y| (0..width - 2).map(move |x| (y, x))) {
+                for (row, col) in (0..y_dims[2]).flat_map(|y| (0..width - 2).map(move |x| (y, x))) {
                     let y_at = at(format, y_dims, [image, filter, row, col]);
                     for (i, j) in (0..5).flat_map(|i| (0..5).map(move |j| (i, j))) {
-                        let (Some(down), Some(across)) = (inside(row, i, height), inside(col, j, width))
+                        let (Some(down), Some(across)) =
+                            (inside(row, i * dilation, height), inside(col, j, width))
                         else {
                             continue;
                         };
@@ -109,7 +114,11 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
 
 /// The largest element of every window.
 fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
-    let op = Pool2d {
+    Ok(emit(max_of(x, ksize, data_format))?.out)
+}
+
+fn max_of(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Pool2d<Arg> {
+    Pool2d {
         x: x.into(),
         out: New,
         ksize: ksize.to_vec(),
@@ -122,8 +131,7 @@ fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
         global_pooling: false,
         adaptive: false,
         data_format,
-    };
-    Ok(emit(op)?.out)
+    }
 }
 
 /// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
@@ -167,6 +175,24 @@ fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
             assert_eq!(built[1], expected, "{x:?}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn windows_side_by_side_have_the_gradients_of_other_windows() -> Result<()> {
+    // Many ties. Windows of adaptive pooling are the same, but are not looked at together.
+    let elements = (0..2 * 3 * 8 * 10).map(|i| if i % 31 == 30 { f64::NAN } else { f64::from(i * 7 % 5) });
+    let (x, dout) = (Tensor::from_vec([2, 3, 8, 10], elements.collect())?, numbers([2, 3, 4, 5], 0.0));
+    let built = run(std::slice::from_ref(&x), &dout, |x| {
+        let op = Pool2d { strides: vec![2, 2], ..max_of(&x[0], [2, 2], DataLayout::Nchw) };
+        Ok(emit(op)?.out)
+    })?;
+    let expected = run(std::slice::from_ref(&x), &dout, |x| {
+        let op = Pool2d { adaptive: true, ..max_of(&x[0], [4, 5], DataLayout::Nchw) };
+        Ok(emit(op)?.out)
+    })?;
+    assert_eq!(built[1], expected[1]);
+    assert!(built[1].iter().filter(|dx| **dx != 0.0).count() > 90);
     Ok(())
 }
 

@@ -4,6 +4,8 @@
 //! workers.
 #![allow(unsafe_code)]
 
+use std::ops;
+
 use super::{Cx, pool::Start};
 use crate::{Buf, Element, Error, ErrorKind, Result};
 
@@ -88,9 +90,11 @@ impl Buf<'_> {
 const SHARED: usize = 1 << 20;
 /// Parts are cut at multiples of that many rows or columns.
 const GRAIN: usize = 16;
+/// Up to that many multiplications, calling a library takes longer than the product.
+const TINY: usize = 512;
 
 /// Element types that products exist for.
-pub trait Product: Element {
+pub trait Product: Element + ops::Add<Output = Self> + ops::Mul<Output = Self> {
     /// 1.
     const ONE: Self;
     /// 0.
@@ -189,6 +193,11 @@ impl Cx {
             out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(T::ZERO));
             return Ok(());
         }
+        let work = m.saturating_mul(n).saturating_mul(k);
+        if work <= TINY && !y.mat.transposed {
+            tiny(out, (n, stride), (add, scale), x, y);
+            return Ok(());
+        }
         let ((x_row, x_col), (y_row, y_col)) = (x.strides(), y.strides());
         let start = Start(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {
@@ -208,7 +217,7 @@ impl Cx {
                 );
             }
         };
-        if m.saturating_mul(n).saturating_mul(k) < SHARED {
+        if work < SHARED {
             part((0, m), (0, n));
             return Ok(());
         }
@@ -217,6 +226,51 @@ impl Cx {
         self.parts(2, 2, &|i, _| if m >= n { part(half(m, i), (0, n)) } else { part((0, m), half(n, i)) });
         Ok(())
     }
+}
+
+/// The product of a few rows and columns, those of `y` side by side.
+fn tiny<T: Product>(
+    out: &mut [T],
+    (n, stride): (usize, usize),
+    onto: (bool, T),
+    x: Strided<'_, T>,
+    y: Strided<'_, T>,
+) {
+    let ((m, k), (row, col)) = (x.mat.shape(), x.strides());
+    for i in 0..m {
+        let x = |l: usize| x.mat.data[i * row as usize + l * col as usize];
+        let out = &mut out[i * stride..][..n];
+        let mut at = 0;
+        while at < n {
+            let (out, y) = (&mut out[at..], (&y.mat.data[at..], y.stride));
+            at += match n - at {
+                8.. => strip::<T, 8>(out, onto, k, x, y),
+                4..8 => strip::<T, 4>(out, onto, k, x, y),
+                _ => strip::<T, 1>(out, onto, k, x, y),
+            };
+        }
+    }
+}
+
+/// So many elements of a row of a product.
+#[inline(always)]
+fn strip<T: Product, const N: usize>(
+    out: &mut [T],
+    (add, scale): (bool, T),
+    k: usize,
+    x: impl Fn(usize) -> T,
+    (y, stride): (&[T], usize),
+) -> usize {
+    let Some(out) = out.first_chunk_mut::<N>() else { return N };
+    let mut sums = [T::ZERO; N];
+    for l in 0..k {
+        let (x, y) = (x(l), &y[l * stride..][..N]);
+        sums.iter_mut().zip(y).for_each(|(sum, y)| *sum = *sum + x * *y);
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = if add { *out + scale * sum } else { scale * sum };
+    }
+    N
 }
 
 #[cold]

@@ -155,20 +155,23 @@ where
     unsafe { run_chunks::<O, Lane<T, true>, VL>(args, attrs, first, n) }
 }
 
+/// Whether every machine of the target has fused multiply-add.
+pub(super) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
 /// # Safety
 /// As [`BlockFn`].
 unsafe fn baseline<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
 where
-    Lane<T, false>: Float,
+    Lane<T, FUSED>: Float,
 {
     // SAFETY: passed on.
-    unsafe { run_chunks::<O, Lane<T, false>, VL>(args, attrs, first, n) }
+    unsafe { run_chunks::<O, Lane<T, FUSED>, VL>(args, attrs, first, n) }
 }
 
 fn choose<O: Lanes, T, const VL: usize>() -> BlockFn
 where
     Lane<T, true>: Float,
-    Lane<T, false>: Float,
+    Lane<T, FUSED>: Float,
 {
     // One line is what buffers are padded to: more would write past the end.
     const { assert!(VL * size_of::<T>() == LINE) }

@@ -130,6 +130,12 @@ impl<F: Float> Float for Dual<F> {
         Dual { value: self.value.erf(), derivative: self.derivative * slope }
     }
     #[inline(always)]
+    fn normal_cdf(self) -> Self {
+        const FRAC_1_SQRT_2PI: f64 = 0.398_942_280_401_432_7;
+        let density = F::of(FRAC_1_SQRT_2PI) * (F::of(-0.5) * self.value * self.value).exp();
+        Dual { value: self.value.normal_cdf(), derivative: self.derivative * density }
+    }
+    #[inline(always)]
     fn sqrt(self) -> Self {
         let value = self.value.sqrt();
         Dual { value, derivative: self.derivative / (value + value) }

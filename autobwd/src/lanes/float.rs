@@ -6,6 +6,18 @@ use super::math;
 ///
 /// There is no `PartialOrd`: an `if` in a formula would end vectorisation, so comparisons give a mask for
 /// [`select`](Float::select). Constants are written `F::of(0.5)`.
+///
+/// Functions are computed without branches. The largest errors, in units in the last place: in `f32` over all of its
+/// numbers (with fused multiply-add, and without), in `f64` over some thousand that were computed exactly.
+///
+/// | | `f32` | `f64` |
+/// |---|---|---|
+/// | `exp` | 1.04, 1.01 | 1 |
+/// | `log` | 0.83, 0.84 | 1 |
+/// | `tanh` | 3.54, 2.83 | 3 |
+/// | `sin` | 2.74, 2.76 | 1 |
+///
+/// Infinities, NaN, zeros of both signs and subnormal numbers give what they give in `std`.
 pub trait Float:
     Copy
     + ops::Add<Output = Self>
@@ -39,6 +51,10 @@ pub trait Float:
     fn log1p(self) -> Self;
     /// Error function: `2 / √π` times the integral of `exp(-t²)` from 0.
     fn erf(self) -> Self;
+    /// Share of the standard normal distribution below: `(1 + erf(x / √2)) / 2`, as exact where that is small.
+    fn normal_cdf(self) -> Self;
+    /// `1 / (1 + exp(-x))`.
+    fn sigmoid(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Magnitude.
@@ -64,11 +80,6 @@ pub trait Float:
     fn min(self, other: Self) -> Self {
         Self::select(other.gt(self), self, other)
     }
-    /// `1 / (1 + exp(-self))`.
-    #[inline(always)]
-    fn sigmoid(self) -> Self {
-        Self::of(1.0) / (Self::of(1.0) + (-self).exp())
-    }
 }
 
 /// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
@@ -77,7 +88,7 @@ pub trait Float:
 pub(super) struct Lane<T, const FMA: bool>(pub(super) T);
 
 macro_rules! lanes {
-    ($($t:ident),*) => {$(
+    ($($t:ident, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(
         lanes!(@ops $t, Add add, Sub sub, Mul mul, Div div);
 
         impl<const FMA: bool> ops::Neg for Lane<$t, FMA> {
@@ -113,27 +124,35 @@ macro_rules! lanes {
             }
             #[inline(always)]
             fn exp(self) -> Self {
-                math::$t::exp(self)
+                math::exp(self)
             }
             #[inline(always)]
             fn log(self) -> Self {
-                math::$t::log(self)
+                math::log(self)
             }
             #[inline(always)]
             fn tanh(self) -> Self {
-                math::$t::tanh(self)
+                math::$tanh(self)
             }
             #[inline(always)]
             fn expm1(self) -> Self {
-                math::$t::expm1(self)
+                math::expm1(self)
             }
             #[inline(always)]
             fn log1p(self) -> Self {
-                math::$t::log1p(self)
+                math::log1p(self)
             }
             #[inline(always)]
             fn erf(self) -> Self {
-                math::$t::erf(self)
+                math::erf(self)
+            }
+            #[inline(always)]
+            fn normal_cdf(self) -> Self {
+                math::normal_cdf(self)
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> Self {
+                math::sigmoid(self)
             }
             #[inline(always)]
             fn sqrt(self) -> Self {
@@ -145,15 +164,15 @@ macro_rules! lanes {
             }
             #[inline(always)]
             fn sin(self) -> Self {
-                Lane(self.0.sin())
+                math::$sin(self)
             }
             #[inline(always)]
             fn cos(self) -> Self {
-                Lane(self.0.cos())
+                math::$cos(self)
             }
             #[inline(always)]
             fn pow(self, exponent: Self) -> Self {
-                Lane(self.0.powf(exponent.0))
+                math::$pow(self, exponent)
             }
             #[inline(always)]
             fn floor(self) -> Self {
@@ -175,4 +194,7 @@ macro_rules! lanes {
         }
     )*};
 }
-lanes!(f32, f64);
+lanes! {
+    f32, tanh, sin, cos, pow_in_double;
+    f64, tanh_by_exp, sin_in_double, cos_in_double, pow;
+}

@@ -305,9 +305,13 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
         with_float!(self.dout, T => {
             let (x, out, dout) = (self.x.slice::<T>()?, self.out.slice::<T>()?, self.dout.slice::<T>()?);
             pooling.each_plane(cx, (self.dx.slice_mut::<T>()?, x_len), out_len, |plane, dx, left| {
+                let (x, out, dout) =
+                    (nth(x, plane, x_len), nth(out, plane, out_len), nth(dout, plane, out_len));
+                if kind == PoolingType::Max && pooling.halves() {
+                    return pooling.to_maxima((dx, x), (out, dout));
+                }
                 dx.fill(0.0);
-                left.copy_from_slice(nth(dout, plane, out_len));
-                let (x, out) = (nth(x, plane, x_len), nth(out, plane, out_len));
+                left.copy_from_slice(dout);
                 match kind {
                     PoolingType::Max => pooling.strips(|strip| {
                         strip.scatter((dx, x), (out, left), |dx, x, out, left| {

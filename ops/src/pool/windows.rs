@@ -260,6 +260,32 @@ impl Pooling {
         }
     }
 
+    /// Whether windows are of 2 by 2, side by side, on planes that they cover.
+    pub(super) fn halves(&self) -> bool {
+        let half = |i: usize| {
+            let Windows { size, stride, before, .. } = self.windows[i];
+            (size, stride, before) == (2, 2, 0) && self.x[i] == 2 * self.out[i]
+        };
+        self.lanes == 1 && !self.adaptive && half(0) && half(1)
+    }
+
+    /// The gradient of a plane's maxima, where it is [halved](Pooling::halves): to the first of each window that is its
+    /// maximum, and 0 to others.
+    pub(super) fn to_maxima<T: Real>(&self, (dx, x): (&mut [T], &[T]), (out, dout): (&[T], &[T])) {
+        let (width, half) = (self.x[1], self.out[1]);
+        let of_out = out.chunks(half).zip(dout.chunks(half));
+        for ((dx, x), (out, dout)) in dx.chunks_mut(2 * width).zip(x.chunks(2 * width)).zip(of_out) {
+            let ((top, bottom), (x_top, x_bottom)) = (dx.split_at_mut(width), x.split_at(width));
+            let dx = top.as_chunks_mut().0.iter_mut().zip(bottom.as_chunks_mut().0);
+            let x = x_top.as_chunks().0.iter().zip(x_bottom.as_chunks().0);
+            for (((top, bottom), ([a, b], [c, d])), (out, dout)) in dx.zip(x).zip(out.iter().zip(dout)) {
+                let (a, b, c, d) = (a == out, b == out, c == out, d == out);
+                let to = |here: bool| std::hint::select_unpredictable(here, *dout, T::ZERO);
+                (*top, *bottom) = ([to(a), to(b & !a)], [to(c & !(a | b)), to(d & !(a | b | c))]);
+            }
+        }
+    }
+
     /// Divides every element of a plane of the output by the number of elements that the mean is over.
     pub(super) fn divide<T: Real>(&self, out: &mut [T]) {
         for (row, out) in out.chunks_mut(self.out[1] * self.lanes).enumerate() {

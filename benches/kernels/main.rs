@@ -1,0 +1,117 @@
+//! Kernels alone: vector functions beside those of the standard library, matrix products, convolutions.
+//!
+//! `cargo bench -p autobwd-benches --bench kernels`, on one thread. Functions run on 1,000 elements: what is printed in µs
+//! is ns for each.
+
+use autobwd::{Builder, DType, Element, Executor, Expr, OpInfoMap, Result, Scope, Tensor};
+use autobwd_benches::alone;
+use autobwd_ops::Math;
+use divan::{Bencher, black_box, counter::ItemsCount};
+
+const ELEMENTS: usize = 1000;
+const FUNCTIONS: [&str; 13] = [
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "gelu",
+    "sin",
+    "cos",
+    "elementwise_pow",
+    "sqrt",
+    "reciprocal",
+];
+
+fn main() {
+    eprintln!("{:?}", autobwd::lanes::isa());
+    divan::main();
+}
+
+/// As a formula, with the instructions named above; `AUTOBWD_ISA=baseline` or `avx2` chooses others.
+#[divan::bench(args = FUNCTIONS, types = [f32, f64])]
+fn function<T: Element>(bencher: Bencher<'_, '_>, name: &str) {
+    let executor = Executor::with_threads(1);
+    let info = OpInfoMap::linked().unwrap().get(name).unwrap();
+    let (mut scope, mut session) = alone(&executor, info, T::DTYPE, ELEMENTS).unwrap();
+    bencher.counter(ItemsCount::new(ELEMENTS)).bench_local(|| session.run(&mut scope).unwrap());
+}
+
+/// A number that the standard library has functions for.
+trait Std: Copy + From<f32> {
+    fn function(name: &str) -> Option<fn(Self) -> Self>;
+}
+macro_rules! std_functions {
+    ($($t:ident)*) => {$(
+        impl Std for $t {
+            fn function(name: &str) -> Option<fn($t) -> $t> {
+                Some(match name {
+                    "exp" => $t::exp,
+                    "expm1" => $t::exp_m1,
+                    "log" => $t::ln,
+                    "log1p" => $t::ln_1p,
+                    "tanh" => $t::tanh,
+                    "sigmoid" => |x| 1.0 / (1.0 + (-x).exp()),
+                    "sin" => $t::sin,
+                    "cos" => $t::cos,
+                    "elementwise_pow" => |x| x.powf(0.3 + x),
+                    "sqrt" => $t::sqrt,
+                    "reciprocal" => $t::recip,
+                    _ => return None,
+                })
+            }
+        }
+    )*};
+}
+std_functions!(f32 f64);
+
+/// One element after the other, by the standard library, where it has the function.
+#[divan::bench(args = FUNCTIONS, types = [f32, f64])]
+fn std<T: Std>(bencher: Bencher<'_, '_>, name: &str) {
+    let x: Vec<T> = (1..=ELEMENTS).map(|i| T::from((i as f32 * 0.618_034).fract().max(0.01))).collect();
+    let mut y = x.clone();
+    let Some(function) = T::function(name) else { return };
+    bencher.counter(ItemsCount::new(ELEMENTS)).bench_local(|| {
+        x.iter().zip(&mut y).for_each(|(x, y)| *y = function(*x));
+        black_box(&mut y);
+    });
+}
+
+/// Runs an expression of variables of these shapes; `count` is of what is printed per second.
+fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&[Expr]) -> Result<Expr>) {
+    let (net, mut scope) = (Builder::new(), Scope::new());
+    let variable = |(i, dims): (usize, &&[usize])| {
+        let n = dims.iter().product::<usize>();
+        let numbers: Vec<f32> = (0..n).map(|j| ((i + j) as f32 * 0.618_034).fract() - 0.5).collect();
+        scope.set(format!("x{i}").as_str(), Tensor::from_vec(*dims, numbers)?);
+        net.persistable(&format!("x{i}"), DType::F32, *dims, |_| Ok(()))
+    };
+    let variables: Vec<_> = shapes.iter().enumerate().map(variable).collect::<Result<_>>().unwrap();
+    let out = f(&variables).unwrap().name();
+    let executor = Executor::with_threads(1);
+    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&out]).unwrap();
+    bencher.counter(ItemsCount::new(count)).bench_local(|| session.run(&mut scope).unwrap());
+}
+
+/// Square products; what is printed per second are floating point operations.
+#[divan::bench(args = [8, 16, 32, 64, 128, 256, 512, 1024])]
+fn product(bencher: Bencher<'_, '_>, n: usize) {
+    run(bencher, &[&[n, n], &[n, n]], 2 * n * n * n, |x| x[0].matmul(&x[1]));
+}
+
+/// The convolutions of `lenet`: channels, height and width of 64 images, and filters of 5 by 5.
+#[divan::bench(args = [(1, 28, 20), (20, 12, 50)])]
+fn convolution(bencher: Bencher<'_, '_>, (channels, size, filters): (usize, usize, usize)) {
+    let flop = 64 * 2 * (size - 4) * (size - 4) * channels * 25 * filters;
+    let shapes: [&[usize]; 2] = [&[64, channels, size, size], &[filters, channels, 5, 5]];
+    run(bencher, &shapes, flop, |x| x[0].conv2d(&x[1], 1, 0));
+}
+
+/// The maximum of 2 by 2 in `lenet`: channels, height and width of 64 images.
+#[divan::bench(args = [(20, 24), (50, 8)])]
+fn maximum(bencher: Bencher<'_, '_>, (channels, size): (usize, usize)) {
+    let dims = [64, channels, size, size];
+    run(bencher, &[&dims], dims.iter().product(), |x| x[0].max_pool2d(2, 2));
+}
