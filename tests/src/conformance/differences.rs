@@ -9,16 +9,18 @@ use super::{Call, Difference, values::Machine};
 pub(super) struct Precision {
     /// Relative width: rounding and curvature err alike.
     width: f64,
-    /// Relative to the largest number, or to 1.
+    /// Of differences, relative to the largest number, or to 1.
     pub(super) tolerance: f64,
+    /// Of recorded numbers, likewise: some units in the last place of what is added up.
+    pub(super) golden: f64,
 }
 
 impl Precision {
     /// As good as the least exact dtype of the program allows.
     pub(super) fn of(program: &Program) -> Precision {
         match program.root().vars.values().any(|desc| desc.dtype == DType::F32) {
-            true => Precision { width: 3e-3, tolerance: 1e-4 },
-            false => Precision { width: 1e-5, tolerance: 1e-6 },
+            true => Precision { width: 3e-3, tolerance: 1e-4, golden: 1e-6 },
+            false => Precision { width: 1e-5, tolerance: 1e-6, golden: 1e-9 },
         }
     }
 }

@@ -6,8 +6,6 @@ use autobwd::{DType, Executor, Program, Scope, Tensor, Var};
 
 use super::{Case, Difference, build::Replay, differences};
 
-/// Relative to the largest recorded number, or to 1.
-const TOLERANCE: f64 = 1e-9;
 /// Above this, a recorded gradient is not the derivative.
 const FD_LIMIT: f64 = 1e-4;
 /// What an unknown dimension is taken for where a case has no numbers.
@@ -20,12 +18,13 @@ pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize)
     if case.fetch.is_empty() && by_difference.is_empty() {
         return Ok((0, 0));
     }
+    let precision = differences::Precision::of(&replay.program);
     let mut machine = Machine::new(case, &replay.program)?;
     let is_recorded = |name: &&String| !by_difference.iter().any(|wanted| wanted.golden == **name);
     for name in case.fetch.iter().filter(|name| replay.zeros.contains(name)) {
         let golden = case.values("fetch").find(|(n, _)| n == name).map(|(_, value)| value.to_f64s());
         let golden = golden.unwrap_or_default();
-        close(name, "golden", &golden, &vec![0.0; golden.len()], TOLERANCE)?;
+        close(name, "golden", &golden, &vec![0.0; golden.len()], precision.golden)?;
     }
     let is_there = |name: &&String| !replay.zeros.contains(name);
     let recorded: Vec<&String> = case.fetch.iter().filter(is_there).filter(is_recorded).collect();
@@ -38,15 +37,14 @@ pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize)
             let text = format!("`{name}` has shape {:?}, golden {:?}", found.dims(), golden.dims());
             return Err(Difference::new(text));
         }
-        close(name, "golden", &golden.to_f64s(), &found.to_f64s(), TOLERANCE)?;
+        close(name, "golden", &golden.to_f64s(), &found.to_f64s(), precision.golden)?;
     }
-    let tolerance = differences::Precision::of(&replay.program).tolerance;
     for wanted in &by_difference {
         let call = &replay.made[wanted.call].call;
         let found = machine.run(&replay.program, std::slice::from_ref(&wanted.own))?;
         let golden = differences::derivative(&mut machine, &replay.program, call, &wanted.var)?;
         let found: Vec<f64> = found.iter().flat_map(Tensor::to_f64s).collect();
-        close(&wanted.golden, "central differences", &golden, &found, tolerance)?;
+        close(&wanted.golden, "central differences", &golden, &found, precision.tolerance)?;
     }
     Ok((recorded.len(), by_difference.len()))
 }
