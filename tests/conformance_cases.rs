@@ -227,7 +227,7 @@ fn change_value(case: &Case) -> Vec<(String, Case)> {
         let largest = value.to_f64s().iter().fold(1.0_f64, |max, x| max.max(x.abs()));
         let mut case = case.clone();
         if let Some(x) = case.tensors[index].1.slice_mut::<f64>().ok().and_then(<[f64]>::first_mut) {
-            *x += 1e-6 * largest;
+            *x += 3e-6 * largest;
             changed.push((name.clone(), case));
         }
     }

@@ -86,7 +86,7 @@ fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&
         let n = dims.iter().product::<usize>();
         let numbers: Vec<f32> = (0..n).map(|j| ((i + j) as f32 * 0.618_034).fract() - 0.5).collect();
         scope.set(format!("x{i}").as_str(), Tensor::from_vec(*dims, numbers)?);
-        net.persistable(&format!("x{i}"), DType::F32, *dims, |_| Ok(()))
+        net.persistable(&format!("x{i}"), DType::F32, dims, |_| Ok(()))
     };
     let variables: Vec<_> = shapes.iter().enumerate().map(variable).collect::<Result<_>>().unwrap();
     let out = f(&variables).unwrap().name();

@@ -84,7 +84,7 @@ fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
     let word = |i: usize| pick(far, either(i + 4), pick(middle, either(i + 2), either(i)));
     let shift = at & 31;
     let window = |i: usize| u64::from((word(i) << shift) | (word(i + 1) >> 1 >> (31 - shift)));
-    let low = m * window(1) + (m * window(2) >> 32);
+    let low = m * window(1) + ((m * window(2)) >> 32);
     let high = (m as u32).wrapping_mul(window(0) as u32).wrapping_add((low >> 32) as u32);
     // `high` is the product in units of 2^-30, `low` goes on from there.
     let quadrant = high.wrapping_add(1 << 29) >> 30;
@@ -133,7 +133,7 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
     let bits = x.abs().0.to_bits();
     // x = y · 2^16k. Of the first 16 k bits of 2/π, the product is a multiple of 4.
     let start = 1023 + 54;
-    let k = (bits >> 52).max(start) - start >> 4;
+    let k = ((bits >> 52).max(start) - start) >> 4;
     let y = F::<FMA>::of(f64::from_bits(bits - (k << 56)));
     let part = |j: usize| F::<FMA>::of(PARTS[j][k as usize & 63]);
     let (a, b) = y.exact_product(part(0));
