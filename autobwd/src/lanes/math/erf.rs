@@ -1,5 +1,5 @@
 use super::{
-    Real,
+    Real, exact_sum_of_any,
     exp::{NONE, reduced},
     horner,
 };
@@ -119,8 +119,11 @@ pub(in super::super) fn normal_cdf<F: Real>(x: F) -> F {
     let (square, rest) = s.exact_product(s);
     let (q, shifted) = reduced(-half * square, -half * rest);
     let scale = F::of(F::CDF_SCALE);
-    let p = horner((s - scale) / (s + scale), F::CDF) / (s + scale);
-    let tail = p.mul_add(q, p).times_power_of_2(shifted);
+    // In proportion, what the rounded sum has lost is lost to the quotient.
+    let (sum, lost) = exact_sum_of_any(s, scale);
+    let inverse = one / sum;
+    let p = horner((s - scale) * inverse, F::CDF) / sum;
+    let tail = p.mul_add(q - lost * inverse, p).times_power_of_2(shifted);
     let outside = F::select(x.gt(F::of(0.0)), one - tail, tail);
     let middle = near(x * F::of(std::f64::consts::FRAC_1_SQRT_2)).mul_add(half, half);
     F::select(s.gt(F::of(0.9)), outside, middle)
