@@ -8,7 +8,7 @@ use std::{env, fmt::Write as _, fs, path::Path, process::Command, process::ExitC
 
 use autobwd_benches::{Outcome, finish};
 
-const WORKLOADS: [&str; 3] = ["tiny_mlp", "chain_small", "mlp"];
+const WORKLOADS: [&str; 2] = ["tiny_mlp", "chain_small"];
 /// Steps of two runs: what lies between them is nothing but steps.
 const STEPS: [u64; 2] = [20, 60];
 /// Valgrind knows no AVX-512.
