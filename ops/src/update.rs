@@ -260,9 +260,7 @@ impl Infer for Adam<Meta> {
         }
         for input in [&self.learning_rate, &self.beta1_pow, &self.beta2_pow] {
             input.same_dtype(&self.param)?;
-            if !input.dims.numel().agrees(1.into()) {
-                return Err(input.wrong("one element is needed"));
-            }
+            input.one_element()?;
         }
         for out in [&mut self.param_out, &mut self.moment1_out, &mut self.moment2_out] {
             out.like(&self.param);
@@ -358,7 +356,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> Adam<Draw> {
 }
 
 /// The only element.
-fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
+pub(crate) fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
     match x.slice()? {
         [x] => Ok(*x),
         _ => Err(x.wrong("one element is needed")),

@@ -1,13 +1,16 @@
 //! Regions: which operators run together, and that this changes no bit.
 
 use autobwd::{
-    Attr, AttrType, Backward, Builder, DType, Executor, Expr, Meta, New, OpDesc, OpInfoMap, Program, Result,
-    Scope, Session, Tensor, VarDesc, append_backward,
+    Attr, AttrType, Backward, Buf, Builder, Compose, Cx, DType, Executor, Expr, Join, Kernel, Meta, New,
+    NoGrad, OpDesc, OpInfoMap, Parts, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward,
+    emit, register_op,
 };
 use autobwd_ops::{
     Init, Math,
+    activation::Scale,
     fill::FillConstant,
     optim::{Optimizer, Sgd},
+    reduce::Mean,
 };
 
 fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
@@ -259,5 +262,66 @@ fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
             assert!((a - b).abs() < 1e-6, "{a} {b}");
         }
     }
+    Ok(())
+}
+
+/// Says of its output what is not true.
+#[register_op(grad = NoGrad, composed)]
+pub struct Crooked<V = Var> {
+    #[input]
+    pub x: V,
+    #[output(like = x)]
+    pub out: V,
+}
+impl Compose for Crooked {
+    fn compose(&self, parts: &mut Parts<'_>) {
+        let turned = parts.dims(self.x).iter().rev().copied().collect();
+        parts.align(self.out, turned);
+        let (x, out) = (self.x, self.out);
+        parts.push(Scale { x, out, scale: 1.0, bias: 0.0, bias_after_scale: true });
+    }
+}
+impl Kernel for Crooked<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+
+/// Has a stand-in, together with another of its kind, that does something else.
+#[register_op(grad = NoGrad)]
+pub struct Mistaken<V = Var> {
+    #[input]
+    pub x: V,
+    #[output(like = x)]
+    pub out: V,
+}
+impl Kernel for Mistaken<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+impl Join<Mistaken> for Mistaken {
+    fn join(&self, then: &Mistaken) -> Option<OpDesc> {
+        Some(Mean { x: self.x, out: then.out }.into())
+    }
+}
+autobwd::join!(Mistaken, Mistaken);
+
+#[test]
+fn parts_and_pairs_that_do_not_fit_are_refused() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2, 3])?;
+    let feeds = [("x", Meta::new(DType::F32, [2, 3]))];
+    let refused = |out: &Expr| {
+        let plan = Executor::new().plan(&net.program(), &Scope::new(), &feeds, &[&out.name()]);
+        plan.map(|_| ()).unwrap_err().to_string()
+    };
+    let crooked = emit(Crooked { x: (&x.tanh()?).into(), out: New })?.out.tanh()?;
+    let e = refused(&crooked);
+    assert!(e.contains("the parts of operator `crooked` do not line up"), "{e}");
+    let once = emit(Mistaken { x: (&x).into(), out: New })?.out;
+    let twice = emit(Mistaken { x: (&once).into(), out: New })?.out;
+    let e = refused(&twice);
+    assert!(e.contains("`mean` does not do what the two operators in its place do"), "{e}");
     Ok(())
 }

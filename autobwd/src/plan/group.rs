@@ -3,7 +3,7 @@
 use std::{collections::HashMap, mem, ops::Range};
 
 use crate::{
-    DType, OpInfoMap, Origin, Result, Shape, Var,
+    DType, Error, OpInfoMap, Origin, Result, Shape, Var,
     cx::CHUNK,
     lanes,
     plan::{
@@ -60,6 +60,22 @@ fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     Some(Extent { dtype: inputs.first()?.dtype, dims: dims.known()? })
 }
 
+/// Refuses a part that blocks cannot run over: whoever wrote it answers for its shapes, and there is no shape rule to
+/// ask.
+fn line_up(graph: &Graph, part: &Node) -> Result<()> {
+    let wrong = || Error::internal(format!("the parts of operator `{}` do not line up", part.desc.ty));
+    let extent = extent(graph, part).ok_or_else(wrong)?;
+    for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
+        let dims = operand_dims(graph, part, value, &extent).ok_or_else(wrong)?;
+        let mut pairs = dims.iter().zip(&extent.dims);
+        let fits = dims.len() == extent.dims.len() && pairs.all(|(own, full)| own == full || *own == 1);
+        if !fits || graph.values[value].meta.dtype != extent.dtype {
+            return Err(wrong());
+        }
+    }
+    Ok(())
+}
+
 /// Sorts the operators into groups, in an order in which each runs after those that it depends on; when `apart`, each
 /// is a group of its own and stays where it is. Returns how many groups at the beginning compute constants.
 pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
@@ -81,6 +97,9 @@ pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
     }
     for node in nodes {
         let parts = parts(graph, ops, &node)?.unwrap_or_default();
+        for part in &parts {
+            line_up(graph, part)?;
+        }
         sort.grow(graph.values.len());
         match sort.runs_in_parts(graph, &parts) {
             true => parts.into_iter().for_each(|part| sort.add(graph, part)),
@@ -125,6 +144,7 @@ struct Sort {
 }
 
 impl Sort {
+    /// Makes room for the values between parts: each is read once, by a formula.
     fn grow(&mut self, values: usize) {
         self.constant.resize(values, false);
         self.written.resize(values, None);

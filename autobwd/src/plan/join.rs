@@ -1,66 +1,98 @@
 //! Pairs of operators replaced by one.
 
+use std::collections::HashMap;
+
 use super::graph::{Graph, Node, Source, ValueId, Wires};
-use crate::{Error, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
+use crate::{Error, Meta, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
 
 /// Replaces pairs for which one operator is registered: the second is the only reader of what the first writes for it.
+/// No operator is part of two pairs.
 pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     if ops.joined().is_empty() {
         return Ok(());
     }
     let mut readers = vec![0; graph.values.len()];
-    graph.nodes.iter().flat_map(|n| n.inputs.iter().filter_map(|(_, v)| *v)).for_each(|v| readers[v] += 1);
-    graph.fetches.iter().for_each(|v| readers[*v] += 2);
-    let mut replaced: Vec<(usize, usize, OpDesc)> = vec![];
-    for (at, then) in graph.nodes.iter().enumerate() {
-        for value in then.reads().filter(|v| readers[*v] == 1 && !graph.values[*v].kept) {
-            let Source::Node(first) = graph.values[value].source else { continue };
-            let types = (graph.nodes[first].info.schema().name, then.info.schema().name);
-            let Some(join) = ops.joined().get(&types) else { continue };
-            let whole = |n: &Node| {
-                n.inputs.iter().chain(&n.outputs).all(|(_, v)| v.is_none_or(|v| graph.is_whole_tensor(v)))
-            };
-            let fits = whole(&graph.nodes[first]) && whole(then) && can_run_at(graph, first, at, value);
-            if let Some(desc) =
-                fits.then(|| join(&graph.nodes[first].desc, &then.desc)).transpose()?.flatten()
-            {
-                replaced.push((first, at, desc));
-                break;
-            }
-        }
+    let read = graph.nodes.iter().flat_map(|n| &n.inputs).filter_map(|(_, v)| *v);
+    read.chain(graph.fetches.iter().copied()).for_each(|v| readers[v] += 1);
+    graph.fetches.iter().for_each(|v| readers[*v] += 1);
+    let touched = touched(graph);
+    let mut gone = vec![false; graph.nodes.len()];
+    let mut taken = gone.clone();
+    for at in 0..graph.nodes.len() {
+        let Some((first, node)) = partner(graph, ops, at, &readers, &taken, &touched)? else { continue };
+        graph.nodes[first] = node;
+        (taken[first], taken[at], gone[at]) = (true, true, true);
     }
-    for (first, at, desc) in &replaced {
-        let node = joined(graph, ops, *first, *at, desc)?;
-        graph.nodes[*first] = node;
-    }
-    let gone: std::collections::HashSet<usize> = replaced.iter().map(|(_, at, _)| *at).collect();
-    let mut position = 0..;
-    graph.nodes.retain(|_| !position.next().is_some_and(|at| gone.contains(&at)));
+    let mut gone = gone.into_iter();
+    graph.nodes.retain(|_| gone.next() == Some(false));
     for (position, node) in graph.nodes.iter().enumerate() {
         node.writes().for_each(|v| graph.values[v].source = Source::Node(position));
     }
     Ok(())
 }
 
+/// The operator before that one can be joined with, and the one that does the work of both.
+fn partner(
+    graph: &Graph,
+    ops: &OpInfoMap,
+    at: usize,
+    readers: &[usize],
+    taken: &[bool],
+    touched: &HashMap<Var, Vec<usize>>,
+) -> Result<Option<(usize, Node)>> {
+    let then = &graph.nodes[at];
+    let whole =
+        |n: &Node| n.inputs.iter().chain(&n.outputs).all(|(_, v)| v.is_none_or(|v| graph.is_whole_tensor(v)));
+    for value in then.reads().filter(|v| readers[*v] == 1 && !graph.values[*v].kept) {
+        let Source::Node(first) = graph.values[value].source else { continue };
+        let before = &graph.nodes[first];
+        let types = (before.info.schema().name, then.info.schema().name);
+        let Some(join) = ops.joined().get(&types).filter(|_| !taken[first] && !taken[at]) else { continue };
+        if !whole(before) || !whole(then) || !can_run_at(graph, first, at, value, touched) {
+            continue;
+        }
+        if let Some(desc) = join(&before.desc, &then.desc)? {
+            return Ok(Some((first, joined(graph, ops, before, then, &desc)?)));
+        }
+    }
+    Ok(None)
+}
+
+/// Where variables of the scope are read or written, in order.
+fn touched(graph: &Graph) -> HashMap<Var, Vec<usize>> {
+    let mut touched: HashMap<Var, Vec<usize>> = HashMap::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
+            touched.entry(graph.values[value].var).or_default().push(at);
+        }
+    }
+    touched
+}
+
 /// Whether the second operator could as well run where the first one does: all else that it reads is there, and nobody
-/// between them reads what it overwrites.
-fn can_run_at(graph: &Graph, first: usize, at: usize, handed: ValueId) -> bool {
+/// between them reads or writes what it overwrites.
+fn can_run_at(
+    graph: &Graph,
+    first: usize,
+    at: usize,
+    handed: ValueId,
+    touched: &HashMap<Var, Vec<usize>>,
+) -> bool {
     let then = &graph.nodes[at];
     let there = |v: ValueId| match graph.values[v].source {
         Source::Node(writer) => writer < first,
         _ => true,
     };
-    let overwritten = |v: ValueId| {
-        let value = &graph.values[v];
-        value.kept && then.writes().any(|w| graph.values[w].var == value.var)
+    let between = |v: ValueId| {
+        let all = touched.get(&graph.values[v].var).map_or(&[][..], Vec::as_slice);
+        all.get(all.partition_point(|other| *other <= first)).is_some_and(|other| *other < at)
     };
     then.reads().all(|v| v == handed || there(v))
-        && graph.nodes[first + 1..at].iter().all(|n| !n.reads().chain(n.writes()).any(overwritten))
+        && !then.writes().any(|v| graph.values[v].kept && between(v))
 }
 
 /// The one operator, on the values of both.
-fn joined(graph: &Graph, ops: &OpInfoMap, first: usize, at: usize, desc: &OpDesc) -> Result<Node> {
-    let (first, then) = (&graph.nodes[first], &graph.nodes[at]);
+fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDesc) -> Result<Node> {
     let info = ops.get(&desc.ty)?;
     info.check(desc)?;
     let wires = |slots: &Slots, schema: &'static [SlotDef], of: &dyn Fn(Var) -> Option<ValueId>| {
@@ -81,5 +113,30 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: usize, at: usize, desc: &OpDesc
     let inputs = wires(&desc.inputs, info.schema().inputs, &|var| find([&first.inputs, &then.inputs], var))?;
     let outputs =
         wires(&desc.outputs, info.schema().outputs, &|var| find([&first.outputs, &then.outputs], var))?;
+    fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
     Ok(Node { index: first.index, desc: desc.clone(), info, inputs, outputs, part: None })
+}
+
+/// Refuses an operator whose shape rule says something else of its outputs than is known of them.
+fn fits(
+    graph: &Graph,
+    desc: &OpDesc,
+    inputs: &Wires,
+    outputs: &Wires,
+    infer: impl FnOnce(&dyn Fn(Var) -> Result<Meta>, &mut dyn FnMut(Var, Meta)) -> Result<()>,
+) -> Result<()> {
+    let meta = |wires: &Wires, var: Var| {
+        let mut known = wires.iter().filter_map(|(_, v)| Some(&graph.values[(*v)?]));
+        known.find(|value| value.var == var).map(|value| value.meta.clone())
+    };
+    let wrong =
+        || Error::internal(format!("`{}` does not do what the two operators in its place do", desc.ty));
+    let mut all_fit = true;
+    let of = |var: Var| meta(inputs, var).ok_or_else(wrong);
+    infer(&of, &mut |var, inferred| {
+        all_fit &= meta(outputs, var).is_some_and(|known| {
+            (known.dtype, &known.dims, known.rows) == (inferred.dtype, &inferred.dims, inferred.rows)
+        });
+    })?;
+    if all_fit { Ok(()) } else { Err(wrong()) }
 }

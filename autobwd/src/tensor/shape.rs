@@ -252,6 +252,14 @@ impl Meta {
         if holds { Ok(()) } else { Err(self.wrong(&needed())) }
     }
 
+    /// Refuses more elements than one, and none.
+    ///
+    /// # Errors
+    /// That of [`wrong`](Meta::wrong).
+    pub fn one_element(&self) -> Result<()> {
+        self.require(self.dims.numel().agrees(1.into()), || "one element is needed".into())
+    }
+
     /// Refuses a dtype other than that of `other`.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use super::{
     products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims, nth_mut},
     v2::MatmulV2Grad,
 };
-use crate::update::Sgd;
+use crate::update::{Sgd, one};
 
 /// `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`: the gradient of a product with a step down
 /// that of the right factor, which is nowhere else. Not in the reference; plans put it in the place of `matmul_v2_grad`
@@ -44,9 +44,7 @@ impl Infer for MatmulV2GradSgd<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = matmul_dims(&self.x, self.trans_x, &self.param, self.trans_y)?;
         self.learning_rate.same_dtype(&self.x)?;
-        if !self.learning_rate.dims.numel().agrees(1.into()) {
-            return Err(self.learning_rate.wrong("one element is needed"));
-        }
+        self.learning_rate.one_element()?;
         self.param_out.like(&self.param);
         infer_grads(dims, &self.x, &self.param, &self.dout, &mut self.dx, &mut None)
     }
@@ -60,7 +58,7 @@ impl Kernel for MatmulV2GradSgd<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
             let (x, dims) = ((self.x.slice()?, self.x.dims()), self.param.dims());
-            let (dout, rate) = (self.dout.slice::<T>()?, self.learning_rate.slice::<T>()?[0]);
+            let (dout, rate) = (self.dout.slice::<T>()?, one::<T>(&self.learning_rate)?);
             let param = self.param_out.inout::<T>(&self.param)?.copied();
             if let Some(dx) = &mut self.dx {
                 // With the factor as it was in the product.

@@ -64,9 +64,7 @@ pub struct MeanGrad<V = Var> {
 impl Infer for MeanGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.dout.same_dtype(&self.x)?;
-        if !self.dout.dims.numel().agrees(1.into()) {
-            return Err(self.dout.wrong("one element is needed"));
-        }
+        self.dout.one_element()?;
         self.dx.like(&self.x);
         Ok(())
     }
