@@ -74,7 +74,7 @@ fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: u
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .label_font((FONT, 14))
         .draw()?;

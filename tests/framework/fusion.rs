@@ -267,7 +267,7 @@ fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
 
 /// Says of its output what is not true.
 #[register_op(grad = NoGrad, composed)]
-pub struct Crooked<V = Var> {
+pub(crate) struct Crooked<V = Var> {
     #[input]
     pub x: V,
     #[output(like = x)]
@@ -289,7 +289,7 @@ impl Kernel for Crooked<Buf<'_>> {
 
 /// Has a stand-in, together with another of its kind, that does something else.
 #[register_op(grad = NoGrad)]
-pub struct Mistaken<V = Var> {
+pub(crate) struct Mistaken<V = Var> {
     #[input]
     pub x: V,
     #[output(like = x)]
