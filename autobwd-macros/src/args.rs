@@ -7,8 +7,8 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::Ctxt, options, text};
 
-const KNOWN: [&str; 5] = ["grad", "name", "pointwise", "broadcast", "composed"];
-const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise`, `broadcast` and `composed`";
+const KNOWN: [&str; 6] = ["grad", "name", "pointwise", "kernel", "broadcast", "composed"];
+const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast` and `composed`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
@@ -16,6 +16,8 @@ pub(crate) struct Args {
     /// The name in programs, when the author gives one.
     pub(crate) name: Option<LitStr>,
     pub(crate) pointwise: bool,
+    /// `kernel`, where it is written.
+    pub(crate) kernel: Option<Ident>,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<Ident>,
     /// `composed`, where it is written.
@@ -27,6 +29,7 @@ struct Given {
     grad: Option<Type>,
     name: Option<LitStr>,
     pointwise: Option<()>,
+    kernel: Option<Ident>,
     broadcast: Option<Ident>,
     composed: Option<Ident>,
     tried_grad: bool,
@@ -43,8 +46,8 @@ impl Args {
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
-        let Given { name, tried_pointwise: pointwise, broadcast, composed, .. } = given;
-        Args { grad, name, pointwise, broadcast, composed }
+        let Given { name, tried_pointwise: pointwise, kernel, broadcast, composed, .. } = given;
+        Args { grad, name, pointwise, kernel, broadcast, composed }
     }
 }
 
@@ -69,6 +72,10 @@ impl Given {
             "pointwise" => {
                 options::flag(&key, input)?;
                 options::set(&mut self.pointwise, &key, ())
+            }
+            "kernel" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.kernel, &key, key.clone())
             }
             "broadcast" => {
                 options::flag(&key, input)?;

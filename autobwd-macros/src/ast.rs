@@ -17,6 +17,8 @@ pub(crate) struct Operator<'a> {
     pub(crate) name: String,
     pub(crate) grad: &'a Type,
     pub(crate) pointwise: bool,
+    /// `kernel`, where it is written.
+    pub(crate) kernel: Option<&'a Ident>,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<&'a Ident>,
     /// `composed`, where it is written.
@@ -82,6 +84,7 @@ impl<'a> Operator<'a> {
             name: args.name.as_ref().map_or_else(|| name::operator(&item.ident), LitStr::value),
             grad: &args.grad,
             pointwise: args.pointwise,
+            kernel: args.kernel.as_ref(),
             broadcast: args.broadcast.as_ref(),
             composed: args.composed.as_ref(),
             doc: docs::text(&item.attrs),
@@ -100,6 +103,11 @@ impl<'a> Operator<'a> {
     /// Attributes and blocks: programs keep both in one place.
     pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
+    }
+
+    /// Whether the author gives shape rule and kernel.
+    pub(crate) fn has_kernel(&self) -> bool {
+        !self.pointwise || self.kernel.is_some()
     }
 
     /// Whether some output has the shape of an input by declaration.

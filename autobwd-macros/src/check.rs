@@ -23,6 +23,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     names_are_unique("output", op.outputs(), cx);
     names_are_unique("attribute", op.attrs(), cx);
     partners_are_inputs(op, cx);
+    kernel_is_beside_a_formula(op, cx);
     broadcast_is_pointwise(op, cx);
     composed_is_not_pointwise(op, cx);
     derived_is_pointwise(op, cx);
@@ -163,6 +164,13 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
+/// Without a formula, there is a kernel anyway.
+fn kernel_is_beside_a_formula(op: &Operator<'_>, cx: &Ctxt) {
+    if let Some(kernel) = op.kernel.filter(|_| !op.pointwise) {
+        cx.error(kernel, "`kernel` is one beside a formula; add `pointwise` or remove it");
+    }
+}
+
 /// Kernels line their inputs up themselves.
 fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
@@ -189,7 +197,7 @@ fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
 
 /// Outside formulas, `like` on every output is the whole shape rule; on some, it would be half of one.
 fn like_is_of_all(op: &Operator<'_>, cx: &Ctxt) {
-    if op.pointwise || !op.has_like() {
+    if !op.has_kernel() || !op.has_like() {
         return;
     }
     for field in op.outputs().filter(|field| !field.is_like()) {

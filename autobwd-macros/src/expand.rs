@@ -20,7 +20,7 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let conversions = op.attrs().map(conversions);
     let (describe, op_impl) = (describe(op), op_impl(op));
     let lanes = op.pointwise.then(|| lanes(op));
-    let shape_rule = (!op.pointwise && op.has_like()).then(|| shape_rule(op));
+    let shape_rule = (op.has_kernel() && op.has_like()).then(|| shape_rule(op));
     let (contract, registration) = (contract(op), registration(op));
     quote! {
         const _: () = {
@@ -396,10 +396,10 @@ fn contract(op: &Operator<'_>) -> TokenStream {
 /// The entry among all operators.
 fn registration(op: &Operator<'_>) -> TokenStream {
     let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
-    let kind = match (op.pointwise, sparse) {
-        (false, _) => quote!(kernel),
-        (true, false) => quote!(pointwise),
-        (true, true) => quote!(pointwise_and_kernel),
+    let kind = match (op.has_kernel(), sparse) {
+        (true, _) => quote!(kernel),
+        (false, false) => quote!(pointwise),
+        (false, true) => quote!(pointwise_and_kernel),
     };
     // A missing kernel or shape rule is reported at the struct's name.
     let at = span::generated_at(op.ident.span());
@@ -407,19 +407,22 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     ident.set_span(at);
     // The implementations are named one by one before they are asked for as bounds: the message on a missing one is
     // about the author's code then, and has no notes on generated code.
-    let infer = (!op.pointwise)
+    let infer = op
+        .has_kernel()
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
-    let kernel = (!op.pointwise || sparse)
+    let kernel = (op.has_kernel() || sparse)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
     let compose = op
         .composed
         .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Compose>::compose;));
+    let formula =
+        (op.pointwise && op.has_kernel()).then(|| quote_spanned!(at=> .formula::<#ident<::autobwd::Var>>()));
     let composed = op.composed.map(|_| quote_spanned!(at=> .composed::<#ident<::autobwd::Var>>()));
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#composed
+        )#formula #composed
     };
     quote! {
         const _: () = {

@@ -30,8 +30,8 @@ type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 pub(crate) enum Run {
     /// By its kernel, bound to memory.
     Kernel(MakeFrame),
-    /// By its formula, in a region.
-    Pointwise,
+    /// By its formula, in a region; by that kernel where an input holds rows.
+    Formula { rows: Option<MakeFrame> },
 }
 
 /// Everything that is registered about one operator.
@@ -73,12 +73,18 @@ impl OpInfo {
         for<'a> O::Of<Buf<'a>>: Kernel,
         O::Of<Buf<'static>>: Send,
     {
-        OpInfo { run: Run::Kernel(frame::<O>), ..OpInfo::pointwise::<O>(krate, version) }
+        OpInfo { run: Run::Formula { rows: Some(frame::<O>) }, ..OpInfo::pointwise::<O>(krate, version) }
     }
 
     /// The entry of an operator with a formula.
     pub const fn pointwise<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
+    }
+
+    /// The same, of an operator that has a formula beside its kernel, for regions.
+    #[must_use]
+    pub const fn formula<O: Lanes>(self) -> OpInfo {
+        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..self }
     }
 
     /// The same, of an operator that consists of elementwise ones.
@@ -100,7 +106,7 @@ impl OpInfo {
             grad: grad::emit::<O>,
             check: |desc| O::from_desc(desc).map(drop),
             infer: infer_pointwise::<O>,
-            run: Run::Pointwise,
+            run: Run::Formula { rows: None },
             lanes: None,
             compose: None,
             krate,
@@ -179,6 +185,11 @@ impl OpInfo {
         let shape_only = move |name: &str| inputs.iter().any(|slot| slot.shape_only && slot.name == name);
         let slots = desc.inputs.iter().filter(move |(name, _)| !shape_only(name));
         slots.flat_map(|(_, args)| args).copied().filter(|var| *var != Var::EMPTY)
+    }
+
+    /// Whether it has a kernel for all that it takes; all others have but a formula.
+    pub fn has_kernel(&self) -> bool {
+        matches!(self.run, Run::Kernel(_))
     }
 
     pub(crate) fn run(&self) -> Run {

@@ -1,8 +1,8 @@
 //! Comparisons of two tensors of one dtype, which broadcast as those of `elementwise_add`.
 
 use autobwd::{
-    Bool, Buf, Cx, DType, Element, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
-    with_dtype,
+    Bool, Buf, Cx, DType, Element, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad, check::*,
+    register_op, with_dtype,
 };
 
 use crate::common::{broadcast, zip_broadcast};
@@ -26,9 +26,15 @@ macro_rules! ordered {
 }
 ordered!(Bool => bool, Bool::get; u8 => u8, |x| x; i32 => i32, |x| x; i64 => i64, |x| x; f32 => f32, |x| x; f64 => f64, |x| x);
 
-/// Shape rule, kernel and rows of a comparison.
+/// What a formula writes for a boolean.
+#[inline(always)]
+fn one_where<F: Float>(mask: F::Mask) -> F {
+    F::select(mask, F::of(1.0), F::of(0.0))
+}
+
+/// Shape rule, kernel, formula and rows of a comparison.
 macro_rules! comparison {
-    ($op:ident, $holds:tt) => {
+    ($op:ident, $holds:tt, |$x:ident, $y:ident| $formula:expr) => {
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
                 self.y.same_dtype(&self.x)?;
@@ -42,6 +48,13 @@ macro_rules! comparison {
                 with_dtype!(x.dtype(), T => {
                     zip_broadcast(cx, (x, y), out, *axis, |x: T, y: T| Bool::from(x.key() $holds y.key()))
                 })
+            }
+        }
+        impl<F: Float> Pointwise for $op<F> {
+            #[inline(always)]
+            fn eval(&mut self) {
+                let ($x, $y) = (self.x, self.y);
+                self.out = $formula;
             }
         }
         autobwd::samples!(
@@ -93,7 +106,7 @@ macro_rules! comparison {
 }
 
 /// `out = x < y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LessThan<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -108,10 +121,10 @@ pub struct LessThan<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(LessThan, <);
+comparison!(LessThan, <, |x, y| one_where::<F>(y.gt(x)));
 
 /// `out = x <= y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LessEqual<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -126,10 +139,10 @@ pub struct LessEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(LessEqual, <=);
+comparison!(LessEqual, <=, |x, y| one_where::<F>(y.gt(x)) + one_where(y.equals(x)));
 
 /// `out = x > y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct GreaterThan<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -144,10 +157,10 @@ pub struct GreaterThan<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(GreaterThan, >);
+comparison!(GreaterThan, >, |x, y| one_where::<F>(x.gt(y)));
 
 /// `out = x >= y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct GreaterEqual<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -162,10 +175,10 @@ pub struct GreaterEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(GreaterEqual, >=);
+comparison!(GreaterEqual, >=, |x, y| one_where::<F>(x.gt(y)) + one_where(x.equals(y)));
 
 /// `out = x == y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct Equal<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -180,10 +193,10 @@ pub struct Equal<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(Equal, ==);
+comparison!(Equal, ==, |x, y| one_where(x.equals(y)));
 
 /// `out = x != y`, broadcast; true where either is NaN.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct NotEqual<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -198,4 +211,4 @@ pub struct NotEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(NotEqual, !=);
+comparison!(NotEqual, !=, |x, y| F::of(1.0) - one_where(x.equals(y)));

@@ -1,8 +1,8 @@
 //! Booleans, and choosing by them.
 
 use autobwd::{
-    Bool, Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*,
-    register_op, with_dtype, with_float,
+    Bool, Buf, Cx, DType, Dims, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var,
+    ZeroGrad, check::*, register_op, with_dtype, with_float,
 };
 
 use crate::{
@@ -14,9 +14,9 @@ fn is_bool(x: &Meta) -> Result<()> {
     if x.dtype == DType::Bool { Ok(()) } else { Err(x.wrong("booleans are needed")) }
 }
 
-/// Shape rule, kernel and rows of an operator on two booleans.
+/// Shape rule, kernel, formula and rows of an operator on two booleans.
 macro_rules! logical {
-    ($op:ident, $by:tt) => {
+    ($op:ident, $by:tt, |$x:ident, $y:ident| $formula:expr) => {
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
                 is_bool(&self.x)?;
@@ -29,6 +29,13 @@ macro_rules! logical {
             fn run(&mut self, cx: &Cx) -> Result<()> {
                 let both = (&self.x, &self.y);
                 zip_broadcast(cx, both, &mut self.out, -1, |x: Bool, y: Bool| Bool::from(x.get() $by y.get()))
+            }
+        }
+        impl<F: Float> Pointwise for $op<F> {
+            #[inline(always)]
+            fn eval(&mut self) {
+                let ($x, $y) = (self.x, self.y);
+                self.out = $formula;
             }
         }
         autobwd::samples!(
@@ -59,7 +66,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 }
 
 /// Whether both hold: `out = x & y`, broadcast.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalAnd<V = Var> {
     /// Booleans of any shape.
     #[input]
@@ -71,10 +78,10 @@ pub struct LogicalAnd<V = Var> {
     #[output]
     pub out: V,
 }
-logical!(LogicalAnd, &);
+logical!(LogicalAnd, &, |x, y| x * y);
 
 /// Whether either holds: `out = x | y`, broadcast.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalOr<V = Var> {
     /// Booleans of any shape.
     #[input]
@@ -86,10 +93,10 @@ pub struct LogicalOr<V = Var> {
     #[output]
     pub out: V,
 }
-logical!(LogicalOr, |);
+logical!(LogicalOr, |, |x, y| x.max(y));
 
 /// Whether one of them holds and the other does not: `out = x ^ y`, broadcast.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalXor<V = Var> {
     /// Booleans of any shape.
     #[input]
@@ -101,10 +108,10 @@ pub struct LogicalXor<V = Var> {
     #[output]
     pub out: V,
 }
-logical!(LogicalXor, ^);
+logical!(LogicalXor, ^, |x, y| (x - y).abs());
 
 /// Whether `x` does not hold: `out = !x`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, pointwise, kernel)]
 pub struct LogicalNot<V = Var> {
     /// Booleans of any shape.
     #[input]
@@ -127,6 +134,11 @@ impl Kernel for LogicalNot<Buf<'_>> {
         Ok(())
     }
 }
+impl<F: Float> Pointwise for LogicalNot<F> {
+    fn eval(&mut self) {
+        self.out = F::of(1.0) - self.x;
+    }
+}
 autobwd::samples!(
     LogicalNot,
     [
@@ -137,7 +149,7 @@ autobwd::samples!(
 );
 
 /// `out = x` where the condition holds, else `y`.
-#[register_op(grad = WhereGrad)]
+#[register_op(grad = WhereGrad, pointwise, kernel)]
 pub struct Where<V = Var> {
     /// Booleans of any shape.
     #[input]
@@ -171,6 +183,11 @@ impl Kernel for Where<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl<F: Float> Pointwise for Where<F> {
+    fn eval(&mut self) {
+        self.out = F::select(self.condition.equals(F::of(0.0)), self.y, self.x);
     }
 }
 autobwd::samples!(
@@ -209,7 +226,7 @@ fn infer_where(condition: &Meta, x: &Meta, y: &Meta) -> Result<Dims> {
 }
 
 /// `dx = dout` where the condition holds, else 0; `dy = dout` where it does not, else 0.
-#[register_op(grad = WhereGradGrad)]
+#[register_op(grad = WhereGradGrad, pointwise, kernel)]
 pub struct WhereGrad<V = Var> {
     /// Input of the forward operator.
     #[input]
@@ -257,6 +274,14 @@ impl Kernel for WhereGrad<Buf<'_>> {
             }
             Ok(())
         })
+    }
+}
+impl<F: Float> Pointwise for WhereGrad<F> {
+    fn eval(&mut self) {
+        let (zero, dout) = (F::of(0.0), self.dout);
+        let no = self.condition.equals(zero);
+        self.dx.iter_mut().for_each(|dx| *dx = F::select(no, zero, dout));
+        self.dy.iter_mut().for_each(|dy| *dy = F::select(no, dout, zero));
     }
 }
 

@@ -1,20 +1,27 @@
 //! Regions: which operators run together, and that this changes no bit.
 
 use autobwd::{
-    Attr, AttrType, Backward, Buf, Builder, Compose, Cx, DType, Executor, Expr, Join, Kernel, Meta, New,
-    NoGrad, OpDesc, OpInfoMap, Parts, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward,
-    emit, register_op,
+    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Compose, Cx, DType, Executor, Expr, Join, Kernel,
+    Meta, New, NoGrad, OpDesc, OpInfoMap, Parts, Program, Result, Scope, Session, Tensor, Var, VarDesc,
+    append_backward, emit, register_op,
 };
 use autobwd_ops::{
     Init, Math,
     activation::Scale,
+    compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     fill::FillConstant,
+    logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     optim::{Optimizer, Sgd},
     reduce::Mean,
+    shape::Cast,
 };
 
 fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
-    net.parameter(name, DType::F32, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 3))
+    parameter_of(net, name, DType::F32, dims)
+}
+
+fn parameter_of(net: &Builder, name: &str, dtype: DType, dims: &[usize]) -> Result<Expr> {
+    net.parameter(name, dtype, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 3))
 }
 
 /// The session of a program without feeds, its parameters initialised.
@@ -156,7 +163,7 @@ fn surrounded(
 fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
-    for info in ops.iter().filter(|info| info.schema().pointwise) {
+    for info in ops.iter().filter(|info| info.schema().pointwise && !info.has_kernel()) {
         let name = info.schema().name;
         for dtype in [DType::F32, DType::F64] {
             let (program, inputs, computed) = surrounded(ops, name, dtype)?;
@@ -184,6 +191,73 @@ fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
         formulas += 1;
     }
     assert!(formulas > 80, "{formulas}");
+    Ok(())
+}
+
+#[test]
+fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
+    let net = Builder::new();
+    let (x, y) = (net.input("x", DType::F64, &[-1, 6])?, net.input("y", DType::F64, &[6])?);
+    let (a, b) =
+        (parameter_of(&net, "a", DType::F64, &[6, 6])?, parameter_of(&net, "b", DType::F64, &[6, 6])?);
+    let axis = -1;
+    let (x_in, y_in) = (|| Arg::from(&x), || Arg::from(&y));
+    let compared = [
+        emit(LessThan { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(LessEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(GreaterThan { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(GreaterEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(Equal { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(NotEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
+    ];
+    let [less, at_most, more, at_least, equal, unequal] = compared.each_ref().map(|c| move || Arg::from(c));
+    let and = emit(LogicalAnd { x: less(), y: unequal(), out: New })?.out;
+    let or = emit(LogicalOr { x: Arg::from(&and), y: at_least(), out: New })?.out;
+    let xor = emit(LogicalXor { x: Arg::from(&or), y: at_most(), out: New })?.out;
+    let not = emit(LogicalNot { x: Arg::from(&xor), out: New })?.out;
+    let chosen = |condition: Arg, of: &Expr, or: &Expr| {
+        Ok::<_, autobwd::Error>(emit(Where { condition, x: of.into(), y: or.into(), out: New })?.out)
+    };
+    let cast = |x: &Expr, from, to| {
+        Ok::<_, autobwd::Error>(emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to })?.out)
+    };
+    let (float, bool) = (DType::F64, DType::Bool);
+    let mut out = chosen(Arg::from(&not), &a.tanh()?, &b)?;
+    out = chosen(more(), &out, &(&out * 2.0)?)?;
+    out = chosen(equal(), &out, &a)?;
+    let sign = cast(&cast(&(&out - &b)?, float, bool)?, bool, float)?;
+    let loss = (&(&out * &cast(&or, bool, float)?)? + &sign)?.sum(&[])?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+
+    let edge = [-0.0, 0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    let x = Tensor::from_vec([6, 6], edge.iter().flat_map(|x| [*x; 6]).collect())?;
+    let y = Tensor::from_vec([6], edge.to_vec())?;
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let feeds = [("x", Meta::new(float, [6, 6])), ("y", Meta::new(float, [6]))];
+    let last = [&loss.name()[..], "a@GRAD", "b@GRAD"];
+    let together = Executor::with_threads(1).prepare(&program, &mut scope, &feeds, &last)?;
+    assert_eq!(together.frames(), 1, "{}", Executor::new().plan(&program, &scope, &feeds, &last)?);
+
+    // With booleans in memory, and with kernels in place of formulas.
+    let names: Vec<String> =
+        compared.iter().chain([&and, &or, &xor, &not, &out, &sign]).map(Expr::name).collect();
+    let all: Vec<&str> = last.into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut run = |mut executor: Executor, fetches: &[&str]| {
+        executor.run(&program, &mut scope, &[("x", &x), ("y", &y)], fetches)
+    };
+    let apart = run(Executor::with_threads(1).check_finite(true), &all)?;
+    assert_eq!(run(Executor::with_threads(1), &last)?, apart[..3]);
+    assert_eq!(run(Executor::with_threads(2), &all)?, apart);
+    let bools =
+        |i: usize| apart[3 + i].slice::<Bool>().map(|b| b.iter().map(|b| b.get()).collect::<Vec<_>>());
+    let expected = |holds: fn(&f64, &f64) -> bool| -> Vec<bool> {
+        edge.iter().flat_map(|x| edge.iter().map(move |y| holds(x, y))).collect()
+    };
+    assert_eq!(bools(0)?, expected(f64::lt));
+    assert_eq!(bools(3)?, expected(f64::ge));
+    assert_eq!(bools(5)?, expected(f64::ne));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Scope, finite::Probe};
 use crate::{
-    BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, Role,
+    BlockId, Buf, Cx, DType, Error, Kernel, Origin, Program, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
     plan::{Extent, Graph, Group, Node, Plan, Spot, ValueId, Wires, operand_dims},
     registry::Run,
@@ -99,7 +99,7 @@ impl Bind<'_> {
     }
 
     fn kernel(&mut self, node: &Node) -> Result<Box<dyn Kernel + Send>> {
-        let Run::Kernel(make) = node.info.run() else {
+        let (Run::Kernel(make) | Run::Formula { rows: Some(make) }) = node.info.run() else {
             return Err(Error::internal("a formula without region"));
         };
         let mut binder = Binder::default();
@@ -200,8 +200,14 @@ impl Bind<'_> {
                     return Ok(*id);
                 }
                 let spot = plan.layout.spots[value];
+                let mask = plan.graph.values[value].meta.dtype == DType::Bool;
                 values.push(match (spot, &key.1) {
                     (Spot::Register, _) => Home::Register,
+                    (spot, spread) if mask => {
+                        let spread =
+                            spread.clone().unwrap_or_else(|| Spread::new(&extent.dims, &extent.dims));
+                        Home::Mask(self.place(value, spot)?, spread)
+                    }
                     (spot, None) => Home::Whole(self.place(value, spot)?),
                     (spot, Some(spread)) => Home::Spread(self.place(value, spot)?, spread.clone()),
                 });
@@ -223,6 +229,8 @@ impl Bind<'_> {
             steps.push(Step { entry, desc, inputs, outputs });
         }
         let numel = extent.dims.iter().product();
-        Region::new(RegionSpec { dtype: extent.dtype, numel, values, steps }, workers)
+        // Lanes are of floating point numbers, also where all is booleans.
+        let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
+        Region::new(RegionSpec { dtype, numel, values, steps }, workers)
     }
 }

@@ -12,7 +12,7 @@ use super::{
     spread::Spread,
 };
 use crate::{
-    Arity, Cx, DType, Error, ErrorKind, Kernel, OpDesc, Result,
+    Arity, Bool, Cx, DType, Element, Error, ErrorKind, Kernel, OpDesc, Result,
     cx::CHUNK,
     tensor::{LINE, Memory, Place, padded},
 };
@@ -36,6 +36,8 @@ pub(crate) enum Home {
     Whole(Place),
     /// In memory, with fewer elements: read by broadcasting, written by summing.
     Spread(Place, Spread),
+    /// In memory, as booleans: formulas see 1 and 0, and what they write holds where it is not 0.
+    Mask(Place, Spread),
 }
 
 /// One operator of a region.
@@ -62,10 +64,20 @@ pub(crate) struct RegionSpec<'a> {
 enum Action {
     /// Run a formula on the arguments from there on.
     Run { block: BlockFn, attrs: *const (), args: usize },
-    /// Read a broadcast operand into a register.
+    /// Read a broadcast operand, or booleans, into a register.
     Load { operand: usize, register: usize },
+    /// Write a register as booleans.
+    Store { mask: Place, register: usize },
     /// Add a register to a summed output.
     Add { sum: usize, register: usize },
+}
+
+/// What is read into a register.
+struct Operand {
+    place: Place,
+    spread: Spread,
+    /// Whether it is booleans.
+    mask: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -106,7 +118,7 @@ pub(crate) struct Region {
     /// Whether all have partial sums, so that chunks can run in any order.
     parallel: bool,
     actions: Vec<Action>,
-    loads: Vec<(Place, Spread)>,
+    loads: Vec<Operand>,
     sums: Vec<Sum>,
     /// One set of arguments and of registers a worker.
     workers: Vec<(Vec<Arg>, Memory)>,
@@ -121,7 +133,7 @@ unsafe impl Sync for Region {}
 impl Region {
     pub(crate) fn new(spec: RegionSpec<'_>, workers: usize) -> Result<Region> {
         let RegionSpec { dtype, numel, values, steps } = spec;
-        let mut build = Build::new(&values, &steps);
+        let mut build = Build::new(&values, &steps, numel);
         for (index, step) in steps.iter().enumerate() {
             build.step(index, step, dtype)?;
         }
@@ -177,7 +189,7 @@ impl Region {
 
     /// # Safety
     /// Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places meanwhile.
-    unsafe fn run_chunk<T: Copy + Default + std::ops::Add<Output = T>>(&self, chunk: usize, worker: usize) {
+    unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
         let end = ((chunk + 1) * CHUNK).min(self.whole);
         let mut first = chunk * CHUNK;
@@ -193,19 +205,35 @@ impl Region {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
                     Action::Load { operand, register } => {
-                        let (place, spread) = &self.loads[operand];
+                        let Operand { place, spread, mask } = &self.loads[operand];
+                        let Ok(register) = registers.place(register * self.register_stride, 0) else {
+                            return;
+                        };
                         // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_places`); the
                         // register is this worker's own and holds a block.
-                        let (operand, block) = unsafe {
-                            let register =
-                                registers.place(register * self.register_stride, 0).map(|p| p.ptr());
-                            let Ok(register) = register else { return };
+                        unsafe {
+                            let block = std::slice::from_raw_parts_mut(register.ptr().cast::<T>(), real);
+                            match mask {
+                                true => spread.load(operand_of::<Bool>(*place, spread), first, block, |x| {
+                                    x.get().into()
+                                }),
+                                false => spread.load(operand_of::<T>(*place, spread), first, block, |x| x),
+                            }
+                        }
+                    }
+                    Action::Store { mask, register } => {
+                        let Ok(register) = registers.place(register * self.register_stride, 0) else {
+                            return;
+                        };
+                        // SAFETY: as above; the place holds a boolean for each of `numel` elements, and these are of
+                        // this chunk alone.
+                        let (block, mask) = unsafe {
                             (
-                                std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()),
-                                std::slice::from_raw_parts_mut(register.cast::<T>(), real),
+                                std::slice::from_raw_parts(register.ptr().cast::<T>(), real),
+                                std::slice::from_raw_parts_mut(mask.ptr().cast::<Bool>().add(first), real),
                             )
                         };
-                        spread.load(operand, first, block);
+                        mask.iter_mut().zip(block).for_each(|(mask, x)| *mask = (*x != T::default()).into());
                     }
                     Action::Add { sum, register } => {
                         let sum = &self.sums[sum];
@@ -234,7 +262,7 @@ impl Region {
         }
     }
 
-    fn run_typed<T: crate::Element + std::ops::Add<Output = T>>(&mut self, cx: &Cx) {
+    fn run_typed<T: LaneType>(&mut self, cx: &Cx) {
         for sum in &mut self.sums {
             // SAFETY: the place holds that many elements, and a region runs behind `&mut`.
             unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
@@ -262,6 +290,18 @@ impl Region {
     }
 }
 
+/// What lanes are made of.
+trait LaneType: Element + From<bool> + std::ops::Add<Output = Self> {}
+impl LaneType for f32 {}
+impl LaneType for f64 {}
+
+/// # Safety
+/// The place holds the operand, and nobody writes it meanwhile.
+unsafe fn operand_of<'a, T>(place: Place, spread: &Spread) -> &'a [T] {
+    // SAFETY: passed on.
+    unsafe { std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()) }
+}
+
 impl Kernel for Region {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         match self.dtype {
@@ -275,6 +315,8 @@ impl Kernel for Region {
 /// Turns steps into actions, handing out registers: one is free again after its last reader, and already for that
 /// reader's own output.
 struct Build {
+    /// Elements of the full shape.
+    numel: usize,
     values: Vec<Home>,
     last_use: Vec<usize>,
     register_of: HashMap<usize, usize>,
@@ -282,18 +324,19 @@ struct Build {
     registers: usize,
     actions: Vec<Action>,
     args: Vec<ArgAt>,
-    loads: Vec<(Place, Spread)>,
+    loads: Vec<Operand>,
     folds: Vec<(Place, Spread)>,
     attrs: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Build {
-    fn new(values: &[Home], steps: &[Step<'_>]) -> Build {
+    fn new(values: &[Home], steps: &[Step<'_>], numel: usize) -> Build {
         let mut last_use = vec![0; values.len()];
         for (i, step) in steps.iter().enumerate() {
             step.inputs.iter().chain(&step.outputs).flatten().for_each(|v| last_use[*v] = i);
         }
         Build {
+            numel,
             values: values.to_vec(),
             last_use,
             register_of: HashMap::new(),
@@ -333,7 +376,7 @@ impl Build {
                 self.free.extend(self.register_of.remove(value));
             }
         }
-        let mut folds = vec![];
+        let (mut folds, mut stores) = (vec![], vec![]);
         for (slot, value) in schema.outputs.iter().zip(&step.outputs) {
             args.push(match value {
                 None if slot.arity == Arity::Optional => ArgAt::Absent,
@@ -351,6 +394,15 @@ impl Build {
                         self.folds.push((place, spread));
                         ArgAt::Register(register)
                     }
+                    Home::Mask(place, spread) => {
+                        if spread.numel() != self.numel {
+                            return Err(Error::internal("booleans are not summed"));
+                        }
+                        let register = self.take_register();
+                        self.register_of.insert(*v, register);
+                        stores.push(Action::Store { mask: place, register });
+                        ArgAt::Register(register)
+                    }
                 },
             });
         }
@@ -362,6 +414,7 @@ impl Build {
         self.args.append(&mut args);
         self.actions.push(Action::Run { block, attrs: &raw const *attrs as *const (), args: at });
         self.attrs.push(attrs);
+        self.actions.append(&mut stores);
         let first_sum = self.folds.len() - folds.len();
         for (i, register) in folds.into_iter().enumerate() {
             self.actions.push(Action::Add { sum: first_sum + i, register });
@@ -383,20 +436,21 @@ impl Build {
                 Some(r) => ArgAt::Register(*r),
                 None => return Err(Error::internal("a region reads a register before it is written")),
             },
-            Home::Spread(place, spread) => {
-                let register = match self.register_of.get(&value) {
-                    Some(r) => *r,
-                    None => {
-                        let register = self.take_register();
-                        self.register_of.insert(value, register);
-                        self.actions.push(Action::Load { operand: self.loads.len(), register });
-                        self.loads.push((place, spread));
-                        register
-                    }
-                };
-                ArgAt::Register(register)
-            }
+            Home::Spread(place, spread) => self.load(value, Operand { place, spread, mask: false }),
+            Home::Mask(place, spread) => self.load(value, Operand { place, spread, mask: true }),
         })
+    }
+
+    /// A register with the operand.
+    fn load(&mut self, value: usize, operand: Operand) -> ArgAt {
+        if let Some(register) = self.register_of.get(&value) {
+            return ArgAt::Register(*register);
+        }
+        let register = self.take_register();
+        self.register_of.insert(value, register);
+        self.actions.push(Action::Load { operand: self.loads.len(), register });
+        self.loads.push(operand);
+        ArgAt::Register(register)
     }
 }
 
@@ -411,6 +465,7 @@ fn check_places(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: u
             Home::Register => continue,
             Home::Whole(place) => (place.ptr().addr(), whole_bytes, true),
             Home::Spread(place, spread) => (place.ptr().addr(), spread.numel() * size, false),
+            Home::Mask(place, spread) => (place.ptr().addr(), spread.numel(), false),
         };
         places.push((start..start + bytes, whole, written));
     }

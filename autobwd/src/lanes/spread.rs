@@ -61,14 +61,22 @@ impl Spread {
         }
     }
 
-    /// Writes the operand's elements for `first..first + block.len()` of the full shape.
-    pub(super) fn load<T: Copy>(&self, operand: &[T], first: usize, block: &mut [T]) {
+    /// Writes the operand's elements for `first..first + block.len()` of the full shape, each as `of` says.
+    pub(super) fn load<S: Copy, T: Copy>(
+        &self,
+        operand: &[S],
+        first: usize,
+        block: &mut [T],
+        of: impl Fn(S) -> T,
+    ) {
         self.runs(first, first + block.len(), |at, from, step, run| {
             let block = &mut block[at..at + run];
             match step {
-                0 => block.fill(operand[from]),
-                1 => block.copy_from_slice(&operand[from..from + run]),
-                _ => block.iter_mut().zip(operand[from..].iter().step_by(step)).for_each(|(b, x)| *b = *x),
+                0 => block.fill(of(operand[from])),
+                1 => block.iter_mut().zip(&operand[from..from + run]).for_each(|(b, x)| *b = of(*x)),
+                _ => {
+                    block.iter_mut().zip(operand[from..].iter().step_by(step)).for_each(|(b, x)| *b = of(*x))
+                }
             }
         });
     }
@@ -134,9 +142,9 @@ mod tests {
             let operand: Vec<f64> = (0..spread.numel()).map(|i| i as f64 + 1.0).collect();
             let cotangent: Vec<f64> = (0..24).map(|i| (i as f64).sin()).collect();
             let (mut whole, mut parts) = (vec![0.0; 24], vec![0.0; 24]);
-            spread.load(&operand, 0, &mut whole);
-            spread.load(&operand, 0, &mut parts[..7]);
-            spread.load(&operand, 7, &mut parts[7..]);
+            spread.load(&operand, 0, &mut whole, |x| x);
+            spread.load(&operand, 0, &mut parts[..7], |x| x);
+            spread.load(&operand, 7, &mut parts[7..], |x| x);
             assert_eq!(whole, parts);
             let mut back = vec![0.0; spread.numel()];
             spread.add(&cotangent[..5], 0, &mut back);

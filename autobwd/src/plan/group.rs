@@ -16,8 +16,17 @@ use crate::{
 /// The elements that a formula runs over.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Extent {
+    /// That of all values but booleans.
     pub(crate) dtype: DType,
     pub(crate) dims: Shape,
+}
+
+impl Extent {
+    /// Whether the same blocks run over both.
+    fn meets(&self, other: &Extent) -> bool {
+        let dtypes = self.dtype == other.dtype || [self.dtype, other.dtype].contains(&DType::Bool);
+        dtypes && self.dims == other.dims
+    }
 }
 
 /// Operators that run as one frame.
@@ -55,9 +64,18 @@ fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
         let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v))?;
         return Some(Extent { dtype: meta(full).dtype, dims: meta(full).dims.known()? });
     }
+    // Booleans are 1 and 0 of whatever the others are.
+    let mut dtype = DType::Bool;
+    for value in node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v) {
+        match meta(value).dtype {
+            own if own == dtype || own == DType::Bool => {}
+            own if own.is_float() && dtype == DType::Bool => dtype = own,
+            _ => return None,
+        }
+    }
     let inputs: Vec<_> = node.inputs.iter().filter_map(|(_, v)| *v).map(|v| meta(v).clone()).collect();
     let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok()?;
-    Some(Extent { dtype: inputs.first()?.dtype, dims: dims.known()? })
+    Some(Extent { dtype, dims: dims.known()? })
 }
 
 /// Refuses a part that blocks cannot run over: whoever wrote it answers for its shapes, and there is no shape rule to
@@ -110,8 +128,11 @@ pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
     let mut groups = vec![];
     for draft in sort.constants.into_iter().chain(sort.drafts) {
         let start = graph.nodes.len();
+        // Beside a kernel, a formula is there for the sake of neighbours.
+        let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
+        let region = draft.region.filter(|_| !alone);
         graph.nodes.extend(draft.nodes);
-        groups.push(Group { nodes: start..graph.nodes.len(), region: draft.region });
+        groups.push(Group { nodes: start..graph.nodes.len(), region });
     }
     for (position, node) in graph.nodes.iter().enumerate() {
         node.writes().for_each(|v| graph.values[v].source = Source::Node(position));
@@ -192,7 +213,14 @@ impl Sort {
             *last = (*last).max(at);
         }
         match self.drafts.get_mut(at) {
-            Some(draft) => draft.nodes.push(node),
+            Some(draft) => {
+                draft.nodes.push(node);
+                if let (Some(region), Some(extent)) = (&mut draft.region, extent)
+                    && region.dtype == DType::Bool
+                {
+                    region.dtype = extent.dtype;
+                }
+            }
             None => self.drafts.push(Draft { nodes: vec![node], region: extent }),
         }
     }
@@ -240,6 +268,7 @@ impl Sort {
             Some((writer, whole)) if writer == at => whole && is_whole(graph, node, v, extent),
             _ => true,
         };
-        self.drafts[at].region.as_ref() == Some(extent) && node.reads().all(is_there)
+        self.drafts[at].region.as_ref().is_some_and(|region| region.meets(extent))
+            && node.reads().all(is_there)
     }
 }

@@ -185,8 +185,9 @@ impl Place<'_> {
         let fits = |x: ValueId| {
             let buffer = self.buffer_of[x]?;
             let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
-            let whole = [x, value].iter().all(|v| self.graph.values[*v].meta.rows.is_none());
-            (whole && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
+            let metas = [x, value].map(|v| &self.graph.values[v].meta);
+            let alike = metas.iter().all(|meta| meta.rows.is_none()) && metas[0].dtype == metas[1].dtype;
+            (alike && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
                 .then_some(buffer)
         };
         match &group.region {

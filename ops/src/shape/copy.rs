@@ -1,13 +1,14 @@
 //! Copies, of the same dtype or another.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_dtype,
+    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
+    register_op, with_dtype,
 };
 
 use crate::common::{Number, PART};
 
 /// A copy: `out = x`.
-#[register_op(grad = AssignGrad)]
+#[register_op(grad = AssignGrad, pointwise, kernel)]
 pub struct Assign<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -19,6 +20,11 @@ pub struct Assign<V = Var> {
 impl Kernel for Assign<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.out.copy_from(&self.x)
+    }
+}
+impl<F: Float> Pointwise for Assign<F> {
+    fn eval(&mut self) {
+        self.out = self.x;
     }
 }
 autobwd::samples!(
@@ -44,7 +50,7 @@ impl GradRule<Assign> for AssignGrad {
 ///
 /// Integers wrap around. Fractions are cut off where an integer is needed; what is out of its range becomes the nearest
 /// one there is, NaN becomes 0. A boolean says whether a number is not 0.
-#[register_op(grad = CastGrad)]
+#[register_op(grad = CastGrad, pointwise, kernel)]
 pub struct Cast<V = Var> {
     /// Any shape.
     #[input]
@@ -77,6 +83,13 @@ impl Kernel for Cast<Buf<'_>> {
             });
             Ok(())
         }))
+    }
+}
+impl<F: Float> Pointwise for Cast<F> {
+    fn eval(&mut self) {
+        let [no, yes] = [0.0, 1.0].map(F::of);
+        let holds = F::select(self.x.equals(no), no, yes);
+        self.out = if self.out_dtype == DType::Bool { holds } else { self.x };
     }
 }
 autobwd::samples!(
