@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Scope, finite::Probe};
 use crate::{
     BlockId, Buf, Cx, DType, Error, Kernel, Origin, Program, Result, Role,
-    lanes::{Home, Region, RegionSpec, Spread, Step},
+    lanes::{Home, Region, RegionSpec, Regions, Spread, Step},
     plan::{Extent, Graph, Group, Node, Plan, Spot, ValueId, Wires, operand_dims},
     registry::Run,
     tensor::{Binder, Memory, Place, Reach},
@@ -50,15 +50,16 @@ pub(super) fn bind(
 ) -> Result<Bound> {
     let mut bind = Bind { program, plan, arena, scope };
     let mut bound = Bound { frames: vec![], constants: 0, scratch_bytes: 0, lent_bytes: 0 };
-    for (g, group) in plan.groups.iter().enumerate() {
-        let node = group.nodes.start;
-        let kernel: Box<dyn Kernel + Send> = match &group.region {
-            Some(extent) => {
-                let region = bind.region(group, extent, workers)?;
-                bound.scratch_bytes += region.scratch_bytes();
-                Box::new(region)
+    for (first, groups) in plan.frames() {
+        let node = groups[0].nodes.start;
+        let regions = groups.iter().filter_map(|group| Some((group, group.region.as_ref()?)));
+        let regions = regions.map(|(group, extent)| bind.region(group, extent, workers));
+        let kernel: Box<dyn Kernel + Send> = match regions.collect::<Result<Vec<_>>>()? {
+            regions if regions.is_empty() => bind.kernel(&plan.graph.nodes[node])?,
+            regions => {
+                bound.scratch_bytes += regions.iter().map(Region::scratch_bytes).sum::<usize>();
+                Box::new(Regions::new(regions)?)
             }
-            None => bind.kernel(&plan.graph.nodes[node])?,
         };
         bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));
         bound.frames.push(Frame { kernel, node });
@@ -66,11 +67,11 @@ pub(super) fn bind(
             let kernel = Box::new(bind.probe(&plan.graph.nodes[node])?);
             bound.frames.push(Frame { kernel, node });
         }
-        for copy in plan.layout.copies.iter().filter(|c| c.after == g) {
+        for copy in plan.layout.copies.iter().filter(|c| (first..first + groups.len()).contains(&c.after)) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
             bound.frames.push(Frame { kernel, node });
         }
-        if g < plan.constants {
+        if first < plan.constants {
             bound.constants = bound.frames.len();
         }
     }

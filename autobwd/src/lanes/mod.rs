@@ -11,6 +11,7 @@ mod float;
 mod loops;
 mod math;
 mod region;
+mod regions;
 mod spread;
 
 pub use block::{Isa, isa};
@@ -20,4 +21,5 @@ pub use dual::Dual;
 pub use float::Float;
 pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub(crate) use region::{Home, Region, RegionSpec, Step};
+pub(crate) use regions::Regions;
 pub(crate) use spread::Spread;

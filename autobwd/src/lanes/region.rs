@@ -1,4 +1,4 @@
-//! Neighbouring elementwise operators, run together block by block.
+//! Elementwise operators over the same elements, run together block by block.
 //!
 //! Values that only the region needs live in block registers. Broadcast operands are loaded into a register before the
 //! block runs; outputs with the shape of a broadcast operand are added up chunk by chunk.
@@ -12,7 +12,7 @@ use super::{
     spread::Spread,
 };
 use crate::{
-    Arity, Bool, Cx, DType, Element, Error, ErrorKind, Kernel, OpDesc, Result,
+    Arity, Bool, DType, Element, Error, ErrorKind, OpDesc, Result,
     cx::CHUNK,
     tensor::{LINE, Memory, Place, padded},
 };
@@ -106,7 +106,7 @@ impl Sum {
     }
 }
 
-/// Elementwise operators as one frame.
+/// Elementwise operators that run block by block. [`Regions`](super::Regions) run it.
 pub(crate) struct Region {
     dtype: DType,
     numel: usize,
@@ -122,6 +122,7 @@ pub(crate) struct Region {
     sums: Vec<Sum>,
     /// One set of arguments and of registers a worker.
     workers: Vec<(Vec<Arg>, Memory)>,
+    touched: Vec<Touched>,
     _attrs: Vec<Box<dyn Any + Send + Sync>>,
 }
 // SAFETY: the pointers lead to attributes and memory that the region owns, and to places that its executor owns; a
@@ -141,7 +142,7 @@ impl Region {
         let size = dtype.size();
         let line = LINE / size;
         let whole = numel.next_multiple_of(line);
-        check_places(&values, &steps, whole * size, size)?;
+        let touched = touched(&values, &steps, whole * size, size);
 
         let chunks = numel.div_ceil(CHUNK).max(1);
         let sums = folds.into_iter().map(|(place, spread)| Sum::new(place, spread, numel, size));
@@ -178,6 +179,7 @@ impl Region {
             loads,
             sums,
             workers,
+            touched,
             _attrs: attrs,
         })
     }
@@ -200,7 +202,7 @@ impl Region {
             for action in &self.actions {
                 match *action {
                     // SAFETY: `Build::step` has pushed an argument for every slot, null for absent optional ones only;
-                    // places hold `whole` elements, registers a block; `check_places` has seen to overlaps.
+                    // places hold `whole` elements, registers a block; `check_apart` has seen to overlaps.
                     Action::Run { block, attrs, args: at } => unsafe {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
@@ -209,7 +211,7 @@ impl Region {
                         let Ok(register) = registers.place(register * self.register_stride, 0) else {
                             return;
                         };
-                        // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_places`); the
+                        // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_apart`); the
                         // register is this worker's own and holds a block.
                         unsafe {
                             let block = std::slice::from_raw_parts_mut(register.ptr().cast::<T>(), real);
@@ -262,22 +264,75 @@ impl Region {
         }
     }
 
-    fn run_typed<T: LaneType>(&mut self, cx: &Cx) {
+    /// Elements of the full shape.
+    pub(super) fn numel(&self) -> usize {
+        self.numel
+    }
+
+    /// What it reads and writes.
+    pub(super) fn touched(&self) -> &[Touched] {
+        &self.touched
+    }
+
+    /// Pieces that can run in any order.
+    pub(super) fn parts(&self) -> usize {
+        let chunks = self.numel.div_ceil(CHUNK);
+        if self.parallel { chunks } else { 1 }
+    }
+
+    /// # Safety
+    /// Nobody else runs this part, nor any part with this worker, nor uses the region's places meanwhile; all other
+    /// parts have the same number of workers.
+    pub(super) unsafe fn run_part(&self, part: usize, worker: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.run_chunks::<f64>(part, worker),
+                _ => self.run_chunks::<f32>(part, worker),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`run_part`](Region::run_part).
+    unsafe fn run_chunks<T: LaneType>(&self, part: usize, worker: usize) {
+        // Where there is a set of registers for every chunk, a worker may have a number above all of them.
+        let set = if self.workers.len() < self.parts() { worker } else { part };
+        let chunks = if self.parallel { part..part + 1 } else { 0..self.numel.div_ceil(CHUNK) };
+        for chunk in chunks {
+            // SAFETY: a part's chunks are its own.
+            unsafe { self.run_chunk::<T>(chunk, set) }
+        }
+    }
+
+    /// Before the first part.
+    pub(super) fn begin(&mut self) {
+        match self.dtype {
+            DType::F64 => self.clear_sums::<f64>(),
+            _ => self.clear_sums::<f32>(),
+        }
+    }
+
+    /// After the last part.
+    pub(super) fn finish(&mut self) {
+        match self.dtype {
+            DType::F64 => self.add_partial_sums::<f64>(),
+            _ => self.add_partial_sums::<f32>(),
+        }
+    }
+
+    fn clear_sums<T: LaneType>(&mut self) {
         for sum in &mut self.sums {
-            // SAFETY: the place holds that many elements, and a region runs behind `&mut`.
+            // SAFETY: the place holds that many elements, and the region is borrowed alone.
             unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
                 .fill(T::default());
             let n = sum.partial.len() / size_of::<T>();
             sum.partial.slice_mut::<T>(0, n).fill(T::default());
         }
+    }
+
+    fn add_partial_sums<T: LaneType>(&mut self) {
         let chunks = self.numel.div_ceil(CHUNK);
-        let this = &*self;
-        // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time.
-        let run = |chunk, worker| unsafe { this.run_chunk::<T>(chunk, worker) };
-        match this.parallel && this.workers.len() > 1 {
-            true => cx.parts(chunks, this.workers.len(), &run),
-            false => (0..chunks).for_each(|chunk| run(chunk, 0)),
-        }
         for sum in &self.sums {
             let n = sum.spread.numel();
             for partial in 0..if sum.stride > 0 { chunks.saturating_sub(1) } else { 0 } {
@@ -300,16 +355,6 @@ impl LaneType for f64 {}
 unsafe fn operand_of<'a, T>(place: Place, spread: &Spread) -> &'a [T] {
     // SAFETY: passed on.
     unsafe { std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()) }
-}
-
-impl Kernel for Region {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        match self.dtype {
-            DType::F64 => self.run_typed::<f64>(cx),
-            _ => self.run_typed::<f32>(cx),
-        }
-        Ok(())
-    }
 }
 
 /// Turns steps into actions, handing out registers: one is free again after its last reader, and already for that
@@ -454,33 +499,28 @@ impl Build {
     }
 }
 
-/// What block functions rely on: a place that is written is the very same as another element for element, or apart
-/// from it.
-fn check_places(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: usize) -> Result<()> {
+/// Memory that a region reads or writes.
+#[derive(Clone, Debug)]
+pub(super) struct Touched {
+    /// Addresses.
+    pub(super) bytes: Range<usize>,
+    /// Element for element: the same memory may be read and written.
+    pub(super) whole: bool,
+    pub(super) written: bool,
+}
+
+fn touched(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: usize) -> Vec<Touched> {
     let mut written = vec![false; values.len()];
     steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
-    let mut places: Vec<(Range<usize>, bool, bool)> = vec![];
-    for (value, written) in values.iter().zip(written) {
-        let (start, bytes, whole) = match value {
-            Home::Register => continue,
-            Home::Whole(place) => (place.ptr().addr(), whole_bytes, true),
-            Home::Spread(place, spread) => (place.ptr().addr(), spread.numel() * size, false),
-            Home::Mask(place, spread) => (place.ptr().addr(), spread.numel(), false),
+    let touched = values.iter().zip(written).filter_map(|(value, written)| {
+        let (place, bytes, whole) = match value {
+            Home::Register => return None,
+            Home::Whole(place) => (place, whole_bytes, true),
+            Home::Spread(place, spread) => (place, spread.numel() * size, false),
+            Home::Mask(place, spread) => (place, spread.numel(), false),
         };
-        places.push((start..start + bytes, whole, written));
-    }
-    places.sort_by_key(|(range, ..)| range.start);
-    // Sorted by start, so whoever overlaps any earlier place overlaps the one that reaches furthest.
-    let mut furthest: Vec<&(Range<usize>, bool, bool)> = vec![];
-    for place in &places {
-        furthest.retain(|other| other.0.end > place.0.start);
-        for other in &furthest {
-            let identical = place.1 && other.1 && place.0 == other.0;
-            if (place.2 || other.2) && !identical {
-                return Err(Error::internal("two buffers of a region overlap in part"));
-            }
-        }
-        furthest.push(place);
-    }
-    Ok(())
+        let start = place.ptr().addr();
+        Some(Touched { bytes: start..start + bytes, whole, written })
+    });
+    touched.collect()
 }

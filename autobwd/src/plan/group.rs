@@ -34,6 +34,8 @@ pub(crate) struct Group {
     pub(crate) nodes: Range<usize>,
     /// What a region runs over; `None` for a kernel.
     pub(crate) region: Option<Extent>,
+    /// A region that shares a frame with the one before it.
+    pub(crate) beside: bool,
 }
 
 /// How a formula's operand lies in the extent: its dimensions with ones where it is broadcast.
@@ -132,7 +134,7 @@ pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
         let region = draft.region.filter(|_| !alone);
         graph.nodes.extend(draft.nodes);
-        groups.push(Group { nodes: start..graph.nodes.len(), region });
+        groups.push(Group { nodes: start..graph.nodes.len(), region, beside: false });
     }
     for (position, node) in graph.nodes.iter().enumerate() {
         node.writes().for_each(|v| graph.values[v].source = Source::Node(position));

@@ -2,8 +2,9 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `join::join` → `group::group` (with `parts::parts`) → `place::place`.
+//! `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
 
+mod beside;
 mod graph;
 mod group;
 mod join;
@@ -35,9 +36,21 @@ impl Plan {
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
         join::join(&mut graph, ops)?;
-        let (groups, constants) = group::group(&mut graph, ops, request.apart)?;
+        let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;
         let layout = place::place(&graph, &groups, constants, request.apart);
+        if !request.apart {
+            beside::mark(&graph, &mut groups, constants, &layout);
+        }
         Ok(Plan { graph, groups, constants, layout })
+    }
+
+    /// The groups of every frame.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
+        let mut first = 0;
+        self.groups.chunk_by(|_, next| next.beside).map(move |groups| {
+            first += groups.len();
+            (first - groups.len(), groups)
+        })
     }
 
     /// By value: the last group that reads its elements; past the last one when it is fetched.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Extent, Plan};
+use super::{Extent, Group, Plan};
 use crate::Program;
 
 /// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).
@@ -21,8 +21,9 @@ pub struct RunPlan {
 pub struct PlannedFrame {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
-    /// What a region of elementwise operators runs over, dtype and shape; `None` is a kernel.
-    pub extent: Option<String>,
+    /// What a region of elementwise operators runs over, dtype and shape; none is a kernel, several are regions side by
+    /// side.
+    pub extents: Vec<String>,
     /// It computes constants: once, not in every run.
     pub once: bool,
 }
@@ -44,11 +45,17 @@ pub struct PlannedBuffer {
 
 impl RunPlan {
     pub(crate) fn new(program: &Program, plan: &Plan) -> RunPlan {
-        let frames = plan.groups.iter().enumerate().map(|(g, group)| PlannedFrame {
-            operators: plan.graph.nodes[group.nodes.clone()].iter().map(|n| n.desc.ty.to_string()).collect(),
-            extent: group.region.as_ref().map(|Extent { dtype, dims }| format!("{dtype} {:?}", &dims[..])),
-            once: g < plan.constants,
+        let nodes = |group: &Group| plan.graph.nodes[group.nodes.clone()].iter();
+        let extent = |Extent { dtype, dims }: &Extent| format!("{dtype} {:?}", &dims[..]);
+        let frames = plan.frames().map(|(first, groups)| PlannedFrame {
+            operators: groups.iter().flat_map(nodes).map(|node| node.desc.ty.to_string()).collect(),
+            extents: groups.iter().filter_map(|group| group.region.as_ref()).map(extent).collect(),
+            once: first < plan.constants,
         });
+        // By group, and afterwards.
+        let mut frame_of: Vec<usize> =
+            plan.frames().enumerate().flat_map(|(i, (_, groups))| groups.iter().map(move |_| i)).collect();
+        frame_of.push(plan.frames().count());
         let mut buffers: Vec<PlannedBuffer> = vec![];
         for (buffer, offset, values) in &plan.layout.buffers {
             let mut variables: Vec<String> = vec![];
@@ -58,7 +65,7 @@ impl RunPlan {
                     variables.push(name.into());
                 }
             }
-            let (bytes, first, last) = (buffer.bytes, buffer.first, buffer.last);
+            let (bytes, [first, last]) = (buffer.bytes, [buffer.first, buffer.last].map(|g| frame_of[g]));
             buffers.push(PlannedBuffer { variables, bytes, offset: *offset, first, last });
         }
         buffers.sort_by_key(|b| (b.first, b.offset));
@@ -178,8 +185,10 @@ impl fmt::Display for RunPlan {
         writeln!(f, "{:>5}  {:>12}  runs", "frame", "live bytes")?;
         for (i, (frame, live)) in self.frames.iter().zip(self.live()).enumerate() {
             write!(f, "{i:>5}  {live:>12}  {}", summary(&frame.operators))?;
-            if let Some(extent) = frame.extent.as_ref().filter(|_| frame.operators.len() > 1) {
-                write!(f, "; one pass over {extent}")?;
+            match &frame.extents[..] {
+                [extent] if frame.operators.len() > 1 => write!(f, "; one pass over {extent}")?,
+                [] | [_] => {}
+                several => write!(f, "; side by side over {}", several.join(", "))?,
             }
             writeln!(f, "{}", if frame.once { "; once" } else { "" })?;
         }

@@ -1,0 +1,66 @@
+//! Regions as frames: one, or several side by side, their chunks shared out together.
+#![allow(unsafe_code)]
+
+use super::region::{Region, Touched};
+use crate::{Cx, Error, Kernel, Result, cx::CHUNK};
+
+/// Regions that do not meet in memory, as one frame.
+pub(crate) struct Regions {
+    regions: Vec<Region>,
+    /// By region: the number of the first part behind its own.
+    ends: Vec<usize>,
+    /// More workers than that would have too little to do.
+    workers: usize,
+}
+
+impl Regions {
+    pub(crate) fn new(regions: Vec<Region>) -> Result<Regions> {
+        check_apart(&regions)?;
+        let ends = regions.iter().scan(0, |end, region| {
+            *end += region.parts();
+            Some(*end)
+        });
+        let ends = ends.collect();
+        let workers = regions.iter().map(Region::numel).sum::<usize>().div_ceil(CHUNK);
+        Ok(Regions { regions, ends, workers })
+    }
+}
+
+impl Kernel for Regions {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.regions.iter_mut().for_each(Region::begin);
+        let Regions { regions, ends, workers } = &*self;
+        let parts = ends.last().copied().unwrap_or(0);
+        cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
+            let at = ends.partition_point(|end| *end <= part);
+            let first = at.checked_sub(1).map_or(0, |before| ends[before]);
+            // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; regions are apart
+            // (`check_apart`).
+            unsafe { regions[at].run_part(part - first, worker) }
+        });
+        self.regions.iter_mut().for_each(Region::finish);
+        Ok(())
+    }
+}
+
+/// What block functions rely on: memory that is written is the very same as another of its region element for element,
+/// or apart from it.
+fn check_apart(regions: &[Region]) -> Result<()> {
+    let touched =
+        |(i, region): (usize, &'_ Region)| region.touched().iter().map(move |t| (i, t.clone())).collect();
+    let mut all: Vec<(usize, Touched)> = regions.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
+    all.sort_by_key(|(_, touched)| touched.bytes.start);
+    // Sorted by start, so whoever overlaps any earlier memory overlaps one that reaches past its start.
+    let mut open: Vec<&(usize, Touched)> = vec![];
+    for next in &all {
+        open.retain(|(_, other)| other.bytes.end > next.1.bytes.start);
+        for other in &open {
+            let same = other.0 == next.0 && other.1.bytes == next.1.bytes && other.1.whole && next.1.whole;
+            if (other.1.written || next.1.written) && !same {
+                return Err(Error::internal("two buffers of a region overlap in part"));
+            }
+        }
+        open.push(next);
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Updates of the scope's variables that have nothing to do with each other run side by side, as one frame.
+
+use std::collections::HashSet;
+
+use super::{
+    graph::{Graph, Node},
+    group::Group,
+    place::{Layout, Spot},
+};
+use crate::Var;
+
+/// Marks every region that runs beside the one before it. What they write stands in the scope already, so that no
+/// memory is needed longer than one after the other.
+pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout: &Layout) {
+    let copied: HashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
+    // Variables of the scope that the frame at hand reads and writes; `None` where nothing runs beside it.
+    let mut frame: Option<(HashSet<Var>, HashSet<Var>)> = None;
+    for (g, group) in groups.iter_mut().enumerate() {
+        if g < constants || copied.contains(&g) || !is_update(graph, group, layout) {
+            frame = None;
+            continue;
+        }
+        let nodes = || graph.nodes[group.nodes.clone()].iter();
+        let vars = |values: Vec<usize>| -> HashSet<Var> {
+            let kept = values.into_iter().map(|v| &graph.values[v]).filter(|value| value.kept);
+            kept.map(|value| value.var).collect()
+        };
+        let (reads, writes) =
+            (vars(nodes().flat_map(Node::reads).collect()), vars(nodes().flat_map(Node::writes).collect()));
+        match &mut frame {
+            Some((read, written))
+                if written.is_disjoint(&reads)
+                    && written.is_disjoint(&writes)
+                    && read.is_disjoint(&writes) =>
+            {
+                group.beside = true;
+                read.extend(reads);
+                written.extend(writes);
+            }
+            _ => frame = Some((reads, writes)),
+        }
+    }
+}
+
+/// Whether it writes nothing but variables of the scope, where they stand.
+fn is_update(graph: &Graph, group: &Group, layout: &Layout) -> bool {
+    let mut writes = graph.nodes[group.nodes.clone()].iter().flat_map(Node::writes);
+    group.region.is_some() && writes.all(|v| matches!(layout.spots[v], Spot::Register | Spot::Kept(_)))
+}
