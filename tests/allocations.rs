@@ -6,11 +6,13 @@ use std::{
 };
 
 use autobwd::{Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, Result, Scope, Session, Tensor};
+use autobwd_benches::workload::Workload;
 use autobwd_ops::{
     Init, Math,
     nn::{Conv2d, Embedding, LayerNorm, Linear, Lstm, MultiHeadAttention},
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
+use clap::ValueEnum;
 use libtest_mimic::{Arguments, Trial};
 
 /// Counts allocations: those of the matrix product library, which alone asks for more than 64-byte alignment, apart.
@@ -130,6 +132,11 @@ impl Case {
         Ok(Case { net, scope, feeds, loss: loss.name() })
     }
 
+    fn of(workload: Workload) -> Result<Case> {
+        let model = workload.model()?;
+        Ok(Case { net: model.net, scope: model.scope, feeds: vec![], loss: model.loss })
+    }
+
     fn session(&mut self, threads: usize) -> Result<Session> {
         let feeds: Vec<_> = self.feeds.iter().map(|(n, t)| (*n, t.meta())).collect();
         let program = self.net.program();
@@ -177,7 +184,6 @@ fn adam(loss: &Expr) -> Result<()> {
 
 fn a_step_allocates_nothing() -> Result<()> {
     let cases = [
-        ("mlp", classifier(&MLP, 128, &sgd)?),
         ("digits", classifier(&DIGITS, 32, &adam)?),
         ("digits of an odd batch", classifier(&DIGITS, 29, &momentum)?),
         ("words", words(&sgd)?),
@@ -188,7 +194,8 @@ fn a_step_allocates_nothing() -> Result<()> {
         ("sequences", sequences(19, &adam)?),
         ("one sequence", sequences(1, &sgd)?),
     ];
-    for (name, mut case) in cases {
+    let workloads = Workload::value_variants().iter().map(|w| Ok((w.name(), Case::of(*w)?)));
+    for (name, mut case) in cases.into_iter().chain(workloads.collect::<Result<Vec<_>>>()?) {
         for threads in [1, 2] {
             let mut session = case.session(threads)?;
             // The library's scratch and the helper thread's own state come with the first steps.
@@ -212,7 +219,8 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
         ("images", images(32, &adam)?),
         ("sequences", sequences(19, &adam)?),
     ];
-    for (name, mut case) in cases {
+    let workloads = Workload::value_variants().iter().map(|w| Ok((w.name(), Case::of(*w)?)));
+    for (name, mut case) in cases.into_iter().chain(workloads.collect::<Result<Vec<_>>>()?) {
         // Parameters stand in the scope; what the session takes is the rest.
         let before = TENSORS.load(Ordering::SeqCst);
         let session = case.session(2)?;
@@ -246,12 +254,17 @@ fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
 }
 
 fn threads_do_not_change_bits() -> Result<()> {
-    let cases: [(&str, &dyn Fn() -> Result<Case>); 3] = [
-        ("mlp", &|| classifier(&MLP, 128, &momentum)),
-        ("images", &|| images(29, &momentum)),
-        ("sequences", &|| sequences(29, &momentum)),
+    type Make = Box<dyn Fn() -> Result<Case>>;
+    let cases: [(&str, Make); 3] = [
+        ("mlp", Box::new(|| classifier(&MLP, 128, &momentum))),
+        ("images", Box::new(|| images(29, &momentum))),
+        ("sequences", Box::new(|| sequences(29, &momentum))),
     ];
-    for (name, case) in cases {
+    let workloads = Workload::value_variants().iter().map(|w| {
+        let make: Make = Box::new(|| Case::of(*w));
+        (w.name(), make)
+    });
+    for (name, case) in cases.into_iter().chain(workloads) {
         let mut runs = vec![];
         for threads in [1, 2, 3, 7] {
             let mut case = case()?;

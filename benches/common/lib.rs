@@ -1,8 +1,10 @@
-//! What the measuring commands share: figures, the way a command ends, and crates that are generated to be measured.
+//! What the measuring commands share: workloads, figures, the way a command ends, and crates that are generated to be
+//! measured.
 
 mod alone;
 mod generated;
 pub mod source;
+pub mod workload;
 
 pub use alone::alone;
 pub use generated::{Generated, Profile, output};

@@ -3,12 +3,10 @@
 use std::{hint::black_box, thread, time::Instant};
 
 use autobwd::{Builder, DType, Executor, Result, Scope, Tensor};
-use autobwd_benches::{Outcome, ms, quantile, round};
+use autobwd_benches::{Outcome, ms, quantile, round, workload::numbers};
 use autobwd_ops::Math;
 use pulp::{Arch, Simd, WithSimd};
 use serde_json::json;
-
-use crate::data::numbers;
 
 const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 

@@ -5,15 +5,13 @@
 //! `append_backward`, `-- gemm` products of matrices.
 
 mod build;
-mod data;
 mod gemm;
 mod measure;
-mod models;
 
 use std::process::ExitCode;
 
-use autobwd_benches::{Outcome, finish};
-use clap::{Parser, Subcommand, ValueEnum};
+use autobwd_benches::{Outcome, finish, workload::Workload};
+use clap::{Parser, Subcommand};
 
 /// Times one training step of a workload and prints one JSON line.
 #[derive(Parser)]
@@ -62,26 +60,6 @@ enum Command {
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },
-}
-
-/// The networks there are.
-#[derive(Clone, Copy, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Workload {
-    /// 784-512-512-10, relu, batch 128, softmax cross-entropy.
-    Mlp,
-    /// 4-8-8-1, tanh, batch 4, mean square error.
-    TinyMlp,
-    /// Convolution 5×5×20, maximum of 2×2, convolution 5×5×50, maximum of 2×2, 800-500-10, relu, batch 64.
-    Lenet,
-    /// 1,000 elementwise operators on 16 elements, sum.
-    ChainSmall,
-    /// 20 elementwise operators on 1,000,000 elements, sum.
-    ChainBig,
-    /// Long short-term memory, 32 steps, batch 32, 64 inputs, 128 units, mean square error of the last state.
-    Lstm,
-    /// Two transformer blocks of width 128 with 4 heads, sequences of 64, batch 8, 256 words.
-    Gpt,
 }
 
 fn main() -> ExitCode {

@@ -3,10 +3,8 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{ms, peak_resident_bytes, quantile, round};
+use autobwd_benches::{ms, peak_resident_bytes, quantile, round, workload::Workload};
 use serde_json::json;
-
-use crate::Workload;
 
 pub(crate) struct Measured {
     workload: Workload,

@@ -8,12 +8,12 @@ fn hash(seed: u32, i: u32) -> u32 {
 }
 
 /// `n` numbers within ±`scale`.
-pub(crate) fn numbers(seed: u32, n: usize, scale: f64) -> Vec<f32> {
+pub fn numbers(seed: u32, n: usize, scale: f64) -> Vec<f32> {
     let number = |i| ((f64::from(hash(seed, i)) / 4_294_967_296.0 * 2.0 - 1.0) * scale) as f32;
     (0..n as u32).map(number).collect()
 }
 
 /// `n` whole numbers below `bound`.
-pub(crate) fn integers(seed: u32, n: usize, bound: u32) -> Vec<i64> {
+pub fn integers(seed: u32, n: usize, bound: u32) -> Vec<i64> {
     (0..n as u32).map(|i| i64::from((hash(seed, i) >> 8) % bound)).collect()
 }
