@@ -98,31 +98,38 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
     let n = lens.min().unwrap_or(0);
     let mut folded = start.map(|start| [start; WIDTH]);
+    // What is folded from padding is forgotten in the end: a choice at each step would keep the next one waiting.
+    let mut whole = folded;
     // What the last elements are padded in where they do not make a whole width: `f` has one place of call, so that it
     // is inlined.
     let (mut x_rest, mut y_rest) = ([[zero.get(); WIDTH]; I], [[zero.get(); WIDTH]; O]);
     let mut at = 0;
     while at < n {
         let len = WIDTH.min(n - at);
-        let (mut x, mut y) = ([[zero; WIDTH]; I], [[zero; WIDTH]; O]);
-        if len == WIDTH {
+        if len < WIDTH {
+            whole = folded;
             for k in 0..I {
-                load(&mut x[k], &inputs[k][at..at + WIDTH]);
-            }
-            for k in 0..O {
-                load(&mut y[k], &outputs[k][at..at + WIDTH]);
-            }
-        } else {
-            for k in 0..I {
-                x_rest[k][..len].copy_from_slice(&inputs[k][at..at + len]);
-                load(&mut x[k], &x_rest[k]);
-            }
-            for k in 0..O {
-                y_rest[k][..len].copy_from_slice(&outputs[k][at..at + len]);
-                load(&mut y[k], &y_rest[k]);
+                x_rest[k][..len].copy_from_slice(&inputs[k][at..n]);
             }
         }
-        let used = F::of(len as f64);
+        let (mut x, mut y) = ([[zero; WIDTH]; I], [[zero; WIDTH]; O]);
+        for k in 0..I {
+            match inputs[k][at..n].first_chunk() {
+                // Loops that fold are vectorised when they load in one place, others when they do not.
+                from if S > 0 => load(&mut x[k], from.unwrap_or(&x_rest[k])),
+                Some(from) => load(&mut x[k], from),
+                None => load(&mut x[k], &x_rest[k]),
+            }
+        }
+        for k in 0..O {
+            match outputs[k][at..n].first_chunk() {
+                Some(from) => load(&mut y[k], from),
+                None => {
+                    y_rest[k][..len].copy_from_slice(&outputs[k][at..n]);
+                    load(&mut y[k], &y_rest[k]);
+                }
+            }
+        }
         let mut results = [[zero; WIDTH]; O];
         for l in 0..WIDTH {
             let (mut before, mut of_x, mut of_y) = ([zero; S], [zero; I], [zero; O]);
@@ -137,23 +144,30 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
             }
             let (after, result) = f(before, of_x, of_y);
             for k in 0..S {
-                folded[k][l] = F::select(used.gt(F::of(l as f64)), after[k], before[k]);
+                folded[k][l] = after[k];
             }
             for k in 0..O {
                 results[k][l] = result[k];
             }
         }
-        if len == WIDTH {
-            for k in 0..O {
-                store(&results[k], &mut outputs[k][at..at + WIDTH]);
-            }
-        } else {
-            for k in 0..O {
-                store(&results[k], &mut y_rest[k]);
-                outputs[k][at..at + len].copy_from_slice(&y_rest[k][..len]);
+        for k in 0..O {
+            match outputs[k][at..n].first_chunk_mut() {
+                Some(to) => store(&results[k], to),
+                None => {
+                    store(&results[k], &mut y_rest[k]);
+                    outputs[k][at..n].copy_from_slice(&y_rest[k][..len]);
+                }
             }
         }
         at += WIDTH;
+    }
+    if n % WIDTH > 0 {
+        let used = F::of((n % WIDTH) as f64);
+        for l in 0..WIDTH {
+            for k in 0..S {
+                folded[k][l] = F::select(used.gt(F::of(l as f64)), folded[k][l], whole[k][l]);
+            }
+        }
     }
     let mut half = WIDTH / 2;
     while half > 0 {
@@ -170,14 +184,14 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
 }
 
 #[inline(always)]
-fn load<T: Element, F: LaneOf<T>>(lanes: &mut [F; WIDTH], from: &[T]) {
+fn load<T: Element, F: LaneOf<T>>(lanes: &mut [F; WIDTH], from: &[T; WIDTH]) {
     for l in 0..WIDTH {
         lanes[l] = F::new(from[l]);
     }
 }
 
 #[inline(always)]
-fn store<T: Element, F: LaneOf<T>>(lanes: &[F; WIDTH], to: &mut [T]) {
+fn store<T: Element, F: LaneOf<T>>(lanes: &[F; WIDTH], to: &mut [T; WIDTH]) {
     for l in 0..WIDTH {
         to[l] = lanes[l].get();
     }

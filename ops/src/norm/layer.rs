@@ -156,12 +156,20 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
             let square = |[x]: [F; 1]| (x - middle) * (x - middle);
             *variance = T::of(vectors::total([x], square) / width as f64);
             let factor = F::of(factor(*variance, self.epsilon));
-            map_lanes([x], [&mut *y], |[x]: [F; 1], _| [(x - middle) * factor]);
-            if let Some(scale) = self.scale {
-                map_lanes([scale], [&mut *y], |[scale]: [F; 1], [y]| [y * scale]);
-            }
-            if let Some(bias) = self.bias {
-                map_lanes([bias], [y], |[bias]: [F; 1], [y]| [y + bias]);
+            let normal = |x: F| (x - middle) * factor;
+            match (self.scale, self.bias) {
+                (Some(scale), Some(bias)) => {
+                    map_lanes(
+                        [x, scale, bias],
+                        [y],
+                        |[x, scale, bias]: [F; 3], _| [normal(x) * scale + bias],
+                    );
+                }
+                (Some(scale), None) => {
+                    map_lanes([x, scale], [y], |[x, scale]: [F; 2], _| [normal(x) * scale])
+                }
+                (None, Some(bias)) => map_lanes([x, bias], [y], |[x, bias]: [F; 2], _| [normal(x) + bias]),
+                (None, None) => map_lanes([x], [y], |[x]: [F; 1], _| [normal(x)]),
             }
         }
     }
