@@ -72,6 +72,25 @@
 //!
 //! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?`.
 //!
+//! # Computing at once
+//!
+//! Functions and layers do not know whether they build a program: with a [`Builder::eager`], the same expressions are values
+//! that remember how they were computed, and [`Expr::backward`] goes back from one to all that it was computed from. See
+//! [`tape`].
+//!
+//! ```
+//! # use autobwd::Builder;
+//! # use autobwd_ops::{Init, Math};
+//! # use autobwd::DType;
+//! let tape = Builder::eager();
+//! let w = tape.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+//! let loss = w.square()?.mean()?;
+//! assert_eq!(loss.item()?, 9.0);
+//! loss.backward()?;
+//! assert_eq!(w.gradient()?.tensor()?.slice::<f32>()?, [3.0, 3.0]);
+//! # Ok::<(), autobwd::Error>(())
+//! ```
+//!
 //! # Looking at a program
 //!
 //! A program prints, one line an operator. [`explain`] tells how a gradient comes about or why there is none,
@@ -173,6 +192,7 @@
 extern crate self as autobwd;
 
 mod error;
+mod frame;
 
 pub mod backward;
 pub mod build;
@@ -185,6 +205,7 @@ pub mod lanes;
 mod plan;
 pub mod registry;
 pub mod schema;
+pub mod tape;
 pub mod tensor;
 mod verify;
 
@@ -193,7 +214,7 @@ pub use backward::{
     Backward, Checkpoints, Gradients, Planned, Recomputed, append_backward, append_backward_in, explain,
     gradients, gradients_in, hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
 };
-pub use build::{Arg, Builder, Expr, New, emit};
+pub use build::{Arg, Builder, Expr, New, Value, emit};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,

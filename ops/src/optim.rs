@@ -1,6 +1,9 @@
 //! Optimizers: gradients and updates in one call.
 
-use autobwd::{Arg, Backward, DType, Expr, Result, append_backward};
+use autobwd::{
+    Arg, Backward, Builder, Checkpoints, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
+    tape::{Grad, grad},
+};
 
 use crate::{
     Init,
@@ -24,6 +27,9 @@ pub trait Optimizer {
     ///
     /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to
     /// change it while training.
+    ///
+    /// Where expressions are computed at once ([`Builder::eager`]), this is one step of training: gradients of this loss are
+    /// computed, and parameters overwritten, now. What an optimizer keeps for a parameter, it finds again by name.
     ///
     /// # Errors
     /// As [`append_backward`] with all parameters; hyperparameters out of bounds.
@@ -53,37 +59,78 @@ pub trait Optimizer {
     #[track_caller]
     fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
         let net = loss.builder();
-        // Outside of a closure, so that operators remember the caller's line.
-        let mut program = net.edit(std::mem::take);
-        let name = program.name(loss.var()).to_string();
-        let found = append_backward(&mut program, &name, backward);
-        net.edit(|p| *p = program);
-        let found = found?;
-        let names: Vec<_> = {
-            let program = net.program();
-            let name = |v| program.name(v).to_string();
-            found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect()
-        };
-        let mut updated = vec![];
+        let found =
+            if net.is_eager() { derivatives(loss, backward)? } else { append_gradients(loss, backward)? };
         let mut rates: Vec<(DType, Expr)> = vec![];
-        for (parameter, gradient) in names {
-            let (parameter, gradient) = (net.expr(&parameter)?, net.expr(&gradient)?);
+        for (parameter, gradient) in &found {
             let dtype = parameter.dtype();
             let rate = match rates.iter().find(|(d, _)| *d == dtype) {
                 Some((_, rate)) => rate.clone(),
                 None => {
-                    let rate = net.persistable(&net.unique("learning_rate"), dtype, &[1], |rate| {
-                        Init::Constant(self.learning_rate()).emit(rate, 0)
-                    })?;
+                    let rate = rate(net, dtype, self.learning_rate())?;
                     rates.push((dtype, rate.clone()));
                     rate
                 }
             };
-            self.update(&parameter, &gradient, &rate)?;
-            updated.push((parameter, gradient));
+            net.no_grad(|| self.update(parameter, gradient, &rate))?;
         }
-        Ok(updated)
+        Ok(found)
     }
+}
+
+/// Parameters with variables that hold their gradients, from the backward part of the loss.
+#[track_caller]
+fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
+    let net = loss.builder();
+    // Outside of a closure, so that operators remember the caller's line.
+    let mut program = net.edit(std::mem::take);
+    let name = program.name(loss.var()).to_string();
+    let found = append_backward(&mut program, &name, backward);
+    net.edit(|p| *p = program);
+    let found = found?;
+    let names: Vec<_> = {
+        let program = net.program();
+        let name = |v| program.name(v).to_string();
+        found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect()
+    };
+    names.iter().map(|(p, g)| Ok((net.expr(p)?, net.expr(g)?))).collect()
+}
+
+/// Parameters with the values of their gradients, from the history of the loss.
+#[track_caller]
+fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
+    let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
+    if !matches!(backward.checkpoints, Checkpoints::None) {
+        return refuse("checkpoints are for programs: a tape keeps all values".into());
+    }
+    if loss.dims().numel() != 1 {
+        return refuse(format!("a loss has one element, not shape {}; take the mean", loss.dims()));
+    }
+    let mut parameters = match backward.parameters {
+        Some(names) => names.iter().map(|name| net.expr(name)).collect::<Result<_>>()?,
+        None => net.parameters(),
+    };
+    parameters.retain(|p| !backward.no_grad.contains(&p.name().as_str()));
+    let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &Grad::default())?;
+    if let Some((parameter, _)) = parameters.iter().zip(&found).find(|(_, found)| found.is_none())
+        && backward.parameters.is_some()
+        && !backward.allow_missing
+    {
+        return refuse(format!("`{}` has no gradient: no path leads from it to the loss", parameter.name()));
+    }
+    Ok(parameters.into_iter().zip(found).filter_map(|(parameter, found)| Some((parameter, found?))).collect())
+}
+
+/// The learning rate: a variable that is kept, or where all is computed at once, the number of this very step.
+#[track_caller]
+fn rate(net: &Builder, dtype: DType, rate: f32) -> Result<Expr> {
+    let init = |expr: &Expr| Init::Constant(rate).emit(expr, 0);
+    if !net.is_eager() {
+        return net.persistable(&net.unique("learning_rate"), dtype, &[1], init);
+    }
+    let constant = net.constant(Tensor::zeros(dtype, &[1])?);
+    init(&constant)?;
+    Ok(constant)
 }
 
 /// A value that an optimizer keeps for a parameter, beside it in the scope.
@@ -91,6 +138,11 @@ fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Re
     let meta = parameter.meta();
     let own = meta.dims.known().unwrap_or_default();
     let name = format!("{}.{what}", parameter.name());
+    if parameter.builder().is_eager()
+        && let Ok(known) = parameter.builder().expr(&name)
+    {
+        return Ok(known);
+    }
     let dims = dims.unwrap_or(&own);
     parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value).emit(s, 0))
 }

@@ -32,6 +32,14 @@ impl fmt::Debug for Recipe {
 
 const KINDS: usize = 17;
 
+impl Recipe {
+    /// The same, with a new name for every value.
+    pub(crate) fn with_new_names(mut self) -> Recipe {
+        self.steps.iter_mut().filter(|(.., fate)| [1, 2].contains(fate)).for_each(|(.., fate)| *fate = 3);
+        self
+    }
+}
+
 pub(crate) fn recipes() -> impl Strategy<Value = Recipe> {
     let any = || 0..1000_usize;
     let step = (0..KINDS, [any(), any()], 0..8_usize);
@@ -72,10 +80,16 @@ impl Drawn {
     }
 }
 
-/// The program of a recipe: operators drawn one after the other, each on values drawn from all there are. Values stay
-/// small.
+/// The program of a recipe.
 pub(crate) fn draw(recipe: &Recipe) -> Result<Drawn> {
     let net = Builder::new();
+    let (values, loss) = draw_on(&net, recipe)?;
+    Ok(Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() })
+}
+
+/// Operators drawn one after the other, each on values drawn from all there are: all values, and a loss. Values stay
+/// small.
+pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> Result<(Vec<Expr>, Expr)> {
     let uniform = |seed| move |w: &Expr| Init::Uniform(-1.0, 1.0).emit(w, seed);
     let mut leaves = vec![];
     for (seed, (name, dims)) in (1..).zip(PARAMETERS) {
@@ -119,8 +133,8 @@ pub(crate) fn draw(recipe: &Recipe) -> Result<Drawn> {
         }
     }
     let pick = &values[recipe.picks[0] % values.len()];
-    let loss = (&values[values.len() - 1].square()?.mean()? + &pick.sum(&[])?)?.name();
-    Ok(Drawn { values: values.iter().map(Expr::name).collect(), net, loss })
+    let loss = (&values[values.len() - 1].square()?.mean()? + &pick.sum(&[])?)?;
+    Ok((values, loss))
 }
 
 /// Lets the last operator that writes a value write another variable instead.

@@ -22,6 +22,7 @@ mod recompute;
 mod registry;
 mod running;
 mod sparse;
+mod tape;
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]

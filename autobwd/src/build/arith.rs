@@ -5,8 +5,10 @@ use std::{
     panic::Location,
 };
 
-use super::{Arg, Expr};
-use crate::{Attr, OpDesc, Result, Var};
+use smallvec::smallvec;
+
+use super::{Arg, Expr, OpArgs};
+use crate::{Attr, Error, OpDesc, Result, Role, Var};
 
 #[track_caller]
 fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
@@ -15,7 +17,7 @@ fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
         .input("Y", [Var::stand_in(2)])
         .output("Out", [Var::stand_in(3)])
         .attr("axis", Attr::I32(-1));
-    append(x, desc, vec![x.into(), y.into(), Arg::New])
+    append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Input, y.into()), (Role::Output, Arg::New)])
 }
 
 /// `scale * x + bias`
@@ -27,14 +29,14 @@ fn affine(x: &Expr, scale: f64, bias: f64) -> Result<Expr> {
         .attr("scale", Attr::F32(scale as f32))
         .attr("bias", Attr::F32(bias as f32))
         .attr("bias_after_scale", Attr::Bool(true));
-    append(x, desc, vec![x.into(), Arg::New])
+    append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Output, Arg::New)])
 }
 
 #[track_caller]
-fn append(x: &Expr, desc: OpDesc, args: Vec<Arg>) -> Result<Expr> {
-    let desc = x.builder().append_desc(desc, args, Location::caller())?;
-    let out = desc.writes().next().unwrap_or(Var::EMPTY);
-    Ok(Expr { builder: x.builder().clone(), var: out })
+fn append(x: &Expr, desc: &OpDesc, args: OpArgs) -> Result<Expr> {
+    let mut exprs = x.builder().append_desc(desc, args, Location::caller())?;
+    // The output is the last of its arguments.
+    exprs.pop().ok_or_else(|| Error::internal("an operator without arguments"))
 }
 
 macro_rules! operators {
@@ -106,7 +108,8 @@ fn reciprocal(x: &Expr, n: f64) -> Result<Expr> {
         .input("X", [Var::stand_in(1)])
         .output("Out", [Var::stand_in(2)])
         .attr("value", Attr::F32(n as f32));
-    binary("elementwise_div", &append(x, desc, vec![x.into(), Arg::New])?, x)
+    let n = append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Output, Arg::New)])?;
+    binary("elementwise_div", &n, x)
 }
 
 impl Neg for &Expr {

@@ -1,16 +1,23 @@
 use std::{
     cell::{Ref, RefCell},
-    fmt,
     panic::Location,
     rc::Rc,
 };
 
+use smallvec::SmallVec;
+
+use super::{
+    Arg, Expr,
+    eager::{Eager, Value},
+    expr::Held,
+};
 use crate::{
     BlockId, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Role,
-    Site, Var, VarDesc,
+    Site, Tensor, Var, VarDesc,
 };
 
-/// A program in the making, and the start-up program that initialises what it keeps.
+/// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
+/// [`Builder::eager`] makes one whose expressions are computed at once.
 ///
 /// A `Builder` is a handle: clones build the same program.
 ///
@@ -24,14 +31,13 @@ use crate::{
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Builder {
-    state: Rc<RefCell<State>>,
-    startup: Option<Rc<Builder>>,
-}
+pub struct Builder(Rc<Inner>);
 
-struct State {
-    program: Program,
+struct Inner {
+    program: RefCell<Program>,
     ops: Option<Rc<OpInfoMap>>,
+    startup: Option<Builder>,
+    eager: Option<Eager>,
 }
 
 impl Default for Builder {
@@ -52,24 +58,47 @@ impl Builder {
     }
 
     fn with(ops: Option<Rc<OpInfoMap>>) -> Builder {
-        let new = |ops| Rc::new(RefCell::new(State { program: Program::new(), ops }));
-        let startup = Builder { state: new(ops.clone()), startup: None };
-        Builder { state: new(ops), startup: Some(Rc::new(startup)) }
+        let new =
+            |ops, startup| Builder(Rc::new(Inner { program: RefCell::default(), ops, startup, eager: None }));
+        let startup = new(ops.clone(), None);
+        new(ops, Some(startup))
+    }
+
+    pub(crate) fn of_eager(eager: Eager, ops: Option<OpInfoMap>) -> Builder {
+        let (ops, program) = (ops.map(Rc::new), RefCell::default());
+        Builder(Rc::new(Inner { program, ops, startup: None, eager: Some(eager) }))
+    }
+
+    /// What computes its expressions at once, if it is no program that they are for.
+    pub(crate) fn eager_part(&self) -> Option<&Eager> {
+        self.0.eager.as_ref()
+    }
+
+    /// Whether expressions are computed at once.
+    pub fn is_eager(&self) -> bool {
+        self.0.eager.is_some()
+    }
+
+    pub(crate) fn ops(&self) -> Result<&OpInfoMap> {
+        match &self.0.ops {
+            Some(ops) => Ok(ops),
+            None => OpInfoMap::linked(),
+        }
     }
 
     /// The program that initialises parameters and other values that are kept. Run it once, before the program itself.
     pub fn startup(&self) -> Builder {
-        self.startup.as_deref().unwrap_or(self).clone()
+        self.0.startup.as_ref().unwrap_or(self).clone()
     }
 
-    /// The program so far.
+    /// The program so far. Where expressions are computed at once, it knows names, but has no operators.
     pub fn program(&self) -> Ref<'_, Program> {
-        Ref::map(self.state.borrow(), |s| &s.program)
+        self.0.program.borrow()
     }
 
     /// Changes the program by hand.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> T) -> T {
-        edit(&mut self.state.borrow_mut().program)
+        edit(&mut self.0.program.borrow_mut())
     }
 
     /// The variable of that name as an expression.
@@ -78,11 +107,14 @@ impl Builder {
     /// There is none; near names are offered.
     pub fn expr(&self, name: &str) -> Result<Expr> {
         let var = self.program().expect_var(name)?;
-        Ok(Expr { builder: self.clone(), var })
+        let Some(eager) = &self.0.eager else { return Ok(Expr::of_var(self, var)) };
+        let value = eager.kept.borrow().get(&var).cloned();
+        let unknown = || Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value"));
+        Ok(Expr::of_value(self, value.ok_or_else(unknown)?))
     }
 
-    fn declare(&self, name: &str, desc: VarDesc) -> Result<Expr> {
-        let program = &mut self.state.borrow_mut().program;
+    fn declare(&self, name: &str, desc: VarDesc) -> Result<Var> {
+        let program = &mut self.0.program.borrow_mut();
         if name.is_empty() || name.contains('@') || name.contains(char::is_whitespace) {
             let text =
                 format!("{name:?} cannot be a variable: names are not empty and have neither `@` nor spaces");
@@ -96,19 +128,25 @@ impl Builder {
             ));
         }
         program.root_mut().vars.insert(var, desc);
-        Ok(Expr { builder: self.clone(), var })
+        Ok(var)
     }
 
     /// Data to be fed; −1 stands for a dimension that may differ from run to run.
     ///
     /// # Errors
-    /// A taken name; a dimension below −1.
+    /// A taken name; a dimension below −1; expressions that are computed at once, for which data is there from the start
+    /// ([`Builder::constant`]).
     pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Result<Expr> {
-        self.declare(name, VarDesc::data(dtype, Dims::from_wire(dims)?))
+        if self.is_eager() {
+            let text =
+                format!("`{name}` cannot be fed later: expressions are computed at once; use `constant`");
+            return Err(Error::new(ErrorKind::Feed, text));
+        }
+        Ok(Expr::of_var(self, self.declare(name, VarDesc::data(dtype, Dims::from_wire(dims)?))?))
     }
 
     /// A parameter, to be trained. `init` gets it as a variable of the start-up program and appends there what gives it
-    /// its first value.
+    /// its first value; where expressions are computed at once, that happens here and now.
     ///
     /// # Errors
     /// A taken name, and those of `init`.
@@ -138,11 +176,17 @@ impl Builder {
     }
 
     fn kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Result<()>) -> Result<Expr> {
-        let expr = self.declare(name, desc.clone())?;
-        if self.startup.is_some() {
-            init(&self.startup().declare(name, desc)?)?;
-        }
-        Ok(expr)
+        let var = self.declare(name, desc.clone())?;
+        let Some(eager) = &self.0.eager else {
+            if let Some(startup) = &self.0.startup {
+                init(&Expr::of_var(startup, startup.declare(name, desc)?))?;
+            }
+            return Ok(Expr::of_var(self, var));
+        };
+        let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
+        let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
+        init(&kept)?;
+        Ok(kept)
     }
 
     /// A name that the program does not have yet: `prefix_0`, `prefix_1`, ….
@@ -160,45 +204,80 @@ impl Builder {
     #[track_caller]
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> Result<<D::Op as Op>::Of<Expr>> {
         let (desc, args) = take_args(op)?;
-        self.append::<D::Op>(desc, args, Location::caller())
+        self.append::<D::Op>(&desc, args, Location::caller())
     }
 
     fn append<O: Op>(
         &self,
-        desc: OpDesc,
-        args: Vec<Arg>,
+        desc: &OpDesc,
+        args: OpArgs,
         at: &'static Location<'static>,
     ) -> Result<O::Of<Expr>> {
-        let desc = self.append_desc(desc, args, at)?;
-        O::gather(&desc, &mut |_, _, var| Ok(Expr { builder: self.clone(), var }))
+        let exprs = self.append_desc(desc, args, at)?;
+        O::gather(desc, &mut |_, _, var| Ok(exprs[var.index() - 1].clone()))
     }
 
-    /// Appends `desc`, in which variable k stands for `args[k]`.
-    pub(super) fn append_desc(
+    /// Appends `desc`, in which variable k + 1 stands for `args[k]`, or computes it at once. Returns what was there, and
+    /// what is new.
+    pub(crate) fn append_desc(
         &self,
-        mut desc: OpDesc,
-        args: Vec<Arg>,
+        desc: &OpDesc,
+        args: OpArgs,
         at: &'static Location<'static>,
-    ) -> Result<OpDesc> {
-        let ops = self.state.borrow().ops.clone();
-        let info = match &ops {
-            Some(ops) => ops.get(&desc.ty)?,
-            None => OpInfoMap::linked()?.get(&desc.ty)?,
-        };
-        let program = &mut self.state.borrow_mut().program;
+    ) -> Result<SmallVec<[Expr; 4]>> {
+        match &self.0.eager {
+            Some(eager) => self.compute(eager, desc, args, at),
+            None => self.describe(desc, args, at),
+        }
+    }
+
+    fn compute(
+        &self,
+        eager: &Eager,
+        desc: &OpDesc,
+        args: OpArgs,
+        at: &'static Location<'static>,
+    ) -> Result<SmallVec<[Expr; 4]>> {
+        let (mut inputs, mut into, mut outputs) = (SmallVec::new(), SmallVec::<[_; 2]>::new(), 0);
+        for (role, arg) in &args {
+            match (role, arg) {
+                (Role::Input, Arg::Is(Expr { held: Held::Value(value), .. })) => inputs.push(value.clone()),
+                (Role::Output, Arg::Is(Expr { held: Held::Value(value), .. })) => {
+                    into.push((outputs, value.clone()))
+                }
+                (Role::Output, Arg::New) => {}
+                (_, Arg::Is(_)) | (Role::Input, Arg::New) => return Err(two_programs(desc, at)),
+            }
+            outputs += usize::from(*role == Role::Output);
+        }
+        let node = eager.call(self.ops()?, desc, inputs, &into, at)?;
+        let mut outputs = 0..;
+        let exprs = args.into_iter().map(|(role, arg)| {
+            let out = if role == Role::Output { outputs.next() } else { None };
+            match arg {
+                Arg::Is(expr) => expr,
+                Arg::New => Expr::of_value(self, Value::of(node.clone(), out.unwrap_or(0))),
+            }
+        });
+        Ok(exprs.collect())
+    }
+
+    fn describe(
+        &self,
+        desc: &OpDesc,
+        args: OpArgs,
+        at: &'static Location<'static>,
+    ) -> Result<SmallVec<[Expr; 4]>> {
+        let info = self.ops()?.get(&desc.ty)?;
+        let program = &mut self.0.program.borrow_mut();
         let mut vars = vec![];
-        for arg in args {
+        for (_, arg) in args {
             vars.push(match arg {
                 Arg::New => None,
-                Arg::Is(expr) if Rc::ptr_eq(&expr.builder.state, &self.state) => Some(expr.var),
-                Arg::Is(_) => {
-                    let text = format!(
-                        "operator `{}`, added at {}: expressions of two programs",
-                        desc.ty,
-                        Site::Here(at)
-                    );
-                    return Err(Error::new(ErrorKind::UnknownVar, text));
+                Arg::Is(Expr { builder, held: Held::Var(var) }) if Rc::ptr_eq(&builder.0, &self.0) => {
+                    Some(var)
                 }
+                Arg::Is(_) => return Err(two_programs(desc, at)),
             });
         }
         let fresh: Vec<bool> = vars.iter().map(Option::is_none).collect();
@@ -209,6 +288,7 @@ impl Builder {
                 new.push(*var);
             }
         }
+        let mut desc = desc.clone();
         let stand_ins = desc.inputs.args_mut().chain(desc.outputs.args_mut());
         stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
         desc.site = Some(Site::Here(at));
@@ -234,9 +314,15 @@ impl Builder {
                 root.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
             }
         }
-        root.ops.push(desc.clone());
-        Ok(desc)
+        root.ops.push(desc);
+        Ok(vars.into_iter().map(|var| Expr::of_var(self, var)).collect())
     }
+}
+
+fn two_programs(desc: &OpDesc, at: &'static Location<'static>) -> Error {
+    let at = Site::Here(at);
+    let text = format!("operator `{}`, added at {at}: expressions of two programs", desc.ty);
+    Error::new(ErrorKind::UnknownVar, text)
 }
 
 /// Outputs that exist already must be able to hold what the operator writes.
@@ -253,40 +339,26 @@ fn check_declared(program: &Program, metas: &[(Var, Meta)]) -> Result<()> {
     Ok(())
 }
 
-/// What the slots of an operator hold that is handed to [`emit`].
-pub enum Arg {
-    /// A new variable, for an output.
-    New,
-    /// That variable.
-    Is(Expr),
-}
-impl From<&Expr> for Arg {
-    fn from(expr: &Expr) -> Arg {
-        Arg::Is(expr.clone())
-    }
-}
-impl From<Expr> for Arg {
-    fn from(expr: Expr) -> Arg {
-        Arg::Is(expr)
-    }
-}
+/// What the slots of an operator hold, in the order in which it describes them.
+pub(crate) type OpArgs = SmallVec<[(Role, Arg); 4]>;
 
 /// Replaces what the slots hold by stand-ins: variable k + 1 for the k-th argument.
-fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, Vec<Arg>)> {
-    let mut args = vec![];
+fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, OpArgs)> {
+    let mut args = SmallVec::new();
     let desc = op.describe(&mut |role, slot, arg| {
         if role == Role::Input && matches!(arg, Arg::New) {
             let name = <D::Op as Op>::SCHEMA.name;
             let text = format!("operator `{name}`, input `{slot}`: an input is a variable that exists");
             return Err(Error::new(ErrorKind::Slot, text));
         }
-        args.push(arg);
+        args.push((role, arg));
         Ok(Var::stand_in(args.len()))
     })?;
     Ok((desc, args))
 }
 
-/// Appends an operator to the program of its inputs and returns it with its outputs filled in.
+/// Appends an operator to the program of its inputs, or computes it at once where these are values, and returns it with
+/// its outputs filled in.
 ///
 /// ```
 /// # use autobwd::{Builder, DType};
@@ -305,7 +377,7 @@ fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, Vec<Arg>)> {
 pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
     let at = Location::caller();
     let (desc, args) = take_args(op)?;
-    let builder = args.iter().find_map(|arg| match arg {
+    let builder = args.iter().find_map(|(_, arg)| match arg {
         Arg::Is(expr) => Some(expr.builder.clone()),
         Arg::New => None,
     });
@@ -314,67 +386,5 @@ pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
             format!("operator `{}` has no input to say where it belongs; use `Builder::emit`", desc.ty);
         Error::new(ErrorKind::Slot, text)
     })?;
-    builder.append::<D::Op>(desc, args, at)
-}
-
-/// A variable of a program in the making.
-#[derive(Clone)]
-pub struct Expr {
-    pub(super) builder: Builder,
-    pub(super) var: Var,
-}
-
-impl Expr {
-    /// The program it belongs to.
-    pub fn builder(&self) -> &Builder {
-        &self.builder
-    }
-
-    /// The variable.
-    pub fn var(&self) -> Var {
-        self.var
-    }
-
-    /// Its name.
-    pub fn name(&self) -> String {
-        self.builder.program().name(self.var).to_string()
-    }
-
-    /// Dtype and dimensions, −1 where unknown.
-    pub fn meta(&self) -> Meta {
-        let known = self.builder.program().root().vars.get(&self.var).map(VarDesc::meta);
-        // Every expression is declared when it is made; only `Builder::edit` can take that away.
-        known.unwrap_or_else(|| Meta::new(DType::F32, []))
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.meta().dtype
-    }
-
-    /// Dimensions, −1 where unknown.
-    pub fn dims(&self) -> Dims {
-        self.meta().dims
-    }
-
-    /// Lets no gradient flow into or through this variable.
-    #[must_use]
-    pub fn stop_gradient(self) -> Expr {
-        self.builder.edit(|program| {
-            if let Some(desc) = program.root_mut().vars.get_mut(&self.var) {
-                desc.stop_gradient = true;
-            }
-        });
-        self
-    }
-}
-impl fmt::Display for Expr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name(), self.meta())
-    }
-}
-impl fmt::Debug for Expr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+    builder.append::<D::Op>(&desc, args, at)
 }

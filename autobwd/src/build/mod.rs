@@ -1,9 +1,15 @@
-//! Describing a model so that it reads like mathematics: expressions that append operators to a program.
+//! Describing a model so that it reads like mathematics: expressions that append operators to a program, or compute them
+//! at once.
 //!
-//! Must not know how programs run or are differentiated. Of operators it knows those that `+ - * /` stand for, by name;
+//! Must not know how programs run, nor how derivatives are put together. Of operators it knows those that `+ - * /` stand for, by name;
 //! all others come through [`emit`].
 
 mod arith;
 mod builder;
+pub(crate) mod eager;
+mod expr;
 
-pub use builder::{Arg, Arg::New, Builder, Expr, emit};
+pub(crate) use builder::OpArgs;
+pub use builder::{Builder, emit};
+pub use eager::Value;
+pub use expr::{Arg, Arg::New, Expr};

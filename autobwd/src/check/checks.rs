@@ -5,7 +5,10 @@ use super::{
     function::{Function, failure},
     sample::{Sample, samples_of},
 };
-use crate::{DType, ErrorKind, GradKind, OpInfoMap, Result, Tensor};
+use crate::{
+    Builder, DType, ErrorKind, Executor, Expr, GradKind, OpInfoMap, Result, Tensor,
+    tape::{Grad, grad, trace},
+};
 
 /// Bound for |built − numeric| / (1 + max |numeric|), unless a sample has its own.
 const TOLERANCE: f64 = 1e-7;
@@ -31,6 +34,7 @@ pub struct Checked {
 /// - values in `f32` are those in `f64`; values computed in place are those that are not, to the last bit;
 /// - built gradients are those of central differences, to first order and, where gradient operators have gradients, to
 ///   second order; also with the same variable in two slots;
+/// - computed eagerly, and as the program that is traced meanwhile, values and gradients are the same, to the last bit;
 /// - with any inputs excluded, the other gradients stay the same, to the last bit.
 ///
 /// # Errors
@@ -50,6 +54,7 @@ pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
     let function = Function::of(ops, sample, DType::F64, None)?;
     check_single(&Function::of(ops, sample, DType::F32, None)?, &function)?;
     check_in_place(&function)?;
+    check_eager(ops, &function).map_err(|e| named(sample, &e, "eagerly, "))?;
     let kind = ops.get(sample.op())?.grad_kind();
     if matches!(kind, GradKind::None | GradKind::Zero) || sample.smooth.is_some() {
         return Ok(Checked::default());
@@ -169,6 +174,45 @@ fn check_in_place(function: &Function) -> Result<()> {
         Some(((name, _), _)) => Err(failure(format!("input `{name}` is changed"))),
         None => Ok(()),
     }
+}
+
+/// What a tape computes, and the program that is written down meanwhile, is what the program computes.
+fn check_eager(ops: &OpInfoMap, function: &Function) -> Result<()> {
+    let tape = Builder::eager_with_ops(ops.clone(), 1);
+    let leaves = function.leaves(&tape);
+    let named: Vec<(&str, &Expr)> = function.inputs.iter().map(|(n, _)| n.as_str()).zip(&leaves).collect();
+    let mut expected = function.run()?;
+    let mut traced = trace(&tape, &named, || {
+        let mut values = function.eager(&tape, &leaves)?;
+        if values.iter().any(Expr::has_derivative)
+            && let Ok((gradient, names)) = function.gradient(ops, &[])
+        {
+            let seeds = &gradient.inputs[function.inputs.len()..];
+            let seeds: Vec<Expr> = seeds.iter().map(|(_, t)| tape.constant(t.clone())).collect();
+            let seeds: Vec<&Expr> = seeds.iter().collect();
+            let roots: Vec<&Expr> = values.iter().filter(|out| out.dtype().is_float()).collect();
+            let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.has_derivative()).collect();
+            let found = grad(&roots, &inputs, &Grad { seeds: Some(&seeds), create_graph: false })?;
+            if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
+                return Err(failure("other inputs have a gradient than in the program"));
+            }
+            expected.extend(gradient.run()?);
+            values.extend(found.into_iter().flatten());
+        }
+        Ok(values)
+    })?;
+    let mut executor = Executor::with_threads(1).with_ops(ops.clone());
+    let feeds: Vec<(&str, &Tensor)> = function.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let fetches: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
+    let again = executor.run(&traced.program, &mut traced.scope, &feeds, &fetches)?;
+    for ((value, again), expected) in traced.values.iter().zip(&again).zip(&expected) {
+        let tensor = value.tensor()?;
+        if !same_bits(&tensor, expected) || !same_bits(again, expected) {
+            let text = format!("{value} is {tensor:?}, traced {again:?}, in the program {expected:?}");
+            return Err(failure(text));
+        }
+    }
+    Ok(())
 }
 
 fn same_bits(a: &Tensor, b: &Tensor) -> bool {

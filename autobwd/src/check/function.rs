@@ -1,7 +1,9 @@
+use std::{collections::HashMap, panic::Location};
+
 use super::sample::{Sample, rng, uniform};
 use crate::{
-    BlockId, DType, Error, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Session, Tensor,
-    Var, VarDesc, gradients_in,
+    Arg, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Meta, OpInfoMap, Program, Result, Role,
+    Scope, Session, Tensor, Var, VarDesc, build::OpArgs, gradients_in,
 };
 
 /// Step of the central differences, relative to the element: the error of the difference is about its square, that of
@@ -91,6 +93,39 @@ impl Function {
     pub(super) fn run(&self) -> Result<Vec<Tensor>> {
         let names: Vec<_> = self.outputs.iter().map(|(n, _)| n.as_str()).collect();
         self.fetch(&names)
+    }
+
+    /// The inputs as values of a tape.
+    pub(super) fn leaves(&self, tape: &Builder) -> Vec<Expr> {
+        self.inputs.iter().map(|(name, tensor)| tape.leaf(name, tensor.clone())).collect()
+    }
+
+    /// Runs the operators one by one, eagerly.
+    pub(super) fn eager(&self, tape: &Builder, inputs: &[Expr]) -> Result<Vec<Expr>> {
+        let mut known: HashMap<Var, Expr> = HashMap::new();
+        for ((name, _), input) in self.inputs.iter().zip(inputs) {
+            known.insert(self.program.expect_var(name)?, input.clone());
+        }
+        for op in &self.program.root().ops {
+            let (mut desc, mut args, mut vars) = (op.clone(), OpArgs::new(), vec![]);
+            desc.site = None;
+            let unknown = || failure("an operator reads what nobody has written");
+            for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
+                args.push((Role::Input, known.get(arg).cloned().ok_or_else(unknown)?.into()));
+                vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
+            }
+            for arg in desc.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
+                args.push((Role::Output, Arg::New));
+                vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
+            }
+            let exprs = tape.append_desc(&desc, args, Location::caller())?;
+            known.extend(vars.into_iter().zip(exprs));
+        }
+        let output = |(name, _): &(String, Meta)| {
+            let var = self.program.expect_var(name)?;
+            known.get(&var).cloned().ok_or_else(|| failure("an output that nobody has written"))
+        };
+        self.outputs.iter().map(output).collect()
     }
 
     /// This function's gradient: the same inputs and random cotangents of the floating point outputs, to the gradients of

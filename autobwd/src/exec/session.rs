@@ -241,17 +241,7 @@ impl Session {
     /// A name that the session was not prepared for; no run yet; no memory.
     pub fn fetch(&self, name: &str) -> Result<Tensor> {
         let slot = self.fetched(name)?;
-        let dims = slot.meta.dims.known().unwrap_or_default();
-        let mut tensor = Tensor::zeros(slot.meta.dtype, &dims)?;
-        if slot.meta.rows.is_some() {
-            with_dtype!(slot.meta.dtype, T => for (row, values) in self.rows::<T>(name)?.iter() {
-                tensor.slice_mut()?[row * values.len()..][..values.len()].copy_from_slice(values);
-            });
-            return Ok(tensor);
-        }
-        let bytes = tensor.bytes_mut();
-        bytes.copy_from_slice(self.arena.slice::<u8>(slot.at, bytes.len()));
-        Ok(tensor)
+        Tensor::copy_of(&self.arena, slot.at, &slot.meta)
     }
 
     /// The only element of a fetched value.

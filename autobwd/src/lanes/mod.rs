@@ -12,6 +12,7 @@ mod loops;
 mod math;
 mod region;
 mod regions;
+mod single;
 mod spread;
 
 pub use block::{Isa, isa};
@@ -22,4 +23,5 @@ pub use float::Float;
 pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub(crate) use region::{Home, Region, RegionSpec, Step};
 pub(crate) use regions::Regions;
+pub(crate) use single::Formula;
 pub(crate) use spread::Spread;

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::parts::Part;
 use crate::{
-    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, VarKind,
-    error::did_you_mean,
+    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots, Var,
+    VarDesc, VarKind, error::did_you_mean,
 };
 
 /// What is to be run: shapes of what is fed and kept, what is fetched, and how.
@@ -102,6 +102,24 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 }
 
 impl Graph {
+    /// An operator by itself; variable k + 1 stands for value k. `inputs` says which of them it reads.
+    pub(crate) fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
+        let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
+            let source = if *input { Source::Feed } else { Source::Node(0) };
+            Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false }
+        };
+        let wires = |schema: &[SlotDef], slots: &Slots| -> Wires {
+            let wire = |slot: &'static str, var: &Var| (slot, var.index().checked_sub(1));
+            schema.iter().flat_map(|s| slots.get(s.name).iter().map(|v| wire(s.name, v))).collect()
+        };
+        let schema = info.schema();
+        let (reads, writes) = (wires(schema.inputs, &desc.inputs), wires(schema.outputs, &desc.outputs));
+        let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
+        let node = Node { index: 0, desc: desc.clone(), info, inputs: reads, outputs: writes, part: None };
+        let values = metas.iter().zip(inputs).enumerate().map(value).collect();
+        Graph { nodes: vec![node], values, feeds: vec![], fetches }
+    }
+
     /// Another definition of the same variable.
     pub(super) fn again(&mut self, value: ValueId) -> ValueId {
         self.values.push(self.values[value].clone());

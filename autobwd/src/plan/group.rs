@@ -98,7 +98,7 @@ fn line_up(graph: &Graph, part: &Node) -> Result<()> {
 
 /// Sorts the operators into groups, in an order in which each runs after those that it depends on; when `apart`, each
 /// is a group of its own and stays where it is. Returns how many groups at the beginning compute constants.
-pub(super) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
+pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
     let nodes = mem::take(&mut graph.nodes);
     let mut sort = Sort {
         apart,
@@ -186,6 +186,9 @@ impl Sort {
             let read = rest.last().unwrap_or(part).writes().any(|v| self.in_formulas[v]);
             return read || self.home(graph, part, &extent).is_some();
         };
+        if !rest.is_empty() {
+            return false;
+        }
         let numel = |dims: &Shape| dims.iter().product::<usize>();
         let sums = graph.values[reduced].meta.dims.known().map_or(0, |dims| numel(&dims));
         // More sums would make chunks wait for each other.

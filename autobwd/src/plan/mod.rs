@@ -14,7 +14,7 @@ mod place;
 mod report;
 
 pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
-pub(crate) use group::{Extent, Group, operand_dims};
+pub(crate) use group::{Extent, Group, group, operand_dims};
 pub(crate) use place::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};

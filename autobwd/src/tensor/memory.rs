@@ -6,7 +6,7 @@
 //! `Buf<'a>`'s lifetime ends when [`Kernel::run`](crate::Kernel::run) returns: a kernel that keeps one does not compile.
 #![allow(unsafe_code)]
 
-use std::{alloc, marker::PhantomData, ops::Range};
+use std::{alloc, cell::RefCell, marker::PhantomData, ops::Range};
 
 use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
 
@@ -21,7 +21,19 @@ pub(crate) fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
-/// Owned zeroed memory at a fixed address.
+/// Lines that a thread has freed and will want again: a tape of small values is made of nothing else.
+struct FreeLines(Vec<Memory>);
+
+impl FreeLines {
+    /// How many are kept.
+    const MOST: usize = 1 << 12;
+}
+
+thread_local! {
+    static FREE_LINES: RefCell<FreeLines> = const { RefCell::new(FreeLines(vec![])) };
+}
+
+/// Owned initialised memory at a fixed address.
 pub(crate) struct Memory {
     ptr: *mut u8,
     len: usize,
@@ -45,6 +57,18 @@ impl Memory {
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
         if ptr.is_null() { Err(refuse()) } else { Ok(Memory { ptr, len }) }
+    }
+
+    /// Memory with whatever it holds.
+    ///
+    /// # Errors
+    /// There is no such amount of memory.
+    pub(crate) fn any(bytes: usize) -> Result<Memory> {
+        let line = || FREE_LINES.try_with(|free| free.try_borrow_mut().ok()?.0.pop()).ok().flatten();
+        match if bytes <= LINE { line() } else { None } {
+            Some(line) => Ok(line),
+            None => Memory::zeroed(bytes),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -92,6 +116,17 @@ impl Memory {
 }
 impl Drop for Memory {
     fn drop(&mut self) {
+        let keep = |free: &RefCell<FreeLines>| {
+            let Ok(mut free) = free.try_borrow_mut() else { return false };
+            let room = free.0.len() < FreeLines::MOST;
+            if room {
+                free.0.push(Memory { ptr: self.ptr, len: self.len });
+            }
+            room
+        };
+        if self.len == LINE && FREE_LINES.try_with(keep).unwrap_or(false) {
+            return;
+        }
         // SAFETY: allocated in `zeroed` with this very layout.
         unsafe { alloc::dealloc(self.ptr, alloc::Layout::from_size_align_unchecked(self.len, LINE)) }
     }
@@ -393,7 +428,6 @@ pub(crate) struct Binder {
 pub(crate) enum Reach {
     Read,
     TakenOver,
-    ShapeOnly,
 }
 
 impl Binder {
@@ -401,9 +435,13 @@ impl Binder {
         let access = match reach {
             Reach::Read => Access::Read,
             Reach::TakenOver => Access::TakenOver,
-            Reach::ShapeOnly => Access::ShapeOnly,
         };
         self.bind(meta, at, access)
+    }
+
+    /// An input that has no memory: nobody may look at it.
+    pub(crate) fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
+        self.bind(meta, Place { ptr: std::ptr::null_mut() }, Access::ShapeOnly)
     }
 
     pub(crate) fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {

@@ -149,6 +149,24 @@ impl Tensor {
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
+
+    pub(crate) fn into_memory(self) -> Memory {
+        self.memory
+    }
+
+    /// A copy of what is at byte `at`; of rows of a tensor, the whole tensor, with zeros in all other rows.
+    pub(crate) fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
+        let mut tensor = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
+        if meta.rows.is_some() {
+            with_dtype!(meta.dtype, T => for (row, values) in memory.rows::<T>(at, meta).iter() {
+                tensor.slice_mut()?[row * values.len()..][..values.len()].copy_from_slice(values);
+            });
+        } else {
+            let bytes = tensor.bytes_mut();
+            bytes.copy_from_slice(memory.slice(at, bytes.len()));
+        }
+        Ok(tensor)
+    }
 }
 
 /// Conversions that `Element` itself has no word for.

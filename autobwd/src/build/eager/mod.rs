@@ -1,0 +1,12 @@
+//! Operators that are run as soon as they are described, and what they remember.
+//!
+//! Must not know programs, nor how derivatives are put together: that is the tape's.
+
+mod engine;
+mod ready;
+mod value;
+
+pub(crate) use engine::Eager;
+pub(crate) use ready::{Asked, Ready, Rule, RuleStep, Subset};
+pub use value::Value;
+pub(crate) use value::{Call, Given, Input, Made, Node, Reading};

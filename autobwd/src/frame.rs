@@ -1,0 +1,125 @@
+//! Groups of a plan as something to run, on memory that somebody else hands out.
+//!
+//! Must not decide anything: which operators make a group, and where values live, is known.
+
+use std::collections::HashMap;
+
+use crate::{
+    DType, Error, Kernel, Result, Role,
+    lanes::{Home, Region, RegionSpec, Spread, Step},
+    plan::{Extent, Graph, Node, ValueId, Wires, operand_dims},
+    registry::Run,
+    tensor::{Binder, Place, Reach},
+};
+
+/// Says where a value lives; `None` for a block register.
+pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>>;
+
+/// The kernel of an operator.
+pub(crate) fn kernel(graph: &Graph, node: &Node, place: PlaceOf<'_>) -> Result<Box<dyn Kernel + Send>> {
+    let (Run::Kernel(make) | Run::Formula { rows: Some(make) }) = node.info.run() else {
+        return Err(Error::internal("a formula without region"));
+    };
+    let mut place =
+        |value| place(value)?.ok_or_else(|| Error::internal("a block register was asked for its place"));
+    let mut binder = Binder::default();
+    // The conversion asks for slots in the order of the schema, as the wires are.
+    let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
+    let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
+    let kernel = make(&node.desc, &mut |role, slot, _| {
+        let next = match role {
+            Role::Input => inputs.next(),
+            Role::Output => outputs.next(),
+        };
+        let (_, value) =
+            next.filter(|(s, _)| *s == slot).ok_or_else(|| Error::internal("slots out of order"))?;
+        let meta = graph.values[value].meta.clone().in_slot(slot);
+        match role {
+            Role::Output => binder.output(&meta, place(value)?),
+            // Its memory may be somebody else's by now.
+            Role::Input if node.info.schema().input(slot).is_some_and(|s| s.shape_only) => {
+                binder.shape_only(&meta)
+            }
+            Role::Input => {
+                let at = place(value)?;
+                let taken = taken_over(node, slot, at, &mut place)?;
+                binder.input(&meta, at, if taken { Reach::TakenOver } else { Reach::Read })
+            }
+        }
+    })?;
+    binder.finish()?;
+    Ok(kernel)
+}
+
+/// Whether an output that declares this input as its partner has been given its memory.
+fn taken_over(
+    node: &Node,
+    slot: &str,
+    at: Place,
+    place: &mut dyn FnMut(ValueId) -> Result<Place>,
+) -> Result<bool> {
+    for (out, value) in node.outputs.iter().filter_map(|(s, v)| Some((*s, (*v)?))) {
+        let partner = node.info.schema().output(out).and_then(|s| s.inplace);
+        if partner == Some(slot) && place(value)? == at {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The region of elementwise operators.
+pub(crate) fn region(
+    graph: &Graph,
+    nodes: &[Node],
+    extent: &Extent,
+    workers: usize,
+    place: PlaceOf<'_>,
+) -> Result<Region> {
+    let mut values = vec![];
+    // A value is one operand, unless operators line it up differently.
+    let mut known: HashMap<(ValueId, Option<Spread>), usize> = HashMap::new();
+    let mut steps = vec![];
+    for node in nodes {
+        let (info, desc) = node.runs();
+        let Some(entry) = info.lanes() else {
+            return Err(Error::internal("a kernel in a region"));
+        };
+        let mut home = |value: ValueId| -> Result<usize> {
+            let dims = operand_dims(graph, node, value, extent);
+            let dims = dims.ok_or_else(|| Error::internal("an operand that does not broadcast"))?;
+            let spread = (dims != extent.dims).then(|| Spread::new(&extent.dims, &dims));
+            let key = (value, spread);
+            if let Some(id) = known.get(&key) {
+                return Ok(*id);
+            }
+            let mask = graph.values[value].meta.dtype == DType::Bool;
+            values.push(match (place(value)?, &key.1) {
+                (None, _) => Home::Register,
+                (Some(place), spread) if mask => {
+                    let spread = spread.clone().unwrap_or_else(|| Spread::new(&extent.dims, &extent.dims));
+                    Home::Mask(place, spread)
+                }
+                (Some(place), None) => Home::Whole(place),
+                (Some(place), Some(spread)) => Home::Spread(place, spread.clone()),
+            });
+            known.insert(key, values.len() - 1);
+            Ok(values.len() - 1)
+        };
+        let schema = info.schema();
+        let find = |wires: &Wires, slot: &str| wires.iter().find(|(s, _)| *s == slot).and_then(|(_, v)| *v);
+        let mut inputs = vec![];
+        for slot in schema.inputs {
+            let value = find(&node.inputs, slot.name).filter(|_| !slot.shape_only);
+            inputs.push(value.map(&mut home).transpose()?);
+        }
+        let mut outputs = vec![];
+        for slot in schema.outputs {
+            outputs.push(find(&node.outputs, slot.name).map(&mut home).transpose()?);
+        }
+        steps.push(Step { entry, desc, inputs, outputs });
+    }
+    let numel = extent.dims.iter().product();
+    // Lanes are of floating point numbers, also where all is booleans.
+    let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
+    Region::new(RegionSpec { dtype, numel, values, steps }, workers)
+}

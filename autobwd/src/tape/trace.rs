@@ -1,0 +1,191 @@
+//! From running a function once to its program.
+
+use std::{cell::RefCell, panic::Location, rc::Rc, sync::Arc};
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Scope, Site, Var, VarDesc,
+    build::eager::{Made, Node, Ready, Value},
+};
+
+/// A program, written down while a function ran.
+pub struct Traced {
+    /// The program.
+    pub program: Program,
+    /// Values that the function has used beside its inputs: the program keeps them under their names.
+    pub scope: Scope,
+    /// Names of what the function returned.
+    pub outputs: Vec<String>,
+    /// What it returned.
+    pub values: Vec<Expr>,
+}
+
+/// Runs a function once and writes down what it runs, derivatives and updates included. `inputs` are values that it uses and
+/// that are to be fed to the program, with their names there; all others become parameters, if they are leaves, or values that
+/// are kept. Decisions that the function takes are those of this one run.
+///
+/// ```
+/// use autobwd::{Builder, Executor, Tensor, tape::trace};
+/// use autobwd_ops::Math;
+///
+/// let tape = Builder::eager();
+/// let w = tape.leaf("w", Tensor::scalar(3.0)?);
+/// let x = tape.constant(Tensor::scalar(2.0)?);
+/// let mut traced = trace(&tape, &[("x", &x)], || Ok(vec![(&x * &w)?.square()?]))?;
+/// assert_eq!(traced.values[0].item()?, 36.0);
+///
+/// let x = Tensor::scalar(5.0)?;
+/// let fetched = Executor::new().run(&traced.program, &mut traced.scope, &[("x", &x)], &[&traced.outputs[0]])?;
+/// assert_eq!(fetched[0].item()?, 225.0);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// A builder of programs, or one that is being traced; variables of a program; a name given twice; those of the function.
+pub fn trace(
+    tape: &Builder,
+    inputs: &[(&str, &Expr)],
+    function: impl FnOnce() -> Result<Vec<Expr>>,
+) -> Result<Traced> {
+    let refuse = |text: &str| Error::new(ErrorKind::Program, text);
+    let eager = tape.eager_part().ok_or_else(|| refuse("only what is computed at once can be traced"))?;
+    if eager.listener.borrow().is_some() {
+        return Err(refuse("it is being traced already"));
+    }
+    let notes = Rc::new(RefCell::new(Notes::default()));
+    for (name, expr) in inputs {
+        let value = expr.held_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
+        notes.borrow_mut().input(name, value)?;
+    }
+    let heard = notes.clone();
+    let listener = move |ready: &Ready, reads: &[Value], makes: &[Value], site| {
+        heard.borrow_mut().operator(ready, reads, makes, site);
+    };
+    *eager.listener.borrow_mut() = Some(Box::new(listener));
+    let outcome = function();
+    *eager.listener.borrow_mut() = None;
+    let values = outcome?;
+    let mut notes = notes.take();
+    if let Some(e) = notes.failed {
+        return Err(e);
+    }
+    let mut outputs = vec![];
+    for expr in &values {
+        let value = expr.held_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
+        let var = notes.var(value);
+        outputs.push(notes.program.name(var).to_string());
+    }
+    Ok(Traced { program: notes.program, scope: notes.scope, outputs, values })
+}
+
+/// What has been written down so far.
+#[derive(Default)]
+struct Notes {
+    program: Program,
+    scope: Scope,
+    /// Nodes stay alive with these, so that no other takes the address of one. By output, and whether it is stopped.
+    vars: FxHashMap<(*const Node, u32, bool), (Var, Arc<Node>)>,
+    failed: Option<Error>,
+}
+
+impl Notes {
+    fn know(&mut self, value: &Value, var: Var) {
+        let key = (Arc::as_ptr(&value.node), value.out, value.is_stopped());
+        self.vars.insert(key, (var, value.node.clone()));
+    }
+
+    fn declare(&mut self, name: &str, desc: VarDesc) -> Option<Var> {
+        let var = self.program.var(name);
+        let vars = &mut self.program.root_mut().vars;
+        (!vars.contains_key(&var)).then(|| vars.insert(var, desc)).map(|_| var)
+    }
+
+    fn input(&mut self, name: &str, value: &Value) -> Result<()> {
+        let stop_gradient = !value.has_derivative();
+        let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
+        let twice = || Error::new(ErrorKind::Program, format!("two inputs are called `{name}`"));
+        let var = self.declare(name, desc).ok_or_else(twice)?;
+        self.know(value, var);
+        Ok(())
+    }
+
+    /// The variable of a value that is read.
+    fn var(&mut self, value: &Value) -> Var {
+        let key = (Arc::as_ptr(&value.node), value.out, value.is_stopped());
+        if let Some((var, _)) = self.vars.get(&key) {
+            return *var;
+        }
+        let var = match self.vars.get(&(key.0, key.1, false)) {
+            Some((var, _)) => {
+                let from = *var;
+                let var = self.fresh("assign", value);
+                let copy = OpDesc::new("assign").input("X", [from]).output("Out", [var]);
+                self.program.root_mut().ops.push(copy);
+                var
+            }
+            None => self.captured(value),
+        };
+        self.know(value, var);
+        var
+    }
+
+    fn fresh(&mut self, prefix: &str, value: &Value) -> Var {
+        let var = self.program.fresh(prefix);
+        let stop_gradient = !value.has_derivative();
+        let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
+        self.program.root_mut().vars.insert(var, desc);
+        var
+    }
+
+    /// A value that was there before.
+    fn captured(&mut self, value: &Value) -> Var {
+        let (dtype, dims) = (value.meta().dtype, value.meta().dims.clone());
+        let desc = match value.is_leaf() {
+            true => VarDesc::parameter(dtype, dims),
+            false => VarDesc { persistable: true, ..VarDesc::data(dtype, dims) },
+        };
+        let own = match &value.node.made {
+            Made::Given(given) if !given.name.is_empty() => self.declare(&given.name, desc.clone()),
+            _ => None,
+        };
+        let var = own.unwrap_or_else(|| {
+            let var = self.program.fresh("constant");
+            self.program.root_mut().vars.insert(var, desc);
+            var
+        });
+        match value.tensor() {
+            Ok(tensor) => self.scope.set(self.program.name(var), tensor),
+            Err(e) => self.failed = Some(e),
+        }
+        var
+    }
+
+    fn operator(
+        &mut self,
+        ready: &Ready,
+        reads: &[Value],
+        makes: &[Value],
+        site: &'static Location<'static>,
+    ) {
+        let reads: Vec<Var> = reads.iter().map(|value| self.var(value)).collect();
+        let mut writes = vec![];
+        for value in makes {
+            let var = match value.node.call() {
+                Some(_) => self.fresh(&ready.desc.ty, value),
+                // It is overwritten.
+                None => self.var(value),
+            };
+            self.know(value, var);
+            writes.push(var);
+        }
+        let mut desc = OpDesc { site: Some(Site::Here(site)), ..ready.desc.clone() };
+        for arg in desc.inputs.args_mut().chain(desc.outputs.args_mut()).filter(|v| **v != Var::EMPTY) {
+            *arg = match ready.arg(*arg) {
+                (Role::Input, i) => reads[i],
+                (Role::Output, i) => writes[i],
+            };
+        }
+        self.program.root_mut().ops.push(desc);
+    }
+}

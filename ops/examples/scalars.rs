@@ -1,0 +1,35 @@
+//! The worked example of backpropagation, step by step: `cargo run --release --example scalars`.
+//!
+//! `z = x * y` and `h = log(z) + exp(z)`: two variables, and a value `z` that contributes to `h` on two ways. The queue of
+//! variables with their derivatives is printed before every step; a value is taken from it when all contributions to its
+//! derivative are there, so the rule of `z = x * y` is applied once.
+//!
+//! ```text
+//! 0: h: 1
+//! 1: exp z: 1, log z: 1
+//! 2: log z: 1, z: 403.4287934927351
+//! 3: z: 403.4287934927351 + 0.16666666666666666
+//! 4: y: 807.1909203188036, x: 1210.7863804782053
+//! 5: x: 1210.7863804782053
+//! 6:
+//! dh/dx = 1210.7863804782053, dh/dy = 807.1909203188036
+//! ```
+
+use autobwd::{Builder, Result};
+use autobwd_ops::scalar::{Scalar, exp, log};
+
+fn main() -> Result<()> {
+    let tape = Builder::eager_with_threads(1);
+    let x = Scalar::leaf(&tape, "x", 2.0);
+    let y = Scalar::leaf(&tape, "y", 3.0);
+    let z = (&x * &y).named("z");
+    let h = (log(&z).named("log z") + exp(&z).named("exp z")).named("h");
+
+    let mut step = 0;
+    h.backward_steps(|queue| {
+        println!("{}", format!("{step}: {queue}").trim_end());
+        step += 1;
+    })?;
+    println!("dh/dx = {}, dh/dy = {}", x.derivative()?, y.derivative()?);
+    Ok(())
+}

@@ -1,0 +1,595 @@
+//! The eager tape: the same functions as in programs, going back, and what is refused.
+
+use std::{cell::RefCell, sync::Arc, thread};
+
+use autobwd::{
+    Arg, Backward, Builder, DType, Error, ErrorKind, Executor, Expr, New, Result, Scope, Tensor,
+    append_backward, emit, gradients, hessian_vector_product,
+    tape::{Grad, grad, trace},
+};
+use autobwd_ops::{
+    Init, Math,
+    activation::Relu,
+    nn::Linear,
+    optim::{Adam, Momentum, Optimizer, Sgd},
+    scalar::{self, Scalar},
+    shape::Assign,
+};
+
+use proptest::strategy::Strategy;
+
+use crate::draw::{PARAMETERS, Recipe, check, draw, draw_on, recipes};
+
+fn tape() -> Builder {
+    Builder::eager_with_threads(1)
+}
+
+fn numbers(dims: &[usize], at: usize) -> Tensor {
+    let n: usize = dims.iter().product();
+    Tensor::from_vec(dims, (0..n).map(|i| (((i * 7 + at * 3) % 11) as f32 - 5.0) / 4.0).collect()).unwrap()
+}
+
+fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
+    tape.leaf(name, Tensor::scalar(number).unwrap())
+}
+
+/// The parts of one model, made once for programs and tapes alike.
+struct Model(Linear, Linear);
+
+impl Model {
+    fn new(net: &Builder) -> Result<Model> {
+        Ok(Model(
+            Linear::new(net, 3, 5).seed(1).build()?,
+            Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build()?,
+        ))
+    }
+
+    fn loss(&self, x: &Expr, y: &Expr) -> Result<Expr> {
+        let hidden = (&self.0.forward(x)?.tanh()? * 1.5)?;
+        self.1.forward(&hidden)?.relu()?.square_error(y)?.mean()
+    }
+}
+
+#[test]
+fn a_model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
+    let optimizers: [Box<dyn Optimizer>; 3] = [
+        Box::new(Sgd { rate: 0.1 }),
+        Box::new(Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }),
+        Box::new(Adam::new(0.05)),
+    ];
+    for optimizer in optimizers {
+        let net = Builder::new();
+        let x = net.input("x", DType::F32, &[4, 3])?;
+        let y = net.input("y", DType::F32, &[4, 2])?;
+        let loss = Model::new(&net)?.loss(&x, &y)?;
+        optimizer.minimize(&loss)?;
+        let (mut executor, mut scope) = (Executor::new(), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+
+        let tape = tape();
+        let model = Model::new(&tape)?;
+        for step in 0..5 {
+            let (x, y) = (numbers(&[4, 3], step), numbers(&[4, 2], step + 1));
+            let fetched =
+                executor.run(&net.program(), &mut scope, &[("x", &x), ("y", &y)], &[&loss.name()])?;
+            let loss = model.loss(&tape.constant(x), &tape.constant(y))?;
+            assert_eq!(loss.tensor()?, fetched[0]);
+            optimizer.minimize(&loss)?;
+        }
+        for parameter in tape.parameters() {
+            assert_eq!(&parameter.tensor()?, scope.get(&parameter.name())?, "{parameter}");
+        }
+        assert_eq!(tape.parameters().len(), 4);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 2.0);
+    // Two ways lead from each value to the next.
+    let mut y = x.clone();
+    for _ in 0..10 {
+        y = (&y + &y)?;
+    }
+    let forward = tape.operators_run();
+    assert_eq!(forward, 10);
+    y.backward()?;
+    assert_eq!(x.gradient()?.item()?, 1024.0);
+    // A gradient and a sum for each operator.
+    assert_eq!(tape.operators_run() - forward, 20);
+
+    y.backward()?;
+    assert_eq!(x.gradient()?.item()?, 2048.0);
+    x.zero_grad();
+    assert_eq!(x.gradient().unwrap_err().to_string(), "no derivative has arrived at `x`");
+    y.backward()?;
+    assert_eq!(x.gradient()?.item()?, 1024.0);
+    assert!(!x.gradient()?.has_derivative());
+    Ok(())
+}
+
+#[test]
+fn what_is_used_often_is_added_up_in_order() -> Result<()> {
+    // Each contribution is much smaller than the last one: another order would give another sum.
+    let number = |i: usize| 3.0_f32.powi(-(i as i32 % 40)) + 1e-3 * i as f32;
+    let function = |w: &Expr| -> Result<Expr> {
+        let mut out = (w * 1.0)?;
+        for i in 0..500 {
+            out = (&out + (w * f64::from(number(i)))?)?;
+        }
+        out.mean()
+    };
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[], |w| Init::Constant(1.0).emit(w, 0))?;
+    let loss = function(&w)?.name();
+    net.edit(|p| append_backward(p, &loss, &Backward::default()).map(drop))?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let expected = executor.run(&net.program(), &mut scope, &[], &["w@GRAD"])?;
+
+    let tape = tape();
+    let w = tape.leaf("w", Tensor::scalar(1.0_f32)?);
+    function(&w)?.backward()?;
+    assert_eq!(w.gradient()?.tensor()?, expected[0]);
+    Ok(())
+}
+
+#[test]
+fn reductions_are_those_of_a_program_whatever_stands_beside_them() -> Result<()> {
+    // Some are taken apart, some are not, some have more elements than one worker takes.
+    for (dims, axes) in
+        [([300, 400], vec![]), ([300, 400], vec![0]), ([70_000, 2], vec![1]), ([2, 70_000], vec![-1])]
+    {
+        let function = |x: &Expr| -> Result<Vec<Expr>> {
+            let (sum, mean) = (x.square()?.sum(&axes)?, x.tanh()?.mean()?);
+            let loss = (&sum.square()?.mean()? + &mean)?;
+            Ok(vec![sum, mean, loss])
+        };
+        let net = Builder::new();
+        let x = net.parameter("x", DType::F32, &dims, |x| Init::Constant(0.0).emit(x, 0))?;
+        let names: Vec<String> = function(&x)?.iter().map(Expr::name).collect();
+        net.edit(|p| append_backward(p, &names[2], &Backward::default()).map(drop))?;
+        let x = numbers(&dims, 3);
+        let mut scope = Scope::new();
+        scope.set("x", x.clone());
+        let fetches: Vec<&str> = names.iter().map(String::as_str).chain(["x@GRAD"]).collect();
+        let expected = Executor::new().run(&net.program(), &mut scope, &[], &fetches)?;
+
+        let tape = tape();
+        let x = tape.leaf("x", x);
+        let mut found = function(&x)?;
+        found[2].backward()?;
+        found.push(x.gradient()?);
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(&found.tensor()?, expected, "{dims:?} over {axes:?}: {found}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_leaves_keep_a_derivative_unless_it_is_retained() -> Result<()> {
+    let tape = tape();
+    let (x, c) = (leaf(&tape, "x", 3.0), tape.constant(Tensor::scalar(5.0)?));
+    let y = x.square()?;
+    let z = (&y * &c)?;
+    z.backward()?;
+    assert!(y.gradient().is_err() && c.gradient().is_err() && z.gradient().is_err());
+    y.retain_grad()?;
+    z.backward()?;
+    assert_eq!((y.gradient()?.item()?, x.gradient()?.item()?), (5.0, 60.0));
+    assert_eq!(
+        c.retain_grad().unwrap_err().to_string(),
+        "a constant has no derivative: it was not computed from any leaf"
+    );
+    assert!(x.is_leaf() && !y.is_leaf() && !c.is_leaf() && !c.has_derivative());
+    Ok(())
+}
+
+#[test]
+fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
+    const LENGTH: u64 = 1_000_000;
+    let chain = || -> Result<()> {
+        let tape = tape();
+        let x = leaf(&tape, "x", 1.0);
+        let mut y = x.clone();
+        for _ in 0..LENGTH {
+            y = y.sin()?;
+        }
+        y.backward()?;
+        assert!(x.gradient()?.item()? > 0.0);
+        assert_eq!(tape.operators_run(), 2 * LENGTH);
+        // Also where nobody asks for a derivative, and where it is dropped in the middle.
+        drop(y);
+        Ok(())
+    };
+    let small =
+        thread::Builder::new().stack_size(256 << 10).spawn(move || chain().map_err(|e| e.to_string()));
+    small.unwrap().join().unwrap().unwrap();
+    Ok(())
+}
+
+#[test]
+fn operators_that_do_not_lead_to_what_is_asked_for_are_not_visited() -> Result<()> {
+    let tape = tape();
+    let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
+    let mut side = w.clone();
+    for _ in 0..10 {
+        side = side.sin()?;
+    }
+    let inner = x.square()?;
+    let out = (&inner.exp()? * &side)?;
+    let run = |inputs: &[&Expr]| -> Result<(Vec<Option<f64>>, u64)> {
+        let before = tape.operators_run();
+        let found = grad(&[&out], inputs, &Grad::default())?;
+        let found = found.iter().map(|d| d.as_ref().map(|d| d.item()).transpose()).collect::<Result<_>>()?;
+        Ok((found, tape.operators_run() - before))
+    };
+    let expected = side.item()? * 4.0_f64.exp();
+    // Those of `*`, `exp` and `square`; no further back than what is asked for.
+    assert_eq!(run(&[&x])?, (vec![Some(expected * 4.0)], 3));
+    assert_eq!(run(&[&inner])?, (vec![Some(expected)], 2));
+    assert_eq!(run(&[&w])?.1, 11);
+    assert_eq!(
+        run(&[&inner, &x, &leaf(&tape, "unused", 1.0)])?.0,
+        [Some(expected), Some(expected * 4.0), None]
+    );
+    assert!(x.gradient().is_err() && w.gradient().is_err());
+    Ok(())
+}
+
+#[test]
+fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
+    let function = |x: &Expr, w: &Expr| -> Result<Vec<Expr>> {
+        let parts = x.matmul(w)?.split(&[2, 1], 1)?;
+        Ok(vec![parts[0].softmax(-1)?, (&parts[1] * x)?, x.sum(&[])?])
+    };
+    let net = Builder::new();
+    let (x, w) = (net.input("x", DType::F32, &[4, 2])?, net.input("w", DType::F32, &[2, 3])?);
+    let (x, w) = (&x, &w);
+    net.edit(|p| {
+        let vars: Vec<_> = [x.var(), w.var()].into();
+        vars.iter().for_each(|v| p.root_mut().vars.get_mut(v).expect("declared").stop_gradient = false);
+    });
+    let outputs = function(x, w)?;
+    let seeds = [numbers(&[4, 2], 1), numbers(&[4, 2], 2), numbers(&[], 3)];
+    let names: Vec<String> = (0..3).map(|i| format!("seed{i}")).collect();
+    for (name, seed) in names.iter().zip(&seeds) {
+        let dims: Vec<i64> = seed.dims().iter().map(|n| *n as i64).collect();
+        net.input(name, DType::F32, &dims)?;
+    }
+    let targets: Vec<String> = outputs.iter().map(Expr::name).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let given: Vec<Option<&str>> = names.iter().map(|n| Some(n.as_str())).collect();
+    net.edit(|p| gradients(p, &targets, &["x", "w"], Some(&given), &[]).map(drop))?;
+    let (x, w) = (numbers(&[4, 2], 5), numbers(&[2, 3], 6));
+    let mut feeds = vec![("x", &x), ("w", &w)];
+    feeds.extend(names.iter().map(String::as_str).zip(&seeds));
+    let expected = Executor::new().run(&net.program(), &mut Scope::new(), &feeds, &["x@GRAD", "w@GRAD"])?;
+
+    let tape = tape();
+    let (x, w) = (tape.leaf("x", x), tape.leaf("w", w));
+    let outputs = function(&x, &w)?;
+    let seeds: Vec<Expr> = seeds.iter().map(|t| tape.constant(t.clone())).collect();
+    let seeds: Vec<&Expr> = seeds.iter().collect();
+    let outputs: Vec<&Expr> = outputs.iter().collect();
+    let found = grad(&outputs, &[&x, &w], &Grad { seeds: Some(&seeds), create_graph: false })?;
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(&found.as_ref().unwrap().tensor()?, expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn derivatives_have_derivatives_to_any_order() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 0.7);
+    let mut y = x.sin()?;
+    let again = Grad { create_graph: true, ..Grad::default() };
+    for order in 1..=6 {
+        y = grad(&[&y], &[&x], &again)?[0].clone().unwrap();
+        let expected = (0.7 + std::f64::consts::FRAC_PI_2 * f64::from(order)).sin();
+        assert!((y.item()? - expected).abs() < 1e-14, "{order}: {y:?}");
+    }
+    // What was not recorded has none.
+    let once = grad(&[&x.sin()?], &[&x], &Grad::default())?[0].clone().unwrap();
+    assert!(!once.has_derivative());
+
+    // The product of Hessian and vector, as a program has it.
+    let model = |x: &Expr| (&x.tanh()?.softmax(-1)? * x)?.square()?.mean();
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[2, 3], |w| Init::Constant(0.0).emit(w, 0))?;
+    let v = net.input("v", DType::F32, &[2, 3])?;
+    let loss = model(&w)?;
+    let (loss, v) = (loss.name(), v.name());
+    let products = net.edit(|p| hessian_vector_product(p, &loss, &["w"], &[&v]))?;
+    let program = net.program();
+    let name = program.name(products[0].unwrap());
+    let (w, v) = (numbers(&[2, 3], 1), numbers(&[2, 3], 2));
+    let mut scope = Scope::new();
+    scope.set("w", w.clone());
+    let expected = Executor::new().run(&program, &mut scope, &[("v", &v)], &[name])?;
+    let (w, v) = (tape.leaf("w", w), tape.constant(v));
+    let first = grad(&[&model(&w)?], &[&w], &again)?[0].clone().unwrap();
+    let product = grad(&[&first], &[&w], &Grad { seeds: Some(&[&v]), create_graph: false })?;
+    let (found, expected) = (product[0].as_ref().unwrap().tensor()?.to_f64s(), expected[0].to_f64s());
+    found.iter().zip(&expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{found:?} {expected:?}"));
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
+    let tape = tape();
+    let (x, y) = (leaf(&tape, "x", 2.0), leaf(&tape, "y", 3.0));
+    // A sum needs neither, a product both.
+    let (sum, product) = ((&x + &y)?, (&x * &y)?);
+    x.set(Tensor::scalar(5.0)?)?;
+    sum.backward()?;
+    let line = line!() + 1;
+    let square = x.square()?;
+    tape.no_grad(|| emit(Assign { x: Arg::from(&y), out: (&x).into() }))?;
+    let overwriting = line!() - 1;
+    let text = product.backward().unwrap_err().to_string();
+    assert!(text.starts_with("operator `elementwise_mul` (run at "), "{text}");
+    assert!(text.contains("version 0 of `x` is needed, but it has been overwritten"), "{text}");
+    assert!(text.ends_with("it is at version 2"), "{text}");
+    let text = square.backward().unwrap_err().to_string();
+    let place = format!("tests/framework/tape.rs:{line};");
+    assert!(text.starts_with("operator `square` (run at ") && text.contains(&place), "{text}");
+    assert!(
+        text.contains("the last time by `assign` at ") && text.contains(&format!(":{overwriting}:")),
+        "{text}"
+    );
+    assert_eq!(x.item()?, 3.0);
+
+    let e = emit(Assign { x: Arg::from(&y), out: (&x).into() }).err().unwrap();
+    assert!(e.to_string().contains("the leaf `x` would lose the derivative of what overwrites it"), "{e}");
+    let e = sum.set(Tensor::scalar(1.0)?).unwrap_err();
+    assert!(e.to_string().ends_with("was computed; only a value that was given can be overwritten"), "{e}");
+    let e = x.set(Tensor::scalar(1.0_f32)?).unwrap_err();
+    assert_eq!(e.to_string(), "`tensor` is float32 [], but `x` is float64 []");
+    Ok(())
+}
+
+#[test]
+fn hooks_see_whole_derivatives_and_change_them() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 2.0);
+    let y = x.square()?;
+    let out = (y.exp()? + y.sin()?)?;
+    let whole = 4.0_f64.exp() + 4.0_f64.cos();
+    let seen = Arc::new(std::sync::Mutex::new(vec![]));
+    let (own, on_leaf) = (seen.clone(), seen.clone());
+    let doubled = y.hook(move |d| {
+        own.lock().unwrap().push(d.item()?);
+        d * 2.0
+    })?;
+    x.hook(move |d| {
+        on_leaf.lock().unwrap().push(d.item()?);
+        Ok(d.clone())
+    })?;
+    out.backward()?;
+    assert_eq!(x.gradient()?.item()?, 2.0 * whole * 4.0);
+    assert_eq!(*seen.lock().unwrap(), [whole, 2.0 * whole * 4.0]);
+    y.remove_hook(doubled);
+    x.zero_grad();
+    out.backward()?;
+    assert_eq!(x.gradient()?.item()?, whole * 4.0);
+    let other = tape.constant(Tensor::zeros(DType::F64, &[3])?).into_value()?;
+    y.hook(move |d| Ok(d.builder().hold(other.clone())))?;
+    let e = out.backward().unwrap_err().to_string();
+    assert_eq!(e, "`derivative`: shape [3] does not match [] of `hook`");
+    Ok(())
+}
+
+#[test]
+fn what_is_not_finite_is_found_where_it_comes_about() -> Result<()> {
+    let tape = tape();
+    tape.check_finite(true);
+    let x = leaf(&tape, "x", 0.0);
+    let e = x.log().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFinite);
+    assert!(
+        e.to_string().starts_with("operator `log` (run at ")
+            && e.to_string().ends_with("`Out` is not finite")
+    );
+    let (root, line) = (x.sqrt()?, line!());
+    let e = (&root * 2.0)?.backward().unwrap_err().to_string();
+    // The gradient operator, with the line of its forward operator.
+    assert!(e.starts_with("operator `sqrt_grad` (run at ") && e.contains(&format!("tape.rs:{line};")), "{e}");
+    tape.check_finite(false);
+    root.backward()?;
+    assert_eq!(x.gradient()?.item()?, f64::INFINITY);
+    Ok(())
+}
+
+#[test]
+fn values_go_from_thread_to_thread() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 3.0);
+    let y = x.square()?.into_value()?;
+    let there = thread::spawn(move || {
+        let tape = Builder::eager_with_threads(1);
+        let out = (&tape.hold(y) * 2.0)?;
+        out.backward()?;
+        out.into_value()
+    });
+    let out = tape.hold(there.join().unwrap()?);
+    assert_eq!((out.item()?, x.gradient()?.item()?), (18.0, 12.0));
+    (&out * 1.0)?.backward()?;
+    assert_eq!(x.gradient()?.item()?, 24.0);
+    Ok(())
+}
+
+#[test]
+fn constants_remember_nothing() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 3.0);
+    let (y, z) = tape.no_grad(|| -> Result<_> { Ok((x.square()?, tape.no_grad(|| x.exp())?)) })?;
+    assert!(!y.has_derivative() && !z.has_derivative());
+    let y = x.square()?;
+    let parts = [y.detach()?, y.clone().stop_gradient(), y.greater_than(&x)?.cast(DType::F64)?];
+    assert!(parts.iter().all(|part| !part.has_derivative()));
+    let out = parts.iter().try_fold(y.clone(), |out, part| &out * part)?;
+    out.backward()?;
+    assert_eq!(x.gradient()?.item()?, 6.0 * 81.0);
+    let e = y.detach()?.backward().unwrap_err().to_string();
+    assert!(
+        e.starts_with("the result of `assign` at ") && e.ends_with("has no history that leads to a leaf"),
+        "{e}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
+    let tape = tape();
+    let model = Model::new(&tape)?;
+    let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
+    let adam = Adam::new(0.1);
+    adam.minimize(&model.loss(&x, &y)?)?;
+    let mut traced = trace(&tape, &[("x", &x), ("y", &y)], || {
+        let loss = model.loss(&x, &y)?;
+        adam.minimize(&loss)?;
+        Ok(vec![loss])
+    })?;
+    let text = traced.program.to_string();
+    let expected = ["matmul_v2(X=x, Y=linear_0.w", "ParamOut=linear_0.w", "LearningRate=constant_0"];
+    assert!(expected.iter().all(|part| text.contains(part)), "{text}");
+    autobwd::verify(&traced.program)?;
+    let mut executor = Executor::new();
+    for step in 0..4 {
+        let (x, y) = (numbers(&[4, 3], step), numbers(&[4, 2], step + 1));
+        // The step that was traced has been done already.
+        let loss = match step {
+            0 => traced.values[0].clone(),
+            _ => {
+                let loss = model.loss(&tape.constant(x.clone()), &tape.constant(y.clone()))?;
+                adam.minimize(&loss)?;
+                loss
+            }
+        };
+        let outputs: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
+        let fetched = executor.run(&traced.program, &mut traced.scope, &[("x", &x), ("y", &y)], &outputs)?;
+        assert_eq!(fetched[0], loss.tensor()?);
+    }
+    for parameter in tape.parameters() {
+        assert_eq!(&parameter.tensor()?, traced.scope.get(&parameter.name())?, "{parameter}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_traced_can_be_differentiated() -> Result<()> {
+    let tape = tape();
+    let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
+    let traced = trace(&tape, &[("x", &x)], || {
+        let y = (&x * &w)?;
+        Ok(vec![(&y * &y.clone().stop_gradient())?])
+    })?;
+    let mut program = traced.program;
+    let found = append_backward(&mut program, &traced.outputs[0], &Backward::default())?;
+    assert_eq!(found.pairs.len(), 1);
+    let mut scope = traced.scope;
+    let two = Tensor::scalar(2.0)?;
+    let fetched = Executor::new().run(&program, &mut scope, &[("x", &two)], &["w@GRAD"])?;
+    assert_eq!(fetched[0].item()?, 12.0);
+    Ok(())
+}
+
+#[test]
+fn scalars_read_like_formulas() -> Result<()> {
+    let tape = tape();
+    let (x, y) = (Scalar::leaf(&tape, "x", 0.5), Scalar::leaf(&tape, "y", 3.0));
+    let z = scalar::sigmoid(&(&x * &y)) / scalar::relu(&(&y - 1.0)) + 2.0 * scalar::exp(&-scalar::log(&y))
+        - &x * 0.1;
+    let f = |x: f64, y: f64| 1.0 / (1.0 + (-x * y).exp()) / (y - 1.0).max(0.0) + 2.0 / y - x * 0.1;
+    assert!((z.value()? - f(0.5, 3.0)).abs() < 1e-15);
+    z.backward()?;
+    let h = 1e-6;
+    let expected =
+        [(f(0.5 + h, 3.0) - f(0.5 - h, 3.0)) / (2.0 * h), (f(0.5, 3.0 + h) - f(0.5, 3.0 - h)) / (2.0 * h)];
+    assert!((x.derivative()? - expected[0]).abs() < 1e-9 && (y.derivative()? - expected[1]).abs() < 1e-9);
+    assert!(x < y && y > 2.5 && x == Scalar::constant(&tape, 0.5) && x != y);
+    assert_eq!(Scalar::constant(&tape, 4.0).backward().unwrap_err().kind(), ErrorKind::NoGradient);
+    Ok(())
+}
+
+#[test]
+fn random_graphs_have_the_derivatives_of_their_programs() {
+    // What is written to the same name again, or to a name that is cut, means something in programs alone.
+    check(300, recipes().prop_map(Recipe::with_new_names), |recipe: Recipe| {
+        let drawn = draw(&recipe)?;
+        let mut program = drawn.net.program().clone();
+        let found = append_backward(&mut program, &drawn.loss, &Backward::default())?;
+        let name = |var| program.name(var).to_string();
+        let found: Vec<(String, String)> = found.pairs.iter().map(|(w, g)| (name(*w), name(*g))).collect();
+        let fetches: Vec<&str> = found.iter().map(|(_, g)| g.as_str()).collect();
+        let fetched = Executor::with_threads(1).run(&program, &mut drawn.scope()?, &[], &fetches)?;
+
+        let tape = tape();
+        let (_, loss) = draw_on(&tape, &recipe)?;
+        if found.is_empty() {
+            assert!(!loss.has_derivative());
+            return Ok(());
+        }
+        loss.backward()?;
+        for (name, _) in PARAMETERS {
+            let expected = found.iter().position(|(w, _)| w == name).map(|i| &fetched[i]);
+            let own = tape.expr(name)?.gradient().ok().map(|d| d.tensor()).transpose()?;
+            if own.as_ref() != expected {
+                let text = format!("`{name}`: {own:?}, in the program {expected:?}\n{program}");
+                return Err(Error::new(ErrorKind::Check, text));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() -> Result<()> {
+    let (tape, net) = (tape(), Builder::new());
+    let (x, variable) = (tape.leaf("x", numbers(&[3], 0)), net.input("v", DType::F32, &[3])?);
+    let refused = |outcome: Result<Expr>, expected: &str| {
+        let text = outcome.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+    };
+    refused(&x + &variable, "expressions of two programs");
+    refused(&variable + &x, "expressions of two programs");
+    refused(tape.input("x", DType::F32, &[3]), "`x` cannot be fed later");
+    refused(x.backward().map(|()| x.clone()), "`x` of shape [3] is no loss");
+    refused(variable.backward().map(|()| x.clone()), "`v` is a variable of a program");
+    refused(x.matmul(&tape.constant(numbers(&[2, 2], 0))), "operator `matmul_v2` (run at ");
+    refused(tape.expr("nothing"), "nothing");
+    refused(emit(Relu { x: New, out: New }).map(|op| op.out), "an input is a variable that exists");
+    let seed = tape.constant(numbers(&[2], 0));
+    let sum = x.square()?;
+    refused(
+        sum.backward_with(Some(&seed), &mut |_| {}).map(|()| x.clone()),
+        "`seed`: shape [2] does not match [3] of `output`",
+    );
+    refused(grad(&[], &[&x], &Grad::default()).map(|_| x.clone()), "derivatives of nothing");
+    refused(
+        grad(&[&sum], &[&x], &Grad { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
+        "0 seeds for 1 outputs",
+    );
+    // An operator without gradient, when one is needed.
+    let hard = x.mean()?.less_than(&x.mean()?)?;
+    refused(hard.backward().map(|()| x.clone()), "no history");
+    let integers = tape.leaf("labels", Tensor::from_vec([1], vec![1_i64])?);
+    assert!(!integers.has_derivative());
+    refused(trace(&net, &[], || Ok(vec![])).map(|_| x.clone()), "only what is computed at once");
+    let inner = RefCell::new(None);
+    trace(&tape, &[], || {
+        *inner.borrow_mut() = trace(&tape, &[], || Ok(vec![])).err();
+        Ok(vec![])
+    })?;
+    assert_eq!(inner.take().unwrap().to_string(), "it is being traced already");
+    refused(
+        trace(&tape, &[("a", &x), ("a", &sum)], || Ok(vec![])).map(|_| x.clone()),
+        "two inputs are called `a`",
+    );
+    Ok(())
+}
