@@ -29,7 +29,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 var["dtype"] = json!(other);
             })
         }),
-        ("another_kind", |case| change_variables(case, |var| var["type"] = json!("tensor_array"))),
+        ("another_kind", |case| {
+            change_variables(case, |var| {
+                let other = if var["type"] == "tensor_array" { "lod_tensor" } else { "tensor_array" };
+                var["type"] = json!(other);
+            })
+        }),
         ("another_attribute", change_attribute),
         ("another_value", change_value),
     ];
@@ -247,12 +252,20 @@ fn refusals(passing: &[(Case, Compared)]) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Whether a sub-block stops a gradient: what a step computes cannot be held fast while differences are taken.
+fn stops_inside(case: &Case) -> bool {
+    let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
+    let vars = blocks.iter().skip(1).filter_map(|block| block["vars"].as_array()).flatten();
+    vars.into_iter().any(|var| var["stop_gradient"] == true && var["dtype"] == "float64")
+}
+
 /// Row 10: where the reference has no gradient, the gradients that autobwd builds are compared with central differences,
 /// for made-up numbers if need be.
 fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     let mut count = 0;
-    for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
+    let suited = |case: &Case, compared: &Compared| compared.structure && !stops_inside(case);
+    for (case, _) in passing.iter().filter(|(case, compared)| suited(case, compared)) {
         let mut unmade = case.clone();
         unmade.first.error = Some(Refusal { class: "RuntimeError".into() });
         (unmade.first.backward, unmade.first.result) = (None, None);

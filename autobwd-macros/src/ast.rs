@@ -45,11 +45,13 @@ pub(crate) enum Role {
     Input {
         shape_only: bool,
         sparse: bool,
+        array: bool,
     },
     /// Each names an input.
     Output {
         inplace: Option<Ident>,
         like: Option<Ident>,
+        array: bool,
     },
     Attr {
         default: Option<Expr>,
@@ -105,9 +107,14 @@ impl<'a> Operator<'a> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
     }
 
+    /// Whether it runs sub-blocks.
+    pub(crate) fn has_block(&self) -> bool {
+        self.fields.iter().any(|f| matches!(f.role, Some(Role::Block)))
+    }
+
     /// Whether the author gives shape rule and kernel.
     pub(crate) fn has_kernel(&self) -> bool {
-        !self.pointwise || self.kernel.is_some()
+        !self.has_block() && (!self.pointwise || self.kernel.is_some())
     }
 
     /// Whether some output has the shape of an input by declaration.

@@ -82,6 +82,7 @@ struct Options {
     name: Option<LitStr>,
     shape_only: Option<()>,
     sparse: Option<()>,
+    array: Option<()>,
     inplace: Option<Ident>,
     like: Option<Ident>,
     default: Option<Expr>,
@@ -106,6 +107,10 @@ impl Options {
             ("input", "sparse") => {
                 options::flag(&key, input)?;
                 options::set(&mut self.sparse, &key, ())
+            }
+            ("input" | "output", "array") => {
+                options::flag(&key, input)?;
+                options::set(&mut self.array, &key, ())
             }
             ("output", "inplace") => options::set(&mut self.inplace, &key, partner(&key, input)?),
             ("output", "like") => options::set(&mut self.like, &key, partner(&key, input)?),
@@ -141,8 +146,12 @@ impl Options {
     fn into_mark(self, role: &str) -> Mark {
         let name = self.name;
         let role = match role {
-            "input" => Role::Input { shape_only: self.shape_only.is_some(), sparse: self.sparse.is_some() },
-            "output" => Role::Output { inplace: self.inplace, like: self.like },
+            "input" => Role::Input {
+                shape_only: self.shape_only.is_some(),
+                sparse: self.sparse.is_some(),
+                array: self.array.is_some(),
+            },
+            "output" => Role::Output { inplace: self.inplace, like: self.like, array: self.array.is_some() },
             "attr" => Role::Attr { default: self.default, bounds: self.bounds },
             _ => Role::Block,
         };
@@ -156,8 +165,8 @@ fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Ident> {
 
 fn unknown(key: &Ident, role: &str) -> Error {
     let known: &[&str] = match role {
-        "input" => &["shape_only", "sparse"],
-        "output" => &["inplace", "like"],
+        "input" => &["shape_only", "sparse", "array"],
+        "output" => &["inplace", "like", "array"],
         "attr" => &["default", "min", "max", "above", "below"],
         _ => &[],
     };

@@ -155,7 +155,7 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
         op.fields.iter().any(|f| f.ident == partner && matches!(f.role, None | Some(Role::Input { .. })))
     };
     for field in op.outputs() {
-        let Some(Role::Output { inplace, like }) = &field.role else { continue };
+        let Some(Role::Output { inplace, like, .. }) = &field.role else { continue };
         for input in inplace.iter().chain(like).filter(|input| !may_be_input(input)) {
             let message =
                 format!("`{input}` is not an input of this operator; its inputs: {}", text::list(&inputs));

@@ -234,14 +234,16 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         input.map(|input| input.name.clone())
     };
     let options = match &field.role {
-        Some(Role::Input { shape_only, sparse }) => {
+        Some(Role::Input { shape_only, sparse, array }) => {
             let shape_only = shape_only.then(|| quote!(.shape_only()));
             let sparse = sparse.then(|| quote!(.sparse()));
-            quote!(#shape_only #sparse)
+            let array = array.then(|| quote!(.array()));
+            quote!(#shape_only #sparse #array)
         }
-        Some(Role::Output { inplace, like }) => {
+        Some(Role::Output { inplace, like, array }) => {
             let (inplace, like) = (partner(inplace).into_iter(), partner(like).into_iter());
-            quote!(#(.inplace(#inplace))* #(.like(#like))*)
+            let array = array.then(|| quote!(.array()));
+            quote!(#(.inplace(#inplace))* #(.like(#like))* #array)
         }
         _ => TokenStream::new(),
     };
@@ -397,6 +399,7 @@ fn contract(op: &Operator<'_>) -> TokenStream {
 fn registration(op: &Operator<'_>) -> TokenStream {
     let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
     let kind = match (op.has_kernel(), sparse) {
+        _ if op.has_block() => quote!(control),
         (true, _) => quote!(kernel),
         (false, false) => quote!(pointwise),
         (false, true) => quote!(pointwise_and_kernel),
@@ -407,6 +410,9 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     ident.set_span(at);
     // The implementations are named one by one before they are asked for as bounds: the message on a missing one is
     // about the author's code then, and has no notes on generated code.
+    let call = op
+        .has_block()
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Control>::call;));
     let infer = op
         .has_kernel()
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
@@ -427,6 +433,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     quote! {
         const _: () = {
             const ENTRY: ::autobwd::__private::OpInfo = {
+                #call
                 #infer
                 #kernel
                 #compose

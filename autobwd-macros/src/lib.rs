@@ -112,11 +112,12 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | what the operator reads: one variable, at most one, a list, a list with holes |
 /// | `#[output]` | the same | what it writes |
 /// | `#[attr]` | `bool`, `i32`, `i64`, `f32`, `f64`, `String`, a `Vec` of these, `DType`, an `attr_enum!` | a constant of the operator |
-/// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs |
+/// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs; `impl Control` says how, in place of shape rule and kernel |
 ///
 /// | option | of | means |
 /// |---|---|---|
 /// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
+/// | `array` | `#[input]`, `#[output]` | it may hold a list of tensors |
 /// | `sparse` | `#[input]` | it may hold some rows of a tensor, a sparse gradient; of a `pointwise` operator, `impl Kernel` runs then in place of the formula |
 /// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
 /// | `like = x` | `#[output]` | it has dtype and shape of `x`; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |

@@ -2,21 +2,26 @@
 //!
 //! Must not decide anything: which operators make a group, and where values live, is known.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     DType, Error, Kernel, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
     plan::{Extent, Graph, Node, ValueId, Wires, operand_dims},
     registry::Run,
-    tensor::{Binder, Place, Reach},
+    tensor::{Binder, Cell, Place, Reach},
 };
 
 /// Says where a value lives; `None` for a block register.
 pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>>;
 
-/// The kernel of an operator.
-pub(crate) fn kernel(graph: &Graph, node: &Node, place: PlaceOf<'_>) -> Result<Box<dyn Kernel + Send>> {
+/// The kernel of an operator; `cells` are the values among those in its slots that are no tensors.
+pub(crate) fn kernel(
+    graph: &Graph,
+    node: &Node,
+    cells: &[(ValueId, Arc<Cell>)],
+    place: PlaceOf<'_>,
+) -> Result<Box<dyn Kernel + Send>> {
     let (Run::Kernel(make) | Run::Formula { rows: Some(make) }) = node.info.run() else {
         return Err(Error::internal("a formula without region"));
     };
@@ -34,6 +39,9 @@ pub(crate) fn kernel(graph: &Graph, node: &Node, place: PlaceOf<'_>) -> Result<B
         let (_, value) =
             next.filter(|(s, _)| *s == slot).ok_or_else(|| Error::internal("slots out of order"))?;
         let meta = graph.values[value].meta.clone().in_slot(slot);
+        if let Some((_, cell)) = cells.iter().find(|(id, _)| *id == value) {
+            return Ok(Binder::cell(&meta, cell.clone()));
+        }
         match role {
             Role::Output => binder.output(&meta, place(value)?),
             // Its memory may be somebody else's by now.
@@ -42,7 +50,7 @@ pub(crate) fn kernel(graph: &Graph, node: &Node, place: PlaceOf<'_>) -> Result<B
             }
             Role::Input => {
                 let at = place(value)?;
-                let taken = taken_over(node, slot, at, &mut place)?;
+                let taken = taken_over(graph, node, slot, at, &mut place)?;
                 binder.input(&meta, at, if taken { Reach::TakenOver } else { Reach::Read })
             }
         }
@@ -53,6 +61,7 @@ pub(crate) fn kernel(graph: &Graph, node: &Node, place: PlaceOf<'_>) -> Result<B
 
 /// Whether an output that declares this input as its partner has been given its memory.
 fn taken_over(
+    graph: &Graph,
     node: &Node,
     slot: &str,
     at: Place,
@@ -60,7 +69,7 @@ fn taken_over(
 ) -> Result<bool> {
     for (out, value) in node.outputs.iter().filter_map(|(s, v)| Some((*s, (*v)?))) {
         let partner = node.info.schema().output(out).and_then(|s| s.inplace);
-        if partner == Some(slot) && place(value)? == at {
+        if partner == Some(slot) && !graph.values[value].meta.array && place(value)? == at {
             return Ok(true);
         }
     }

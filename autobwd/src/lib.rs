@@ -222,15 +222,15 @@ pub use desc::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};
-pub use grad::{Derived, DerivedFromInputs, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
+pub use grad::{Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 pub use lanes::{Float, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Compose, Cost, Describe, Infer, Join, Kernel, Lanes, Op, Parts,
-    Pointwise, Role, Schema, Slot, SlotDef,
+    Arity, AttrDef, AttrType, AttrValue, Call, Carried, Compose, Control, Cost, Describe, First, Infer, Join,
+    Kernel, Lanes, Op, Parts, Pointwise, Role, Schema, Slot, SlotDef, StepCount,
 };
-pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor};
+pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
 pub use verify::{verify, verify_in};
 
 /// What generated code calls. Not for people.

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Buf, Compose, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer, Kernel, Lanes, Meta,
-    Op, OpDesc, Parts, Result, Role, Schema, Var,
+    Buf, Call, Compose, Control, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
+    Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
     error::did_you_mean,
     grad,
     lanes::{LaneEntry, broadcast_axis, broadcast_dims},
@@ -20,6 +20,7 @@ type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
+type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
 /// Returns the floating point operations.
 type ComposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
@@ -32,6 +33,8 @@ pub(crate) enum Run {
     Kernel(MakeFrame),
     /// By its formula, in a region; by that kernel where an input holds rows.
     Formula { rows: Option<MakeFrame> },
+    /// By running its sub-block.
+    Control(MakeCall),
 }
 
 /// Everything that is registered about one operator.
@@ -99,6 +102,16 @@ impl OpInfo {
         }
     }
 
+    /// The entry of an operator that runs a sub-block.
+    pub const fn control<O: Op + Control>(krate: &'static str, version: &'static str) -> OpInfo {
+        OpInfo {
+            // What comes out follows from the program, not from the slots alone.
+            infer: |desc, _, _| O::from_desc(desc).map(|_| 0.into()),
+            run: Run::Control(|desc, program| O::from_desc(desc)?.call(program)),
+            ..OpInfo::base::<O>(krate, version)
+        }
+    }
+
     const fn base<O: Op>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
             schema: O::SCHEMA,
@@ -127,6 +140,12 @@ impl OpInfo {
     /// The crate that registered it.
     pub fn crate_name(&self) -> &'static str {
         self.krate
+    }
+
+    /// Whether it only makes sense in a program with others: it runs a sub-block, or takes or makes lists of tensors.
+    pub fn needs_program(&self) -> bool {
+        let list = |slot: &SlotDef| slot.array && !slot.sparse;
+        self.is_control() || self.schema.inputs.iter().chain(self.schema.outputs).any(list)
     }
 
     /// Whether it is the gradient of another operator: it takes a gradient in.
@@ -196,6 +215,22 @@ impl OpInfo {
         self.run
     }
 
+    /// How it runs its sub-block, if it has one.
+    ///
+    /// # Errors
+    /// Slots that do not fit each other.
+    pub(crate) fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<Call>> {
+        match self.run {
+            Run::Control(call) => call(desc, program).map(Some),
+            Run::Kernel(_) | Run::Formula { .. } => Ok(None),
+        }
+    }
+
+    /// Whether it runs a sub-block.
+    pub(crate) fn is_control(&self) -> bool {
+        matches!(self.run, Run::Control(_))
+    }
+
     pub(crate) fn lanes(&self) -> Option<&LaneEntry> {
         self.lanes.as_ref()
     }
@@ -245,8 +280,13 @@ where
 /// What is known of an input, which is a whole tensor unless its slot says otherwise.
 fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
     let meta = meta.in_slot(slot);
-    let takes_rows = || schema.input(slot).is_some_and(|s| s.sparse || s.shape_only);
-    if meta.rows.is_none() || takes_rows() { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
+    let takes = |fits: fn(&SlotDef) -> bool| schema.input(slot).is_some_and(fits);
+    let takes_it = match (meta.array, meta.rows) {
+        (true, _) => takes(|s| s.array),
+        (false, Some(_)) => takes(|s| s.sparse || s.shape_only),
+        (false, None) => true,
+    };
+    if takes_it { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
 }
 
 /// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are

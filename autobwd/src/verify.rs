@@ -2,9 +2,12 @@
 //!
 //! Must not change it. Every fault is reported, not just the first.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use crate::{Block, BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc};
+use crate::{
+    Block, BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc,
+    VarKind,
+};
 
 /// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
 /// operators are registered, slots are filled as declared, attributes have the right types and are within bounds,
@@ -33,14 +36,29 @@ pub fn verify(program: &Program) -> Result<()> {
 pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
     program.own_variables()?;
     let mut faults = vec![];
+    // What a step finds under a block's own names.
+    let mut supplied: HashMap<BlockId, Vec<Var>> = HashMap::new();
+    for op in program.blocks().iter().flat_map(|block| &block.ops) {
+        if let Some(Ok(Some(call))) = ops.get(&op.ty).ok().map(|info| info.call(op, program)) {
+            supplied.entry(call.block).or_default().extend(call.supplied());
+        }
+    }
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);
         if block.parent.is_some_and(|p| p.index() >= index) || (index > 0) != block.parent.is_some() {
             faults.push(format!("block {index}: its parent is not a block before it"));
         }
-        Walk { ops, program, id, block, faults: &mut faults }.run();
+        let supplied = supplied.get(&id).map_or(&[][..], Vec::as_slice);
+        Walk { ops, program, id, block, supplied, faults: &mut faults }.run();
     }
     if faults.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Program, faults.join("\n"))) }
+}
+
+/// An operator with a sub-block takes a gradient that nobody has written for zero.
+fn may_lack(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
+    let control = op.attrs.blocks().next().is_some();
+    let gradients = op.inputs.iter().filter(move |(slot, _)| control && slot.ends_with("@GRAD"));
+    gradients.flat_map(|(_, args)| args).copied()
 }
 
 struct Walk<'a> {
@@ -48,6 +66,7 @@ struct Walk<'a> {
     program: &'a Program,
     id: BlockId,
     block: &'a Block,
+    supplied: &'a [Var],
     faults: &'a mut Vec<String>,
 }
 
@@ -61,6 +80,9 @@ impl Walk<'_> {
                     if op.reads().any(|v| v == var) { unwritten.remove(&var) } else { unwritten.insert(var) };
             }
         }
+        self.supplied.iter().for_each(|v| {
+            unwritten.remove(v);
+        });
         for (index, op) in self.block.ops.iter().enumerate() {
             let mut found = self.references(op);
             let early = |v: &Var| {
@@ -80,6 +102,7 @@ impl Walk<'_> {
                 Err(e) => found.push(e.message().into()),
                 Ok(info) => match info.check(op) {
                     Err(e) => found.push(e.message().into()),
+                    Ok(()) if found.is_empty() && info.is_control() => found.extend(self.control(info, op)),
                     Ok(()) if found.is_empty() => found.extend(self.shapes(op)),
                     Ok(()) => {}
                 },
@@ -95,7 +118,8 @@ impl Walk<'_> {
 
     /// Variables and blocks that do not exist.
     fn references(&self, op: &OpDesc) -> Vec<String> {
-        let known = |v: &Var| self.program.lookup(self.id, *v).is_some();
+        let may_lack: HashSet<Var> = may_lack(op).collect();
+        let known = |v: &Var| may_lack.contains(v) || self.program.lookup(self.id, *v).is_some();
         let mut unknown: Vec<Var> = op.reads().chain(op.writes()).filter(|v| !known(v)).collect();
         unknown.sort();
         unknown.dedup();
@@ -107,6 +131,53 @@ impl Walk<'_> {
         let mut written = HashSet::new();
         let twice = op.writes().filter(|v| !written.insert(*v));
         found.extend(twice.map(|v| format!("`{}` is written to twice", self.name(v))));
+        found
+    }
+
+    /// What is wrong with a sub-block as its operator runs it.
+    fn control(&self, info: &OpInfo, op: &OpDesc) -> Vec<String> {
+        let call = match info.call(op, self.program) {
+            Ok(call) => call,
+            Err(e) => return vec![e.message().into()],
+        };
+        let Some(call) = call else { return vec![] };
+        let (mut found, number) = (vec![], call.block.index());
+        let Some(block) = self.program.block(call.block) else { return found };
+        if block.parent != Some(self.id) {
+            found.push(format!("block {number} is not within block {}", self.id.index()));
+        }
+        if let Some(var) = call.condition() {
+            let meta = self.program.lookup(self.id, var).map(VarDesc::meta);
+            let is_boolean = |m: &Meta| m.dtype == DType::Bool && m.dims.numel().get().is_none_or(|n| n == 1);
+            if let Some(meta) = meta.filter(|meta| !is_boolean(meta)) {
+                found.push(format!("the condition `{}` is {meta}, not one boolean", self.name(var)));
+            }
+        }
+        let supplied: HashSet<Var> = call.supplied().collect();
+        let left = |v: &Var| {
+            // What the steps of another operator have left.
+            let forward = block.forward.filter(|_| call.is_recorded()).and_then(|id| self.program.block(id));
+            forward.is_some_and(|f| {
+                f.vars.contains_key(v) || f.ops.iter().any(|op| op.writes().any(|w| w == *v))
+            })
+        };
+        let array = |v: &Var| {
+            self.program.lookup(call.block, *v).is_some_and(|desc| desc.kind == VarKind::TensorArray)
+        };
+        let zero: HashSet<Var> = block.ops.iter().flat_map(may_lack).collect();
+        let missing = self.program.outside(call.block).into_iter().filter(|v| !supplied.contains(v));
+        let there = |v: &Var| left(v) || zero.contains(v) || (array(v) && block.vars.contains_key(v));
+        for var in missing.filter(|v| !there(v)) {
+            let text =
+                format!("`{}` is read in block {number}, but it is not among the inputs", self.name(var));
+            found.push(text);
+        }
+        let parameter = |v: &Var| self.program.lookup(call.block, *v).is_some_and(|desc| desc.parameter);
+        let mut written: Vec<Var> = block.ops.iter().flat_map(OpDesc::writes).filter(parameter).collect();
+        written.sort();
+        written.dedup();
+        let text = |v: Var| format!("block {number} writes the parameter `{}`", self.name(v));
+        found.extend(written.into_iter().map(text));
         found
     }
 

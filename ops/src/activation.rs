@@ -2,7 +2,12 @@
 //!
 //! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
 
-use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
+use std::ops::{Add, Mul};
+
+use autobwd::{
+    Buf, Cx, DType, Element, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
+    register_op,
+};
 
 use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
 
@@ -410,9 +415,9 @@ impl GradRule<AbsGrad> for AbsGradGrad {
 }
 
 /// `out = scale * x + bias`, or `scale * (x + bias)` unless `bias_after_scale`.
-#[register_op(grad = ScaleGrad, pointwise)]
+#[register_op(grad = ScaleGrad, pointwise, kernel)]
 pub struct Scale<V = Var> {
-    /// Any shape.
+    /// Any shape. Of whole numbers, `scale` and `bias` take the whole part; they wrap around.
     #[input]
     pub x: V,
     /// Same shape as `x`.
@@ -434,9 +439,61 @@ impl<F: Float> Pointwise for Scale<F> {
         self.out = if self.bias_after_scale { self.x * scale + bias } else { (self.x + bias) * scale };
     }
 }
+impl Infer for Scale<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        if !matches!(self.x.dtype, DType::I32 | DType::I64) {
+            self.x.float()?;
+        }
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Scale<Buf<'_>> {
+    fn each<T: Element>(
+        &mut self,
+        (scale, bias): (T, T),
+        mul: fn(T, T) -> T,
+        add: fn(T, T) -> T,
+    ) -> Result<()> {
+        let after = self.bias_after_scale;
+        let of = |x: T| if after { add(mul(x, scale), bias) } else { mul(add(x, bias), scale) };
+        self.out.inout(&self.x)?.copied().iter_mut().for_each(|x| *x = of(*x));
+        Ok(())
+    }
+}
+impl Kernel for Scale<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (scale, bias) = (self.scale, self.bias);
+        match self.x.dtype() {
+            DType::F32 => self.each((scale, bias), f32::mul, f32::add),
+            DType::F64 => self.each((scale.into(), bias.into()), f64::mul, f64::add),
+            DType::I32 => self.each((scale as i32, bias as i32), i32::wrapping_mul, i32::wrapping_add),
+            DType::I64 => self.each((scale as i64, bias as i64), i64::wrapping_mul, i64::wrapping_add),
+            _ => Err(self.x.wrong("numbers are needed")),
+        }
+    }
+}
 autobwd::samples!(
     Scale,
     [
+        Scale { x: integers_below(9, [2, 3]), out: out(), scale: -2.75, bias: 1.5, bias_after_scale: true },
+        Scale {
+            x: given([2], [2147483647.0, -1.0]).of(DType::I32),
+            out: out(),
+            scale: 2.0,
+            bias: 1.0,
+            bias_after_scale: false
+        },
+        Sample::fails(
+            Scale {
+                x: integers_below(2, [2]).of(DType::Bool),
+                out: out(),
+                scale: 1.0,
+                bias: 0.0,
+                bias_after_scale: true
+            },
+            "floating point numbers are needed"
+        ),
         Scale { x: uniform([2, 3]), out: out(), scale: -2.5, bias: 0.75, bias_after_scale: true },
         Scale { x: uniform([3]), out: out(), scale: 0.5, bias: -1.0, bias_after_scale: false },
         Scale { x: uniform([]), out: out(), scale: 1.0, bias: 0.0, bias_after_scale: true },

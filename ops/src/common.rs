@@ -2,7 +2,9 @@
 
 use std::ops::AddAssign;
 
-use autobwd::{Bool, Buf, Cx, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised};
+use autobwd::{
+    Bool, Buf, Cx, DType, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised,
+};
 
 /// Elements of a unit of shared work.
 pub(crate) const PART: usize = 1 << 16;
@@ -217,5 +219,14 @@ pub(crate) fn grad_grad_of_product<P: Into<OpDesc>, G: Into<OpDesc>>(
         if let Some(dx) = g.wanted(x) {
             g.push(grads(x, ddy, Some(dx), None));
         }
+    }
+}
+
+/// The only element of a slot of whole numbers.
+pub(crate) fn whole_number(x: &Buf<'_>) -> Result<i64> {
+    match x.dtype() {
+        DType::I32 => Ok(i64::from(x.slice::<i32>()?[0])),
+        DType::I64 => Ok(x.slice::<i64>()?[0]),
+        _ => Err(x.wrong("one whole number is needed")),
     }
 }

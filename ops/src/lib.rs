@@ -2,7 +2,9 @@
 //!
 //! One file a family, each operator directly above its gradient. Everything in here uses the framework's public
 //! interface alone: what this crate does, any crate can do.
-
+//!
+//! Loops, branches and recurrences are said by [`control::while_loop`], [`control::cond`], [`control::static_rnn`] and
+//! [`control::scan`].
 //!
 //! Whoever only loads programs names this crate, or the linker leaves it out: `use autobwd_ops as _;`.
 //!
@@ -13,10 +15,12 @@
 #![doc = include_str!("../OPERATORS.md")]
 
 pub mod activation;
+pub mod array;
 pub mod attention;
 pub mod binary;
 mod common;
 pub mod compare;
+pub mod control;
 pub mod conv;
 pub mod division;
 pub mod dropout;
@@ -47,6 +51,7 @@ mod rows;
 pub mod scalar;
 pub mod scan;
 pub mod search;
+pub mod select;
 pub mod shape;
 pub mod smooth;
 pub mod softmax;
@@ -58,7 +63,7 @@ pub mod update;
 mod vectors;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(192);
+autobwd::operator_crate!(203);
 
 pub use init::Init;
 pub use math::{Math, concat};

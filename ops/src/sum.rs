@@ -3,8 +3,8 @@
 use std::ops::Add;
 
 use autobwd::{
-    Buf, Compose, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts, Result, Rows, Var,
-    check::*, register_op, with_float,
+    Buf, Compose, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts, Result, Rows,
+    TensorArray, Var, check::*, register_op, with_float,
 };
 
 use crate::{
@@ -17,10 +17,10 @@ use crate::{
 /// Sum of tensors: `out = x[0] + x[1] + …`.
 #[register_op(grad = SumGrad, composed)]
 pub struct Sum<V = Var> {
-    /// At least one, all of one shape.
-    #[input(sparse)]
+    /// At least one, all of one shape; or lists of tensors, in which a missing element counts as zero.
+    #[input(sparse, array)]
     pub x: Vec<V>,
-    /// Same shape; sparse if all of `x` are.
+    /// Same shape; sparse if all of `x` are; a list if they are lists.
     #[output]
     pub out: V,
 }
@@ -36,6 +36,11 @@ impl Infer for Sum<Meta> {
             for (dim, other) in self.out.dims.iter_mut().zip(&*other.dims) {
                 *dim = dim.or(*other);
             }
+        }
+        if first.array {
+            self.out.array = true;
+            let tensor = self.x.iter().find(|x| !x.array);
+            return tensor.map_or(Ok(()), |x| Err(x.wrong("a list of tensors is needed")));
         }
         let rows: Option<Vec<Dim>> = self.x.iter().map(|x| x.rows).collect();
         self.out.rows = rows.map(|rows| rows.into_iter().fold(0.into(), Dim::add));
@@ -53,6 +58,9 @@ impl Compose for Sum {
 impl Kernel for Sum<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let Sum { x, out } = self;
+        if out.is_array() {
+            return add_up_arrays(x, out.array()?);
+        }
         with_float!(out, T => {
             if out.is_sparse() {
                 // All are, as the shape rule has seen.
@@ -84,6 +92,16 @@ impl Kernel for Sum<Buf<'_>> {
             Ok(())
         })
     }
+}
+
+/// Sums lists; `out` may be one of them.
+fn add_up_arrays(x: &[Buf<'_>], out: &TensorArray) -> Result<()> {
+    let arrays = x.iter().map(Buf::array).collect::<Result<Vec<_>>>()?;
+    let is_out = |array: &&TensorArray| std::ptr::eq(*array, out);
+    if !arrays.iter().any(is_out) {
+        out.clear();
+    }
+    arrays.into_iter().filter(|array| !is_out(array)).try_for_each(|array| out.add(array))
 }
 autobwd::samples!(
     Sum,

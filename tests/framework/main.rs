@@ -2,6 +2,7 @@
 
 mod backward;
 mod bad_input;
+mod control;
 mod draw;
 mod explain;
 mod finite;

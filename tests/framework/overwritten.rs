@@ -1,14 +1,14 @@
 //! Names that are written several times: every gradient is that of the value that its operator has read.
 
 use autobwd::{
-    Arg, Backward, BlockId, Buf, Builder, Cx, DType, ErrorKind, Expr, Kernel, New, NoGrad, OpInfoMap, Origin,
-    Program, Result, Var, VarDesc, VarKind, append_backward, append_backward_in, emit, gradients,
-    register_op,
+    Arg, Backward, BlockId, Builder, DType, Dims, ErrorKind, Expr, New, OpInfoMap, Origin, Program, Result,
+    Var, VarDesc, VarKind, append_backward, append_backward_in, emit, gradients,
 };
 use autobwd_ops::{
     Math,
     activation::{Relu, Square},
     concat,
+    control::{ConditionalBlock, while_loop},
     elementwise::ElementwiseAdd,
     fill::FillAnyLike,
     optim::{Optimizer, Sgd},
@@ -262,57 +262,42 @@ fn kept_values_have_second_derivatives() -> Result<()> {
     Ok(())
 }
 
-/// Passes `x` on; a control-flow operator as far as the backward part is concerned.
-#[register_op(grad = BoxedGrad)]
-pub(crate) struct Boxed<V = Var> {
-    /// Any shape.
-    #[input]
-    x: V,
-    /// Same shape.
-    #[output(like = x)]
-    out: V,
-    /// What it would run.
-    #[block]
-    body: BlockId,
-}
-impl Kernel for Boxed<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
-}
-/// `dx = dout`, knowing `x`.
-#[register_op(grad = NoGrad)]
-pub(crate) struct BoxedGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
-    x: V,
-    /// Gradient of its output.
-    #[input("Out@GRAD")]
-    dout: V,
-    /// Gradient of its input.
-    #[output("X@GRAD", like = x)]
-    dx: Option<V>,
-}
-impl Kernel for BoxedGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.dx.as_mut().map_or(Ok(()), |dx| dx.copy_from(&self.dout))
-    }
+#[test]
+fn what_a_block_overwrites_is_kept() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3])?;
+    let h = w.tanh()?;
+    let holds = w.mean()?.less_than(&w.square()?.sum(&[])?)?;
+    let (sub_block, ()) = net.sub_block(|| double_into(&h, &h))?;
+    let scopes = VarDesc { kind: VarKind::StepScopes, ..VarDesc::new(DType::F32, Dims::from([])) };
+    emit(ConditionalBlock {
+        cond: (&holds).into(),
+        input: vec![(&h).into()],
+        out: vec![(&h).into()],
+        scope: net.variable(BlockId::ROOT, "scopes", scopes).into(),
+        is_scalar_condition: true,
+        sub_block,
+    })?;
+    // The gradient of the branch finds what it needs in its step scope, that of `tanh` does not.
+    let program = differentiated(&net, &h.square()?.sum(&[])?);
+    assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "conditional_block")]);
+    Ok(())
 }
 
 #[test]
 fn what_a_block_reads_by_name_cannot_be_kept() -> Result<()> {
     let net = Builder::new();
-    let body = net.edit(|p| p.add_block(Some(BlockId::ROOT), None));
     let h = parameter(&net, "w", &[3])?.tanh()?;
-    // The block has what it overwrites from its own scope.
-    emit(Boxed { x: (&h).into(), out: (&h).into(), body })?;
-    let program = differentiated(&net, &h.sum(&[])?);
-    assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "boxed")]);
+    let end = (&h.sum(&[])?.abs()? * 40.0)?;
+    let vars = [h.square()?];
+    let last = while_loop(&vars, |v| v[0].sum(&[])?.less_than(&end), |v| Ok(vec![(&v[0] + &h.square()?)?]))?;
+    let sum = last[0].sum(&[])?;
+    assert_eq!(copies(&differentiated(&net, &sum)), []);
     emit(Square { x: (&h).into(), out: (&h).into() })?;
-    let loss = h.sum(&[])?.name();
+    let loss = (&sum + &h.sum(&[])?)?.name();
     let e = append_backward(&mut net.program().clone(), &loss, &Backward::default()).unwrap_err();
-    assert!(e.op().is_some_and(|op| op.starts_with("operator `boxed` (block 0, operator 1")), "{e}");
-    assert!(e.message().starts_with("its gradient needs version 2 of `tanh_0`, which is overwritten"), "{e}");
+    assert!(e.op().is_some_and(|op| op.starts_with("operator `while` (block 0, operator")), "{e}");
+    assert!(e.message().starts_with("its gradient needs version 1 of `tanh_0`, which is overwritten"), "{e}");
     assert!(e.message().contains("and cannot be copied: a sub-block reads it by its name"), "{e}");
     Ok(())
 }
@@ -322,8 +307,8 @@ fn what_is_no_tensor_cannot_be_kept() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3])?.tanh()?;
     emit(Square { x: (&h).into(), out: (&h).into() })?;
-    net.edit(|p| p.root_mut().vars.get_mut(&h.var()).expect("it is declared").kind = VarKind::TensorArray);
     let loss = h.sum(&[])?.name();
+    net.edit(|p| p.root_mut().vars.get_mut(&h.var()).expect("it is declared").kind = VarKind::TensorArray);
     let e = append_backward(&mut net.program().clone(), &loss, &Backward::default()).unwrap_err();
     assert!(e.message().contains("and cannot be copied: it is not a tensor of this block"), "{e}");
     Ok(())

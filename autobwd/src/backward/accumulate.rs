@@ -1,13 +1,17 @@
 //! Several contributions to one gradient: each gets a name of its own, and a `sum` stands before the first reader.
 
+use rustc_hash::FxHashSet;
+
 use super::names::GradNames;
-use crate::{OpDesc, Origin, Program, Slots, Var};
+use crate::{BlockId, OpDesc, Origin, Program, Slots, Var};
 
 /// What is known of a gradient that several operators contribute to, while walking.
 struct Contributions {
     grad: Var,
     /// Names of the contributions so far; the gradient itself while there is one.
     parts: Vec<Var>,
+    /// Whether the first of them comes from elsewhere, and keeps its name.
+    given: bool,
     /// Operators that mention the gradient since it was first written.
     mentions: Vec<Mention>,
 }
@@ -21,12 +25,22 @@ enum Mention {
 
 /// Renames repeated gradients to `w@GRAD@RENAME@0`, `@1`, … in the order in which they are written, and sums them before
 /// the first operator that reads the gradient, or at the end.
-pub(super) fn accumulate(program: &mut Program, names: &mut GradNames, emitted: Vec<OpDesc>) -> Vec<OpDesc> {
-    let (repeated, of) = repeated(program.name_count(), names, &emitted);
+///
+/// In the gradient of sub-block `b`, they are called `w@GRAD@RENAME@block<b>@0`, …; `given` are gradients that it finds,
+/// contributions like others.
+pub(super) fn accumulate(
+    program: &mut Program,
+    names: &mut GradNames,
+    block: BlockId,
+    given: &FxHashSet<Var>,
+    emitted: Vec<OpDesc>,
+) -> Vec<OpDesc> {
+    let (repeated, of) = repeated(program.name_count(), names, given, &emitted);
     if repeated.is_empty() {
         return emitted;
     }
-    let mut walk = Walk { program, names, ops: emitted, sums: vec![], repeated, of, at: 0 };
+    let label = if block == BlockId::ROOT { String::new() } else { format!("block{}@", block.index()) };
+    let mut walk = Walk { program, names, label, ops: emitted, sums: vec![], repeated, of, at: 0 };
     while walk.at < walk.ops.len() {
         walk.op();
         walk.at += 1;
@@ -37,10 +51,16 @@ pub(super) fn accumulate(program: &mut Program, names: &mut GradNames, emitted: 
 
 /// The gradients that are written more than once, in the order in which they are mentioned first; by variable one more
 /// than the position among these.
-fn repeated(name_count: usize, names: &GradNames, emitted: &[OpDesc]) -> (Vec<Contributions>, Vec<u32>) {
+fn repeated(
+    name_count: usize,
+    names: &GradNames,
+    given: &FxHashSet<Var>,
+    emitted: &[OpDesc],
+) -> (Vec<Contributions>, Vec<u32>) {
     const SEVERAL: u32 = 2;
     let mut of = vec![0; name_count];
     let written = emitted.iter().flat_map(OpDesc::writes).filter(|v| names.base(*v).is_some());
+    let written = written.chain(given.iter().copied());
     written.for_each(|v| of[v.index()] = SEVERAL.min(of[v.index()] + 1));
     if !of.contains(&SEVERAL) {
         return (vec![], vec![]);
@@ -49,7 +69,9 @@ fn repeated(name_count: usize, names: &GradNames, emitted: &[OpDesc]) -> (Vec<Co
     let mut repeated = vec![];
     for grad in emitted.iter().flat_map(|op| op.reads().chain(op.writes())) {
         if let Some(place) = of.get_mut(grad.index()).filter(|place| **place == u32::MAX) {
-            repeated.push(Contributions { grad, parts: vec![], mentions: vec![] });
+            let given = given.contains(&grad);
+            let parts = if given { vec![grad] } else { vec![] };
+            repeated.push(Contributions { grad, parts, given, mentions: vec![] });
             *place = repeated.len() as u32;
         }
     }
@@ -59,6 +81,7 @@ fn repeated(name_count: usize, names: &GradNames, emitted: &[OpDesc]) -> (Vec<Co
 struct Walk<'a> {
     program: &'a mut Program,
     names: &'a mut GradNames,
+    label: String,
     ops: Vec<OpDesc>,
     /// Sums, and the operators that they stand before.
     sums: Vec<(usize, OpDesc)>,
@@ -75,7 +98,7 @@ impl Walk<'_> {
     /// A new name for a contribution.
     fn part(&mut self, i: usize) -> Var {
         let grad = self.repeated[i].grad;
-        let prefix = format!("{}@RENAME@", self.program.name(grad));
+        let prefix = format!("{}@RENAME@{}", self.program.name(self.names.shown(grad)), self.label);
         let part = self.program.fresh_after(&prefix);
         self.names.note_part(part, grad);
         part
@@ -119,7 +142,7 @@ impl Walk<'_> {
                     self.repeated[i].parts.push(grad);
                     continue;
                 }
-                [_] => Some(self.part(i)),
+                [_] if !self.repeated[i].given => Some(self.part(i)),
                 [..] => None,
             };
             if let Some(first) = first {

@@ -57,7 +57,7 @@ pub(super) fn choose(
         let root = draft.root_mut();
         root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(woven.vars));
         root.ops.extend(woven.ops);
-        Plan::new(&draft, ops, &Request { feeds, kept: &kept, fetches: &fetches, apart: false })
+        Plan::new(&draft, ops, &Request::new(feeds, &kept, &fetches, false))
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
     let kept_arena_bytes = all_kept.layout.arena_bytes;

@@ -1,10 +1,30 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
-use super::names::GradNames;
-use crate::{BlockId, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars};
+use super::{block::Inner, names::GradNames};
+use crate::{BlockId, DType, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars};
 
-/// Runs the shape rules of the operators to be appended, and returns the variables that they add: a gradient has dtype and
-/// shape of its variable, anything else what its operator says. `new` has those of copies already.
+/// What is declared around a block, from the inside out.
+struct Around<'a> {
+    vars: &'a Vars,
+    around: Option<&'a Around<'a>>,
+}
+
+impl Around<'_> {
+    fn get(&self, var: Var) -> Option<&VarDesc> {
+        self.vars.get(&var).or_else(|| self.around?.get(var))
+    }
+}
+
+/// The part of a block that is to be appended.
+struct Part<'a> {
+    block: BlockId,
+    names: &'a GradNames,
+    ops: &'a [OpDesc],
+}
+
+/// Runs the shape rules of the operators to be appended to the root block, and returns the variables that they add, and
+/// those of the gradients of sub-blocks (`inners`): a gradient has dtype and shape of its variable, anything else what
+/// its operator says. `new` has those of copies already.
 ///
 /// # Errors
 /// Those of the shape rules: a gradient rule whose operators do not fit each other.
@@ -12,35 +32,82 @@ pub(super) fn declare(
     ops: &OpInfoMap,
     program: &Program,
     names: &GradNames,
-    mut new: Vars,
+    new: Vars,
     appended: &[OpDesc],
-) -> Result<Vars> {
-    let mut metas: Vec<(Var, Meta)> = vec![];
-    for (i, op) in appended.iter().enumerate() {
-        let at = |e: Error| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len() + i, op));
-        let of = |var: Var| match new.get(&var).or_else(|| program.lookup(BlockId::ROOT, var)) {
-            Some(desc) => Ok(desc.meta()),
-            None => Err(Error::internal(format!("`{}` is read before it is written", program.name(var)))),
-        };
-        ops.get(&op.ty)
-            .and_then(|info| info.infer(op, &of, &mut |var, meta| metas.push((var, meta))))
-            .map_err(at)?;
-        for (var, meta) in metas.drain(..) {
-            if new.contains_key(&var) || program.root().vars.contains_key(&var) {
-                continue;
-            }
-            let gradient_of = names.base(var);
-            let own = VarDesc::of(meta);
-            let desc = match gradient_of.and_then(|base| program.lookup(BlockId::ROOT, base)) {
-                // Whether it is a whole tensor, its operator says.
-                Some(VarDesc { kind: VarKind::Tensor | VarKind::SelectedRows, dtype, dims, .. }) => {
-                    VarDesc { dtype: *dtype, dims: dims.clone(), ..own }
+    inners: &[Inner],
+) -> Result<(Vars, Vec<(BlockId, Vars)>)> {
+    let mut declare = Declare { ops, program, inners, inner_vars: vec![] };
+    let vars = declare.part(&Part { block: BlockId::ROOT, names, ops: appended }, new, None)?;
+    Ok((vars, declare.inner_vars))
+}
+
+struct Declare<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a Program,
+    inners: &'a [Inner],
+    inner_vars: Vec<(BlockId, Vars)>,
+}
+
+/// Whether a variable is one of the block that this is the gradient of: around it, the same name may mean something else.
+fn is_own(program: &Program, block: BlockId, var: Var) -> bool {
+    let forward = program.block(block).and_then(|block| program.block(block.forward?));
+    forward.is_some_and(|forward| forward.vars.contains_key(&var))
+}
+
+impl Declare<'_> {
+    fn part(&mut self, part: &Part<'_>, mut new: Vars, around: Option<&Around<'_>>) -> Result<Vars> {
+        let (program, inners) = (self.program, self.inners);
+        let first = if part.block == BlockId::ROOT { program.root().ops.len() } else { 0 };
+        let mut metas: Vec<(Var, Meta)> = vec![];
+        for (i, op) in part.ops.iter().enumerate() {
+            for inner in op.attrs.blocks().filter_map(|id| inners.iter().find(|inner| inner.block == id)) {
+                let ops = program.block(inner.block).map_or(&[][..], |block| &block.ops);
+                let near = Around { vars: &new, around };
+                let mut found = Vars::default();
+                for (grad, var) in &inner.given {
+                    let seen = near.get(*grad).or_else(|| program.lookup(inner.block, *grad)).is_some();
+                    let seen = seen && !is_own(program, inner.block, *var);
+                    if let Some(desc) = program.lookup(inner.block, *var).filter(|_| !seen) {
+                        let VarDesc { kind, dtype, ref dims, .. } = *desc;
+                        let own = VarDesc { kind, ..VarDesc::new(dtype, dims.clone()) };
+                        found.insert(*grad, VarDesc { gradient_of: Some(*var), ..own });
+                    }
                 }
-                Some(base) => VarDesc { kind: base.kind, ..VarDesc::new(base.dtype, base.dims.clone()) },
-                None => own,
+                let part = Part { block: inner.block, names: &inner.names, ops };
+                let vars = self.part(&part, found, Some(&near))?;
+                self.inner_vars.push((inner.block, vars));
+            }
+            let elsewhere =
+                |var: Var| around.and_then(|a| a.get(var)).or_else(|| program.lookup(part.block, var));
+            let of = |var: Var| match new.get(&var).or_else(|| elsewhere(var)) {
+                Some(desc) => Ok(desc.meta()),
+                None => Err(Error::internal(format!("`{}` is read before it is written", program.name(var)))),
             };
-            new.insert(var, VarDesc { gradient_of, ..desc });
+            let info = self.ops.get(&op.ty)?;
+            let at = |e: Error| e.at_op(|| program.describe_op(part.block, first + i, op));
+            info.infer(op, &of, &mut |var, meta| metas.push((var, meta))).map_err(at)?;
+            if info.is_control() {
+                // Its outputs are gradients.
+                metas.extend(op.writes().map(|var| (var, Meta::new(DType::F32, []))));
+            }
+            for (var, meta) in metas.drain(..) {
+                let gradient_of = part.names.base(var);
+                let own = gradient_of.is_some_and(|base| is_own(program, part.block, base));
+                if new.contains_key(&var) || (!own && elsewhere(var).is_some()) {
+                    continue;
+                }
+                let own = VarDesc::of(meta);
+                let desc = match gradient_of.and_then(|base| program.lookup(part.block, base)) {
+                    // Whether it is a whole tensor, its operator says.
+                    Some(VarDesc { kind: VarKind::Tensor | VarKind::SelectedRows, dtype, dims, .. }) => {
+                        VarDesc { dtype: *dtype, dims: dims.clone(), ..own }
+                    }
+                    Some(base) => VarDesc { kind: base.kind, ..VarDesc::new(base.dtype, base.dims.clone()) },
+                    None => own,
+                };
+                new.insert(var, VarDesc { gradient_of, ..desc });
+            }
         }
+        Ok(new)
     }
-    Ok(new)
 }

@@ -4,15 +4,23 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{keep::Values, names::GradNames, path::replaced};
+use super::{
+    block::{self, Inner},
+    keep::Values,
+    names::GradNames,
+};
 use crate::{
-    BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result, Var,
+    BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
+    Result, StepCount, Var, VarDesc, VarKind,
 };
 
 /// What a walk from the last operator to the first needs.
 pub(super) struct Emit<'a> {
     pub(super) ops: &'a OpInfoMap,
     pub(super) program: &'a mut Program,
+    /// The block that is differentiated, and the one that its gradient goes to.
+    pub(super) block: BlockId,
+    pub(super) into: BlockId,
     /// By variable: whether it has no gradient.
     pub(super) no_grad: &'a [bool],
     /// By variable: whether the gradient of its last value is asked for.
@@ -20,6 +28,8 @@ pub(super) struct Emit<'a> {
     pub(super) names: &'a mut GradNames,
     pub(super) values: &'a mut Values,
     pub(super) emitted: &'a mut Vec<OpDesc>,
+    /// Gradients of sub-blocks.
+    pub(super) inners: &'a mut Vec<Inner>,
 }
 
 /// Asks every operator of the path to which a gradient arrives, from the last to the first, for the operators of its
@@ -29,19 +39,23 @@ pub(super) struct Emit<'a> {
 /// A rule that emits an unknown operator or illegal slots, or writes a variable of the model.
 pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
     // Out of the program, so that rules can read operators while they make names.
-    let forward = std::mem::take(&mut walk.program.root_mut().ops);
+    let id = walk.block;
+    let no_block = || Error::internal("no such block");
+    let forward = std::mem::take(&mut walk.program.block_mut(id).ok_or_else(no_block)?.ops);
     let mut path = path.iter().rev().copied().peekable();
     let mut outcome = Ok(());
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
-            replaced(walk.program, fwd).for_each(|v| walk.names.start_older(v));
+            walk.program.replaced(id, fwd).for_each(|v| walk.names.start_older(v, index));
             walk.step_back(index, fwd);
-        } else if let Err(e) = walk.operator(index, fwd) {
-            outcome = Err(e.at_op(|| walk.program.describe_op(BlockId::ROOT, index, fwd)));
+        } else if let Err(e) = walk.operator(index, fwd, &forward[..index]) {
+            outcome = Err(e.at_op(|| walk.program.describe_op(id, index, fwd)));
             break;
         }
     }
-    walk.program.root_mut().ops = forward;
+    if let Some(block) = walk.program.block_mut(id) {
+        block.ops = forward;
+    }
     outcome
 }
 
@@ -56,7 +70,7 @@ impl Emit<'_> {
         }
     }
 
-    fn operator(&mut self, index: usize, op: &OpDesc) -> Result<()> {
+    fn operator(&mut self, index: usize, op: &OpDesc, earlier: &[OpDesc]) -> Result<()> {
         let info = self.ops.get(&op.ty)?;
         // The operator as its rule sees it: with stand-ins for what is overwritten.
         let mut fwd = Cow::Borrowed(op);
@@ -69,32 +83,77 @@ impl Emit<'_> {
             }
             outputs.push((value, grad));
         }
-        let arrives = outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
+        // In sub-blocks, operators are asked that write what is stopped, too, as in the reference; what they answer is
+        // pruned.
+        let stopped = self.block != BlockId::ROOT && op.writes().any(|v| self.no_grad[v.index()]);
+        let arrives = stopped || outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
         let keeps_name = |v: &Var| !self.computed[v.index()] && keeps_name(info, op, *v);
-        replaced(self.program, op).filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v));
+        let older = self.program.replaced(self.block, op);
+        older.filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v, index));
         // What a sub-block overwrites, it has kept for its gradient itself.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
             self.step_back(index, op);
         }
         if arrives {
+            let inner = if in_block { self.inner(info, op, &outputs, earlier)? } else { None };
             let mut inputs: Slots<Option<Var>> = SmallVec::new();
             for var in op.reads() {
-                let declared = self.program.root().vars.get(&var);
-                let wanted = !self.no_grad[var.index()] && declared.is_none_or(|desc| desc.dtype.is_float());
-                let grad = wanted.then(|| self.names.here(self.program, var));
-                let value = self.values.here(var);
+                let grad = self.is_wanted(var).then(|| self.names.here(self.program, var));
+                // What the gradient of a sub-block does not read may have any value.
+                let by_name = inner.as_ref().is_none_or(|inner| inner.reads.contains(&var));
+                let value = if by_name { self.values.here(var) } else { var };
                 if value != var {
                     replace(fwd.to_mut().inputs.args_mut(), var, value);
                 }
                 inputs.push((value, grad));
             }
-            self.ask(info, index, &fwd, &outputs, &inputs)?;
+            self.ask(info, index, &fwd, &outputs, &inputs, inner.as_ref().map(|inner| &inner.block))?;
         }
         if in_block {
             self.step_back(index, op);
         }
         Ok(())
+    }
+
+    fn is_wanted(&self, var: Var) -> bool {
+        let declared = self.program.lookup(self.block, var);
+        let differentiable = |desc: &VarDesc| desc.dtype.is_float() && desc.kind != VarKind::StepScopes;
+        !self.no_grad[var.index()] && declared.is_none_or(differentiable)
+    }
+
+    /// The gradient of an operator's sub-block, if there is one.
+    fn inner(
+        &mut self,
+        info: &OpInfo,
+        op: &OpDesc,
+        outputs: &Slots<Var>,
+        earlier: &[OpDesc],
+    ) -> Result<Option<block::Built>> {
+        let call = info.call(op, self.program)?;
+        let Some(call) = call.filter(|_| matches!(info.grad_kind(), GradKind::Rule)) else { return Ok(None) };
+        let arriving = |(_, grad): &&(Var, Var)| self.names.arrives(*grad);
+        let arriving: Vec<Var> =
+            outputs.iter().filter(arriving).map(|(v, _)| self.values.variable(*v)).collect();
+        if let StepCount::If(_) | StepCount::While(_) = call.steps {
+            let own = self.program.block(self.block);
+            let outside =
+                |v: Var| self.block != BlockId::ROOT && own.is_some_and(|b| !b.vars.contains_key(&v));
+            let kept = |v: &&Var| {
+                let older = earlier.iter().any(|op| op.writes().any(|w| w == **v)) || outside(**v);
+                older && self.is_wanted(**v) && !op.reads().any(|r| r == **v)
+            };
+            if let Some(var) = arriving.iter().find(kept) {
+                let text = format!(
+                    "`{}` keeps an older value when the block does not run, whose gradient has no place: name it among \
+                     the inputs",
+                    self.program.name(*var)
+                );
+                return Err(Error::new(ErrorKind::NoGradient, text));
+            }
+        }
+        let Emit { ops, program, into, no_grad, inners, .. } = self;
+        block::build(ops, program, (op, &call), *into, no_grad, &arriving, inners)
     }
 
     fn ask(
@@ -104,6 +163,7 @@ impl Emit<'_> {
         fwd: &OpDesc,
         outputs: &Slots<Var>,
         inputs: &Slots<Option<Var>>,
+        inner: Option<&GradBlock>,
     ) -> Result<()> {
         let names = &*self.names;
         let of_output =
@@ -111,7 +171,7 @@ impl Emit<'_> {
         let wanted = |var: Var| inputs.iter().find(|(v, _)| *v == var).and_then(|(_, grad)| *grad);
         let arrives = |var: Var| names.arrives(of_output(var));
         let before = self.emitted.len();
-        let mut g = GradCx::new(fwd, self.program, &of_output, &wanted, &arrives, self.emitted);
+        let mut g = GradCx::new(fwd, self.program, &of_output, &wanted, &arrives, inner, self.emitted);
         info.emit_grad(&mut g)?;
         for input in g.into_unchanged() {
             // What the operator has written is what it has read.
@@ -143,9 +203,9 @@ impl Emit<'_> {
             Error::new(e.kind(), text)
         };
         let info = self.ops.get(&op.ty).map_err(place)?;
-        let vars = &self.program.root().vars;
+        let declared = |v: &Var| self.program.block(self.block).is_some_and(|b| b.vars.contains_key(v));
         let written = op.writes().filter(|v| self.names.base(*v).is_none()).map(|v| self.values.variable(v));
-        if let Some(var) = written.into_iter().find(|v| vars.contains_key(v)) {
+        if let Some(var) = written.into_iter().find(declared) {
             let text = format!("it writes `{}`, a variable of the model", self.program.name(var));
             return Err(place(Error::new(ErrorKind::NoGradient, text)));
         }

@@ -180,7 +180,8 @@ struct Append<'a> {
 impl Append<'_> {
     fn op(&mut self, op: OpDesc) -> Result<()> {
         let op = OpDesc { site: Some(self.site), ..op };
-        let vars = declare(self.ops, self.program, self.none, Vars::default(), std::slice::from_ref(&op))?;
+        let vars =
+            declare(self.ops, self.program, self.none, Vars::default(), std::slice::from_ref(&op), &[])?.0;
         let root = self.program.root_mut();
         root.vars.extend(vars);
         root.ops.push(op);

@@ -3,7 +3,9 @@
 use rustc_hash::FxHashMap;
 
 use super::accumulate::between;
-use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars};
+use crate::{
+    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
+};
 
 /// What variables hold where a walk backwards through a program has come to. What is overwritten further on goes by a
 /// stand-in, until it is known whether anybody needs it.
@@ -14,13 +16,24 @@ pub(super) struct Values {
     stand_ins: FxHashMap<Var, Var>,
     /// By stand-in: the variable, and the operator before which it has that value.
     olds: Vec<(Var, usize)>,
+    /// Of what every step of a sub-block finds and overwrites: the first operator that does. What the step finds goes by
+    /// the variable's own name.
+    starts: FxHashMap<Var, usize>,
 }
 
 impl Values {
     /// At the end of the program.
     pub(super) fn new(program: &Program) -> Values {
         let overwritten = vec![0; program.name_count()];
-        Values { overwritten, stand_ins: FxHashMap::default(), olds: vec![] }
+        let (stand_ins, starts) = Default::default();
+        Values { overwritten, stand_ins, olds: vec![], starts }
+    }
+
+    /// At the end of a sub-block of so many operators. `found` is as for [`GradNames`](super::names::GradNames).
+    pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> Values {
+        let mut values = Values { starts: found.iter().copied().collect(), ..Values::new(program) };
+        found.iter().for_each(|(var, _)| values.before_write(*var, len));
+        values
     }
 
     /// Steps back over an operator that writes a variable.
@@ -34,6 +47,9 @@ impl Values {
     /// The variable, or what stands in for the value that it has here.
     pub(super) fn here(&mut self, var: Var) -> Var {
         let Some(before) = self.overwritten[var.index()].checked_sub(1) else { return var };
+        if self.starts.get(&var) == Some(&(before as usize)) {
+            return var;
+        }
         *self.stand_ins.entry(var).or_insert_with(|| {
             self.olds.push((var, before as usize));
             Var::stand_in(u32::MAX as usize - (self.olds.len() - 1))
@@ -62,6 +78,7 @@ pub(super) struct Copies(Vec<(usize, OpDesc)>);
 pub(super) fn keep(
     ops: &OpInfoMap,
     program: &mut Program,
+    block: BlockId,
     values: &Values,
     emitted: &mut [OpDesc],
 ) -> Result<(Copies, Vars)> {
@@ -76,14 +93,14 @@ pub(super) fn keep(
             let shape_only = schema.input(&slot).is_some_and(|s| s.shape_only);
             for arg in args {
                 let Some((var, before)) = values.old(*arg) else { continue };
-                if shape_only && has_one_shape(program, var) {
+                if shape_only && has_one_shape(program, block, var) {
                     continue;
                 }
-                let desc =
-                    copyable(ops, program, op, var).map_err(|why| refuse(program, op, var, before, why))?;
+                let desc = copyable(ops, program, block, op, var)
+                    .map_err(|why| refuse(program, block, op, var, before, why))?;
                 if !copied.contains_key(arg) {
-                    let copy = existing(program, var, before).unwrap_or_else(|| {
-                        let (copy, made) = copy(program, var, before);
+                    let copy = existing(ops_of(program, block), var, before).unwrap_or_else(|| {
+                        let (copy, made) = copy(program, block, var, before);
                         copies.push((before, made));
                         vars.insert(copy, desc);
                         copy
@@ -100,13 +117,17 @@ pub(super) fn keep(
     Ok((Copies(copies), vars))
 }
 
-fn has_one_shape(program: &Program, var: Var) -> bool {
-    program.root().vars.get(&var).is_some_and(|desc| desc.dims.known().is_some())
+fn ops_of(program: &Program, block: BlockId) -> &[OpDesc] {
+    program.block(block).map_or(&[], |block| &block.ops)
+}
+
+fn has_one_shape(program: &Program, block: BlockId, var: Var) -> bool {
+    program.lookup(block, var).is_some_and(|desc| desc.dims.known().is_some())
 }
 
 /// A copy that an earlier backward part has made.
-fn existing(program: &Program, var: Var, before: usize) -> Option<Var> {
-    let copies = program.root().ops[..before].iter().rev().take_while(|op| op.origin == Origin::Kept);
+fn existing(ops: &[OpDesc], var: Var, before: usize) -> Option<Var> {
+    let copies = ops[..before].iter().rev().take_while(|op| op.origin == Origin::Kept);
     copies.filter(|op| op.inputs.get("X") == [var]).find_map(|op| op.writes().next())
 }
 
@@ -114,12 +135,13 @@ fn existing(program: &Program, var: Var, before: usize) -> Option<Var> {
 fn copyable(
     ops: &OpInfoMap,
     program: &Program,
+    block: BlockId,
     reader: &OpDesc,
     var: Var,
 ) -> std::result::Result<VarDesc, &'static str> {
     let by_name =
-        |of: usize| program.root().ops.get(of).is_some_and(|fwd| fwd.attrs.blocks().next().is_some());
-    match (reader.origin, program.root().vars.get(&var)) {
+        |of: usize| ops_of(program, block).get(of).is_some_and(|fwd| fwd.attrs.blocks().next().is_some());
+    match (reader.origin, program.lookup(block, var)) {
         (Origin::Gradient { of }, _) if by_name(of) => Err("a sub-block reads it by its name"),
         _ if ops.get("assign").is_err() => Err("no operator `assign` is linked"),
         (_, Some(desc)) if desc.kind == VarKind::Tensor => {
@@ -129,15 +151,45 @@ fn copyable(
     }
 }
 
-fn copy(program: &mut Program, var: Var, before: usize) -> (Var, OpDesc) {
+fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var, OpDesc) {
     let prefix = format!("{}@KEPT@", program.name(var));
     let copy = program.fresh_after(&prefix);
-    let site = program.root().ops.get(before).and_then(|op| op.site);
+    let site = ops_of(program, block).get(before).and_then(|op| op.site);
     let op = OpDesc::new("assign").input("X", [var]).output("Out", [copy]);
     (copy, OpDesc { site, origin: Origin::Kept, ..op })
 }
 
 impl Copies {
+    /// Inserts the copies into a sub-block; so do what its other gradients refer to follow.
+    pub(super) fn insert_into(self, program: &mut Program, block: BlockId, appended: &mut [OpDesc]) {
+        if self.0.is_empty() {
+            return;
+        }
+        let gradients = program.blocks().iter().enumerate().filter(|(_, b)| b.forward == Some(block));
+        let gradients: Vec<BlockId> = gradients.map(|(i, _)| BlockId::new(i)).collect();
+        let mut others: Vec<OpDesc> = vec![];
+        let mut counts = vec![];
+        for id in &gradients {
+            let ops = program.block_mut(*id).map_or(vec![], |block| std::mem::take(&mut block.ops));
+            counts.push(ops.len());
+            others.extend(ops);
+        }
+        let mut ops = program.block_mut(block).map_or(vec![], |block| std::mem::take(&mut block.ops));
+        let own = others.len();
+        others.extend_from_slice(appended);
+        self.insert(&mut ops, &mut others);
+        appended.clone_from_slice(&others.split_off(own));
+        if let Some(block) = program.block_mut(block) {
+            block.ops = ops;
+        }
+        let mut others = others.into_iter();
+        for (id, count) in gradients.into_iter().zip(counts) {
+            if let Some(block) = program.block_mut(id) {
+                block.ops = others.by_ref().take(count).collect();
+            }
+        }
+    }
+
     /// Inserts the copies; references to operators, those in `appended` among them, follow.
     pub(super) fn insert(self, ops: &mut Vec<OpDesc>, appended: &mut [OpDesc]) {
         if self.0.is_empty() {
@@ -164,11 +216,11 @@ impl Copies {
 }
 
 /// Names the version that is needed, and all writers.
-fn refuse(program: &Program, reader: &OpDesc, var: Var, before: usize, why: &str) -> Error {
-    let (name, root) = (program.name(var), program.root());
+fn refuse(program: &Program, block: BlockId, reader: &OpDesc, var: Var, before: usize, why: &str) -> Error {
+    let (name, ops) = (program.name(var), ops_of(program, block));
     let mut version = 0;
     let mut list = vec![];
-    for (i, op) in root.ops.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var)) {
+    for (i, op) in ops.iter().enumerate().filter(|(_, op)| op.writes().any(|v| v == var)) {
         version += usize::from(i < before);
         let site = op.site.map(|s| format!(", added at {s}")).unwrap_or_default();
         list.push(format!("version {}: operator {i} `{}`{site}", list.len() + 1, op.ty));
@@ -180,9 +232,7 @@ fn refuse(program: &Program, reader: &OpDesc, var: Var, before: usize, why: &str
     );
     let error = Error::new(ErrorKind::NoGradient, text);
     match reader.origin {
-        Origin::Gradient { of } if of < root.ops.len() => {
-            error.at_op(|| program.describe_op(crate::BlockId::ROOT, of, &root.ops[of]))
-        }
+        Origin::Gradient { of } if of < ops.len() => error.at_op(|| program.describe_op(block, of, &ops[of])),
         _ => error,
     }
 }

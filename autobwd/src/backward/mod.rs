@@ -18,6 +18,7 @@
 //! program that may have come from a file. `higher` composes whole backward parts.
 
 mod accumulate;
+mod block;
 mod budget;
 mod checkpoints;
 mod declare;
@@ -33,7 +34,9 @@ mod report;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in};
+use crate::{
+    Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in,
+};
 pub use checkpoints::{Checkpoints, Planned, Recomputed};
 use emit::{Emit, emit};
 pub use explain::explain;
@@ -98,8 +101,14 @@ pub fn append_backward_in(
     }
 }
 
-/// Takes back what a failed call has added.
+/// Takes back what a failed call has added. Sub-blocks are changed on the way.
 fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
+    if program.blocks().len() > 1 {
+        let mut draft = program.clone();
+        let found = call(&mut draft)?;
+        *program = draft;
+        return Ok(found);
+    }
     let names = program.name_count();
     let outcome = call(program);
     if outcome.is_err() {
@@ -293,8 +302,9 @@ impl<'a> Build<'a> {
         }
         let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
         stopped.for_each(|(var, _)| cut[var.index()] = true);
-        let question = Question { targets, asked, computed: path::computed(program, asked), only_asked };
-        let path = path::find(ops, program, &question, &cut)?;
+        let computed = path::computed(program, asked);
+        let question = Question { block: BlockId::ROOT, targets, asked, computed, only_asked };
+        let (path, _) = path::find(ops, program, &question, &cut)?;
         let mut names = GradNames::new(program);
         let grads: Vec<Var> = targets.iter().map(|v| names.here(program, *v)).collect();
         for (_, grad) in targets.iter().zip(&grads).filter(|(v, _)| !cut[v.index()]) {
@@ -314,16 +324,19 @@ impl<'a> Build<'a> {
         let last = asked.iter().map(|v| computed[v.index()].then(|| self.names.here(program, *v)));
         let last: Vec<Option<Var>> = last.collect();
         let mut values = Values::new(program);
-        let mut emitted = seeds;
+        let (mut emitted, mut inners) = (seeds, vec![]);
         emitted.reserve(self.path.len());
         let walk = Emit {
             ops,
             program,
+            block: BlockId::ROOT,
+            into: BlockId::ROOT,
             no_grad: &self.no_grad,
             computed,
             names: &mut self.names,
             values: &mut values,
             emitted: &mut emitted,
+            inners: &mut inners,
         };
         emit(walk, &self.path)?;
         let woven = recompute::weave(program, emitted, &segments.batches, &segments.held);
@@ -331,17 +344,19 @@ impl<'a> Build<'a> {
         let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
         let grads: Vec<Option<Var>> = grads.collect();
         let given = stand_for(&self.given, &grads, &mut emitted);
-        let summed = accumulate::accumulate(program, &mut self.names, emitted);
+        let summed =
+            accumulate::accumulate(program, &mut self.names, BlockId::ROOT, &FxHashSet::default(), emitted);
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
-        let (copies, mut new) = keep::keep(ops, program, &values, &mut appended)?;
+        let (copies, mut new) = keep::keep(ops, program, BlockId::ROOT, &values, &mut appended)?;
         new.extend(woven.vars);
-        let vars = declare::declare(ops, program, &self.names, new, &appended)?;
+        let (vars, inner_vars) = declare::declare(ops, program, &self.names, new, &appended, &inners)?;
         let made = |(var, grad): (&Var, Option<Var>)| {
             grad.filter(|grad| vars.contains_key(grad) && !self.no_grad[var.index()])
         };
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
-        Ok(Done { copies, ops: appended, vars, grads, targets, no_grad: self.no_grad, again: woven.again })
+        let (no_grad, again) = (self.no_grad, woven.again);
+        Ok(Done { copies, ops: appended, vars, inner_vars, grads, targets, no_grad, again })
     }
 }
 
@@ -374,6 +389,8 @@ struct Done {
     copies: Copies,
     ops: Vec<OpDesc>,
     vars: Vars,
+    /// Of gradients of sub-blocks, whose operators are in place.
+    inner_vars: Vec<(BlockId, Vars)>,
     /// By variable asked for.
     grads: Vec<Option<Var>>,
     targets: Vec<Var>,
@@ -423,6 +440,11 @@ impl Done {
     }
 
     fn put_into(mut self, program: &mut Program) {
+        for (id, vars) in self.inner_vars {
+            if let Some(block) = program.block_mut(id) {
+                block.vars.extend(vars);
+            }
+        }
         let root = program.root_mut();
         self.copies.insert(&mut root.ops, &mut self.ops);
         root.vars.extend(self.vars);

@@ -12,8 +12,23 @@ pub(super) struct GradNames {
     grads: Vec<Option<Grad>>,
     /// Of the gradients of values that are overwritten: what stands in for these.
     stand_ins: FxHashMap<Var, Var>,
+    /// Of a sub-block: what every step finds and overwrites.
+    starts: FxHashMap<Var, Start>,
+    /// Whether it is a sub-block, in which names are free.
+    local: bool,
     /// To put names together.
     text: String,
+}
+
+/// Of a variable that every step of a sub-block finds and overwrites.
+#[derive(Clone, Copy)]
+struct Start {
+    /// The operator that is the first to overwrite it.
+    writer: usize,
+    /// Stands for the gradient of what the step finds.
+    grad: Var,
+    /// That of what it leaves, of which it gets the name.
+    name: Var,
 }
 
 /// What the gradient of the value is called that a variable has at this point of the walk.
@@ -45,7 +60,33 @@ impl GradNames {
     /// At the end of the program.
     pub(super) fn new(program: &Program) -> GradNames {
         let of = vec![Name::Free; program.name_count()];
-        GradNames { of, grads: vec![], stand_ins: FxHashMap::default(), text: String::new() }
+        let (stand_ins, starts) = Default::default();
+        GradNames { of, grads: vec![], stand_ins, starts, local: false, text: String::new() }
+    }
+
+    /// At the end of a sub-block. `found` are the variables that every step finds and overwrites, each with the operator
+    /// that is the first to do so.
+    pub(super) fn of_block(program: &mut Program, found: &[(Var, usize)]) -> GradNames {
+        let mut names = GradNames { local: true, ..GradNames::new(program) };
+        for (var, writer) in found {
+            let name = format!("{}@GRAD", program.name(*var));
+            let (grad, name) = (program.fresh("@START@"), program.var(&name));
+            names.note(grad, *var);
+            names.starts.insert(*var, Start { writer: *writer, grad, name });
+        }
+        names
+    }
+
+    /// What a gradient is called in the end.
+    pub(super) fn shown(&self, grad: Var) -> Var {
+        let start =
+            self.base(grad).and_then(|base| self.starts.get(&base)).filter(|start| start.grad == grad);
+        start.map_or(grad, |start| start.name)
+    }
+
+    /// The gradient of what every step finds of a variable, if it overwrites it.
+    pub(super) fn start(&self, var: Var) -> Option<Var> {
+        self.starts.get(&var).map(|start| start.grad)
     }
 
     /// Records that `grad` is (part of) a gradient of `base`.
@@ -79,8 +120,10 @@ impl GradNames {
     }
 
     /// From here on, backwards, `var` holds an older value, whose gradient has a name of its own.
-    pub(super) fn start_older(&mut self, var: Var) {
-        if let Name::Is(_) = self.of[var.index()] {
+    pub(super) fn start_older(&mut self, var: Var, writer: usize) {
+        if let Some(start) = self.starts.get(&var).filter(|start| start.writer == writer) {
+            self.of[var.index()] = Name::Is(start.grad);
+        } else if let Name::Is(_) = self.of[var.index()] {
             self.of[var.index()] = Name::Older;
         }
     }
@@ -96,7 +139,7 @@ impl GradNames {
         text.clear();
         text.extend([program.name(var), if older { "@GRAD@OLDER" } else { "@GRAD" }]);
         let named = (!older).then(|| program.var(text));
-        let free = named.filter(|grad| !program.root().vars.contains_key(grad));
+        let free = named.filter(|grad| self.local || !program.root().vars.contains_key(grad));
         let grad = free.unwrap_or_else(|| program.fresh(text));
         self.of[var.index()] = Name::Is(grad);
         self.note(grad, var);

@@ -1,11 +1,10 @@
 //! Which operators matter.
 
-use crate::{
-    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind,
-};
+use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var};
 
 /// What is to be differentiated with respect to what.
 pub(super) struct Question<'a> {
+    pub(super) block: BlockId,
     pub(super) targets: &'a [Var],
     /// The variables whose gradients are asked for.
     pub(super) asked: &'a [Var],
@@ -30,17 +29,9 @@ pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
     computed
 }
 
-/// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
-/// sub-block writes it may not write each time.
-pub(super) fn replaced<'a>(program: &'a Program, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
-    let whole = op.attrs.blocks().next().is_none();
-    let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
-    let tensor = move |v: Var| program.root().vars.get(&v).is_none_or(tensor);
-    op.writes().filter(move |v| whole && tensor(*v))
-}
-
 /// The operators that the targets depend on through variables that may have a gradient, in program order; where that is
-/// asked for, only those that depend on what is asked for, too.
+/// asked for, only those that depend on what is asked for, too. Besides, by variable: whether they depend on the value that
+/// it has before the first of them.
 ///
 /// # Errors
 /// Unknown operators, and one on the way from what is asked for that has no gradient.
@@ -49,11 +40,12 @@ pub(super) fn find(
     program: &Program,
     question: &Question<'_>,
     no_grad: &[bool],
-) -> Result<Vec<usize>> {
-    let block = program.root();
+) -> Result<(Vec<usize>, Vec<bool>)> {
+    let id = question.block;
+    let block = program.block(id).ok_or_else(|| Error::internal("no such block"))?;
     let mut kinds = Vec::with_capacity(block.ops.len());
     for (index, op) in block.ops.iter().enumerate() {
-        let info = ops.get(&op.ty).map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, index, op)))?;
+        let info = ops.get(&op.ty).map_err(|e| e.at_op(|| program.describe_op(id, index, op)))?;
         kinds.push(info.grad_kind());
     }
     let mut reached = vec![false; program.name_count()];
@@ -64,7 +56,7 @@ pub(super) fn find(
     for (i, op) in block.ops.iter().enumerate() {
         let dead = matches!(kinds[i], GradKind::Zero);
         depends[i] = !dead && op.reads().any(|v| reached[v.index()] && !no_grad[v.index()]);
-        replaced(program, op).for_each(|v| reached[v.index()] = false);
+        program.replaced(id, op).for_each(|v| reached[v.index()] = false);
         for at in op.writes().map(Var::index) {
             reached[at] |= question.computed[at] || (depends[i] && !no_grad[at]);
         }
@@ -75,10 +67,10 @@ pub(super) fn find(
     let mut path = vec![];
     for (i, op) in block.ops.iter().enumerate().rev() {
         let Some(var) = op.writes().find(|v| wanted[v.index()]) else { continue };
-        replaced(program, op).for_each(|v| wanted[v.index()] = false);
+        program.replaced(id, op).for_each(|v| wanted[v.index()] = false);
         match kinds[i] {
             GradKind::Zero => continue,
-            GradKind::None if depends[i] => return Err(without_gradient(program, i, var)),
+            GradKind::None if depends[i] => return Err(without_gradient(program, id, i, var)),
             GradKind::None => continue,
             _ => op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| wanted[v.index()] = true),
         }
@@ -87,12 +79,12 @@ pub(super) fn find(
         }
     }
     path.reverse();
-    Ok(path)
+    Ok((path, wanted))
 }
 
 /// Names the operator, and of which order its gradient would be.
-fn without_gradient(program: &Program, index: usize, var: Var) -> Error {
-    let ops = &program.root().ops;
+fn without_gradient(program: &Program, block: BlockId, index: usize, var: Var) -> Error {
+    let ops = program.block(block).map_or(&[][..], |block| &block.ops);
     let (mut at, mut order) = (index, 1);
     while let Origin::Gradient { of } = ops[at].origin
         && of < at
@@ -108,5 +100,5 @@ fn without_gradient(program: &Program, index: usize, var: Var) -> Error {
     let name = program.name(var);
     let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it");
     let error = Error::new(ErrorKind::NoGradient, text);
-    error.at_op(|| program.describe_op(BlockId::ROOT, index, &ops[index]))
+    error.at_op(|| program.describe_op(block, index, &ops[index]))
 }

@@ -15,7 +15,8 @@ pub(super) fn prune(
     no_grad: &[bool],
     mut emitted: Vec<OpDesc>,
 ) -> Vec<OpDesc> {
-    let mut produced = Produced { names, given, no_grad, there: vec![false; name_count] };
+    let mut produced =
+        Produced { names, given, no_grad, there: vec![false; name_count], stopped: FxHashSet::default() };
     let (mut fills, mut kept) = (vec![], 0);
     emitted.retain_mut(|op| {
         if op.writes().next().is_none() {
@@ -24,14 +25,22 @@ pub(super) fn prune(
         // What a rule writes for itself is kept: another of its operators reads it.
         let for_itself = op.writes().any(|v| names.base(v).is_none());
         if !for_itself && !produced.flows_into(op) {
+            produced.note_dropped(op);
             return false;
         }
         if op.origin == Origin::Accumulate {
-            let there: Vec<Var> =
-                op.inputs.get("X").iter().copied().filter(|v| !produced.lacks(*v)).collect();
+            let there: Vec<Var> = op
+                .inputs
+                .get("X")
+                .iter()
+                .copied()
+                .filter(|v| !produced.lacks(*v) || produced.stopped.contains(v))
+                .collect();
             op.inputs.set("X", there);
         }
-        for grad in op.reads().filter(|v| produced.lacks(*v)) {
+        // An operator with a sub-block takes a gradient that nobody has written for zero.
+        let filled = op.attrs.blocks().next().is_none();
+        for grad in op.reads().filter(|v| produced.lacks(*v) && (filled || produced.cut(*v))) {
             let Some(value) = names.value(grad) else { continue };
             let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
             fills.push((kept, OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill }));
@@ -50,6 +59,8 @@ struct Produced<'a> {
     no_grad: &'a [bool],
     /// By variable.
     there: Vec<bool>,
+    /// What only gradients of variables without gradient would have flowed into: zeros.
+    stopped: FxHashSet<Var>,
 }
 
 impl Produced<'_> {
@@ -71,12 +82,22 @@ impl Produced<'_> {
         !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.has(v))
     }
 
+    fn note_dropped(&mut self, op: &OpDesc) {
+        let mut grads = op.reads().filter(|v| self.is_grad(*v));
+        if grads.all(|v| self.cut(v) || self.stopped.contains(&v)) {
+            self.stopped.extend(op.writes());
+        }
+    }
+
+    /// Whether it is the gradient of something that is to have none.
+    fn cut(&self, var: Var) -> bool {
+        self.names.base(var).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false))
+    }
+
     fn note(&mut self, op: &OpDesc) {
-        let names = self.names;
-        let cut =
-            |v: Var| names.base(v).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false));
         let fed = op.reads().any(|v| self.has(v));
-        let made = op.writes().filter(|v| if names.base(*v).is_some() { !cut(*v) } else { fed });
-        made.for_each(|v| self.there[v.index()] = true);
+        for var in op.writes() {
+            self.there[var.index()] |= if self.names.base(var).is_some() { !self.cut(var) } else { fed };
+        }
     }
 }

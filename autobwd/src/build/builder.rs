@@ -1,5 +1,5 @@
 use std::{
-    cell::{Ref, RefCell},
+    cell::{Cell, Ref, RefCell},
     panic::Location,
     rc::Rc,
 };
@@ -35,9 +35,17 @@ pub struct Builder(Rc<Inner>);
 
 struct Inner {
     program: RefCell<Program>,
+    /// Where operators go.
+    block: Cell<BlockId>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
     eager: Option<Eager>,
+}
+
+impl Inner {
+    fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, eager: Option<Eager>) -> Inner {
+        Inner { program: RefCell::default(), block: Cell::new(BlockId::ROOT), ops, startup, eager }
+    }
 }
 
 impl Default for Builder {
@@ -58,15 +66,13 @@ impl Builder {
     }
 
     fn with(ops: Option<Rc<OpInfoMap>>) -> Builder {
-        let new =
-            |ops, startup| Builder(Rc::new(Inner { program: RefCell::default(), ops, startup, eager: None }));
+        let new = |ops, startup| Builder(Rc::new(Inner::new(ops, startup, None)));
         let startup = new(ops.clone(), None);
         new(ops, Some(startup))
     }
 
     pub(crate) fn of_eager(eager: Eager, ops: Option<OpInfoMap>) -> Builder {
-        let (ops, program) = (ops.map(Rc::new), RefCell::default());
-        Builder(Rc::new(Inner { program, ops, startup: None, eager: Some(eager) }))
+        Builder(Rc::new(Inner::new(ops.map(Rc::new), None, Some(eager))))
     }
 
     /// What computes its expressions at once, if it is no program that they are for.
@@ -99,6 +105,57 @@ impl Builder {
     /// Changes the program by hand.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> T) -> T {
         edit(&mut self.0.program.borrow_mut())
+    }
+
+    /// The block that operators go to.
+    pub fn block(&self) -> BlockId {
+        self.0.block.get()
+    }
+
+    /// Has operators go to a new block within the present one, while `body` runs: for operators that run sub-blocks.
+    ///
+    /// # Errors
+    /// Those of `body`; expressions that are computed at once.
+    pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
+        if self.is_eager() {
+            let text = "only a program has sub-blocks; eager functions use `if` and `for` themselves";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        let around = self.block();
+        let block = self.edit(|program| program.add_block(Some(around), None));
+        let outcome = self.within(block, body);
+        if outcome.is_err() {
+            self.edit(|program| program.truncate_blocks(block.index()));
+        }
+        outcome.map(|found| (block, found))
+    }
+
+    /// Has operators go to that block while `body` runs.
+    pub fn within<T>(&self, block: BlockId, body: impl FnOnce() -> T) -> T {
+        let before = self.0.block.replace(block);
+        let outcome = body();
+        self.0.block.set(before);
+        outcome
+    }
+
+    /// A new variable of a block, `prefix_0`, …, for an operator to write.
+    pub fn variable(&self, block: BlockId, prefix: &str, desc: VarDesc) -> Expr {
+        let var = self.edit(|program| {
+            let var = program.fresh(prefix);
+            program.block_mut(block).map(|block| block.vars.insert(var, desc));
+            var
+        });
+        Expr::of_var(self, var)
+    }
+
+    /// Declares a variable in a block, too: there it is something else.
+    pub fn declare_in(&self, block: BlockId, var: &Expr, desc: VarDesc) {
+        self.edit(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
+    }
+
+    /// A variable of the program as an expression.
+    pub fn existing(&self, var: Var) -> Expr {
+        Expr::of_var(self, var)
     }
 
     /// The variable of that name as an expression.
@@ -270,6 +327,7 @@ impl Builder {
     ) -> Result<SmallVec<[Expr; 4]>> {
         let info = self.ops()?.get(&desc.ty)?;
         let program = &mut self.0.program.borrow_mut();
+        let block = self.0.block.get();
         let mut vars = vec![];
         for (_, arg) in args {
             vars.push(match arg {
@@ -293,21 +351,22 @@ impl Builder {
         stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
         desc.site = Some(Site::Here(at));
 
-        let index = program.root().ops.len();
+        let index = program.block(block).map_or(0, |block| block.ops.len());
         let mut metas: Vec<(Var, Meta)> = vec![];
         let outcome = info.check(&desc).and_then(|()| {
-            let of = |var: Var| match program.lookup(BlockId::ROOT, var) {
+            let of = |var: Var| match program.lookup(block, var) {
                 Some(known) => Ok(known.meta()),
                 None => {
-                    Err(Error::new(ErrorKind::UnknownVar, format!("`{}` is no variable", program.name(var))))
+                    let text = format!("`{}` is no variable of block {}", program.name(var), block.index());
+                    Err(Error::new(ErrorKind::UnknownVar, text))
                 }
             };
             info.infer(&desc, &of, &mut |var, meta| metas.push((var, meta)))
         });
         outcome
-            .and_then(|()| check_declared(program, &metas))
-            .map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, index, &desc)))?;
-        let root = program.root_mut();
+            .and_then(|()| check_declared(program, block, &metas))
+            .map_err(|e| e.at_op(|| program.describe_op(block, index, &desc)))?;
+        let root = program.block_mut(block).ok_or_else(|| Error::internal("no such block"))?;
         for (var, meta) in metas {
             if new.contains(&var) {
                 let stop_gradient = !meta.dtype.is_float();
@@ -326,9 +385,9 @@ fn two_programs(desc: &OpDesc, at: &'static Location<'static>) -> Error {
 }
 
 /// Outputs that exist already must be able to hold what the operator writes.
-fn check_declared(program: &Program, metas: &[(Var, Meta)]) -> Result<()> {
+fn check_declared(program: &Program, block: BlockId, metas: &[(Var, Meta)]) -> Result<()> {
     for (var, meta) in metas {
-        if let Some(known) = program.lookup(BlockId::ROOT, *var).map(VarDesc::meta)
+        if let Some(known) = program.lookup(block, *var).map(VarDesc::meta)
             && !known.agrees(meta)
         {
             let name = program.name(*var);

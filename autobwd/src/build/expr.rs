@@ -72,12 +72,12 @@ impl Expr {
         }
     }
 
-    /// Dtype and dimensions, −1 where unknown.
+    /// Dtype and dimensions, −1 where unknown, as seen from the block that operators go to.
     pub fn meta(&self) -> Meta {
         match &self.held {
             // Every variable is declared when it is made; only `Builder::edit` can take that away.
             Held::Var(var) => {
-                let known = self.builder.program().root().vars.get(var).map(VarDesc::meta);
+                let known = self.builder.program().lookup(self.builder.block(), *var).map(VarDesc::meta);
                 known.unwrap_or_else(|| Meta::new(DType::F32, []))
             }
             Held::Value(value) => value.meta().clone(),
@@ -98,11 +98,18 @@ impl Expr {
     #[must_use]
     pub fn stop_gradient(self) -> Expr {
         match self.held {
-            Held::Var(var) => self.builder.edit(|program| {
-                if let Some(desc) = program.root_mut().vars.get_mut(&var) {
-                    desc.stop_gradient = true;
-                }
-            }),
+            Held::Var(var) => {
+                let mut at = Some(self.builder.block());
+                self.builder.edit(|program| {
+                    while let Some(block) = at.and_then(|id| program.block_mut(id)) {
+                        if let Some(desc) = block.vars.get_mut(&var) {
+                            desc.stop_gradient = true;
+                            return;
+                        }
+                        at = block.parent;
+                    }
+                });
+            }
             Held::Value(value) => {
                 return Expr { held: Held::Value(value.constant()), builder: self.builder };
             }

@@ -6,7 +6,7 @@ use super::{
     sample::{Sample, samples_of},
 };
 use crate::{
-    Builder, DType, ErrorKind, Executor, Expr, GradKind, OpInfoMap, Result, Tensor,
+    Builder, DType, ErrorKind, Executor, Expr, GradKind, OpInfo, OpInfoMap, Result, Tensor,
     tape::{Grad, grad, trace},
 };
 
@@ -75,7 +75,8 @@ pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
 }
 
 /// Checks all samples that a package has declared for its operators, and that they leave nothing out: every operator has
-/// samples, over which every attribute takes two values and every optional slot is there and not. For
+/// samples, over which every attribute takes two values and every optional slot is there and not; those apart that
+/// [only make sense in a program](OpInfo::needs_program). For
 /// [`check_all!`](crate::check_all).
 ///
 /// # Errors
@@ -83,7 +84,9 @@ pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
 pub fn check_crate(krate: &str) -> Result<usize> {
     let (ops, samples) = (OpInfoMap::linked()?, samples_of(krate));
     let mut failures = vec![];
-    for info in ops.iter().filter(|info| info.crate_name() == krate && !info.is_gradient()) {
+    // What only makes sense in a program cannot be sampled by itself.
+    let sampled = |info: &&OpInfo| !info.is_gradient() && !info.needs_program();
+    for info in ops.iter().filter(|info| info.crate_name() == krate).filter(sampled) {
         let name = info.schema().name;
         let own: Vec<&Sample> = samples.iter().filter(|s| s.op() == name).collect();
         failures.extend(gaps(info, &own).into_iter().map(|gap| format!("operator `{name}`: {gap}")));

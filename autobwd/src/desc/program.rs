@@ -100,7 +100,11 @@ impl VarDesc {
 
     /// An intermediate value as a shape rule has it.
     pub(crate) fn of(meta: Meta) -> VarDesc {
-        let kind = if meta.rows.is_some() { VarKind::SelectedRows } else { VarKind::Tensor };
+        let kind = match meta {
+            Meta { array: true, .. } => VarKind::TensorArray,
+            Meta { rows: Some(_), .. } => VarKind::SelectedRows,
+            _ => VarKind::Tensor,
+        };
         VarDesc { kind, ..VarDesc::new(meta.dtype, meta.dims) }
     }
 
@@ -118,6 +122,7 @@ impl VarDesc {
     pub fn meta(&self) -> Meta {
         let mut meta = Meta::new(self.dtype, self.dims.clone());
         meta.rows = (self.kind == VarKind::SelectedRows).then_some(Dim::UNKNOWN);
+        meta.array = matches!(self.kind, VarKind::TensorArray | VarKind::StepScopes);
         meta
     }
 }
@@ -262,17 +267,54 @@ impl Program {
         BlockId::new(self.blocks.len() - 1)
     }
 
-    /// What is known of a variable as seen from a block: its own, or that of the nearest ancestor that declares it.
+    /// What is known of a variable as seen from a block: its own; of a gradient block, that of its forward block; or that
+    /// of the nearest ancestor that knows it.
     pub fn lookup(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
         let (mut at, mut steps) = (Some(block), 0);
         while let Some(block) = at.and_then(|id| self.block(id)) {
-            if let Some(desc) = block.vars.get(&var) {
+            let forward = || self.block(block.forward?)?.vars.get(&var);
+            if let Some(desc) = block.vars.get(&var).or_else(forward) {
                 return Some(desc);
             }
             steps += 1;
             at = block.parent.filter(|_| steps <= self.blocks.len());
         }
         None
+    }
+
+    /// What a block reads before it writes it: its own variables that others write, and variables around it. What sub-blocks
+    /// read is in the slots of their operators.
+    pub fn outside(&self, block: BlockId) -> Vec<Var> {
+        let (mut known, mut found) = (vec![false; self.name_count()], vec![]);
+        for op in self.block(block).map_or(&[][..], |block| &block.ops) {
+            for var in op.reads() {
+                if !std::mem::replace(&mut known[var.index()], true) {
+                    found.push(var);
+                }
+            }
+            op.writes().for_each(|v| known[v.index()] = true);
+        }
+        found
+    }
+
+    /// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
+    /// sub-block writes it may not write each time.
+    pub(crate) fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+        let whole = op.attrs.blocks().next().is_none();
+        let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
+        op.writes().filter(move |v| whole && self.lookup(block, *v).is_none_or(tensor))
+    }
+
+    /// The variable called as the gradient of another, `w@GRAD`, if the program has used that name: within gradient blocks,
+    /// what a step computes or is given.
+    pub fn gradient_name(&self, var: Var) -> Option<Var> {
+        self.find(&format!("{}@GRAD", self.name(var)))
+    }
+
+    /// Takes back the blocks past the first so many. Nothing may refer to them.
+    pub(crate) fn truncate_blocks(&mut self, count: usize) {
+        self.stamp = next_stamp();
+        self.blocks.truncate(count);
     }
 
     /// The variable of that name declared in the root block.

@@ -1,11 +1,17 @@
 //! From plan to frames: every slot gets its memory, every frame is proven sound.
 
-use super::{Scope, finite::Probe};
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    Scope,
+    control::{Body, CallFrame},
+    finite::Probe,
+};
 use crate::{
-    BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, frame,
+    BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, Var, VarDesc, VarKind, frame,
     lanes::{Region, Regions},
-    plan::{Node, Plan, Spot, ValueId, Wires},
-    tensor::{Binder, Memory, Place, Reach},
+    plan::{Called, Node, Plan, Source, Spot, Value, ValueId, Wires},
+    tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
 
 /// Something to call while running.
@@ -13,6 +19,30 @@ pub(super) struct Frame {
     pub(super) kernel: Box<dyn Kernel + Send>,
     /// The operator (the first one of a region), for messages.
     pub(super) node: usize,
+}
+
+/// Something outside of a sub-block.
+#[derive(Clone)]
+pub(super) enum Outer {
+    Tensor(Place),
+    Cell(Arc<Cell>),
+}
+
+/// A value of a block that is no tensor.
+pub(super) struct Held {
+    pub(super) var: Var,
+    pub(super) cell: Arc<Cell>,
+    /// Whether a run starts without it.
+    pub(super) own: bool,
+}
+
+/// How programs are run.
+#[derive(Clone, Copy)]
+pub(super) struct Options<'a> {
+    pub(super) check_finite: bool,
+    /// How often a loop may run its body.
+    pub(super) loop_limit: Option<u64>,
+    pub(super) cx: &'a Cx,
 }
 
 /// Copies one buffer to another.
@@ -31,23 +61,29 @@ pub(super) struct Bound {
     pub(super) frames: Vec<Frame>,
     /// How many frames at the beginning compute constants.
     pub(super) constants: usize,
+    /// Values that are no tensors.
+    pub(super) cells: Vec<Held>,
     /// Tensor memory that regions hold, in bytes.
     pub(super) scratch_bytes: usize,
     /// The most that is lent to a kernel while it runs, in bytes.
     pub(super) lent_bytes: usize,
 }
 
+/// Binds the plan of a block. Only the root block has a scope, only others have something outside.
 pub(super) fn bind(
     program: &Program,
+    block: BlockId,
     plan: &Plan,
     arena: &Memory,
-    scope: &mut Scope,
-    check_finite: bool,
-    workers: usize,
+    scope: Option<&mut Scope>,
+    outer: &[Outer],
+    options: Options<'_>,
 ) -> Result<Bound> {
     let (graph, spots) = (&plan.graph, &plan.layout.spots);
-    let mut bind = Bind { program, plan, arena, scope };
-    let mut bound = Bound { frames: vec![], constants: 0, scratch_bytes: 0, lent_bytes: 0 };
+    let (check_finite, workers) = (options.check_finite, options.cx.threads());
+    let mut bind =
+        Bind { program, block, plan, arena, scope, outer, options, cells: HashMap::new(), held: 0 };
+    let mut bound = Bound { frames: vec![], constants: 0, cells: vec![], scratch_bytes: 0, lent_bytes: 0 };
     for (first, groups) in plan.frames() {
         let node = groups[0].nodes.start;
         let mut place = |v| bind.place(v, spots[v]);
@@ -56,7 +92,7 @@ pub(super) fn bind(
             frame::region(graph, &graph.nodes[group.nodes.clone()], extent, workers, &mut place)
         });
         let kernel: Box<dyn Kernel + Send> = match regions.collect::<Result<Vec<_>>>()? {
-            regions if regions.is_empty() => frame::kernel(graph, &graph.nodes[node], &mut place)?,
+            regions if regions.is_empty() => bind.kernel(&graph.nodes[node])?,
             regions => {
                 bound.scratch_bytes += regions.iter().map(Region::scratch_bytes).sum::<usize>();
                 Box::new(Regions::new(regions)?)
@@ -76,14 +112,27 @@ pub(super) fn bind(
             bound.constants = bound.frames.len();
         }
     }
+    bound.scratch_bytes += bind.held;
+    // What a step is given is filled by whoever runs it.
+    let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
+    for (var, cell) in bind.cells {
+        let own = !plan.graph.values.iter().any(|v| v.var == var && given(v));
+        bound.cells.push(Held { var, cell, own });
+    }
     Ok(bound)
 }
 
 struct Bind<'a> {
     program: &'a Program,
+    block: BlockId,
     plan: &'a Plan,
     arena: &'a Memory,
-    scope: &'a mut Scope,
+    scope: Option<&'a mut Scope>,
+    outer: &'a [Outer],
+    options: Options<'a>,
+    cells: HashMap<Var, Arc<Cell>>,
+    /// Memory of sub-blocks, in bytes.
+    held: usize,
 }
 
 impl Bind<'_> {
@@ -93,7 +142,15 @@ impl Bind<'_> {
         match spot {
             Spot::Register => Ok(None),
             Spot::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
-            Spot::Kept(var) => self.scope.place(self.program.name(var), meta).map(Some),
+            Spot::Kept(var) => match &mut self.scope {
+                Some(scope) => scope.place(self.program.name(var), meta).map(Some),
+                None => Err(Error::internal("a sub-block looks for a value in the scope")),
+            },
+            Spot::Outer(k) => match self.outer.get(k) {
+                Some(Outer::Tensor(place)) => Ok(Some(*place)),
+                _ => Err(Error::internal("a sub-block looks for a tensor that is not there")),
+            },
+            Spot::Cell(_) => Err(Error::internal("a list of tensors was asked for its place")),
         }
     }
 
@@ -101,9 +158,83 @@ impl Bind<'_> {
         self.place(value, spot)?.ok_or_else(|| Error::internal("a block register is no memory"))
     }
 
+    /// Where a value is that is no tensor.
+    fn cell(&mut self, value: ValueId) -> Arc<Cell> {
+        let plan = self.plan;
+        let var = plan.graph.values[value].var;
+        let new = || {
+            let of = |v: &&Value| v.var == var;
+            let outer = plan.graph.values.iter().filter(of).find_map(|v| match v.source {
+                Source::Outer(k) => self.outer.get(k),
+                _ => None,
+            });
+            let is_array = |v: &VarDesc| v.kind == VarKind::TensorArray;
+            match outer {
+                Some(Outer::Cell(cell)) => cell.clone(),
+                _ if self.program.lookup(self.block, var).is_some_and(is_array) => {
+                    Arc::new(Cell::Array(TensorArray::default()))
+                }
+                _ => Arc::new(Cell::Steps(Default::default())),
+            }
+        };
+        self.cells.entry(var).or_insert_with(new).clone()
+    }
+
+    /// A slot of an operator that runs a sub-block.
+    fn input(&mut self, binder: &mut Binder, value: ValueId) -> Result<Buf<'static>> {
+        let meta = &self.plan.graph.values[value].meta;
+        if meta.array {
+            return Ok(Binder::cell(meta, self.cell(value)));
+        }
+        let place = self.memory(value, self.plan.layout.spots[value])?;
+        binder.input(meta, place, Reach::Read)
+    }
+
+    fn output(&mut self, binder: &mut Binder, value: ValueId) -> Result<Buf<'static>> {
+        let meta = &self.plan.graph.values[value].meta;
+        if meta.array {
+            return Ok(Binder::cell(meta, self.cell(value)));
+        }
+        let place = self.memory(value, self.plan.layout.spots[value])?;
+        binder.output(meta, place)
+    }
+
+    fn kernel(&mut self, node: &Node) -> Result<Box<dyn Kernel + Send>> {
+        if let Some(called) = &node.called {
+            return Ok(Box::new(self.call(node, called)?));
+        }
+        let plan = self.plan;
+        let values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
+        let arrays = values.filter(|v| plan.graph.values[*v].meta.array);
+        let cells: Vec<_> = arrays.map(|v| (v, self.cell(v))).collect();
+        frame::kernel(&plan.graph, node, &cells, &mut |v| self.place(v, plan.layout.spots[v]))
+    }
+
+    /// An operator that runs a sub-block. Every input is bound, so that nothing is written that the block reads.
+    fn call(&mut self, node: &Node, called: &Called) -> Result<CallFrame> {
+        let plan = self.plan;
+        let mut outer = vec![];
+        for value in &called.outer {
+            outer.push(match plan.graph.values[*value].meta.array {
+                true => Outer::Cell(self.cell(*value)),
+                false => Outer::Tensor(self.memory(*value, plan.layout.spots[*value])?),
+            });
+        }
+        let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
+        let body = Body::of_block(self.program, block, &called.plan, &outer, self.options)?;
+        self.held += body.bytes() + called.count.map_or(0, |count| count.saturating_mul(called.left_bytes));
+        let mut binder = Binder::default();
+        let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
+        let inputs = inputs.map(|v| Ok((v, self.input(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
+        let outputs = node.outputs.iter().filter_map(|(_, v)| *v);
+        let outputs = outputs.map(|v| Ok((v, self.output(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
+        binder.finish()?;
+        CallFrame::new(called, body, inputs, outputs, self.options.loop_limit)
+    }
+
     /// A look at what an operator has written, in a plan that keeps all values apart.
     fn probe(&mut self, node: &Node) -> Result<Probe> {
-        let mut binder = Binder::default();
+        let (plan, mut binder) = (self.plan, Binder::default());
         let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
             let known = &self.plan.graph.values[value];
             let (name, meta) = (self.program.name(known.var).into(), known.meta.clone().in_slot(slot));
@@ -112,7 +243,8 @@ impl Bind<'_> {
         };
         let values = |wires: &Wires| {
             let values = wires.iter().filter_map(|(slot, value)| Some((*slot, (*value)?)));
-            values.collect::<Vec<_>>()
+            let tensors = values.filter(|(_, value)| !plan.graph.values[*value].meta.array);
+            tensors.collect::<Vec<_>>()
         };
         // The memory of what is read for its shape alone may hold something else by now.
         let shape_only = |slot: &str| node.runs().0.schema().input(slot).is_some_and(|s| s.shape_only);
@@ -121,10 +253,13 @@ impl Bind<'_> {
         let outputs = values(&node.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
         binder.finish()?;
         let forward = match node.desc.origin {
-            Origin::Gradient { of } => self.program.root().ops.get(of).map(|fwd| (of, fwd)),
+            Origin::Gradient { of } => {
+                let block = self.program.block(self.block).and_then(|b| b.forward).unwrap_or(self.block);
+                let fwd = self.program.block(block).and_then(|b| b.ops.get(of));
+                fwd.map(|fwd| self.program.describe_op(block, of, fwd))
+            }
             _ => None,
         };
-        let forward = forward.map(|(of, fwd)| self.program.describe_op(BlockId::ROOT, of, fwd));
         Ok(Probe { inputs, outputs, forward })
     }
 

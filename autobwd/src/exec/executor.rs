@@ -17,6 +17,7 @@ pub struct Executor {
     cx: Arc<Cx>,
     ops: Option<Arc<OpInfoMap>>,
     check_finite: bool,
+    loop_limit: Option<u64>,
     /// Most recently used first.
     sessions: VecDeque<(Key, Session)>,
 }
@@ -56,7 +57,7 @@ impl Executor {
     /// Runs with that many threads, the caller's among them. Results do not depend on it.
     pub fn with_threads(threads: usize) -> Executor {
         let cx = Arc::new(Cx::new(threads.max(1)));
-        Executor { cx, ops: None, check_finite: false, sessions: VecDeque::new() }
+        Executor { cx, ops: None, check_finite: false, loop_limit: None, sessions: VecDeque::new() }
     }
 
     /// Runs with these operators instead of those that this binary links.
@@ -94,6 +95,26 @@ impl Executor {
         Executor { check_finite: on, sessions: VecDeque::new(), ..self }
     }
 
+    /// Lets no loop run its body more often than that: one that does not end by then fails the run.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Scope};
+    /// # use autobwd_ops::{Init, Math, control::while_loop};
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[])?;
+    /// let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)?), |v| Ok(vec![v[0].tanh()?]))?;
+    /// let x = autobwd::Tensor::scalar(1.0_f32)?;
+    /// let mut executor = Executor::new().loop_limit(1000);
+    /// let e = executor.run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&last[0].name()]).unwrap_err();
+    /// assert!(e.to_string().contains("operator `while` (block 0, operator"), "{e}");
+    /// assert!(e.to_string().ends_with("the loop has not ended after 1000 steps, its limit"), "{e}");
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[must_use]
+    pub fn loop_limit(self, steps: u64) -> Executor {
+        Executor { loop_limit: Some(steps), sessions: VecDeque::new(), ..self }
+    }
+
     /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.cx.threads()
@@ -113,7 +134,8 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
-        Session::new(program, self.operators()?, scope, feeds, fetches, self.check_finite, self.cx.clone())
+        let options = (self.check_finite, self.loop_limit);
+        Session::new(program, self.operators()?, scope, feeds, fetches, options, self.cx.clone())
     }
 
     /// What [`prepare`](Executor::prepare) would make of a program, to look at: which operators run together, and when
@@ -145,7 +167,7 @@ impl Executor {
         fetches: &[&str],
     ) -> Result<RunPlan> {
         let kept = |name: &str| scope.meta(name);
-        let request = Request { feeds, kept: &kept, fetches, apart: self.check_finite };
+        let request = Request::new(feeds, &kept, fetches, self.check_finite);
         Ok(RunPlan::new(program, &Plan::new(program, self.operators()?, &request)?))
     }
 

@@ -4,6 +4,7 @@
 //! allocates nothing.
 
 mod bind;
+mod control;
 mod executor;
 mod finite;
 mod scope;

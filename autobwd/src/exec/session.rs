@@ -5,7 +5,8 @@ use std::{
 
 use super::{
     Scope,
-    bind::{Frame, bind},
+    bind::{Frame, Options, bind},
+    control::Body,
 };
 use crate::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
@@ -36,16 +37,12 @@ use crate::{
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Session {
-    // Frames point into the arena: they go first.
-    frames: Vec<Frame>,
-    arena: Memory,
+    body: Body,
     cx: Arc<Cx>,
     /// Of the scope whose memory the frames point into.
     scope: u64,
     feeds: Vec<Slot>,
     fetches: Vec<Slot>,
-    /// For messages.
-    ops: Vec<String>,
     /// What each frame runs, for profiles.
     labels: Vec<String>,
     scratch_bytes: usize,
@@ -67,21 +64,15 @@ impl Session {
         scope: &mut Scope,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
-        check_finite: bool,
+        (check_finite, loop_limit): (bool, Option<u64>),
         cx: Arc<Cx>,
     ) -> Result<Session> {
         let kept = |name: &str| scope.meta(name);
-        let plan = Plan::new(program, ops, &Request { feeds, kept: &kept, fetches, apart: check_finite })?;
+        let options = Options { check_finite, loop_limit, cx: &cx };
+        let plan = Plan::new(program, ops, &Request::new(feeds, &kept, fetches, check_finite))?;
         let arena = Memory::zeroed(plan.layout.arena_bytes)?;
-        let mut bound = bind(program, &plan, &arena, scope, check_finite, cx.threads())?;
+        let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(&mut *scope), &[], options)?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
-        let describe = |f: &Frame| {
-            let node = &plan.graph.nodes[f.node];
-            program.describe_op(BlockId::ROOT, node.index, &node.desc)
-        };
-        for mut frame in bound.frames.drain(..bound.constants) {
-            frame.kernel.run(&cx).map_err(|e| e.at_op(|| describe(&frame)))?;
-        }
         let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
             Spot::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
@@ -89,6 +80,9 @@ impl Session {
             }
             _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
         };
+        let scratch_bytes = bound.scratch_bytes + lent_bytes;
+        let labels = bound.frames[bound.constants..].iter().map(|frame| label(&plan, frame)).collect();
+        let body = Body::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
         let spots = &plan.layout.spots;
         let names = feeds.iter().map(|(name, _)| name);
         let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
@@ -97,13 +91,11 @@ impl Session {
         Ok(Session {
             feeds: fed.collect::<Result<_>>()?,
             fetches: fetched.collect::<Result<_>>()?,
-            ops: bound.frames.iter().map(describe).collect(),
-            labels: bound.frames.iter().map(|frame| label(&plan, frame)).collect(),
-            frames: bound.frames,
-            arena,
+            labels,
+            scratch_bytes,
+            body,
             cx,
             scope: scope.stamp(),
-            scratch_bytes: bound.scratch_bytes + lent_bytes,
             live_bytes: plan.layout.live_bytes,
             ran: false,
         })
@@ -120,7 +112,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Feed, text));
         }
         slot.set = true;
-        Ok(self.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+        Ok(self.body.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
     }
 
     /// Copies data in.
@@ -138,7 +130,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Feed, text));
         }
         let bytes = tensor.bytes();
-        self.arena.slice_mut::<u8>(slot.at, bytes.len()).copy_from_slice(bytes);
+        self.body.arena.slice_mut::<u8>(slot.at, bytes.len()).copy_from_slice(bytes);
         slot.set = true;
         Ok(())
     }
@@ -159,7 +151,7 @@ impl Session {
     /// # Errors
     /// As [`run`](Session::run).
     pub fn profile(&mut self, scope: &mut Scope) -> Result<Vec<(&str, Duration)>> {
-        let mut times = Vec::with_capacity(self.frames.len());
+        let mut times = Vec::with_capacity(self.body.frames.len());
         self.each_frame(scope, |frame, cx| {
             let start = Instant::now();
             frame.kernel.run(cx)?;
@@ -187,9 +179,7 @@ impl Session {
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
-        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
-            each(frame, &self.cx).map_err(|e| e.at_op(|| op.clone()))?;
-        }
+        self.body.each_frame(|frame| each(frame, &self.cx))?;
         self.ran = true;
         Ok(())
     }
@@ -219,7 +209,7 @@ impl Session {
                 format!("`{name}` holds rows of a tensor; `rows` gives them, `fetch` the whole tensor");
             return Err(Error::new(ErrorKind::Fetch, text));
         }
-        Ok(self.arena.slice(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+        Ok(self.body.arena.slice(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
     }
 
     /// The rows of a fetched sparse gradient.
@@ -232,7 +222,7 @@ impl Session {
             let text = format!("`{name}` holds {}, not rows of {}", slot.meta, T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        Ok(self.arena.rows(slot.at, &slot.meta))
+        Ok(self.body.arena.rows(slot.at, &slot.meta))
     }
 
     /// A fetched value as a tensor of its own; of a sparse gradient the whole tensor, with zeros in all other rows.
@@ -241,7 +231,7 @@ impl Session {
     /// A name that the session was not prepared for; no run yet; no memory.
     pub fn fetch(&self, name: &str) -> Result<Tensor> {
         let slot = self.fetched(name)?;
-        Tensor::copy_of(&self.arena, slot.at, &slot.meta)
+        Tensor::copy_of(&self.body.arena, slot.at, &slot.meta)
     }
 
     /// The only element of a fetched value.
@@ -257,19 +247,19 @@ impl Session {
         if slot.meta.rows.is_some() {
             return self.fetch(name)?.item();
         }
-        Ok(with_dtype!(slot.meta.dtype, T => self.arena.slice::<T>(slot.at, 1)[0].to_f64()))
+        Ok(with_dtype!(slot.meta.dtype, T => self.body.arena.slice::<T>(slot.at, 1)[0].to_f64()))
     }
 
     /// Bytes of tensor memory that running takes, known before it runs: the arena, what regions hold, and the scratch
     /// memory of kernels, which sessions of one executor share. Values in the scope, and scratch memory of the matrix
     /// product library, come on top.
     pub fn peak_bytes(&self) -> usize {
-        self.arena.len() + self.scratch_bytes
+        self.body.arena.len() + self.scratch_bytes
     }
 
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+        self.body.arena.len()
     }
 
     /// Largest sum of the bytes of values that are live at the same time: no arena can be smaller.
@@ -279,7 +269,7 @@ impl Session {
 
     /// How many frames a run calls: kernels, regions of elementwise operators, copies, looks at what was written.
     pub fn frames(&self) -> usize {
-        self.frames.len()
+        self.body.frames.len()
     }
 }
 

@@ -6,7 +6,7 @@ mod derived;
 
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 
-use crate::{Arity, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
+use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 
 /// What kind of rule an operator has.
 #[derive(Clone, Copy)]
@@ -93,6 +93,17 @@ impl<F: Op, G: Op> GradRule<F> for G {
     }
 }
 
+/// The gradient of a sub-block: what its operators compute, from what, is told in terms of forward variables.
+#[derive(Clone, Debug)]
+pub struct GradBlock {
+    /// The block.
+    pub block: BlockId,
+    /// Variables whose gradients it is given, in alphabetical order.
+    pub given: Vec<Var>,
+    /// Variables of others whose gradients it computes.
+    pub computed: Vec<Var>,
+}
+
 /// What a gradient rule may ask, and where it puts its operators.
 pub struct GradCx<'a> {
     fwd: &'a OpDesc,
@@ -101,6 +112,7 @@ pub struct GradCx<'a> {
     of_output: &'a dyn Fn(Var) -> Var,
     wanted: &'a dyn Fn(Var) -> Option<Var>,
     arrives: &'a dyn Fn(Var) -> bool,
+    block: Option<&'a GradBlock>,
     emitted: &'a mut Vec<OpDesc>,
     unchanged: Vec<Var>,
 }
@@ -112,9 +124,20 @@ impl<'a> GradCx<'a> {
         of_output: &'a dyn Fn(Var) -> Var,
         wanted: &'a dyn Fn(Var) -> Option<Var>,
         arrives: &'a dyn Fn(Var) -> bool,
+        block: Option<&'a GradBlock>,
         emitted: &'a mut Vec<OpDesc>,
     ) -> GradCx<'a> {
-        GradCx { fwd, names, of_output, wanted, arrives, emitted, unchanged: vec![] }
+        GradCx { fwd, names, of_output, wanted, arrives, block, emitted, unchanged: vec![] }
+    }
+
+    /// Of an operator that runs a sub-block: the gradient of that block, if there is anything in it.
+    pub fn block(&self) -> Option<&'a GradBlock> {
+        self.block
+    }
+
+    /// The name of a variable.
+    pub fn name(&self, var: Var) -> &str {
+        self.names.name(var)
     }
 
     /// What the forward operator leaves unchanged.

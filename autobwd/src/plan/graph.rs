@@ -1,22 +1,51 @@
 //! From names to values: every write makes a new one, of known dtype and shape.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use smallvec::SmallVec;
 
 use super::parts::Part;
 use crate::{
-    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots, Var,
-    VarDesc, VarKind, error::did_you_mean,
+    Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
+    Var, VarDesc, VarKind, error::did_you_mean,
 };
+
+use super::control::{Called, Record};
 
 /// What is to be run: shapes of what is fed and kept, what is fetched, and how.
 pub(crate) struct Request<'a> {
+    pub(crate) block: BlockId,
+    /// What a sub-block finds when it starts.
+    pub(crate) given: &'a [Given],
+    /// What it must have when it ends, and the step scopes that it must fill.
+    pub(crate) ends: &'a [Var],
     pub(crate) feeds: &'a [(&'a str, Meta)],
     pub(crate) kept: &'a dyn Fn(&str) -> Option<Meta>,
     pub(crate) fetches: &'a [&'a str],
     /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
     pub(crate) apart: bool,
+}
+
+impl<'a> Request<'a> {
+    /// To run the root block.
+    pub(crate) fn new(
+        feeds: &'a [(&'a str, Meta)],
+        kept: &'a dyn Fn(&str) -> Option<Meta>,
+        fetches: &'a [&'a str],
+        apart: bool,
+    ) -> Request<'a> {
+        Request { block: BlockId::ROOT, given: &[], ends: &[], feeds, kept, fetches, apart }
+    }
+}
+
+/// A value that a sub-block finds when it starts.
+pub(crate) struct Given {
+    pub(crate) var: Var,
+    pub(crate) meta: Meta,
+    /// `Fed` or `Outer`.
+    pub(crate) source: Source,
+    /// Of step scopes.
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 /// Index of a value.
@@ -29,6 +58,10 @@ pub(crate) enum Source {
     Feed,
     /// It is what the scope holds when the run starts.
     Kept,
+    /// It lives outside of the sub-block: number so many of what the block finds there.
+    Outer(usize),
+    /// It is a list of tensors that nobody has written yet.
+    Empty,
     /// An operator writes it.
     Node(usize),
 }
@@ -41,6 +74,8 @@ pub(crate) struct Value {
     pub(crate) source: Source,
     /// Whether the variable lives in the scope.
     pub(crate) kept: bool,
+    /// Of step scopes that are read: what each step leaves.
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 /// Values in the slots of an operator, flat, with the slot each sits in; `None` for `@EMPTY@`.
@@ -56,6 +91,8 @@ pub(crate) struct Node {
     pub(crate) outputs: Wires,
     /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
     pub(crate) part: Option<Box<Part>>,
+    /// Its sub-block, if it runs one.
+    pub(crate) called: Option<Box<Called>>,
 }
 
 impl Node {
@@ -81,20 +118,24 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) values: Vec<Value>,
     pub(crate) feeds: Vec<ValueId>,
+    /// What must be there at the end.
     pub(crate) fetches: Vec<ValueId>,
+    /// The values that the request's ends have.
+    pub(crate) ends: Vec<ValueId>,
 }
 
 /// Which operators the fetches and the values kept in the scope need.
 pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
-    let block = program.root();
+    let Some(block) = program.block(request.block) else { return vec![] };
     let mut wanted = vec![false; program.name_count()];
+    request.ends.iter().for_each(|v| wanted[v.index()] = true);
     request.fetches.iter().filter_map(|name| program.find(name)).for_each(|v| wanted[v.index()] = true);
     let mut needed = vec![false; block.ops.len()];
     for (op, needed) in block.ops.iter().zip(&mut needed).rev() {
         let kept = |v: Var| block.vars.get(&v).is_some_and(|d| d.persistable);
         *needed = op.writes().any(|v| wanted[v.index()] || kept(v));
         if *needed {
-            op.writes().for_each(|v| wanted[v.index()] = false);
+            program.replaced(request.block, op).for_each(|v| wanted[v.index()] = false);
             op.reads().for_each(|v| wanted[v.index()] = true);
         }
     }
@@ -106,7 +147,7 @@ impl Graph {
     pub(crate) fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
             let source = if *input { Source::Feed } else { Source::Node(0) };
-            Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false }
+            Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false, record: None }
         };
         let wires = |schema: &[SlotDef], slots: &Slots| -> Wires {
             let wire = |slot: &'static str, var: &Var| (slot, var.index().checked_sub(1));
@@ -115,9 +156,10 @@ impl Graph {
         let schema = info.schema();
         let (reads, writes) = (wires(schema.inputs, &desc.inputs), wires(schema.outputs, &desc.outputs));
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
-        let node = Node { index: 0, desc: desc.clone(), info, inputs: reads, outputs: writes, part: None };
         let values = metas.iter().zip(inputs).enumerate().map(value).collect();
-        Graph { nodes: vec![node], values, feeds: vec![], fetches }
+        let (inputs, outputs, part, called) = (reads, writes, None, None);
+        let node = Node { index: 0, desc: desc.clone(), info, inputs, outputs, part, called };
+        Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![] }
     }
 
     /// Another definition of the same variable.
@@ -127,7 +169,8 @@ impl Graph {
     }
 
     pub(super) fn is_whole_tensor(&self, value: ValueId) -> bool {
-        self.values[value].meta.rows.is_none()
+        let meta = &self.values[value].meta;
+        meta.rows.is_none() && !meta.array
     }
 
     pub(crate) fn build(
@@ -136,15 +179,26 @@ impl Graph {
         request: &Request<'_>,
         needed: &[bool],
     ) -> Result<Graph> {
+        let no_block =
+            || Error::new(ErrorKind::Program, format!("there is no block {}", request.block.index()));
+        let block = program.block(request.block).ok_or_else(no_block)?;
+        let needed_ops = || block.ops.iter().enumerate().filter(|(i, _)| needed[*i]);
+        let mut left = vec![false; program.name_count()];
+        let later = needed_ops().flat_map(|(_, op)| op.reads()).chain(request.ends.iter().copied());
+        later.for_each(|v| left[v.index()] = true);
         let mut build = Build {
             program,
+            block,
+            ops,
             request,
+            left,
             current: vec![None; program.name_count()],
-            graph: Graph { nodes: vec![], values: vec![], feeds: vec![], fetches: vec![] },
+            graph: Graph { nodes: vec![], values: vec![], feeds: vec![], fetches: vec![], ends: vec![] },
         };
         build.feeds()?;
-        for (index, desc) in program.root().ops.iter().enumerate().filter(|(i, _)| needed[*i]) {
-            let at = |e: Error| e.at_op(|| program.describe_op(BlockId::ROOT, index, desc));
+        build.given();
+        for (index, desc) in needed_ops() {
+            let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));
             build.node(index, desc, ops.get(&desc.ty).map_err(at)?).map_err(at)?;
         }
         build.fetches()?;
@@ -152,25 +206,47 @@ impl Graph {
     }
 }
 
-struct Build<'a> {
-    program: &'a Program,
-    request: &'a Request<'a>,
+pub(super) struct Build<'a> {
+    pub(super) program: &'a Program,
+    block: &'a Block,
+    pub(super) ops: &'a OpInfoMap,
+    pub(super) request: &'a Request<'a>,
+    /// By variable: whether somebody reads it.
+    pub(super) left: Vec<bool>,
     /// The definition that a name means at this point.
-    current: Vec<Option<ValueId>>,
-    graph: Graph,
+    pub(super) current: Vec<Option<ValueId>>,
+    pub(super) graph: Graph,
 }
 
 impl Build<'_> {
-    fn define(&mut self, var: Var, meta: Meta, source: Source) -> ValueId {
-        let kept = self.desc(var).is_some_and(|d| d.persistable);
-        self.graph.values.push(Value { var, meta, source, kept });
+    pub(super) fn define(&mut self, var: Var, mut meta: Meta, source: Source) -> ValueId {
+        let kept = self.block.vars.get(&var).is_some_and(|d| d.persistable);
+        if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
+            && meta.array
+        {
+            let either = |(a, b): (&Dim, &Dim)| if a == b { *a } else { Dim::UNKNOWN };
+            meta.dims = before.dims.iter().zip(&*meta.dims).map(either).collect();
+        }
+        self.graph.values.push(Value { var, meta, source, kept, record: None });
         let id = self.graph.values.len() - 1;
         self.current[var.index()] = Some(id);
         id
     }
 
-    fn desc(&self, var: Var) -> Option<&VarDesc> {
-        self.program.root().vars.get(&var)
+    pub(super) fn desc(&self, var: Var) -> Option<&VarDesc> {
+        self.program.lookup(self.request.block, var)
+    }
+
+    /// What a sub-block finds when it starts.
+    fn given(&mut self) {
+        for given in self.request.given {
+            let id = self.define(given.var, given.meta.clone(), given.source);
+            let value = &mut self.graph.values[id];
+            (value.kept, value.record) = (false, given.record.clone());
+            if given.source == Source::Feed && !given.meta.array {
+                self.graph.feeds.push(id);
+            }
+        }
     }
 
     fn feeds(&mut self) -> Result<()> {
@@ -206,12 +282,22 @@ impl Build<'_> {
     }
 
     /// The value that a variable has at this point.
-    fn value(&mut self, var: Var) -> Result<ValueId> {
+    pub(super) fn value(&mut self, var: Var) -> Result<ValueId> {
         if let Some(id) = self.current[var.index()] {
             return Ok(id);
         }
         let name = self.program.name(var);
         match self.desc(var) {
+            Some(desc) if desc.kind == VarKind::TensorArray => {
+                let meta = desc.meta();
+                Ok(self.define(var, meta, Source::Empty))
+            }
+            Some(_) if self.request.block != BlockId::ROOT => {
+                let text = format!(
+                    "`{name}` is read, but neither written before nor an input of the operator that runs the block"
+                );
+                Err(Error::new(ErrorKind::NoValue, text))
+            }
             Some(desc) if desc.persistable => {
                 let meta = (self.request.kept)(name).ok_or_else(|| {
                     let hint = "run the start-up program, or load or set it";
@@ -241,6 +327,9 @@ impl Build<'_> {
 
     fn node(&mut self, index: usize, desc: &OpDesc, info: &'static OpInfo) -> Result<()> {
         info.check(desc)?;
+        if let Some(call) = info.call(desc, self.program)? {
+            return self.call(index, desc, info, call);
+        }
         let mut inputs = Wires::new();
         for slot in info.schema().inputs {
             for var in desc.inputs.get(slot.name) {
@@ -272,11 +361,12 @@ impl Build<'_> {
                 outputs.push((slot.name, Some(id)));
             }
         }
-        self.graph.nodes.push(Node { index, desc: desc.clone(), info, inputs, outputs, part: None });
+        let node = Node { index, desc: desc.clone(), info, inputs, outputs, part: None, called: None };
+        self.graph.nodes.push(node);
         Ok(())
     }
 
-    fn check_output(&self, var: Var, meta: &Meta) -> Result<()> {
+    pub(super) fn check_output(&self, var: Var, meta: &Meta) -> Result<()> {
         let (name, slot) = (self.program.name(var), meta.slot());
         if meta.bytes().is_none() {
             let text = format!("`{slot}`: the shape {} of `{name}` is unknown or too large", meta.dims);
@@ -314,8 +404,22 @@ impl Build<'_> {
             let id = self
                 .value(var)
                 .map_err(|e| Error::new(ErrorKind::Fetch, format!("`{name}` is fetched, but {e}")))?;
+            if self.graph.values[id].meta.array {
+                let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
+                return Err(Error::new(ErrorKind::Fetch, text));
+            }
             self.graph.fetches.push(id);
         }
+        for var in request.ends {
+            let id = self.value(*var)?;
+            self.graph.ends.push(id);
+        }
+        // What a step finds stays until it ends, so that ends can be copied there.
+        let starts = self.request.given.iter().zip(0..).filter(|(given, _)| given.source == Source::Feed);
+        let there =
+            self.graph.ends.iter().copied().chain(starts.map(|(_, id)| id + self.request.feeds.len()));
+        let tensors = there.filter(|id| !self.graph.values[*id].meta.array);
+        self.graph.fetches.extend(tensors.collect::<Vec<_>>());
         Ok(())
     }
 }

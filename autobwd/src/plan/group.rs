@@ -234,9 +234,12 @@ impl Sort {
     fn is_constant(&self, graph: &Graph, node: &Node) -> bool {
         let small = |v: ValueId| {
             let value = &graph.values[v];
-            !value.kept && value.meta.bytes().is_some_and(|bytes| bytes <= LINE)
+            !value.kept && !value.meta.array && value.meta.bytes().is_some_and(|bytes| bytes <= LINE)
         };
-        !self.apart && node.reads().all(|v| self.constant[v]) && node.writes().all(small)
+        !self.apart
+            && node.called.is_none()
+            && node.reads().all(|v| self.constant[v])
+            && node.writes().all(small)
     }
 
     /// The region that an operator can join: the latest of those that share a value with it, or that stand last.

@@ -14,7 +14,6 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     let mut readers = vec![0; graph.values.len()];
     let read = graph.nodes.iter().flat_map(|n| &n.inputs).filter_map(|(_, v)| *v);
     read.chain(graph.fetches.iter().copied()).for_each(|v| readers[v] += 1);
-    graph.fetches.iter().for_each(|v| readers[*v] += 1);
     let touched = touched(graph);
     let mut gone = vec![false; graph.nodes.len()];
     let mut taken = gone.clone();
@@ -114,7 +113,7 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDe
     let outputs =
         wires(&desc.outputs, info.schema().outputs, &|var| find([&first.outputs, &then.outputs], var))?;
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
-    Ok(Node { index: first.index, desc: desc.clone(), info, inputs, outputs, part: None })
+    Ok(Node { index: first.index, desc: desc.clone(), info, inputs, outputs, part: None, called: None })
 }
 
 /// Refuses an operator whose shape rule says something else of its outputs than is known of them.

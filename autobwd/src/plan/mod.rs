@@ -5,6 +5,7 @@
 //! `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
+mod control;
 mod graph;
 mod group;
 mod join;
@@ -13,6 +14,7 @@ mod parts;
 mod place;
 mod report;
 
+pub(crate) use control::Called;
 pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, group, operand_dims};
 pub(crate) use place::{Layout, Spot};

@@ -76,6 +76,7 @@ pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
             inputs: reads,
             outputs: writes,
             part: Some(Box::new(part)),
+            called: None,
         });
     }
     Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))

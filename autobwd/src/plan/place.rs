@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    graph::{Graph, Node, Source, ValueId},
+    graph::{Graph, Node, Source, Value, ValueId},
     group::{Extent, Group, is_whole},
     offsets::{Buffer, live_bytes, offsets},
 };
@@ -18,6 +18,10 @@ pub(crate) enum Spot {
     Arena(usize),
     /// In the scope, under the variable's name.
     Kept(Var),
+    /// Outside of the sub-block, as number so many of what it finds there.
+    Outer(usize),
+    /// Somewhere else, for it is no tensor: each variable of that kind has one place.
+    Cell(Var),
 }
 
 /// A copy between the arena and the scope.
@@ -115,6 +119,9 @@ impl Place<'_> {
         for position in group.nodes.clone() {
             let node = &self.graph.nodes[position];
             for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
+                if self.graph.values[value].meta.array {
+                    continue;
+                }
                 let whole =
                     group.region.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
                 if self.graph.values[value].kept {
@@ -212,7 +219,7 @@ impl Place<'_> {
     }
 
     fn finish(mut self, end: usize) -> Layout {
-        // What is fetched from the scope is copied at the end, so that reading it needs no scope.
+        // What is fetched from the scope or from outside is copied at the end, so that reading it needs no scope.
         let mut fetch_buffers = vec![];
         for value in &self.graph.fetches {
             let kept = self.buffer_of[*value].is_none();
@@ -222,10 +229,12 @@ impl Place<'_> {
             }
         }
         let (offsets, arena_bytes) = offsets(&self.buffers);
-        let spot = |value: ValueId| match (self.inside[value], self.buffer_of[value]) {
-            (true, _) => Spot::Register,
-            (false, Some(buffer)) => Spot::Arena(offsets[buffer]),
-            (false, None) => Spot::Kept(self.graph.values[value].var),
+        let spot = |value: ValueId| match (&self.graph.values[value], self.buffer_of[value]) {
+            _ if self.inside[value] => Spot::Register,
+            (_, Some(buffer)) => Spot::Arena(offsets[buffer]),
+            (Value { meta, var, .. }, _) if meta.array => Spot::Cell(*var),
+            (Value { source: Source::Outer(k), .. }, _) => Spot::Outer(*k),
+            (Value { var, .. }, _) => Spot::Kept(*var),
         };
         let spots: Vec<Spot> = (0..self.graph.values.len()).map(spot).collect();
         let mut copies = vec![];

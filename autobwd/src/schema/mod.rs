@@ -5,6 +5,7 @@
 mod attr;
 mod compose;
 mod contract;
+mod control;
 mod convert;
 mod cost;
 mod join;
@@ -13,6 +14,7 @@ mod slot;
 pub use attr::{AttrType, AttrValue};
 pub use compose::{Compose, Parts};
 pub use contract::check_contract;
+pub use control::{Call, Carried, Control, First, StepCount};
 pub use convert::{
     above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,
 };
@@ -33,6 +35,8 @@ pub struct SlotDef {
     pub shape_only: bool,
     /// Of an input: it may hold some rows of a tensor instead of the whole.
     pub sparse: bool,
+    /// It may hold a list of tensors.
+    pub array: bool,
     /// Of an output: the input whose memory it may take over.
     pub inplace: Option<&'static str>,
     /// Of an output: the input whose dtype and shape it has; in a formula, contributions along broadcast dimensions are
@@ -47,7 +51,17 @@ pub struct SlotDef {
 impl SlotDef {
     /// A slot with no options.
     pub const fn new(name: &'static str, arity: Arity, doc: &'static str, line: u32) -> SlotDef {
-        SlotDef { name, arity, shape_only: false, sparse: false, inplace: None, like: None, doc, line }
+        SlotDef {
+            name,
+            arity,
+            shape_only: false,
+            sparse: false,
+            array: false,
+            inplace: None,
+            like: None,
+            doc,
+            line,
+        }
     }
 
     /// With `shape_only`.
@@ -58,6 +72,11 @@ impl SlotDef {
     /// With `sparse`.
     pub const fn sparse(self) -> SlotDef {
         SlotDef { sparse: true, ..self }
+    }
+
+    /// With `array`.
+    pub const fn array(self) -> SlotDef {
+        SlotDef { array: true, ..self }
     }
 
     /// With `inplace = input`.

@@ -6,11 +6,11 @@
 //! `Buf<'a>`'s lifetime ends when [`Kernel::run`](crate::Kernel::run) returns: a kernel that keeps one does not compile.
 #![allow(unsafe_code)]
 
-use std::{alloc, cell::RefCell, marker::PhantomData, ops::Range};
+use std::{alloc, cell::RefCell, marker::PhantomData, ops::Range, sync::Arc};
 
 use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
 
-use super::{DType, Dim, Element, Meta, Rows, Shape};
+use super::{Cell, DType, Dim, Element, Meta, Rows, Shape, TensorArray};
 use crate::{Error, ErrorKind, Result};
 
 /// Every buffer starts on a cache line and is padded to whole ones, so that block functions need no tails.
@@ -154,6 +154,8 @@ enum Access {
     /// There is room for so many rows of a tensor, not for the whole.
     ReadRows(usize),
     WriteRows(usize),
+    /// It is no tensor.
+    Cell,
 }
 
 /// Elements of a row of a tensor.
@@ -169,6 +171,8 @@ pub struct Buf<'a> {
     numel: usize,
     slot: &'static str,
     access: Access,
+    /// What it holds if it is no tensor.
+    cell: Option<Arc<Cell>>,
     life: PhantomData<&'a mut [u8]>,
 }
 // SAFETY: a `Buf` is a reference to bytes that its frame alone may write (see the top of this file).
@@ -240,7 +244,11 @@ impl Buf<'_> {
         let allowed = match self.access {
             Access::Read => !write,
             Access::Write => true,
-            Access::TakenOver | Access::ShapeOnly | Access::ReadRows(_) | Access::WriteRows(_) => false,
+            Access::TakenOver
+            | Access::ShapeOnly
+            | Access::ReadRows(_)
+            | Access::WriteRows(_)
+            | Access::Cell => false,
         };
         if T::DTYPE == self.dtype && allowed { Ok(self.ptr.cast()) } else { Err(self.refuse(T::DTYPE)) }
     }
@@ -263,6 +271,7 @@ impl Buf<'_> {
                 Access::ReadRows(_) | Access::WriteRows(_) => {
                     format!("`{slot}` holds rows of a tensor; the kernel must use `rows` or `rows_mut`")
                 }
+                Access::Cell => format!("`{slot}` holds a list of tensors; the kernel must use `array`"),
                 Access::Read | Access::Write => format!("`{slot}` is an input, kernels write outputs only"),
             },
         )
@@ -345,6 +354,26 @@ impl Buf<'_> {
             let values = std::slice::from_raw_parts_mut(values, n * row_len(&self.dims));
             (std::slice::from_raw_parts_mut(numbers, n), values)
         })
+    }
+
+    /// Whether it holds a list of tensors instead of one: [`array`](Buf::array) reads and writes it.
+    pub fn is_array(&self) -> bool {
+        matches!(self.access, Access::Cell)
+    }
+
+    /// The list of tensors of a slot that is declared `array`, input or output, and holds one.
+    ///
+    /// # Errors
+    /// A tensor.
+    pub fn array(&self) -> Result<&TensorArray> {
+        match self.cell.as_deref() {
+            Some(Cell::Array(array)) => Ok(array),
+            _ => Err(self.wrong("a list of tensors is needed")),
+        }
+    }
+
+    pub(crate) fn cell(&self) -> Result<&Arc<Cell>> {
+        self.cell.as_ref().ok_or_else(|| Error::internal("a tensor in place of step scopes"))
     }
 
     /// How many rows there is room for, and where their numbers and values are.
@@ -444,6 +473,20 @@ impl Binder {
         self.bind(meta, Place { ptr: std::ptr::null_mut() }, Access::ShapeOnly)
     }
 
+    /// What is no tensor is shared, and locks itself.
+    pub(crate) fn cell<'a>(meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
+        Buf {
+            ptr: std::ptr::null_mut(),
+            dtype: meta.dtype,
+            dims: Shape::default(),
+            numel: 0,
+            slot: meta.slot(),
+            access: Access::Cell,
+            cell: Some(cell),
+            life: PhantomData,
+        }
+    }
+
     pub(crate) fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
         self.bind(meta, at, Access::Write)
     }
@@ -467,7 +510,8 @@ impl Binder {
             self.taken.push((start..start + bytes, written));
         }
         let numel = dims.iter().product();
-        Ok(Buf { ptr: at.ptr, dtype: meta.dtype, dims, numel, slot: meta.slot(), access, life: PhantomData })
+        let (dtype, slot) = (meta.dtype, meta.slot());
+        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell: None, life: PhantomData })
     }
 
     /// Must be called before the frame runs.

@@ -3,6 +3,7 @@
 //! Must not know what an operator or a program is. All memory of the crate comes from `Memory`; everything else
 //! in here is safe code over it.
 
+mod array;
 mod dtype;
 mod memory;
 mod rows;
@@ -10,6 +11,8 @@ mod save;
 mod shape;
 mod value;
 
+pub use array::TensorArray;
+pub(crate) use array::{Cell, Step};
 pub use dtype::{Bool, DType, Element};
 pub(crate) use memory::{Binder, LINE, Memory, Place, Reach, padded};
 pub use memory::{Buf, InOut};

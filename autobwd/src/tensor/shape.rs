@@ -175,13 +175,21 @@ pub struct Meta {
     /// `None` for a whole tensor. Of a sparse gradient ([`VarKind::SelectedRows`](crate::VarKind)), which holds some rows
     /// of a tensor of these dimensions: for how many it has room.
     pub rows: Option<Dim>,
+    /// Whether it is no tensor at all but a list of them ([`VarKind::TensorArray`](crate::VarKind)): dtype and
+    /// dimensions are those of an element. So are step scopes, which have neither.
+    pub array: bool,
     slot: &'static str,
 }
 
 impl Meta {
     /// A whole tensor of that dtype and those dimensions.
     pub fn new(dtype: DType, dims: impl Into<Dims>) -> Meta {
-        Meta { dtype, dims: dims.into(), rows: None, slot: "" }
+        Meta { dtype, dims: dims.into(), rows: None, array: false, slot: "" }
+    }
+
+    /// Step scopes, of which nothing is known.
+    pub(crate) fn scopes() -> Meta {
+        Meta { array: true, ..Meta::new(DType::F32, []) }
     }
 
     /// The same, known to sit in `slot`.
@@ -218,9 +226,18 @@ impl Meta {
         self.set(x.dtype, x.dims.clone());
     }
 
-    /// Memory in bytes; `None` while a dimension is unknown or when it exceeds what can be addressed. Rows take theirs
+    /// Makes an output a list of tensors of the dtype and dimensions of `x`.
+    pub fn array_of(&mut self, x: &Meta) {
+        self.like(x);
+        self.array = true;
+    }
+
+    /// Memory in bytes; nothing for a list, which keeps its own; `None` while a dimension is unknown or when it exceeds what can be addressed. Rows take theirs
     /// twice: their numbers, in whole lines, and behind them their values.
     pub fn bytes(&self) -> Option<usize> {
+        if self.array {
+            return Some(0);
+        }
         let limit = |bytes: &usize| *bytes <= isize::MAX as usize / 2;
         let of = |n: Dim, size: usize| n.get()?.checked_mul(size).filter(limit);
         let whole = of(self.dims.numel(), self.dtype.size())?;
@@ -236,7 +253,7 @@ impl Meta {
             (Some(a), Some(b)) => a.agrees(b),
             (a, b) => a == b,
         };
-        self.dtype == other.dtype && self.dims.agrees(&other.dims) && rows
+        self.dtype == other.dtype && self.dims.agrees(&other.dims) && rows && self.array == other.array
     }
 
     /// An error about this slot that quotes its dtype and shape: `` input `X`: a matrix is needed, not float32 [3] ``.
@@ -317,7 +334,11 @@ impl Meta {
 }
 impl fmt::Display for Meta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows = if self.rows.is_some() { "rows of " } else { "" };
-        write!(f, "{rows}{} {}", self.dtype, self.dims)
+        let what = match self {
+            Meta { array: true, .. } => "array of ",
+            Meta { rows: Some(_), .. } => "rows of ",
+            _ => "",
+        };
+        write!(f, "{what}{} {}", self.dtype, self.dims)
     }
 }

@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, ops::AddAssign};
 
 use ndarray::{ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
 
@@ -166,6 +166,26 @@ impl Tensor {
             bytes.copy_from_slice(memory.slice(at, bytes.len()));
         }
         Ok(tensor)
+    }
+}
+
+/// Adds the elements of `x` to those of `sum`, numbers of one dtype and shape.
+///
+/// # Errors
+/// Another dtype or shape.
+pub(crate) fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
+    if sum.meta() != x.meta() {
+        let text = format!("{} {:?} is added to {} {:?}", x.dtype, x.dims, sum.dtype, sum.dims);
+        return Err(Error::new(ErrorKind::Shape, text));
+    }
+    fn add<T: Element + AddAssign>(sum: &mut Tensor, x: &Tensor) -> Result<()> {
+        sum.slice_mut::<T>()?.iter_mut().zip(x.slice::<T>()?).for_each(|(sum, x)| *sum += *x);
+        Ok(())
+    }
+    match sum.dtype {
+        DType::F32 => add::<f32>(sum, x),
+        DType::F64 => add::<f64>(sum, x),
+        dtype => Err(Error::new(ErrorKind::DType, format!("floating point numbers are needed, not {dtype}"))),
     }
 }
 

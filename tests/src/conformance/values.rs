@@ -137,7 +137,9 @@ impl Machine {
         let mut written: Vec<Var> = vec![];
         for op in &program.root().ops {
             for var in op.reads().filter(|v| !written.contains(v)) {
-                let Some(desc) = program.root().vars.get(&var) else { continue };
+                // A gradient that nobody has written counts as zero.
+                let desc = program.root().vars.get(&var).filter(|desc| desc.gradient_of.is_none());
+                let Some(desc) = desc else { continue };
                 let dims: Vec<usize> = desc.dims.iter().map(|d| d.get().unwrap_or(UNKNOWN_DIM)).collect();
                 let value = invented(desc.dtype, &dims, var.index())?;
                 let home = if desc.persistable { &mut self.kept } else { &mut self.feeds };

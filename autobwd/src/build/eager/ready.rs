@@ -97,8 +97,8 @@ impl Ready {
     /// Slots, attributes or inputs that do not fit, with the operator.
     pub(crate) fn new(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready> {
         let info = ops.get(&desc.ty)?;
-        if desc.attrs.blocks().next().is_some() {
-            let text = "it has a sub-block, which only a program can hold; eager functions use `if` and `for` themselves";
+        if info.needs_program() {
+            let text = "it has a sub-block or a list, which only a program can hold; eager functions use `if`, `for` and `Vec` themselves";
             return Err(Error::new(ErrorKind::Program, text));
         }
         info.check(desc)?;
@@ -183,7 +183,7 @@ impl Ready {
                         let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
                         Regions::new(vec![region])?.run(cx)?;
                     }
-                    None => frame::kernel(graph, &graph.nodes[0], &mut place)?.run(cx)?,
+                    None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx)?,
                 }
             }
         }

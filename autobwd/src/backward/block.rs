@@ -1,0 +1,193 @@
+//! Gradients of sub-blocks: the passes of [`backward`](super) on a block of its own.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    accumulate::accumulate,
+    emit::{Emit, emit},
+    keep::{Values, keep},
+    names::GradNames,
+    path::{self, Question},
+    prune::prune,
+};
+use crate::{BlockId, Call, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var, VarKind};
+
+/// A gradient block whose variables are yet to be declared.
+pub(super) struct Inner {
+    pub(super) block: BlockId,
+    /// Gradients that a step finds, with their variables.
+    pub(super) given: Vec<(Var, Var)>,
+    pub(super) names: GradNames,
+}
+
+/// What the operator that owns a sub-block must know of its gradient.
+pub(super) struct Built {
+    pub(super) block: GradBlock,
+    /// Variables around the sub-block that its gradient reads by name.
+    pub(super) reads: FxHashSet<Var>,
+}
+
+/// Builds the gradient of a sub-block as a block within `parent`, if there is anything in it. `no_grad` tells, by variable
+/// around it, whether that has no gradient; gradients are arriving at some outputs of the operator `op` that owns it.
+///
+/// # Errors
+/// Those of the passes.
+pub(super) fn build(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    (op, call): (&OpDesc, &Call),
+    parent: BlockId,
+    no_grad: &[bool],
+    arriving: &[Var],
+    inners: &mut Vec<Inner>,
+) -> Result<Option<Built>> {
+    let into = program.add_block(Some(parent), Some(call.block));
+    let (count, known) = (program.blocks().len(), inners.len());
+    let built = Block { ops, program: &mut *program, op, call, into }.build(no_grad, arriving, inners)?;
+    if built.is_none() && program.blocks().len() == count && inners.len() == known {
+        program.truncate_blocks(into.index());
+    }
+    Ok(built)
+}
+
+struct Block<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a mut Program,
+    op: &'a OpDesc,
+    call: &'a Call,
+    into: BlockId,
+}
+
+impl Block<'_> {
+    fn forward(&self) -> &crate::Block {
+        // Whoever calls has looked it up.
+        self.program.block(self.call.block).unwrap_or(self.program.root())
+    }
+
+    /// By variable: whether it has no gradient around the block, and whether it has none in it.
+    fn no_grad(&self, around: &[bool]) -> (Vec<bool>, Vec<bool>) {
+        let mut outside = around.to_vec();
+        outside.resize(self.program.name_count(), false);
+        self.forward().vars.keys().for_each(|var| outside[var.index()] = false);
+        for (outer, inner, _) in &self.call.slices {
+            outside[inner.index()] = around[outer.index()];
+        }
+        let mut inside = outside.clone();
+        for (var, desc) in self.forward().vars.iter() {
+            inside[var.index()] |= desc.stop_gradient;
+        }
+        (outside, inside)
+    }
+
+    /// What every step finds and overwrites, with the operator that is the first to do so.
+    fn found(&self) -> Vec<(Var, usize)> {
+        let is_input = |var: Var| self.op.reads().any(|v| v == var);
+        let carried = self.call.carried.iter().filter(|c| c.start == c.end && is_input(c.start));
+        let writer = |var: Var| self.forward().ops.iter().position(|op| op.writes().any(|v| v == var));
+        carried.filter_map(|c| Some((c.start, writer(c.start)?))).collect()
+    }
+
+    /// Operators that the targets depend on; what is handed from step to step becomes a target when a later step needs
+    /// it.
+    fn path(&self, outside: &[bool], no_grad: &[bool], targets: &mut Vec<Var>) -> Result<Vec<usize>> {
+        loop {
+            let question = Question {
+                block: self.call.block,
+                targets,
+                asked: &[],
+                computed: vec![false; self.program.name_count()],
+                only_asked: false,
+            };
+            let (path, open) = path::find(self.ops, self.program, &question, outside)?;
+            let again = !matches!(self.call.steps, StepCount::If(_));
+            let handed = self.call.carried.iter().filter(|c| again && open[c.start.index()]);
+            let handed = handed.filter(|c| !no_grad[c.start.index()] && !targets.contains(&c.end));
+            let more: Vec<Var> = handed.map(|c| c.end).collect();
+            if more.is_empty() {
+                return Ok(path);
+            }
+            targets.extend(more);
+        }
+    }
+
+    fn build(self, around: &[bool], arriving: &[Var], inners: &mut Vec<Inner>) -> Result<Option<Built>> {
+        let (call, id) = (self.call, self.call.block);
+        let (cut, no_grad) = self.no_grad(around);
+        let found = self.found();
+        let lasts = call.carried.iter().filter_map(|c| Some((c.last?, c.end)));
+        let ends = lasts.chain(call.stacks.iter().map(|(inner, outer)| (*outer, *inner)));
+        let mut targets: Vec<Var> = ends.filter(|(out, _)| arriving.contains(out)).map(|(_, v)| v).collect();
+        targets.retain(|v| !no_grad[v.index()]);
+        let path = self.path(&cut, &no_grad, &mut targets)?;
+
+        let Block { ops, program, into, .. } = self;
+        let mut names = GradNames::of_block(program, &found);
+        let len = program.block(id).map_or(0, |block| block.ops.len());
+        let mut values = Values::of_block(program, &found, len);
+        let mut given: FxHashMap<Var, Var> = FxHashMap::default();
+        for var in &targets {
+            let grad = names.here(program, *var);
+            names.note_arrival(grad);
+            given.insert(grad, *var);
+        }
+        let mut emitted = vec![];
+        let walk = Emit {
+            ops,
+            program,
+            block: id,
+            into,
+            no_grad: &no_grad,
+            computed: &vec![false; no_grad.len()],
+            names: &mut names,
+            values: &mut values,
+            emitted: &mut emitted,
+            inners,
+        };
+        emit(walk, &path)?;
+        let grads: FxHashSet<Var> = given.keys().copied().collect();
+        let summed = accumulate(program, &mut names, id, &grads, emitted);
+        let mut appended = prune(program.name_count(), &names, &grads, &no_grad, summed);
+        if appended.is_empty() {
+            return Ok(None);
+        }
+        // What a step overwrites and nothing depends on that it finds: the gradient does not pass through.
+        let tensor =
+            |var: &Var| program.lookup(id, *var).is_none_or(|desc| desc.kind != VarKind::TensorArray);
+        let replaced: Vec<Var> = found.iter().map(|(var, _)| *var).filter(tensor).collect();
+        for var in replaced.into_iter().filter(|v| targets.contains(v)) {
+            let written = |grad: Var| appended.iter().any(|op| op.writes().any(|v| v == grad));
+            if let Some(grad) = names.start(var).filter(|grad| !written(*grad)) {
+                let fill = OpDesc::new("fill_zeros_like").input("X", [var]).output("Out", [grad]);
+                appended.push(OpDesc { origin: Origin::ZeroFill, ..fill });
+            }
+        }
+        let (copies, vars) = keep(ops, program, id, &values, &mut appended)?;
+        copies.insert_into(program, id, &mut appended);
+        if let Some(block) = program.block_mut(id) {
+            block.vars.extend(vars);
+        }
+        for op in &mut appended {
+            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = names.shown(*v));
+        }
+
+        let written: FxHashSet<Var> = appended.iter().flat_map(OpDesc::writes).collect();
+        let computes = |v: &Var| {
+            let grad = names.start(*v).or_else(|| names.known(*v));
+            grad.is_some_and(|grad| written.contains(&names.shown(grad)))
+        };
+        let computed = call.supplied().filter(computes).collect();
+        if let Some(block) = program.block_mut(into) {
+            block.ops = appended;
+        }
+        let around: Vec<Var> = program.outside(into);
+        let mut given: Vec<(Var, Var)> =
+            around.iter().filter_map(|grad| Some((*grad, *given.get(grad)?))).collect();
+        given.sort_by(|a, b| program.name(a.0).cmp(program.name(b.0)));
+        let slices = call.slices.iter().map(|(outer, ..)| *outer);
+        let by_name: FxHashSet<Var> = call.reads.iter().copied().chain(slices).collect();
+        let reads = around.into_iter().filter(|v| by_name.contains(v)).collect();
+        let block = GradBlock { block: into, given: given.iter().map(|(_, var)| *var).collect(), computed };
+        inners.push(Inner { block: into, given, names });
+        Ok(Some(Built { block, reads }))
+    }
+}

@@ -1,0 +1,446 @@
+//! Running sub-blocks: a plan with its memory, run step by step.
+
+use std::sync::Arc;
+
+use super::bind::{Bound, Frame, Held, Options, Outer, bind};
+use crate::{
+    BlockId, Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Program, Result, StepCount, Var,
+    plan::{Called, Plan, Spot, ValueId},
+    tensor::{Cell, Memory, Step},
+};
+
+/// A block ready to run: frames in order, and the memory that they work in.
+pub(super) struct Body {
+    // Frames point into the arena: they go first.
+    pub(super) frames: Vec<Frame>,
+    pub(super) arena: Memory,
+    /// For messages, by frame.
+    ops: Vec<String>,
+    cells: Vec<Held>,
+    pub(super) scratch_bytes: usize,
+    pub(super) lent_bytes: usize,
+}
+
+impl Body {
+    /// Of a sub-block.
+    pub(super) fn of_block(
+        program: &Program,
+        block: BlockId,
+        plan: &Plan,
+        outer: &[Outer],
+        options: Options<'_>,
+    ) -> Result<Body> {
+        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
+        let bound = bind(program, block, plan, &arena, None, outer, options)?;
+        Body::new(program, block, plan, arena, bound, options.cx)
+    }
+
+    /// Computes what is constant.
+    pub(super) fn new(
+        program: &Program,
+        block: BlockId,
+        plan: &Plan,
+        arena: Memory,
+        bound: Bound,
+        cx: &Cx,
+    ) -> Result<Body> {
+        let describe = |f: &Frame| {
+            let node = &plan.graph.nodes[f.node];
+            program.describe_op(block, node.index, &node.desc)
+        };
+        let Bound { mut frames, constants, cells, scratch_bytes, lent_bytes } = bound;
+        for mut frame in frames.drain(..constants) {
+            frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
+        }
+        let ops = frames.iter().map(describe).collect();
+        Ok(Body { ops, frames, arena, cells, scratch_bytes, lent_bytes })
+    }
+
+    /// Bytes of tensor memory that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.arena.len() + self.scratch_bytes
+    }
+
+    fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
+        self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
+    }
+
+    pub(super) fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.each_frame(|frame| frame.kernel.run(cx))
+    }
+
+    #[inline]
+    pub(super) fn each_frame(&mut self, mut run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
+        self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
+        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
+            run(frame).map_err(|e| e.at_op(|| op.clone()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Some bytes of a body's arena.
+#[derive(Clone, Copy)]
+struct Span {
+    at: usize,
+    bytes: usize,
+}
+
+/// A tensor that a step hands to the next: as [`Handed`](crate::plan), bound.
+struct Handed {
+    first: Option<usize>,
+    start: Option<Span>,
+    end: Option<Span>,
+    last: Option<Buf<'static>>,
+}
+
+/// What a step adds to a sum.
+enum Term {
+    Tensor(usize, Meta),
+    List(Arc<Cell>),
+    Nothing,
+}
+
+/// An operator that runs a sub-block.
+pub(super) struct CallFrame {
+    body: Body,
+    steps: StepCount,
+    count: usize,
+    condition: Option<usize>,
+    repeat: Option<usize>,
+    inputs: Vec<Buf<'static>>,
+    carried: Vec<Handed>,
+    slices: Vec<(usize, Span)>,
+    stacks: Vec<(Span, Buf<'static>)>,
+    sums: Vec<(Term, Buf<'static>)>,
+    scopes: Option<Arc<Cell>>,
+    /// Where in the arena, and where in what a step leaves.
+    left: Vec<(Span, usize)>,
+    left_bytes: usize,
+    nested: Vec<Arc<Cell>>,
+    /// How often a loop may run.
+    limit: u64,
+}
+
+impl CallFrame {
+    pub(super) fn new(
+        called: &Called,
+        body: Body,
+        inputs: Vec<(ValueId, Buf<'static>)>,
+        outputs: Vec<(ValueId, Buf<'static>)>,
+        limit: Option<u64>,
+    ) -> Result<CallFrame> {
+        let (ids, inputs): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
+        let input = |id: ValueId| {
+            ids.iter().position(|v| *v == id).ok_or_else(|| Error::internal("an input that is not bound"))
+        };
+        let mut outputs: Vec<_> = outputs.into_iter().map(|(id, buf)| (id, Some(buf))).collect();
+        let mut output = |id: ValueId| {
+            let buf = outputs.iter_mut().find(|(v, _)| *v == id).and_then(|(_, buf)| buf.take());
+            buf.ok_or_else(|| Error::internal("an output that is not bound"))
+        };
+        let plan = &called.plan;
+        let span = |id: ValueId| {
+            let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
+            // What is fetched from outside of the block is copied into its arena.
+            let fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
+            let fetched = fetched.filter(|(v, _)| **v == id).map(|(_, spot)| *spot).next();
+            match fetched.unwrap_or(plan.layout.spots[id]) {
+                Spot::Arena(at) => Ok(Span { at, bytes }),
+                _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
+            }
+        };
+        let mut carried = vec![];
+        for each in &called.carried {
+            carried.push(Handed {
+                first: each.first.map(input).transpose()?,
+                start: each.start.map(span).transpose()?,
+                end: each.end.map(span).transpose()?,
+                last: each.last.map(&mut output).transpose()?,
+            });
+        }
+        let mut slices = vec![];
+        for (var, inner) in &called.slices {
+            slices.push((input(*var)?, span(*inner)?));
+        }
+        let mut stacks = vec![];
+        for (inner, out) in &called.stacks {
+            stacks.push((span(*inner)?, output(*out)?));
+        }
+        let mut sums = vec![];
+        for (inner, out) in &called.sums {
+            let term = match inner {
+                None => Term::Nothing,
+                Some(inner) => {
+                    let value = &plan.graph.values[*inner];
+                    match body.cell(value.var).filter(|_| value.meta.array) {
+                        Some(list) => Term::List(list.clone()),
+                        None => Term::Tensor(span(*inner)?.at, value.meta.clone()),
+                    }
+                }
+            };
+            sums.push((term, output(*out)?));
+        }
+        let scopes = match called.scopes {
+            None => None,
+            Some(id) => Some(match input(id) {
+                Ok(k) => inputs[k].cell()?.clone(),
+                Err(_) => output(id)?.cell()?.clone(),
+            }),
+        };
+        let mut left = vec![];
+        for (inner, at) in &called.left {
+            left.push((span(*inner)?, *at));
+        }
+        let unused = || Arc::new(Cell::Steps(Default::default()));
+        let nested = |var: &Var| body.cell(*var).cloned().unwrap_or_else(unused);
+        Ok(CallFrame {
+            nested: called.nested.iter().map(nested).collect(),
+            steps: called.steps,
+            count: called.count.unwrap_or(0),
+            condition: called.condition.map(input).transpose()?,
+            repeat: called.repeat.map(|id| span(id).map(|span| span.at)).transpose()?,
+            body,
+            inputs,
+            carried,
+            slices,
+            stacks,
+            sums,
+            scopes,
+            left,
+            left_bytes: called.left_bytes,
+            limit: limit.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Before the first step.
+    fn enter(&mut self) -> Result<()> {
+        for each in &self.carried {
+            let Some(Span { at, bytes }) = each.start else { continue };
+            let start = self.body.arena.slice_mut::<u8>(at, bytes);
+            match each.first {
+                Some(first) => start.copy_from_slice(self.inputs[first].bytes()?),
+                None => start.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    /// After a step, before the next.
+    fn hand_on(&mut self) {
+        for each in &self.carried {
+            let Some(Span { at, bytes }) = each.start else { continue };
+            let arena = self.body.arena.slice_mut::<u8>(0, self.body.arena.len());
+            match each.end {
+                Some(end) => arena.copy_within(end.at..end.at + bytes, at),
+                None => arena[at..at + bytes].fill(0),
+            }
+        }
+    }
+
+    /// After the last step, if there was one.
+    fn leave(&mut self, ran: bool) -> Result<()> {
+        for each in &mut self.carried {
+            let Some(last) = &mut each.last else { continue };
+            let last = last.bytes_mut()?;
+            match (ran, each.end, each.first) {
+                (true, Some(end), _) => last.copy_from_slice(self.body.arena.slice(end.at, end.bytes)),
+                (false, _, Some(first)) => last.copy_from_slice(self.inputs[first].bytes()?),
+                (true, None, _) | (false, _, None) => last.fill(0),
+            }
+        }
+        if !ran {
+            for (_, sum) in &mut self.sums {
+                match sum.is_array() {
+                    true => sum.array()?.clear(),
+                    false => sum.bytes_mut()?.fill(0),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the block, and keeps what a backward part reads.
+    fn step(&mut self, cx: &Cx) -> Result<()> {
+        let Some(scopes) = &self.scopes else { return self.body.run(cx) };
+        let spare = scopes.steps()?.spare.pop();
+        let mut step = match spare {
+            Some(step) => step,
+            None => {
+                let nested = self.nested.iter().map(|_| Default::default()).collect();
+                Step { memory: Memory::zeroed(self.left_bytes)?, nested }
+            }
+        };
+        self.exchange(&mut step)?;
+        let outcome = self.body.run(cx);
+        self.exchange(&mut step)?;
+        for (Span { at, bytes }, left) in &self.left {
+            let kept = step.memory.slice_mut::<u8>(*left, *bytes);
+            kept.copy_from_slice(self.body.arena.slice(*at, *bytes));
+        }
+        if let Some(scopes) = &self.scopes {
+            scopes.steps()?.list.push(step);
+        }
+        outcome
+    }
+
+    /// What the operators within have left goes where they find it, and back.
+    fn exchange(&self, step: &mut Step) -> Result<()> {
+        for (cell, steps) in self.nested.iter().zip(&mut step.nested) {
+            std::mem::swap(&mut *cell.steps()?, steps);
+        }
+        Ok(())
+    }
+
+    /// Runs the block on what a step has left, which is consumed.
+    fn step_back(&mut self, cx: &Cx, step: &mut Step) -> Result<()> {
+        for (Span { at, bytes }, left) in &self.left {
+            let start = self.body.arena.slice_mut::<u8>(*at, *bytes);
+            start.copy_from_slice(step.memory.slice(*left, *bytes));
+        }
+        self.exchange(step)?;
+        let outcome = self.body.run(cx);
+        self.exchange(step)?;
+        outcome
+    }
+
+    /// What a step reads of the slices.
+    fn slice(&mut self, index: usize) -> Result<()> {
+        for (input, Span { at, bytes }) in &self.slices {
+            let part = &self.inputs[*input].bytes()?[index * bytes..][..*bytes];
+            self.body.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// What a step contributes to stacks and sums.
+    fn gather(&mut self, cx: &Cx, index: usize, first: bool) -> Result<()> {
+        for (Span { at, bytes }, out) in &mut self.stacks {
+            let part = &mut out.bytes_mut()?[index * *bytes..][..*bytes];
+            part.copy_from_slice(self.body.arena.slice(*at, *bytes));
+        }
+        for (term, sum) in &mut self.sums {
+            match term {
+                Term::Tensor(at, meta) => add(cx, sum, &self.body.arena, *at, meta, first)?,
+                Term::List(cell) => {
+                    if first {
+                        sum.array()?.clear();
+                    }
+                    if let Cell::Array(list) = &**cell {
+                        sum.array()?.add(list)?;
+                    }
+                }
+                Term::Nothing if first && sum.is_array() => sum.array()?.clear(),
+                Term::Nothing if first => sum.bytes_mut()?.fill(0),
+                Term::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, cx: &Cx, repeat: usize) -> Result<u64> {
+        let mut steps = 0;
+        while self.body.arena.slice::<Bool>(repeat, 1)[0].get() {
+            if steps >= self.limit {
+                let text = format!("the loop has not ended after {steps} steps, its limit");
+                return Err(Error::new(ErrorKind::Data, text));
+            }
+            self.step(cx)?;
+            self.hand_on();
+            steps += 1;
+        }
+        Ok(steps)
+    }
+
+    fn each(&mut self, cx: &Cx, reverse: bool) -> Result<()> {
+        for i in 0..self.count {
+            let index = if reverse { self.count - 1 - i } else { i };
+            self.slice(index)?;
+            self.step(cx)?;
+            self.gather(cx, index, i == 0)?;
+            self.hand_on();
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, cx: &Cx, reverse: bool) -> Result<u64> {
+        let Some(scopes) = self.scopes.clone() else {
+            return Err(Error::internal("a backward part without what the steps have left"));
+        };
+        let mut steps = 0;
+        loop {
+            let Some(mut step) = scopes.steps()?.list.pop() else { return Ok(steps) };
+            let left = scopes.steps()?.list.len();
+            let index = if reverse { self.count.saturating_sub(left + 1) } else { left };
+            self.slice(index)?;
+            let outcome = self.step_back(cx, &mut step);
+            scopes.steps()?.spare.push(step);
+            outcome?;
+            self.gather(cx, index, steps == 0)?;
+            self.hand_on();
+            steps += 1;
+        }
+    }
+}
+
+impl Kernel for CallFrame {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let runs = match self.condition {
+            Some(condition) => self.inputs[condition].slice::<Bool>()?[0].get(),
+            None => true,
+        };
+        if !runs {
+            return self.leave(false);
+        }
+        self.enter()?;
+        let steps = match (self.steps, self.repeat) {
+            (StepCount::While(_), Some(repeat)) => self.repeat(cx, repeat)?,
+            (StepCount::While(_), None) => return Err(Error::internal("a loop without condition")),
+            (StepCount::If(_), _) => self.step(cx).map(|()| 1)?,
+            (StepCount::Each { reverse }, _) => self.each(cx, reverse).map(|()| self.count as u64)?,
+            (StepCount::Recorded { reverse }, _) => self.backward(cx, reverse)?,
+        };
+        self.leave(steps > 0)
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        self.body.lent_bytes
+    }
+}
+
+/// Elements that are added at a time.
+const PART: usize = 1 << 14;
+
+/// Adds what stands in an arena to a sum; the first is copied.
+fn add(cx: &Cx, sum: &mut Buf<'_>, arena: &Memory, at: usize, meta: &Meta, first: bool) -> Result<()> {
+    macro_rules! add {
+        ($t:ty) => {{
+            let sum = sum.slice_mut::<$t>()?;
+            if meta.rows.is_some() {
+                if first {
+                    sum.fill(0.0);
+                }
+                for (row, values) in arena.rows::<$t>(at, meta).iter() {
+                    let sum = &mut sum[row * values.len()..][..values.len()];
+                    sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += *x);
+                }
+                return Ok(());
+            }
+            let term = arena.slice::<$t>(at, sum.len());
+            if first {
+                sum.copy_from_slice(term);
+                return Ok(());
+            }
+            cx.chunks_mut(sum, PART, |part, sum| {
+                let term = &term[part * PART..][..sum.len()];
+                sum.iter_mut().zip(term).for_each(|(sum, x)| *sum += *x);
+            });
+            Ok(())
+        }};
+    }
+    match meta.dtype {
+        DType::F32 => add!(f32),
+        DType::F64 => add!(f64),
+        _ => Err(sum.wrong("floating point numbers are needed")),
+    }
+}

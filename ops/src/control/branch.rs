@@ -1,0 +1,112 @@
+//! Running a block if a condition holds.
+
+use autobwd::{
+    BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
+    register_op,
+};
+
+/// Runs a block if a condition is true. Otherwise its outputs keep the values that they had, or are zeros.
+#[register_op(grad = ConditionalBlockRule)]
+pub struct ConditionalBlock<V = Var> {
+    /// One boolean.
+    #[input]
+    pub cond: V,
+    /// All that the block reads of the variables around it.
+    #[input]
+    pub input: Vec<V>,
+    /// All that the block writes of the variables around it.
+    #[output]
+    pub out: Vec<V>,
+    /// What the block leaves for the gradient.
+    #[output]
+    pub scope: V,
+    /// Must be true: row by row, there is `where`.
+    #[attr(default = false)]
+    pub is_scalar_condition: bool,
+    /// The branch.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for ConditionalBlock {
+    fn call(&self, _: &Program) -> Result<Call> {
+        if !self.is_scalar_condition {
+            return Err(Error::attr("is_scalar_condition", "must be true"));
+        }
+        let mut call = Call::new(self.sub_block, StepCount::If(self.cond));
+        call.reads = self.input.iter().copied().filter(|x| !self.out.contains(x)).collect();
+        let own = |v: Var| Carried { first: First::Value(v, v), start: v, end: v, last: Some(v) };
+        call.carried = self.out.iter().map(|out| own(*out)).collect();
+        call.scopes = Some(self.scope);
+        Ok(call)
+    }
+}
+
+/// The gradient of the branch.
+pub struct ConditionalBlockRule;
+impl GradRule<ConditionalBlock> for ConditionalBlockRule {
+    fn emit(fwd: &ConditionalBlock, g: &mut GradCx<'_>) {
+        let Some(block) = g.block() else { return };
+        let op = ConditionalBlockGrad {
+            cond: fwd.cond,
+            input: fwd.input.clone(),
+            out: fwd.out.clone(),
+            dout: fwd.out.iter().map(|out| Some(g.grad(*out))).collect(),
+            scope: fwd.scope,
+            dinput: fwd.input.iter().map(|x| g.wanted(*x)).collect(),
+            is_scalar_condition: fwd.is_scalar_condition,
+            sub_block: block.block,
+        };
+        g.push(op);
+    }
+}
+
+/// The gradient of [`ConditionalBlock`]: runs the gradient of the branch if that has run; gradients of inputs are zeros
+/// otherwise.
+#[register_op(grad = NoGrad)]
+pub struct ConditionalBlockGrad<V = Var> {
+    /// The condition.
+    #[input]
+    pub cond: V,
+    /// Inputs of the branch.
+    #[input]
+    pub input: Vec<V>,
+    /// Its outputs.
+    #[input]
+    pub out: Vec<V>,
+    /// Their gradients; one that nobody has written is zero.
+    #[input("Out@GRAD")]
+    pub dout: Vec<Option<V>>,
+    /// What the branch has left.
+    #[input]
+    pub scope: V,
+    /// Gradients of `input`.
+    #[output("Input@GRAD")]
+    pub dinput: Vec<Option<V>>,
+    /// As in [`ConditionalBlock`].
+    #[attr(default = false)]
+    pub is_scalar_condition: bool,
+    /// The gradient of the branch.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for ConditionalBlockGrad {
+    fn call(&self, program: &Program) -> Result<Call> {
+        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: false });
+        let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
+        let inputs = || self.input.iter().copied().zip(&self.dinput);
+        for (out, dout) in self.out.iter().zip(&self.dout) {
+            let Some(dout) = *dout else { continue };
+            let last = inputs().find(|(x, _)| x == out).and_then(|(_, dx)| *dx);
+            let inner = grad(*out);
+            call.carried.push(Carried { first: First::Value(dout, *out), start: inner, end: inner, last });
+        }
+        for (x, dx) in inputs().filter(|(x, _)| !self.out.contains(x)) {
+            call.reads.push(x);
+            if let Some(dx) = dx {
+                call.sums.push((grad(x), *dx, x));
+            }
+        }
+        call.scopes = Some(self.scope);
+        Ok(call)
+    }
+}

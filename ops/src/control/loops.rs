@@ -1,0 +1,111 @@
+use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, VarKind, emit};
+
+use super::While;
+use crate::shape::Assign;
+
+/// A variable for what steps leave for the gradient.
+pub(super) fn scopes(net: &Builder) -> Expr {
+    let desc = VarDesc::new(DType::F32, autobwd::Dims::from([]));
+    net.variable(net.block(), "step_scopes", VarDesc { kind: VarKind::StepScopes, ..desc })
+}
+
+/// A variable by its number.
+pub(super) fn expr(net: &Builder, var: Var) -> Expr {
+    net.existing(var)
+}
+
+/// A copy of a value.
+pub(super) fn copy(x: &Expr) -> Result<Expr> {
+    Ok(emit(Assign { x: x.into(), out: New })?.out)
+}
+
+/// What a sub-block returns must be what was there before.
+pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr) -> Result<()> {
+    let (a, b) = (before.meta(), after.meta());
+    if a.dtype == b.dtype && a.dims.agrees(&b.dims) {
+        return Ok(());
+    }
+    let (one, other) = names;
+    let text = format!("{what}: {one} is {before}, {other} is {after}");
+    Err(Error::new(ErrorKind::Shape, text))
+}
+
+/// Runs `body` on variables while `condition` holds, and returns their last values. Both get the present values; `body`
+/// returns the next ones, of the same dtypes and shapes.
+///
+/// Gradients flow through the loop, into what the body reads of the variables around it, too.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd_ops::{Math, control::while_loop};
+///
+/// // Powers of two up to a limit.
+/// let net = Builder::new();
+/// let limit = net.input("limit", DType::F32, &[])?;
+/// let one = (&(&limit * 0.0)? + 1.0)?;
+/// let last = while_loop(&[one], |x| x[0].less_than(&limit), |x| Ok(vec![(&x[0] * 2.0)?]))?;
+/// let hundred = Tensor::scalar(100.0_f32)?;
+/// let fetched =
+///     Executor::new().run(&net.program(), &mut Scope::new(), &[("limit", &hundred)], &[&last[0].name()])?;
+/// assert_eq!(fetched[0].item()?, 128.0);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// No variables; a condition that is not one boolean; a body that returns other dtypes or shapes, or another number of
+/// values.
+#[track_caller]
+pub fn while_loop(
+    vars: &[Expr],
+    condition: impl Fn(&[Expr]) -> Result<Expr>,
+    body: impl FnOnce(&[Expr]) -> Result<Vec<Expr>>,
+) -> Result<Vec<Expr>> {
+    let Some(net) = vars.first().map(|var| var.builder().clone()) else {
+        return Err(Error::new(ErrorKind::Slot, "a loop needs at least one variable"));
+    };
+    let vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
+    let holds = copy(&condition(&vars)?)?;
+    is_boolean(&holds)?;
+    let (sub_block, changed) = net.sub_block(|| {
+        let next = body(&vars)?;
+        if next.len() != vars.len() {
+            let text = format!("the body of a loop over {} variables returns {}", vars.len(), next.len());
+            return Err(Error::new(ErrorKind::Slot, text));
+        }
+        for (var, next) in vars.iter().zip(&next) {
+            same("the body of a loop changes a variable", ("before it", "after it"), var, next)?;
+        }
+        let again = condition(&next)?;
+        // What is the value of another variable must not be overwritten before it is read.
+        let taken = |next: &Expr| vars.iter().any(|var| var.var() == next.var());
+        let changes = vars.iter().zip(&next).filter(|(var, next)| var.var() != next.var());
+        let changes: Vec<_> = changes
+            .map(|(var, next)| Ok((var, if taken(next) { copy(next)? } else { next.clone() })))
+            .collect::<Result<_>>()?;
+        let mut changed = vec![];
+        for (var, next) in changes.iter().map(|(var, next)| (*var, next)).chain([(&holds, &again)]) {
+            emit(Assign { x: next.into(), out: var.into() })?;
+            changed.push(var.clone());
+        }
+        Ok(changed)
+    })?;
+    let mut x: Vec<Expr> = vars.clone();
+    let read = net.program().outside(sub_block);
+    x.extend(read.into_iter().filter(|v| vars.iter().all(|x| x.var() != *v)).map(|v| expr(&net, v)));
+    emit(While {
+        x: x.iter().map(Into::into).collect(),
+        condition: (&holds).into(),
+        out: changed.iter().map(Into::into).collect(),
+        step_scopes: scopes(&net).into(),
+        sub_block,
+    })?;
+    Ok(vars)
+}
+
+pub(super) fn is_boolean(condition: &Expr) -> Result<()> {
+    let meta = condition.meta();
+    if meta.dtype == DType::Bool && meta.dims.numel().get().is_none_or(|n| n == 1) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::DType, format!("the condition {condition} is not one boolean")))
+}

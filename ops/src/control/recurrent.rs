@@ -1,0 +1,187 @@
+//! Running a block for every step of a sequence.
+
+use autobwd::{
+    BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
+    register_op,
+};
+
+/// The variables of these names.
+fn named(program: &Program, attr: &str, names: &[String], states: usize) -> Result<Vec<Var>> {
+    if names.len() != states {
+        return Err(Error::attr(
+            attr,
+            format!("names {} variables for {states} initial states", names.len()),
+        ));
+    }
+    let find = |name: &String| program.find(name);
+    let unknown = |name: &String| Error::attr(attr, format!("the program has no variable `{name}`"));
+    names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect()
+}
+
+/// Runs a block for every step of sequences, whose first dimension is time. In the block, a sequence's name means its
+/// step, an output's what the step contributes; states go from step to step.
+#[register_op(grad = RecurrentRule)]
+pub struct Recurrent<V = Var> {
+    /// Sequences of one length.
+    #[input("inputs")]
+    pub inputs: Vec<V>,
+    /// What the states are before the first step.
+    #[input("initial_states")]
+    pub initial_states: Vec<V>,
+    /// All else that the block reads of the variables around it.
+    #[input("parameters")]
+    pub parameters: Vec<V>,
+    /// Sequences: what the steps have written under these names, one after another.
+    #[output("outputs")]
+    pub outputs: Vec<V>,
+    /// What the steps leave for the gradient.
+    #[output("step_scopes")]
+    pub step_scopes: V,
+    /// What the block calls the states when a step starts.
+    #[attr(default = [])]
+    pub ex_states: Vec<String>,
+    /// What it calls them when the step ends.
+    #[attr(default = [])]
+    pub states: Vec<String>,
+    /// Whether there are states.
+    #[attr(default = true)]
+    pub has_states: bool,
+    /// Whether there will be a gradient: what it needs is kept if there is one.
+    #[attr(default = true)]
+    pub is_train: bool,
+    /// From the last step to the first.
+    #[attr(default = false)]
+    pub reverse: bool,
+    /// The step.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for Recurrent {
+    fn call(&self, program: &Program) -> Result<Call> {
+        let mut call = Call::new(self.sub_block, StepCount::Each { reverse: self.reverse });
+        let count = self.initial_states.len();
+        let before = named(program, "ex_states", &self.ex_states, count)?;
+        let after = named(program, "states", &self.states, count)?;
+        call.slices = self.inputs.iter().map(|x| (*x, *x, *x)).collect();
+        for (i, first) in self.initial_states.iter().enumerate() {
+            let first = First::Value(*first, *first);
+            call.carried.push(Carried { first, start: before[i], end: after[i], last: None });
+        }
+        call.reads = self.parameters.clone();
+        call.stacks = self.outputs.iter().map(|out| (*out, *out)).collect();
+        call.scopes = Some(self.step_scopes);
+        Ok(call)
+    }
+}
+
+/// The gradient of the step, in the other direction.
+pub struct RecurrentRule;
+impl GradRule<Recurrent> for RecurrentRule {
+    fn emit(fwd: &Recurrent, g: &mut GradCx<'_>) {
+        let Some(block) = g.block() else { return };
+        let wanted = |x: &Var| g.wanted(*x).filter(|_| block.computed.contains(x));
+        let op = RecurrentGrad {
+            inputs: fwd.inputs.clone(),
+            initial_states: fwd.initial_states.clone(),
+            parameters: fwd.parameters.clone(),
+            outputs: fwd.outputs.clone(),
+            doutputs: fwd.outputs.iter().map(|out| Some(g.grad(*out))).collect(),
+            step_scopes: fwd.step_scopes,
+            dstep_scopes: Some(fwd.step_scopes),
+            dinputs: fwd.inputs.iter().map(wanted).collect(),
+            dinitial_states: fwd.initial_states.iter().map(|x| g.wanted(*x)).collect(),
+            dparameters: fwd.parameters.iter().map(wanted).collect(),
+            ex_states: fwd.ex_states.clone(),
+            states: fwd.states.clone(),
+            has_states: fwd.has_states,
+            is_train: fwd.is_train,
+            reverse: fwd.reverse,
+            sub_block: block.block,
+        };
+        g.push(op);
+    }
+}
+
+/// The gradient of [`Recurrent`]: runs the gradient of the step on what the steps have left, last to first. Gradients of
+/// parameters are summed over the steps.
+#[register_op(grad = NoGrad)]
+pub struct RecurrentGrad<V = Var> {
+    /// Inputs of the forward operator.
+    #[input("inputs")]
+    pub inputs: Vec<V>,
+    /// Its initial states.
+    #[input("initial_states")]
+    pub initial_states: Vec<V>,
+    /// What else it reads.
+    #[input("parameters")]
+    pub parameters: Vec<V>,
+    /// Its outputs.
+    #[input("outputs", shape_only)]
+    pub outputs: Vec<V>,
+    /// Their gradients; one that nobody has written is zero.
+    #[input("outputs@GRAD")]
+    pub doutputs: Vec<Option<V>>,
+    /// What the steps have left.
+    #[input("step_scopes")]
+    pub step_scopes: V,
+    /// The same.
+    #[input("step_scopes@GRAD")]
+    pub dstep_scopes: Option<V>,
+    /// Gradients of the inputs.
+    #[output("inputs@GRAD")]
+    pub dinputs: Vec<Option<V>>,
+    /// Gradients of the initial states.
+    #[output("initial_states@GRAD")]
+    pub dinitial_states: Vec<Option<V>>,
+    /// Gradients of the parameters.
+    #[output("parameters@GRAD")]
+    pub dparameters: Vec<Option<V>>,
+    /// As in [`Recurrent`].
+    #[attr(default = [])]
+    pub ex_states: Vec<String>,
+    /// As in [`Recurrent`].
+    #[attr(default = [])]
+    pub states: Vec<String>,
+    /// As in [`Recurrent`].
+    #[attr(default = true)]
+    pub has_states: bool,
+    /// As in [`Recurrent`].
+    #[attr(default = true)]
+    pub is_train: bool,
+    /// As in [`Recurrent`].
+    #[attr(default = false)]
+    pub reverse: bool,
+    /// The gradient of the step.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for RecurrentGrad {
+    fn call(&self, program: &Program) -> Result<Call> {
+        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: self.reverse });
+        let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
+        let count = self.initial_states.len();
+        let before = named(program, "ex_states", &self.ex_states, count)?;
+        let after = named(program, "states", &self.states, count)?;
+        call.slices = self.inputs.iter().map(|x| (*x, *x, *x)).collect();
+        for (out, dout) in self.outputs.iter().zip(&self.doutputs) {
+            call.slices.extend(dout.map(|dout| (dout, grad(*out), *out)));
+        }
+        for (i, first) in self.initial_states.iter().enumerate() {
+            call.carried.push(Carried {
+                first: First::ZerosLike(*first),
+                start: grad(after[i]),
+                end: grad(before[i]),
+                last: self.dinitial_states.get(i).copied().flatten(),
+            });
+        }
+        call.reads = self.parameters.clone();
+        for (x, dx) in self.inputs.iter().zip(&self.dinputs) {
+            call.stacks.extend(dx.map(|dx| (grad(*x), dx)));
+        }
+        for (x, dx) in self.parameters.iter().zip(&self.dparameters) {
+            call.sums.extend(dx.map(|dx| (grad(*x), dx, *x)));
+        }
+        call.scopes = Some(self.step_scopes);
+        Ok(call)
+    }
+}

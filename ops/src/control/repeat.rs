@@ -1,0 +1,115 @@
+//! Running a block again and again while a condition holds.
+
+use autobwd::{
+    BlockId, Call, Carried, Control, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
+    register_op,
+};
+
+/// Runs a block while a condition is true. What the block overwrites of the variables around it goes from one step to
+/// the next.
+#[register_op(grad = WhileRule)]
+pub struct While<V = Var> {
+    /// All that the block reads of the variables around it.
+    #[input]
+    pub x: Vec<V>,
+    /// One boolean, which the block overwrites.
+    #[input]
+    pub condition: V,
+    /// All that the block overwrites of the variables around it: they keep dtype and shape.
+    #[output]
+    pub out: Vec<V>,
+    /// What the steps leave for the gradient.
+    #[output]
+    pub step_scopes: V,
+    /// The body.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for While {
+    fn call(&self, _: &Program) -> Result<Call> {
+        let mut call = Call::new(self.sub_block, StepCount::While(self.condition));
+        call.reads = self.x.iter().copied().filter(|x| !self.out.contains(x)).collect();
+        let own = |v: Var| Carried { first: First::Value(v, v), start: v, end: v, last: Some(v) };
+        call.carried = self.out.iter().map(|out| own(*out)).collect();
+        call.scopes = Some(self.step_scopes);
+        Ok(call)
+    }
+}
+
+/// The gradient of the body, from the last step to the first.
+pub struct WhileRule;
+impl GradRule<While> for WhileRule {
+    fn emit(fwd: &While, g: &mut GradCx<'_>) {
+        let Some(block) = g.block() else { return };
+        let name = |v: &Var| format!("{}@GRAD", g.name(*v));
+        let op = WhileGrad {
+            x: fwd.x.clone(),
+            out: fwd.out.clone(),
+            dout: block.given.iter().map(|out| Some(g.grad(*out))).collect(),
+            step_scopes: fwd.step_scopes,
+            dx: fwd.x.iter().map(|x| g.wanted(*x).filter(|_| block.computed.contains(x))).collect(),
+            original_output_grad: block.given.iter().map(name).collect(),
+            sub_block: block.block,
+        };
+        g.push(op);
+    }
+}
+
+/// The gradient of [`While`]: runs the gradient of the body on what the steps have left, last to first. Gradients of
+/// variables that go from step to step do so backwards, those of others are summed over the steps.
+#[register_op(grad = NoGrad)]
+pub struct WhileGrad<V = Var> {
+    /// Inputs of the loop.
+    #[input]
+    pub x: Vec<V>,
+    /// Its outputs.
+    #[input]
+    pub out: Vec<V>,
+    /// The gradients that the block is given; one that nobody has written is zero.
+    #[input("Out@GRAD")]
+    pub dout: Vec<Option<V>>,
+    /// What the steps have left.
+    #[input]
+    pub step_scopes: V,
+    /// Gradients of `x`.
+    #[output("X@GRAD")]
+    pub dx: Vec<Option<V>>,
+    /// What the block calls `dout`.
+    #[attr(default = [])]
+    pub original_output_grad: Vec<String>,
+    /// The gradient of the body.
+    #[block]
+    pub sub_block: BlockId,
+}
+impl Control for WhileGrad {
+    fn call(&self, program: &Program) -> Result<Call> {
+        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: false });
+        let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
+        let dx = |inner: Var| {
+            let of = self.x.iter().zip(&self.dx).find(|(x, _)| grad(**x) == inner);
+            of.and_then(|(_, dx)| *dx)
+        };
+        for (name, dout) in self.original_output_grad.iter().zip(&self.dout) {
+            let out = self.out.iter().find(|out| program.find(name).is_some_and(|v| v == grad(**out)));
+            let (Some(dout), Some(out)) = (*dout, out) else { continue };
+            let inner = grad(*out);
+            call.carried.push(Carried {
+                first: First::Value(dout, *out),
+                start: inner,
+                end: inner,
+                last: dx(inner),
+            });
+        }
+        for (x, dx) in self.x.iter().zip(&self.dx) {
+            if !self.out.contains(x) {
+                call.reads.push(*x);
+            }
+            let inner = grad(*x);
+            if let Some(dx) = dx.filter(|_| !call.carried.iter().any(|c| c.start == inner)) {
+                call.sums.push((inner, dx, *x));
+            }
+        }
+        call.scopes = Some(self.step_scopes);
+        Ok(call)
+    }
+}

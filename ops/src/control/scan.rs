@@ -1,0 +1,53 @@
+use autobwd::{Error, ErrorKind, Expr, Result};
+
+use super::static_rnn;
+
+/// Runs `step` for every step of sequences, whose first dimension is time. It gets the sequences' steps and the states,
+/// which are `states` at first, and returns the next states and what this step contributes to the outputs, which are
+/// sequences again.
+///
+/// Gradients flow back through time, into what the step reads of the variables around it, too.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd_ops::{Math, control::scan};
+///
+/// // Running sums.
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 2])?;
+/// let zeros = net.input("zeros", DType::F32, &[2])?;
+/// let sums = scan(&[x], &[zeros], false, |x, sum| {
+///     let sum = (&x[0] + &sum[0])?;
+///     Ok((vec![sum.clone()], vec![sum]))
+/// })?;
+/// let x = Tensor::from_vec([3, 2], vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// let feeds = [("x", &x), ("zeros", &Tensor::zeros(DType::F32, &[2])?)];
+/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), &feeds, &[&sums[0].name()])?;
+/// assert_eq!(fetched[0].slice::<f32>()?, [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// No sequences, or one without a first dimension; a step that returns other states than it gets.
+#[track_caller]
+pub fn scan(
+    sequences: &[Expr],
+    states: &[Expr],
+    reverse: bool,
+    step: impl FnOnce(&[Expr], &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)>,
+) -> Result<Vec<Expr>> {
+    let Some(net) = sequences.first().map(|x| x.builder().clone()) else {
+        return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));
+    };
+    static_rnn(&net, reverse, |rnn| {
+        let inputs = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
+        let before = states.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
+        let (after, outputs) = step(&inputs, &before)?;
+        if after.len() != before.len() {
+            let text = format!("a step with {} states returns {}", before.len(), after.len());
+            return Err(Error::new(ErrorKind::Slot, text));
+        }
+        before.iter().zip(&after).try_for_each(|(before, after)| rnn.update_memory(before, after))?;
+        outputs.iter().try_for_each(|output| rnn.step_output(output))
+    })
+}

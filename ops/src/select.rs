@@ -1,0 +1,179 @@
+//! One of several, by number.
+
+use autobwd::{
+    Buf, Cx, DType, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    register_op,
+};
+
+use crate::common::whole_number;
+
+fn is_mask(mask: &Meta) -> Result<()> {
+    let whole = matches!(mask.dtype, DType::I32 | DType::I64);
+    mask.require(whole && mask.dims.numel().get().is_none_or(|n| n == 1), || {
+        "one whole number is needed".into()
+    })
+}
+
+/// The chosen one of so many.
+fn chosen(mask: &Buf<'_>, count: usize) -> Result<usize> {
+    let mask = whole_number(mask)?;
+    let known = usize::try_from(mask).ok().filter(|mask| *mask < count);
+    known.ok_or_else(|| Error::data(format!("`Mask`: {mask} chooses none of {count}")))
+}
+
+/// One of several tensors: `out = x[mask]`.
+#[register_op(grad = SelectInputGrad)]
+pub struct SelectInput<V = Var> {
+    /// Tensors of one dtype and shape; an absent one stands for zeros.
+    #[input]
+    pub x: Vec<Option<V>>,
+    /// One whole number.
+    #[input]
+    pub mask: V,
+    /// The same dtype and shape.
+    #[output]
+    pub out: V,
+}
+impl Infer for SelectInput<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        is_mask(&self.mask)?;
+        let mut present = self.x.iter().flatten();
+        let Some(first) = present.next() else {
+            return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
+        };
+        self.out.like(first);
+        for other in present {
+            other.same_as(&self.out)?;
+            for (dim, other) in self.out.dims.iter_mut().zip(&*other.dims) {
+                *dim = dim.or(*other);
+            }
+        }
+        Ok(())
+    }
+}
+impl Kernel for SelectInput<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        match &self.x[chosen(&self.mask, self.x.len())?] {
+            Some(x) => self.out.copy_from(x),
+            None => {
+                self.out.bytes_mut()?.fill(0);
+                Ok(())
+            }
+        }
+    }
+}
+autobwd::samples!(
+    SelectInput,
+    [
+        SelectInput {
+            x: vec![Some(uniform([2, 3])), Some(uniform([2, 3]))],
+            mask: given([1], [1.0]).of(DType::I32),
+            out: out()
+        },
+        SelectInput {
+            x: vec![Some(uniform([4])), None, Some(uniform([4]))],
+            mask: given([], [0.0]).of(DType::I64),
+            out: out()
+        },
+        Sample::fails(
+            SelectInput {
+                x: vec![Some(uniform([2, 3])), Some(uniform([3, 2]))],
+                mask: given([1], [1.0]).of(DType::I32),
+                out: out()
+            },
+            "does not match [2, 3]"
+        ),
+        Sample::fails(
+            SelectInput { x: vec![], mask: given([1], [1.0]).of(DType::I32), out: out() },
+            "at least one"
+        ),
+        Sample::fails(
+            SelectInput { x: vec![Some(uniform([2]))], mask: uniform([1]), out: out() },
+            "one whole number"
+        ),
+        Sample::fails(
+            SelectInput { x: vec![Some(uniform([2]))], mask: given([1], [1.0]).of(DType::I32), out: out() },
+            "1 chooses none of 1"
+        ),
+    ]
+);
+
+/// `dx[mask] = dout`, zeros in the others.
+pub struct SelectInputGrad;
+impl GradRule<SelectInput> for SelectInputGrad {
+    fn emit(fwd: &SelectInput, g: &mut GradCx<'_>) {
+        let out: Vec<_> = fwd.x.iter().map(|x| x.and_then(|x| g.wanted(x))).collect();
+        if out.iter().any(Option::is_some) {
+            g.push(SelectOutput { x: g.grad(fwd.out), mask: fwd.mask, out });
+        }
+    }
+}
+
+/// A tensor in one of several places: `out[mask] = x`, zeros in the others.
+#[register_op(grad = SelectOutputGrad)]
+pub struct SelectOutput<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// One whole number.
+    #[input]
+    pub mask: V,
+    /// The same dtype and shape.
+    #[output]
+    pub out: Vec<Option<V>>,
+}
+impl Infer for SelectOutput<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        is_mask(&self.mask)?;
+        self.out.iter_mut().flatten().for_each(|out| out.like(&self.x));
+        Ok(())
+    }
+}
+impl Kernel for SelectOutput<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let chosen = chosen(&self.mask, self.out.len())?;
+        for (i, out) in self.out.iter_mut().enumerate() {
+            let Some(out) = out else { continue };
+            if i == chosen {
+                out.copy_from(&self.x)?;
+            } else {
+                out.bytes_mut()?.fill(0);
+            }
+        }
+        Ok(())
+    }
+}
+autobwd::samples!(
+    SelectOutput,
+    [
+        SelectOutput {
+            x: uniform([2, 3]),
+            mask: given([1], [1.0]).of(DType::I32),
+            out: vec![Some(out()), Some(out())]
+        },
+        SelectOutput {
+            x: uniform([4]),
+            mask: given([], [0.0]).of(DType::I64),
+            out: vec![Some(out()), None, Some(out())]
+        },
+        Sample::fails(
+            SelectOutput { x: uniform([2]), mask: uniform([1]), out: vec![Some(out())] },
+            "one whole number"
+        ),
+        Sample::fails(
+            SelectOutput { x: uniform([2]), mask: given([1], [-1.0]).of(DType::I32), out: vec![Some(out())] },
+            "-1 chooses none of 1"
+        ),
+    ]
+);
+
+/// `dx = dout[mask]`.
+pub struct SelectOutputGrad;
+impl GradRule<SelectOutput> for SelectOutputGrad {
+    fn emit(fwd: &SelectOutput, g: &mut GradCx<'_>) {
+        if let Some(dx) = g.wanted(fwd.x) {
+            let x = fwd.out.iter().map(|out| out.as_ref().map(|out| g.grad(*out))).collect();
+            g.push(SelectInput { x, mask: fwd.mask, out: dx });
+        }
+    }
+}

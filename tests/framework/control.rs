@@ -1,0 +1,395 @@
+//! Loops, branches and recurrences: against the same without any, and what is refused.
+
+use std::slice::from_ref;
+
+use autobwd::{
+    Backward, Builder, DType, Executor, Expr, Meta, New, Result, Scope, Tensor, append_backward, emit, verify,
+};
+use autobwd_ops::{
+    Init, Math, concat,
+    control::{StaticRnn, cond, scan, static_rnn, while_loop},
+    fill::FillConstant,
+    shape::Assign,
+};
+
+/// What a random program says. Numbers are positions among the values there are, the inner ones last.
+#[derive(Debug)]
+enum Step {
+    Mul(usize, usize),
+    Add(usize, usize),
+    Matmul(usize, usize),
+    Tanh(usize),
+    /// A loop over these values.
+    Loop {
+        times: i64,
+        vars: Vec<usize>,
+        body: Vec<Step>,
+        next: Vec<usize>,
+    },
+    /// A branch that depends on the counter of the loop around it.
+    Choose {
+        below: i64,
+        yes: (Vec<Step>, usize),
+        no: (Vec<Step>, usize),
+    },
+    /// A recurrence over a sequence of these values.
+    Scan {
+        values: Vec<usize>,
+        state: usize,
+        reverse: bool,
+        body: Vec<Step>,
+        next: usize,
+        out: usize,
+    },
+}
+
+/// Numbers that follow from a seed.
+struct Dice(u64);
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % n as u64) as usize
+    }
+
+    fn steps(&mut self, mut known: usize, depth: usize) -> (Vec<Step>, usize) {
+        let mut steps = vec![];
+        for _ in 0..1 + self.below(3) {
+            let step = self.step(known, depth);
+            known += match &step {
+                Step::Loop { vars, .. } => vars.len(),
+                Step::Scan { values, .. } => values.len(),
+                _ => 1,
+            };
+            steps.push(step);
+        }
+        (steps, known)
+    }
+
+    fn step(&mut self, known: usize, depth: usize) -> Step {
+        // Later values are likelier, so that programs hang together.
+        let pick = |dice: &mut Dice| known - 1 - dice.below(known).min(dice.below(known));
+        match self.below(if depth == 0 { 4 } else { 8 }) {
+            0 => Step::Mul(pick(self), pick(self)),
+            1 => Step::Add(pick(self), pick(self)),
+            2 => Step::Matmul(pick(self), pick(self)),
+            3 => Step::Tanh(pick(self)),
+            4 | 5 => {
+                let vars: Vec<usize> = (0..1 + self.below(2)).map(|_| pick(self)).collect();
+                let (body, inner) = self.steps(known + vars.len(), depth - 1);
+                let next = vars.iter().map(|_| inner - 1 - self.below(3)).collect();
+                Step::Loop { times: self.below(4) as i64, vars, body, next }
+            }
+            6 => {
+                let branch = |dice: &mut Dice| {
+                    let (body, inner) = dice.steps(known, depth - 1);
+                    (body, inner - 1 - dice.below(2))
+                };
+                Step::Choose { below: 1, yes: branch(self), no: branch(self) }
+            }
+            _ => {
+                let values = (0..1 + self.below(3)).map(|_| pick(self)).collect();
+                let (state, reverse) = (pick(self), self.below(2) == 0);
+                let (body, inner) = self.steps(known + 2, depth - 1);
+                let (next, out) = (inner - 1 - self.below(2), inner - 1 - self.below(2));
+                Step::Scan { values, state, reverse, body, next, out }
+            }
+        }
+    }
+}
+
+const DIMS: [i64; 2] = [2, 2];
+
+fn number(net: &Builder, value: i64) -> Result<Expr> {
+    let fill = FillConstant {
+        out: New,
+        shape: vec![1],
+        dtype: DType::I64,
+        value: value as f32,
+        str_value: String::new(),
+    };
+    Ok(net.emit(fill)?.out)
+}
+
+/// The counter of the loop around: a variable, or, in a program without loops, a number.
+#[derive(Clone)]
+enum Counter {
+    Variable(Expr),
+    Number(i64),
+}
+
+fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter) -> Result<()> {
+    for step in steps {
+        let at = |i: &usize| values[*i].clone();
+        let new = match step {
+            Step::Mul(a, b) => vec![(&at(a) * &at(b))?],
+            Step::Add(a, b) => vec![(&at(a) + &at(b))?],
+            Step::Matmul(a, b) => vec![at(a).matmul(&at(b))?],
+            Step::Tanh(a) => vec![at(a).tanh()?],
+            Step::Loop { times, vars, body, next } => {
+                let first: Vec<Expr> = vars.iter().map(at).collect();
+                let run = |vars: &[Expr], counter: &Counter| -> Result<Vec<Expr>> {
+                    let mut inner: Vec<Expr> = values.iter().chain(vars).cloned().collect();
+                    say(net, body, &mut inner, counter)?;
+                    Ok(next.iter().map(|i| inner[*i].clone()).collect())
+                };
+                match counter {
+                    Counter::Variable(_) => {
+                        let end = number(net, *times)?;
+                        let all: Vec<Expr> = std::iter::once(number(net, 0)?).chain(first).collect();
+                        let last = while_loop(
+                            &all,
+                            |v| v[0].less_than(&end),
+                            |v| {
+                                let next = run(&v[1..], &Counter::Variable(v[0].clone()))?;
+                                Ok(std::iter::once((&v[0] + 1.0)?).chain(next).collect())
+                            },
+                        )?;
+                        last[1..].to_vec()
+                    }
+                    Counter::Number(_) => {
+                        (0..*times).try_fold(first, |vars, i| run(&vars, &Counter::Number(i)))?
+                    }
+                }
+            }
+            Step::Choose { below, yes, no } => {
+                let run = |branch: &(Vec<Step>, usize)| -> Result<Vec<Expr>> {
+                    let mut inner = values.clone();
+                    say(net, &branch.0, &mut inner, counter)?;
+                    Ok(vec![inner[branch.1].clone()])
+                };
+                match counter {
+                    Counter::Variable(i) => {
+                        cond(&i.less_than(&number(net, *below)?)?, || run(yes), || run(no))?
+                    }
+                    Counter::Number(i) => run(if i < below { yes } else { no })?,
+                }
+            }
+            Step::Scan { values: parts, state, reverse, body, next, out } => {
+                let parts: Vec<Expr> = parts.iter().map(at).collect();
+                let run = |x: &Expr, state: &Expr| -> Result<(Expr, Expr)> {
+                    let mut inner: Vec<Expr> = values.iter().chain([x, state]).cloned().collect();
+                    say(net, body, &mut inner, counter)?;
+                    Ok((inner[*next].clone(), inner[*out].clone()))
+                };
+                match counter {
+                    Counter::Variable(_) => {
+                        let rows = parts.iter().map(|x| x.reshape(&[1, 2, 2])).collect::<Result<Vec<_>>>()?;
+                        let sequence = concat(&rows.iter().collect::<Vec<_>>(), 0)?;
+                        let all = scan(&[sequence], &[at(state)], *reverse, |x, state| {
+                            let (next, out) = run(&x[0], &state[0])?;
+                            Ok((vec![next], vec![out]))
+                        })?;
+                        let row = |i: usize| all[0].slice(0, i as i32, i as i32 + 1)?.reshape(&[2, 2]);
+                        (0..parts.len()).map(row).collect::<Result<_>>()?
+                    }
+                    Counter::Number(_) => {
+                        let (mut state, mut found) = (at(state), vec![None; parts.len()]);
+                        for i in 0..parts.len() {
+                            let i = if *reverse { parts.len() - 1 - i } else { i };
+                            let (next, out) = run(&parts[i], &state)?;
+                            (state, found[i]) = (next, Some(out));
+                        }
+                        found.into_iter().flatten().collect()
+                    }
+                }
+            }
+        };
+        values.extend(new);
+    }
+    Ok(())
+}
+
+/// The loss and the gradients of three parameters.
+fn run(steps: &[Step], control: bool) -> Result<Vec<Tensor>> {
+    let net = Builder::new();
+    let names = ["a", "b", "c"];
+    let mut values = names
+        .iter()
+        .map(|name| net.parameter(name, DType::F64, &[2, 2], |w| Init::Constant(0.0).emit(w, 0)))
+        .collect::<Result<Vec<_>>>()?;
+    let counter = if control { Counter::Variable(number(&net, 0)?) } else { Counter::Number(0) };
+    say(&net, steps, &mut values, &counter)?;
+    let last = values.last().expect("there are values").tanh()?;
+    let terms = values[..3].iter().map(|w| w.square()).collect::<Result<Vec<_>>>()?;
+    let loss = (&(&(&last + &terms[0])? + &(&terms[1] + &terms[2])?)?.mean()? * 1.0)?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    verify(&program)?;
+    let mut scope = Scope::new();
+    for (i, name) in names.iter().enumerate() {
+        let numbers = (0..4).map(|k| 0.4 * ((3 * i + 2 * k) as f64 * 1.7 + 0.3).sin()).collect();
+        scope.set(name, Tensor::from_vec([2, 2], numbers)?);
+    }
+    let fetches = [loss.name(), "a@GRAD".into(), "b@GRAD".into(), "c@GRAD".into()];
+    let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
+    let mut executor = Executor::with_threads(1);
+    let first = executor.run(&program, &mut scope, &[], &fetches)?;
+    // Memory of the first run serves the second.
+    assert_eq!(executor.run(&program, &mut scope, &[], &fetches)?, first);
+    Ok(first)
+}
+
+#[test]
+fn random_nested_programs_are_what_they_are_unrolled() {
+    for seed in 0..120 {
+        let (steps, _) = Dice(seed).steps(3, 2);
+        let outcome = run(&steps, true).and_then(|found| Ok((found, run(&steps, false)?)));
+        let (found, expected) = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{steps:#?}"));
+        for (found, expected) in found.iter().zip(&expected) {
+            let (found, expected) = (found.to_f64s(), expected.to_f64s());
+            let largest = expected.iter().fold(1e-300_f64, |max, x| max.max(x.abs()));
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * largest;
+            assert!(
+                found.iter().zip(&expected).all(near),
+                "seed {seed}: {found:?}, {expected:?}\n{steps:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_loop_cannot_do_is_refused_where_it_is_said() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &DIMS)?;
+    let flag = || x.mean()?.less_than(&x.mean()?);
+    let body = |dtype: DType| while_loop(from_ref(&x), |_| flag(), |v| Ok(vec![v[0].cast(dtype)?]));
+    let e = body(DType::F32).unwrap_err().to_string();
+    assert!(e.starts_with("the body of a loop changes a variable: before it is assign_"), "{e}");
+    assert!(e.ends_with("after it is cast_0: float32 [2, 2]"), "{e}");
+    let e = while_loop(from_ref(&x), |_| flag(), |v| Ok(vec![v[0].mean()?])).unwrap_err().to_string();
+    assert!(e.contains("float64 [2, 2], after it is mean_"), "{e}");
+    let e = while_loop(from_ref(&x), |v| Ok(v[0].clone()), |v| Ok(v.to_vec())).unwrap_err().to_string();
+    assert!(
+        e.starts_with("the condition assign_") && e.ends_with("float64 [2, 2] is not one boolean"),
+        "{e}"
+    );
+    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![x.mean()?])).unwrap_err().to_string();
+    assert!(
+        e.starts_with("the branches return different things: if the condition holds, one is cond_"),
+        "{e}"
+    );
+    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![])).unwrap_err().to_string();
+    assert_eq!(e, "the branches return different things: 1 values and 0");
+    Ok(())
+}
+
+#[test]
+fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[-1, 2])?;
+    let first = net.input("first", DType::F64, &[2])?;
+    let refused = |step: &dyn Fn(&mut StaticRnn) -> Result<()>| {
+        static_rnn(&net, false, |rnn| step(rnn)).unwrap_err().to_string()
+    };
+    let e = refused(&|rnn| rnn.step_output(&x));
+    assert_eq!(e, "there is no sequence to go through");
+    let e = refused(&|rnn| rnn.step_input(&x.mean()?).map(drop));
+    assert!(e.ends_with("float64 [] has no dimension to go through"), "{e}");
+    let e = refused(&|rnn| rnn.step_input(&x).and_then(|_| rnn.memory(&first)).map(drop));
+    assert_eq!(e, "the memory that is first: float64 [2] at first is never updated");
+    let e = refused(&|rnn| rnn.step_input(&x).and_then(|x| rnn.memory(&(&x * 2.0)?)).map(drop));
+    assert!(e.ends_with("float64 [2] is computed by the step: there is none before the first"), "{e}");
+    let e = refused(&|rnn| rnn.update_memory(&first, &first));
+    assert_eq!(e, "first: float64 [2] is no memory of this recurrence");
+    let e = refused(&|rnn| rnn.memory(&first).and_then(|memory| rnn.update_memory(&memory, &memory.mean()?)));
+    assert!(e.starts_with("a step changes a memory: before it is memory_"), "{e}");
+    let e = scan(from_ref(&x), from_ref(&first), false, |x, _| Ok((vec![], x.to_vec()))).unwrap_err();
+    assert_eq!(e.to_string(), "a step with 1 states returns 0");
+    Ok(())
+}
+
+#[test]
+fn one_value_can_be_several_outputs_and_memories() -> Result<()> {
+    let run = |memories: usize, outputs: usize| -> Result<Vec<Tensor>> {
+        let net = Builder::new();
+        let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(0.7).emit(w, 0))?;
+        let x = net.input("x", DType::F64, &[-1, 2])?;
+        let first = vec![w.clone(); memories];
+        let found = scan(&[x], &first, false, |x, states| {
+            let next = (&(&states[0] * &states[memories - 1])? + &x[0])?.tanh()?;
+            Ok((vec![next.clone(); memories], vec![next; outputs]))
+        })?;
+        let loss = (&found[0] * &found[outputs - 1])?.sum(&[])?.name();
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss, &Backward::default())?;
+        let (mut executor, mut scope) = (Executor::new(), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let x = Tensor::from_vec([3, 2], vec![0.1, -0.4, 0.3, 0.8, -0.5, 0.2])?;
+        executor.run(&program, &mut scope, &[("x", &x)], &[&loss, "w@GRAD"])
+    };
+    let expected = run(1, 1)?;
+    for (memories, outputs) in [(1, 2), (2, 1), (2, 2), (3, 2)] {
+        for (found, expected) in run(memories, outputs)?.iter().zip(&expected) {
+            let pairs = found.to_f64s().into_iter().zip(expected.to_f64s());
+            pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{memories}, {outputs}: {a}, {b}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_body_that_writes_a_parameter_is_refused() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[2, 2], |w| Init::Constant(0.5).emit(w, 0))?;
+    let x = net.input("x", DType::F64, &DIMS)?;
+    let last = while_loop(
+        &[x],
+        |v| v[0].mean()?.less_than(&w.mean()?),
+        |v| {
+            emit(Assign { x: (&v[0]).into(), out: (&w).into() })?;
+            Ok(vec![(&v[0] + 1.0)?])
+        },
+    )?;
+    let e = verify(&net.program()).unwrap_err().to_string();
+    assert!(e.contains("operator `while` (block 0, operator"), "{e}");
+    assert!(e.contains("control.rs:"), "{e}");
+    assert!(e.contains("block 1 writes the parameter `w`"), "{e}");
+    drop(last);
+    Ok(())
+}
+
+#[test]
+fn an_error_within_names_the_block_and_the_line() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &DIMS)?;
+    let e = while_loop(
+        from_ref(&x),
+        |v| v[0].mean()?.less_than(&x.mean()?),
+        |v| Ok(vec![v[0].matmul(&v[0].reshape(&[4, 1])?)?]),
+    );
+    let e = e.unwrap_err().to_string();
+    assert!(
+        e.contains("operator `matmul_v2` (block 1, operator 1, added at tests/framework/control.rs:"),
+        "{e}"
+    );
+    Ok(())
+}
+
+#[test]
+fn memory_of_a_recurrence_is_what_its_backward_part_reads() -> Result<()> {
+    let peak = |steps: usize, train: bool| -> Result<usize> {
+        let net = Builder::new();
+        let w = net.parameter("w", DType::F64, &[64, 64], |w| Init::Constant(0.01).emit(w, 0))?;
+        let x = net.input("x", DType::F64, &[-1, 64, 64])?;
+        let zeros = net.input("zeros", DType::F64, &[64, 64])?;
+        let out = scan(&[x], &[zeros], false, |x, h| {
+            let h = (&h[0].matmul(&w)? + &x[0])?.tanh()?;
+            Ok((vec![h.clone()], vec![h.mean()?]))
+        })?;
+        let loss = out[0].mean()?.name();
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss, &Backward::default())?;
+        let mut scope = Scope::new();
+        Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+        let feeds =
+            [("x", Meta::new(DType::F64, [steps, 64, 64])), ("zeros", Meta::new(DType::F64, [64, 64]))];
+        let fetches: &[&str] = if train { &[&loss, "w@GRAD"] } else { &[&loss] };
+        Ok(Executor::new().prepare(&program, &mut scope, &feeds, fetches)?.peak_bytes())
+    };
+    const STATE: usize = 64 * 64 * 8;
+    // A step more is one more of the input, and of the state before it and after it; 8 steps also fill a line of each
+    // sequence of numbers.
+    assert_eq!(peak(101, false)? - peak(100, false)?, STATE);
+    assert_eq!(peak(108, true)? - peak(100, true)?, 8 * 3 * STATE + 192);
+    Ok(())
+}
