@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::names::GradNames;
-use crate::{BlockId, OpDesc, Origin, Program, Slots, Var};
+use crate::{BlockId, OpDesc, Program, Slots, Var, grad};
 
 /// What is known of a gradient that several operators contribute to, while walking.
 struct Contributions {
@@ -98,8 +98,7 @@ impl Walk<'_> {
     /// A new name for a contribution.
     fn part(&mut self, i: usize) -> Var {
         let grad = self.repeated[i].grad;
-        let prefix = format!("{}@RENAME@{}", self.program.name(self.names.shown(grad)), self.label);
-        let part = self.program.fresh_after(&prefix);
+        let part = grad::part(self.program, self.names.shown(grad), &self.label);
         self.names.note_part(part, grad);
         part
     }
@@ -119,9 +118,8 @@ impl Walk<'_> {
         }
         let parts = std::mem::replace(&mut seen.parts, vec![seen.grad]);
         seen.mentions = vec![Mention::Sum(self.sums.len())];
-        let sum = OpDesc::new("sum").input("X", parts).output("Out", [seen.grad]);
         let site = self.at.checked_sub(1).and_then(|before| self.ops[before].site);
-        self.sums.push((self.at, OpDesc { site, origin: Origin::Accumulate, ..sum }));
+        self.sums.push((self.at, OpDesc { site, ..grad::sum(parts, seen.grad) }));
     }
 
     fn op(&mut self) {

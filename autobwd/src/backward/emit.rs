@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
-    Result, StepCount, Var, VarDesc, VarKind,
+    Result, StepCount, Var, VarDesc, VarKind, grad::check_emitted,
 };
 
 /// What a walk from the last operator to the first needs.
@@ -183,8 +183,10 @@ impl Emit<'_> {
         }
         let own = &self.emitted[before..];
         if !matches!(info.grad_kind(), GradKind::Operator(_)) {
-            own.iter().try_for_each(|op| self.check(fwd, op))?;
-            self.reads_no_sum(fwd, own)?;
+            let is_gradient = |v: Var| names.base(v).is_some();
+            let declared = |v: &Var| self.program.block(self.block).is_some_and(|b| b.vars.contains_key(v));
+            let of_model = |v: Var| Some(self.values.variable(v)).filter(declared);
+            check_emitted(self.ops, self.program, fwd, own, &is_gradient, &of_model)?;
         } else {
             // What is wired by name is as its operator declares it.
             own.iter().try_for_each(|op| self.ops.get(&op.ty).map(drop))?;
@@ -192,40 +194,6 @@ impl Emit<'_> {
         for op in &mut self.emitted[before..] {
             op.writes().for_each(|grad| self.names.note_arrival(grad));
             (op.site, op.origin) = (fwd.site, Origin::Gradient { of: index });
-        }
-        Ok(())
-    }
-
-    /// Refuses what no rule may emit.
-    fn check(&self, fwd: &OpDesc, op: &OpDesc) -> Result<()> {
-        let place = |e: Error| {
-            let text = format!("the gradient rule of `{}` emits `{}`: {}", fwd.ty, op.ty, e.message());
-            Error::new(e.kind(), text)
-        };
-        let info = self.ops.get(&op.ty).map_err(place)?;
-        let declared = |v: &Var| self.program.block(self.block).is_some_and(|b| b.vars.contains_key(v));
-        let written = op.writes().filter(|v| self.names.base(*v).is_none()).map(|v| self.values.variable(v));
-        if let Some(var) = written.into_iter().find(declared) {
-            let text = format!("it writes `{}`, a variable of the model", self.program.name(var));
-            return Err(place(Error::new(ErrorKind::NoGradient, text)));
-        }
-        // An operator with nothing to write is dropped later; its slots may be empty.
-        if op.writes().next().is_none() { Ok(()) } else { info.check(op).map_err(place) }
-    }
-
-    /// Refuses a rule that writes a gradient and then reads it: what it would get is the sum of all contributions.
-    fn reads_no_sum(&self, fwd: &OpDesc, own: &[OpDesc]) -> Result<()> {
-        for (i, op) in own.iter().enumerate() {
-            let earlier = |v: &Var| own[..i].iter().any(|op| op.writes().any(|w| w == *v));
-            if let Some(grad) = op.reads().find(|v| self.names.base(*v).is_some() && earlier(v)) {
-                let text = format!(
-                    "the gradient rule of `{}` reads `{}` after writing it; others may contribute to it, use a fresh \
-                     variable",
-                    fwd.ty,
-                    self.program.name(grad)
-                );
-                return Err(Error::new(ErrorKind::NoGradient, text));
-            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::{accumulate::between, names::GradNames};
-use crate::{OpDesc, Origin, Var};
+use crate::{OpDesc, Origin, Var, grad::zeros};
 
 /// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has
 /// produced are filled with zeros, and leave the operands of sums. `given` are variables that stand for gradients of
@@ -42,8 +42,7 @@ pub(super) fn prune(
         let filled = op.attrs.blocks().next().is_none();
         for grad in op.reads().filter(|v| produced.lacks(*v) && (filled || produced.cut(*v))) {
             let Some(value) = names.value(grad) else { continue };
-            let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
-            fills.push((kept, OpDesc { site: op.site, origin: Origin::ZeroFill, ..fill }));
+            fills.push((kept, OpDesc { site: op.site, ..zeros(value, grad) }));
         }
         produced.note(op);
         kept += 1;

@@ -364,7 +364,7 @@ impl Builder {
             info.infer(&desc, &of, &mut |var, meta| metas.push((var, meta)))
         });
         outcome
-            .and_then(|()| check_declared(program, block, &metas))
+            .and_then(|()| program.check_declared(block, &metas))
             .map_err(|e| e.at_op(|| program.describe_op(block, index, &desc)))?;
         let root = program.block_mut(block).ok_or_else(|| Error::internal("no such block"))?;
         for (var, meta) in metas {
@@ -382,20 +382,6 @@ fn two_programs(desc: &OpDesc, at: &'static Location<'static>) -> Error {
     let at = Site::Here(at);
     let text = format!("operator `{}`, added at {at}: expressions of two programs", desc.ty);
     Error::new(ErrorKind::UnknownVar, text)
-}
-
-/// Outputs that exist already must be able to hold what the operator writes.
-fn check_declared(program: &Program, block: BlockId, metas: &[(Var, Meta)]) -> Result<()> {
-    for (var, meta) in metas {
-        if let Some(known) = program.lookup(block, *var).map(VarDesc::meta)
-            && !known.agrees(meta)
-        {
-            let name = program.name(*var);
-            let text = format!("`{}` is {meta}, but `{name}` is {known}", meta.slot());
-            return Err(Error::new(ErrorKind::Shape, text));
-        }
-    }
-    Ok(())
 }
 
 /// What the slots of an operator hold, in the order in which it describes them.

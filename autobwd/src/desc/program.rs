@@ -361,7 +361,11 @@ impl Program {
 
     /// For messages: `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
     pub fn describe_op(&self, block: BlockId, index: usize, op: &OpDesc) -> String {
-        let mut text = format!("operator `{}` (block {}, operator {index}", op.ty, block.index());
+        self.describe_at(&format!("block {}, operator {index}", block.index()), op)
+    }
+
+    pub(crate) fn describe_at(&self, place: &str, op: &OpDesc) -> String {
+        let mut text = format!("operator `{}` ({place}", op.ty);
         if let Some(site) = op.site {
             text += &format!(", added at {site}");
         }
@@ -372,6 +376,20 @@ impl Program {
             separator = ", ";
         }
         text + ")"
+    }
+
+    /// Refuses what an operator of a block writes if a variable is declared otherwise.
+    pub(crate) fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
+        for (var, meta) in written {
+            if let Some(known) = self.lookup(block, *var).map(VarDesc::meta)
+                && !known.agrees(meta)
+            {
+                let name = self.name(*var);
+                let text = format!("`{}` is {meta}, but `{name}` is {known}", meta.slot());
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses variables of another program, so that passes can use tables.

@@ -3,8 +3,10 @@
 //! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
 
 mod derived;
+mod parts;
 
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
+pub(crate) use parts::{check_emitted, part, sum, zeros};
 
 use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 

@@ -1,0 +1,61 @@
+//! What no rule emits: contributions to gradients by names of their own, their sums, zeros; and what no rule may emit.
+
+use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var};
+
+/// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
+pub(crate) fn part(names: &mut Program, grad: Var, label: &str) -> Var {
+    let prefix = format!("{}@RENAME@{label}", names.name(grad));
+    names.fresh_after(&prefix)
+}
+
+/// The sum of all contributions to a gradient.
+pub(crate) fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
+    let sum = OpDesc::new("sum").input("X", parts).output("Out", [grad]);
+    OpDesc { origin: Origin::Accumulate, ..sum }
+}
+
+/// The gradient of what nothing depends on.
+pub(crate) fn zeros(value: Var, grad: Var) -> OpDesc {
+    let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
+    OpDesc { origin: Origin::ZeroFill, ..fill }
+}
+
+/// Refuses what the rule of an operator may not emit: unknown operators, illegal slots, what writes a variable of the
+/// model (`of_model` says which one it is), and what reads a gradient that the rule has written: it would get the sum of
+/// all contributions.
+pub(crate) fn check_emitted(
+    ops: &OpInfoMap,
+    names: &Program,
+    fwd: &OpDesc,
+    own: &[OpDesc],
+    is_gradient: &dyn Fn(Var) -> bool,
+    of_model: &dyn Fn(Var) -> Option<Var>,
+) -> Result<()> {
+    for op in own {
+        let place = |e: Error| {
+            let text = format!("the gradient rule of `{}` emits `{}`: {}", fwd.ty, op.ty, e.message());
+            Error::new(e.kind(), text)
+        };
+        let info = ops.get(&op.ty).map_err(place)?;
+        if let Some(var) = op.writes().filter(|v| !is_gradient(*v)).find_map(of_model) {
+            let text = format!("it writes `{}`, a variable of the model", names.name(var));
+            return Err(place(Error::new(ErrorKind::NoGradient, text)));
+        }
+        // An operator with nothing to write is dropped later; its slots may be empty.
+        if op.writes().next().is_some() {
+            info.check(op).map_err(place)?;
+        }
+    }
+    for (i, op) in own.iter().enumerate() {
+        let earlier = |v: &Var| own[..i].iter().any(|op| op.writes().any(|w| w == *v));
+        if let Some(grad) = op.reads().find(|v| is_gradient(*v) && earlier(v)) {
+            let text = format!(
+                "the gradient rule of `{}` reads `{}` after writing it; others may contribute to it, use a fresh variable",
+                fwd.ty,
+                names.name(grad)
+            );
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+    }
+    Ok(())
+}
