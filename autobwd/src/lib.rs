@@ -176,6 +176,10 @@
 //! that are compositions of other operators are rules ([`GradRule`]); an operator that is no formula has a shape rule
 //! ([`Infer`]) and a kernel ([`Kernel`]).
 //!
+//! # Nets
+//!
+//! The older form of a model is a tree of operators, nets and step nets over time, whose gradient is a tree again: [`net`].
+//!
 //! # Which operators there are
 //!
 //! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. A crate that is named in `Cargo.toml` alone
@@ -202,6 +206,7 @@ pub mod desc;
 pub mod exec;
 pub mod grad;
 pub mod lanes;
+pub mod net;
 mod plan;
 pub mod registry;
 pub mod schema;

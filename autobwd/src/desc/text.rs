@@ -39,7 +39,7 @@ impl Program {
     }
 
     /// `y = relu(X=x)`
-    pub(super) fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
+    pub(crate) fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             self.write_outputs(f, op.outputs.iter().filter(|(_, args)| !args.is_empty()))?;
             write!(f, "{}(", op.ty)?;

@@ -171,7 +171,7 @@ impl Executor {
         Ok(RunPlan::new(program, &Plan::new(program, self.operators()?, &request)?))
     }
 
-    fn operators(&self) -> Result<&OpInfoMap> {
+    pub(crate) fn operators(&self) -> Result<&OpInfoMap> {
         match &self.ops {
             Some(ops) => Ok(ops),
             None => OpInfoMap::linked(),

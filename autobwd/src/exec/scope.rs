@@ -130,7 +130,7 @@ impl Scope {
         self.stamp
     }
 
-    pub(super) fn meta(&self, name: &str) -> Option<Meta> {
+    pub(crate) fn meta(&self, name: &str) -> Option<Meta> {
         self.values.get(name).map(Tensor::meta)
     }
 

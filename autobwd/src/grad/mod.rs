@@ -6,7 +6,7 @@ mod derived;
 mod parts;
 
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub(crate) use parts::{check_emitted, part, sum, zeros};
+pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
 
 use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 

@@ -1,0 +1,108 @@
+//! Several contributions to one gradient.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{NamedOp, NetOp, Operator};
+use crate::{OpDesc, Program, Site, Var, grad};
+
+/// What has become of a tree of gradient operators.
+pub(super) struct Accumulated {
+    pub(super) op: Operator,
+    /// What the gradients that arrive are called.
+    pub(super) arrivals: Vec<String>,
+    /// By gradient left open: its contributions.
+    pub(super) parts: Vec<Vec<String>>,
+}
+
+/// Renames gradients that several operators write, in whatever net they are, to `w@GRAD@RENAME@0`, `@1`, … in the order
+/// in which they run, and inserts a sum right behind the last of them: nobody has read the gradient before, because what
+/// wrote the variable comes later. Gradients that arrive are contributions that come first; contributions to gradients
+/// left `open` are not summed.
+pub(super) fn accumulate(
+    names: &mut Program,
+    is_gradient: impl Fn(Var) -> bool,
+    op: Operator,
+    arrivals: &[Var],
+    open: &[Var],
+) -> Accumulated {
+    let mut writers: FxHashMap<Var, usize> = FxHashMap::default();
+    arrivals.iter().for_each(|grad| *writers.entry(*grad).or_default() += 1);
+    let mut count = |op: &Operator| {
+        for name in op.outputs() {
+            *writers.entry(names.var(name)).or_default() += 1;
+        }
+    };
+    op.each(&mut count);
+    writers.retain(|grad, _| is_gradient(*grad));
+    let open_set = open.iter().copied().collect();
+    let mut walk = Walk { names, writers, parts: FxHashMap::default(), open: open_set };
+    let (mut list, mut renamed) = (vec![], vec![]);
+    for grad in arrivals {
+        let mut name = walk.names.name(*grad).to_string();
+        list.extend(walk.written(&mut name, None));
+        renamed.push(name);
+    }
+    let (label, is_net) = (op.label(), matches!(op, Operator::Net(_)));
+    let ops = if let Operator::Net(net) = op { net.ops } else { vec![op] };
+    ops.into_iter().for_each(|op| walk.operator(op, &mut list));
+    let op = match list.len() {
+        0 => Operator::Nop,
+        1 if !is_net => list.swap_remove(0),
+        _ => NetOp::draft(label, list).completed().into(),
+    };
+    let parts = |grad| walk.parts.get(grad).into_iter().flatten();
+    let parts = open.iter().map(|grad| parts(grad).map(|v| walk.names.name(*v).to_string()).collect());
+    Accumulated { op, arrivals: renamed, parts: parts.collect() }
+}
+
+struct Walk<'a> {
+    names: &'a mut Program,
+    /// By gradient: how many contributions are still to come.
+    writers: FxHashMap<Var, usize>,
+    /// By gradient: the contributions so far.
+    parts: FxHashMap<Var, Vec<Var>>,
+    open: FxHashSet<Var>,
+}
+
+impl Walk<'_> {
+    /// Rebuilds an operator behind those in the list, with sums that are due.
+    fn operator(&mut self, op: Operator, list: &mut Vec<Operator>) {
+        let mut sums = vec![];
+        let op = match op {
+            Operator::Nop => return,
+            Operator::Net(net) => {
+                let (name, mut inner) = (net.name().to_string(), vec![]);
+                net.ops.into_iter().for_each(|op| self.operator(op, &mut inner));
+                NetOp::draft(name, inner).completed().into()
+            }
+            Operator::Op(mut op) => {
+                let site = op.site;
+                op.writes_mut().for_each(|name| sums.extend(self.written(name, site)));
+                op.into()
+            }
+            Operator::RnnGrad(mut grad) => {
+                grad.writes_mut().for_each(|name| sums.extend(self.written(name, None)));
+                Operator::RnnGrad(grad)
+            }
+            rnn @ Operator::Rnn(_) => rnn,
+        };
+        list.push(op);
+        list.append(&mut sums);
+    }
+
+    /// Renames what is written if it is one of several contributions; behind the last of them comes their sum.
+    fn written(&mut self, name: &mut String, site: Option<Site>) -> Option<Operator> {
+        let grad = self.names.var(name);
+        let left = self.writers.get_mut(&grad)?;
+        *left -= 1;
+        let (last, parts) = (*left == 0, self.parts.entry(grad).or_default());
+        let part = if last && parts.is_empty() { grad } else { grad::part(self.names, grad, "") };
+        parts.push(part);
+        *name = self.names.name(part).into();
+        if !last || parts.len() == 1 || self.open.contains(&grad) {
+            return None;
+        }
+        let sum = OpDesc { site, ..grad::sum(parts.iter().copied(), grad) };
+        Some(NamedOp::from_desc(&sum, self.names).into())
+    }
+}

@@ -1,0 +1,332 @@
+//! The gradient of a tree, as a tree.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    NamedOp, NetOp, Operator, RnnGradOp, RnnOp,
+    accumulate::{Accumulated, accumulate},
+    reach::{Names, check_known, check_written_once, reach, reach_step},
+    rnn::{Arrival, GradStep},
+};
+use crate::{
+    Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
+    grad::{GRAD, check_emitted, zeros},
+};
+
+/// The gradient operator of an operator, from those that this binary links, in four steps:
+///
+/// 1. look up what is registered for its type, and which operator or rule is its gradient there;
+/// 2. copy those of its inputs and outputs that the gradient needs;
+/// 3. add the gradients of its outputs as inputs, and those of its inputs as outputs: `x@GRAD`;
+/// 4. build the gradient operator with these, and with the attributes.
+///
+/// A rule that says how to compose the gradient from several operators makes a net of them; a gradient that is zero is
+/// [`Nop`](Operator::Nop). An input that is read twice has its gradient written twice; [`backward`] adds up.
+///
+/// # Errors
+/// An unknown operator; slots or attributes that are wrong; an operator that has no gradient.
+pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
+    build_grad_op_in(OpInfoMap::linked()?, op)
+}
+
+/// As [`build_grad_op`], with these operators.
+///
+/// # Errors
+/// As [`build_grad_op`].
+pub fn build_grad_op_in(ops: &OpInfoMap, op: &NamedOp) -> Result<Operator> {
+    let tree = Operator::from(op.clone());
+    let no_grad = Names::default();
+    let reached: Names = op.reads().chain(op.writes()).map(String::from).collect();
+    let mut walk = Walk::new(ops, std::slice::from_ref(&tree), &no_grad, &reached);
+    op.writes().try_for_each(|name| walk.arrives(name))?;
+    Ok(match walk.operator(&tree)? {
+        Operator::Net(net) => net.completed().into(),
+        gradient => gradient,
+    })
+}
+
+/// The gradient of an operator, of those that this binary links: reads the gradients `y@GRAD` of its outputs (those alone
+/// that are in `no_grad_vars`, or on which no input with a gradient has an influence, are not needed), and writes
+/// those of all inputs that are not in `no_grad_vars`.
+///
+/// - The gradient of what has gradients at none of its outputs, or of which none is wanted, is [`Nop`](Operator::Nop).
+/// - That of a net has the gradients of its operators, nets among them, in reverse.
+/// - What several operators contribute to one gradient, in whatever net they are, is called `w@GRAD@RENAME@0`, `@1`, … in
+///   the order in which it is computed, and summed behind the last of them.
+/// - Where an operator needs a gradient that nobody computes, `fill_zeros_like` does.
+/// - That of a step net runs over the steps in reverse; its memories hand gradients on to the step before.
+///
+/// # Errors
+/// Unknown operators and names; slots or attributes that are wrong; an operator without gradient where one arrives; a
+/// variable that is written twice, or after it was read; a variable that is called as a gradient is to be called.
+pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
+    backward_in(OpInfoMap::linked()?, op, no_grad_vars)
+}
+
+/// As [`backward`], with these operators.
+///
+/// # Errors
+/// As [`backward`].
+pub fn backward_in(ops: &OpInfoMap, op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
+    check_known(op, no_grad_vars)?;
+    let tree = std::slice::from_ref(op);
+    check_written_once(tree)?;
+    let no_grad: Names = no_grad_vars.iter().map(ToString::to_string).collect();
+    let inputs = op.inputs().into_iter().filter(|name| !no_grad.contains(*name));
+    let mut reached = inputs.map(String::from).collect();
+    reach(ops, tree, &no_grad, &mut reached)?;
+    let mut walk = Walk::new(ops, tree, &no_grad, &reached);
+    let outputs = op.outputs().into_iter().filter(|name| reached.contains(*name));
+    outputs.into_iter().try_for_each(|name| walk.arrives(name))?;
+    let gradient = walk.operator(op)?;
+    Ok(walk.accumulate(gradient, &[], &[]).op)
+}
+
+/// A walk from the last operator of a scope to the first.
+struct Walk<'a> {
+    ops: &'a OpInfoMap,
+    no_grad: &'a Names,
+    /// Variables that have a gradient if anything needs them.
+    reached: &'a Names,
+    /// All names; the first so many are those of the model.
+    names: Program,
+    model: usize,
+    /// By variable: its gradient.
+    grads: FxHashMap<Var, Var>,
+    /// Gradients that are computed or given, as far as the walk has come, and what rules have made of these.
+    there: FxHashSet<Var>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(ops: &'a OpInfoMap, tree: &[Operator], no_grad: &'a Names, reached: &'a Names) -> Walk<'a> {
+        let mut names = Program::new();
+        let mut note = |op: &Operator| {
+            for name in op.inputs().into_iter().chain(op.outputs()) {
+                names.var(name);
+            }
+        };
+        tree.iter().for_each(|op| op.each(&mut note));
+        let model = names.name_count();
+        let (grads, there) = Default::default();
+        Walk { ops, no_grad, reached, names, model, grads, there }
+    }
+
+    /// The gradient of a variable.
+    fn grad(&mut self, name: &str) -> Result<Var> {
+        let var = self.names.var(name);
+        if let Some(grad) = self.grads.get(&var) {
+            return Ok(*grad);
+        }
+        let called = format!("{name}{GRAD}");
+        let grad = self.names.var(&called);
+        if grad.index() < self.model {
+            let text =
+                format!("the gradient of `{name}` would be `{called}`, which is a variable of the net");
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+        self.grads.insert(var, grad);
+        Ok(grad)
+    }
+
+    /// Notes that a gradient is computed or given.
+    fn arrives(&mut self, name: &str) -> Result<()> {
+        let grad = self.grad(name)?;
+        self.there.insert(grad);
+        Ok(())
+    }
+
+    fn is_there(&self, name: &str) -> bool {
+        let grad = self.names.find(name).and_then(|var| self.grads.get(&var));
+        grad.is_some_and(|grad| self.there.contains(grad))
+    }
+
+    /// The gradients of an operator, in which contributions to one gradient still have one name.
+    fn operator(&mut self, op: &Operator) -> Result<Operator> {
+        match op {
+            Operator::Nop => Ok(Operator::Nop),
+            Operator::Op(op) => self.single(op).map_err(|e| e.at_op(|| op.describe())),
+            Operator::Net(net) => self.net(net),
+            Operator::Rnn(rnn) => self.rnn(rnn),
+            Operator::RnnGrad(grad) => match grad.outputs().into_iter().find(|name| self.is_there(name)) {
+                None => Ok(Operator::Nop),
+                Some(name) => Err(self.without_gradient(name).at_op(|| op.describe())),
+            },
+        }
+    }
+
+    fn net(&mut self, net: &NetOp) -> Result<Operator> {
+        let mut ops = vec![];
+        for op in net.ops().iter().rev() {
+            match self.operator(op)? {
+                Operator::Nop => {}
+                op => ops.push(op),
+            }
+        }
+        Ok(if ops.is_empty() {
+            Operator::Nop
+        } else {
+            NetOp::draft(format!("{}_grad", net.name()), ops).into()
+        })
+    }
+
+    fn without_gradient(&self, name: &str) -> Error {
+        let text = format!("it has no gradient, but that of `{name}` has to pass through it");
+        Error::new(ErrorKind::NoGradient, text)
+    }
+
+    fn single(&mut self, op: &NamedOp) -> Result<Operator> {
+        let info = op.info(self.ops)?;
+        let Some(arriving) = op.writes().find(|name| self.is_there(name)) else { return Ok(Operator::Nop) };
+        if !op.reads().any(|name| self.reached.contains(name)) {
+            return Ok(Operator::Nop);
+        }
+        match info.grad_kind() {
+            GradKind::Zero => return Ok(Operator::Nop),
+            GradKind::None => return Err(self.without_gradient(arriving)),
+            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Rule => {}
+        }
+        let fwd = op.desc(&mut |name| self.names.var(name));
+        let (mut wanted, mut of_output) = (FxHashMap::default(), FxHashMap::default());
+        for name in op.reads().filter(|name| self.reached.contains(*name)) {
+            wanted.insert(self.names.var(name), self.grad(name)?);
+        }
+        for name in op.writes() {
+            of_output.insert(self.names.var(name), self.grad(name)?);
+        }
+        let grad_of = |var: Var| of_output.get(&var).copied().unwrap_or(Var::EMPTY);
+        let arrives = |var: Var| self.there.contains(&grad_of(var));
+        let mut emitted = vec![];
+        let wanted_of = |var: Var| wanted.get(&var).copied();
+        info.emit_grad(&mut GradCx::new(
+            &fwd,
+            &mut self.names,
+            &grad_of,
+            &wanted_of,
+            &arrives,
+            None,
+            &mut emitted,
+        ))?;
+        let own: FxHashMap<Var, Var> =
+            wanted.iter().chain(&of_output).map(|(var, grad)| (*grad, *var)).collect();
+        let is_gradient = |var: Var| own.contains_key(&var);
+        let of_model = |var: Var| Some(var).filter(|var| var.index() < self.model);
+        check_emitted(self.ops, &self.names, &fwd, &emitted, &is_gradient, &of_model)?;
+        let ops = self.needed(&fwd, emitted, &own);
+        Ok(match ops.len() {
+            0 => Operator::Nop,
+            1 => ops.into_iter().next().unwrap_or(Operator::Nop),
+            _ => NetOp::draft(format!("{}_grad", op.ty), ops).into(),
+        })
+    }
+
+    /// Leaves out operators into which no gradient flows; before the others, gradients that nobody computes are zeros.
+    /// `own` says of what a gradient is the gradient.
+    fn needed(&mut self, fwd: &OpDesc, emitted: Vec<OpDesc>, own: &FxHashMap<Var, Var>) -> Vec<Operator> {
+        let (mut ops, mut filled) = (vec![], FxHashSet::default());
+        let named = |op: OpDesc, names: &Program| {
+            Operator::from(NamedOp::from_desc(&OpDesc { site: fwd.site, ..op }, names))
+        };
+        for op in emitted {
+            let fed = op.reads().any(|v| self.there.contains(&v));
+            // What a rule writes for itself is kept: another of its operators reads it.
+            let for_itself = op.writes().any(|v| !own.contains_key(&v));
+            let source = !op.reads().any(|v| own.contains_key(&v));
+            if op.writes().next().is_none() || !(fed || for_itself || source) {
+                continue;
+            }
+            for grad in op.reads() {
+                if let Some(value) = own.get(&grad)
+                    && !self.there.contains(&grad)
+                    && filled.insert(grad)
+                {
+                    ops.push(named(zeros(*value, grad), &self.names));
+                }
+            }
+            self.there.extend(op.writes().filter(|v| fed || own.contains_key(v)));
+            ops.push(named(op, &self.names));
+        }
+        ops
+    }
+
+    fn rnn(&mut self, rnn: &RnnOp) -> Result<Operator> {
+        let Walk { ops, no_grad, reached, .. } = *self;
+        let arriving: Vec<bool> = rnn.step_outputs().iter().map(|link| self.is_there(&link.outer)).collect();
+        if !arriving.contains(&true) {
+            return Ok(Operator::Nop);
+        }
+        let inner = reach_step(ops, rnn, no_grad, reached)?;
+        let wanted: Vec<&str> = rnn.shared().into_iter().filter(|name| reached.contains(*name)).collect();
+        let mut carried = vec![false; rnn.memories().len()];
+        let (mut steps, mut computed) = (vec![], Names::default());
+        loop {
+            let mut walk = Walk::new(ops, rnn.step().ops(), no_grad, &inner);
+            steps.push(walk.step(rnn, &arriving, &carried, &wanted)?);
+            let given = rnn.step_inputs().iter().map(|link| &*link.inner);
+            let given = given.chain(rnn.memories().iter().map(|memory| &*memory.pre));
+            let there = given.chain(wanted.iter().copied()).filter(|name| walk.is_there(name));
+            computed.extend(there.map(String::from));
+            let hands_on =
+                rnn.memories().iter().zip(&carried).map(|(m, known)| *known || walk.is_there(&m.pre));
+            let next: Vec<bool> = hands_on.collect();
+            if next == carried {
+                break;
+            }
+            carried = next;
+        }
+        let goes = |this: &mut Self, inner: &str, outer: &str| -> Result<Option<String>> {
+            if !computed.contains(inner) || !reached.contains(outer) {
+                return Ok(None);
+            }
+            this.arrives(outer)?;
+            Ok(Some(format!("{outer}{GRAD}")))
+        };
+        let links = rnn.step_inputs().iter();
+        let input_grads =
+            links.map(|link| goes(self, &link.inner, &link.outer)).collect::<Result<Vec<_>>>()?;
+        let memories = rnn.memories().iter();
+        let boot_grads = memories.map(|m| goes(self, &m.pre, &m.boot)).collect::<Result<Vec<_>>>()?;
+        let mut shared_grads = vec![];
+        for name in &wanted {
+            shared_grads.push((name.to_string(), goes(self, name, name)?));
+        }
+        // What no step contributes to.
+        for step in &mut steps {
+            let mut kept = shared_grads.iter().map(|(_, grad)| grad.is_some());
+            step.parts.retain(|_| kept.next().unwrap_or(false));
+        }
+        let shared_grads: Vec<_> =
+            shared_grads.into_iter().filter_map(|(name, grad)| Some((name, grad?))).collect();
+        if input_grads.iter().chain(&boot_grads).all(Option::is_none) && shared_grads.is_empty() {
+            return Ok(Operator::Nop);
+        }
+        let outputs = rnn.step_outputs().iter().zip(arriving);
+        let output_grads =
+            outputs.map(|(link, there)| there.then(|| format!("{}{GRAD}", link.outer))).collect();
+        let forward = rnn.clone();
+        let grad = RnnGradOp { forward, steps, output_grads, input_grads, boot_grads, shared_grads };
+        Ok(Operator::RnnGrad(grad.into()))
+    }
+
+    /// The gradient of a step, of whose outputs and memories some gradients arrive; what it contributes to gradients of
+    /// the variables `open` is left apart.
+    fn step(&mut self, rnn: &RnnOp, arriving: &[bool], carried: &[bool], open: &[&str]) -> Result<GradStep> {
+        // In the order in which the gradient of a program has them.
+        let outputs = (0..arriving.len()).rev().filter(|i| arriving[*i]);
+        let outputs = outputs.map(|i| (Arrival::Output(i), &rnn.step_outputs()[i].inner));
+        let memories = (0..carried.len()).rev().filter(|i| carried[*i]);
+        let memories = memories.map(|i| (Arrival::Memory(i), &rnn.memories()[i].state));
+        let all: Vec<_> = outputs.chain(memories).filter(|(_, name)| self.reached.contains(*name)).collect();
+        all.iter().try_for_each(|(_, name)| self.arrives(name))?;
+        let gradient = self.net(rnn.step())?;
+        let arrivals = all.iter().map(|(_, name)| self.grad(name)).collect::<Result<Vec<_>>>()?;
+        let open = open.iter().map(|name| self.grad(name)).collect::<Result<Vec<_>>>()?;
+        let Accumulated { op, arrivals, parts } = self.accumulate(gradient, &arrivals, &open);
+        let arrivals = all.into_iter().map(|(from, _)| from).zip(arrivals).collect();
+        Ok(GradStep { op, arrivals, parts })
+    }
+
+    fn accumulate(&mut self, gradient: Operator, arrivals: &[Var], open: &[Var]) -> Accumulated {
+        let grads: FxHashSet<Var> = self.grads.values().copied().collect();
+        accumulate(&mut self.names, |var| grads.contains(&var), gradient, arrivals, open)
+    }
+}

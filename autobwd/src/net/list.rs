@@ -1,0 +1,153 @@
+//! A list of operators that is itself an operator.
+
+use std::{fmt, iter};
+
+use indexmap::{IndexMap, IndexSet};
+
+use super::{Operator, text::Indented};
+use crate::{Error, ErrorKind, Result, error::did_you_mean};
+
+/// How deep nets may be nested.
+const DEEPEST: usize = 64;
+
+/// A list of operators that is itself an operator. Its variables are found when it is made: what it needs from outside,
+/// what it is for, and what only its own operators read.
+///
+/// ```
+/// use autobwd::net::{NetOp, Operator};
+/// use autobwd_ops::{activation::Tanh, elementwise::Minus};
+///
+/// let net = NetOp::new("difference", [
+///     Operator::of(Tanh { x: "a", out: "h" }),
+///     Operator::of(Minus { x: "h", y: "b", out: "y" }),
+/// ])?;
+/// assert_eq!((net.inputs(), net.outputs(), net.intermediates()), (vec!["a", "b"], vec!["y"], vec!["h"]));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct NetOp {
+    name: String,
+    pub(super) ops: Vec<Operator>,
+    inputs: IndexSet<String>,
+    outputs: IndexSet<String>,
+    intermediates: IndexSet<String>,
+    depth: usize,
+}
+
+impl NetOp {
+    /// A net of these operators, which run in this order, complete with its inputs and outputs.
+    ///
+    /// # Errors
+    /// Nets nested more than 64 deep.
+    pub fn new(name: impl Into<String>, ops: impl IntoIterator<Item = Operator>) -> Result<NetOp> {
+        let net = NetOp::draft(name, ops.into_iter().collect()).completed();
+        within_depth(net.depth)?;
+        Ok(net)
+    }
+
+    /// A net whose variables are not found yet.
+    pub(super) fn draft(name: impl Into<String>, ops: Vec<Operator>) -> NetOp {
+        let (inputs, outputs, intermediates) = Default::default();
+        NetOp { name: name.into(), ops, inputs, outputs, intermediates, depth: 0 }
+    }
+
+    /// A draft with its variables found.
+    pub(super) fn completed(self) -> NetOp {
+        let mut uses: IndexMap<&str, Use> = IndexMap::new();
+        for op in &self.ops {
+            for name in op.inputs() {
+                let known = uses.entry(name).or_default();
+                known.needed |= !known.written;
+                known.open = false;
+            }
+            let written = op.outputs().into_iter().zip(iter::repeat(true));
+            for (name, open) in written.chain(op.intermediates().into_iter().zip(iter::repeat(false))) {
+                let known = uses.entry(name).or_default();
+                (known.written, known.open) = (true, open);
+            }
+        }
+        let all = |is: fn(&Use) -> bool| {
+            uses.iter().filter(|(_, known)| is(known)).map(|(name, _)| name.to_string()).collect()
+        };
+        let inputs = all(|known| known.needed);
+        let (outputs, intermediates) = (all(|known| known.open), all(|known| known.written && !known.open));
+        let depth = 1 + self.ops.iter().map(Operator::depth).max().unwrap_or(0);
+        NetOp { inputs, outputs, intermediates, depth, ..self }
+    }
+
+    /// With these outputs alone: nobody outside needs the others, and no gradient arrives at them.
+    ///
+    /// # Errors
+    /// A name that is not among the outputs: nobody writes it, or an operator of the net reads it.
+    pub fn returning<'a>(mut self, outputs: impl IntoIterator<Item = &'a str>) -> Result<NetOp> {
+        let kept: IndexSet<String> = outputs.into_iter().map(Into::into).collect();
+        if let Some(name) = kept.iter().find(|name| !self.outputs.contains(*name)) {
+            let why = match self.intermediates.contains(name) {
+                true => "an operator of the net reads it, or a net in it keeps it; return a copy".into(),
+                false => format!("nobody writes it{}", did_you_mean(name, self.outputs())),
+            };
+            let text = format!("net `{}` cannot return `{name}`: {why}", self.name);
+            return Err(Error::new(ErrorKind::UnknownVar, text));
+        }
+        let all = std::mem::replace(&mut self.outputs, kept);
+        self.intermediates.extend(all.into_iter().filter(|name| !self.outputs.contains(name)));
+        Ok(self)
+    }
+
+    /// Its name, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its operators.
+    pub fn ops(&self) -> &[Operator] {
+        &self.ops
+    }
+
+    /// Variables that it reads and has not written before.
+    pub fn inputs(&self) -> Vec<&str> {
+        self.inputs.iter().map(String::as_str).collect()
+    }
+
+    /// Variables that it writes and does not read.
+    pub fn outputs(&self) -> Vec<&str> {
+        self.outputs.iter().map(String::as_str).collect()
+    }
+
+    /// Variables that it writes for itself.
+    pub fn intermediates(&self) -> Vec<&str> {
+        self.intermediates.iter().map(String::as_str).collect()
+    }
+
+    pub(super) fn writes(&self, name: &str) -> bool {
+        self.outputs.contains(name) || self.intermediates.contains(name)
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+/// What operators do with a variable, as far as they have been looked at.
+#[derive(Default)]
+struct Use {
+    /// It is read before it is written.
+    needed: bool,
+    written: bool,
+    /// Nobody reads what was written last.
+    open: bool,
+}
+
+/// Refuses trees that are too deep to walk.
+pub(super) fn within_depth(depth: usize) -> Result<()> {
+    if depth <= DEEPEST {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Program, format!("nets are nested more than {DEEPEST} deep")))
+}
+
+impl fmt::Display for NetOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Indented(f, 0).net(self)
+    }
+}

@@ -1,0 +1,309 @@
+//! Trees as programs, and running them.
+
+use rustc_hash::FxHashSet;
+
+use super::{
+    NamedOp, Operator, RnnGradOp, RnnOp,
+    rnn::{Arrival, GradStep},
+};
+use crate::{
+    Attr, BlockId, Error, ErrorKind, Executor, Meta, OpDesc, OpInfoMap, Program, Result, Scope, Var, VarDesc,
+    grad::{GRAD, sum, zeros},
+};
+
+impl Operator {
+    /// The tree as a program of the operators that this binary links, for inputs of these dtypes and shapes. A step net
+    /// over time becomes as many steps as its sequences are long.
+    ///
+    /// What steps share is copied once for all of them, and what they hand on is copied from step to step: so the gradient
+    /// of the program is summed as that of the tree is.
+    ///
+    /// # Errors
+    /// A variable that is read and neither written before nor among the inputs; operators that are unknown or whose
+    /// slots, attributes or shapes are wrong; sequences without steps, of different or of unknown length.
+    pub fn lower(&self, inputs: &[(&str, Meta)]) -> Result<Program> {
+        self.lower_in(OpInfoMap::linked()?, inputs)
+    }
+
+    /// As [`lower`](Operator::lower), with these operators.
+    ///
+    /// # Errors
+    /// As [`lower`](Operator::lower).
+    pub fn lower_in(&self, ops: &OpInfoMap, inputs: &[(&str, Meta)]) -> Result<Program> {
+        let known =
+            |name: &str| inputs.iter().find(|(known, _)| *known == name).map(|(_, meta)| meta.clone());
+        Ok(self.lowered(ops, &known)?.program)
+    }
+
+    fn lowered<'a>(&self, ops: &'a OpInfoMap, known: &'a dyn Fn(&str) -> Option<Meta>) -> Result<Lower<'a>> {
+        let mut lower =
+            Lower { ops, known, program: Program::new(), inputs: vec![], scopes: FxHashSet::default() };
+        lower.operator(self, &Names::default())?;
+        Ok(lower)
+    }
+
+    /// Runs the tree as a program: what it reads is taken from the scope, and all that it writes is put there, values
+    /// between its operators and of its steps included, because its gradient may read them.
+    ///
+    /// The program is made and planned anew for every run; in loops, [lower](Operator::lower) once.
+    ///
+    /// # Errors
+    /// As [`lower`](Operator::lower), and those of running a program.
+    pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
+        let known = |name: &str| scope.meta(name);
+        let Lower { program, inputs, .. } = self.lowered(executor.operators()?, &known)?;
+        let inputs = inputs.iter().map(|var| program.name(*var));
+        let feeds = inputs.map(|name| Ok((name, scope.get(name)?))).collect::<Result<Vec<_>>>()?;
+        let mut seen = FxHashSet::default();
+        let written = program.root().ops.iter().flat_map(OpDesc::writes).filter(|var| seen.insert(*var));
+        let names: Vec<&str> = written.map(|var| program.name(var)).collect();
+        let fetched = executor.run(&program, &mut Scope::new(), &feeds, &names)?;
+        names.iter().zip(fetched).for_each(|(name, value)| scope.set(name, value));
+        Ok(())
+    }
+}
+
+/// What the names of a scope are called in the program.
+#[derive(Default)]
+struct Names<'a> {
+    /// Of a step: the scope of its recurrent operator.
+    outer: Option<&'a Names<'a>>,
+    /// Before the names of the step.
+    prefix: String,
+    /// Names of the step.
+    local: FxHashSet<&'a str>,
+    /// Names outside of which the steps have a copy, and what is before its name.
+    shared: FxHashSet<&'a str>,
+    copies: String,
+}
+
+impl Names<'_> {
+    fn called(&self, name: &str) -> String {
+        match self.outer {
+            None => name.into(),
+            Some(_) if self.local.contains(name) => format!("{}{name}", self.prefix),
+            Some(_) if self.shared.contains(name) => format!("{}{name}", self.copies),
+            Some(outer) => outer.called(name),
+        }
+    }
+
+    /// What is before the names of a step of a recurrent operator in this scope.
+    fn step(&self, rnn: &RnnOp, t: usize) -> String {
+        format!("{}{}@{t}/", self.prefix, rnn.name())
+    }
+}
+
+struct Lower<'a> {
+    ops: &'a OpInfoMap,
+    known: &'a dyn Fn(&str) -> Option<Meta>,
+    program: Program,
+    /// What the program reads and does not write before.
+    inputs: Vec<Var>,
+    /// Of recurrent operators: what is before the names of their first step.
+    scopes: FxHashSet<String>,
+}
+
+impl Lower<'_> {
+    fn operator(&mut self, op: &Operator, names: &Names<'_>) -> Result<()> {
+        match op {
+            Operator::Nop => Ok(()),
+            Operator::Op(op) => self.single(op, names),
+            Operator::Net(net) => net.ops().iter().try_for_each(|op| self.operator(op, names)),
+            Operator::Rnn(rnn) => self.rnn(rnn, names),
+            Operator::RnnGrad(grad) => self.rnn_grad(grad, names),
+        }
+    }
+
+    fn single(&mut self, op: &NamedOp, names: &Names<'_>) -> Result<()> {
+        op.info(self.ops).map_err(|e| e.at_op(|| op.describe()))?;
+        let desc = op.desc(&mut |name| self.program.var(&names.called(name)));
+        self.push(desc)
+    }
+
+    /// Appends an operator, and declares what it needs and what it makes.
+    fn push(&mut self, op: OpDesc) -> Result<()> {
+        let mut metas = vec![];
+        let outcome = op.reads().try_for_each(|var| self.declared(var)).and_then(|()| {
+            let of = |var| match self.program.lookup(BlockId::ROOT, var) {
+                Some(desc) => Ok(desc.meta()),
+                None => Err(Error::internal("an undeclared variable")),
+            };
+            self.ops.get(&op.ty)?.infer(&op, &of, &mut |var, meta| metas.push((var, meta)))?;
+            self.program.check_declared(BlockId::ROOT, &metas)
+        });
+        let index = self.program.root().ops.len();
+        outcome.map_err(|e| e.at_op(|| self.program.describe_op(BlockId::ROOT, index, &op)))?;
+        let root = self.program.root_mut();
+        for (var, meta) in metas {
+            if !root.vars.contains_key(&var) {
+                root.vars.insert(var, VarDesc::of(meta));
+            }
+        }
+        root.ops.push(op);
+        Ok(())
+    }
+
+    /// Sees to it that a variable that is read is written or given.
+    fn declared(&mut self, var: Var) -> Result<()> {
+        if self.program.root().vars.contains_key(&var) {
+            return Ok(());
+        }
+        let name = self.program.name(var);
+        let Some(meta) = (self.known)(name) else {
+            let text = format!("`{name}` is read, but neither given nor written before");
+            return Err(Error::new(ErrorKind::NoValue, text));
+        };
+        self.program.root_mut().vars.insert(var, VarDesc::of(meta));
+        self.inputs.push(var);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: String, to: String) -> Result<()> {
+        let (from, to) = (self.program.var(&from), self.program.var(&to));
+        self.push(OpDesc::new("assign").input("X", [from]).output("Out", [to]))
+    }
+
+    fn zeros(&mut self, like: String, to: String) -> Result<()> {
+        let (like, to) = (self.program.var(&like), self.program.var(&to));
+        self.push(zeros(like, to))
+    }
+
+    /// Takes a sequence apart.
+    fn unstack(&mut self, sequence: String, parts: Vec<String>) -> Result<()> {
+        let sequence = self.program.var(&sequence);
+        let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
+        let num = i32::try_from(parts.len()).map_err(|_| Error::attr("num", "there are too many steps"))?;
+        let op = OpDesc::new("unstack").input("X", [sequence]).output("Y", parts);
+        self.push(op.attr("axis", Attr::I32(0)).attr("num", Attr::I32(num)))
+    }
+
+    /// Puts a sequence together.
+    fn stack(&mut self, parts: Vec<String>, sequence: String) -> Result<()> {
+        let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
+        let sequence = self.program.var(&sequence);
+        self.push(OpDesc::new("stack").input("X", parts).output("Y", [sequence]).attr("axis", Attr::I32(0)))
+    }
+
+    /// How many steps there are.
+    fn count_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<usize> {
+        let mut found: Option<(usize, &str)> = None;
+        for link in rnn.step_inputs() {
+            let var = self.program.var(&names.called(&link.outer));
+            self.declared(var)?;
+            let dims = self.program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
+            let steps = dims.first().and_then(|dim| dim.get()).filter(|steps| *steps > 0);
+            let steps = steps.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Shape,
+                    format!("`{}` of shape {dims} is no sequence of steps", link.outer),
+                )
+            })?;
+            match found {
+                Some((other, name)) if other != steps => {
+                    let text = format!("`{}` has {steps} steps, but `{name}` has {other}", link.outer);
+                    return Err(Error::new(ErrorKind::Shape, text));
+                }
+                _ => found = Some((steps, &link.outer)),
+            }
+        }
+        found.map(|(steps, _)| steps).ok_or_else(|| rnn.no_sequence())
+    }
+
+    fn rnn(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
+        if !self.scopes.insert(names.step(rnn, 0)) {
+            return Err(rnn.same_name());
+        }
+        let place = |e: Error| e.at_op(|| format!("recurrent operator `{}`", rnn.name()));
+        let steps = self.count_steps(rnn, names).map_err(place)?;
+        let every = |name: &str| (0..steps).map(|t| names.step(rnn, t) + name).collect();
+        for link in rnn.step_inputs() {
+            self.unstack(names.called(&link.outer), every(&link.inner))?;
+        }
+        let copies = format!("{}{}/", names.prefix, rnn.name());
+        for name in rnn.shared() {
+            self.copy(names.called(name), format!("{copies}{name}"))?;
+        }
+        for t in 0..steps {
+            let prefix = names.step(rnn, t);
+            for memory in rnn.memories() {
+                let before = match t {
+                    0 => names.called(&memory.boot),
+                    _ => names.step(rnn, t - 1) + &memory.state,
+                };
+                self.copy(before, format!("{prefix}{}", memory.pre))?;
+            }
+            let local = rnn.locals();
+            let shared = rnn.shared().into_iter().collect();
+            let inside = Names { outer: Some(names), prefix, local, shared, copies: copies.clone() };
+            rnn.step().ops().iter().try_for_each(|op| self.operator(op, &inside))?;
+        }
+        for link in rnn.step_outputs() {
+            self.stack(every(&link.inner), names.called(&link.outer))?;
+        }
+        Ok(())
+    }
+
+    fn rnn_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
+        let rnn = grad.forward();
+        let place = |e: Error| e.at_op(|| format!("the gradient of recurrent operator `{}`", rnn.name()));
+        let steps = self.count_steps(rnn, names).map_err(place)?;
+        let step = |t: usize, name: &str| names.step(rnn, t) + name;
+        let of = |name: &str| format!("{name}{GRAD}");
+        let gradient = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];
+        for (i, outer) in grad.output_grads.iter().enumerate() {
+            let called = |t: usize| {
+                let mut arrivals = gradient(t).arrivals.iter();
+                let own = arrivals.find(|(from, _)| *from == Arrival::Output(i)).map(|(_, name)| &**name);
+                own.map(|name| step(t, name))
+            };
+            if let Some(outer) = outer
+                && let Some(parts) = (0..steps).map(called).collect()
+            {
+                self.unstack(names.called(outer), parts)?;
+            }
+        }
+        for t in (0..steps).rev() {
+            let GradStep { op, arrivals, .. } = gradient(t);
+            for (from, name) in arrivals {
+                if let Arrival::Memory(i) = from {
+                    self.copy(step(t + 1, &of(&rnn.memories()[*i].pre)), step(t, name))?;
+                }
+            }
+            let mut local = rnn.locals();
+            local.extend(arrivals.iter().map(|(_, name)| &**name));
+            local.extend(op.outputs());
+            local.extend(op.intermediates());
+            let inside = Names { outer: Some(names), prefix: names.step(rnn, t), local, ..Names::default() };
+            self.operator(op, &inside)?;
+        }
+        // What no step has computed is zero.
+        for (link, outer) in rnn.step_inputs().iter().zip(&grad.input_grads) {
+            let Some(outer) = outer else { continue };
+            for t in (0..steps).filter(|t| !gradient(*t).writes(&of(&link.inner))) {
+                self.zeros(step(t, &link.inner), step(t, &of(&link.inner)))?;
+            }
+            self.stack((0..steps).map(|t| step(t, &of(&link.inner))).collect(), names.called(outer))?;
+        }
+        for (memory, outer) in rnn.memories().iter().zip(&grad.boot_grads) {
+            match outer {
+                None => {}
+                Some(outer) if gradient(0).writes(&of(&memory.pre)) => {
+                    self.copy(step(0, &of(&memory.pre)), names.called(outer))?;
+                }
+                Some(outer) => self.zeros(names.called(&memory.boot), names.called(outer))?,
+            }
+        }
+        for (i, (name, outer)) in grad.shared_grads.iter().enumerate() {
+            let in_step = |t: usize| gradient(t).parts[i].iter().map(move |part| step(t, part));
+            let parts: Vec<String> = (0..steps).rev().flat_map(in_step).collect();
+            if parts.is_empty() {
+                self.zeros(names.called(name), names.called(outer))?;
+                continue;
+            }
+            let parts: Vec<Var> = parts.iter().map(|part| self.program.var(part)).collect();
+            let outer = self.program.var(&names.called(outer));
+            self.push(sum(parts, outer))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! A single operator with names in its slots.
+
+use std::{collections::BTreeMap, fmt, panic::Location};
+
+use crate::{
+    Attr, Attrs, Describe, Error, ErrorKind, Name, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Site, Var,
+};
+
+/// What stands in a list of names where there is no variable.
+const EMPTY: &str = "@EMPTY@";
+
+/// One registered operator: its type, the names of variables in its slots, its attributes.
+///
+/// ```
+/// use autobwd::{Attr, net::NamedOp};
+/// use autobwd_ops::activation::Scale;
+///
+/// let double = NamedOp::of(Scale { x: "x", out: "y", scale: 2.0, bias: 0.0, bias_after_scale: true });
+/// assert_eq!(double.to_string(), "y = scale(X=x, bias=0.0, bias_after_scale=true, scale=2.0)");
+/// // By names alone; what is wrong with it, `Operator::verify` says.
+/// let double = NamedOp::new("scale").input("X", ["x"]).output("Out", ["y"]).attr("scale", Attr::F32(2.0));
+/// assert_eq!(double.to_string(), "y = scale(X=x, scale=2.0)");
+/// ```
+#[derive(Clone, Debug)]
+pub struct NamedOp {
+    /// Operator type, as registered.
+    pub ty: Name,
+    /// What it reads.
+    pub inputs: BTreeMap<Name, Vec<String>>,
+    /// What it writes.
+    pub outputs: BTreeMap<Name, Vec<String>>,
+    /// Attributes.
+    pub attrs: Attrs,
+    /// The source line that made it; gradient operators have that of their forward operator.
+    pub site: Option<Site>,
+}
+
+impl NamedOp {
+    /// An operator of that type with nothing in its slots.
+    #[track_caller]
+    pub fn new(ty: impl Into<Name>) -> NamedOp {
+        let site = Some(Site::Here(Location::caller()));
+        NamedOp {
+            ty: ty.into(),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            attrs: Attrs::default(),
+            site,
+        }
+    }
+
+    /// An operator's struct with names in its slots.
+    #[track_caller]
+    pub fn of<W: Into<String>, D: Describe<W>>(op: D) -> NamedOp {
+        let mut names = Program::new();
+        let described = op.describe(&mut |_, _, name| Ok(names.var(&name.into())));
+        // Nothing can fail: the only fallible step is the closure above.
+        let desc = described.unwrap_or_else(|_| OpDesc::new(D::Op::SCHEMA.name));
+        let site = Some(Site::Here(Location::caller()));
+        NamedOp::from_desc(&OpDesc { site, ..desc }, &names)
+    }
+
+    /// With these names in an input slot.
+    #[must_use]
+    pub fn input(
+        mut self,
+        slot: impl Into<Name>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> NamedOp {
+        self.inputs.insert(slot.into(), names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With these names in an output slot.
+    #[must_use]
+    pub fn output(
+        mut self,
+        slot: impl Into<Name>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> NamedOp {
+        self.outputs.insert(slot.into(), names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// With this attribute.
+    #[must_use]
+    pub fn attr(mut self, name: impl Into<Name>, value: Attr) -> NamedOp {
+        self.attrs.set(name, value);
+        self
+    }
+
+    /// All variables it reads, slot by slot.
+    pub fn reads(&self) -> impl Iterator<Item = &str> {
+        self.inputs.values().flatten().map(String::as_str).filter(|name| *name != EMPTY)
+    }
+
+    /// All variables it writes, slot by slot.
+    pub fn writes(&self) -> impl Iterator<Item = &str> {
+        self.outputs.values().flatten().map(String::as_str).filter(|name| *name != EMPTY)
+    }
+
+    pub(super) fn writes_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        self.outputs.values_mut().flatten().filter(|name| *name != EMPTY)
+    }
+
+    /// The operator among the variables that `var` knows.
+    pub(super) fn desc(&self, var: &mut dyn FnMut(&str) -> Var) -> OpDesc {
+        let mut desc = OpDesc { attrs: self.attrs.clone(), site: self.site, ..OpDesc::new(self.ty) };
+        let mut vars = |names: &[String]| -> Vec<Var> {
+            names.iter().map(|name| if name == EMPTY { Var::EMPTY } else { var(name) }).collect()
+        };
+        for (slot, names) in &self.inputs {
+            desc.inputs.set(*slot, vars(names));
+        }
+        for (slot, names) in &self.outputs {
+            desc.outputs.set(*slot, vars(names));
+        }
+        desc
+    }
+
+    pub(super) fn from_desc(desc: &OpDesc, names: &Program) -> NamedOp {
+        let texts = |vars: &[Var]| vars.iter().map(|var| names.name(*var).to_string()).collect();
+        NamedOp {
+            ty: desc.ty,
+            inputs: desc.inputs.iter().map(|(slot, vars)| (slot, texts(vars))).collect(),
+            outputs: desc.outputs.iter().map(|(slot, vars)| (slot, texts(vars))).collect(),
+            attrs: desc.attrs.clone(),
+            site: desc.site,
+        }
+    }
+
+    /// What is registered about it.
+    ///
+    /// # Errors
+    /// It is unknown, or slots or attributes are not as declared.
+    pub(super) fn info(&self, ops: &OpInfoMap) -> Result<&'static OpInfo> {
+        let info = ops.get(&self.ty)?;
+        let mut names = Program::new();
+        let desc = self.desc(&mut |name| names.var(name));
+        if desc.attrs.blocks().next().is_some() {
+            let text = "it has a block, and nets have none: make it an operator of a program";
+            return Err(Error::new(ErrorKind::Attr, text));
+        }
+        info.check(&desc)?;
+        let mut written = vec![];
+        for name in self.writes() {
+            if written.contains(&name) {
+                return Err(Error::new(ErrorKind::Slot, format!("`{name}` is written to twice")));
+            }
+            written.push(name);
+        }
+        Ok(info)
+    }
+
+    /// For messages: `` operator `mul` (in a net, added at model.rs:12; X = `h`, Y = `w`) ``.
+    pub(super) fn describe(&self) -> String {
+        let mut names = Program::new();
+        let desc = self.desc(&mut |name| names.var(name));
+        names.describe_at("in a net", &desc)
+    }
+}
+impl fmt::Display for NamedOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = Program::new();
+        let desc = self.desc(&mut |name| names.var(name));
+        names.op_text(&desc).fmt(f)
+    }
+}
