@@ -39,19 +39,16 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
 
 /// The conversion to data.
 fn describe(op: &Operator<'_>) -> TokenStream {
-    let (ident, name, param) = (op.ident, &op.name, &op.param);
-    let put = op.fields.iter().map(|field| {
-        let (field_ident, name) = (field.ident, &field.name);
+    let (ident, param) = (op.ident, &op.param);
+    let fields = op.fields.iter().map(|field| {
+        let (ident, name, at) = (field.ident, &field.name, at_type(field));
+        let slot = |role: TokenStream| quote_spanned!(at=> #ident: to.slot(::autobwd::Role::#role, #name, self.#ident));
         match field.role {
-            Some(Role::Input { .. }) => {
-                quote_spanned!(at_type(field)=> ::autobwd::__private::put_input::<#param, _>(&mut desc, #name, self.#field_ident, name)?;)
-            }
-            Some(Role::Output { .. }) => {
-                quote_spanned!(at_type(field)=> ::autobwd::__private::put_output::<#param, _>(&mut desc, #name, self.#field_ident, name)?;)
-            }
+            Some(Role::Input { .. }) => slot(quote!(Input)),
+            Some(Role::Output { .. }) => slot(quote!(Output)),
             _ => {
                 let conversions = conversions_name(field);
-                quote_spanned!(at_type(field)=> desc.attrs.set(#name, #conversions.1(self.#field_ident));)
+                quote_spanned!(at=> #ident: #conversions.3(to.notes(), #name, self.#ident))
             }
         }
     });
@@ -59,17 +56,8 @@ fn describe(op: &Operator<'_>) -> TokenStream {
         #[automatically_derived]
         impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
             type Op = #ident<::autobwd::Var>;
-            fn describe(
-                self,
-                name: &mut dyn ::core::ops::FnMut(
-                    ::autobwd::Role,
-                    &'static ::core::primitive::str,
-                    #param,
-                ) -> ::autobwd::Result<::autobwd::Var>,
-            ) -> ::autobwd::Result<::autobwd::OpDesc> {
-                let mut desc = ::autobwd::OpDesc::new(#name);
-                #(#put)*
-                ::core::result::Result::Ok(desc)
+            fn hand_over(self, to: &mut ::autobwd::Content<#param>) -> #ident<()> {
+                #ident { #(#fields,)* }
             }
         }
     }
@@ -150,10 +138,12 @@ fn conversions(field: &Field<'_>) -> TokenStream {
                 &'static ::core::primitive::str,
                 ::core::option::Option<fn() -> #ty>,
             ) -> ::autobwd::Result<#ty>,
+            fn(&mut ::autobwd::__private::Notes, &'static ::core::primitive::str, #ty) -> #ty,
         ) = (
             <#ty as ::autobwd::AttrValue>::TYPE,
             <#ty as ::autobwd::AttrValue>::into_attr,
             ::autobwd::__private::attr::<#ty>,
+            ::autobwd::__private::Notes::attr::<#ty>,
         );
     }
 }
@@ -171,6 +161,15 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(span::last_segment(grad));
     let grad = quote_spanned!(at=> type Grad = #grad;);
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
+    let filled = op.fields.iter().map(|field| {
+        let (ident, at) = (field.ident, at_type(field));
+        match field.role {
+            Some(Role::Input { .. } | Role::Output { .. }) => {
+                quote_spanned!(at=> #ident: ::autobwd::Slot::<()>::map(&of.#ident, |()| fill()))
+            }
+            _ => quote_spanned!(at=> #ident: of.#ident),
+        }
+    });
     let (outputs, indices) = (op.outputs().map(|field| field.ident), 0..op.outputs().count());
     quote! {
         #[automatically_derived]
@@ -190,6 +189,12 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
             }
             fn from_desc(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
                 <Self as ::autobwd::Op>::gather(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
+            }
+            fn fill<#param>(
+                of: #ident<()>,
+                fill: &mut dyn ::core::ops::FnMut() -> #param,
+            ) -> #ident<#param> {
+                #ident { #(#filled,)* }
             }
             fn outputs<#param>(
                 of: #ident<#param>,

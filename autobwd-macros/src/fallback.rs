@@ -23,14 +23,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
             #[automatically_derived]
             impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
                 type Op = #ident<::autobwd::Var>;
-                fn describe(
-                    self,
-                    _: &mut dyn ::core::ops::FnMut(
-                        ::autobwd::Role,
-                        &'static ::core::primitive::str,
-                        #param,
-                    ) -> ::autobwd::Result<::autobwd::Var>,
-                ) -> ::autobwd::Result<::autobwd::OpDesc> {
+                fn hand_over(self, _: &mut ::autobwd::Content<#param>) -> #ident<()> {
                     ::core::unreachable!()
                 }
             }
@@ -60,6 +53,12 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
                     ::core::unreachable!()
                 }
                 fn from_desc(_: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
+                    ::core::unreachable!()
+                }
+                fn fill<#param>(
+                    _: #ident<()>,
+                    _: &mut dyn ::core::ops::FnMut() -> #param,
+                ) -> #ident<#param> {
                     ::core::unreachable!()
                 }
                 fn outputs<#param>(

@@ -223,7 +223,7 @@ pub use build::{Arg, Builder, Expr, New, Value, emit};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
-    VarKind, Vars, diff,
+    VarKind, Vars, Words, diff,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Scope, Session};
@@ -232,8 +232,8 @@ pub use lanes::{Float, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, ma
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Call, Carried, Compose, Control, Cost, Describe, First, Infer, Join,
-    Kernel, Lanes, Op, Parts, Pointwise, Role, Schema, Slot, SlotDef, StepCount,
+    Arity, AttrDef, AttrType, AttrValue, Call, Carried, Compose, Content, Control, Cost, Describe, First,
+    Infer, Join, Kernel, Lanes, Op, Parts, Pointwise, Role, Schema, Slot, SlotDef, StepCount,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
 pub use verify::{verify, verify_in};
@@ -243,8 +243,7 @@ pub use verify::{verify, verify_in};
 pub mod __private {
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        above, at_least, at_most, attr, below, check_contract, gather_slot, like, put_input, put_output,
-        put_values,
+        Notes, above, at_least, at_most, attr, below, check_contract, gather_slot, like, put_values,
     };
     pub use inventory;
 }

@@ -38,6 +38,12 @@ impl Recipe {
         self.steps.iter_mut().filter(|(.., fate)| [1, 2].contains(fate)).for_each(|(.., fate)| *fate = 3);
         self
     }
+
+    /// The same, with nothing detached.
+    pub(crate) fn without_detached(mut self) -> Recipe {
+        self.steps.iter_mut().filter(|(.., fate)| *fate == 0).for_each(|(.., fate)| *fate = 3);
+        self
+    }
 }
 
 pub(crate) fn recipes() -> impl Strategy<Value = Recipe> {

@@ -5,38 +5,50 @@ use std::{
     panic::Location,
 };
 
-use smallvec::smallvec;
-
 use super::{Arg, Expr, OpArgs};
-use crate::{Attr, Error, OpDesc, Result, Role, Var};
+use crate::{Content, Error, Result, Role, schema::Notes};
 
 #[track_caller]
 fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
-    let desc = OpDesc::new(op)
-        .input("X", [Var::stand_in(1)])
-        .input("Y", [Var::stand_in(2)])
-        .output("Out", [Var::stand_in(3)])
-        .attr("axis", Attr::I32(-1));
-    append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Input, y.into()), (Role::Output, Arg::New)])
+    call(op, [x, y], |notes| {
+        notes.attr("axis", -1);
+    })
 }
 
 /// `scale * x + bias`
 #[track_caller]
 fn affine(x: &Expr, scale: f64, bias: f64) -> Result<Expr> {
-    let desc = OpDesc::new("scale")
-        .input("X", [Var::stand_in(1)])
-        .output("Out", [Var::stand_in(2)])
-        .attr("scale", Attr::F32(scale as f32))
-        .attr("bias", Attr::F32(bias as f32))
-        .attr("bias_after_scale", Attr::Bool(true));
-    append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Output, Arg::New)])
+    // Programs hold single precision attributes here, whatever the dtype.
+    call("scale", [x], |notes| {
+        notes.attr("scale", scale as f32);
+        notes.attr("bias", bias as f32);
+        notes.attr("bias_after_scale", true);
+    })
 }
 
+/// An operator with these inputs, one in a slot.
 #[track_caller]
-fn append(x: &Expr, desc: &OpDesc, args: OpArgs) -> Result<Expr> {
-    let mut exprs = x.builder().append_desc(desc, args, Location::caller())?;
+fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mut Notes)) -> Result<Expr> {
+    let mut notes = Notes::default();
+    // Fields may stand in another order in the operator's struct: these words are not the struct's.
+    notes.words.put(1);
+    notes.words.name(op);
+    attrs(&mut notes);
+    let mut args = OpArgs::new();
+    for (slot, x) in ["X", "Y"].into_iter().zip(inputs) {
+        args.push((Role::Input, slot, Some(x.into())));
+    }
+    args.push((Role::Output, "Out", Some(Arg::New)));
+    inputs[0].builder().append_args(&mut args, &mut notes.words, Location::caller(), &mut || {
+        let mut content = Content::new(op, true);
+        attrs(&mut content.notes);
+        let slots = ["X", "Y"].into_iter().take(N).map(|slot| (Role::Input, slot, Some(())));
+        content.held.extend(slots.chain([(Role::Output, "Out", Some(()))]));
+        content.describe_in_order()
+    })?;
     // The output is the last of its arguments.
-    exprs.pop().ok_or_else(|| Error::internal("an operator without arguments"))
+    let out = args.pop().and_then(|(.., out)| out?.expr());
+    out.ok_or_else(|| Error::internal("an operator without output"))
 }
 
 macro_rules! operators {
@@ -104,11 +116,9 @@ operators! {
 /// `n / x`
 #[track_caller]
 fn reciprocal(x: &Expr, n: f64) -> Result<Expr> {
-    let desc = OpDesc::new("fill_any_like")
-        .input("X", [Var::stand_in(1)])
-        .output("Out", [Var::stand_in(2)])
-        .attr("value", Attr::F32(n as f32));
-    let n = append(x, &desc, smallvec![(Role::Input, x.into()), (Role::Output, Arg::New)])?;
+    let n = call("fill_any_like", [x], |notes| {
+        notes.attr("value", n as f32);
+    })?;
     binary("elementwise_div", &n, x)
 }
 

@@ -12,8 +12,8 @@ use super::{
     expr::Held,
 };
 use crate::{
-    BlockId, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Role,
-    Site, Tensor, Var, VarDesc,
+    BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Name, Op, OpDesc, OpInfoMap, Program,
+    Result, Role, Site, Tensor, Var, VarDesc, Words,
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
@@ -260,93 +260,90 @@ impl Builder {
     /// As [`emit`].
     #[track_caller]
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> Result<<D::Op as Op>::Of<Expr>> {
-        let (desc, args) = take_args(op)?;
-        self.append::<D::Op>(&desc, args, Location::caller())
+        let mut content = Content::new(<D::Op as Op>::SCHEMA.name, false);
+        let left = op.hand_over(&mut content);
+        check_inputs(&content)?;
+        self.append::<D::Op>(&mut content, left, Location::caller())
     }
 
     fn append<O: Op>(
         &self,
-        desc: &OpDesc,
-        args: OpArgs,
+        content: &mut Content<Arg>,
+        left: O::Of<()>,
         at: &'static Location<'static>,
     ) -> Result<O::Of<Expr>> {
-        let exprs = self.append_desc(desc, args, at)?;
-        O::gather(desc, &mut |_, _, var| Ok(exprs[var.index() - 1].clone()))
+        let mut left = Some(left);
+        self.append_args(&mut content.held, &mut content.notes.words, at, &mut || {
+            let mut content = Content::new(O::SCHEMA.name, true);
+            left = left.take().map(|left| left.hand_over(&mut content));
+            content.describe_in_order()
+        })?;
+        let left = left.ok_or_else(|| Error::internal("an operator lost its slots"))?;
+        let mut made = content.held.drain(..).filter_map(|(.., arg)| arg?.expr());
+        Ok(O::fill(left, &mut || made.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY))))
     }
 
-    /// Appends `desc`, in which variable k + 1 stands for `args[k]`, or computes it at once. Returns what was there, and
-    /// what is new.
-    pub(crate) fn append_desc(
+    /// Appends an operator, or computes it at once, and replaces what is new among its arguments by what that has become.
+    /// `words` are those of the operator, `desc` describes it, with variable k + 1 for the k-th argument, holes apart.
+    pub(crate) fn append_args(
         &self,
-        desc: &OpDesc,
-        args: OpArgs,
+        args: &mut OpArgs,
+        words: &mut Words,
         at: &'static Location<'static>,
-    ) -> Result<SmallVec<[Expr; 4]>> {
+        desc: MakeDesc<'_>,
+    ) -> Result<()> {
         match &self.0.eager {
-            Some(eager) => self.compute(eager, desc, args, at),
-            None => self.describe(desc, args, at),
+            Some(eager) => self.compute(eager, args, words, at, desc),
+            None => self.describe(args, at, desc()?),
         }
     }
 
     fn compute(
         &self,
         eager: &Eager,
-        desc: &OpDesc,
-        args: OpArgs,
+        args: &mut OpArgs,
+        words: &mut Words,
         at: &'static Location<'static>,
-    ) -> Result<SmallVec<[Expr; 4]>> {
-        let (mut inputs, mut into, mut outputs) = (SmallVec::new(), SmallVec::<[_; 2]>::new(), 0);
-        for (role, arg) in &args {
+        desc: MakeDesc<'_>,
+    ) -> Result<()> {
+        let (mut inputs, mut into, mut outputs) = (SmallVec::<[_; 3]>::new(), SmallVec::<[_; 1]>::new(), 0);
+        for (role, _, arg) in args.iter() {
             match (role, arg) {
-                (Role::Input, Arg::Is(Expr { held: Held::Value(value), .. })) => inputs.push(value.clone()),
-                (Role::Output, Arg::Is(Expr { held: Held::Value(value), .. })) => {
-                    into.push((outputs, value.clone()))
+                (Role::Input, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => inputs.push(value),
+                (Role::Output, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => {
+                    into.push((outputs, value))
                 }
-                (Role::Output, Arg::New) => {}
-                (_, Arg::Is(_)) | (Role::Input, Arg::New) => return Err(two_programs(desc, at)),
+                (_, Some(Arg::Is(_))) => return Err(two_programs(desc()?.ty, at)),
+                (_, Some(Arg::New) | None) => {}
             }
-            outputs += usize::from(*role == Role::Output);
+            outputs += usize::from(*role == Role::Output && arg.is_some());
         }
-        let node = eager.call(self.ops()?, desc, inputs, &into, at)?;
-        let mut outputs = 0..;
-        let exprs = args.into_iter().map(|(role, arg)| {
-            let out = if role == Role::Output { outputs.next() } else { None };
-            match arg {
-                Arg::Is(expr) => expr,
-                Arg::New => Expr::of_value(self, Value::of(node.clone(), out.unwrap_or(0))),
+        let node = eager.call(self.ops()?, words, desc, &inputs, &into, at)?;
+        drop((inputs, into));
+        let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
+        for (out, (.., arg)) in made.enumerate() {
+            if let Some(Arg::New) = arg {
+                *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node.clone(), out))));
             }
-        });
-        Ok(exprs.collect())
+        }
+        Ok(())
     }
 
-    fn describe(
-        &self,
-        desc: &OpDesc,
-        args: OpArgs,
-        at: &'static Location<'static>,
-    ) -> Result<SmallVec<[Expr; 4]>> {
+    fn describe(&self, args: &mut OpArgs, at: &'static Location<'static>, mut desc: OpDesc) -> Result<()> {
         let info = self.ops()?.get(&desc.ty)?;
         let program = &mut self.0.program.borrow_mut();
         let block = self.0.block.get();
-        let mut vars = vec![];
-        for (_, arg) in args {
+        let (mut vars, mut new) = (vec![], vec![]);
+        for arg in args.iter_mut().filter_map(|(.., arg)| arg.as_mut()) {
             vars.push(match arg {
-                Arg::New => None,
-                Arg::Is(Expr { builder, held: Held::Var(var) }) if Rc::ptr_eq(&builder.0, &self.0) => {
-                    Some(var)
+                Arg::New => {
+                    new.push(program.fresh(&desc.ty));
+                    new[new.len() - 1]
                 }
-                Arg::Is(_) => return Err(two_programs(desc, at)),
+                Arg::Is(Expr { builder, held: Held::Var(var) }) if Rc::ptr_eq(&builder.0, &self.0) => *var,
+                Arg::Is(_) => return Err(two_programs(desc.ty, at)),
             });
         }
-        let fresh: Vec<bool> = vars.iter().map(Option::is_none).collect();
-        let vars: Vec<Var> = vars.into_iter().map(|v| v.unwrap_or_else(|| program.fresh(&desc.ty))).collect();
-        let mut new = vec![];
-        for (var, fresh) in vars.iter().zip(fresh) {
-            if fresh {
-                new.push(*var);
-            }
-        }
-        let mut desc = desc.clone();
         let stand_ins = desc.inputs.args_mut().chain(desc.outputs.args_mut());
         stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
         desc.site = Some(Site::Here(at));
@@ -374,33 +371,32 @@ impl Builder {
             }
         }
         root.ops.push(desc);
-        Ok(vars.into_iter().map(|var| Expr::of_var(self, var)).collect())
+        for (var, arg) in vars.into_iter().zip(args.iter_mut().filter_map(|(.., arg)| arg.as_mut())) {
+            *arg = Arg::Is(Expr::of_var(self, var));
+        }
+        Ok(())
     }
 }
 
-fn two_programs(desc: &OpDesc, at: &'static Location<'static>) -> Error {
+fn check_inputs(content: &Content<Arg>) -> Result<()> {
+    let is_new =
+        |(role, _, arg): &&(Role, _, Option<Arg>)| *role == Role::Input && matches!(arg, Some(Arg::New));
+    let Some((_, slot, _)) = content.held.iter().find(is_new) else { return Ok(()) };
+    let text = format!("operator `{}`, input `{slot}`: an input is a variable that exists", content.ty);
+    Err(Error::new(ErrorKind::Slot, text))
+}
+
+fn two_programs(ty: Name, at: &'static Location<'static>) -> Error {
     let at = Site::Here(at);
-    let text = format!("operator `{}`, added at {at}: expressions of two programs", desc.ty);
+    let text = format!("operator `{ty}`, added at {at}: expressions of two programs");
     Error::new(ErrorKind::UnknownVar, text)
 }
 
-/// What the slots of an operator hold, in the order in which it describes them.
-pub(crate) type OpArgs = SmallVec<[(Role, Arg); 4]>;
+/// What the slots of an operator hold, in the order in which it describes them; `None` is a hole.
+pub(crate) type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
 
-/// Replaces what the slots hold by stand-ins: variable k + 1 for the k-th argument.
-fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, OpArgs)> {
-    let mut args = SmallVec::new();
-    let desc = op.describe(&mut |role, slot, arg| {
-        if role == Role::Input && matches!(arg, Arg::New) {
-            let name = <D::Op as Op>::SCHEMA.name;
-            let text = format!("operator `{name}`, input `{slot}`: an input is a variable that exists");
-            return Err(Error::new(ErrorKind::Slot, text));
-        }
-        args.push((role, arg));
-        Ok(Var::stand_in(args.len()))
-    })?;
-    Ok((desc, args))
-}
+/// Describes an operator when that is needed.
+pub(crate) type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 
 /// Appends an operator to the program of its inputs, or computes it at once where these are values, and returns it with
 /// its outputs filled in.
@@ -421,15 +417,17 @@ fn take_args<D: Describe<Arg>>(op: D) -> Result<(OpDesc, OpArgs)> {
 #[track_caller]
 pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
     let at = Location::caller();
-    let (desc, args) = take_args(op)?;
-    let builder = args.iter().find_map(|(_, arg)| match arg {
-        Arg::Is(expr) => Some(expr.builder.clone()),
-        Arg::New => None,
+    let name = <D::Op as Op>::SCHEMA.name;
+    let mut content = Content::new(name, false);
+    let left = op.hand_over(&mut content);
+    check_inputs(&content)?;
+    let builder = content.held.iter().find_map(|(.., arg)| match arg {
+        Some(Arg::Is(expr)) => Some(expr.builder.clone()),
+        _ => None,
     });
     let builder = builder.ok_or_else(|| {
-        let text =
-            format!("operator `{}` has no input to say where it belongs; use `Builder::emit`", desc.ty);
+        let text = format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
         Error::new(ErrorKind::Slot, text)
     })?;
-    builder.append::<D::Op>(&desc, args, at)
+    builder.append::<D::Op>(&mut content, left, at)
 }

@@ -10,6 +10,15 @@ pub enum Arg {
     /// That variable.
     Is(Expr),
 }
+impl Arg {
+    /// The variable that exists.
+    pub(crate) fn expr(self) -> Option<Expr> {
+        match self {
+            Arg::Is(expr) => Some(expr),
+            Arg::New => None,
+        }
+    }
+}
 impl From<&Expr> for Arg {
     fn from(expr: &Expr) -> Arg {
         Arg::Is(expr.clone())

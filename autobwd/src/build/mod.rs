@@ -9,7 +9,7 @@ mod builder;
 pub(crate) mod eager;
 mod expr;
 
-pub(crate) use builder::OpArgs;
 pub use builder::{Builder, emit};
+pub(crate) use builder::{MakeDesc, OpArgs};
 pub use eager::Value;
 pub use expr::{Arg, Arg::New, Expr};

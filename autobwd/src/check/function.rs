@@ -3,7 +3,7 @@ use std::{collections::HashMap, panic::Location};
 use super::sample::{Sample, rng, uniform};
 use crate::{
     Arg, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Meta, OpInfoMap, Program, Result, Role,
-    Scope, Session, Tensor, Var, VarDesc, build::OpArgs, gradients_in,
+    Scope, Session, Tensor, Var, VarDesc, Words, build::OpArgs, gradients_in,
 };
 
 /// Step of the central differences, relative to the element: the error of the difference is about its square, that of
@@ -111,15 +111,16 @@ impl Function {
             desc.site = None;
             let unknown = || failure("an operator reads what nobody has written");
             for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
-                args.push((Role::Input, known.get(arg).cloned().ok_or_else(unknown)?.into()));
+                args.push((Role::Input, "", Some(known.get(arg).cloned().ok_or_else(unknown)?.into())));
                 vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
             }
             for arg in desc.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
-                args.push((Role::Output, Arg::New));
+                args.push((Role::Output, "", Some(Arg::New)));
                 vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
             }
-            let exprs = tape.append_desc(&desc, args, Location::caller())?;
-            known.extend(vars.into_iter().zip(exprs));
+            let (mut words, at) = (Words::of(&desc), Location::caller());
+            tape.append_args(&mut args, &mut words, at, &mut || Ok(desc.clone()))?;
+            known.extend(vars.into_iter().zip(args.into_iter().filter_map(|(.., arg)| arg?.expr())));
         }
         let output = |(name, _): &(String, Meta)| {
             let var = self.program.expect_var(name)?;

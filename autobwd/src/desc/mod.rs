@@ -12,6 +12,7 @@ mod op;
 mod program;
 mod text;
 mod vars;
+mod words;
 
 pub use attr::Attr;
 pub use diff::{Diff, diff};
@@ -19,3 +20,4 @@ pub use name::Name;
 pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
 pub use vars::Vars;
+pub use words::Words;

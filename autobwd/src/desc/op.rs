@@ -22,6 +22,14 @@ impl Slots {
         }
     }
 
+    /// Adds a variable to a slot.
+    pub(crate) fn push(&mut self, slot: &'static str, var: Var) {
+        match self.0.iter_mut().find(|(s, _)| *s == slot) {
+            Some((_, args)) => args.push(var),
+            None => self.set(slot, [var]),
+        }
+    }
+
     /// The variables of a slot, if there is such a slot.
     pub fn find(&self, slot: &str) -> Option<&[Var]> {
         self.0.iter().find(|(s, _)| *s == slot).map(|(_, args)| args.as_slice())

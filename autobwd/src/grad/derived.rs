@@ -7,8 +7,8 @@
 use std::marker::PhantomData;
 
 use crate::{
-    Arity, AttrDef, Attrs, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo, Result,
-    Role, Schema, SlotDef, Var,
+    Arity, AttrDef, Attrs, Content, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo,
+    Result, Role, Schema, SlotDef, Var,
     error::{Error, ErrorKind},
     grad::NoGrad,
     lanes::{Dual, MAX_ARGS},
@@ -266,20 +266,17 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
 impl<O: Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
     type Op = Derivative<O, N>;
 
-    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
+    fn hand_over(self, to: &mut Content<W>) -> Derivative<O, N, ()> {
         let schema = &Derivative::<O, N>::SCHEMA;
-        let mut desc = OpDesc { attrs: self.attrs, ..OpDesc::new(schema.name) };
-        for (slot, held) in schema.inputs.iter().zip(self.inputs) {
-            if let Some(held) = held {
-                desc.inputs.set(slot.name, [name(Role::Input, slot.name, held)?]);
-            }
-        }
-        for (slot, held) in schema.outputs.iter().zip(self.outputs) {
-            if let Some(held) = held {
-                desc.outputs.set(slot.name, [name(Role::Output, slot.name, held)?]);
-            }
-        }
-        Ok(desc)
+        let mut slots = |role: Role, slots: &[SlotDef], held: Vec<Option<W>>| -> Vec<Option<()>> {
+            slots.iter().zip(held).map(|(slot, held)| to.slot(role, slot.name, held)).collect()
+        };
+        let (inputs, outputs) = (
+            slots(Role::Input, schema.inputs, self.inputs),
+            slots(Role::Output, schema.outputs, self.outputs),
+        );
+        to.notes().attrs(&self.attrs);
+        Derivative { inputs, outputs, attrs: self.attrs, of: PhantomData }
     }
 }
 
@@ -320,6 +317,12 @@ impl<O: Lanes, N: Order> Op for Derivative<O, N> {
 
     fn from_desc(desc: &OpDesc) -> Result<Self> {
         Self::gather(desc, &mut |_, _, var| Ok(var))
+    }
+
+    fn fill<W>(of: Derivative<O, N, ()>, fill: &mut dyn FnMut() -> W) -> Derivative<O, N, W> {
+        let inputs = of.inputs.iter().map(|held| held.map(|()| fill())).collect();
+        let outputs = of.outputs.iter().map(|held| held.map(|()| fill())).collect();
+        Derivative { inputs, outputs, attrs: of.attrs, of: PhantomData }
     }
 
     fn outputs<W>(of: Derivative<O, N, W>, put: &mut dyn FnMut(usize, W)) {

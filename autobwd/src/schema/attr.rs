@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Attr, BlockId, DType};
+use crate::{Attr, BlockId, DType, desc::Words};
 
 /// The type of an attribute in programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl fmt::Display for AttrType {
     message = "`{Self}` cannot be an attribute",
     label = "an attribute is a bool, i32, i64, f32, f64, String, a Vec of these, a DType or an `attr_enum!`"
 )]
-pub trait AttrValue: Sized {
+pub trait AttrValue: Clone {
     /// Its type in programs.
     const TYPE: AttrType;
 
@@ -86,6 +86,11 @@ pub trait AttrValue: Sized {
     /// # Errors
     /// What was expected instead.
     fn from_attr(attr: &Attr) -> Result<Self, String>;
+
+    /// The value as numbers: other values have others.
+    fn words(&self, words: &mut Words) {
+        words.attr(&self.clone().into_attr());
+    }
 }
 
 fn expected<T>(ty: AttrType, found: &Attr) -> Result<T, String> {
@@ -93,7 +98,7 @@ fn expected<T>(ty: AttrType, found: &Attr) -> Result<T, String> {
 }
 
 macro_rules! attr_values {
-    ($($t:ty => $v:ident),*) => {$(
+    ($($t:ty => $v:ident $(, $word:expr)?;)*) => {$(
         impl AttrValue for $t {
             const TYPE: AttrType = AttrType::$v;
 
@@ -106,13 +111,28 @@ macro_rules! attr_values {
                     other => expected(AttrType::$v, other),
                 }
             }
+            $(fn words(&self, words: &mut Words) {
+                let word: fn(&$t) -> u64 = $word;
+                words.put(word(self));
+            })?
         }
     )*};
 }
 attr_values!(
-    bool => Bool, i32 => I32, i64 => I64, f32 => F32, f64 => F64, String => Str,
-    Vec<bool> => Bools, Vec<i32> => I32s, Vec<i64> => I64s, Vec<f32> => F32s, Vec<f64> => F64s, Vec<String> => Strs,
-    BlockId => Block, Vec<BlockId> => Blocks
+    bool => Bool, |x| u64::from(*x);
+    i32 => I32, |x| *x as u64;
+    i64 => I64, |x| *x as u64;
+    f32 => F32, |x| u64::from(x.to_bits());
+    f64 => F64, |x| x.to_bits();
+    String => Str;
+    Vec<bool> => Bools;
+    Vec<i32> => I32s;
+    Vec<i64> => I64s;
+    Vec<f32> => F32s;
+    Vec<f64> => F64s;
+    Vec<String> => Strs;
+    BlockId => Block;
+    Vec<BlockId> => Blocks;
 );
 
 impl AttrValue for DType {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::{AttrValue, Role, Slot};
-use crate::{Args, Error, ErrorKind, Meta, OpDesc, Result, Var};
+use crate::{Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 fn in_slot(error: Error, role: Role, slot: &str) -> Error {
     let side = match role {
@@ -86,52 +86,6 @@ pub fn above<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<
 pub fn below<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
     let holds = value < limit;
     bound(name, value, holds, "below", limit)
-}
-
-type NameOf<'a, W> = &'a mut dyn FnMut(Role, &'static str, W) -> Result<Var>;
-
-fn args<W, S: Slot<W>>(role: Role, slot: &'static str, content: S, name: NameOf<'_, W>) -> Result<Args> {
-    let (mut args, mut failed) = (Args::new(), Ok(()));
-    content.take(|held| match held.map(|w| name(role, slot, w)) {
-        None => args.push(Var::EMPTY),
-        Some(Ok(var)) => args.push(var),
-        Some(Err(e)) => failed = Err(e),
-    });
-    failed.map(|()| args)
-}
-
-/// Describes an input slot.
-///
-/// # Errors
-/// Those of `name`.
-pub fn put_input<W, S: Slot<W>>(
-    desc: &mut OpDesc,
-    slot: &'static str,
-    content: S,
-    name: NameOf<'_, W>,
-) -> Result<()> {
-    let args = args(Role::Input, slot, content, name)?;
-    if !args.is_empty() {
-        desc.inputs.set(slot, args);
-    }
-    Ok(())
-}
-
-/// Describes an output slot.
-///
-/// # Errors
-/// Those of `name`.
-pub fn put_output<W, S: Slot<W>>(
-    desc: &mut OpDesc,
-    slot: &'static str,
-    content: S,
-    name: NameOf<'_, W>,
-) -> Result<()> {
-    let args = args(Role::Output, slot, content, name)?;
-    if !args.is_empty() {
-        desc.outputs.set(slot, args);
-    }
-    Ok(())
 }
 
 /// For `#[output(like = input)]` beside a kernel: gives what an output slot holds dtype and shape of what the input slot

@@ -4,6 +4,7 @@
 
 mod attr;
 mod compose;
+mod content;
 mod contract;
 mod control;
 mod convert;
@@ -13,11 +14,10 @@ mod slot;
 
 pub use attr::{AttrType, AttrValue};
 pub use compose::{Compose, Parts};
+pub use content::{Content, Notes};
 pub use contract::check_contract;
 pub use control::{Call, Carried, Control, First, StepCount};
-pub use convert::{
-    above, at_least, at_most, attr, below, gather_slot, like, put_input, put_output, put_values,
-};
+pub use convert::{above, at_least, at_most, attr, below, gather_slot, like, put_values};
 pub use cost::Cost;
 pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
@@ -181,6 +181,9 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// As [`gather`](Op::gather).
     fn from_desc(desc: &OpDesc) -> Result<Self>;
 
+    /// The same operator with what `fill` supplies in its slots, in the order of its fields.
+    fn fill<W>(of: Self::Of<()>, fill: &mut dyn FnMut() -> W) -> Self::Of<W>;
+
     /// Takes the outputs apart: index of the slot in the schema, what it holds.
     fn outputs<W>(of: Self::Of<W>, put: &mut dyn FnMut(usize, W));
 }
@@ -194,11 +197,18 @@ pub trait Describe<W>: Sized {
     /// The operator.
     type Op: Op;
 
+    /// Hands over what its slots hold, and says what its attributes are.
+    fn hand_over(self, to: &mut Content<W>) -> <Self::Op as Op>::Of<()>;
+
     /// The operator as data: `name` says which variable stands for what a slot holds.
     ///
     /// # Errors
     /// Those of `name`.
-    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc>;
+    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
+        let mut content = Content::new(Self::Op::SCHEMA.name, true);
+        self.hand_over(&mut content);
+        content.describe(name)
+    }
 }
 
 impl<D: Describe<Var>> From<D> for OpDesc {

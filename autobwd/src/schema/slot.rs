@@ -62,6 +62,7 @@ impl<V> Slot<V> for V {
             vars => count("exactly one", vars.len()),
         }
     }
+    #[inline(always)]
     fn take(self, mut put: impl FnMut(Option<V>)) {
         put(Some(self))
     }
@@ -92,6 +93,7 @@ impl<V> Slot<V> for Option<V> {
             vars => count("at most one", vars.len()),
         }
     }
+    #[inline(always)]
     fn take(self, mut put: impl FnMut(Option<V>)) {
         if self.is_some() {
             put(self)

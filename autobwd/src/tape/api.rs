@@ -131,7 +131,7 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
     let goal = builder.recording(how.create_graph, || {
         let mut walk = Walk::new(builder, outputs[0].engine()?, goal, site);
         for (i, (root, expr)) in roots.iter().zip(outputs).enumerate() {
-            walk.start(root, expr.seed(seeds.as_ref().map(|seeds| &seeds[i]))?);
+            walk.start(root, expr.seed(seeds.as_ref().map(|seeds| &seeds[i]))?)?;
         }
         walk.run(&mut |_| {})
     })?;
@@ -222,7 +222,7 @@ impl Expr {
     /// # Errors
     /// A seed of another dtype or shape, and those of `backward`.
     #[track_caller]
-    pub fn backward_with(&self, seed: Option<&Expr>, look: &mut dyn FnMut(&Queue)) -> Result<()> {
+    pub fn backward_with(&self, seed: Option<&Expr>, look: &mut dyn FnMut(&Queue<'_>)) -> Result<()> {
         let (value, site) = (self.value()?, Location::caller());
         if !value.has_derivative() {
             let text = format!("{value} has no history that leads to a leaf");
@@ -231,7 +231,7 @@ impl Expr {
         let seed = self.seed(seed.map(Expr::value).transpose()?)?;
         let walked = self.builder().recording(false, || {
             let mut walk = Walk::new(self.builder(), self.engine()?, Goal::Leaves, site);
-            walk.start(value, seed);
+            walk.start(value, seed)?;
             walk.run(look)
         });
         walked.map(drop)

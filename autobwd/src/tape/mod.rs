@@ -42,7 +42,7 @@
 //! assert_eq!(steps[1], "square: 1, sqrt: 1"); // addition passes its derivative on
 //! assert_eq!(steps[2], "sqrt: 1, elementwise_mul: 16"); // d square(z) = 2z
 //! let root = 0.5 / 8.0_f64.sqrt();
-//! assert_eq!(steps[3], format!("elementwise_mul: 16 + {root}")); // both branches have arrived
+//! assert_eq!(steps[3], format!("elementwise_mul: {}", 16.0 + root)); // both branches have arrived
 //! assert_eq!(steps[4], format!("y: {}, x: {}", 2.0 * (16.0 + root), 4.0 * (16.0 + root)));
 //! assert_eq!(steps[6], "");
 //! # Ok::<(), autobwd::Error>(())

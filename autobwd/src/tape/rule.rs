@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
     backward::gradients_in,
-    build::eager::{Asked, Call, Ready, Rule, RuleStep},
+    build::eager::{Call, Ready, Rule, RuleStep},
 };
 
 /// The operators that compute the derivatives of the wanted inputs from those of the outputs at which any arrived: the
@@ -13,15 +13,20 @@ use crate::{
 ///
 /// # Errors
 /// The operator has no gradient.
-pub(super) fn chain_rule(ops: &OpInfoMap, call: &Call, asked: &Asked) -> Result<Rule> {
-    compose(ops, call, asked).map_err(|e| {
+pub(super) fn chain_rule(
+    ops: &OpInfoMap,
+    call: &Call,
+    arrived: Vec<bool>,
+    wanted: Vec<bool>,
+) -> Result<Rule> {
+    compose(ops, call, arrived, wanted).map_err(|e| {
         // The program of one operator is nothing that anybody knows.
         Error::new(e.kind(), e.message()).at_op(|| call.ready.describe(call.site))
     })
 }
 
-fn compose(ops: &OpInfoMap, call: &Call, asked: &Asked) -> Result<Rule> {
-    let (ready, (arrived, wanted)) = (&*call.ready, asked);
+fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<Rule> {
+    let ready = &*call.ready;
     let (n, m) = (ready.inputs.len(), ready.outputs.len());
     let mut program = Program::new();
     let mut values: Vec<Var> = vec![];
@@ -45,15 +50,14 @@ fn compose(ops: &OpInfoMap, call: &Call, asked: &Asked) -> Result<Rule> {
 
     let names: Vec<String> = values.iter().map(|v| program.name(*v).to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let targets: Vec<&str> = (0..m).filter(|j| arrived.contains(*j)).map(|j| names[n + j]).collect();
-    let given: Vec<Option<&str>> =
-        (0..m).filter(|j| arrived.contains(*j)).map(|j| Some(names[n + m + j])).collect();
-    let (inputs, others): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| wanted.contains(*i));
+    let targets: Vec<&str> = (0..m).filter(|j| arrived[*j]).map(|j| names[n + j]).collect();
+    let given: Vec<Option<&str>> = (0..m).filter(|j| arrived[*j]).map(|j| Some(names[n + m + j])).collect();
+    let (inputs, others): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| wanted[*i]);
     let inputs_named: Vec<&str> = inputs.iter().map(|i| names[*i]).collect();
     let others: Vec<&str> = others.into_iter().map(|i| names[i]).collect();
     let found = gradients_in(ops, &mut program, &targets, &inputs_named, Some(&given), &others)?;
 
-    let mut steps = vec![];
+    let mut steps: Vec<RuleStep> = vec![];
     for op in &program.root().ops[1..] {
         steps.push(step(ops, op, &mut values, &mut metas)?);
     }
@@ -62,19 +66,19 @@ fn compose(ops: &OpInfoMap, call: &Call, asked: &Asked) -> Result<Rule> {
         inputs.iter().filter_map(|i| Some((*i, at(found.of(values[*i])?)?))).collect();
     // In the order in which they are computed, which is the order in which a program adds them up.
     derivatives.sort_by_key(|(_, at)| *at);
-    let reads = steps.iter().flat_map(|step: &RuleStep| {
-        let read = step.inputs.iter().enumerate().filter(|(k, _)| step.ready.reads.contains(*k));
-        read.map(|(_, value)| *value).filter(|value| *value < n)
-    });
-    let reads = reads.collect();
-    Ok(Rule { steps, values: values.len(), derivatives, reads })
+    let mut reads = vec![false; n];
+    for step in &steps {
+        let read = step.inputs.iter().zip(&step.ready.reads).filter(|(value, read)| **read && **value < n);
+        read.for_each(|(value, _)| reads[*value] = true);
+    }
+    Ok(Rule { arrived, wanted, steps, derivatives, reads })
 }
 
 /// An operator of the program as one that is ready to run.
 fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Meta>) -> Result<RuleStep> {
     let mut desc = OpDesc { site: None, origin: Origin::Model, ..op.clone() };
     let known = |var: Var, values: &[Var]| values.iter().position(|v| *v == var);
-    let (mut inputs, mut outputs) = (SmallVec::new(), SmallVec::new());
+    let (mut inputs, mut outputs) = (SmallVec::new(), 0);
     for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
         let at = known(*arg, values)
             .ok_or_else(|| Error::internal("a gradient reads what nobody has computed"))?;
@@ -82,9 +86,9 @@ fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Met
         *arg = Var::stand_in(inputs.len());
     }
     for arg in desc.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
-        outputs.push(values.len());
+        outputs += 1;
         values.push(*arg);
-        *arg = Var::stand_in(inputs.len() + outputs.len());
+        *arg = Var::stand_in(inputs.len() + outputs);
     }
     let own: Vec<Meta> = inputs.iter().map(|i: &usize| metas[*i].clone()).collect();
     let ready = Ready::new(ops, &desc, &own)?;

@@ -59,7 +59,7 @@ pub fn trace(
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
-    let listener = move |ready: &Ready, reads: &[Value], makes: &[Value], site| {
+    let listener = move |ready: &Ready, reads: &[&Value], makes: &[Value], site| {
         heard.borrow_mut().operator(ready, reads, makes, site);
     };
     *eager.listener.borrow_mut() = Some(Box::new(listener));
@@ -164,7 +164,7 @@ impl Notes {
     fn operator(
         &mut self,
         ready: &Ready,
-        reads: &[Value],
+        reads: &[&Value],
         makes: &[Value],
         site: &'static Location<'static>,
     ) {

@@ -63,6 +63,7 @@ impl Memory {
     ///
     /// # Errors
     /// There is no such amount of memory.
+    #[inline]
     pub(crate) fn any(bytes: usize) -> Result<Memory> {
         let line = || FREE_LINES.try_with(|free| free.try_borrow_mut().ok()?.0.pop()).ok().flatten();
         match if bytes <= LINE { line() } else { None } {
@@ -76,10 +77,11 @@ impl Memory {
     }
 
     /// A place inside, if it is on a line and within bounds.
+    #[inline]
     pub(crate) fn place(&self, at: usize, bytes: usize) -> Result<Place> {
         let end = at.checked_add(padded(bytes)).filter(|end| at.is_multiple_of(LINE) && *end <= self.len);
         if end.is_none() {
-            return Err(Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory")));
+            return Err(outside(at, bytes));
         }
         // SAFETY: `at` is within the allocation, as just checked.
         Ok(Place { ptr: unsafe { self.ptr.add(at) } })
@@ -132,12 +134,18 @@ impl Drop for Memory {
     }
 }
 
+#[cold]
+fn outside(at: usize, bytes: usize) -> Error {
+    Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory"))
+}
+
 /// An address inside some [`Memory`]; only [`Memory::place`] makes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     ptr: *mut u8,
 }
 impl Place {
+    #[inline]
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr
     }

@@ -7,6 +7,6 @@ mod ready;
 mod value;
 
 pub(crate) use engine::Eager;
-pub(crate) use ready::{Asked, Ready, Rule, RuleStep, Subset};
+pub(crate) use ready::{Ready, Rule, RuleStep};
 pub use value::Value;
 pub(crate) use value::{Call, Given, Input, Made, Node, Reading};

@@ -1,17 +1,12 @@
 //! An operator with everything known but its data, ready to be run again and again.
 
-use std::{
-    hash::{Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, OnceLock};
 
-use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use super::Reading;
 use crate::{
-    Attr, Cx, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Result, Role, SlotDef,
-    Var,
+    Cx, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Result, Role, SlotDef, Var,
     cx::CHUNK,
     frame,
     lanes::{Formula, Regions},
@@ -26,43 +21,17 @@ pub(crate) struct Ready {
     pub(crate) desc: OpDesc,
     pub(crate) inputs: SmallVec<[Meta; 2]>,
     pub(crate) outputs: SmallVec<[Meta; 1]>,
-    /// Inputs of which the elements are read.
-    pub(crate) reads: Subset,
+    /// By input: whether its elements are read.
+    pub(crate) reads: Vec<bool>,
+    /// Whether derivatives may pass: an operator that lets none through makes constants.
+    pub(crate) passes_derivatives: bool,
+    /// By output, in bytes.
+    pub(crate) sizes: SmallVec<[usize; 1]>,
     /// By argument: which of the inputs or of the outputs it is.
     args: SmallVec<[(Role, usize); 4]>,
     how: How,
-    /// The chain rules that were needed so far, by what arrives and what is wanted.
-    rules: Mutex<Vec<(Asked, Arc<Rule>)>>,
+    rules: Rules,
 }
-
-/// Some of an operator's inputs or outputs.
-#[derive(Clone, Default, PartialEq)]
-pub(crate) struct Subset(SmallVec<[u64; 1]>);
-
-impl Subset {
-    pub(crate) fn contains(&self, i: usize) -> bool {
-        self.0.get(i / 64).is_some_and(|bits| bits & (1 << (i % 64)) != 0)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-impl FromIterator<usize> for Subset {
-    fn from_iter<I: IntoIterator<Item = usize>>(all: I) -> Subset {
-        let mut bits = SmallVec::new();
-        for i in all {
-            if bits.len() <= i / 64 {
-                bits.resize(i / 64 + 1, 0);
-            }
-            bits[i / 64] |= 1 << (i % 64);
-        }
-        Subset(bits)
-    }
-}
-
-/// At which outputs derivatives arrive, and of which inputs they are wanted.
-pub(crate) type Asked = (Subset, Subset);
 
 /// How an operator computes.
 enum How {
@@ -77,19 +46,26 @@ enum How {
 ///
 /// Values are numbered: the operator's inputs, its outputs, the derivatives of these, then what the steps compute.
 pub(crate) struct Rule {
+    /// By output: whether a derivative arrives there.
+    pub(crate) arrived: Vec<bool>,
+    /// By input: whether its derivative is wanted.
+    pub(crate) wanted: Vec<bool>,
     pub(crate) steps: Vec<RuleStep>,
-    /// How many values there are.
-    pub(crate) values: usize,
     /// Inputs with their derivatives.
     pub(crate) derivatives: Vec<(usize, usize)>,
-    /// Inputs of which the elements are read.
-    pub(crate) reads: Subset,
+    /// By input: whether its elements are read.
+    pub(crate) reads: Vec<bool>,
 }
+
+/// The chain rules that were needed so far: the first, and all others.
+#[derive(Default)]
+struct Rules(OnceLock<Box<(Rule, Rules)>>);
 
 pub(crate) struct RuleStep {
     pub(crate) ready: Arc<Ready>,
     pub(crate) inputs: SmallVec<[usize; 4]>,
-    pub(crate) outputs: SmallVec<[usize; 2]>,
+    /// How many values it computes.
+    pub(crate) outputs: usize,
 }
 
 impl Ready {
@@ -122,40 +98,43 @@ impl Ready {
         let mut outputs: SmallVec<[Meta; 1]> =
             SmallVec::from_elem(Meta::new(crate::DType::F32, []), counts[1]);
         info.infer(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
-        if let Some(meta) = outputs.iter().find(|meta| meta.bytes().is_none()) {
-            return Err(meta.wrong("a shape that is known and fits into memory is needed"));
-        }
+        let size = |meta: &Meta| {
+            meta.bytes().ok_or_else(|| meta.wrong("a shape that is known and fits into memory is needed"))
+        };
+        let sizes = outputs.iter().map(size).collect::<Result<_>>()?;
         let metas = args.iter().map(|(role, i)| match role {
             Role::Input => inputs[*i].clone(),
             Role::Output => outputs[*i].clone(),
         });
-        let reads: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
-        let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &reads);
+        let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
+        let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given);
+        let mut reads = vec![false; inputs.len()];
+        info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
+        let passes_derivatives =
+            !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
         Ok(Ready {
             info,
             how: how(ops, graph, &args)?,
             desc: desc.clone(),
             inputs: inputs.into(),
             outputs,
-            reads: info.reads(desc).map(|v| args[v.index() - 1].1).collect(),
+            reads,
+            passes_derivatives,
+            sizes,
             args,
-            rules: Mutex::default(),
+            rules: Rules::default(),
         })
     }
 
-    /// Computes the outputs.
+    /// Computes the outputs, for which there is memory of these [`sizes`](Ready::sizes).
     ///
     /// # Errors
     /// No memory; data that the operator cannot take.
-    pub(crate) fn run(&self, cx: &Cx, inputs: &[Reading<'_>]) -> Result<SmallVec<[Memory; 1]>> {
-        let mut outputs = SmallVec::new();
-        for meta in &self.outputs {
-            outputs.push(Memory::any(meta.bytes().unwrap_or(0))?);
-        }
+    pub(crate) fn run(&self, cx: &Cx, inputs: &[Reading<'_>], outputs: &mut [Memory]) -> Result<()> {
         match &self.how {
             How::Formula(formula, reads, writes) => {
                 let reads = reads.iter().map(|at| at.map(|i| inputs[i].memory()));
-                match (&writes[..], &mut outputs[..]) {
+                match (&writes[..], &mut *outputs) {
                     ([Some(0)], [out]) => formula.run(reads, std::iter::once(Some(out)))?,
                     (writes, outputs) => {
                         // Outputs are numbered by argument: slots may come in another order.
@@ -187,7 +166,7 @@ impl Ready {
                 }
             }
         }
-        Ok(outputs)
+        Ok(())
     }
 
     /// Which input or output a variable of `desc` stands for.
@@ -195,22 +174,27 @@ impl Ready {
         self.args[stand_in.index() - 1]
     }
 
-    /// Whether derivatives may pass: an operator that lets none through makes constants.
-    pub(crate) fn passes_derivatives(&self) -> bool {
-        !matches!(self.info.grad_kind(), GradKind::Zero)
-            && self.outputs.iter().any(|meta| meta.dtype.is_float())
-    }
-
-    /// The chain rule for these outputs and inputs, made by `make` the first time.
-    pub(crate) fn rule(&self, asked: &Asked, make: impl FnOnce() -> Result<Rule>) -> Result<Arc<Rule>> {
-        let rules = || self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = rules().iter().find(|(key, _)| key == asked).map(|(_, rule)| rule.clone());
-        if let Some(rule) = known {
-            return Ok(rule);
+    /// The first chain rule that fits, or else the one that `make` makes.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn rule(
+        &self,
+        fits: impl Fn(&Rule) -> bool,
+        make: impl Fn() -> Result<Rule>,
+    ) -> Result<&Rule> {
+        let mut rules = &self.rules;
+        loop {
+            match rules.0.get() {
+                Some(known) if fits(&known.0) => return Ok(&known.0),
+                Some(known) => rules = &known.1,
+                None => {
+                    let made = Box::new((make()?, Rules::default()));
+                    // Another thread may have been faster, with another rule.
+                    rules.0.get_or_init(|| made);
+                }
+            }
         }
-        let rule = Arc::new(make()?);
-        rules().push((asked.clone(), rule.clone()));
-        Ok(rule)
     }
 
     /// The operator in words, for messages.
@@ -228,11 +212,6 @@ impl Ready {
         let ty = self.desc.ty;
         format!("operator `{ty}` (run at {}:{}; {})", site.file(), site.line(), slots.join(", "))
     }
-
-    fn fits<'a>(&self, desc: &OpDesc, inputs: impl Iterator<Item = &'a Meta>) -> bool {
-        let same = |(a, b): (&Meta, &Meta)| a.dtype == b.dtype && a.dims == b.dims && a.rows == b.rows;
-        self.desc == *desc && self.inputs.iter().zip(inputs).all(same)
-    }
 }
 
 /// Formulas over a few elements are called as they are.
@@ -245,6 +224,7 @@ fn how(ops: &OpInfoMap, mut graph: Graph, args: &[(Role, usize)]) -> Result<How>
     if let (Some(Extent { dtype, dims }), None, Some(entry)) = (region, &node.part, node.info.lanes())
         && dtype.is_float()
         && dims.iter().product::<usize>() <= CHUNK
+        && node.info.schema().inputs.len() + node.info.schema().outputs.len() <= Formula::MOST_SLOTS
         && let full = dims.iter().copied().collect()
         && graph.values.iter().all(|value| value.meta.dtype == *dtype && value.meta.dims == full)
     {
@@ -259,55 +239,4 @@ fn how(ops: &OpInfoMap, mut graph: Graph, args: &[(Role, usize)]) -> Result<How>
     }
     let region = groups.into_iter().next().and_then(|group| group.region);
     Ok(How::Planned(graph, region))
-}
-
-/// The operators that were run so far.
-#[derive(Default)]
-pub(super) struct Cache {
-    by_hash: FxHashMap<u64, SmallVec<[Arc<Ready>; 1]>>,
-}
-
-impl Cache {
-    /// How many are kept: functions of ever new shapes must not fill the memory.
-    const MOST: usize = 1 << 13;
-
-    pub(super) fn get<'a>(
-        &mut self,
-        desc: &OpDesc,
-        inputs: impl Iterator<Item = &'a Meta> + Clone,
-        make: impl FnOnce() -> Result<Ready>,
-    ) -> Result<Arc<Ready>> {
-        let mut hasher = FxHasher::default();
-        desc.ty.as_ptr().hash(&mut hasher);
-        desc.attrs.iter().for_each(|(_, attr)| hash(attr, &mut hasher));
-        for meta in inputs.clone() {
-            (meta.dtype.code(), &*meta.dims).hash(&mut hasher);
-        }
-        let hash = hasher.finish();
-        let known = self.by_hash.get(&hash).and_then(|all| all.iter().find(|r| r.fits(desc, inputs.clone())));
-        if let Some(ready) = known {
-            return Ok(ready.clone());
-        }
-        let ready = Arc::new(make()?);
-        if self.by_hash.len() >= Cache::MOST {
-            self.by_hash.clear();
-        }
-        self.by_hash.entry(hash).or_default().push(ready.clone());
-        Ok(ready)
-    }
-}
-
-/// Attributes that differ mostly differ in these.
-fn hash(attr: &Attr, hasher: &mut FxHasher) {
-    match attr {
-        Attr::Bool(x) => x.hash(hasher),
-        Attr::I32(x) => x.hash(hasher),
-        Attr::I64(x) => x.hash(hasher),
-        Attr::F32(x) => x.to_bits().hash(hasher),
-        Attr::F64(x) => x.to_bits().hash(hasher),
-        Attr::Str(x) => x.hash(hasher),
-        Attr::I32s(x) => x.hash(hasher),
-        Attr::I64s(x) => x.hash(hasher),
-        _ => {}
-    }
 }

@@ -28,17 +28,18 @@ pub struct Value {
 
 /// One or several values that came about together.
 pub(crate) struct Node {
-    /// Nodes are numbered as they are made: whatever a node is made from has a smaller number.
+    /// Nodes are numbered as they are made: whatever a node is made from has a smaller number. What was computed and has no
+    /// history has none.
     pub(crate) number: u64,
     pub(crate) made: Made,
     /// What somebody wants to know of its derivatives.
-    watches: OnceLock<Mutex<Vec<Watch>>>,
+    watches: OnceLock<Box<Mutex<Vec<Watch>>>>,
 }
 
 /// How a value came about.
 pub(crate) enum Made {
     /// It was given: a leaf, or a constant.
-    Given(Given),
+    Given(Box<Given>),
     /// An operator has computed it.
     Computed(Call),
 }
@@ -93,6 +94,7 @@ pub(crate) enum Reading<'a> {
 }
 
 impl Reading<'_> {
+    #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         match self {
             Reading::Own(memory) => memory,
@@ -100,6 +102,7 @@ impl Reading<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn version(&self) -> u32 {
         match self {
             Reading::Own(_) => 0,
@@ -113,11 +116,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Node {
+    #[inline]
     pub(crate) fn new(made: Made) -> Node {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Node { number: NEXT.fetch_add(1, Ordering::Relaxed), made, watches: OnceLock::new() }
+        let number = match &made {
+            Made::Computed(call) if call.inputs.is_empty() => 0,
+            _ => NEXT.fetch_add(1, Ordering::Relaxed),
+        };
+        Node { number, made, watches: OnceLock::new() }
     }
 
+    #[inline]
     pub(crate) fn call(&self) -> Option<&Call> {
         match &self.made {
             Made::Computed(call) => Some(call),
@@ -125,6 +134,7 @@ impl Node {
         }
     }
 
+    #[inline]
     fn memory(&self, out: u32) -> Reading<'_> {
         match &self.made {
             Made::Computed(call) => Reading::Own(&call.outputs[out as usize]),
@@ -139,24 +149,28 @@ impl Node {
 impl Drop for Node {
     /// Histories are as long as programs: they are taken apart in a loop.
     fn drop(&mut self) {
-        let take = |node: &mut Node| match &mut node.made {
-            Made::Computed(call) => std::mem::take(&mut call.inputs),
-            Made::Given(_) => SmallVec::new(),
+        let take = |node: &mut Node, rest: &mut Vec<Arc<Node>>| {
+            if let Made::Computed(call) = &mut node.made {
+                while let Some(input) = call.inputs.pop() {
+                    rest.push(input.value.node);
+                }
+            }
         };
-        let mut rest = take(self);
-        while let Some(input) = rest.pop() {
-            if let Some(mut node) = Arc::into_inner(input.value.node) {
-                rest.append(&mut take(&mut node));
+        let mut rest = vec![];
+        take(self, &mut rest);
+        while let Some(node) = rest.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                take(&mut node, &mut rest);
             }
         }
     }
 }
 
 impl Given {
-    pub(crate) fn new(name: String, tensor: Tensor, leaf: bool) -> Given {
+    pub(crate) fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
         let state = State { memory: Arc::new(tensor.into_memory()), version: 0, by: None };
-        Given { name, meta, leaf, state: Mutex::new(state) }
+        Box::new(Given { name, meta, leaf, state: Mutex::new(state) })
     }
 
     pub(crate) fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
@@ -174,10 +188,12 @@ impl From<Made> for Value {
 }
 
 impl Value {
+    #[inline]
     pub(crate) fn of(node: Arc<Node>, out: usize) -> Value {
         Value { node, out: out as u32, stopped: false }
     }
 
+    #[inline]
     pub(crate) fn meta(&self) -> &Meta {
         match &self.node.made {
             Made::Given(given) => &given.meta,
@@ -186,6 +202,7 @@ impl Value {
     }
 
     /// Whether a derivative with respect to it is wanted, or to something that it was computed from.
+    #[inline]
     pub(crate) fn has_derivative(&self) -> bool {
         match &self.node.made {
             _ if self.stopped => false,
@@ -194,6 +211,7 @@ impl Value {
         }
     }
 
+    #[inline]
     pub(crate) fn is_leaf(&self) -> bool {
         matches!(&self.node.made, Made::Given(given) if given.leaf && !self.stopped)
     }
@@ -202,6 +220,7 @@ impl Value {
         Arc::ptr_eq(&self.node, &other.node) && self.out == other.out
     }
 
+    #[inline]
     pub(crate) fn read(&self) -> Reading<'_> {
         self.node.memory(self.out)
     }
@@ -277,7 +296,7 @@ impl Value {
 
     /// What somebody wants of its derivative, to be looked at or changed.
     pub(crate) fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
-        let mut watches = locked(self.node.watches.get_or_init(Mutex::default));
+        let mut watches = locked(self.node.watches.get_or_init(Box::default));
         let at = watches.iter().position(|w| w.out == self.out).unwrap_or_else(|| {
             watches.push(Watch { out: self.out, ..Watch::default() });
             watches.len() - 1

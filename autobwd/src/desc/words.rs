@@ -1,0 +1,77 @@
+use smallvec::SmallVec;
+
+use super::{Attr, OpDesc, Slots};
+use crate::Meta;
+
+/// What an operator is, apart from which variables it has, as numbers: equal numbers mean the same operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Words(SmallVec<[u64; 12]>);
+
+impl Words {
+    #[inline]
+    pub(crate) fn put(&mut self, word: u64) {
+        self.0.push(word);
+    }
+
+    /// Text from source code; elsewhere the same text may have other numbers.
+    #[inline]
+    pub(crate) fn name(&mut self, name: &'static str) {
+        self.0.extend([name.as_ptr().addr() as u64, name.len() as u64]);
+    }
+
+    pub(crate) fn list<T>(&mut self, list: &[T], mut each: impl FnMut(&mut Words, &T)) {
+        self.put(list.len() as u64);
+        list.iter().for_each(|x| each(self, x));
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.list(text.as_bytes(), |words, byte| words.put(u64::from(*byte)));
+    }
+
+    pub(crate) fn attr(&mut self, attr: &Attr) {
+        match attr {
+            Attr::Bool(x) => self.put(u64::from(*x)),
+            Attr::I32(x) => self.put(*x as u64),
+            Attr::I64(x) => self.put(*x as u64),
+            Attr::F32(x) => self.put(u64::from(x.to_bits())),
+            Attr::F64(x) => self.put(x.to_bits()),
+            Attr::Str(x) => self.text(x),
+            Attr::Bools(x) => self.list(x, |words, x| words.put(u64::from(*x))),
+            Attr::I32s(x) => self.list(x, |words, x| words.put(*x as u64)),
+            Attr::I64s(x) => self.list(x, |words, x| words.put(*x as u64)),
+            Attr::F32s(x) => self.list(x, |words, x| words.put(u64::from(x.to_bits()))),
+            Attr::F64s(x) => self.list(x, |words, x| words.put(x.to_bits())),
+            Attr::Strs(x) => self.list(x, |words, x| words.text(x)),
+            Attr::Block(x) => self.put(x.index() as u64),
+            Attr::Blocks(x) => self.list(x, |words, x| words.put(x.index() as u64)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn meta(&mut self, meta: &Meta) {
+        let rows = u64::from(meta.rows.is_some());
+        self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
+        self.0.extend(meta.dims.iter().chain(&meta.rows).map(|dim| dim.wire() as u64));
+    }
+
+    /// Those of a description, in which variables are numbered as they come.
+    pub(crate) fn of(desc: &OpDesc) -> Words {
+        let mut words = Words::default();
+        // No other words begin so.
+        words.put(0);
+        words.name(desc.ty.as_str());
+        let mut slots = |slots: &Slots| {
+            for (name, args) in slots.iter() {
+                words.name(name.as_str());
+                words.list(args, |words, var| words.put(var.index() as u64));
+            }
+        };
+        slots(&desc.inputs);
+        slots(&desc.outputs);
+        for (name, attr) in desc.attrs.iter() {
+            words.name(name.as_str());
+            words.attr(attr);
+        }
+        words
+    }
+}

@@ -1,0 +1,101 @@
+use smallvec::SmallVec;
+
+use super::{AttrValue, Role, Slot};
+use crate::{Attrs, OpDesc, Result, Slots, Var, desc::Words};
+
+/// What was in an operator's struct: what its slots held, in the order of its fields, and what its attributes are.
+pub struct Content<W> {
+    pub(crate) ty: &'static str,
+    pub(crate) held: SmallVec<[(Role, &'static str, Option<W>); 4]>,
+    pub(crate) notes: Notes,
+}
+
+/// Attributes as numbers, and as data where that is asked for.
+#[derive(Default)]
+pub struct Notes {
+    pub(crate) words: Words,
+    attrs: Option<Attrs>,
+}
+
+impl<W> Content<W> {
+    #[inline]
+    pub(crate) fn new(ty: &'static str, with_attrs: bool) -> Content<W> {
+        let mut notes = Notes { words: Words::default(), attrs: with_attrs.then(Attrs::default) };
+        notes.words.name(ty);
+        Content { ty, held: SmallVec::new(), notes }
+    }
+
+    /// What takes attributes.
+    pub fn notes(&mut self) -> &mut Notes {
+        &mut self.notes
+    }
+
+    /// Takes what a slot holds; leaves the empty slot.
+    pub fn slot<S: Slot<W>>(&mut self, role: Role, slot: &'static str, held: S) -> S::Of<()> {
+        let (empty, first) = (held.map(|_| ()), self.held.len());
+        let mut holes = false;
+        held.take(|held| {
+            holes |= held.is_none();
+            self.held.push((role, slot, held));
+        });
+        let words = &mut self.notes.words;
+        words.put((((self.held.len() - first) as u64) << 1) | u64::from(holes));
+        if holes {
+            self.held[first..].iter().for_each(|(.., held)| words.put(u64::from(held.is_some())));
+        }
+        empty
+    }
+
+    /// The operator as data, with variables that `name` says.
+    ///
+    /// # Errors
+    /// Those of `name`.
+    pub(crate) fn describe(
+        self,
+        name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>,
+    ) -> Result<OpDesc> {
+        let mut desc = OpDesc { attrs: self.notes.attrs.unwrap_or_default(), ..OpDesc::new(self.ty) };
+        for (role, slot, held) in self.held {
+            let var = held.map_or(Ok(Var::EMPTY), |held| name(role, slot, held))?;
+            let slots: &mut Slots = match role {
+                Role::Input => &mut desc.inputs,
+                Role::Output => &mut desc.outputs,
+            };
+            slots.push(slot, var);
+        }
+        Ok(desc)
+    }
+}
+
+impl Content<()> {
+    /// The operator as data, with variables numbered as they come.
+    pub(crate) fn describe_in_order(self) -> Result<OpDesc> {
+        let mut number = 0;
+        self.describe(&mut |_, _, ()| {
+            number += 1;
+            Ok(Var::stand_in(number))
+        })
+    }
+}
+
+impl Notes {
+    /// Takes note of an attribute.
+    pub fn attr<A: AttrValue>(&mut self, name: &'static str, value: A) -> A {
+        match &mut self.attrs {
+            Some(attrs) => attrs.set(name, value.clone().into_attr()),
+            None => value.words(&mut self.words),
+        }
+        value
+    }
+
+    /// Takes note of all attributes.
+    pub(crate) fn attrs(&mut self, attrs: &Attrs) {
+        for (name, attr) in attrs.iter() {
+            self.words.name(name.as_str());
+            self.words.attr(attr);
+        }
+        if let Some(own) = &mut self.attrs {
+            own.clone_from(attrs);
+        }
+    }
+}
