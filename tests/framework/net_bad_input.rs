@@ -147,6 +147,7 @@ fn sequences_that_do_not_fit_are_refused() -> Result<()> {
         (of(&[2, 3]), of(&[4, 3]), "`zs` has 4 steps, but `xs` has 2"),
         (of(&[0, 3]), of(&[0, 3]), "`xs` of shape [0, 3] is no sequence of steps"),
         (of(&[]), of(&[]), "`xs` of shape [] is no sequence of steps"),
+        (of(&[1 << 40, 1]), of(&[1 << 40, 1]), "`zs` has 1099511627776 steps; a program of more than 100000"),
     ] {
         refused(lower(x, z), ErrorKind::Shape, &["recurrent operator `rnn`", message]);
     }

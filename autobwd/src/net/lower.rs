@@ -11,6 +11,9 @@ use crate::{
     grad::{GRAD, sum, zeros},
 };
 
+/// How many steps may become operators of a program.
+const MOST_STEPS: usize = 100_000;
+
 impl Operator {
     /// The tree as a program of the operators that this binary links, for inputs of these dtypes and shapes. A step net
     /// over time becomes as many steps as its sequences are long.
@@ -20,7 +23,8 @@ impl Operator {
     ///
     /// # Errors
     /// A variable that is read and neither written before nor among the inputs; operators that are unknown or whose
-    /// slots, attributes or shapes are wrong; sequences without steps, of different or of unknown length.
+    /// slots, attributes or shapes are wrong; sequences of no steps or more than 100,000, of different or of unknown
+    /// length.
     pub fn lower(&self, inputs: &[(&str, Meta)]) -> Result<Program> {
         self.lower_in(OpInfoMap::linked()?, inputs)
     }
@@ -206,7 +210,15 @@ impl Lower<'_> {
                 _ => found = Some((steps, &link.outer)),
             }
         }
-        found.map(|(steps, _)| steps).ok_or_else(|| rnn.no_sequence())
+        match found {
+            None => Err(rnn.no_sequence()),
+            Some((steps, name)) if steps > MOST_STEPS => {
+                let text =
+                    format!("`{name}` has {steps} steps; a program of more than {MOST_STEPS} is not made");
+                Err(Error::new(ErrorKind::Shape, text))
+            }
+            Some((steps, _)) => Ok(steps),
+        }
     }
 
     fn rnn(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
