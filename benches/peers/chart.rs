@@ -2,22 +2,31 @@
 
 use std::collections::BTreeSet;
 
-use autobwd_benches::{Outcome, median};
+use autobwd_benches::Outcome;
 use plotters::{coord::Shift, prelude::*};
 
-use crate::{LIBRARIES, Results, WORKLOADS};
+use crate::{LIBRARIES, Results, WORKLOADS, median_of};
 
 const FONT: &str = "sans-serif";
+const WIDTH: u32 = 1000;
 const HEIGHT: u32 = 320;
-const COLORS: [RGBColor; 4] =
-    [RGBColor(59, 117, 175), RGBColor(221, 132, 82), RGBColor(85, 168, 104), RGBColor(140, 140, 140)];
+/// Width of the names of the libraries, on the right.
+const NAMES: u32 = 140;
+const COLORS: [RGBColor; LIBRARIES.len()] = [
+    RGBColor(59, 117, 175),
+    RGBColor(221, 132, 82),
+    RGBColor(85, 168, 104),
+    RGBColor(150, 205, 165),
+    RGBColor(196, 78, 82),
+    RGBColor(129, 114, 179),
+];
 
 /// One picture for each number of threads, one below the other.
 pub(crate) fn of(results: &Results) -> Outcome<String> {
     let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
     let mut svg = String::new();
     {
-        let size = (860, HEIGHT * threads.len() as u32);
+        let size = (WIDTH, HEIGHT * threads.len() as u32);
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         root.fill(&WHITE)?;
         for (area, threads) in root.split_evenly((threads.len(), 1)).iter().zip(threads) {
@@ -28,16 +37,14 @@ pub(crate) fn of(results: &Results) -> Outcome<String> {
     Ok(svg)
 }
 
-/// Bars of the workloads, those of a workload side by side.
+/// Bars of the workloads, those of a workload side by side, and what their colours mean.
 fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: usize) -> Outcome<()> {
-    let of = |workload, library| {
-        results.get(&(threads, workload, library)).map(|times| median(times.median_ms.clone()))
-    };
     let mut shares = vec![];
     for (place, workload) in WORKLOADS.into_iter().enumerate() {
-        let Some(ours) = of(workload, LIBRARIES[0]) else { continue };
+        let of = |library| median_of(results, threads, workload, library);
+        let Some(ours) = of(LIBRARIES[0]) else { continue };
         for (bar, library) in LIBRARIES.into_iter().enumerate() {
-            shares.extend(of(workload, library).map(|ms| (place, bar, ms / ours)));
+            shares.extend(of(library).map(|ms| (place, bar, ms / ours)));
         }
     }
     let (least, most) = shares.iter().fold((0.5_f64, 2.0_f64), |(l, m), (.., s)| (l.min(*s), m.max(*s)));
@@ -45,7 +52,8 @@ fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: u
         "time of a step in proportion to autobwd, {threads} thread{}",
         if threads == 1 { "" } else { "s" }
     );
-    let mut chart = ChartBuilder::on(area)
+    let (area, names) = area.split_horizontally(WIDTH - NAMES);
+    let mut chart = ChartBuilder::on(&area)
         .margin(16)
         .caption(title, (FONT, 18))
         .x_label_area_size(36)
@@ -61,28 +69,21 @@ fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: u
         .label_style((FONT, 14))
         .draw()?;
     let width = 0.8 / LIBRARIES.len() as f64;
-    for (bar, library) in LIBRARIES.into_iter().enumerate() {
-        let color = COLORS[bar];
-        let of_library = shares.iter().filter(|share| share.1 == bar).map(|(place, _, share)| {
-            let left = *place as f64 - 0.4 + bar as f64 * width;
-            Rectangle::new([(left, least * 0.8), (left + width * 0.9, *share)], color.filled())
-        });
-        chart
-            .draw_series(of_library)?
-            .label(library)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
+    for (place, bar, share) in shares {
+        let left = place as f64 - 0.4 + bar as f64 * width;
+        let corners = [(left, least * 0.8), (left + width * 0.9, share)];
+        chart.draw_series([Rectangle::new(corners, COLORS[bar].filled())])?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .label_font((FONT, 14))
-        .draw()?;
+    for (bar, library) in LIBRARIES.into_iter().enumerate() {
+        let y = 56 + 20 * bar as i32;
+        names.draw(&Rectangle::new([(0, y), (10, y + 10)], COLORS[bar].filled()))?;
+        names.draw(&Text::new(library, (16, y - 1), (FONT, 14)))?;
+    }
     Ok(())
 }
 
 /// The workload there, if any.
 fn name(place: f64) -> &'static str {
-    let whole = (place - place.round()).abs() < 1e-9;
-    WORKLOADS.get(place.round() as usize).filter(|_| whole && place > -0.5).copied().unwrap_or_default()
+    let whole = (place - place.round()).abs() < 1e-9 && place > -0.5;
+    WORKLOADS.get(place.round() as usize).filter(|_| whole).map_or("", |workload| workload.name())
 }

@@ -1,6 +1,6 @@
 """Data, initial values and timing of the workloads, for peers written in Python.
 
-Everything comes from a portable integer hash, the same as in benches/workloads/data.rs.
+Everything comes from a portable integer hash, the same as in benches/common/workload/data.rs.
 """
 
 import json
@@ -114,7 +114,7 @@ def resident_mb():
 
 
 def bench(lib, workload, build_ms, step):
-    """Times steps as benches/workloads/measure.rs does; `step` returns the loss."""
+    """Times steps as benches/common/timing.rs does; `step` returns the loss."""
     seconds = float(os.environ.get("SECONDS", "2"))
     loss1 = loss10 = step()
     for _ in range(9):
@@ -132,4 +132,21 @@ def bench(lib, workload, build_ms, step):
     at = lambda share: round(times[int(len(times) * share)], 5)
     line = dict(lib=lib, workload=workload, threads=THREADS, median_ms=at(0.5), min_ms=at(0.0), p90_ms=at(0.9))
     line |= dict(reps=len(times), peak_rss_mb=round(resident_mb(), 1), build_ms=round(build_ms, 1))
-    print(json.dumps(line | dict(loss1=round(loss1, 6), loss10=round(loss10, 6))), flush=True)
+    print(json.dumps(line | dict(loss1=round(loss1, 8), loss10=round(loss10, 8))), flush=True)
+
+
+def rows(lib, operators, row, length=1000, rounds=201):
+    """Times rows of operators as benches/common/timing.rs does; `row` returns the seconds of recording and of going back."""
+    middle = lambda numbers: sorted(numbers)[len(numbers) // 2]
+
+    def show(name, forward, backward, both):
+        line = dict(lib=lib, operator=name, forward_ns=round(forward, 1), backward_ns=round(backward, 1))
+        print(json.dumps(line | dict(ns=round(both, 1))), flush=True)
+
+    figures = []
+    for name, operator in operators.items():
+        times = zip(*(row(operator, length) for _ in range(rounds)))
+        forward, backward = (middle(seconds) * 1e9 / length for seconds in times)
+        figures.append((forward, backward, forward + backward))
+        show(name, *figures[-1])
+    show("median", *map(middle, zip(*figures)))

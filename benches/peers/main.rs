@@ -1,21 +1,25 @@
 //! How fast others train the workloads, side by side with autobwd: installs them, runs all in turn, and writes a table
-//! into `README.md` and a chart, `benches/peers.svg`.
+//! into `README.md` and a chart, `benches/peers.svg`. A library whose losses are wrong is left out, with the reason.
 //!
 //! `cargo run --release -p autobwd-benches --bin peers -- --repeat 3`. Needs Python 3 with `venv` and, for the first run,
-//! the network; what is installed is below `target/peers`.
+//! the network; what is installed is below `target/peers`, those written in Rust are built from `benches/peers/rust`.
 
 mod chart;
+mod libraries;
 mod table;
+mod tape;
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
+    fs,
+    path::Path,
     process::{Command, ExitCode},
 };
 
-use autobwd_benches::{Outcome, finish, output};
+use autobwd_benches::{Outcome, finish, median, output, workload::Workload};
 use clap::Parser;
+
+use libraries::LIBRARIES;
 
 /// Times the workloads in autobwd and in other libraries, side by side.
 #[derive(Parser)]
@@ -30,16 +34,25 @@ struct Args {
     #[arg(long)]
     threads: Option<usize>,
     /// Only these workloads.
-    workloads: Vec<String>,
+    workloads: Vec<Workload>,
     /// Print the table instead of writing it and the chart.
     #[arg(long)]
     print: bool,
+    /// Instead, what recording an operator costs in libraries that do so: the table in `benches/README.md`.
+    #[arg(long, conflicts_with_all = ["workloads", "threads", "seconds"])]
+    tape: bool,
 }
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-const WORKLOADS: [&str; 7] = ["mlp", "tiny_mlp", "chain_small", "chain_big", "lenet", "lstm", "gpt"];
-/// Ourselves first.
-const LIBRARIES: [&str; 4] = ["autobwd", "JAX", "PyTorch", "PyTorch, compiled"];
+const WORKLOADS: [Workload; 7] = [
+    Workload::Mlp,
+    Workload::TinyMlp,
+    Workload::ChainSmall,
+    Workload::ChainBig,
+    Workload::Lenet,
+    Workload::Lstm,
+    Workload::Gpt,
+];
 
 /// What is known of one library on one workload with so many threads.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +62,14 @@ struct Times {
     peak_mb: f64,
 }
 
-/// By threads, workload and library.
-type Results = BTreeMap<(usize, &'static str, &'static str), Times>;
+/// By threads, workload and library; or why there are none.
+type Results = BTreeMap<(usize, &'static str, &'static str), Result<Times, String>>;
+
+/// The median of the runs, if there were any.
+fn median_of(results: &Results, threads: usize, workload: Workload, library: &'static str) -> Option<f64> {
+    let times = results.get(&(threads, workload.name(), library))?.as_ref().ok()?;
+    Some(median(times.median_ms.clone()))
+}
 
 fn main() -> ExitCode {
     finish(run(&Args::parse()))
@@ -58,98 +77,82 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Outcome<ExitCode> {
     let root = fs::canonicalize(ROOT)?;
-    let python = install(&root)?;
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = ["build", "--release", "--quiet", "-p", "autobwd-benches", "--bin", "workloads"];
-    output(Command::new(cargo).current_dir(&root).args(build))?;
-    let ours = env::current_exe()?.with_file_name("workloads");
+    if args.tape {
+        let table = tape::table(&root, args.repeat)?;
+        return written(args, &root.join("benches/README.md"), "tape", &table);
+    }
+    let results = measured_in_turn(args, &root);
+    if !args.print {
+        fs::write(root.join("benches/peers.svg"), chart::of(&results)?)?;
+    }
+    written(args, &root.join("README.md"), "peers", &table::of(&results)?)
+}
 
-    let wanted = |workload: &&str| args.workloads.is_empty() || args.workloads.iter().any(|w| w == workload);
+fn measured_in_turn(args: &Args, root: &Path) -> Results {
+    let starts = libraries::install(root, "workloads", &LIBRARIES);
+    let seconds = args.seconds.to_string();
+    let wanted = |workload: &Workload| {
+        args.workloads.is_empty() || args.workloads.iter().any(|wanted| wanted.name() == workload.name())
+    };
     let mut results = Results::new();
-    for threads in args.threads.map_or(vec![1, 2], |threads| vec![threads]) {
+    for count in args.threads.map_or(vec![1, 2], |threads| vec![threads]) {
+        let threads = count.to_string();
         for workload in WORKLOADS.into_iter().filter(wanted) {
             // In turn, so that a busy neighbour slows all alike.
-            for _ in 0..args.repeat {
-                for library in LIBRARIES {
-                    let mut command = match library {
-                        "autobwd" => on_cores(&ours, threads),
-                        _ => on_cores(&python, threads),
-                    };
-                    let command = command_line(&mut command, library, workload, threads, args.seconds);
-                    match measured(command.current_dir(&root)) {
-                        Ok((median_ms, peak_mb)) => {
-                            let times = results.entry((threads, workload, library)).or_default();
-                            times.median_ms.push(median_ms);
-                            times.peak_mb = times.peak_mb.max(peak_mb);
-                            eprintln!("{workload}, {threads} threads, {library}: {median_ms} ms");
-                        }
-                        Err(e) => eprintln!("{workload}, {threads} threads, {library}: {e}"),
+            for library in LIBRARIES.repeat(args.repeat) {
+                let Some(start) = starts.get(library) else { continue };
+                let name = workload.name();
+                let found = results.entry((count, name, library)).or_insert_with(|| Ok(Times::default()));
+                let Ok(times) = found else { continue };
+                let arguments: &[_] = match library {
+                    "autobwd" => &[name, "--threads", &threads, "--seconds", &seconds],
+                    _ => &[name],
+                };
+                let mut command = libraries::command(start, arguments, count);
+                match measured(command.env("SECONDS", &seconds).current_dir(root), workload) {
+                    Ok((median_ms, peak_mb)) => {
+                        times.median_ms.push(median_ms);
+                        times.peak_mb = times.peak_mb.max(peak_mb);
+                        eprintln!("{name}, {threads} threads, {library}: {median_ms} ms");
+                    }
+                    Err(e) => {
+                        eprintln!("{name}, {threads} threads, {library}: {e}");
+                        // Programs say last what is wrong.
+                        let reason = e.to_string();
+                        let reason = reason.trim().lines().last().unwrap_or_default();
+                        *found = Err(reason.trim_start_matches("error: ").into());
                     }
                 }
             }
         }
     }
-    let table = table::of(&results)?;
+    results
+}
+
+/// Puts a table into its place in a file, or prints it.
+fn written(args: &Args, file: &Path, place: &str, table: &str) -> Outcome<ExitCode> {
     if args.print {
         println!("{table}");
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        fs::write(file, table::replaced(&fs::read_to_string(file)?, place, table)?)?;
     }
-    let readme = root.join("README.md");
-    fs::write(&readme, table::replaced(&fs::read_to_string(&readme)?, &table)?)?;
-    fs::write(root.join("benches/peers.svg"), chart::of(&results)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs the Python peers, once, and returns their interpreter.
-fn install(root: &Path) -> Outcome<PathBuf> {
-    let venv = root.join("target/peers/venv");
-    let (python, done) = (venv.join("bin/python"), venv.join("installed"));
-    if !done.exists() {
-        eprintln!("installing into {}", venv.display());
-        output(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-        let requirements = root.join("benches/peers/requirements.txt");
-        output(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
-        fs::write(done, "")?;
-    }
-    Ok(python)
-}
-
-/// A command that stays on one core where there is to be one thread: libraries do not all keep to what they are told.
-fn on_cores(program: &Path, threads: usize) -> Command {
-    if threads > 1 || Command::new("taskset").arg("--version").output().is_err() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("taskset");
-    command.args(["-c", "0"]).arg(program);
-    command
-}
-
-fn command_line<'a>(
-    command: &'a mut Command,
-    library: &str,
-    workload: &str,
-    threads: usize,
-    seconds: f64,
-) -> &'a mut Command {
-    let (threads, seconds) = (threads.to_string(), seconds.to_string());
-    match library {
-        "autobwd" => command.args([workload, "--check", "--threads", &threads, "--seconds", &seconds]),
-        _ => {
-            let (file, mode) = match library {
-                "JAX" => ("benches/peers/jax_peer.py", ""),
-                "PyTorch" => ("benches/peers/torch_peer.py", "eager"),
-                _ => ("benches/peers/torch_peer.py", "compile"),
-            };
-            command.args([file, workload, mode]).env("THREADS", threads).env("SECONDS", seconds)
-        }
-    }
-}
-
 /// Median milliseconds of a step, and the most memory that was resident.
-fn measured(command: &mut Command) -> Outcome<(f64, f64)> {
-    let text = output(command)?;
-    let line = text.lines().last().ok_or("nothing was measured")?;
-    let line: serde_json::Value = serde_json::from_str(line)?;
+fn measured(command: &mut Command, workload: Workload) -> Outcome<(f64, f64)> {
+    let line = line(command)?;
     let number = |key: &str| line[key].as_f64().ok_or_else(|| format!("no `{key}` in {line}"));
+    let (loss1, loss10) = (number("loss1")?, number("loss10")?);
+    if !workload.expects(loss1, loss10) {
+        let (wanted1, wanted10) = workload.expected();
+        return Err(format!("losses {loss1} and {loss10} instead of {wanted1} and {wanted10}").into());
+    }
     Ok((number("median_ms")?, number("peak_rss_mb")?))
+}
+
+/// The last line that a command prints.
+fn line(command: &mut Command) -> Outcome<serde_json::Value> {
+    let text = output(command)?;
+    Ok(serde_json::from_str(text.lines().last().ok_or("nothing was measured")?)?)
 }

@@ -1,15 +1,16 @@
-//! The results as a Markdown table, and its place in `README.md`.
+//! The results as a Markdown table, and its place in a file.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
-use autobwd_benches::{Outcome, median};
+use autobwd_benches::{Outcome, median, workload::Workload};
 
-use crate::{LIBRARIES, Results, Times, WORKLOADS};
+use crate::{LIBRARIES, Results, Times, WORKLOADS, median_of};
 
-const START: &str = "<!-- peers -->";
-const END: &str = "<!-- /peers -->";
-
-/// For every number of threads: medians of the runs and how far these are apart, our share of the best peer's, and memory.
+/// For every number of threads: medians of the runs and how far these are apart, our share of the best peer's, and memory;
+/// then what is left out.
 pub(crate) fn of(results: &Results) -> Outcome<String> {
     let mut text = String::new();
     let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
@@ -18,19 +19,20 @@ pub(crate) fn of(results: &Results) -> Outcome<String> {
         writeln!(text, "| {threads} thread{plural} | {} | ratio |", LIBRARIES.join(" | "))?;
         writeln!(text, "|---|{}", "---|".repeat(LIBRARIES.len() + 1))?;
         for workload in WORKLOADS {
-            let of = |library| results.get(&(threads, workload, library));
+            let of = |library| results.get(&(threads, workload.name(), library));
             if LIBRARIES.into_iter().all(|library| of(library).is_none()) {
                 continue;
             }
-            write!(text, "| {workload} |")?;
+            write!(text, "| {} |", workload.name())?;
             for library in LIBRARIES {
-                write!(text, " {} |", of(library).map_or("–".into(), cell))?;
+                write!(
+                    text,
+                    " {} |",
+                    of(library).and_then(|found| found.as_ref().ok()).map_or("–".into(), cell)
+                )?;
             }
-            writeln!(
-                text,
-                " {} |",
-                ratio(results, threads, workload).map_or("–".into(), |r| format!("{r:.2}"))
-            )?;
+            let ratio = ratio(results, threads, workload).map_or("–".into(), |ratio| format!("{ratio:.2}"));
+            writeln!(text, " {ratio} |")?;
         }
         writeln!(text)?;
     }
@@ -39,6 +41,15 @@ pub(crate) fn of(results: &Results) -> Outcome<String> {
         "Milliseconds a step: the median of the runs (the least and the most of them), and the resident"
     )?;
     writeln!(text, "memory in MB. The last column is our median to that of the best peer.")?;
+    let mut reasons: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for ((_, workload, library), found) in results {
+        let Err(reason) = found else { continue };
+        reasons.entry((library, reason)).or_default().insert(*workload);
+    }
+    for ((library, reason), workloads) in reasons {
+        let workloads: Vec<_> = workloads.into_iter().collect();
+        writeln!(text, "\nNot in {library}: {} ({reason}).", workloads.join(", "))?;
+    }
     Ok(text)
 }
 
@@ -46,7 +57,7 @@ fn cell(times: &Times) -> String {
     let mut all = times.median_ms.clone();
     all.sort_by(f64::total_cmp);
     let (least, most) = (all[0], all[all.len() - 1]);
-    format!("{} ({}–{}) {:.0} MB", short(median(all)), short(least), short(most), times.peak_mb)
+    format!("{}<br>({}–{})<br>{:.0} MB", short(median(all)), short(least), short(most), times.peak_mb)
 }
 
 /// Three digits.
@@ -56,16 +67,16 @@ fn short(ms: f64) -> String {
 }
 
 /// Our median to that of the best peer.
-pub(crate) fn ratio(results: &Results, threads: usize, workload: &'static str) -> Option<f64> {
-    let of =
-        |library| results.get(&(threads, workload, library)).map(|times| median(times.median_ms.clone()));
+fn ratio(results: &Results, threads: usize, workload: Workload) -> Option<f64> {
+    let of = |library| median_of(results, threads, workload, library);
     let best = LIBRARIES[1..].iter().filter_map(|library| of(library)).min_by(f64::total_cmp)?;
     Some(of(LIBRARIES[0])? / best)
 }
 
-/// The text with the table in its place.
-pub(crate) fn replaced(text: &str, table: &str) -> Outcome<String> {
-    let place = text.split_once(START).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = place.ok_or_else(|| format!("there is no place for the table: {START} {END}"))?;
-    Ok(format!("{before}{START}\n{table}{END}{after}"))
+/// The text with the table in its place, between comments of that name.
+pub(crate) fn replaced(text: &str, name: &str, table: &str) -> Outcome<String> {
+    let (start, end) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
+    let place = text.split_once(&start).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+    let (before, after) = place.ok_or_else(|| format!("there is no place for the table: {start} {end}"))?;
+    Ok(format!("{before}{start}\n{table}{end}{after}"))
 }

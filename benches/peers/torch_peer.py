@@ -1,15 +1,18 @@
-"""The workloads in PyTorch, each in its best way: `THREADS=1 python torch_peer.py mlp eager` (or `compile`)."""
+"""The workloads in PyTorch, each in its best way: `THREADS=1 python torch_peer.py eager mlp` (or `compile`).
+
+`eager tape` times rows of operators on tensors of one element.
+"""
 
 import sys
 import time
 
-from common import GPT, OPERATORS, THREADS, bench, data, parameters, rate
+from common import GPT, OPERATORS, THREADS, bench, data, parameters, rate, rows
 
 import torch
 import torch.nn.functional as F
 
 torch.set_num_threads(THREADS)
-workload, mode = sys.argv[1], sys.argv[2]
+mode, workload = sys.argv[1], sys.argv[2]
 
 
 def tensor(x):
@@ -62,16 +65,39 @@ def gpt(p, x, y):
     return F.cross_entropy(F.layer_norm(h, (width,), p[-3], p[-2]) @ p[-1], y)
 
 
+def row(operator, length):
+    x, w = (torch.tensor([number], requires_grad=True) for number in (0.5, 1.01))
+    start = time.perf_counter()
+    y = x
+    for _ in range(length):
+        y = operator(y, w)
+    recorded = time.perf_counter()
+    y.backward()
+    del y
+    return recorded - start, time.perf_counter() - recorded
+
+
+if workload == "tape":
+    operators = dict(elementwise_add=lambda y, w: y + w, elementwise_sub=lambda y, w: y - w)
+    operators |= dict(elementwise_mul=lambda y, w: y * w, elementwise_div=lambda y, w: y / w)
+    operators |= dict(scale=lambda y, w: y * 1.01, tanh=lambda y, w: torch.tanh(y))
+    operators |= dict(sigmoid=lambda y, w: torch.sigmoid(y), exp=lambda y, w: torch.exp(y))
+    operators |= dict(sin=lambda y, w: torch.sin(y), relu=lambda y, w: torch.relu(y))
+    rows("torch", operators, row)
+    sys.exit()
+
 values, (x, y) = [tensor(p).requires_grad_() for p in parameters(workload)], map(tensor, data(workload))
 if workload == "lstm":
-    values = [layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0]
+    values = [layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0]
+    # One bias is trained; another would be the same again, at twice the rate.
+    torch.nn.init.zeros_(layer.bias_hh_l0.requires_grad_(False))
 
 
 @torch.no_grad()
 def reset():
     first = [tensor(p) for p in parameters(workload)]
     if workload == "lstm":
-        first = [first[0].T, first[1].T, first[2], first[2]]
+        first = [first[0].T, first[1].T, first[2]]
     for value, first in zip(values, first):
         value.copy_(first)
 

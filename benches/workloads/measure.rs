@@ -1,18 +1,15 @@
-//! Timing: ten steps whose losses are kept, a warm-up, then as many steps as fit into the time.
+//! A workload on our executor.
 
 use std::{collections::BTreeMap, time::Instant};
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{ms, peak_resident_bytes, quantile, round, workload::Workload};
-use serde_json::json;
+use autobwd_benches::{Steps, ms, quantile, workload::Workload};
 
 pub(crate) struct Measured {
     workload: Workload,
     threads: usize,
     build_ms: f64,
-    step_ms: Vec<f64>,
-    loss1: f64,
-    loss10: f64,
+    steps: Steps,
     peak_bytes: usize,
 }
 
@@ -25,27 +22,12 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
         executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?
     };
     let build_ms = ms(start);
-    let mut step = || -> Result<f64> {
+    let steps = Steps::measure(seconds, || {
         session.run(&mut model.scope)?;
         session.item(&model.loss)
-    };
-    let loss1 = step()?;
-    let mut loss10 = loss1;
-    for _ in 1..10 {
-        loss10 = step()?;
-    }
-    let warm_up = Instant::now();
-    while ms(warm_up) < 300.0 {
-        step()?;
-    }
-    let (mut step_ms, start) = (vec![], Instant::now());
-    while (ms(start) < seconds * 1e3 && step_ms.len() < 50_000) || step_ms.len() < 10 {
-        let one = Instant::now();
-        std::hint::black_box(step()?);
-        step_ms.push(ms(one));
-    }
+    })?;
     let (threads, peak_bytes) = (executor.threads(), session.peak_bytes());
-    Ok(Measured { workload, threads, build_ms, step_ms, loss1, loss10, peak_bytes })
+    Ok(Measured { workload, threads, build_ms, steps, peak_bytes })
 }
 
 /// Runs so many steps.
@@ -96,27 +78,12 @@ pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) 
 
 impl Measured {
     pub(crate) fn to_json(&self) -> serde_json::Value {
-        let mut steps = self.step_ms.clone();
-        let mut at = |share: f64| round(quantile(&mut steps, share), 5);
-        json!({
-            "lib": "autobwd",
-            "workload": self.workload.name(),
-            "threads": self.threads,
-            "median_ms": at(0.5),
-            "min_ms": at(0.0),
-            "p90_ms": at(0.9),
-            "reps": self.step_ms.len(),
-            "peak_rss_mb": round(peak_resident_bytes() as f64 / 1024.0 / 1024.0, 1),
-            "build_ms": round(self.build_ms, 3),
-            "loss1": round(self.loss1, 6),
-            "loss10": round(self.loss10, 6),
-            "peak_bytes": self.peak_bytes,
-        })
+        let mut line = self.steps.to_json("autobwd", self.workload.name(), self.threads, self.build_ms);
+        line["peak_bytes"] = self.peak_bytes.into();
+        line
     }
 
     pub(crate) fn losses_are_expected(&self) -> bool {
-        let (loss1, loss10) = self.workload.expected();
-        let near = |a: f64, b: f64| (a - b).abs() <= self.workload.tolerance() * b.abs();
-        near(self.loss1, loss1) && near(self.loss10, loss10)
+        self.workload.expects(self.steps.loss1, self.steps.loss10)
     }
 }

@@ -55,9 +55,11 @@ impl Workload {
         }
     }
 
-    /// How far, relatively, losses may be from the expected ones.
-    pub fn tolerance(self) -> f64 {
+    /// Whether the losses of the first and of the tenth step are close enough to the expected ones.
+    pub fn expects(self, loss1: f64, loss10: f64) -> bool {
         // Summing a million numbers rounds differently in every library.
-        if matches!(self, Workload::ChainBig) { 1e-4 } else { 1e-5 }
+        let tolerance = if matches!(self, Workload::ChainBig) { 1e-4 } else { 1e-5 };
+        let near = |a: f64, b: f64| (a - b).abs() <= tolerance * b.abs();
+        near(loss1, self.expected().0) && near(loss10, self.expected().1)
     }
 }
