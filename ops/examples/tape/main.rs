@@ -1,0 +1,136 @@
+//! Learns to tell points apart, on the eager tape.
+//!
+//! ```text
+//! cargo run --release --example tape -- [--seed N] [--points N] [--epochs N] [--out DIR] [simple diagonal …]
+//! ```
+//!
+//! The six point sets of MiniTorch, each learnt by a network of two hidden layers: nothing is described beforehand,
+//! expressions are computed as the function `Network::forward` meets them, and `minimize` goes back through what they
+//! remember. Prints the loss and how many points are right while it learns, at the end a JSON object a set, and writes a
+//! picture of each set with the boundary that was learnt.
+
+mod pictures;
+mod points;
+
+use std::{error::Error, path::PathBuf, time::Instant};
+
+use autobwd::{Builder, Expr, Result, Tensor, tensor::write_beside};
+use autobwd_ops::{
+    Init, Math,
+    nn::Linear,
+    optim::{Adam, Optimizer},
+};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use serde_json::json;
+
+use points::{Point, SETS};
+
+/// Neurons of a hidden layer.
+const WIDTH: usize = 16;
+const RATE: f32 = 0.02;
+
+/// Learns to tell points apart.
+#[derive(Parser)]
+struct Options {
+    /// Decides where points lie and what the first weights are
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// How many points a set has
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(2..))]
+    points: u16,
+    /// How often all points are looked at
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    epochs: u64,
+    /// Where pictures are written
+    #[arg(long, value_name = "DIR", default_value = "target/tape")]
+    out: PathBuf,
+    /// Which sets; all when none is named
+    #[arg(value_parser = SETS.map(|(name, _)| name))]
+    sets: Vec<String>,
+}
+
+/// From a point's two coordinates to the logarithm of the odds that it is of the second kind.
+struct Network(Linear, Linear, Linear);
+
+impl Network {
+    fn new(tape: &Builder, seed: u64) -> Result<Network> {
+        let linear = |inputs, outputs, number: u64| {
+            let seed = (seed as i32).wrapping_mul(3).wrapping_add(number as i32 + 1);
+            Linear::new(tape, inputs, outputs).init(Init::KaimingUniform).seed(seed).build()
+        };
+        Ok(Network(linear(2, WIDTH, 0)?, linear(WIDTH, WIDTH, 1)?, linear(WIDTH, 1, 2)?))
+    }
+
+    fn forward(&self, x: &Expr) -> Result<Expr> {
+        let hidden = self.1.forward(&self.0.forward(x)?.relu()?)?.relu()?;
+        self.2.forward(&hidden)
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    std::fs::create_dir_all(&options.out)?;
+    let wanted = |name: &str| options.sets.is_empty() || options.sets.iter().any(|set| set == name);
+    for (name, set) in SETS.into_iter().filter(|(name, _)| wanted(name)) {
+        let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+        let points = set(usize::from(options.points), &mut rng);
+        let start = Instant::now();
+        let tape = Builder::eager_with_threads(1);
+        let network = Network::new(&tape, options.seed)?;
+        let loss = train(&tape, &network, name, &points, options.epochs)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let accuracy = right(&tape, &network, &points)? as f64 / points.len() as f64;
+        let file = options.out.join(format!("{name}.svg"));
+        write_beside(
+            &file,
+            pictures::boundary(name, &points, |grid| odds(&tape, &network, grid))?.as_bytes(),
+        )?;
+        let results = json!({ "set": name, "loss": loss, "accuracy": accuracy, "train_seconds": seconds });
+        println!("{results}");
+    }
+    Ok(())
+}
+
+/// Learns all points at once, again and again; returns the last loss.
+fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs: u64) -> Result<f64> {
+    let kinds = points.iter().map(|point| f32::from(u8::from(point.second))).collect();
+    let (x, y) = (coordinates(tape, points)?, tape.constant(Tensor::from_vec([points.len(), 1], kinds)?));
+    let optimizer = Adam::new(RATE);
+    let style = ProgressStyle::with_template("{prefix:8} {bar:30} {pos:>4}/{len} {msg}");
+    let progress = ProgressBar::new(epochs).with_prefix(name.to_string());
+    let progress = progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut last = f64::NAN;
+    for epoch in 0..epochs {
+        let loss = network.forward(&x)?.sigmoid_cross_entropy(&y)?.mean()?;
+        optimizer.minimize(&loss)?;
+        last = loss.item()?;
+        if epoch % 10 == 9 {
+            let right = right(tape, network, points)?;
+            progress.set_message(format!("loss {last:.4}, {right} of {} right", points.len()));
+        }
+        progress.inc(1);
+    }
+    progress.finish();
+    Ok(last)
+}
+
+/// How many points the network tells rightly.
+fn right(tape: &Builder, network: &Network, points: &[Point]) -> Result<usize> {
+    let odds = odds(tape, network, points)?;
+    Ok(points.iter().zip(odds).filter(|(point, odds)| (*odds > 0.0) == point.second).count())
+}
+
+/// The logarithms of the odds that points are of the second kind.
+fn odds(tape: &Builder, network: &Network, points: &[Point]) -> Result<Vec<f64>> {
+    let x = coordinates(tape, points)?;
+    // Nothing goes back from here: nothing is to be remembered.
+    tape.no_grad(|| Ok(network.forward(&x)?.tensor()?.to_f64s()))
+}
+
+fn coordinates(tape: &Builder, points: &[Point]) -> Result<Expr> {
+    let all = points.iter().flat_map(|point| [point.x, point.y]).collect();
+    Ok(tape.constant(Tensor::from_vec([points.len(), 2], all)?))
+}
