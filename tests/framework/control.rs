@@ -3,10 +3,13 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, Meta, New, Result, Scope, Tensor, append_backward, emit, verify,
+    Attr, Backward, BlockId, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope,
+    Tensor, append_backward, emit, gradients, verify,
 };
 use autobwd_ops::{
-    Init, Math, concat,
+    Init, Math,
+    array::{ReadFromArray, WriteToArray},
+    concat,
     control::{StaticRnn, cond, scan, static_rnn, while_loop},
     fill::FillConstant,
     shape::Assign,
@@ -44,11 +47,20 @@ enum Step {
 }
 
 /// Numbers that follow from a seed.
-struct Dice(u64);
+struct Dice {
+    state: u64,
+    /// Whether there are to be loops.
+    loops: bool,
+}
 impl Dice {
+    fn new(state: u64) -> Dice {
+        Dice { state, loops: true }
+    }
+
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % n as u64) as usize
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.state >> 33) % n as u64) as usize
     }
 
     fn steps(&mut self, mut known: usize, depth: usize) -> (Vec<Step>, usize) {
@@ -69,6 +81,7 @@ impl Dice {
         // Later values are likelier, so that programs hang together.
         let pick = |dice: &mut Dice| known - 1 - dice.below(known).min(dice.below(known));
         match self.below(if depth == 0 { 4 } else { 8 }) {
+            4 | 5 if !self.loops => self.step(known, depth),
             0 => Step::Mul(pick(self), pick(self)),
             1 => Step::Add(pick(self), pick(self)),
             2 => Step::Matmul(pick(self), pick(self)),
@@ -199,8 +212,26 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
     Ok(())
 }
 
+/// Has loops and recurrences keep what every so many steps find, and run the others again.
+fn keep_every(program: &mut Program, steps: i32) {
+    let mut blocks = vec![BlockId::ROOT];
+    while let Some(block) = blocks.pop() {
+        for op in program.block_mut(block).into_iter().flat_map(|block| &mut block.ops) {
+            blocks.extend(op.attrs.blocks());
+            if ["while", "recurrent"].contains(&&*op.ty) {
+                op.attrs.set("checkpoint_every", Attr::I32(steps));
+            }
+        }
+    }
+}
+
 /// The loss and the gradients of three parameters.
 fn run(steps: &[Step], control: bool) -> Result<Vec<Tensor>> {
+    run_keeping(steps, control, 0)
+}
+
+/// The program of these steps, and its loss.
+fn model(steps: &[Step], control: bool) -> Result<(Program, String)> {
     let net = Builder::new();
     let names = ["a", "b", "c"];
     let mut values = names
@@ -212,39 +243,173 @@ fn run(steps: &[Step], control: bool) -> Result<Vec<Tensor>> {
     let last = values.last().expect("there are values").tanh()?;
     let terms = values[..3].iter().map(|w| w.square()).collect::<Result<Vec<_>>>()?;
     let loss = (&(&(&last + &terms[0])? + &(&terms[1] + &terms[2])?)?.mean()? * 1.0)?;
-    let mut program = net.program().clone();
-    append_backward(&mut program, &loss.name(), &Backward::default())?;
-    verify(&program)?;
+    let program = net.program().clone();
+    Ok((program, loss.name()))
+}
+
+/// Runs it twice, with numbers for the parameters.
+fn run_twice(program: &Program, fetches: &[String]) -> Result<Vec<Tensor>> {
+    verify(program)?;
     let mut scope = Scope::new();
-    for (i, name) in names.iter().enumerate() {
+    for (i, name) in ["a", "b", "c"].iter().enumerate() {
         let numbers = (0..4).map(|k| 0.4 * ((3 * i + 2 * k) as f64 * 1.7 + 0.3).sin()).collect();
         scope.set(name, Tensor::from_vec([2, 2], numbers)?);
     }
-    let fetches = [loss.name(), "a@GRAD".into(), "b@GRAD".into(), "c@GRAD".into()];
     let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
     let mut executor = Executor::with_threads(1);
-    let first = executor.run(&program, &mut scope, &[], &fetches)?;
+    let first = executor.run(program, &mut scope, &[], &fetches)?;
     // Memory of the first run serves the second.
-    assert_eq!(executor.run(&program, &mut scope, &[], &fetches)?, first);
+    assert_eq!(executor.run(program, &mut scope, &[], &fetches)?, first);
     Ok(first)
+}
+
+fn run_keeping(steps: &[Step], control: bool, every: i32) -> Result<Vec<Tensor>> {
+    let (mut program, loss) = model(steps, control)?;
+    keep_every(&mut program, every);
+    append_backward(&mut program, &loss, &Backward::default())?;
+    run_twice(&program, &[loss, "a@GRAD".into(), "b@GRAD".into(), "c@GRAD".into()])
+}
+
+/// The second derivatives of the loss with respect to `b` and all parameters, summed over the elements of `b`.
+fn run_second(steps: &[Step], control: bool) -> Result<Vec<Vec<f64>>> {
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let (mut program, loss) = model(steps, control)?;
+    gradients(&mut program, &[&loss], &NAMES, None, &[])?;
+    let second = gradients(&mut program, &["b@GRAD"], &NAMES, None, &[])?.entries();
+    let names: Vec<String> = second.iter().flatten().map(|v| program.name(*v).to_string()).collect();
+    let mut found = run_twice(&program, &names)?.into_iter();
+    // Where no path leads, it is zero.
+    let numbers =
+        |there: &Option<_>| there.as_ref().and_then(|_| found.next()).map_or(vec![0.0; 4], |t| t.to_f64s());
+    Ok(second.iter().map(numbers).collect())
+}
+
+fn assert_near(found: &[f64], expected: &[f64], what: impl std::fmt::Display) {
+    let largest = expected.iter().fold(1e-300_f64, |max, x| max.max(x.abs()));
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * largest;
+    assert!(found.iter().zip(expected).all(near), "{what}: {found:?}, {expected:?}");
 }
 
 #[test]
 fn random_nested_programs_are_what_they_are_unrolled() {
     for seed in 0..120 {
-        let (steps, _) = Dice(seed).steps(3, 2);
+        let (steps, _) = Dice::new(seed).steps(3, 2);
         let outcome = run(&steps, true).and_then(|found| Ok((found, run(&steps, false)?)));
         let (found, expected) = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{steps:#?}"));
         for (found, expected) in found.iter().zip(&expected) {
-            let (found, expected) = (found.to_f64s(), expected.to_f64s());
-            let largest = expected.iter().fold(1e-300_f64, |max, x| max.max(x.abs()));
-            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * largest;
-            assert!(
-                found.iter().zip(&expected).all(near),
-                "seed {seed}: {found:?}, {expected:?}\n{steps:#?}"
+            assert_near(&found.to_f64s(), &expected.to_f64s(), format_args!("seed {seed}, {steps:#?}"));
+        }
+    }
+}
+
+#[test]
+fn second_derivatives_of_branches_and_recurrences_are_those_of_unrolled_programs() {
+    for seed in 0..80 {
+        let (steps, _) = Dice { state: seed, loops: false }.steps(3, 2);
+        let outcome = run_second(&steps, true).and_then(|found| Ok((found, run_second(&steps, false)?)));
+        let (found, expected) = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{steps:#?}"));
+        let all = |numbers: &[Vec<f64>]| numbers.concat();
+        assert_near(&all(&found), &all(&expected), format_args!("seed {seed}, {steps:#?}"));
+    }
+}
+
+#[test]
+fn steps_that_are_run_again_give_the_same_bits() {
+    for seed in 0..60 {
+        let (steps, _) = Dice::new(seed).steps(3, 2);
+        let expected = run(&steps, true).unwrap();
+        for every in [1, 2, 100] {
+            let found = run_keeping(&steps, true, every);
+            assert_eq!(
+                found.unwrap_or_else(|e| panic!("seed {seed}: {e}")),
+                expected,
+                "seed {seed}, {every}"
             );
         }
     }
+}
+
+/// `h ← tanh(h · w + x)` with its loss.
+fn recurrence(net: &Builder, size: usize, every: usize) -> Result<String> {
+    let w = net.parameter("w", DType::F64, &[size, size], |w| Init::Uniform(-0.5, 0.5).emit(w, 1))?;
+    let x = net.input("x", DType::F64, &[-1, 1, size as i64])?;
+    let zeros = net.input("zeros", DType::F64, &[1, size as i64])?;
+    let out = static_rnn(net, false, |rnn| {
+        rnn.checkpoint_every(every);
+        let (x, h) = (rnn.step_input(&x)?, rnn.memory(&zeros)?);
+        let next = (&h.matmul(&w)? + &x)?.tanh()?;
+        rnn.update_memory(&h, &next)?;
+        rnn.step_output(&next.mean()?)
+    })?;
+    Ok(out[0].mean()?.name())
+}
+
+#[test]
+fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
+    const SIZE: usize = 16;
+    const LINE: usize = 64;
+    let run = |steps: usize, every: usize| -> Result<(usize, Tensor)> {
+        let net = Builder::new();
+        let loss = recurrence(&net, SIZE, every)?;
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss, &Backward::default())?;
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let x = (0..steps * SIZE).map(|i| (i as f64 * 0.37).sin()).collect();
+        let feeds = [
+            ("x", &Tensor::from_vec([steps, 1, SIZE], x)?),
+            ("zeros", &Tensor::zeros(DType::F64, &[1, SIZE])?),
+        ];
+        let metas = feeds.map(|(name, tensor)| (name, tensor.meta()));
+        let peak = executor.prepare(&program, &mut scope, &metas, &["w@GRAD"])?.peak_bytes();
+        Ok((peak, executor.run(&program, &mut scope, &feeds, &["w@GRAD"])?.remove(0)))
+    };
+    let (all, some) = (run(10_000, 0)?, run(10_000, 100)?);
+    assert_eq!(some.1, all.1);
+    // All steps leave the state before them and the one after; now 100 of them do, and 100 leave the former alone.
+    let state = SIZE * 8;
+    assert_eq!(state % LINE, 0);
+    let body = all.0 - run(9_900, 0)?.0 - (run(10_000, 100)?.0 - run(9_900, 100)?.0);
+    assert_eq!(body, 100 * 2 * state - state);
+    assert!(all.0 - some.0 > 9_000 * 2 * state, "{} {}", all.0, some.0);
+    Ok(())
+}
+
+#[test]
+fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[8, 8], |w| Init::Uniform(-0.5, 0.5).emit(w, 1))?;
+    let x = net.input("x", DType::F64, &[200, 8, 8])?;
+    let scaled = x.tanh()?;
+    let end = (&w.square()?.sum(&[])? + 40.0)?;
+    let states = scan(&[scaled.exp()?], &[w.clone()], false, |x, h| {
+        let h = (&h[0].matmul(&w)? + &x[0])?.tanh()?;
+        Ok((vec![h.clone()], vec![h]))
+    })?;
+    let first = states[0].square()?.sum(&[])?;
+    let last =
+        while_loop(&[first], |v| v[0].less_than(&end), |v| Ok(vec![(&v[0] * &w.square()?.sum(&[])?)?]))?;
+    let loss = last[0].log()?;
+    let run = |checkpoints: Checkpoints<'_>| -> Result<(usize, Vec<Tensor>, Program)> {
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss.name(), &Backward { checkpoints, ..Backward::default() })?;
+        verify(&program)?;
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let x = Tensor::from_vec([200, 8, 8], (0..12800).map(|i| (f64::from(i) * 0.37).sin()).collect())?;
+        let fetches = [&*loss.name(), "w@GRAD"];
+        let peak = executor.prepare(&program, &mut scope, &[("x", x.meta())], &fetches)?.peak_bytes();
+        Ok((peak, executor.run(&program, &mut scope, &[("x", &x)], &fetches)?, program))
+    };
+    let all = run(Checkpoints::None)?;
+    let some = run(Checkpoints::Named(&[&scaled.name(), &last[0].name()]))?;
+    assert_eq!(some.1, all.1);
+    // Of 200 steps, 15 leave the state before them, and 14 at a time that and the one after.
+    // A second body takes some, too.
+    assert!(all.0 - some.0 > (2 * 200 - 15 - 2 * 14 - 30) * 8 * 8 * 8, "{} {}", some.0, all.0);
+    let every = |ty: &str| some.2.root().ops.iter().find(|op| op.ty == ty)?.attrs.get("checkpoint_every");
+    assert_eq!([every("recurrent"), every("while")], [Some(&Attr::I32(i32::MAX)); 2]);
+    Ok(())
 }
 
 #[test]
@@ -362,6 +527,91 @@ fn an_error_within_names_the_block_and_the_line() -> Result<()> {
         e.contains("operator `matmul_v2` (block 1, operator 1, added at tests/framework/control.rs:"),
         "{e}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_list_is_read_where_it_has_been_written() -> Result<()> {
+    let read = |position: i64| -> Result<String> {
+        let net = Builder::new();
+        let x = net.input("x", DType::F64, &DIMS)?;
+        let list = emit(WriteToArray { x: (&x).into(), i: number(&net, 2)?.into(), out: New })?.out;
+        let body = |v: &[Expr]| -> Result<Vec<Expr>> {
+            let i = number(&net, position)?.into();
+            let element = emit(ReadFromArray { x: (&list).into(), i, x_w: None, out: New })?.out;
+            Ok(vec![(&v[0] + &element)?])
+        };
+        let last = while_loop(from_ref(&x), |v| v[0].sum(&[])?.less_than(&x.square()?.sum(&[])?), body)?;
+        let x = Tensor::from_vec([2, 2], vec![2.0; 4])?;
+        let run = Executor::new().run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&last[0].name()]);
+        Ok(run.map_or_else(|e| e.to_string(), |found| format!("{:?}", found[0].to_f64s())))
+    };
+    assert_eq!(read(2)?, "[4.0, 4.0, 4.0, 4.0]");
+    for (position, expected) in [
+        (1, "element 1 of the list has not been written"),
+        (3, "element 3 is read of a list of 3"),
+        (-1, "`I`: there is no element -1"),
+    ] {
+        let e = read(position)?;
+        assert!(
+            e.contains(
+                "operator `read_from_array` (block 1, operator 1, added at tests/framework/control.rs:"
+            ),
+            "{e}"
+        );
+        assert!(e.ends_with(expected), "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_file_says_of_loops_is_checked() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &DIMS)?;
+    let last =
+        while_loop(from_ref(&x), |v| v[0].mean()?.less_than(&x.mean()?), |v| Ok(vec![(&v[0] + 1.0)?]))?;
+    let feeds = [("x", &Tensor::zeros(DType::F64, &[2, 2])?)];
+    let refused = |change: &dyn Fn(&mut Program)| {
+        let mut program = net.program().clone();
+        change(&mut program);
+        let verified = verify(&program).map_or_else(|e| e.to_string(), |()| String::new());
+        let run = Executor::new().run(&program, &mut Scope::new(), &feeds, &[&last[0].name()]);
+        (verified, run.map_or_else(|e| e.to_string(), |_| String::new()))
+    };
+    assert_eq!(refused(&|_| {}), (String::new(), String::new()));
+    let at = "operator `while` (block 0, operator 5, added at tests/framework/control.rs:";
+    let loop_of = |p: &mut Program| p.root_mut().ops.iter_mut().position(|op| op.ty == "while").unwrap_or(0);
+    // A condition that is no boolean.
+    let (verified, run) = refused(&|p| {
+        let i = loop_of(p);
+        let x = p.expect_var("x").expect("it is there");
+        p.root_mut().ops[i].inputs.set("Condition", [x]);
+    });
+    assert!(
+        verified.starts_with(at) && verified.contains("the condition `x` is float64 [2, 2], not one boolean"),
+        "{verified}"
+    );
+    assert!(run.contains("the condition `x` is float64 [2, 2], not one boolean"), "{run}");
+    // A body that reads what is not among the inputs.
+    let (verified, run) = refused(&|p| {
+        let i = loop_of(p);
+        let kept: Vec<_> = p.root().ops[i].outputs.get("Out").to_vec();
+        p.root_mut().ops[i].inputs.set("X", kept);
+    });
+    for e in [&verified, &run] {
+        assert!(
+            e.contains(at) && e.contains("`x` is read in block 1, but it is not among the inputs"),
+            "{e}"
+        );
+    }
+    // A body that never changes the condition.
+    let (_, run) = refused(&|p| {
+        let i = loop_of(p);
+        let id = p.root().ops[i].attrs.blocks().next();
+        let body = id.and_then(|id| p.block_mut(id)).expect("it is there");
+        body.ops.pop();
+    });
+    assert!(run.contains("the body never changes the condition `assign_1`: the loop would not end"), "{run}");
     Ok(())
 }
 

@@ -4,7 +4,11 @@ use autobwd::{
     Backward, Builder, Checkpoints, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward,
     emit, explain, gradients,
 };
-use autobwd_ops::{Math, activation::Square};
+use autobwd_ops::{
+    Math,
+    activation::Square,
+    control::{cond, scan, while_loop},
+};
 
 use crate::{compare, numeric::parameter};
 
@@ -14,16 +18,50 @@ fn differentiate(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<
     Ok((program, found))
 }
 
-/// Compares a text with a file, the line numbers of this file left out.
+/// Compares a text with a file, the line numbers of sources left out.
 #[track_caller]
 fn told(story: &str, text: &str) {
-    let mut pieces = text.split("explain.rs:");
+    let mut pieces = text.split(".rs:");
     let mut lineless = pieces.next().unwrap_or_default().to_string();
     for piece in pieces {
-        lineless += "explain.rs";
+        lineless += ".rs";
         lineless += piece.trim_start_matches(|c: char| c.is_ascii_digit());
     }
     compare(&format!("framework/stories/{story}.txt"), &(lineless + "\n"));
+}
+
+/// A recurrence, a loop and a branch, with their backward part.
+pub(crate) fn nested() -> Result<(Program, Gradients)> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[2])?;
+    let x = net.input("x", DType::F64, &[-1, 2])?;
+    let states = scan(&[x], std::slice::from_ref(&w), false, |x, h| {
+        let h = (&(&h[0] * &w)? + &x[0])?.tanh()?;
+        Ok((vec![h.clone()], vec![h]))
+    })?;
+    let end = (&w.mean()? + 9.0)?;
+    let grow = |v: &[Expr]| Ok(vec![(&v[0] * &w.square()?.mean()?)?]);
+    let last = while_loop(&[states[0].mean()?], |v| v[0].less_than(&end), grow)?;
+    let small = last[0].less_than(&end)?;
+    let loss = cond(&small, || Ok(vec![last[0].exp()?]), || Ok(vec![last[0].log()?]))?;
+    differentiate(&net, &loss[0], &Backward::default())
+}
+
+#[test]
+fn gradients_through_blocks_are_told_block_by_block() -> Result<()> {
+    let (program, found) = nested()?;
+    autobwd::verify(&program)?;
+    told("nested_program", &program.to_string());
+    told("nested", &explain(&program, "w@GRAD")?);
+    told("nested_report", &found.report(&program).to_string());
+    let within = program.blocks().iter().filter(|block| block.forward.is_some());
+    let mut stories = String::new();
+    for grad in within.flat_map(|block| block.vars.iter()).filter(|(_, desc)| desc.gradient_of.is_some()) {
+        stories += &explain(&program, program.name(*grad.0))?;
+        stories += "\n\n";
+    }
+    told("nested_within", stories.trim_end());
+    Ok(())
 }
 
 #[test]

@@ -27,6 +27,14 @@ fn a_training_program_is_drawn() -> Result<()> {
 }
 
 #[test]
+fn loops_and_branches_are_drawn_around_their_blocks() -> Result<()> {
+    let (program, _) = crate::explain::nested()?;
+    compare("framework/stories/nested.dot", &lineless(&program.to_dot()));
+    compare("framework/stories/nested.mmd", &program.to_mermaid());
+    Ok(())
+}
+
+#[test]
 fn the_picture_in_the_readme_is_true() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 3])?;

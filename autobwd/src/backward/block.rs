@@ -185,7 +185,11 @@ impl Block<'_> {
         given.sort_by(|a, b| program.name(a.0).cmp(program.name(b.0)));
         let slices = call.slices.iter().map(|(outer, ..)| *outer);
         let by_name: FxHashSet<Var> = call.reads.iter().copied().chain(slices).collect();
-        let reads = around.into_iter().filter(|v| by_name.contains(v)).collect();
+        // Steps that are run again read all that they have read.
+        let reads = match call.every {
+            Some(_) => by_name,
+            None => around.into_iter().filter(|v| by_name.contains(v)).collect(),
+        };
         let block = GradBlock { block: into, given: given.iter().map(|(_, var)| *var).collect(), computed };
         inners.push(Inner { block: into, given, names });
         Ok(Some(Built { block, reads }))

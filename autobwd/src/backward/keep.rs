@@ -160,6 +160,11 @@ fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var,
 }
 
 impl Copies {
+    /// Operators, each with the one that it stands before, in order.
+    pub(super) fn of(ops: Vec<(usize, OpDesc)>) -> Copies {
+        Copies(ops)
+    }
+
     /// Inserts the copies into a sub-block; so do what its other gradients refer to follow.
     pub(super) fn insert_into(self, program: &mut Program, block: BlockId, appended: &mut [OpDesc]) {
         if self.0.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
+//! 0. `lower::lower`: where targets depend on gradients of branches and recurrences, these become branches and recurrences.
 //! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
 //! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
 //! 3. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
@@ -26,6 +27,7 @@ mod emit;
 mod explain;
 mod higher;
 mod keep;
+mod lower;
 mod names;
 mod path;
 mod prune;
@@ -156,6 +158,7 @@ fn differentiate_loss(
         let mut path = build.path;
         recompute::seed(ops, program, &mut path)?;
         segments = recompute::segments(program, &path, &names);
+        segments.run_loops_again(ops, program)?;
         // Its tables have no seeds.
         build = Build { path, ..Build::start(ops, program, &targets, &asked, false, backward.no_grad)? };
     }
@@ -296,6 +299,7 @@ impl<'a> Build<'a> {
         no_grad: &[&str],
     ) -> Result<Build<'a>> {
         program.own_variables()?;
+        lower::lower(ops, program, targets)?;
         let mut cut = vec![false; program.name_count()];
         for name in no_grad {
             cut[program.expect_var(name)?.index()] = true;

@@ -159,7 +159,30 @@ pub(super) struct Segments {
     pub(super) batches: Vec<Batch>,
     /// By variable: whether the backward part finds it in memory.
     pub(super) held: Vec<bool>,
+    /// Operators with sub-blocks, which are not copied.
+    blocks: Vec<usize>,
 }
+
+impl Segments {
+    /// Has loops keep nothing of their steps, which their gradients run again as a whole.
+    ///
+    /// # Errors
+    /// Unknown operators.
+    pub(super) fn run_loops_again(&self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
+        for i in &self.blocks {
+            let op = &mut program.root_mut().ops[*i];
+            if ops.get(&op.ty)?.schema().attr(EVERY).is_some()
+                && matches!(op.attrs.get(EVERY), None | Some(Attr::I32(0)))
+            {
+                op.attrs.set(EVERY, Attr::I32(i32::MAX));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many steps of a loop there are for each one that leaves something.
+const EVERY: &str = "checkpoint_every";
 
 /// First and last position on the path where a variable is read, and where it is written.
 #[derive(Clone, Copy, Default)]
@@ -186,11 +209,18 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
     let repeatable = repeatable(program);
     let mut held = vec![false; program.name_count()];
     checkpoints.iter().for_each(|v| held[v.index()] = true);
+    let mut blocks = vec![];
     for range in &ranges {
         for position in range.clone() {
+            let by_name = op(position).attrs.blocks().next().is_some();
+            if by_name {
+                blocks.push(path[position]);
+            }
             let kept = !repeatable[path[position]] || op(position).ty == "seed";
             let later = |v: &Var| kept || uses[v.index()].reads.is_some_and(|(_, last)| last >= range.end);
-            let earlier = |v: &Var| uses[v.index()].writes.is_some_and(|(first, _)| first < range.start);
+            // What a sub-block reads goes by its name, which a copy has not.
+            let earlier =
+                |v: &Var| by_name || uses[v.index()].writes.is_some_and(|(first, _)| first < range.start);
             op(position).writes().filter(later).for_each(|v| held[v.index()] = true);
             op(position).reads().filter(earlier).for_each(|v| held[v.index()] = true);
         }
@@ -202,7 +232,7 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
             ops: path[range.clone()].iter().copied().filter(again).collect(),
         }
     };
-    Segments { batches: ranges.iter().rev().map(batch).collect(), held }
+    Segments { batches: ranges.iter().rev().map(batch).collect(), held, blocks }
 }
 
 /// Positions on the path of the segments, which are not empty.

@@ -212,6 +212,17 @@ impl Bind<'_> {
 
     /// An operator that runs a sub-block. Every input is bound, so that nothing is written that the block reads.
     fn call(&mut self, node: &Node, called: &Called) -> Result<CallFrame> {
+        let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
+        let mut frame = self.call_of(node, block, called, &node.outputs)?;
+        self.held += called.held_bytes();
+        if let Some(again) = &called.again {
+            self.held += again.held_bytes();
+            frame.run_again(self.call_of(node, again.block, &again.called, &Wires::new())?, again)?;
+        }
+        Ok(frame)
+    }
+
+    fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
         let plan = self.plan;
         let mut outer = vec![];
         for value in &called.outer {
@@ -220,13 +231,12 @@ impl Bind<'_> {
                 false => Outer::Tensor(self.memory(*value, plan.layout.spots[*value])?),
             });
         }
-        let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         let body = Body::of_block(self.program, block, &called.plan, &outer, self.options)?;
-        self.held += body.bytes() + called.count.map_or(0, |count| count.saturating_mul(called.left_bytes));
+        self.held += body.bytes();
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
         let inputs = inputs.map(|v| Ok((v, self.input(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
-        let outputs = node.outputs.iter().filter_map(|(_, v)| *v);
+        let outputs = out.iter().filter_map(|(_, v)| *v);
         let outputs = outputs.map(|v| Ok((v, self.output(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
         CallFrame::new(called, body, inputs, outputs, self.options.loop_limit)

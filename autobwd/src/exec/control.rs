@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bind::{Bound, Frame, Held, Options, Outer, bind};
 use crate::{
     BlockId, Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Program, Result, StepCount, Var,
-    plan::{Called, Plan, Spot, ValueId},
+    plan::{Again, Called, Plan, Spot, ValueId},
     tensor::{Cell, Memory, Step},
 };
 
@@ -59,6 +59,18 @@ impl Body {
     /// Bytes of tensor memory that it holds.
     pub(super) fn bytes(&self) -> usize {
         self.arena.len() + self.scratch_bytes
+    }
+
+    /// Where something is that is taken out of the block, or put into it.
+    fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
+        let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
+        // What is fetched from outside of the block is copied into its arena.
+        let mut fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
+        let fetched = fetched.find(|(v, _)| **v == id).map(|(_, spot)| *spot);
+        match fetched.unwrap_or(plan.layout.spots[id]) {
+            Spot::Arena(at) => Ok(Span { at, bytes }),
+            _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
+        }
     }
 
     fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
@@ -118,8 +130,21 @@ pub(super) struct CallFrame {
     left: Vec<(Span, usize)>,
     left_bytes: usize,
     nested: Vec<Arc<Cell>>,
+    /// One step in how many leaves something.
+    every: usize,
+    again: Option<Replay>,
     /// How often a loop may run.
     limit: u64,
+}
+
+/// Steps of another operator that are run again, for what they leave.
+pub(super) struct Replay {
+    frame: Box<CallFrame>,
+    cell: Arc<Cell>,
+    /// What one step in so many has found: where in the arena, and where in what it has left.
+    starts: Vec<(Span, usize)>,
+    /// How many steps there were before those that have been run again.
+    before: usize,
 }
 
 impl CallFrame {
@@ -140,16 +165,7 @@ impl CallFrame {
             buf.ok_or_else(|| Error::internal("an output that is not bound"))
         };
         let plan = &called.plan;
-        let span = |id: ValueId| {
-            let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
-            // What is fetched from outside of the block is copied into its arena.
-            let fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
-            let fetched = fetched.filter(|(v, _)| **v == id).map(|(_, spot)| *spot).next();
-            match fetched.unwrap_or(plan.layout.spots[id]) {
-                Spot::Arena(at) => Ok(Span { at, bytes }),
-                _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
-            }
-        };
+        let span = |id: ValueId| body.span(plan, id);
         let mut carried = vec![];
         for each in &called.carried {
             carried.push(Handed {
@@ -209,8 +225,24 @@ impl CallFrame {
             scopes,
             left,
             left_bytes: called.left_bytes,
+            every: called.every,
+            again: None,
             limit: limit.unwrap_or(u64::MAX),
         })
+    }
+
+    /// Has it run the steps of another operator again, of which one in so many has left these inner values.
+    pub(super) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
+        let cell = Arc::new(Cell::Steps(Default::default()));
+        let mut starts = vec![];
+        for (start, at) in &again.starts {
+            starts.push((frame.body.span(&again.called.plan, *start)?, *at));
+        }
+        // Each of them leaves something.
+        (self.every, frame.every) = (again.called.every, 1);
+        frame.scopes = Some(cell.clone());
+        self.again = Some(Replay { frame: Box::new(frame), cell, starts, before: 0 });
+        Ok(())
     }
 
     /// Before the first step.
@@ -260,9 +292,10 @@ impl CallFrame {
         Ok(())
     }
 
-    /// Runs the block, and keeps what a backward part reads.
-    fn step(&mut self, cx: &Cx) -> Result<()> {
-        let Some(scopes) = &self.scopes else { return self.body.run(cx) };
+    /// Runs the block for the step of that number, and keeps what a backward part reads.
+    fn step(&mut self, cx: &Cx, number: usize) -> Result<()> {
+        let leaves = number.is_multiple_of(self.every);
+        let Some(scopes) = self.scopes.as_ref().filter(|_| leaves) else { return self.body.run(cx) };
         let spare = scopes.steps()?.spare.pop();
         let mut step = match spare {
             Some(step) => step,
@@ -345,7 +378,7 @@ impl CallFrame {
                 let text = format!("the loop has not ended after {steps} steps, its limit");
                 return Err(Error::new(ErrorKind::Data, text));
             }
-            self.step(cx)?;
+            self.step(cx, steps as usize)?;
             self.hand_on();
             steps += 1;
         }
@@ -356,30 +389,66 @@ impl CallFrame {
         for i in 0..self.count {
             let index = if reverse { self.count - 1 - i } else { i };
             self.slice(index)?;
-            self.step(cx)?;
+            self.step(cx, i)?;
             self.gather(cx, index, i == 0)?;
             self.hand_on();
         }
         Ok(())
     }
 
-    fn backward(&mut self, cx: &Cx, reverse: bool) -> Result<u64> {
-        let Some(scopes) = self.scopes.clone() else {
+    /// What the last step has left that is not consumed, and how many steps there were before.
+    fn last_step(&mut self, cx: &Cx) -> Result<Option<(Step, usize)>> {
+        let Some(scopes) = &self.scopes else {
             return Err(Error::internal("a backward part without what the steps have left"));
         };
+        let Some(again) = &mut self.again else { return Ok(scopes.steps()?.pop()) };
+        if let Some((step, before)) = again.cell.steps()?.pop() {
+            return Ok(Some((step, again.before + before)));
+        }
+        let Some((start, before)) = scopes.steps()?.pop() else { return Ok(None) };
+        again.before = before * self.every;
+        let end = std::mem::replace(&mut scopes.steps()?.count, again.before);
+        let outcome = again.run(cx, &start, end);
+        scopes.steps()?.spare.push(start);
+        outcome?;
+        Ok(again.cell.steps()?.pop().map(|(step, before)| (step, again.before + before)))
+    }
+
+    fn backward(&mut self, cx: &Cx, reverse: bool) -> Result<u64> {
+        // A run that has failed may have left some.
+        self.again.iter().for_each(|again| again.cell.clear());
         let mut steps = 0;
-        loop {
-            let Some(mut step) = scopes.steps()?.list.pop() else { return Ok(steps) };
-            let left = scopes.steps()?.list.len();
-            let index = if reverse { self.count.saturating_sub(left + 1) } else { left };
+        while let Some((mut step, before)) = self.last_step(cx)? {
+            let index = if reverse { self.count.saturating_sub(before + 1) } else { before };
             self.slice(index)?;
             let outcome = self.step_back(cx, &mut step);
-            scopes.steps()?.spare.push(step);
+            if let Some(cell) = self.again.as_ref().map(|again| &again.cell).or(self.scopes.as_ref()) {
+                cell.steps()?.spare.push(step);
+            }
             outcome?;
             self.gather(cx, index, steps == 0)?;
             self.hand_on();
             steps += 1;
         }
+        Ok(steps)
+    }
+}
+
+impl Replay {
+    /// Runs the steps up to that number, from what the first of them has found.
+    fn run(&mut self, cx: &Cx, start: &Step, end: usize) -> Result<()> {
+        let frame = &mut *self.frame;
+        for (Span { at, bytes }, left) in &self.starts {
+            let found = frame.body.arena.slice_mut::<u8>(*at, *bytes);
+            found.copy_from_slice(start.memory.slice(*left, *bytes));
+        }
+        for number in self.before..end {
+            let reverse = matches!(frame.steps, StepCount::Each { reverse: true });
+            frame.slice(if reverse { frame.count.saturating_sub(number + 1) } else { number })?;
+            frame.step(cx, number)?;
+            frame.hand_on();
+        }
+        Ok(())
     }
 }
 
@@ -396,10 +465,15 @@ impl Kernel for CallFrame {
         let steps = match (self.steps, self.repeat) {
             (StepCount::While(_), Some(repeat)) => self.repeat(cx, repeat)?,
             (StepCount::While(_), None) => return Err(Error::internal("a loop without condition")),
-            (StepCount::If(_), _) => self.step(cx).map(|()| 1)?,
+            (StepCount::If(_), _) => self.step(cx, 0).map(|()| 1)?,
             (StepCount::Each { reverse }, _) => self.each(cx, reverse).map(|()| self.count as u64)?,
             (StepCount::Recorded { reverse }, _) => self.backward(cx, reverse)?,
         };
+        if let Some(scopes) =
+            self.scopes.as_ref().filter(|_| !matches!(self.steps, StepCount::Recorded { .. }))
+        {
+            scopes.steps()?.count = steps as usize;
+        }
         self.leave(steps > 0)
     }
 

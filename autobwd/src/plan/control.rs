@@ -7,8 +7,8 @@ use super::{
     graph::{Build, Given, Node, Request, Source, ValueId, Wires},
 };
 use crate::{
-    Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfo, OpInfoMap,
-    Program, Result, StepCount, Var, VarKind, tensor::padded,
+    Block, BlockId, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfo,
+    OpInfoMap, Program, Result, StepCount, Var, VarKind, tensor::padded,
 };
 
 /// What a step leaves for a backward part.
@@ -17,6 +17,9 @@ pub(crate) struct Record {
     entries: Vec<Entry>,
     /// Step scopes of the operators within.
     nested: Vec<(Var, Option<Arc<Record>>)>,
+    /// If only some steps leave something, what they find: the steps to be run again, one in how many, and how many there
+    /// are, if that is known.
+    again: Option<(Call, usize, Option<usize>)>,
 }
 
 #[derive(Debug)]
@@ -54,6 +57,47 @@ pub(crate) struct Called {
     pub(crate) left_bytes: usize,
     /// Step scopes of the operators within, which move in and out of what each step leaves.
     pub(crate) nested: Vec<Var>,
+    /// One step in how many leaves something.
+    pub(crate) every: usize,
+    /// The steps that it runs again to have what they leave.
+    pub(crate) again: Option<Box<Again>>,
+}
+
+/// A sub-block that the backward part runs again, from what one step in so many has left.
+pub(crate) struct Again {
+    pub(crate) block: BlockId,
+    pub(crate) called: Called,
+    /// Inner values, and their offsets in what such a step has left.
+    pub(crate) starts: Vec<(ValueId, usize)>,
+}
+
+/// A sub-block with its plan, whose outputs have no values yet.
+struct Planned {
+    called: Called,
+    inputs: Wires,
+    /// What its outputs are.
+    metas: Vec<(Var, Meta)>,
+    /// The outputs of what is carried, of stacks and of sums.
+    lasts: Vec<Option<Var>>,
+    stacks: Vec<(ValueId, Var)>,
+    sums: Vec<(Option<ValueId>, Var)>,
+    record: Option<Arc<Record>>,
+}
+
+impl Called {
+    /// Bytes that its steps leave, where it is known how many there are.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
+        steps.map_or(0, |steps| steps.div_ceil(self.every).saturating_mul(self.left_bytes))
+    }
+}
+
+impl Again {
+    /// Bytes that the steps leave that are run again at a time.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let Called { every, count, left_bytes, .. } = self.called;
+        count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
+    }
 }
 
 /// A tensor that a step hands to the next.
@@ -66,6 +110,16 @@ pub(crate) struct Handed {
     pub(crate) end: Option<ValueId>,
     /// The output.
     pub(crate) last: Option<ValueId>,
+}
+
+/// What a step finds that others have left, with offsets in memory for all of it, and how large that is.
+fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
+    let (mut starts, mut bytes) = (vec![], 0);
+    for start in called.carried.iter().filter_map(|handed| handed.start) {
+        starts.push((start, bytes));
+        bytes += padded(called.plan.graph.values[start].meta.bytes().unwrap_or(0));
+    }
+    (starts, bytes)
 }
 
 /// What the backward part reads of the steps of a forward block, and whether it reads the elements.
@@ -110,8 +164,51 @@ impl Build<'_> {
         index: usize,
         desc: &OpDesc,
         info: &'static OpInfo,
-        call: Call,
+        call: &Call,
     ) -> Result<()> {
+        let leaves = call.scopes.filter(|v| !call.is_recorded() && self.left[v.index()]);
+        let leave = leaves.map(|scopes| recorded(self.program, self.ops, scopes)).transpose()?;
+        let planned = self.planned(call, leave)?;
+        let Planned { mut called, inputs, metas, lasts, stacks, sums, record } = planned;
+
+        let mut outputs = Wires::new();
+        let node = self.graph.nodes.len();
+        let mut out = |build: &mut Self, var: Var, meta: Meta| -> Result<ValueId> {
+            let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
+            if build.desc(var).is_some_and(|desc| desc.parameter) {
+                let text = format!(
+                    "block {} writes the parameter `{}`",
+                    call.block.index(),
+                    build.program.name(var)
+                );
+                return Err(Error::new(ErrorKind::Program, text));
+            }
+            build.check_output(var, &meta)?;
+            let id = build.define(var, meta, Source::Node(node));
+            outputs.push(("", Some(id)));
+            Ok(id)
+        };
+        let mut defined: Vec<(Var, ValueId)> = vec![];
+        for (var, meta) in metas {
+            defined.push((var, out(self, var, meta)?));
+        }
+        if let Some(var) = call.scopes.filter(|_| !call.is_recorded()) {
+            let id = out(self, var, Meta::scopes())?;
+            called.scopes = record.as_ref().map(|_| id);
+            self.graph.values[id].record = record;
+        }
+        let value = |var: Var| defined.iter().find(|(v, _)| *v == var).map_or(0, |(_, id)| *id);
+        called.carried.iter_mut().zip(lasts).for_each(|(handed, last)| handed.last = last.map(value));
+        called.stacks = stacks.into_iter().map(|(inner, out)| (inner, value(out))).collect();
+        called.sums = sums.into_iter().map(|(inner, out)| (inner, value(out))).collect();
+        let called = Some(Box::new(called));
+        let node = Node { index, desc: desc.clone(), info, inputs, outputs, part: None, called };
+        self.graph.nodes.push(node);
+        Ok(())
+    }
+
+    /// Plans a sub-block of which each step leaves these values, and whether their elements.
+    fn planned(&mut self, call: &Call, leave: Option<Vec<(Var, bool)>>) -> Result<Planned> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
         let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
@@ -191,15 +288,24 @@ impl Build<'_> {
         }
 
         // What an operator has left for this one.
-        let recorded = unsupplied(program, self.ops, &call)?;
-        let mut scopes = None;
+        let recorded = unsupplied(program, self.ops, call)?;
+        let (mut scopes, mut again) = (None, None);
         let (mut stored, mut nested) = (vec![], vec![]);
         if let Some(var) = call.scopes.filter(|_| call.is_recorded()) {
             let id = self.value(var)?;
-            let record = self.graph.values[id].record.clone();
-            let record = record.ok_or_else(|| Error::internal("step scopes that nobody has filled"))?;
+            let left = self.graph.values[id].record.clone();
+            let left = left.ok_or_else(|| Error::internal("step scopes that nobody has filled"))?;
+            let mut record = left.clone();
             enter.inputs.push(("", Some(id)));
             scopes = Some(id);
+            if let Some((call, every, count)) = &left.again {
+                let planned = self.planned(call, Some(recorded.clone()))?;
+                enter.inputs.extend(planned.inputs);
+                let called = Called { every: *every, count: *count, ..planned.called };
+                let (starts, _) = starts(&called);
+                again = Some(Box::new(Again { block: call.block, called, starts }));
+                record = planned.record.unwrap_or(record);
+            }
             for (var, elements) in &recorded {
                 let Some(entry) = record.entries.iter().find(|entry| entry.var == *var) else { continue };
                 let given = Given { var: *var, meta: entry.meta.clone(), source: Source::Feed, record: None };
@@ -216,10 +322,17 @@ impl Build<'_> {
         }
 
         // What it leaves itself.
-        let leaves = call.scopes.filter(|v| !call.is_recorded() && self.left[v.index()]);
-        let mut leave: Vec<(Var, bool)> = vec![];
-        if let Some(scopes) = leaves {
-            leave = self::recorded(program, self.ops, scopes)?;
+        let fills = leave.is_some();
+        // Of all steps at once, none would be spared: the square root is the best of both.
+        let root = |every: usize| match count.and_then(|(_, steps)| steps.get()) {
+            Some(steps) if steps <= every => steps.isqrt().max(1),
+            _ => every,
+        };
+        let every = call.every.filter(|_| fills).map(root);
+        let leave = leave.filter(|_| every.is_none()).unwrap_or_default();
+        if every.is_some() && call.carried.iter().any(|c| self.is_list(c.start)) {
+            let text = "its steps change a list of tensors: they cannot be run again";
+            return Err(Error::new(ErrorKind::Program, text));
         }
         let is_scopes =
             |v: Var| program.lookup(call.block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
@@ -243,8 +356,8 @@ impl Build<'_> {
         let supplied: HashSet<Var> = given.iter().map(|given| given.var).collect();
         let computed = |v: Var| written.contains(&v) || supplied.contains(&v);
         let mut ends: Vec<Var> = call.ends().filter(|v| computed(*v)).collect();
-        let starts = |v: Var| given.iter().position(|given| given.var == v);
-        ends.extend(leave.iter().map(|(v, _)| *v).filter(|v| starts(*v).is_none()));
+        let starts_at = |v: Var| given.iter().position(|given| given.var == v);
+        ends.extend(leave.iter().map(|(v, _)| *v).filter(|v| starts_at(*v).is_none()));
         ends.extend(inner_scopes.iter().map(|(v, _)| *v));
         let request = Request {
             block: call.block,
@@ -260,11 +373,11 @@ impl Build<'_> {
         let inner = |id: ValueId| plan.graph.values[id].meta.clone();
 
         let mut metas: Vec<(Var, Meta)> = vec![];
-        let mut handed = vec![];
+        let (mut handed, mut lasts) = (vec![], vec![]);
         for (each, first, start) in carried {
             let end = end(each.end);
-            let meta = match (end, first) {
-                (Some(end), _) => inner(end),
+            let meta = match (end.or(start), first) {
+                (Some(own), _) => inner(own),
                 (None, Some(first)) => self.graph.values[first].meta.clone(),
                 (None, None) => self.meta_of(None, like(&each), each.start)?,
             };
@@ -279,12 +392,11 @@ impl Build<'_> {
                 );
                 return Err(Error::new(ErrorKind::Shape, text));
             }
-            let array = meta.array;
-            let last = each.last.map(|last| (last, meta));
-            metas.extend(last.clone());
-            if !array {
-                handed.push((Handed { first, start, end, last: None }, last.map(|(last, _)| last)));
+            if !meta.array {
+                handed.push(Handed { first, start, end, last: None });
+                lasts.push(each.last);
             }
+            metas.extend(each.last.map(|last| (last, meta)));
         }
         let mut stacks = vec![];
         for (var, out) in &call.stacks {
@@ -305,73 +417,50 @@ impl Build<'_> {
 
         let mut left_bytes = 0;
         let mut left = vec![];
-        let record = leaves.map(|_| {
-            let entry = |(var, elements): &(Var, bool)| {
-                let id = starts(*var).or_else(|| end(*var)).unwrap_or(0);
-                let at = elements.then_some(left_bytes);
-                if let Some(at) = at {
-                    left.push((id, at));
-                    left_bytes += padded(inner(id).bytes().unwrap_or(0));
-                }
-                Entry { var: *var, meta: inner(id), at }
-            };
-            let entries = leave.iter().map(entry).collect();
-            let of = |(v, _): &(Var, bool)| (*v, end(*v).and_then(|id| plan.graph.values[id].record.clone()));
-            let nested = inner_scopes.iter().map(of).collect();
-            Arc::new(Record { entries, nested })
-        });
-        let moved = record.as_ref().map_or(&nested, |record| &record.nested);
-        let nested: Vec<Var> = moved.iter().map(|(var, _)| *var).collect();
-
-        let mut outputs = Wires::new();
-        let node = self.graph.nodes.len();
-        let mut out = |build: &mut Self, var: Var, meta: Meta| -> Result<ValueId> {
-            let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
-            if build.desc(var).is_some_and(|desc| desc.parameter) {
-                let text =
-                    format!("block {} writes the parameter `{}`", call.block.index(), program.name(var));
-                return Err(Error::new(ErrorKind::Program, text));
+        let entry = |(var, elements): &(Var, bool)| {
+            let id = starts_at(*var).or_else(|| end(*var)).unwrap_or(0);
+            let at = elements.then_some(left_bytes);
+            if let Some(at) = at {
+                left.push((id, at));
+                left_bytes += padded(inner(id).bytes().unwrap_or(0));
             }
-            build.check_output(var, &meta)?;
-            let id = build.define(var, meta, Source::Node(node));
-            outputs.push(("", Some(id)));
-            Ok(id)
+            Entry { var: *var, meta: inner(id), at }
         };
-        let mut defined: Vec<(Var, ValueId)> = vec![];
-        for (var, meta) in metas {
-            defined.push((var, out(self, var, meta)?));
-        }
-        if let Some(var) = call.scopes.filter(|_| !call.is_recorded()) {
-            let id = out(self, var, Meta::scopes())?;
-            scopes = record.as_ref().map(|_| id);
-            self.graph.values[id].record = record;
-        }
-        let value = |var: Var| defined.iter().find(|(v, _)| *v == var).map_or(0, |(_, id)| *id);
+        let entries = leave.iter().map(entry).collect();
+        let of = |(v, _): &(Var, bool)| (*v, end(*v).and_then(|id| plan.graph.values[id].record.clone()));
+        let mut record = Record { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
+        let moved = if call.is_recorded() { &nested } else { &record.nested };
+        let nested: Vec<Var> = moved.iter().map(|(var, _)| *var).collect();
+        let count = count.and_then(|(_, steps)| steps.get());
         inputs.sort();
         inputs.dedup();
-        let called = Called {
+        let mut called = Called {
             steps: call.steps,
-            count: count.and_then(|(_, steps)| steps.get()),
+            count,
             condition: condition.filter(|_| matches!(call.steps, StepCount::If(_))),
             repeat: match call.steps {
-                StepCount::While(var) => starts(var),
+                StepCount::While(var) => starts_at(var),
                 _ => None,
             },
             outer,
-            carried: handed.into_iter().map(|(h, last)| Handed { last: last.map(value), ..h }).collect(),
+            carried: handed,
             slices,
-            stacks: stacks.into_iter().map(|(inner, out)| (inner, value(out))).collect(),
-            sums: sums.into_iter().map(|(inner, out)| (inner, value(out))).collect(),
+            stacks: vec![],
+            sums: vec![],
             scopes,
             left: if call.is_recorded() { stored } else { left },
             left_bytes,
             nested,
+            every: every.unwrap_or(1),
+            again,
             plan,
         };
-        let called = Some(Box::new(called));
-        let node = Node { index, desc: desc.clone(), info, inputs, outputs, part: None, called };
-        self.graph.nodes.push(node);
-        Ok(())
+        if let Some(every) = every {
+            (called.left, called.left_bytes) = starts(&called);
+            record.again = Some((call.again(), every, count));
+        }
+        let record = fills.then(|| Arc::new(record));
+        Ok(Planned { called, inputs, metas, lasts, stacks, sums, record })
     }
 
     /// The value of a variable, if it has one.
@@ -393,6 +482,10 @@ impl Build<'_> {
             let text = format!("`{}` has no value and no known shape", self.program.name(like));
             Error::new(ErrorKind::NoValue, text)
         })
+    }
+
+    fn is_list(&self, var: Var) -> bool {
+        self.desc(var).is_some_and(|desc| desc.kind == VarKind::TensorArray)
     }
 
     fn is_boolean(&self, id: ValueId) -> Result<()> {

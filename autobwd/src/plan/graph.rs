@@ -328,7 +328,7 @@ impl Build<'_> {
     fn node(&mut self, index: usize, desc: &OpDesc, info: &'static OpInfo) -> Result<()> {
         info.check(desc)?;
         if let Some(call) = info.call(desc, self.program)? {
-            return self.call(index, desc, info, call);
+            return self.call(index, desc, info, &call);
         }
         let mut inputs = Wires::new();
         for slot in info.schema().inputs {

@@ -14,7 +14,7 @@ mod parts;
 mod place;
 mod report;
 
-pub(crate) use control::Called;
+pub(crate) use control::{Again, Called};
 pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, group, operand_dims};
 pub(crate) use place::{Layout, Spot};

@@ -44,6 +44,9 @@ pub struct Call {
     /// The variable for what steps leave for a backward part: written, or consumed where steps are
     /// [`Recorded`](StepCount::Recorded).
     pub scopes: Option<Var>,
+    /// Every so many steps, a step leaves what it finds; the backward part runs the steps in between again. Otherwise, each
+    /// step leaves what the backward part reads.
+    pub every: Option<usize>,
 }
 
 /// How often a sub-block runs.
@@ -100,6 +103,22 @@ impl Call {
             stacks: vec![],
             sums: vec![],
             scopes: None,
+            every: None,
+        }
+    }
+
+    /// The same steps, run again from what some of them have found, for what they leave.
+    pub(crate) fn again(&self) -> Call {
+        let like = |first: First| match first {
+            First::Value(_, like) | First::ZerosLike(like) => First::ZerosLike(like),
+        };
+        let carried = |c: &Carried| Carried { first: like(c.first), last: None, ..*c };
+        Call {
+            carried: self.carried.iter().map(carried).collect(),
+            stacks: vec![],
+            sums: vec![],
+            every: None,
+            ..self.clone()
         }
     }
 

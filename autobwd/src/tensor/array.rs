@@ -124,6 +124,16 @@ impl Elements {
 pub(crate) struct Steps {
     pub(crate) list: Vec<Step>,
     pub(crate) spare: Vec<Step>,
+    /// How many steps there were, of which some may have left nothing.
+    pub(crate) count: usize,
+}
+
+impl Steps {
+    /// The last step that is not consumed, and how many there are before it.
+    pub(crate) fn pop(&mut self) -> Option<(Step, usize)> {
+        let step = self.list.pop()?;
+        Some((step, self.list.len()))
+    }
 }
 
 /// What one step has left: tensors in one piece of memory, and what the operators within have left.

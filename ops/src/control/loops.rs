@@ -97,6 +97,7 @@ pub fn while_loop(
         condition: (&holds).into(),
         out: changed.iter().map(Into::into).collect(),
         step_scopes: scopes(&net).into(),
+        checkpoint_every: 0,
         sub_block,
     })?;
     Ok(vars)

@@ -5,6 +5,11 @@ use autobwd::{
     register_op,
 };
 
+/// What an attribute `checkpoint_every` says.
+pub(super) fn every(steps: i32) -> Option<usize> {
+    usize::try_from(steps).ok().filter(|steps| *steps > 0)
+}
+
 /// The variables of these names.
 fn named(program: &Program, attr: &str, names: &[String], states: usize) -> Result<Vec<Var>> {
     if names.len() != states {
@@ -34,6 +39,9 @@ pub struct Recurrent<V = Var> {
     /// Sequences: what the steps have written under these names, one after another.
     #[output("outputs")]
     pub outputs: Vec<V>,
+    /// What the states are after the last step.
+    #[output("final_states")]
+    pub final_states: Vec<Option<V>>,
     /// What the steps leave for the gradient.
     #[output("step_scopes")]
     pub step_scopes: V,
@@ -52,6 +60,10 @@ pub struct Recurrent<V = Var> {
     /// From the last step to the first.
     #[attr(default = false)]
     pub reverse: bool,
+    /// Every so many steps, what the next one finds is kept, and the gradient runs the steps in between again; where there
+    /// are no more, every so many as the square root of their number. 0: what the gradient reads is kept of each step.
+    #[attr(default = 0, min = 0)]
+    pub checkpoint_every: i32,
     /// The step.
     #[block]
     pub sub_block: BlockId,
@@ -65,11 +77,13 @@ impl Control for Recurrent {
         call.slices = self.inputs.iter().map(|x| (*x, *x, *x)).collect();
         for (i, first) in self.initial_states.iter().enumerate() {
             let first = First::Value(*first, *first);
-            call.carried.push(Carried { first, start: before[i], end: after[i], last: None });
+            let last = self.final_states.get(i).copied().flatten();
+            call.carried.push(Carried { first, start: before[i], end: after[i], last });
         }
         call.reads = self.parameters.clone();
         call.stacks = self.outputs.iter().map(|out| (*out, *out)).collect();
         call.scopes = Some(self.step_scopes);
+        call.every = every(self.checkpoint_every);
         Ok(call)
     }
 }
@@ -86,6 +100,7 @@ impl GradRule<Recurrent> for RecurrentRule {
             parameters: fwd.parameters.clone(),
             outputs: fwd.outputs.clone(),
             doutputs: fwd.outputs.iter().map(|out| Some(g.grad(*out))).collect(),
+            dfinal_states: fwd.final_states.iter().map(|last| last.map(|last| g.grad(last))).collect(),
             step_scopes: fwd.step_scopes,
             dstep_scopes: Some(fwd.step_scopes),
             dinputs: fwd.inputs.iter().map(wanted).collect(),
@@ -121,6 +136,9 @@ pub struct RecurrentGrad<V = Var> {
     /// Their gradients; one that nobody has written is zero.
     #[input("outputs@GRAD")]
     pub doutputs: Vec<Option<V>>,
+    /// Gradients of the final states; one that nobody has written is zero.
+    #[input("final_states@GRAD")]
+    pub dfinal_states: Vec<Option<V>>,
     /// What the steps have left.
     #[input("step_scopes")]
     pub step_scopes: V,
@@ -167,8 +185,9 @@ impl Control for RecurrentGrad {
             call.slices.extend(dout.map(|dout| (dout, grad(*out), *out)));
         }
         for (i, first) in self.initial_states.iter().enumerate() {
+            let last = self.dfinal_states.get(i).copied().flatten();
             call.carried.push(Carried {
-                first: First::ZerosLike(*first),
+                first: last.map_or(First::ZerosLike(*first), |last| First::Value(last, *first)),
                 start: grad(after[i]),
                 end: grad(before[i]),
                 last: self.dinitial_states.get(i).copied().flatten(),

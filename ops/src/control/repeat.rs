@@ -5,6 +5,8 @@ use autobwd::{
     register_op,
 };
 
+use super::recurrent::every;
+
 /// Runs a block while a condition is true. What the block overwrites of the variables around it goes from one step to
 /// the next.
 #[register_op(grad = WhileRule)]
@@ -21,6 +23,9 @@ pub struct While<V = Var> {
     /// What the steps leave for the gradient.
     #[output]
     pub step_scopes: V,
+    /// As in [`Recurrent`](super::Recurrent).
+    #[attr(default = 0, min = 0)]
+    pub checkpoint_every: i32,
     /// The body.
     #[block]
     pub sub_block: BlockId,
@@ -32,6 +37,7 @@ impl Control for While {
         let own = |v: Var| Carried { first: First::Value(v, v), start: v, end: v, last: Some(v) };
         call.carried = self.out.iter().map(|out| own(*out)).collect();
         call.scopes = Some(self.step_scopes);
+        call.every = every(self.checkpoint_every);
         Ok(call)
     }
 }

@@ -12,6 +12,7 @@ pub struct StaticRnn {
     around: BlockId,
     block: BlockId,
     length: Option<Dim>,
+    checkpoint_every: i32,
     inputs: Vec<Expr>,
     memories: Vec<Memory>,
     outputs: Vec<Expr>,
@@ -21,6 +22,7 @@ struct Memory {
     first: Expr,
     before: Expr,
     after: Option<Expr>,
+    last: Option<Expr>,
 }
 
 /// Runs what `step` says for every step of sequences, whose first dimension is time; from the last to the first if
@@ -68,7 +70,8 @@ pub fn static_rnn(
     let (sub_block, rnn) = net.sub_block(|| {
         let block = net.block();
         let (inputs, memories, outputs) = (vec![], vec![], vec![]);
-        let mut rnn = StaticRnn { net: net.clone(), around, block, length: None, inputs, memories, outputs };
+        let (net, length, checkpoint_every) = (net.clone(), None, 0);
+        let mut rnn = StaticRnn { net, around, block, length, checkpoint_every, inputs, memories, outputs };
         step(&mut rnn)?;
         rnn.finish()?;
         Ok(rnn)
@@ -76,23 +79,35 @@ pub fn static_rnn(
     let own =
         |v: &Var| rnn.inputs.iter().chain(rnn.memories.iter().map(|m| &m.before)).all(|e| e.var() != *v);
     let read: Vec<Var> = net.program().outside(sub_block).into_iter().filter(own).collect();
+    let mut lasts: Vec<Option<&Expr>> = rnn.memories.iter().map(|m| m.last.as_ref()).collect();
+    if lasts.iter().all(Option::is_none) {
+        lasts.clear();
+    }
     emit(Recurrent {
         inputs: rnn.inputs.iter().map(Into::into).collect(),
         initial_states: rnn.memories.iter().map(|m| (&m.first).into()).collect(),
         parameters: read.into_iter().map(|v| net.existing(v).into()).collect(),
         outputs: rnn.outputs.iter().map(Into::into).collect(),
+        final_states: lasts.iter().map(|last| last.map(Into::into)).collect(),
         step_scopes: scopes(net).into(),
         ex_states: rnn.memories.iter().map(|m| m.before.name()).collect(),
         states: rnn.memories.iter().filter_map(|m| m.after.as_ref()).map(Expr::name).collect(),
         has_states: !rnn.memories.is_empty(),
         is_train: true,
         reverse,
+        checkpoint_every: rnn.checkpoint_every,
         sub_block,
     })?;
     Ok(rnn.outputs)
 }
 
 impl StaticRnn {
+    /// Keeps, for the gradient, what every so many steps have found, and runs the steps in between again, to the same
+    /// results: of a long sequence, that takes much less memory, and one more run through the steps.
+    pub fn checkpoint_every(&mut self, steps: usize) {
+        self.checkpoint_every = i32::try_from(steps).unwrap_or(i32::MAX);
+    }
+
     /// What the step reads of a sequence.
     ///
     /// # Errors
@@ -130,7 +145,7 @@ impl StaticRnn {
         let desc = VarDesc::new(first.dtype(), first.dims());
         let desc = VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc };
         let before = self.net.variable(self.block, "memory", desc);
-        self.memories.push(Memory { first: first.clone(), before: before.clone(), after: None });
+        self.memories.push(Memory { first: first.clone(), before: before.clone(), after: None, last: None });
         Ok(before)
     }
 
@@ -140,13 +155,31 @@ impl StaticRnn {
     /// What is no memory of this recurrence; another dtype or shape.
     #[track_caller]
     pub fn update_memory(&mut self, memory: &Expr, next: &Expr) -> Result<()> {
-        let Some(at) = self.memories.iter().position(|m| m.before.var() == memory.var()) else {
-            let text = format!("{memory} is no memory of this recurrence");
-            return Err(Error::new(ErrorKind::UnknownVar, text));
-        };
+        self.memory_of(memory)?;
         same("a step changes a memory", ("before it", "after it"), memory, next)?;
-        self.memories[at].after = Some(self.own(next)?);
+        let next = self.own(next)?;
+        self.memory_of(memory)?.after = Some(next);
         Ok(())
+    }
+
+    /// What that memory is after the last step: a variable around the step.
+    ///
+    /// # Errors
+    /// What is no memory of this recurrence.
+    pub fn last(&mut self, memory: &Expr) -> Result<Expr> {
+        let (net, around) = (self.net.clone(), self.around);
+        let memory = self.memory_of(memory)?;
+        let desc = VarDesc::new(memory.first.dtype(), memory.first.dims());
+        let desc = VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc };
+        Ok(memory.last.get_or_insert_with(|| net.variable(around, "last", desc)).clone())
+    }
+
+    fn memory_of(&mut self, memory: &Expr) -> Result<&mut Memory> {
+        let unknown = || {
+            let text = format!("{memory} is no memory of this recurrence");
+            Error::new(ErrorKind::UnknownVar, text)
+        };
+        self.memories.iter_mut().find(|m| m.before.var() == memory.var()).ok_or_else(unknown)
     }
 
     /// Adds a sequence to what the recurrence returns: of these values, one after another.

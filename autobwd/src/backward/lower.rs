@@ -1,0 +1,448 @@
+//! Gradients of branches and recurrences as branches and recurrences, which have gradients themselves.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::keep::Copies;
+use crate::{
+    Attr, BlockId, Call, DType, Dims, First, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
+    VarDesc, VarKind,
+};
+
+/// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
+/// its gradient in one: they need nothing but what goes into them.
+///
+/// # Errors
+/// Operators that are unknown or whose slots do not fit.
+pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
+    let mut wanted = vec![false; program.name_count()];
+    targets.iter().for_each(|v| wanted[v.index()] = true);
+    let mut found = vec![];
+    for (i, op) in program.root().ops.iter().enumerate().rev() {
+        if op.writes().any(|v| wanted[v.index()]) {
+            op.reads().for_each(|v| wanted[v.index()] = true);
+            found.push(i);
+        }
+    }
+    found.into_iter().try_for_each(|at| Lower { ops, program, block: BlockId::ROOT, at }.run())
+}
+
+/// One operator to be replaced.
+struct Lower<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a mut Program,
+    block: BlockId,
+    at: usize,
+}
+
+/// A forward operator and its gradient, as they run their blocks.
+struct Pair {
+    forward: OpDesc,
+    step: Call,
+    back: Call,
+}
+
+impl Lower<'_> {
+    fn run(mut self) -> Result<()> {
+        let Some((home, index, pair)) = self.pair()? else { return Ok(()) };
+        // From the inside out; what is within stays where it is.
+        let inner = self.program.block(pair.back.block).map_or(0, |block| block.ops.len());
+        for at in (0..inner).rev() {
+            Lower { ops: self.ops, program: self.program, block: pair.back.block, at }.run()?;
+        }
+        match pair.step.steps {
+            StepCount::If(condition) => self.branch(&pair, condition),
+            StepCount::Each { reverse } => self.recurrence(&pair, home, index, reverse),
+            StepCount::While(_) | StepCount::Recorded { .. } => Ok(()),
+        }
+    }
+
+    fn op(&self, block: BlockId, at: usize) -> Option<&OpDesc> {
+        self.program.block(block)?.ops.get(at)
+    }
+
+    /// What is to be replaced, with the place of its forward operator.
+    fn pair(&self) -> Result<Option<(BlockId, usize, Pair)>> {
+        let call = |op: &OpDesc| self.ops.get(&op.ty)?.call(op, self.program);
+        let Some(gradient) = self.op(self.block, self.at).filter(|op| op.attrs.blocks().next().is_some())
+        else {
+            return Ok(None);
+        };
+        let Some(back) = call(gradient)?.filter(Call::is_recorded) else { return Ok(None) };
+        let Some(of) = self.program.block(back.block).and_then(|block| block.forward) else {
+            return Ok(None);
+        };
+        let home = self.program.block(self.block).and_then(|block| block.forward).unwrap_or(self.block);
+        let ops = self.program.block(home).map_or(&[][..], |block| &block.ops);
+        for (index, forward) in ops.iter().enumerate().filter(|(_, op)| op.attrs.blocks().any(|b| b == of)) {
+            if let Some(step) = call(forward)?.filter(|call| !call.is_recorded()) {
+                let forward = forward.clone();
+                return Ok(Some((home, index, Pair { forward, step, back })));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a variable has a value where the operator stands.
+    fn is_there(&self, var: Var) -> bool {
+        let ops = self.program.block(self.block).map_or(&[][..], |block| &block.ops);
+        let written = ops[..self.at.min(ops.len())].iter().any(|op| op.writes().any(|v| v == var));
+        // Around a gradient block, gradients that it is given have values.
+        let given = self.block != BlockId::ROOT
+            && self.program.block(self.block).is_some_and(|block| !block.vars.contains_key(&var))
+            && self.program.lookup(self.block, var).is_some();
+        let fed = ops.iter().all(|op| op.writes().all(|v| v != var)) && self.block == BlockId::ROOT;
+        written || given || fed
+    }
+
+    /// The block that computes a step and its gradient.
+    fn fuse<'b>(&'b mut self, pair: &Pair) -> Fuse<'b> {
+        let into = self.program.add_block(Some(self.block), None);
+        let (renamed, own) = Default::default();
+        Fuse { program: self.program, into, from: pair.back.block, renamed, own, ops: vec![] }
+    }
+
+    /// A variable for what steps leave.
+    fn scopes(&mut self) -> Var {
+        let var = self.program.fresh("step_scopes");
+        let desc = VarDesc { kind: VarKind::StepScopes, ..VarDesc::new(DType::F32, Dims::from([])) };
+        self.program.block_mut(self.block).map(|block| block.vars.insert(var, desc));
+        var
+    }
+
+    /// Has a recurrence give the states that its steps find, as sequences.
+    fn states(&mut self, pair: &Pair, home: BlockId, index: usize) -> Vec<(Var, Var)> {
+        let length =
+            pair.step.slices.first().and_then(|(x, ..)| self.program.lookup(home, *x)?.dims.first().copied());
+        let mut states = vec![];
+        for start in pair.step.carried.iter().map(|carried| carried.start) {
+            let Some(desc) = self.program.lookup(pair.step.block, start).cloned() else { continue };
+            let sequence = self.program.fresh_after(&format!("{}@BEFORE@", self.program.name(start)));
+            let dims = length.into_iter().chain(desc.dims.iter().copied()).collect::<Dims>();
+            if let Some(block) = self.program.block_mut(pair.step.block) {
+                block.ops.push(OpDesc::new("assign").input("X", [start]).output("Out", [sequence]));
+                block.vars.insert(sequence, desc.clone());
+            }
+            if let Some(block) = self.program.block_mut(home) {
+                block.vars.insert(sequence, VarDesc { dims, ..desc });
+                let outputs = &mut block.ops[index].outputs;
+                let all: Vec<Var> = outputs.get("outputs").iter().copied().chain([sequence]).collect();
+                outputs.set("outputs", all);
+            }
+            states.push((start, sequence));
+        }
+        states
+    }
+
+    fn replace(&mut self, by: OpDesc, before: Vec<OpDesc>) {
+        let (block, at) = (self.block, self.at);
+        if let Some(op) = self.program.block_mut(block).and_then(|block| block.ops.get_mut(at)) {
+            let (site, origin) = (op.site, op.origin);
+            *op = OpDesc { site, origin, ..by };
+        }
+        let site = self.op(block, at).and_then(|op| op.site);
+        let before = before.into_iter().map(|op| OpDesc { site, origin: Origin::ZeroFill, ..op });
+        match self.program.block_mut(block) {
+            // In a gradient block, nothing refers to its own operators.
+            Some(own) if own.forward.is_some() => drop(own.ops.splice(at..at, before)),
+            _ => Copies::of(before.map(|op| (at, op)).collect()).insert_into(self.program, block, &mut []),
+        }
+    }
+
+    fn branch(&mut self, pair: &Pair, condition: Var) -> Result<()> {
+        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
+        let mut fuse = self.fuse(pair);
+        fuse.append(pair.step.block);
+        for ((start, first), carried) in there.iter().zip(&pair.back.carried) {
+            match first {
+                Some(first) => fuse.rename(*start, *first),
+                None => fuse.zeros(*start, like(&carried.first)),
+            }
+        }
+        fuse.append(pair.back.block);
+        let lasts = pair.back.carried.iter().filter_map(|c| Some((c.end, c.last?, like(&c.first))));
+        let mut out = vec![];
+        for (inner, outer, like) in lasts.chain(pair.back.sums.iter().copied()).collect::<Vec<_>>() {
+            fuse.give(inner, outer, like);
+            out.push(outer);
+        }
+        let block = fuse.finish();
+        let scopes = self.scopes();
+        let by = OpDesc::new("conditional_block")
+            .input("Cond", [condition])
+            .input("Input", self.program.outside(block))
+            .output("Out", out)
+            .output("Scope", [scopes])
+            .attr("is_scalar_condition", Attr::Bool(true))
+            .attr("sub_block", Attr::Block(block));
+        self.replace(by, vec![]);
+        Ok(())
+    }
+
+    fn recurrence(&mut self, pair: &Pair, home: BlockId, index: usize, reverse: bool) -> Result<()> {
+        let befores = self.states(pair, home, index);
+        let slices: Vec<(Var, Var, Option<Var>)> = pair
+            .back
+            .slices
+            .iter()
+            .map(|(outer, inner, like)| (*inner, *like, Some(*outer).filter(|v| self.is_there(*v))))
+            .collect();
+        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
+        let mut before: Vec<OpDesc> = vec![];
+        let mut fuse = self.fuse(pair);
+        let mut inputs = vec![];
+        for (start, sequence) in &befores {
+            fuse.declare_like(*sequence, *start);
+            fuse.rename(*start, *sequence);
+            inputs.push(*sequence);
+        }
+        let is_input = |v: &Var| pair.step.slices.iter().any(|(outer, ..)| outer == v);
+        for (inner, _, outer) in slices.iter().filter(|(_, _, outer)| outer.is_some_and(|v| is_input(&v))) {
+            fuse.declare_like(outer.unwrap_or(*inner), *inner);
+            inputs.extend(outer);
+        }
+        fuse.append(pair.step.block);
+        for (inner, like, outer) in slices.iter().filter(|(_, _, outer)| !outer.is_some_and(|v| is_input(&v)))
+        {
+            match outer {
+                Some(outer) => {
+                    fuse.declare_like(*outer, *like);
+                    fuse.rename(*inner, *outer);
+                    inputs.push(*outer);
+                }
+                None => fuse.zeros(*inner, *like),
+            }
+        }
+        // What goes from step to step: gradients of states, and sums so far.
+        let mut states: Vec<(Var, Var, Var, Option<Var>)> = vec![];
+        for ((start, first), carried) in there.iter().zip(&pair.back.carried) {
+            let like = like(&carried.first);
+            let first = first.unwrap_or_else(|| fuse.outer_zeros(like, &mut before));
+            let inner = fuse.own_like(like);
+            fuse.rename(*start, inner);
+            states.push((first, inner, carried.end, carried.last));
+        }
+        fuse.append(pair.back.block);
+        let (mut firsts, mut ex_states, mut after, mut lasts) = (vec![], vec![], vec![], vec![]);
+        for ((first, inner, end, last), carried) in states.into_iter().zip(&pair.back.carried) {
+            firsts.push(first);
+            ex_states.push(inner);
+            after.push(fuse.taken(end, like(&carried.first)));
+            lasts.push(last.unwrap_or(Var::EMPTY));
+        }
+        for (inner, outer, like) in &pair.back.sums {
+            firsts.push(fuse.outer_zeros(*like, &mut before));
+            let so_far = fuse.own_like(*like);
+            ex_states.push(so_far);
+            after.push(fuse.sum(so_far, *inner, *like));
+            lasts.push(*outer);
+        }
+        let mut outputs = vec![];
+        for (inner, outer) in &pair.back.stacks {
+            fuse.declare_like(*outer, *inner);
+            fuse.give(*inner, *outer, *inner);
+            outputs.push(*outer);
+        }
+        let own: FxHashSet<Var> = inputs.iter().chain(&ex_states).copied().collect();
+        let block = fuse.finish();
+        let read = self.program.outside(block).into_iter().filter(|v| !own.contains(v)).collect::<Vec<_>>();
+        let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect::<Vec<_>>();
+        let (ex_names, names) = (names(&ex_states), names(&after));
+        let scopes = self.scopes();
+        let by = OpDesc::new(pair.forward.ty.clone())
+            .input("inputs", inputs)
+            .input("initial_states", firsts)
+            .input("parameters", read)
+            .output("outputs", outputs)
+            .output("final_states", lasts)
+            .output("step_scopes", [scopes])
+            .attr("ex_states", Attr::Strs(ex_names))
+            .attr("states", Attr::Strs(names))
+            .attr("has_states", Attr::Bool(true))
+            .attr("is_train", Attr::Bool(true))
+            .attr("reverse", Attr::Bool(!reverse))
+            .attr("sub_block", Attr::Block(block));
+        self.replace(by, before);
+        Ok(())
+    }
+}
+
+/// What the gradient of a block finds under its own names, with the variables that hold it when the first step starts.
+fn starts(call: &Call, is_there: impl Fn(Var) -> bool) -> Vec<(Var, Option<Var>)> {
+    let first = |first: First| match first {
+        First::Value(var, _) => Some(var).filter(|v| is_there(*v)),
+        First::ZerosLike(_) => None,
+    };
+    call.carried.iter().map(|carried| (carried.start, first(carried.first))).collect()
+}
+
+fn like(first: &First) -> Var {
+    match first {
+        First::Value(_, like) | First::ZerosLike(like) => *like,
+    }
+}
+
+/// A block that computes a step and its gradient, in the making.
+struct Fuse<'a> {
+    program: &'a mut Program,
+    into: BlockId,
+    /// The gradient block.
+    from: BlockId,
+    /// What variables of the step and its gradient are called.
+    renamed: FxHashMap<Var, Var>,
+    /// What it computes itself.
+    own: FxHashSet<Var>,
+    ops: Vec<OpDesc>,
+}
+
+impl Fuse<'_> {
+    fn now(&self, var: Var) -> Var {
+        self.renamed.get(&var).copied().unwrap_or(var)
+    }
+
+    fn rename(&mut self, from: Var, to: Var) {
+        self.renamed.insert(from, to);
+    }
+
+    /// Declares a variable as what another one is in a step.
+    fn declare_like(&mut self, var: Var, like: Var) {
+        let Some(desc) = self.program.lookup(self.from, like).cloned() else { return };
+        let desc = VarDesc { persistable: false, parameter: false, gradient_of: None, ..desc };
+        self.program.block_mut(self.into).map(|block| block.vars.insert(var, desc));
+    }
+
+    fn own_like(&mut self, var: Var) -> Var {
+        let own = self.program.fresh_after(&format!("{}@AGAIN@", self.program.name(var)));
+        self.declare_like(own, var);
+        own
+    }
+
+    /// What a variable is called that it computes.
+    fn written(&mut self, var: Var) -> Var {
+        let now = self.now(var);
+        if self.own.contains(&now) {
+            return now;
+        }
+        let own = self.own_like(var);
+        self.own.insert(own);
+        self.rename(var, own);
+        own
+    }
+
+    fn zeros(&mut self, var: Var, like: Var) {
+        let x = self.now(like);
+        let own = self.own_like(like);
+        self.rename(var, own);
+        self.ops.push(OpDesc::new("fill_zeros_like").input("X", [x]).output("Out", [own]));
+    }
+
+    /// Zeros around the block.
+    fn outer_zeros(&mut self, like: Var, before: &mut Vec<OpDesc>) -> Var {
+        let var = self.program.fresh_after(&format!("{}@ZEROS@", self.program.name(like)));
+        let parent = self.program.block(self.into).and_then(|block| block.parent).unwrap_or(BlockId::ROOT);
+        if let Some(desc) = self.program.lookup(parent, like) {
+            let desc = VarDesc::new(desc.dtype, desc.dims.clone());
+            self.program.block_mut(parent).map(|block| block.vars.insert(var, desc));
+        }
+        before.push(OpDesc::new("fill_zeros_like").input("X", [like]).output("Out", [var]));
+        var
+    }
+
+    /// Has a variable hold what the step has computed under a name, or zeros.
+    fn give(&mut self, inner: Var, outer: Var, like: Var) {
+        let op = match self.renamed.get(&inner) {
+            Some(now) => OpDesc::new("assign").input("X", [*now]),
+            None => OpDesc::new("fill_zeros_like").input("X", [self.now(like)]),
+        };
+        self.ops.push(op.output("Out", [outer]));
+    }
+
+    /// The same, of a new variable.
+    fn taken(&mut self, inner: Var, like: Var) -> Var {
+        let own = self.own_like(like);
+        self.give(inner, own, like);
+        own
+    }
+
+    /// A sum so far with what the step has computed under a name.
+    fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
+        let own = self.own_like(like);
+        let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
+        self.ops.push(OpDesc::new("sum").input("X", x).output("Out", [own]));
+        own
+    }
+
+    /// Appends the operators of a block, under new names.
+    fn append(&mut self, from: BlockId) {
+        for mut op in self.program.block(from).map_or(vec![], |block| block.ops.clone()) {
+            if op.attrs.blocks().next().is_some() {
+                // What a sub-block changes has one name before and after.
+                let changed: Vec<Var> = op.writes().filter(|w| op.reads().any(|r| r == *w)).collect();
+                for var in changed {
+                    let now = self.now(var);
+                    let own = self.written(var);
+                    if own != now {
+                        self.ops.push(OpDesc::new("assign").input("X", [now]).output("Out", [own]));
+                    }
+                }
+            }
+            op.inputs.args_mut().for_each(|v| *v = self.now(*v));
+            for var in op.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
+                *var = self.written(*var);
+            }
+            self.blocks(&mut op, self.into);
+            self.ops.push(OpDesc { origin: Origin::Model, ..op });
+        }
+    }
+
+    /// Gives an operator copies of its sub-blocks, under new names.
+    fn blocks(&mut self, op: &mut OpDesc, parent: BlockId) {
+        let blocks: Vec<BlockId> = op.attrs.blocks().collect();
+        if blocks.is_empty() {
+            return;
+        }
+        let copies: Vec<BlockId> = blocks.into_iter().map(|block| self.copy(block, parent)).collect();
+        let attrs: Vec<_> = op.attrs.iter().map(|(name, attr)| (name, attr.clone())).collect();
+        let mut copies = copies.into_iter();
+        for (name, attr) in attrs {
+            let renamed = match attr {
+                Attr::Block(_) => copies.next().map(Attr::Block),
+                Attr::Blocks(blocks) => Some(Attr::Blocks(copies.by_ref().take(blocks.len()).collect())),
+                Attr::Strs(names) => {
+                    Some(Attr::Strs(names.into_iter().map(|name| self.name_now(name)).collect()))
+                }
+                _ => None,
+            };
+            if let Some(renamed) = renamed {
+                op.attrs.set(name, renamed);
+            }
+        }
+    }
+
+    fn name_now(&self, name: String) -> String {
+        self.program.find(&name).map_or(name, |var| self.program.name(self.now(var)).to_string())
+    }
+
+    fn copy(&mut self, of: BlockId, parent: BlockId) -> BlockId {
+        let into = self.program.add_block(Some(parent), None);
+        let Some(block) = self.program.block(of).cloned() else { return into };
+        let mut ops = block.ops;
+        for op in &mut ops {
+            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = self.now(*v));
+            self.blocks(op, into);
+        }
+        let vars: Vec<_> = block.vars.iter().map(|(var, desc)| (self.now(*var), desc.clone())).collect();
+        if let Some(copy) = self.program.block_mut(into) {
+            copy.ops = ops;
+            copy.vars.extend(vars);
+        }
+        into
+    }
+
+    fn finish(self) -> BlockId {
+        let (into, ops) = (self.into, self.ops);
+        if let Some(block) = self.program.block_mut(into) {
+            block.ops = ops;
+        }
+        into
+    }
+}
