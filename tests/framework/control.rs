@@ -382,7 +382,7 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
     let x = net.input("x", DType::F64, &[200, 8, 8])?;
     let scaled = x.tanh()?;
     let end = (&w.square()?.sum(&[])? + 40.0)?;
-    let states = scan(&[scaled.exp()?], &[w.clone()], false, |x, h| {
+    let states = scan(&[scaled.exp()?], std::slice::from_ref(&w), false, |x, h| {
         let h = (&h[0].matmul(&w)? + &x[0])?.tanh()?;
         Ok((vec![h.clone()], vec![h]))
     })?;

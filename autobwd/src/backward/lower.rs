@@ -248,7 +248,7 @@ impl Lower<'_> {
         let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect::<Vec<_>>();
         let (ex_names, names) = (names(&ex_states), names(&after));
         let scopes = self.scopes();
-        let by = OpDesc::new(pair.forward.ty.clone())
+        let by = OpDesc::new(pair.forward.ty)
             .input("inputs", inputs)
             .input("initial_states", firsts)
             .input("parameters", read)
