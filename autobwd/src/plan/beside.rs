@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    graph::{Graph, Node},
+    graph::{Graph, Node, ValueId},
     group::Group,
     place::{Layout, Spot},
 };
@@ -20,13 +20,11 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
             frame = None;
             continue;
         }
-        let nodes = || graph.nodes[group.nodes.clone()].iter();
-        let vars = |values: Vec<usize>| -> HashSet<Var> {
-            let kept = values.into_iter().map(|v| &graph.values[v]).filter(|value| value.kept);
-            kept.map(|value| value.var).collect()
-        };
-        let (reads, writes) =
-            (vars(nodes().flat_map(Node::reads).collect()), vars(nodes().flat_map(Node::writes).collect()));
+        let (mut reads, mut writes) = (HashSet::new(), HashSet::new());
+        for node in &graph.nodes[group.nodes.clone()] {
+            reads.extend(node.reads().filter_map(|v| kept(graph, v)));
+            writes.extend(node.writes().filter_map(|v| kept(graph, v)));
+        }
         match &mut frame {
             Some((read, written))
                 if written.is_disjoint(&reads)
@@ -40,6 +38,11 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
             _ => frame = Some((reads, writes)),
         }
     }
+}
+
+/// The variable of the scope that a value is of.
+fn kept(graph: &Graph, value: ValueId) -> Option<Var> {
+    Some(&graph.values[value]).filter(|value| value.kept).map(|value| value.var)
 }
 
 /// Whether it writes nothing but variables of the scope, where they stand.
