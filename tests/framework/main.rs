@@ -27,6 +27,8 @@ mod registry;
 mod running;
 mod sparse;
 mod tape;
+mod tape_laws;
+mod unrolled;
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]
