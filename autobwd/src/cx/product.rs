@@ -237,38 +237,47 @@ fn tiny<T: Product>(
     y: Strided<'_, T>,
 ) {
     let ((m, k), (row, col)) = (x.mat.shape(), x.strides());
-    for i in 0..m {
-        let x = |l: usize| x.mat.data[i * row as usize + l * col as usize];
-        let out = &mut out[i * stride..][..n];
+    let (mut i, y) = (0, |at: usize| (&y.mat.data[at..], y.stride));
+    while i < m {
+        let x = |r: usize, l: usize| x.mat.data[(i + r) * row as usize + l * col as usize];
+        let rows = if m - i < 4 { 1 } else { 4 };
         let mut at = 0;
         while at < n {
-            let (out, y) = (&mut out[at..], (&y.mat.data[at..], y.stride));
-            at += match n - at {
-                8.. => strip::<T, 8>(out, onto, k, x, y),
-                4..8 => strip::<T, 4>(out, onto, k, x, y),
-                _ => strip::<T, 1>(out, onto, k, x, y),
+            let (out, y) = ((&mut out[i * stride + at..], stride), y(at));
+            at += match (rows, n - at) {
+                (1, 8..) => strip::<T, 1, 8>(out, onto, k, x, y),
+                (1, 4..8) => strip::<T, 1, 4>(out, onto, k, x, y),
+                (1, _) => strip::<T, 1, 1>(out, onto, k, x, y),
+                (_, 8..) => strip::<T, 4, 8>(out, onto, k, x, y),
+                (_, 4..8) => strip::<T, 4, 4>(out, onto, k, x, y),
+                (..) => strip::<T, 4, 1>(out, onto, k, x, y),
             };
         }
+        i += rows;
     }
 }
 
-/// So many elements of a row of a product.
+/// So many elements of so many rows of a product.
 #[inline(always)]
-fn strip<T: Product, const N: usize>(
-    out: &mut [T],
+fn strip<T: Product, const ROWS: usize, const N: usize>(
+    (out, out_stride): (&mut [T], usize),
     (add, scale): (bool, T),
     k: usize,
-    x: impl Fn(usize) -> T,
-    (y, stride): (&[T], usize),
+    x: impl Fn(usize, usize) -> T,
+    (y, y_stride): (&[T], usize),
 ) -> usize {
-    let Some(out) = out.first_chunk_mut::<N>() else { return N };
-    let mut sums = [T::ZERO; N];
+    let mut sums = [[T::ZERO; N]; ROWS];
     for l in 0..k {
-        let (x, y) = (x(l), &y[l * stride..][..N]);
-        sums.iter_mut().zip(y).for_each(|(sum, y)| *sum = *sum + x * *y);
+        let y = &y[l * y_stride..][..N];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let x = x(r, l);
+            sums.iter_mut().zip(y).for_each(|(sum, y)| *sum = *sum + x * *y);
+        }
     }
-    for (out, sum) in out.iter_mut().zip(sums) {
-        *out = if add { *out + scale * sum } else { scale * sum };
+    for (r, sums) in sums.into_iter().enumerate() {
+        for (out, sum) in out[r * out_stride..][..N].iter_mut().zip(sums) {
+            *out = if add { *out + scale * sum } else { scale * sum };
+        }
     }
     N
 }

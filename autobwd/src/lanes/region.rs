@@ -193,6 +193,8 @@ impl Region {
     /// Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places meanwhile.
     unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
+        let Ok(registers) = registers.place(0, 0) else { return };
+        let register_at = |i: usize| registers.ptr().wrapping_add(i * self.register_stride).cast::<T>();
         let end = ((chunk + 1) * CHUNK).min(self.whole);
         let mut first = chunk * CHUNK;
         while first < end {
@@ -208,13 +210,10 @@ impl Region {
                     },
                     Action::Load { operand, register } => {
                         let Operand { place, spread, mask } = &self.loads[operand];
-                        let Ok(register) = registers.place(register * self.register_stride, 0) else {
-                            return;
-                        };
                         // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_apart`); the
                         // register is this worker's own and holds a block.
                         unsafe {
-                            let block = std::slice::from_raw_parts_mut(register.ptr().cast::<T>(), real);
+                            let block = std::slice::from_raw_parts_mut(register_at(register), real);
                             match mask {
                                 true => spread.load(operand_of::<Bool>(*place, spread), first, block, |x| {
                                     x.get().into()
@@ -224,14 +223,11 @@ impl Region {
                         }
                     }
                     Action::Store { mask, register } => {
-                        let Ok(register) = registers.place(register * self.register_stride, 0) else {
-                            return;
-                        };
                         // SAFETY: as above; the place holds a boolean for each of `numel` elements, and these are of
                         // this chunk alone.
                         let (block, mask) = unsafe {
                             (
-                                std::slice::from_raw_parts(register.ptr().cast::<T>(), real),
+                                std::slice::from_raw_parts(register_at(register), real),
                                 std::slice::from_raw_parts_mut(mask.ptr().cast::<Bool>().add(first), real),
                             )
                         };
@@ -244,13 +240,12 @@ impl Region {
                             _ if sum.stride == 0 => Ok(sum.place),
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
-                        let register = registers.place(register * self.register_stride, 0);
-                        let (Ok(target), Ok(register)) = (target, register) else { return };
+                        let Ok(target) = target else { return };
                         // SAFETY: the target is this chunk's own (or chunks run one after the other), it holds the
                         // operand, and is apart from every other place of the region.
                         let (block, operand) = unsafe {
                             (
-                                std::slice::from_raw_parts(register.ptr().cast::<T>(), real),
+                                std::slice::from_raw_parts(register_at(register), real),
                                 std::slice::from_raw_parts_mut(target.ptr().cast::<T>(), sum.spread.numel()),
                             )
                         };

@@ -32,7 +32,7 @@ impl Kernel for Regions {
         let Regions { regions, ends, workers } = &*self;
         let parts = ends.last().copied().unwrap_or(0);
         cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
-            let at = ends.partition_point(|end| *end <= part);
+            let at = if regions.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
             let first = at.checked_sub(1).map_or(0, |before| ends[before]);
             // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; regions are apart
             // (`check_apart`).
