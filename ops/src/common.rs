@@ -13,15 +13,25 @@ pub(crate) const PART: usize = 1 << 16;
 pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
     /// The nearest number.
     fn of(x: f64) -> Self;
+    /// The number itself if `is` holds, else 0, for certain without a branch.
+    fn or_zero(self, is: bool) -> Self;
 }
 impl Real for f32 {
     fn of(x: f64) -> f32 {
         x as f32
     }
+    #[inline(always)]
+    fn or_zero(self, is: bool) -> f32 {
+        f32::from_bits(self.to_bits() & u32::from(is).wrapping_neg())
+    }
 }
 impl Real for f64 {
     fn of(x: f64) -> f64 {
         x
+    }
+    #[inline(always)]
+    fn or_zero(self, is: bool) -> f64 {
+        f64::from_bits(self.to_bits() & u64::from(is).wrapping_neg())
     }
 }
 

@@ -4,13 +4,34 @@ use std::ops::Range;
 
 use autobwd::{Cx, Mat, Strided};
 
-use super::kernel::Convolution;
-use crate::common::{PART, Real};
+use super::side::Side;
+use crate::{
+    common::{PART, Real},
+    image::Windows,
+};
 
 /// Elements of the columns of a tile: they stay in the cache.
 const TILE: usize = 1 << 16;
 /// Columns that are worth a product, however long they are.
 const COLUMNS: usize = 64;
+
+/// How columns are made of one group of `x`.
+///
+/// The rows of a window can be bands, each multiplied by itself: windows one above the other then share what is
+/// unfolded, which is less by as many times as there are bands (M. Cho, D. Brand, "MEC: Memory-efficient Convolution",
+/// 2017).
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a> {
+    x: &'a Side,
+    /// Of a band.
+    windows: [Windows; 2],
+    /// Rows and columns of `y`.
+    size: [usize; 2],
+    /// Bands of a window.
+    pub(super) count: usize,
+    /// Rows of `x` from one band to the next.
+    step: usize,
+}
 
 /// Pixels of `y` that follow each other: whole rows, or a part of one.
 pub(super) struct Tile {
@@ -20,11 +41,191 @@ pub(super) struct Tile {
     pub(super) pixels: Range<usize>,
 }
 
-/// An element of all windows, and the rows and columns of `y` for which it lies in the image.
+/// An element of all windows, and the rows and columns of windows for which it lies in the image.
 pub(super) struct Tap {
     at: [usize; 2],
     rows: Range<usize>,
     cols: Range<usize>,
+}
+
+impl<'a> Columns<'a> {
+    /// The columns of windows over `x`, `size` of them down and across.
+    pub(super) fn new(x: &'a Side, windows: [Windows; 2], size: [usize; 2]) -> Columns<'a> {
+        Columns { x, windows, size, count: 1, step: 0 }
+    }
+
+    /// The same with as many bands as windows have rows, where windows follow each other row by row.
+    pub(super) fn banded(self) -> Columns<'a> {
+        let [down, across] = self.windows;
+        let band = Windows { size: 1, dilation: 1, ..down };
+        Columns { windows: [band, across], count: down.size, step: down.dilation, ..self }
+    }
+
+    /// Whether columns are the images themselves.
+    pub(super) fn is_plain(&self) -> bool {
+        let plain = |w: &Windows| (w.size, w.stride, w.before, w.after) == (1, 1, 0, 0);
+        self.count == 1 && self.windows.iter().all(plain)
+    }
+
+    /// Elements of a window's band in one channel.
+    fn window(&self) -> usize {
+        self.windows[0].size.saturating_mul(self.windows[1].size)
+    }
+
+    /// Elements of a column.
+    pub(super) fn column(&self) -> usize {
+        self.window().saturating_mul(self.x.channels)
+    }
+
+    /// Rows that all bands but the first need beyond those of a tile.
+    fn beyond(&self) -> usize {
+        (self.count - 1) * self.step
+    }
+
+    /// Rows and columns of a tile.
+    fn tile(&self) -> [usize; 2] {
+        let [height, width] = self.size;
+        let limit = (TILE / self.column().max(1)).max(COLUMNS);
+        match () {
+            () if self.is_plain() => [height, width],
+            () if width <= limit => [(limit / width).saturating_sub(self.beyond()).max(1).min(height), width],
+            () => [1, limit],
+        }
+    }
+
+    /// Elements of the columns of a tile.
+    pub(super) fn unfolded(&self) -> usize {
+        let [rows, cols] = self.tile();
+        if self.is_plain() { 0 } else { self.column().saturating_mul((rows + self.beyond()) * cols) }
+    }
+
+    pub(super) fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
+        let ([height, width], [rows, cols]) = (self.size, self.tile());
+        let part = |at: usize, len: usize, all: usize| at..all.min(at + len);
+        let rows = (0..height).step_by(rows).map(move |row| part(row, rows, height));
+        rows.flat_map(move |rows| {
+            (0..width).step_by(cols).map(move |col| {
+                let (rows, cols) = (rows.clone(), part(col, cols, width));
+                let first = rows.start * width + col;
+                Tile { pixels: first..first + rows.len() * cols.len(), rows, cols }
+            })
+        })
+    }
+
+    /// All pixels.
+    pub(super) fn whole(&self) -> Tile {
+        let [height, width] = self.size;
+        Tile { rows: 0..height, cols: 0..width, pixels: 0..height * width }
+    }
+
+    /// The rows that all bands of a tile need.
+    fn rows(&self, tile: &Tile) -> Range<usize> {
+        tile.rows.start..tile.rows.end + self.beyond()
+    }
+
+    /// Pixels that all bands of a tile need.
+    pub(super) fn pixels(&self, tile: &Tile) -> usize {
+        self.rows(tile).len() * tile.cols.len()
+    }
+
+    /// The first of the pixels of a band of a tile.
+    pub(super) fn at(&self, tile: &Tile, band: usize) -> usize {
+        band * self.step * tile.cols.len()
+    }
+
+    /// The columns of a band among those of a tile.
+    pub(super) fn band<'b, T>(&self, columns: Strided<'b, T>, tile: &Tile, band: usize) -> Strided<'b, T> {
+        if self.count == 1 {
+            return columns;
+        }
+        let Strided { mat, stride } = columns;
+        Strided {
+            mat: Mat { data: &mat.data[self.at(tile, band)..], cols: tile.pixels.len(), ..mat },
+            stride,
+        }
+    }
+
+    /// The elements of a window's band, row by row.
+    pub(super) fn taps(&self) -> impl Iterator<Item = Tap> {
+        let [down, across] = &self.windows;
+        let height = self.size[0] + self.beyond();
+        (0..down.size).flat_map(|i| (0..across.size).map(move |j| [i, j])).map(move |at| {
+            let hits = |i: usize, size: usize| self.windows[i].hits(at[i], self.x.size[i], size);
+            Tap { at, rows: hits(0, height), cols: hits(1, self.size[1]) }
+        })
+    }
+
+    /// From what is under one window to what is under the next.
+    pub(super) fn x_step(&self) -> usize {
+        self.windows[1].stride * self.x.steps().1
+    }
+
+    pub(super) fn block(&self, tap: &Tap, tile: &Tile) -> Option<Block> {
+        let common = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
+        let all = self.rows(tile);
+        let (rows, cols) = (common(&tap.rows, &all), common(&tap.cols, &tile.cols));
+        if rows.is_empty() || cols.is_empty() {
+            return None;
+        }
+        let [y, x] = [0, 1].map(|i| {
+            let (windows, first) = (&self.windows[i], [rows.start, cols.start][i]);
+            first * windows.stride + tap.at[i] * windows.dilation - windows.before
+        });
+        let (width, pixel) = (tile.cols.len(), self.x.steps().1);
+        Some(Block {
+            n: cols.len(),
+            rows: rows.len(),
+            at: (rows.start - all.start) * width + cols.start - tile.cols.start,
+            width,
+            x: (y * self.x.size[1] + x) * pixel,
+            down: self.windows[0].stride * self.x.size[1] * pixel,
+        })
+    }
+
+    /// The columns of a tile, `[column, pixels of all bands]`.
+    pub(super) fn unfold<'b, T: Real>(
+        &self,
+        cx: &Cx,
+        x: &'b [T],
+        tile: &Tile,
+        columns: &'b mut [T],
+    ) -> Strided<'b, T> {
+        if self.is_plain() {
+            return self.x.matrix(x, tile.pixels.clone());
+        }
+        let (rows, cols) = (self.column(), self.pixels(tile));
+        let data = &mut columns[..rows * cols];
+        let ((channel, _), step, one) = (self.x.steps(), self.x_step(), self.window() * cols);
+        let share = PART.div_ceil(one);
+        cx.chunks_mut(data, share * one, |part, data| {
+            for (i, tap) in self.taps().enumerate() {
+                let block = self.block(&tap, tile);
+                for (of, rows) in data.chunks_mut(one).enumerate() {
+                    let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
+                    let Some(block) = &block else {
+                        row.fill(T::ZERO);
+                        continue;
+                    };
+                    if block.n * block.rows < cols {
+                        row.fill(T::ZERO);
+                    }
+                    block.copy(row, x, step);
+                }
+            }
+        });
+        Mat { data, rows, cols, transposed: false }.into()
+    }
+
+    /// Adds the columns of a tile to where they came from in one group of `x`.
+    pub(super) fn fold<T: Real>(&self, columns: &[T], tile: &Tile, x: &mut [T]) {
+        let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), self.pixels(tile));
+        for (i, tap) in self.taps().enumerate() {
+            let Some(block) = self.block(&tap, tile) else { continue };
+            for (of, rows) in columns.chunks(self.window() * cols).enumerate() {
+                block.add(&mut x[of * channel..], &rows[i * cols..][..cols], step);
+            }
+        }
+    }
 }
 
 /// The part of a tile for which an element of the windows lies in the image.
@@ -46,154 +247,49 @@ impl Block {
         let Block { at, width, x, down, .. } = *self;
         (0..self.rows).map(move |row| (at + row * width, x + row * down))
     }
-}
 
-impl Convolution {
-    /// Rows and columns of a tile.
-    fn tile(&self) -> [usize; 2] {
-        let [height, width] = self.y.size;
-        let limit = (TILE / self.column()).max(COLUMNS);
-        match () {
-            () if self.is_plain() => [height, width],
-            () if width <= limit => [(limit / width).min(height), width],
-            () => [1, limit],
+    /// Copies the elements of `x`, `step` from one to the next, to a row of columns.
+    fn copy<T: Copy>(&self, row: &mut [T], x: &[T], step: usize) {
+        let n = self.n;
+        let rows = row[self.at..].chunks_mut(self.width).zip(x[self.x..].chunks(self.down)).take(self.rows);
+        // Rows are often so short that a call would take longer.
+        match (step, n) {
+            (1, 4..8) => rows.for_each(|(to, x)| ends::<T, 4>(&mut to[..n], &x[..n])),
+            (1, 8..=16) => rows.for_each(|(to, x)| ends::<T, 8>(&mut to[..n], &x[..n])),
+            (1, 17..=32) => rows.for_each(|(to, x)| ends::<T, 16>(&mut to[..n], &x[..n])),
+            (1, _) => rows.for_each(|(to, x)| to[..n].copy_from_slice(&x[..n])),
+            _ => rows.for_each(|(to, x)| {
+                to[..n].iter_mut().zip(x.iter().step_by(step)).for_each(|(to, x)| *to = *x);
+            }),
         }
     }
 
-    /// Elements of the columns of a tile.
-    pub(super) fn unfolded(&self) -> usize {
-        let [rows, cols] = self.tile();
-        if self.is_plain() { 0 } else { self.column() * rows * cols }
-    }
-
-    pub(super) fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
-        let ([height, width], [rows, cols]) = (self.y.size, self.tile());
-        let part = |at: usize, len: usize, all: usize| at..all.min(at + len);
-        let rows = (0..height).step_by(rows).map(move |row| part(row, rows, height));
-        rows.flat_map(move |rows| {
-            (0..width).step_by(cols).map(move |col| {
-                let (rows, cols) = (rows.clone(), part(col, cols, width));
-                let first = rows.start * width + col;
-                Tile { pixels: first..first + rows.len() * cols.len(), rows, cols }
-            })
-        })
-    }
-
-    /// All pixels.
-    pub(super) fn whole(&self) -> Tile {
-        let [height, width] = self.y.size;
-        Tile { rows: 0..height, cols: 0..width, pixels: 0..height * width }
-    }
-
-    /// The elements of a window, row by row.
-    pub(super) fn taps(&self) -> impl Iterator<Item = Tap> {
-        let [down, across] = &self.windows;
-        (0..down.size).flat_map(|i| (0..across.size).map(move |j| [i, j])).map(|at| {
-            let hits = |i: usize| self.windows[i].hits(at[i], self.x.size[i], self.y.size[i]);
-            Tap { at, rows: hits(0), cols: hits(1) }
-        })
-    }
-
-    /// From what is under one window to what is under the next.
-    pub(super) fn x_step(&self) -> usize {
-        self.windows[1].stride * self.x.steps().1
-    }
-
-    pub(super) fn block(&self, tap: &Tap, tile: &Tile) -> Option<Block> {
-        let common = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
-        let (rows, cols) = (common(&tap.rows, &tile.rows), common(&tap.cols, &tile.cols));
-        if rows.is_empty() || cols.is_empty() {
-            return None;
-        }
-        let [y, x] = [0, 1].map(|i| {
-            let (windows, first) = (&self.windows[i], [rows.start, cols.start][i]);
-            first * windows.stride + tap.at[i] * windows.dilation - windows.before
-        });
-        let (width, pixel) = (tile.cols.len(), self.x.steps().1);
-        Some(Block {
-            n: cols.len(),
-            rows: rows.len(),
-            at: (rows.start - tile.rows.start) * width + cols.start - tile.cols.start,
-            width,
-            x: (y * self.x.size[1] + x) * pixel,
-            down: self.windows[0].stride * self.x.size[1] * pixel,
-        })
-    }
-
-    /// The columns of a tile, of one group of `x`: `[column, pixels]`.
-    pub(super) fn unfold<'a, T: Real>(
-        &self,
-        cx: &Cx,
-        x: &'a [T],
-        tile: &Tile,
-        columns: &'a mut [T],
-    ) -> Strided<'a, T> {
-        if self.is_plain() {
-            return self.x.matrix(x, tile.pixels.clone());
-        }
-        let (rows, cols) = (self.column(), tile.pixels.len());
-        let data = &mut columns[..rows * cols];
-        let ((channel, _), step, one) = (self.x.steps(), self.x_step(), self.window() * cols);
-        let share = PART.div_ceil(one);
-        cx.chunks_mut(data, share * one, |part, data| {
-            for (i, tap) in self.taps().enumerate() {
-                let block = self.block(&tap, tile);
-                for (of, rows) in data.chunks_mut(one).enumerate() {
-                    let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
-                    let Some(block) = &block else {
-                        row.fill(T::ZERO);
-                        continue;
-                    };
-                    if block.n * block.rows < cols {
-                        row.fill(T::ZERO);
-                    }
-                    for (at, from) in block.rows() {
-                        let (to, x) = (&mut row[at..][..block.n], &x[from..]);
-                        match step {
-                            1 => copy(to, &x[..block.n]),
-                            _ => to.iter_mut().zip(x.iter().step_by(step)).for_each(|(to, x)| *to = *x),
-                        }
-                    }
+    /// Adds a row of columns to the elements of `x`, `step` from one to the next.
+    fn add<T: Real>(&self, x: &mut [T], row: &[T], step: usize) {
+        let n = self.n;
+        let rows = x[self.x..].chunks_mut(self.down).zip(row[self.at..].chunks(self.width)).take(self.rows);
+        match step {
+            1 => rows.for_each(|(x, row)| {
+                let ((x, x_rest), (row, row_rest)) = (x[..n].as_chunks_mut::<8>(), row[..n].as_chunks::<8>());
+                for (x, row) in x.iter_mut().zip(row) {
+                    x.iter_mut().zip(row).for_each(|(x, add)| *x += *add);
                 }
-            }
-        });
-        Mat { data, rows, cols, transposed: false }.into()
-    }
-
-    /// Adds the columns of a tile to where they came from in one group of `x`.
-    pub(super) fn fold<T: Real>(&self, columns: &[T], tile: &Tile, x: &mut [T]) {
-        let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), tile.pixels.len());
-        for (i, tap) in self.taps().enumerate() {
-            let Some(block) = self.block(&tap, tile) else { continue };
-            for (of, rows) in columns.chunks(self.window() * cols).enumerate() {
-                let (x, row) = (&mut x[of * channel..], &rows[i * cols..][..cols]);
-                for (at, to) in block.rows() {
-                    let (row, x) = (&row[at..][..block.n], &mut x[to..]);
-                    match step {
-                        1 => x[..block.n].iter_mut().zip(row).for_each(|(x, add)| *x += *add),
-                        _ => x.iter_mut().step_by(step).zip(row).for_each(|(x, add)| *x += *add),
-                    }
-                }
-            }
+                x_rest.iter_mut().zip(row_rest).for_each(|(x, add)| *x += *add);
+            }),
+            _ => rows.for_each(|(x, row)| {
+                x.iter_mut().step_by(step).zip(&row[..n]).for_each(|(x, add)| *x += *add);
+            }),
         }
     }
 }
 
-/// Copies a row of pixels. Rows are often so short that a call would take longer.
+/// Copies between `N` and twice as many elements.
 #[inline(always)]
-fn copy<T: Copy>(to: &mut [T], from: &[T]) {
-    #[inline(always)]
-    fn ends<T: Copy, const N: usize>(to: &mut [T], from: &[T]) {
-        if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
-            *to = *from;
-        }
-        if let (Some(to), Some(from)) = (to.last_chunk_mut::<N>(), from.last_chunk::<N>()) {
-            *to = *from;
-        }
+fn ends<T: Copy, const N: usize>(to: &mut [T], from: &[T]) {
+    if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
+        *to = *from;
     }
-    match to.len() {
-        8..=16 => ends::<T, 8>(to, from),
-        4..8 => ends::<T, 4>(to, from),
-        _ => to.copy_from_slice(from),
+    if let (Some(to), Some(from)) = (to.last_chunk_mut::<N>(), from.last_chunk::<N>()) {
+        *to = *from;
     }
 }

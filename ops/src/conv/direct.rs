@@ -8,7 +8,7 @@ use crate::common::Real;
 impl Convolution {
     /// Adds to `y` what the filters of one group make of `x`, its only channel.
     pub(super) fn apply<T: Real>(&self, x: &[T], filters: &[T], y: &mut [T]) {
-        let (step, pixel) = (self.x_step(), self.y.steps().1);
+        let (step, pixel) = (self.columns().x_step(), self.y.steps().1);
         self.each_row(filters, |weight, first, n, at, from| {
             add_scaled((&mut y[first + at * pixel..], pixel), (&x[from..], step), n, *weight);
         });
@@ -16,7 +16,7 @@ impl Convolution {
 
     /// Adds to `dx` the gradient of what [`apply`](Convolution::apply) does.
     pub(super) fn apply_back<T: Real>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
-        let (step, pixel) = (self.x_step(), self.y.steps().1);
+        let (step, pixel) = (self.columns().x_step(), self.y.steps().1);
         self.each_row(filters, |weight, first, n, at, to| {
             add_scaled((&mut dx[to..], step), (&dy[first + at * pixel..], pixel), n, *weight);
         });
@@ -26,10 +26,11 @@ impl Convolution {
     /// for which it lies in the image: where the filter's channel of `y` begins, how many pixels, the first, and where the
     /// element is for that.
     fn each_row<'a, T>(&self, filters: &'a [T], mut each: impl FnMut(&'a T, usize, usize, usize, usize)) {
-        let (whole, channel) = (self.whole(), self.y.steps().0);
+        let (columns, channel) = (self.columns(), self.y.steps().0);
+        let whole = columns.whole();
         for (i, filter) in filters.chunks(self.window()).enumerate() {
-            for (weight, tap) in filter.iter().zip(self.taps()) {
-                let Some(block) = self.block(&tap, &whole) else { continue };
+            for (weight, tap) in filter.iter().zip(columns.taps()) {
+                let Some(block) = columns.block(&tap, &whole) else { continue };
                 block.rows().for_each(|(at, x)| each(weight, i * channel, block.n, at, x));
             }
         }
@@ -37,12 +38,13 @@ impl Convolution {
 
     /// The gradient of all filters.
     pub(super) fn correlate<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
-        let ((channel, pixel), step, whole) = (self.y.steps(), self.x_step(), self.whole());
+        let ((channel, pixel), columns) = (self.y.steps(), self.columns());
+        let (step, whole) = (columns.x_step(), columns.whole());
         cx.chunks_mut(dfilters, self.window(), |filter, dfilter| {
             let (group, channel) = (filter / self.y.channels, filter % self.y.channels * channel);
-            for (out, tap) in dfilter.iter_mut().zip(self.taps()) {
+            for (out, tap) in dfilter.iter_mut().zip(columns.taps()) {
                 let mut sum = 0.0;
-                if let Some(block) = self.block(&tap, &whole) {
+                if let Some(block) = columns.block(&tap, &whole) {
                     for (x, dy) in self.beside(x, dy, group) {
                         for (at, from) in block.rows() {
                             let dy = &dy[channel + at * pixel..];

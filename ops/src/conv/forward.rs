@@ -135,6 +135,20 @@ autobwd::samples!(
         Conv2d { groups: 2, ..nhwc(conv2d(uniform([3, 5, 2, 4]), uniform([6, 2, 3, 1]))) },
         Conv2d { groups: 3, ..conv2d(uniform([2, 3, 5, 4]), uniform([6, 1, 3, 2])) },
         Conv2d { groups: 3, ..nhwc(conv2d(uniform([2, 5, 4, 3]), uniform([12, 1, 3, 2]))) },
+        // Channels that are worth products by the rows of windows.
+        conv2d(uniform([2, 32, 4, 3]), uniform([3, 32, 3, 2])),
+        Conv2d {
+            paddings: vec![2, 0, 1, 2],
+            dilations: vec![2, 1],
+            groups: 2,
+            ..conv2d(uniform([1, 64, 3, 3]), uniform([2, 32, 2, 2]))
+        },
+        Conv2d {
+            strides: vec![1, 2],
+            paddings: vec![1, 1],
+            groups: 2,
+            ..nhwc(conv2d(uniform([1, 4, 3, 64]), uniform([2, 32, 2, 2])))
+        },
         // Windows of one element.
         conv2d(uniform([3, 4, 5, 2]), uniform([6, 4, 1, 1])),
         Conv2d { groups: 2, ..nhwc(conv2d(uniform([3, 5, 2, 4]), uniform([6, 2, 1, 1]))) },

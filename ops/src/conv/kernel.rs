@@ -2,7 +2,7 @@
 
 use autobwd::{Buf, Cx, Mat, Result, Strided};
 
-use super::side::Side;
+use super::{columns::Columns, side::Side};
 use crate::{
     common::{PART, Real, nth},
     image::{Windows, dims},
@@ -17,6 +17,8 @@ const FEW: usize = 4;
 const SUMS: (usize, usize) = (1 << 18, 8);
 /// So many filters for each channel are worth products.
 const DIRECT: usize = 4;
+/// Elements of a band that are worth a product of its own.
+const BAND: usize = 64;
 
 /// A convolution from `x` to `y`, or back.
 pub(super) struct Convolution {
@@ -61,10 +63,21 @@ impl Convolution {
         self.column().saturating_mul(self.y.channels)
     }
 
-    /// Whether columns are the images themselves.
-    pub(super) fn is_plain(&self) -> bool {
-        let plain = |w: &Windows| (w.size, w.stride, w.before, w.after) == (1, 1, 0, 0);
-        self.windows.iter().all(plain)
+    /// What lies under windows.
+    pub(super) fn columns(&self) -> Columns<'_> {
+        Columns::new(&self.x, self.windows, self.y.size)
+    }
+
+    /// As [`columns`](Convolution::columns), in bands where that pays. The gradient of filters has none: its products
+    /// would be as small as a band.
+    fn bands(&self) -> Columns<'_> {
+        let ([down, across], columns) = (&self.windows, self.columns());
+        let pays = self.x.channels.saturating_mul(across.size) >= BAND;
+        if pays && down.stride == 1 && down.size > 1 && !self.is_direct() {
+            columns.banded()
+        } else {
+            columns
+        }
     }
 
     /// Whether there are so few filters for each channel that products do not pay.
@@ -101,20 +114,69 @@ impl Convolution {
     pub(super) fn scratch(&self, workers: usize) -> usize {
         // Where there is nothing to multiply, nothing is.
         let nothing = self.filters() == 0 || self.x.pixels() == 0 || self.y.pixels() == 0;
-        if nothing || self.is_direct() { 0 } else { workers * self.unfolded() }
+        if nothing || self.is_direct() {
+            return 0;
+        }
+        let bands = self.bands();
+        let packed = if bands.count > 1 { self.groups * self.filters() } else { 0 };
+        packed + workers * bands.unfolded()
     }
 
     /// Scratch elements that gradients need, with that of the filters or without.
     pub(super) fn grad_scratch(&self, filters: bool, workers: usize) -> usize {
-        let sums = if filters && !self.is_direct() { self.sums().0 } else { 1 };
-        let sums = if sums > 1 { sums * self.groups * self.filters() } else { 0 };
-        self.scratch(workers) + sums
+        let scratch = self.scratch(workers);
+        if !filters || self.is_direct() {
+            return scratch;
+        }
+        scratch.max(self.filter_scratch(workers))
     }
 
-    /// The filters of a group, `[filters, column]`.
-    fn filters_of<'a, T>(&self, filters: &'a [T], group: usize) -> Strided<'a, T> {
-        let (rows, cols) = (self.y.channels, self.column());
-        Mat { data: nth(filters, group, rows * cols), rows, cols, transposed: false }.into()
+    /// Scratch elements that `filter_grad` needs.
+    fn filter_scratch(&self, workers: usize) -> usize {
+        let sums = match self.sums().0 {
+            1 => 0,
+            sums => sums * self.groups * self.filters(),
+        };
+        workers * self.columns().unfolded() + sums
+    }
+
+    /// Calls `work` with the filters, those of a band `[filters, column]` side by side, and scratch memory.
+    fn with_bands<T: Real>(
+        &self,
+        cx: &Cx,
+        filters: &[T],
+        work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        cx.scratch(self.scratch(cx.threads()), |scratch| {
+            let (bands, rows, across) = (self.bands(), self.y.channels, self.windows[1].size);
+            if bands.count == 1 {
+                return work(filters, scratch);
+            }
+            let (packed, scratch) = scratch.split_at_mut(filters.len());
+            let share = PART.div_ceil(bands.column());
+            cx.chunks_mut(packed, share * bands.column(), |part, packed| {
+                for (row, packed) in (part * share..).zip(packed.chunks_mut(bands.column())) {
+                    let (group, band) = (row / (bands.count * rows), row / rows % bands.count);
+                    let filter = nth(filters, group * rows + row % rows, self.column());
+                    let channels = filter.chunks(self.window()).map(|channel| nth(channel, band, across));
+                    packed.chunks_mut(across).zip(channels).for_each(|(to, from)| to.copy_from_slice(from));
+                }
+            });
+            work(packed, scratch)
+        })
+    }
+
+    /// The filters of a group, one band of them, `[filters, column]`.
+    fn filters_of<'a, T>(
+        &self,
+        columns: &Columns<'_>,
+        filters: &'a [T],
+        group: usize,
+        band: usize,
+    ) -> Strided<'a, T> {
+        let (rows, cols) = (self.y.channels, columns.column());
+        let data = nth(filters, group * columns.count + band, rows * cols);
+        Mat { data, rows, cols, transposed: false }.into()
     }
 
     /// The same group of every image, on both sides.
@@ -139,10 +201,10 @@ impl Convolution {
             return Ok(());
         }
         let (len, share) = (self.y.len(), self.share());
-        cx.scratch(self.scratch(cx.threads()), |scratch| {
-            cx.try_chunks_mut(y, share * len, scratch, |part, y, columns| {
+        self.with_bands(cx, filters, |filters, scratch| {
+            cx.try_chunks_mut(y, share * len, scratch, |part, y, scratch| {
                 let mut units = y.chunks_mut(len).zip(part * share..);
-                units.try_for_each(|(y, unit)| self.forward_unit(cx, unit, x, filters, y, columns))
+                units.try_for_each(|(y, unit)| self.forward_unit(cx, unit, x, filters, y, scratch))
             })
         })
     }
@@ -154,22 +216,25 @@ impl Convolution {
         x: &[T],
         filters: &[T],
         y: &mut [T],
-        columns: &mut [T],
+        scratch: &mut [T],
     ) -> Result<()> {
-        let x = nth(x, unit, self.x.len());
+        let (x, bands) = (nth(x, unit, self.x.len()), self.bands());
         if self.is_direct() {
             y.fill(T::ZERO);
         }
         for (group, inside) in self.groups(unit) {
             let (x, y) = (self.x.group(x, inside), self.y.group_mut(y, inside));
-            let filters = self.filters_of(filters, group);
+            let filters = |band| self.filters_of(&bands, filters, group, band);
             if self.is_direct() {
-                self.apply(x, filters.mat.data, y);
+                self.apply(x, filters(0).mat.data, y);
                 continue;
             }
-            for tile in self.tiles() {
-                let columns = self.unfold(cx, x, &tile, columns);
-                self.y.put(cx, y, tile.pixels.start, filters, columns)?;
+            for tile in bands.tiles() {
+                let columns = bands.unfold(cx, x, &tile, scratch);
+                for band in 0..bands.count {
+                    let columns = bands.band(columns, &tile, band);
+                    self.y.put(cx, y, tile.pixels.start, band > 0, filters(band), columns)?;
+                }
             }
         }
         Ok(())
@@ -182,10 +247,10 @@ impl Convolution {
             return Ok(());
         }
         let (len, share) = (self.x.len(), self.share());
-        cx.scratch(self.scratch(cx.threads()), |scratch| {
-            cx.try_chunks_mut(dx, share * len, scratch, |part, dx, columns| {
+        self.with_bands(cx, filters, |filters, scratch| {
+            cx.try_chunks_mut(dx, share * len, scratch, |part, dx, scratch| {
                 let mut units = dx.chunks_mut(len).zip(part * share..);
-                units.try_for_each(|(dx, unit)| self.data_grad_unit(cx, unit, filters, dy, dx, columns))
+                units.try_for_each(|(dx, unit)| self.data_grad_unit(cx, unit, filters, dy, dx, scratch))
             })
         })
     }
@@ -197,26 +262,33 @@ impl Convolution {
         filters: &[T],
         dy: &[T],
         dx: &mut [T],
-        columns: &mut [T],
+        scratch: &mut [T],
     ) -> Result<()> {
-        let dy = nth(dy, unit, self.y.len());
+        let (dy, bands) = (nth(dy, unit, self.y.len()), self.bands());
         dx.fill(T::ZERO);
         for (group, inside) in self.groups(unit) {
             let (dx, dy) = (self.x.group_mut(dx, inside), self.y.group(dy, inside));
-            let filters = self.filters_of(filters, group);
+            let filters = |band| self.filters_of(&bands, filters, group, band);
             if self.is_direct() {
-                self.apply_back(filters.mat.data, dy, dx);
+                self.apply_back(filters(0).mat.data, dy, dx);
                 continue;
             }
-            for tile in self.tiles() {
-                let (dy, n) = (self.y.matrix(dy, tile.pixels.clone()), tile.pixels.len());
-                if self.is_plain() {
-                    self.x.put(cx, dx, tile.pixels.start, filters.t(), dy)?;
+            for tile in bands.tiles() {
+                let dy = self.y.matrix(dy, tile.pixels.clone());
+                if bands.is_plain() {
+                    self.x.put(cx, dx, tile.pixels.start, false, filters(0).t(), dy)?;
                     continue;
                 }
-                let columns = &mut columns[..self.column() * n];
-                cx.product_strided(columns, n, false, filters.t(), dy)?;
-                self.fold(columns, &tile, dx);
+                let (n, add) = (bands.pixels(&tile), bands.count > 1);
+                let columns = &mut scratch[..bands.column() * n];
+                if add {
+                    columns.fill(T::ZERO);
+                }
+                for band in 0..bands.count {
+                    let columns = &mut columns[bands.at(&tile, band)..];
+                    cx.product_strided(columns, n, add, filters(band).t(), dy)?;
+                }
+                bands.fold(columns, &tile, dx);
             }
         }
         Ok(())
@@ -235,14 +307,14 @@ impl Convolution {
         }
         let ((sums, each), len) = (self.sums(), dfilters.len());
         let add_up = |parts: &mut [T], scratch: &mut [T]| {
-            cx.try_chunks_mut(parts, len, scratch, |part, sum, columns| {
+            cx.try_chunks_mut(parts, len, scratch, |part, sum, scratch| {
                 sum.fill(T::ZERO);
                 let images = part * each..self.images.min((part + 1) * each);
                 let mut units = images.start * self.units()..images.end * self.units();
-                units.try_for_each(|unit| self.filter_grad_unit(cx, unit, x, dy, sum, columns))
+                units.try_for_each(|unit| self.filter_grad_unit(cx, unit, x, dy, sum, scratch))
             })
         };
-        cx.scratch(self.grad_scratch(true, cx.threads()), |scratch| {
+        cx.scratch(self.filter_scratch(cx.threads()), |scratch| {
             if sums == 1 {
                 return add_up(dfilters, scratch);
             }
@@ -265,16 +337,16 @@ impl Convolution {
         x: &[T],
         dy: &[T],
         sum: &mut [T],
-        columns: &mut [T],
+        scratch: &mut [T],
     ) -> Result<()> {
-        let (x, dy) = (nth(x, unit, self.x.len()), nth(dy, unit, self.y.len()));
+        let (x, dy, columns) = (nth(x, unit, self.x.len()), nth(dy, unit, self.y.len()), self.columns());
         for (group, inside) in self.groups(unit) {
             let (x, dy) = (self.x.group(x, inside), self.y.group(dy, inside));
             let sum = &mut sum[group * self.filters()..][..self.filters()];
-            for tile in self.tiles() {
-                let columns = self.unfold(cx, x, &tile, columns);
+            for tile in columns.tiles() {
+                let unfolded = columns.unfold(cx, x, &tile, scratch);
                 let dy = self.y.matrix(dy, tile.pixels.clone());
-                cx.product_strided(sum, self.column(), true, dy, columns.t())?;
+                cx.product_strided(sum, self.column(), true, dy, unfolded.t())?;
             }
         }
         Ok(())

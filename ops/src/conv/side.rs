@@ -60,20 +60,21 @@ impl Side {
         }
     }
 
-    /// Writes the pixels of a group from `first` on: the product of `[channels, k]` and `[k, pixels]`.
+    /// Writes, or adds to, the pixels of a group from `first` on: the product of `[channels, k]` and `[k, pixels]`.
     pub(super) fn put<T: Real>(
         &self,
         cx: &Cx,
         group: &mut [T],
         first: usize,
+        add: bool,
         x: Strided<'_, T>,
         y: Strided<'_, T>,
     ) -> Result<()> {
         let (channel, pixel) = self.steps();
         let out = &mut group[first * pixel..];
         match self.format {
-            DataLayout::Nchw => cx.product_strided(out, channel, false, x, y),
-            DataLayout::Nhwc => cx.product_strided(out, pixel, false, y.t(), x.t()),
+            DataLayout::Nchw => cx.product_strided(out, channel, add, x, y),
+            DataLayout::Nhwc => cx.product_strided(out, pixel, add, y.t(), x.t()),
         }
     }
 }

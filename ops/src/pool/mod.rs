@@ -1,5 +1,6 @@
 //! Pooling of images: every window becomes one number.
 
+mod halves;
 mod windows;
 
 use autobwd::{
@@ -78,6 +79,7 @@ impl Kernel for Pool2d<Buf<'_>> {
             pooling.each_plane(cx, (self.out.slice_mut::<T>()?, out_len), 0, |plane, out, _| {
                 let x = nth(x, plane, x_len);
                 match kind {
+                    PoolingType::Max if pooling.halves() => pooling.maxima(x, out),
                     PoolingType::Max => {
                         out.fill(T::NEG_INFINITY);
                         pooling.strips(|strip| strip.gather(x, out, |x, out| {
@@ -104,6 +106,7 @@ autobwd::samples!(
         nhwc(pool(PoolingType::Max, distinct([2, 5, 4, 3]), [2, 3])),
         nhwc(pool(PoolingType::Avg, uniform([2, 5, 4, 3]), [2, 3])),
         Pool2d { strides: vec![2, 2], ..pool(PoolingType::Max, distinct([2, 3, 6, 4]), [2, 2]) },
+        Pool2d { strides: vec![2, 2], ..pool(PoolingType::Max, distinct([2, 3, 6, 16]), [2, 2]) },
         Pool2d { strides: vec![3, 2], ..pool(PoolingType::Max, distinct([1, 2, 7, 5]), [2, 3]) },
         Pool2d { strides: vec![3, 2], ..nhwc(pool(PoolingType::Avg, uniform([1, 7, 5, 2]), [2, 3])) },
         Pool2d { paddings: vec![1, 2], ..pool(PoolingType::Max, distinct([1, 2, 5, 4]), [2, 3]) },
@@ -308,7 +311,7 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
                 let (x, out, dout) =
                     (nth(x, plane, x_len), nth(out, plane, out_len), nth(dout, plane, out_len));
                 if kind == PoolingType::Max && pooling.halves() {
-                    return pooling.to_maxima((dx, x), (out, dout));
+                    return pooling.to_maxima(dx, x, out, dout);
                 }
                 dx.fill(0.0);
                 left.copy_from_slice(dout);

@@ -126,11 +126,11 @@ impl Attrs<'_> {
 
 /// Pooling of planes: the pixels of a channel, or with `lanes` channels side by side, of an image.
 pub(super) struct Pooling {
-    x: [usize; 2],
-    out: [usize; 2],
-    lanes: usize,
-    windows: [Windows; 2],
-    adaptive: bool,
+    pub(super) x: [usize; 2],
+    pub(super) out: [usize; 2],
+    pub(super) lanes: usize,
+    pub(super) windows: [Windows; 2],
+    pub(super) adaptive: bool,
     exclusive: bool,
 }
 
@@ -257,36 +257,6 @@ impl Pooling {
             }
         } else if !cols.is_empty() {
             each(Strip { at, len: 1, x: y * self.x[1] + cols.start, stride: 1, size: cols.len() });
-        }
-    }
-
-    /// Whether windows are of 2 by 2, side by side, on planes that they cover.
-    pub(super) fn halves(&self) -> bool {
-        let half = |i: usize| {
-            let Windows { size, stride, before, .. } = self.windows[i];
-            (size, stride, before) == (2, 2, 0) && self.x[i] == 2 * self.out[i]
-        };
-        self.lanes == 1 && !self.adaptive && half(0) && half(1)
-    }
-
-    /// The gradient of a plane's maxima, where it is [halved](Pooling::halves): to the first of each window that is its
-    /// maximum, and 0 to others.
-    pub(super) fn to_maxima<T: Real>(&self, (dx, x): (&mut [T], &[T]), (out, dout): (&[T], &[T])) {
-        let (width, half) = (self.x[1], self.out[1]);
-        let of_out = out.chunks(half).zip(dout.chunks(half));
-        let places = [0, 1, width, width + 1];
-        for ((dx, x), (out, dout)) in dx.chunks_mut(2 * width).zip(x.chunks(2 * width)).zip(of_out) {
-            dx.fill(T::ZERO);
-            let (top, bottom) = x.split_at(width);
-            let x = top.as_chunks().0.iter().zip(bottom.as_chunks().0);
-            for (i, (([a, b], [c, d]), (out, dout))) in x.zip(out.iter().zip(dout)).enumerate() {
-                // Where a maximum is, nobody can predict: arithmetic takes less time than branches.
-                let [a, b, c, d] = [a, b, c, d].map(|x| usize::from(x != out));
-                // A maximum that is NaN is nowhere.
-                if let Some(place) = places.get(a * (1 + b * (1 + c * (1 + d)))) {
-                    dx[2 * i + place] = *dout;
-                }
-            }
         }
     }
 
