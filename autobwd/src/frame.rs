@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     DType, Error, Kernel, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
-    plan::{Extent, Graph, Node, ValueId, Wires, operand_dims},
+    plan::{Extent, Graph, Node, ValueId, Wires, is_native, operand_dims},
     registry::Run,
     tensor::{Binder, Cell, Place, Reach},
 };
@@ -101,12 +101,12 @@ pub(crate) fn region(
             if let Some(id) = known.get(&key) {
                 return Ok(*id);
             }
-            let mask = graph.values[value].meta.dtype == DType::Bool;
+            let dtype = graph.values[value].meta.dtype;
             values.push(match (place(value)?, &key.1) {
                 (None, _) => Home::Register,
-                (Some(place), spread) if mask => {
+                (Some(place), spread) if !is_native(graph, value, extent) => {
                     let spread = spread.clone().unwrap_or_else(|| Spread::new(&extent.dims, &extent.dims));
-                    Home::Mask(place, spread)
+                    Home::Converted(place, spread, dtype)
                 }
                 (Some(place), None) => Home::Whole(place),
                 (Some(place), Some(spread)) => Home::Spread(place, spread.clone()),

@@ -263,6 +263,44 @@ fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
 }
 
 #[test]
+fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
+    let net = Builder::new();
+    let (x, label) = (net.input("x", DType::F32, &[-1, 3])?, net.input("label", DType::I64, &[-1, 1])?);
+    let wide = net.input("wide", DType::F64, &[3])?;
+    let cast = |x: &Expr, from, to| {
+        Ok::<_, autobwd::Error>(emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to })?.out)
+    };
+    let (int, single, double) = (DType::I64, DType::F32, DType::F64);
+    let product = (&cast(&label, int, single)? * &x)?;
+    let outs = [
+        cast(&product, single, double)?.square()?,
+        cast(&product, single, int)?,
+        cast(&product, single, DType::U8)?,
+        // What is rounded in between stays so.
+        (&cast(&cast(&wide.square()?, double, single)?, single, double)? - &wide)?,
+        (&product - &cast(&wide, double, single)?)?,
+    ];
+    let x = Tensor::from_vec([2, 3], vec![0.1_f32, -2.7, 0.0, 1e9, -1e19, 99.9])?;
+    let label = Tensor::from_vec([2, 1], vec![3, (1_i64 << 40) + 1])?;
+    let wide = Tensor::from_vec([3], vec![0.1, 7.3, -0.3])?;
+    let names = outs.each_ref().map(Expr::name);
+    let fetches = names.each_ref().map(String::as_str);
+    let feeds = [("x", &x), ("label", &label), ("wide", &wide)];
+    let metas = feeds.map(|(name, x)| (name, x.meta()));
+    let mut scope = Scope::new();
+    let session = Executor::with_threads(1).prepare(&net.program(), &mut scope, &metas, &fetches)?;
+    // Twelve operators; neighbours over the same elements run together, conversions with either side.
+    let plan = Executor::new().plan(&net.program(), &scope, &metas, &fetches)?;
+    assert_eq!(session.frames(), 7, "{plan}");
+    let together = Executor::with_threads(1).run(&net.program(), &mut scope, &feeds, &fetches)?;
+    let apart =
+        Executor::with_threads(1).check_finite(true).run(&net.program(), &mut scope, &feeds, &fetches)?;
+    assert_eq!(together, apart);
+    assert_eq!(together[1].slice::<i64>()?[..3], [0, -8, 0]);
+    Ok(())
+}
+
+#[test]
 fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[100])?;

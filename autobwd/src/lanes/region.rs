@@ -15,6 +15,7 @@ use crate::{
     Arity, Bool, DType, Element, Error, ErrorKind, OpDesc, Result,
     cx::CHUNK,
     tensor::{LINE, Memory, Place, padded},
+    with_dtype,
 };
 
 /// Bytes that a block's registers may take, together: they are to stay in the first-level cache.
@@ -36,8 +37,9 @@ pub(crate) enum Home {
     Whole(Place),
     /// In memory, with fewer elements: read by broadcasting, written by summing.
     Spread(Place, Spread),
-    /// In memory, as booleans: formulas see 1 and 0, and what they write holds where it is not 0.
-    Mask(Place, Spread),
+    /// In memory, of another dtype than lanes: converted as Rust's `as` does it; booleans are 1 and 0 to formulas, and
+    /// what these write holds where it is not 0.
+    Converted(Place, Spread, DType),
 }
 
 /// One operator of a region.
@@ -64,10 +66,10 @@ pub(crate) struct RegionSpec<'a> {
 enum Action {
     /// Run a formula on the arguments from there on.
     Run { block: BlockFn, attrs: *const (), args: usize },
-    /// Read a broadcast operand, or booleans, into a register.
+    /// Read an operand that is broadcast or converted into a register.
     Load { operand: usize, register: usize },
-    /// Write a register as booleans.
-    Store { mask: Place, register: usize },
+    /// Write a register as another dtype.
+    Store { place: Place, dtype: DType, register: usize },
     /// Add a register to a summed output.
     Add { sum: usize, register: usize },
 }
@@ -76,8 +78,7 @@ enum Action {
 struct Operand {
     place: Place,
     spread: Spread,
-    /// Whether it is booleans.
-    mask: bool,
+    dtype: DType,
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +143,7 @@ impl Region {
         let size = dtype.size();
         let line = LINE / size;
         let whole = numel.next_multiple_of(line);
-        let touched = touched(&values, &steps, whole * size, size);
+        let touched = touched(&values, &steps, numel, whole * size, size);
 
         let chunks = numel.div_ceil(CHUNK).max(1);
         let sums = folds.into_iter().map(|(place, spread)| Sum::new(place, spread, numel, size));
@@ -209,30 +210,25 @@ impl Region {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
                     Action::Load { operand, register } => {
-                        let Operand { place, spread, mask } = &self.loads[operand];
+                        let Operand { place, spread, dtype } = &self.loads[operand];
                         // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_apart`); the
                         // register is this worker's own and holds a block.
                         unsafe {
                             let block = std::slice::from_raw_parts_mut(register_at(register), real);
-                            match mask {
-                                true => spread.load(operand_of::<Bool>(*place, spread), first, block, |x| {
-                                    x.get().into()
-                                }),
-                                false => spread.load(operand_of::<T>(*place, spread), first, block, |x| x),
-                            }
+                            with_dtype!(*dtype, U => {
+                                spread.load(operand_of::<U>(*place, spread), first, block, T::load)
+                            });
                         }
                     }
-                    Action::Store { mask, register } => {
-                        // SAFETY: as above; the place holds a boolean for each of `numel` elements, and these are of
-                        // this chunk alone.
-                        let (block, mask) = unsafe {
-                            (
-                                std::slice::from_raw_parts(register_at(register), real),
-                                std::slice::from_raw_parts_mut(mask.ptr().cast::<Bool>().add(first), real),
-                            )
-                        };
-                        mask.iter_mut().zip(block).for_each(|(mask, x)| *mask = (*x != T::default()).into());
-                    }
+                    // SAFETY: as above; the place holds an element for each of `numel`, and these are of this chunk
+                    // alone.
+                    Action::Store { place, dtype, register } => unsafe {
+                        let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
+                        with_dtype!(dtype, U => {
+                            let place = std::slice::from_raw_parts_mut(place.ptr().cast::<U>().add(first), real);
+                            place.iter_mut().zip(block).for_each(|(to, x)| *to = x.store());
+                        });
+                    },
                     Action::Add { sum, register } => {
                         let sum = &self.sums[sum];
                         let target = match chunk {
@@ -341,9 +337,51 @@ impl Region {
 }
 
 /// What lanes are made of.
-trait LaneType: Element + From<bool> + std::ops::Add<Output = Self> {}
+trait LaneType:
+    Element
+    + std::ops::Add<Output = Self>
+    + Converts<Bool>
+    + Converts<u8>
+    + Converts<i32>
+    + Converts<i64>
+    + Converts<f32>
+    + Converts<f64>
+{
+}
 impl LaneType for f32 {}
 impl LaneType for f64 {}
+
+/// From and to what is in memory.
+trait Converts<U> {
+    fn load(stored: U) -> Self;
+    fn store(self) -> U;
+}
+macro_rules! converts {
+    ($($lane:ty: $($u:ty),*;)*) => {$($(
+        impl Converts<$u> for $lane {
+            #[inline(always)]
+            fn load(stored: $u) -> $lane {
+                stored as $lane
+            }
+            #[inline(always)]
+            fn store(self) -> $u {
+                self as $u
+            }
+        }
+    )*
+        impl Converts<Bool> for $lane {
+            #[inline(always)]
+            fn load(stored: Bool) -> $lane {
+                stored.get().into()
+            }
+            #[inline(always)]
+            fn store(self) -> Bool {
+                (self != 0.0).into()
+            }
+        }
+    )*};
+}
+converts!(f32: u8, i32, i64, f32, f64; f64: u8, i32, i64, f32, f64;);
 
 /// # Safety
 /// The place holds the operand, and nobody writes it meanwhile.
@@ -408,7 +446,7 @@ impl Build {
             args.push(match value {
                 None if slot.arity == Arity::Optional || slot.shape_only => ArgAt::Absent,
                 None => return Err(missing()),
-                Some(v) => self.read(*v)?,
+                Some(v) => self.read(*v, dtype)?,
             });
         }
         for value in step.inputs.iter().flatten() {
@@ -434,13 +472,13 @@ impl Build {
                         self.folds.push((place, spread));
                         ArgAt::Register(register)
                     }
-                    Home::Mask(place, spread) => {
+                    Home::Converted(place, spread, dtype) => {
                         if spread.numel() != self.numel {
-                            return Err(Error::internal("booleans are not summed"));
+                            return Err(Error::internal("what is converted is not summed"));
                         }
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
-                        stores.push(Action::Store { mask: place, register });
+                        stores.push(Action::Store { place, dtype, register });
                         ArgAt::Register(register)
                     }
                 },
@@ -469,15 +507,15 @@ impl Build {
         Ok(())
     }
 
-    fn read(&mut self, value: usize) -> Result<ArgAt> {
+    fn read(&mut self, value: usize, dtype: DType) -> Result<ArgAt> {
         Ok(match self.values[value].clone() {
             Home::Whole(place) => ArgAt::Whole(place),
             Home::Register => match self.register_of.get(&value) {
                 Some(r) => ArgAt::Register(*r),
                 None => return Err(Error::internal("a region reads a register before it is written")),
             },
-            Home::Spread(place, spread) => self.load(value, Operand { place, spread, mask: false }),
-            Home::Mask(place, spread) => self.load(value, Operand { place, spread, mask: true }),
+            Home::Spread(place, spread) => self.load(value, Operand { place, spread, dtype }),
+            Home::Converted(place, spread, dtype) => self.load(value, Operand { place, spread, dtype }),
         })
     }
 
@@ -504,7 +542,13 @@ pub(super) struct Touched {
     pub(super) written: bool,
 }
 
-fn touched(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: usize) -> Vec<Touched> {
+fn touched(
+    values: &[Home],
+    steps: &[Step<'_>],
+    numel: usize,
+    whole_bytes: usize,
+    size: usize,
+) -> Vec<Touched> {
     let mut written = vec![false; values.len()];
     steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
     let touched = values.iter().zip(written).filter_map(|(value, written)| {
@@ -512,7 +556,9 @@ fn touched(values: &[Home], steps: &[Step<'_>], whole_bytes: usize, size: usize)
             Home::Register => return None,
             Home::Whole(place) => (place, whole_bytes, true),
             Home::Spread(place, spread) => (place, spread.numel() * size, false),
-            Home::Mask(place, spread) => (place, spread.numel(), false),
+            Home::Converted(place, spread, dtype) => {
+                (place, spread.numel() * dtype.size(), spread.numel() == numel)
+            }
         };
         let start = place.ptr().addr();
         Some(Touched { bytes: start..start + bytes, whole, written })

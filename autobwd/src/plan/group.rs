@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, mem, ops::Range};
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::{
     DType, Error, OpInfoMap, Origin, Result, Shape, Var,
     cx::CHUNK,
@@ -16,7 +18,7 @@ use crate::{
 /// The elements that a formula runs over.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Extent {
-    /// That of all values but booleans.
+    /// What is computed with; values of other dtypes are converted on their way from and to memory.
     pub(crate) dtype: DType,
     pub(crate) dims: Shape,
 }
@@ -53,31 +55,54 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
     operand_dims(graph, node, value, extent).is_some_and(|dims| dims == extent.dims)
 }
 
+/// Whether the value is in memory what it is in lanes.
+pub(crate) fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool {
+    let dtype = graph.values[value].meta.dtype;
+    dtype.is_float() && dtype == extent.dtype
+}
+
 fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
+    extents(graph, node).into_iter().next()
+}
+
+/// What a formula can run over: more than one where its values have several dtypes to compute with.
+fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
+    let of = |dtypes: &[DType], dims: Option<Shape>| {
+        let of_dtype =
+            |dims: &Shape| dtypes.iter().map(|dtype| Extent { dtype: *dtype, dims: dims.clone() }).collect();
+        dims.as_ref().map_or(smallvec![], of_dtype)
+    };
     let (info, desc) = node.runs();
-    info.lanes()?;
     // A formula takes whole tensors: with others, it is the operator's kernel that runs.
-    if node.reads().any(|v| !graph.is_whole_tensor(v)) {
-        return None;
+    if info.lanes().is_none() || node.reads().any(|v| !graph.is_whole_tensor(v)) {
+        return smallvec![];
     }
     let meta = |value: ValueId| &graph.values[value].meta;
     if let Some(part) = node.part.as_ref().filter(|part| !part.aligned.is_empty()) {
         let mut wires = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
-        let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v))?;
-        return Some(Extent { dtype: meta(full).dtype, dims: meta(full).dims.known()? });
+        let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v));
+        return full.map_or(smallvec![], |full| of(&[meta(full).dtype], meta(full).dims.known()));
     }
-    // Booleans are 1 and 0 of whatever the others are.
-    let mut dtype = DType::Bool;
-    for value in node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v) {
-        match meta(value).dtype {
-            own if own == dtype || own == DType::Bool => {}
-            own if own.is_float() && dtype == DType::Bool => dtype = own,
-            _ => return None,
+    let mut floats: SmallVec<[DType; 2]> = smallvec![];
+    let mut others: SmallVec<[DType; 2]> = smallvec![];
+    for (_, value) in node.inputs.iter().chain(&node.outputs) {
+        let Some(dtype) = value.map(|v| meta(v).dtype) else { continue };
+        let known = if dtype.is_float() { &mut floats } else { &mut others };
+        if !known.contains(&dtype) {
+            known.push(dtype);
         }
     }
+    // Booleans are 1 and 0 of whatever the others are. Other conversions are for operators that can do without.
+    let converted = floats.len() > 1 || others.iter().any(|dtype| *dtype != DType::Bool);
+    if converted && !info.has_kernel() {
+        return smallvec![];
+    }
+    if floats.is_empty() && !converted {
+        floats.push(DType::Bool);
+    }
     let inputs: Vec<_> = node.inputs.iter().filter_map(|(_, v)| *v).map(|v| meta(v).clone()).collect();
-    let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok()?;
-    Some(Extent { dtype, dims: dims.known()? })
+    let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok();
+    of(&floats, dims.and_then(|dims| dims.known()))
 }
 
 /// Refuses a part that blocks cannot run over: whoever wrote it answers for its shapes, and there is no shape rule to
@@ -132,7 +157,7 @@ pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
         let start = graph.nodes.len();
         // Beside a kernel, a formula is there for the sake of neighbours.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
-        let region = draft.region.filter(|_| !alone);
+        let region = draft.region.into_iter().next().filter(|_| !alone);
         graph.nodes.extend(draft.nodes);
         groups.push(Group { nodes: start..graph.nodes.len(), region, beside: false });
     }
@@ -145,7 +170,8 @@ pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
 /// A group to be.
 struct Draft {
     nodes: Vec<Node>,
-    region: Option<Extent>,
+    /// What formulas can run over; nothing for a kernel.
+    region: SmallVec<[Extent; 2]>,
 }
 
 struct Sort {
@@ -198,35 +224,35 @@ impl Sort {
     fn add(&mut self, graph: &Graph, node: Node) {
         if self.is_constant(graph, &node) {
             node.writes().for_each(|v| self.constant[v] = true);
-            let region = extent(graph, &node);
+            let region = extents(graph, &node);
             self.constants.push(Draft { nodes: vec![node], region });
             return;
         }
-        let extent = extent(graph, &node);
-        let home = extent.as_ref().and_then(|extent| self.home(graph, &node, extent));
-        let at = home.unwrap_or(self.drafts.len());
+        let extents = extents(graph, &node);
+        let home = extents.iter().find_map(|extent| Some((self.home(graph, &node, extent)?, extent)));
+        let (at, extent) =
+            home.map_or((self.drafts.len(), extents.first()), |(at, extent)| (at, Some(extent)));
         for value in node.reads() {
             self.read[value] = self.read[value].max(Some(at));
             self.unread[value] = self.unread[value].saturating_sub(1);
         }
         for value in node.writes() {
-            let whole = extent.as_ref().is_none_or(|extent| is_whole(graph, &node, value, extent));
+            let whole = extent.is_none_or(|extent| is_whole(graph, &node, value, extent));
             self.written[value] = Some((at, whole));
         }
         for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
             let last = self.kept.entry(graph.values[value].var).or_insert(at);
             *last = (*last).max(at);
         }
-        match self.drafts.get_mut(at) {
-            Some(draft) => {
-                draft.nodes.push(node);
-                if let (Some(region), Some(extent)) = (&mut draft.region, extent)
-                    && region.dtype == DType::Bool
-                {
+        match (self.drafts.get_mut(at), extent) {
+            (Some(draft), Some(extent)) => {
+                draft.region.retain(|region| region.meets(extent));
+                for region in draft.region.iter_mut().filter(|region| region.dtype == DType::Bool) {
                     region.dtype = extent.dtype;
                 }
+                draft.nodes.push(node);
             }
-            None => self.drafts.push(Draft { nodes: vec![node], region: extent }),
+            _ => self.drafts.push(Draft { nodes: vec![node], region: extents }),
         }
     }
 
@@ -271,12 +297,15 @@ impl Sort {
     }
 
     fn joins(&self, graph: &Graph, node: &Node, extent: &Extent, at: usize) -> bool {
-        // A sum is not complete, and a broadcast operand not whole, before the region ends.
+        // A sum is not complete, a broadcast operand not whole, and a number not converted, before the region ends.
+        let is_converted =
+            |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, extent);
         let is_there = |v: ValueId| match self.written[v] {
-            Some((writer, whole)) if writer == at => whole && is_whole(graph, node, v, extent),
+            Some((writer, whole)) if writer == at => {
+                whole && is_whole(graph, node, v, extent) && is_converted(v)
+            }
             _ => true,
         };
-        self.drafts[at].region.as_ref().is_some_and(|region| region.meets(extent))
-            && node.reads().all(is_there)
+        self.drafts[at].region.iter().any(|region| region.meets(extent)) && node.reads().all(is_there)
     }
 }
