@@ -301,6 +301,28 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
 }
 
 #[test]
+fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
+    const N: usize = 100_000;
+    let net = Builder::new();
+    let x = net.input("x", DType::Bool, &[N as i64])?;
+    let not = x.logical_not()?;
+    let same = not.logical_not()?;
+    let x = Tensor::from_vec([N], (0..N).map(|i| Bool::from(i % 3 == 0)).collect())?;
+    let fetches = [&*not.name(), &same.name()];
+    let mut scope = Scope::new();
+    let mut session =
+        Executor::with_threads(2).prepare(&net.program(), &mut scope, &[("x", x.meta())], &fetches)?;
+    session.feed("x", &x)?;
+    session.run(&mut scope)?;
+    // The first is where `x` was.
+    assert_eq!((session.frames(), session.arena_bytes()), (1, 2 * N.next_multiple_of(64)));
+    assert_eq!(session.fetch(&same.name())?, x);
+    let not = session.fetch(&not.name())?;
+    assert!(not.slice::<Bool>()?.iter().enumerate().all(|(i, not)| not.get() == (i % 3 != 0)));
+    Ok(())
+}
+
+#[test]
 fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[100])?;
