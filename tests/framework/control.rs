@@ -136,6 +136,9 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     assert_eq!(e, "there is no sequence to go through");
     let e = refused(&|rnn| rnn.step_input(&x.mean()?).map(drop));
     assert!(e.ends_with("float64 [] has no dimension to go through"), "{e}");
+    let (two, three) = (net.input("two", DType::F64, &[2])?, net.input("three", DType::F64, &[3])?);
+    let e = refused(&|rnn| rnn.step_input(&two).and_then(|_| rnn.step_input(&three)).map(drop));
+    assert_eq!(e, "three: float64 [3] has 3 steps, but a sequence before it has 2");
     let e = refused(&|rnn| rnn.step_input(&x).and_then(|_| rnn.memory(&first)).map(drop));
     assert_eq!(e, "the memory that is first: float64 [2] at first is never updated");
     let e = refused(&|rnn| rnn.step_input(&x).and_then(|x| rnn.memory(&(&x * 2.0)?)).map(drop));
@@ -146,6 +149,36 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     assert!(e.starts_with("a step changes a memory: before it is memory_"), "{e}");
     let e = scan(from_ref(&x), from_ref(&first), false, |x, _| Ok((vec![], x.to_vec()))).unwrap_err();
     assert_eq!(e.to_string(), "a step with 1 states returns 0");
+    Ok(())
+}
+
+#[test]
+fn the_last_state_is_that_of_the_last_step() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(0.7).emit(w, 0))?;
+    let x = net.input("x", DType::F64, &[3, 2])?;
+    let mut last = None;
+    let states = static_rnn(&net, true, |rnn| {
+        let (x, h) = (rnn.step_input(&x)?, rnn.memory(&w)?);
+        let next = (&(&h * &w)? + &x)?.tanh()?;
+        rnn.update_memory(&h, &next)?;
+        last = Some(rnn.last(&h)?);
+        assert!(rnn.last(&w).unwrap_err().to_string().ends_with("is no memory of this recurrence"));
+        rnn.step_output(&next)
+    })?;
+    let last = last.expect("it is set");
+    // Backwards, the first step is the last.
+    let same = states[0].slice(0, 0, 1)?;
+    let mut found = vec![];
+    for loss in [last.sum(&[])?, same.sum(&[])?] {
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss.name(), &Backward::default())?;
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let x = Tensor::from_vec([3, 2], vec![0.1, -0.4, 0.3, 0.8, -0.5, 0.2])?;
+        found.push(executor.run(&program, &mut scope, &[("x", &x)], &[&loss.name(), "w@GRAD"])?);
+    }
+    assert_eq!(found[0], found[1]);
     Ok(())
 }
 

@@ -111,7 +111,7 @@ impl StaticRnn {
     /// What the step reads of a sequence.
     ///
     /// # Errors
-    /// A sequence without a first dimension.
+    /// A sequence without a first dimension, or of another length than those before.
     #[track_caller]
     pub fn step_input(&mut self, sequence: &Expr) -> Result<Expr> {
         let (net, around) = (&self.net, self.around);
@@ -119,6 +119,10 @@ impl StaticRnn {
         let Some((steps, dims)) = dims.split_first() else {
             return Err(Error::new(ErrorKind::Shape, format!("{sequence} has no dimension to go through")));
         };
+        if let Some(length) = self.length.filter(|length| !length.agrees(*steps)) {
+            let text = format!("{sequence} has {steps} steps, but a sequence before it has {length}");
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
         let stop_gradient =
             net.program().lookup(around, sequence.var()).is_some_and(|desc| desc.stop_gradient);
         // In the block its name means a step: what is read as a whole has another name.
