@@ -4,25 +4,25 @@ use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor, gradients};
 use autobwd_ops::{
     Init, Math, concat,
     nn::{
-        BatchNorm, Conv2d, Dropout, GroupNorm, InstanceNorm, LayerNorm, Linear, Lstm, MultiHeadAttention,
-        Pool2d,
+        BatchNorm, Cell, Conv2d, Dropout, GroupNorm, InstanceNorm, LayerNorm, Linear, Lstm, LstmCell,
+        MultiHeadAttention, Pass, Pool2d,
     },
     optim::{Adam, Optimizer, Sgd},
 };
 
 /// A network in float64 of which some variables stand in the scope.
-struct Net {
-    net: Builder,
-    scope: Scope,
+pub(crate) struct Net {
+    pub(crate) net: Builder,
+    pub(crate) scope: Scope,
 }
 
 impl Net {
-    fn new() -> Net {
+    pub(crate) fn new() -> Net {
         Net { net: Builder::new(), scope: Scope::new() }
     }
 
     /// Numbers between -1 and 1 that have no order.
-    fn data(&mut self, name: &str, dims: &[usize]) -> Result<Expr> {
+    pub(crate) fn data(&mut self, name: &str, dims: &[usize]) -> Result<Expr> {
         let numbers = (1..=dims.iter().product()).map(|i| (i as f64 * 1.37).sin()).collect();
         self.scope.set(name, Tensor::from_vec(dims, numbers)?);
         self.net.persistable(name, DType::F64, dims, |_| Ok(()))
@@ -83,13 +83,17 @@ fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
         let x = net.data("x", &[steps, batch, inputs])?;
         let (mut h, mut c) = (net.data("h", &[batch, units])?, net.data("c", &[batch, units])?);
         let layer = Lstm::new(&net.net, inputs, units).dtype(DType::F64).seed(3).build()?;
+        let Pass { input_weight, state_weight, bias } = &layer.passes[0];
         let (hidden, cell) = if at_once {
-            layer.forward_from(&x, &h, &c)?
+            let gates = (&x.matmul(input_weight)? + bias)?;
+            let Some(states) = LstmCell::fused(&gates, Some(&[h, c]), state_weight) else { panic!() };
+            let mut states = states?.into_iter();
+            (states.next().unwrap(), states.next().unwrap())
         } else {
             let (mut hidden, mut cell) = (vec![], vec![]);
             for x in x.split(&[1; 4], 0)? {
-                let of_state = (&h.matmul(&layer.state_weight)? + &layer.bias)?;
-                let gates = (&x.squeeze(&[0])?.matmul(&layer.input_weight)? + &of_state)?;
+                let of_state = (&h.matmul(state_weight)? + bias)?;
+                let gates = (&x.squeeze(&[0])?.matmul(input_weight)? + &of_state)?;
                 let gates = gates.split(&[units as i32; 4], 1)?;
                 let [i, f, o] = [0, 1, 3].map(|gate| gates[gate].sigmoid());
                 c = (&(&f? * &c)? + &(&i? * &gates[2].tanh()?)?)?;

@@ -23,6 +23,7 @@ mod plain;
 mod programs;
 mod promises;
 mod recompute;
+mod recurrent;
 mod registry;
 mod running;
 mod sparse;

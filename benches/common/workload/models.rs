@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
-    nn::{Affine, LayerNorm, Lstm},
+    nn::{Affine, LayerNorm, Lstm, Pass},
     optim::{Optimizer, Sgd},
 };
 
@@ -89,11 +89,10 @@ impl Values {
     fn lstm(&mut self, steps: usize, batch: usize, inputs: usize, units: usize) -> Result<Expr> {
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
-        let layer = Lstm {
-            input_weight: self.weight("wx", 1, [inputs, 4 * units])?,
-            state_weight: self.weight("wh", 2, [units, 4 * units])?,
-            bias: self.parameter("b", &[4 * units], vec![0.0; 4 * units])?,
-        };
+        let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
+        let state_weight = self.weight("wh", 2, [units, 4 * units])?;
+        let bias = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
+        let layer = Lstm::of(vec![Pass { input_weight, state_weight, bias }]);
         let (hidden, _) = layer.forward(&x)?;
         hidden.slice(0, -1, steps as i32)?.square_error(&y)?.mean()
     }

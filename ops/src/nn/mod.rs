@@ -5,18 +5,18 @@ mod conv;
 mod dropout;
 mod embedding;
 mod linear;
-mod lstm;
 mod norm;
 mod pool;
+mod recurrent;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions};
 pub use conv::{Conv2d, Conv2dOptions};
 pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions};
-pub use lstm::{Lstm, LstmOptions};
 pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormOptions};
 pub use pool::Pool2d;
+pub use recurrent::{Cell, Gru, GruCell, Lstm, LstmCell, Pass, Recurrence, RecurrenceOptions, Rnn, RnnCell};
 
 use autobwd::{Builder, DType, Expr, Result};
 

@@ -1,0 +1,409 @@
+use std::marker::PhantomData;
+
+use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
+
+use super::parameter;
+use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::Slice};
+
+/// What a recurrent layer does in a step.
+pub trait Cell {
+    /// What parameters are called: `gru` in `gru_0.wx`.
+    const NAME: &'static str;
+    /// Numbers that a step computes for each unit from its input, and as many from the output before.
+    const GATES: usize;
+    /// Values of each unit that go from step to step; the first is the output.
+    const STATES: usize;
+
+    /// The states after a step, `[batch, units]` each, from the input's share of the gates, `[batch, GATES * units]`, the
+    /// states before, and the weights of the output before, `[units, GATES * units]`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>>;
+
+    /// The states after every step, `[steps, batch, units]` each, if one operator computes them all; from 0 on without
+    /// `states`.
+    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Result<Vec<Expr>>> {
+        let _ = (gates, states, weight);
+        None
+    }
+}
+
+/// `h ← tanh(x · wx + b + h · wh)` (Elman, 1990).
+pub enum RnnCell {}
+impl Cell for RnnCell {
+    const NAME: &'static str = "rnn";
+    const GATES: usize = 1;
+    const STATES: usize = 1;
+
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
+        Ok(vec![(gates + &states[0].matmul(weight)?)?.tanh()?])
+    }
+}
+
+/// With `r, z, n` the thirds of `x · wx + b` and `r', z', n'` those of `h · wh` (Cho et al., 2014; the product before the
+/// reset, as in cuDNN): `r ← sigmoid(r + r')`, `z ← sigmoid(z + z')`, `n ← tanh(n + r * n')` and
+/// `h ← (1 - z) * n + z * h`.
+pub enum GruCell {}
+impl Cell for GruCell {
+    const NAME: &'static str = "gru";
+    const GATES: usize = 3;
+    const STATES: usize = 1;
+
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
+        let of_input = parts(gates, Self::GATES, weight)?;
+        let of_state = parts(&states[0].matmul(weight)?, Self::GATES, weight)?;
+        let [reset, keep] = [0, 1].map(|gate| (&of_input[gate] + &of_state[gate])?.sigmoid());
+        let (reset, keep) = (reset?, keep?);
+        let new = (&of_input[2] + &(&reset * &of_state[2])?)?.tanh()?;
+        Ok(vec![(&new + &(&keep * &(&states[0] - &new)?)?)?])
+    }
+}
+
+/// With `i, f, g, o` the quarters of `x · wx + b + h · wh` (Hochreiter and Schmidhuber, 1997; Gers et al., 2000):
+/// `c ← sigmoid(f) * c + sigmoid(i) * tanh(g)` and `h ← sigmoid(o) * tanh(c)`. The states are `h` and `c`.
+pub enum LstmCell {}
+impl Cell for LstmCell {
+    const NAME: &'static str = "lstm";
+    const GATES: usize = 4;
+    const STATES: usize = 2;
+
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
+        let gates = parts(&(gates + &states[0].matmul(weight)?)?, Self::GATES, weight)?;
+        let new = (&gates[0].sigmoid()? * &gates[2].tanh()?)?;
+        let cell = (&(&gates[1].sigmoid()? * &states[1])? + &new)?;
+        Ok(vec![(&gates[3].sigmoid()? * &cell.tanh()?)?, cell])
+    }
+
+    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Result<Vec<Expr>>> {
+        let op = emit(LstmSequence {
+            gates: gates.into(),
+            weight: weight.into(),
+            initial_hidden: states.map(|states| (&states[0]).into()),
+            initial_cell: states.map(|states| (&states[1]).into()),
+            hidden: New,
+            cell: New,
+            activations: New,
+        });
+        Some(op.map(|op| vec![op.hidden, op.cell]))
+    }
+}
+
+/// Equal parts of the last of two dimensions, one number for each unit.
+fn parts(gates: &Expr, count: usize, weight: &Expr) -> Result<Vec<Expr>> {
+    gates.split(&vec![units(weight) as i32; count], 1)
+}
+
+/// Rows of the weights of the states.
+fn units(weight: &Expr) -> usize {
+    weight.dims().first().and_then(|units| units.get()).unwrap_or(0)
+}
+
+/// A layer, or several, of [`RnnCell`]s over sequences, built and called as [`Gru`].
+pub type Rnn = Recurrence<RnnCell>;
+
+/// A layer, or several, of [`GruCell`]s over sequences.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::{Math, nn::Gru, optim::{Optimizer, Sgd}};
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, -1, 8])?; // steps, sequences, numbers
+/// let goes_on = net.input("goes_on", DType::Bool, &[-1, -1])?; // false in a step after a sequence's end
+/// let gru = Gru::new(&net, 8, 16).layers(2).bidirectional().seed(7).build()?;
+/// let (out, last) = gru.forward_with(&x, None, Some(&goes_on))?;
+/// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
+/// // Of each layer, the state at the end and, from the other direction, the state at the start.
+/// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
+/// Sgd { rate: 0.01 }.minimize(&last[2].square()?.mean()?)?;
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub type Gru = Recurrence<GruCell>;
+
+/// A layer, or several, of [`LstmCell`]s over sequences, built and called as [`Gru`].
+///
+/// Without a mask, one operator does all the steps, `lstm_sequence`, which is fast but has no second derivative; with one,
+/// `recurrent` does.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::{Math, nn::Lstm, optim::{Optimizer, Sgd}};
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[20, -1, 8])?;
+/// let (hidden, last) = Lstm::new(&net, 8, 16).seed(7).build()?.forward(&x)?;
+/// assert_eq!(hidden.dims().to_string(), "[20, -1, 16]");
+/// assert_eq!(last.len(), 2); // the last state and the last cell
+/// Sgd { rate: 0.01 }.minimize(&last[0].square()?.mean()?)?;
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub type Lstm = Recurrence<LstmCell>;
+
+/// Recurrent layers of one kind of [`Cell`]: [`Rnn`], [`Gru`] and [`Lstm`].
+pub struct Recurrence<C> {
+    /// Layer by layer; of each the one from the first step to the last, then the one in the other direction, if there is
+    /// one.
+    pub passes: Vec<Pass>,
+    directions: usize,
+    cell: PhantomData<C>,
+}
+
+/// Parameters of a layer in one direction.
+pub struct Pass {
+    /// Weights of the inputs, `[inputs, GATES * units]`.
+    pub input_weight: Expr,
+    /// Weights of the output before, `[units, GATES * units]`.
+    pub state_weight: Expr,
+    /// Bias, `[GATES * units]`.
+    pub bias: Expr,
+}
+
+/// What a [`Recurrence`] is to be like.
+pub struct RecurrenceOptions<'a, C> {
+    net: &'a Builder,
+    inputs: usize,
+    units: usize,
+    layers: usize,
+    directions: usize,
+    dtype: DType,
+    weight: Init,
+    seed: i32,
+    cell: PhantomData<C>,
+}
+
+impl<C: Cell> Recurrence<C> {
+    /// One layer from `inputs` numbers to `units`, from the first step to the last: float32, weights by
+    /// [`Init::XavierUniform`], bias 0.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(net: &Builder, inputs: usize, units: usize) -> RecurrenceOptions<'_, C> {
+        RecurrenceOptions {
+            net,
+            inputs,
+            units,
+            layers: 1,
+            directions: 1,
+            dtype: DType::F32,
+            weight: Init::XavierUniform,
+            seed: 0,
+            cell: PhantomData,
+        }
+    }
+
+    /// Layers with these parameters, from the first step to the last.
+    pub fn of(passes: Vec<Pass>) -> Recurrence<C> {
+        Recurrence { passes, directions: 1, cell: PhantomData }
+    }
+
+    /// As [`forward_with`](Recurrence::forward_with), from 0 on, over sequences of one length.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<(Expr, Vec<Expr>)> {
+        self.forward_with(x, None, None)
+    }
+
+    /// Goes through sequences `x`, `[steps, batch, inputs]`; returns the output of the last layer after each step,
+    /// `[steps, batch, units]`, and the states at the end, `[batch, units]` each, of one of the `passes` after the other.
+    /// Outputs of both directions stand side by side.
+    ///
+    /// `states` are those before the first step, in the same order as those at the end; 0 without.
+    ///
+    /// `mask`, booleans `[steps, batch]`, says which steps belong to the sequences. Others change no state, and outputs
+    /// are 0 there: what comes after a sequence's end has no influence, nor has what its reverse starts with.
+    ///
+    /// # Errors
+    /// No steps; other shapes or dtypes; another number of states.
+    #[track_caller]
+    pub fn forward_with(
+        &self,
+        x: &Expr,
+        states: Option<&[Expr]>,
+        mask: Option<&Expr>,
+    ) -> Result<(Expr, Vec<Expr>)> {
+        if x.dims().len() != 3 {
+            let text = format!("{x} is not of the shape [steps, batch, inputs]");
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        if x.dims()[0].get() == Some(0) {
+            return Err(Error::new(ErrorKind::Shape, format!("{x} has no steps")));
+        }
+        if let Some(mask) = mask.filter(|mask| mask.dims().len() != 2 || mask.dtype() != DType::Bool) {
+            let text = format!("{mask} is no mask: booleans [steps, batch]");
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        let needed = self.passes.len() * C::STATES;
+        if let Some(states) = states.filter(|states| states.len() != needed) {
+            let text = format!("{needed} initial states are needed, not {}", states.len());
+            return Err(Error::new(ErrorKind::Slot, text));
+        }
+        let mask = mask.map(|mask| mask.unsqueeze(&[2])).transpose()?;
+        let mut states = states.map(|states| states.chunks(C::STATES));
+        let (mut x, mut last) = (x.clone(), vec![]);
+        for layer in self.passes.chunks(self.directions) {
+            let mut outputs = vec![];
+            for (pass, reverse) in layer.iter().zip([false, true]) {
+                let states = states.as_mut().and_then(Iterator::next);
+                let (output, after) = pass.forward::<C>(&x, states, mask.as_ref(), reverse)?;
+                outputs.push(output);
+                last.extend(after);
+            }
+            x = match &outputs[..] {
+                [output] => output.clone(),
+                outputs => concat(&outputs.iter().collect::<Vec<_>>(), 2)?,
+            };
+        }
+        Ok((x, last))
+    }
+}
+
+/// Outputs and states.
+type Found = (Expr, Vec<Expr>);
+
+impl Pass {
+    /// The outputs of all steps and the states after the last. The mask is `[steps, batch, 1]`.
+    #[track_caller]
+    fn forward<C: Cell>(
+        &self,
+        x: &Expr,
+        states: Option<&[Expr]>,
+        mask: Option<&Expr>,
+        reverse: bool,
+    ) -> Result<Found> {
+        // The products of the inputs for all steps at once.
+        let gates = (&x.matmul(&self.input_weight)? + &self.bias)?;
+        if mask.is_none() {
+            let turned = |x: &Expr| if reverse { x.flip(&[0]) } else { Ok(x.clone()) };
+            if let Some(after) = C::fused(&turned(&gates)?, states, &self.state_weight) {
+                let after = after?;
+                let last = after.iter().map(|states| at(states, -1)).collect::<Result<_>>()?;
+                return Ok((turned(&after[0])?, last));
+            }
+        }
+        let units = units(&self.state_weight) as i32;
+        let first = match states {
+            Some(states) => states.to_vec(),
+            None => vec![zeros_like(&at(&gates, 0)?.slice(1, 0, units)?)?; C::STATES],
+        };
+        let sequences: Vec<Expr> = [&gates].into_iter().chain(mask).cloned().collect();
+        over_steps(&sequences, &first, reverse, |x, before| {
+            let after = C::step(&x[0], before, &self.state_weight)?;
+            let Some(mask) = x.get(1) else { return Ok((after[0].clone(), after)) };
+            let mask = mask.expand(&[-1, units])?;
+            let output = mask.where_cond(&after[0], &zeros_like(&after[0])?)?;
+            let states = after.iter().zip(before).map(|(after, before)| mask.where_cond(after, before));
+            Ok((output, states.collect::<Result<_>>()?))
+        })
+    }
+}
+
+/// The outputs of all steps and the states after the last: by `recurrent` in a program, step after step in what is
+/// computed at once.
+#[track_caller]
+fn over_steps(
+    sequences: &[Expr],
+    first: &[Expr],
+    reverse: bool,
+    step: impl Fn(&[Expr], &[Expr]) -> Result<Found>,
+) -> Result<Found> {
+    let net = sequences[0].builder();
+    if !net.is_eager() {
+        let mut last = vec![];
+        let mut outputs = static_rnn(net, reverse, |rnn| {
+            let x = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
+            let before = first.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
+            let (output, after) = step(&x, &before)?;
+            for (before, after) in before.iter().zip(&after) {
+                rnn.update_memory(before, after)?;
+                last.push(rnn.last(before)?);
+            }
+            rnn.step_output(&output)
+        })?;
+        return Ok((outputs.remove(0), last));
+    }
+    let steps = sequences[0].dims()[0].get().unwrap_or(0) as i32;
+    let (mut states, mut outputs) = (first.to_vec(), vec![]);
+    for t in 0..steps {
+        let t = if reverse { steps - 1 - t } else { t };
+        let x = sequences.iter().map(|x| at(x, t)).collect::<Result<Vec<_>>>()?;
+        let (output, after) = step(&x, &states)?;
+        outputs.push(output.unsqueeze(&[0])?);
+        states = after;
+    }
+    if reverse {
+        outputs.reverse();
+    }
+    Ok((concat(&outputs.iter().collect::<Vec<_>>(), 0)?, states))
+}
+
+/// One step of a sequence; -1 is the last.
+#[track_caller]
+fn at(sequence: &Expr, step: i32) -> Result<Expr> {
+    let end = if step < 0 { i32::MAX } else { step + 1 };
+    let (axes, decrease_axis) = (vec![0], vec![0]);
+    let op =
+        Slice { input: sequence.into(), out: New, axes, starts: vec![step], ends: vec![end], decrease_axis };
+    Ok(emit(op)?.out)
+}
+
+#[track_caller]
+fn zeros_like(x: &Expr) -> Result<Expr> {
+    Ok(emit(FillZerosLike { x: x.into(), out: New })?.out)
+}
+
+impl<C: Cell> RecurrenceOptions<'_, C> {
+    /// So many layers, each over the outputs of the one before.
+    #[must_use]
+    pub fn layers(self, layers: usize) -> Self {
+        RecurrenceOptions { layers, ..self }
+    }
+
+    /// With a second pass in each layer, from the last step to the first.
+    #[must_use]
+    pub fn bidirectional(self) -> Self {
+        RecurrenceOptions { directions: 2, ..self }
+    }
+
+    /// With parameters of that dtype.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> Self {
+        RecurrenceOptions { dtype, ..self }
+    }
+
+    /// With weights initialised like that.
+    #[must_use]
+    pub fn init(self, weight: Init) -> Self {
+        RecurrenceOptions { weight, ..self }
+    }
+
+    /// With random values that follow from `seed`.
+    #[must_use]
+    pub fn seed(self, seed: i32) -> Self {
+        RecurrenceOptions { seed, ..self }
+    }
+
+    /// Adds the parameters to the program: `gru_0.wx`, `gru_0.wh` and `gru_0.b` for the first pass, and so on.
+    ///
+    /// # Errors
+    /// Those of the initialiser.
+    #[track_caller]
+    pub fn build(self) -> Result<Recurrence<C>> {
+        let RecurrenceOptions { net, inputs, units, layers, directions, dtype, weight, mut seed, .. } = self;
+        let columns = C::GATES * units;
+        let mut passes = vec![];
+        for pass in 0..layers * directions {
+            let name = net.unique(C::NAME);
+            let mut weights = |part, rows| {
+                let weights =
+                    parameter(net, &format!("{name}.{part}"), dtype, &[rows, columns], weight, seed);
+                seed = seed.wrapping_add(1);
+                weights
+            };
+            let input_weight = weights("wx", if pass < directions { inputs } else { directions * units })?;
+            let state_weight = weights("wh", units)?;
+            let bias = parameter(net, &format!("{name}.b"), dtype, &[columns], Init::Constant(0.0), seed)?;
+            passes.push(Pass { input_weight, state_weight, bias });
+        }
+        Ok(Recurrence { passes, directions, cell: PhantomData })
+    }
+}
