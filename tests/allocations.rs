@@ -5,10 +5,14 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use autobwd::{Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, Result, Scope, Session, Tensor};
+use autobwd::{
+    Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Result, Scope, Session, Tensor,
+};
 use autobwd_benches::workload::Workload;
 use autobwd_ops::{
     Init, Math,
+    control::{static_rnn, while_loop},
+    fill::FillConstant,
     nn::{Conv2d, Embedding, LayerNorm, Linear, Lstm, MultiHeadAttention},
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
@@ -164,6 +168,10 @@ fn main() {
             "computing_again_takes_the_memory_that_was_planned",
             computing_again_takes_the_memory_that_was_planned,
         ),
+        trial(
+            "memory_of_steps_is_what_the_backward_part_reads",
+            memory_of_steps_is_what_the_backward_part_reads,
+        ),
         trial("threads_do_not_change_bits", threads_do_not_change_bits),
     ];
     libtest_mimic::run(&arguments, trials).exit()
@@ -250,6 +258,68 @@ fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
         losses.push((0..3).map(|_| case.step(&mut session)).collect::<Result<Vec<_>>>()?);
     }
     assert!(losses.iter().all(|l| *l == losses[0]), "{losses:?}");
+    Ok(())
+}
+
+const SIDE: usize = 48;
+
+/// `h ← tanh(h · w + x)` so many times, in a loop or as a recurrence, with its loss and its updates.
+fn steps(count: usize, is_loop: bool) -> Result<Case> {
+    let net = Builder::new();
+    let dims = [SIDE, SIDE];
+    let w = net.parameter("w", DType::F32, &dims, |w| Init::Uniform(-0.2, 0.2).emit(w, 1))?;
+    let first = net.parameter("first", DType::F32, &dims, |h| Init::Uniform(-1.0, 1.0).emit(h, 2))?;
+    let x = net.input("x", DType::F32, &[-1, 1])?;
+    let step = |h: &Expr, x: &Expr| (&h.matmul(&w)? + &x.mean()?)?.tanh();
+    let last = if is_loop {
+        let numbers = [0.0, count as f32].map(|value| {
+            let (shape, dtype, str_value) = (vec![1], DType::I64, String::new());
+            net.emit(FillConstant { out: New, shape, dtype, value, str_value })
+        });
+        let [zero, end] = numbers;
+        let (zero, end) = (zero?.out, end?.out);
+        let x = x.mean()?;
+        let body = |v: &[Expr]| Ok(vec![(&v[0] + 1.0)?, step(&v[1], &x)?]);
+        while_loop(&[zero, first], |v| v[0].less_than(&end), body)?.swap_remove(1)
+    } else {
+        let mut last = first.clone();
+        static_rnn(&net, false, |rnn| {
+            let (x, h) = (rnn.step_input(&x)?, rnn.memory(&first)?);
+            rnn.update_memory(&h, &step(&h, &x)?)?;
+            last = rnn.last(&h)?;
+            Ok(())
+        })?;
+        last
+    };
+    let loss = last.square()?.mean()?;
+    sgd(&loss)?;
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let x = Tensor::zeros(DType::F32, &[if is_loop { 1 } else { count }, 1])?;
+    Ok(Case { net, scope, feeds: vec![("x", x)], loss: loss.name() })
+}
+
+fn memory_of_steps_is_what_the_backward_part_reads() -> Result<()> {
+    for is_loop in [true, false] {
+        let taken = |count: usize| -> Result<usize> {
+            let mut case = steps(count, is_loop)?;
+            let before = TENSORS.load(Ordering::SeqCst);
+            let mut session = case.session(1)?;
+            case.step(&mut session)?;
+            let taken = TENSORS.load(Ordering::SeqCst) - before;
+            let before = OWN.load(Ordering::SeqCst);
+            for _ in 0..3 {
+                case.step(&mut session)?;
+            }
+            // What steps have left serves the next run.
+            assert_eq!(OWN.load(Ordering::SeqCst) - before, 0, "{count} steps, loop: {is_loop}");
+            Ok(taken)
+        };
+        // Of each step, the gradient reads the state before and the one after.
+        let step = 2 * SIDE * SIDE * 4;
+        let (few, some, many) = (taken(10)?, taken(20)?, taken(40)?);
+        assert_eq!((some - few, many - some), (10 * step, 20 * step), "loop: {is_loop}");
+    }
     Ok(())
 }
 
