@@ -9,7 +9,9 @@ pub mod workload;
 
 pub use alone::alone;
 pub use generated::{Generated, Profile, output};
-pub use timing::{Steps, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows};
+pub use timing::{
+    Steps, forget_peak, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows,
+};
 
 use std::{error::Error, process::ExitCode};
 

@@ -6,10 +6,10 @@
 
 mod models;
 
-use std::{fs, process::ExitCode, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
 use autobwd::{Backward, Checkpoints, ErrorKind, Executor, Recomputed, Scope, Session, append_backward};
-use autobwd_benches::{Outcome, finish, median, ms, round};
+use autobwd_benches::{Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round};
 use clap::Parser;
 use models::Model;
 use serde_json::json;
@@ -84,7 +84,7 @@ struct Step {
     scope: Scope,
     recomputed: Recomputed,
     search_ms: f64,
-    measured_bytes: Option<u64>,
+    measured_bytes: Option<usize>,
 }
 
 impl Step {
@@ -96,12 +96,12 @@ impl Step {
         let search_ms = ms(start);
         let mut fetches = vec![model.loss.as_str()];
         fetches.extend(found.pairs.iter().map(|(_, grad)| program.name(*grad)));
-        let before = resident("VmRSS");
+        let before = forget_peak().then(resident_bytes);
         let session = executor.prepare(&program, &mut scope, &[], &fetches)?;
         let recomputed = found.recomputed;
         let mut step = Step { session, scope, recomputed, search_ms, measured_bytes: None };
         step.time()?;
-        step.measured_bytes = before.zip(resident("VmHWM")).map(|(before, peak)| peak.saturating_sub(before));
+        step.measured_bytes = before.map(|before| peak_resident_bytes().saturating_sub(before));
         Ok(step)
     }
 
@@ -111,15 +111,4 @@ impl Step {
         self.session.run(&mut self.scope)?;
         Ok(ms(start))
     }
-}
-
-/// Bytes of resident memory, now (`VmRSS`) or at most since the last look at what there is now (`VmHWM`); `None` where the
-/// system does not tell.
-fn resident(field: &str) -> Option<u64> {
-    if field == "VmRSS" {
-        fs::write("/proc/self/clear_refs", "5").ok()?;
-    }
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with(field))?;
-    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
 }

@@ -6,7 +6,7 @@ mod models;
 use clap::ValueEnum;
 
 pub use data::{integers, numbers};
-pub use models::Model;
+pub use models::{LSTM, LstmSizes, Model};
 
 /// The networks there are.
 #[derive(Clone, Copy, ValueEnum)]

@@ -39,6 +39,13 @@ impl Values {
         self.net.persistable(name, T::DTYPE, dims, |_| Ok(()))
     }
 
+    /// With the backward part and the updates.
+    fn minimize(mut self, loss: &Expr, rate: f32) -> Result<Model> {
+        Sgd { rate }.minimize(loss)?;
+        self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
+        Ok(Model { net: self.net, scope: self.scope, loss: loss.name() })
+    }
+
     /// Weights from seed `l + 1` for outputs that depend on `fan_in` elements, and a bias of 0.
     fn weights(&mut self, l: usize, fan_in: usize, dims: &[usize], bias: &[usize]) -> Result<(Expr, Expr)> {
         let (n, scale) = (dims.iter().product(), 1.0 / (fan_in as f64).sqrt());
@@ -85,16 +92,15 @@ impl Values {
         h.sum(&[])
     }
 
-    /// The mean square error of the last state of `steps` steps.
-    fn lstm(&mut self, steps: usize, batch: usize, inputs: usize, units: usize) -> Result<Expr> {
+    /// The mean square error of the last state, which `last` computes.
+    fn lstm(&mut self, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Result<Expr>) -> Result<Expr> {
+        let LstmSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
         let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
         let state_weight = self.weight("wh", 2, [units, 4 * units])?;
         let bias = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
-        let layer = Lstm::of(vec![Pass { input_weight, state_weight, bias }]);
-        let (hidden, _) = layer.forward(&x)?;
-        hidden.slice(0, -1, steps as i32)?.square_error(&y)?.mean()
+        last(&x, Pass { input_weight, state_weight, bias })?.square_error(&y)?.mean()
     }
 
     /// The mean cross-entropy of the word after each word.
@@ -141,6 +147,12 @@ impl Values {
     }
 }
 
+/// The last state, all steps by one operator.
+fn fused(x: &Expr, pass: Pass) -> Result<Expr> {
+    let (hidden, _) = Lstm::of(vec![pass]).forward(x)?;
+    hidden.slice(0, -1, i32::MAX)
+}
+
 /// Sizes of a transformer.
 struct Gpt {
     batch: usize,
@@ -153,14 +165,40 @@ struct Gpt {
 
 const GPT: Gpt = Gpt { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
 
+/// Sizes of a long short-term memory.
+pub struct LstmSizes {
+    /// Steps of the sequences.
+    pub steps: usize,
+    /// Sequences.
+    pub batch: usize,
+    /// Numbers that a step reads.
+    pub inputs: usize,
+    /// Units.
+    pub units: usize,
+}
+
+/// Those of the workload.
+pub const LSTM: LstmSizes = LstmSizes { steps: 32, batch: 32, inputs: 64, units: 128 };
+
+impl Model {
+    /// The workload `lstm`, of other sizes, with the last state as `last` computes it from the inputs.
+    ///
+    /// # Errors
+    /// Those of `last`.
+    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Result<Expr>) -> Result<Model> {
+        let mut values = Values { net: Builder::new(), scope: Scope::new() };
+        let loss = values.lstm(sizes, last)?;
+        values.minimize(&loss, 0.01)
+    }
+}
+
 impl Workload {
     /// A training step of it.
     ///
     /// # Errors
     /// None, unless the operator library is broken.
     pub fn model(self) -> Result<Model> {
-        let net = Builder::new();
-        let mut values = Values { net: net.clone(), scope: Scope::new() };
+        let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let (loss, rate) = match self {
             Workload::Mlp => {
                 let x = values.data("x", &[128, 784], numbers(100, 128 * 784, 1.0))?;
@@ -181,11 +219,9 @@ impl Workload {
             }
             Workload::ChainSmall => (values.chain(1000, 16)?, 1e-5),
             Workload::ChainBig => (values.chain(20, 1_000_000)?, 1e-5),
-            Workload::Lstm => (values.lstm(32, 32, 64, 128)?, 0.01),
+            Workload::Lstm => (values.lstm(&LSTM, fused)?, 0.01),
             Workload::Gpt => (values.gpt(&GPT)?, 0.01),
         };
-        Sgd { rate }.minimize(&loss)?;
-        values.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
-        Ok(Model { net, scope: values.scope, loss: loss.name() })
+        values.minimize(&loss, rate)
     }
 }

@@ -1,0 +1,195 @@
+//! What loops and recurrences cost.
+//!
+//! `cargo run --release -p autobwd-benches --bin loops` prints three JSON lines: a training step of a long short-term memory
+//! whose steps are a recurrence, beside the same with one step after another in the program; an iteration of a loop that
+//! does nothing but count; and a recurrence of 10,000 steps of which every hundredth leaves something for the gradient, beside
+//! the same where all do. The measured peak is what the process gains in resident memory from planning to the end of a step.
+
+use std::{process::ExitCode, time::Instant};
+
+use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Session};
+use autobwd_benches::{
+    Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round,
+    workload::{LSTM, LstmSizes, Model},
+};
+use autobwd_ops::{
+    Math,
+    control::{static_rnn, while_loop},
+    fill::FillConstant,
+    nn::{Cell, LstmCell, Pass},
+};
+use clap::Parser;
+use serde_json::{Value, json};
+
+/// Times loops and recurrences, one JSON line each.
+#[derive(Parser)]
+struct Args {
+    /// Threads to run on.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// How often each is timed, in turn; the long recurrence a tenth as often.
+    #[arg(long, default_value_t = 101)]
+    rounds: usize,
+    /// Iterations of the loop.
+    #[arg(long, default_value_t = 10_000)]
+    iterations: u32,
+}
+
+/// The long recurrence.
+const LONG: LstmSizes = LstmSizes { steps: 10_000, batch: 16, inputs: 4, units: 64 };
+
+fn main() -> ExitCode {
+    finish(run(&Args::parse()))
+}
+
+fn run(args: &Args) -> Outcome<ExitCode> {
+    let executor = Executor::with_threads(args.threads);
+    // All are made first: memory that one has given back would serve the next without being noticed.
+    let lstm = [
+        ("recurrent", Step::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass)?, &pass))?),
+        ("unrolled", Step::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass)?, &pass))?),
+    ];
+    let long = [
+        ("checkpoints", Step::new(&executor, &LONG, |x, pass| long(x, &pass, 100))?),
+        ("everything", Step::new(&executor, &LONG, |x, pass| long(x, &pass, 0))?),
+    ];
+    println!("{}", compare("lstm", args.threads, args.rounds, lstm)?);
+    println!("{}", count(&executor, args)?);
+    println!("{}", compare("long", args.threads, args.rounds.div_ceil(10), long)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What steps find of the inputs.
+fn gates(x: &Expr, pass: &Pass) -> Result<Expr> {
+    &x.matmul(&pass.input_weight)? + &pass.bias
+}
+
+/// The states before the first step.
+fn zeros(x: &Expr, pass: &Pass) -> Result<Expr> {
+    let dims = [&x.dims()[1], &pass.state_weight.dims()[0]].map(|dim| dim.get().unwrap_or(0) as i64);
+    let (shape, value, str_value) = (dims.to_vec(), 0.0, String::new());
+    Ok(x.builder().emit(FillConstant { out: New, shape, dtype: DType::F32, value, str_value })?.out)
+}
+
+/// The last output, by a recurrence.
+fn recurrent(gates: &Expr, pass: &Pass) -> Result<Expr> {
+    over_steps(gates, pass, 0, |gates| Ok(gates.clone()))
+}
+
+/// The same where little is there for all steps at once.
+fn long(x: &Expr, pass: &Pass, every: usize) -> Result<Expr> {
+    over_steps(x, pass, every, |x| gates(x, pass))
+}
+
+fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Result<Expr>) -> Result<Expr> {
+    let (zeros, mut last) = (zeros(x, pass)?, x.clone());
+    static_rnn(x.builder(), false, |rnn| {
+        rnn.checkpoint_every(every);
+        let x = rnn.step_input(x)?;
+        let before = [rnn.memory(&zeros)?, rnn.memory(&zeros)?];
+        let after = LstmCell::step(&gates(&x)?, &before, &pass.state_weight)?;
+        before.iter().zip(&after).try_for_each(|(before, after)| rnn.update_memory(before, after))?;
+        last = rnn.last(&before[0])?;
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// The last output, one step after another.
+fn unrolled(gates: &Expr, pass: &Pass) -> Result<Expr> {
+    let zeros = zeros(gates, pass)?;
+    let mut states = vec![zeros.clone(), zeros];
+    for gates in gates.split(&[1; LSTM.steps], 0)? {
+        states = LstmCell::step(&gates.squeeze(&[0])?, &states, &pass.state_weight)?;
+    }
+    Ok(states.swap_remove(0))
+}
+
+/// A training step, ready to run.
+struct Step {
+    model: Model,
+    session: Session,
+    measured_bytes: Option<usize>,
+    times: Vec<f64>,
+}
+
+impl Step {
+    fn new(
+        executor: &Executor,
+        sizes: &LstmSizes,
+        last: impl FnOnce(&Expr, Pass) -> Result<Expr>,
+    ) -> Result<Step> {
+        let mut model = Model::lstm(sizes, last)?;
+        let before = forget_peak().then(resident_bytes);
+        let session = executor.prepare(&model.net.program(), &mut model.scope, &[], &[&model.loss])?;
+        let mut step = Step { model, session, measured_bytes: None, times: vec![] };
+        step.session.run(&mut step.model.scope)?;
+        step.measured_bytes = before.map(|before| peak_resident_bytes().saturating_sub(before));
+        Ok(step)
+    }
+
+    fn time(&mut self) -> Result<()> {
+        let start = Instant::now();
+        self.session.run(&mut self.model.scope)?;
+        self.times.push(ms(start));
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "ms": round(median(self.times.clone()), 4),
+            "planned_peak_bytes": self.session.peak_bytes(),
+            "measured_peak_bytes": self.measured_bytes,
+        })
+    }
+}
+
+/// Two forms of a training step, in turn.
+fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Step); 2]) -> Outcome<Value> {
+    for _ in 0..rounds.max(1) {
+        forms.iter_mut().try_for_each(|(_, step)| step.time())?;
+    }
+    let [(a, one), (b, other)] = &forms;
+    let losses = [one.session.item(&one.model.loss)?, other.session.item(&other.model.loss)?];
+    if (losses[0] - losses[1]).abs() > 1e-4 * losses[1].abs() {
+        return Err(format!("the losses are {losses:?}").into());
+    }
+    let [time, other_time] = [one, other].map(|step| median(step.times.clone()));
+    let bytes = |step: &Step| step.session.peak_bytes() as f64;
+    Ok(json!({
+        "lib": "autobwd",
+        "workload": workload,
+        "threads": threads,
+        *a: one.to_json(),
+        *b: other.to_json(),
+        "time": round(time / other_time, 3),
+        "memory": round(bytes(one) / bytes(other), 3),
+    }))
+}
+
+/// A loop that counts.
+fn count(executor: &Executor, args: &Args) -> Outcome<Value> {
+    let net = Builder::new();
+    let number = |value: u32| -> Result<Expr> {
+        let (shape, value, str_value) = (vec![1], value as f32, String::new());
+        Ok(net.emit(FillConstant { out: New, shape, dtype: DType::I64, value, str_value })?.out)
+    };
+    let end = number(args.iterations)?;
+    let last = while_loop(&[number(0)?], |v| v[0].less_than(&end), |v| Ok(vec![(&v[0] + 1.0)?]))?;
+    let mut scope = Scope::new();
+    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&last[0].name()])?;
+    let mut times = vec![];
+    for _ in 0..args.rounds.max(1) {
+        let start = Instant::now();
+        session.run(&mut scope)?;
+        times.push(ms(start));
+    }
+    let iterations = session.item(&last[0].name())?;
+    Ok(json!({
+        "lib": "autobwd",
+        "workload": "while",
+        "threads": args.threads,
+        "iterations": iterations,
+        "iteration_ns": round(median(times) * 1e6 / iterations, 1),
+    }))
+}
