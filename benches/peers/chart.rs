@@ -19,6 +19,7 @@ const COLORS: [RGBColor; LIBRARIES.len()] = [
     RGBColor(150, 205, 165),
     RGBColor(196, 78, 82),
     RGBColor(129, 114, 179),
+    RGBColor(140, 140, 140),
 ];
 
 /// One picture for each number of threads, one below the other.

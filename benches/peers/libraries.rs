@@ -12,7 +12,8 @@ use std::{
 use autobwd_benches::{Outcome, output};
 
 /// Ourselves first.
-pub(crate) const LIBRARIES: [&str; 6] = ["autobwd", "JAX", "PyTorch", "PyTorch, compiled", "dfdx", "candle"];
+pub(crate) const LIBRARIES: [&str; 7] =
+    ["autobwd", "JAX", "PyTorch", "PyTorch, compiled", "burn", "dfdx", "candle"];
 
 /// A program and its first arguments; those that say what to run go last.
 pub(crate) type Start = Vec<OsString>;

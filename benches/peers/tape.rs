@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Those that record; ourselves first.
-const LIBRARIES: [&str; 4] = ["autobwd", "PyTorch", "dfdx", "candle"];
+const LIBRARIES: [&str; 5] = ["autobwd", "PyTorch", "burn", "dfdx", "candle"];
 
 /// The table: medians over the operators, of so many runs in turn.
 pub(crate) fn table(root: &Path, repeat: usize) -> Outcome<String> {

@@ -152,11 +152,12 @@ fn single_precision_is_double_precision_rounded() {
     }
 }
 
-/// Prints the table in the documentation of `Float`; some minutes for each function.
+/// Prints the table in the documentation of `Float`; some minutes for each function, or for one with `ONLY=sin`.
 #[test]
 #[ignore = "2^32 numbers"]
 fn all_of_single_precision() {
-    for case in cases() {
+    let only = std::env::var("ONLY").ok();
+    for case in cases().into_iter().filter(|case| only.as_ref().is_none_or(|only| case.name == only)) {
         let part = |first: u32| worst(&case, (first..1 << 16).step_by(2));
         let (even, odd) = std::thread::scope(|scope| {
             let even = scope.spawn(|| part(0));
