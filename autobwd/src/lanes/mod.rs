@@ -10,6 +10,7 @@ mod dual;
 mod float;
 mod loops;
 mod math;
+mod operand;
 mod region;
 mod regions;
 mod single;

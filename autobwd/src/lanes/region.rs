@@ -9,13 +9,13 @@ use std::{any::Any, collections::HashMap, ops::Range};
 use super::{
     LaneEntry,
     block::{Arg, BlockFn},
+    operand::{LaneType, Operand, store},
     spread::Spread,
 };
 use crate::{
-    Arity, Bool, DType, Element, Error, ErrorKind, OpDesc, Result,
+    Arity, DType, Error, ErrorKind, OpDesc, Result,
     cx::CHUNK,
     tensor::{LINE, Memory, Place, padded},
-    with_dtype,
 };
 
 /// Bytes that a block's registers may take, together: they are to stay in the first-level cache.
@@ -72,13 +72,6 @@ enum Action {
     Store { place: Place, dtype: DType, register: usize },
     /// Add a register to a summed output.
     Add { sum: usize, register: usize },
-}
-
-/// What is read into a register.
-struct Operand {
-    place: Place,
-    spread: Spread,
-    dtype: DType,
 }
 
 #[derive(Clone, Copy)]
@@ -210,24 +203,18 @@ impl Region {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
                     Action::Load { operand, register } => {
-                        let Operand { place, spread, dtype } = &self.loads[operand];
                         // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_apart`); the
                         // register is this worker's own and holds a block.
                         unsafe {
-                            let block = std::slice::from_raw_parts_mut(register_at(register), real);
-                            with_dtype!(*dtype, U => {
-                                spread.load(operand_of::<U>(*place, spread), first, block, T::load)
-                            });
+                            let block: &mut [T] = std::slice::from_raw_parts_mut(register_at(register), real);
+                            self.loads[operand].load(first, block);
                         }
                     }
                     // SAFETY: as above; the place holds an element for each of `numel`, and these are of this chunk
                     // alone.
                     Action::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
-                        with_dtype!(dtype, U => {
-                            let place = std::slice::from_raw_parts_mut(place.ptr().cast::<U>().add(first), real);
-                            place.iter_mut().zip(block).for_each(|(to, x)| *to = x.store());
-                        });
+                        store(block, place, dtype, first);
                     },
                     Action::Add { sum, register } => {
                         let sum = &self.sums[sum];
@@ -334,60 +321,6 @@ impl Region {
             }
         }
     }
-}
-
-/// What lanes are made of.
-trait LaneType:
-    Element
-    + std::ops::Add<Output = Self>
-    + Converts<Bool>
-    + Converts<u8>
-    + Converts<i32>
-    + Converts<i64>
-    + Converts<f32>
-    + Converts<f64>
-{
-}
-impl LaneType for f32 {}
-impl LaneType for f64 {}
-
-/// From and to what is in memory.
-trait Converts<U> {
-    fn load(stored: U) -> Self;
-    fn store(self) -> U;
-}
-macro_rules! converts {
-    ($($lane:ty: $($u:ty),*;)*) => {$($(
-        impl Converts<$u> for $lane {
-            #[inline(always)]
-            fn load(stored: $u) -> $lane {
-                stored as $lane
-            }
-            #[inline(always)]
-            fn store(self) -> $u {
-                self as $u
-            }
-        }
-    )*
-        impl Converts<Bool> for $lane {
-            #[inline(always)]
-            fn load(stored: Bool) -> $lane {
-                stored.get().into()
-            }
-            #[inline(always)]
-            fn store(self) -> Bool {
-                (self != 0.0).into()
-            }
-        }
-    )*};
-}
-converts!(f32: u8, i32, i64, f32, f64; f64: u8, i32, i64, f32, f64;);
-
-/// # Safety
-/// The place holds the operand, and nobody writes it meanwhile.
-unsafe fn operand_of<'a, T>(place: Place, spread: &Spread) -> &'a [T] {
-    // SAFETY: passed on.
-    unsafe { std::slice::from_raw_parts(place.ptr().cast::<T>(), spread.numel()) }
 }
 
 /// Turns steps into actions, handing out registers: one is free again after its last reader, and already for that

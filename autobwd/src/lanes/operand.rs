@@ -1,0 +1,105 @@
+//! What a region reads into registers and writes from them: operands that are broadcast, converted, or both.
+#![allow(unsafe_code)]
+
+use std::{ops::Add, slice};
+
+use super::spread::Spread;
+use crate::{Bool, DType, Element, tensor::Place, with_dtype};
+
+/// What is read into a register.
+pub(super) struct Operand {
+    pub(super) place: Place,
+    pub(super) spread: Spread,
+    pub(super) dtype: DType,
+}
+
+impl Operand {
+    /// Reads the elements for `first..first + block.len()` of the full shape.
+    ///
+    /// # Safety
+    /// The place holds the operand, and nobody writes it meanwhile.
+    #[inline]
+    pub(super) unsafe fn load<T: LaneType>(&self, first: usize, block: &mut [T]) {
+        // SAFETY: passed on.
+        unsafe {
+            match self.dtype == T::DTYPE {
+                true => self.spread.load(self.elements::<T>(), first, block, |x| x),
+                false => self.convert(first, block),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`load`](Operand::load).
+    #[inline(never)]
+    unsafe fn convert<T: LaneType>(&self, first: usize, block: &mut [T]) {
+        // SAFETY: passed on.
+        with_dtype!(self.dtype, U => unsafe { self.spread.load(self.elements::<U>(), first, block, T::load) });
+    }
+
+    /// # Safety
+    /// As [`load`](Operand::load), of elements of this type.
+    unsafe fn elements<U>(&self) -> &[U] {
+        // SAFETY: passed on.
+        unsafe { slice::from_raw_parts(self.place.ptr().cast::<U>(), self.spread.numel()) }
+    }
+}
+
+/// Writes the elements from `first` on as another dtype.
+///
+/// # Safety
+/// The place holds that many elements, and nobody else uses these meanwhile.
+#[inline(never)]
+pub(super) unsafe fn store<T: LaneType>(block: &[T], place: Place, dtype: DType, first: usize) {
+    with_dtype!(dtype, U => {
+        // SAFETY: passed on.
+        let place = unsafe { slice::from_raw_parts_mut(place.ptr().cast::<U>().add(first), block.len()) };
+        place.iter_mut().zip(block).for_each(|(to, x)| *to = x.store());
+    });
+}
+
+/// What lanes are made of.
+pub(super) trait LaneType:
+    Element
+    + Add<Output = Self>
+    + Converts<Bool>
+    + Converts<u8>
+    + Converts<i32>
+    + Converts<i64>
+    + Converts<f32>
+    + Converts<f64>
+{
+}
+impl LaneType for f32 {}
+impl LaneType for f64 {}
+
+/// From and to what is in memory.
+pub(super) trait Converts<U> {
+    fn load(stored: U) -> Self;
+    fn store(self) -> U;
+}
+macro_rules! converts {
+    ($($lane:ty: $($u:ty),*;)*) => {$(
+        $(impl Converts<$u> for $lane {
+            #[inline(always)]
+            fn load(stored: $u) -> $lane {
+                stored as $lane
+            }
+            #[inline(always)]
+            fn store(self) -> $u {
+                self as $u
+            }
+        })*
+        impl Converts<Bool> for $lane {
+            #[inline(always)]
+            fn load(stored: Bool) -> $lane {
+                stored.get().into()
+            }
+            #[inline(always)]
+            fn store(self) -> Bool {
+                (self != 0.0).into()
+            }
+        }
+    )*};
+}
+converts!(f32: u8, i32, i64, f32, f64; f64: u8, i32, i64, f32, f64;);
