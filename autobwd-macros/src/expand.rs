@@ -56,6 +56,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
         #[automatically_derived]
         impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
             type Op = #ident<::autobwd::Var>;
+            #[inline]
             fn hand_over(self, to: &mut ::autobwd::Content<#param>) -> #ident<()> {
                 #ident { #(#fields,)* }
             }

@@ -29,6 +29,7 @@ mod running;
 mod sparse;
 mod tape;
 mod tape_laws;
+mod tape_values;
 mod unrolled;
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.

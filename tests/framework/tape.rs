@@ -3,8 +3,8 @@
 use std::{cell::RefCell, sync::Arc, thread};
 
 use autobwd::{
-    Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, New, Result, Scope, Tensor, append_backward,
-    emit, gradients, hessian_vector_product,
+    Backward, Builder, DType, ErrorKind, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit,
+    gradients, hessian_vector_product,
     tape::{Grad, grad, trace},
 };
 use autobwd_ops::{
@@ -13,10 +13,9 @@ use autobwd_ops::{
     nn::Linear,
     optim::{Adam, Momentum, Optimizer, Sgd},
     scalar::{self, Scalar},
-    shape::Assign,
 };
 
-fn tape() -> Builder {
+pub(super) fn tape() -> Builder {
     Builder::eager_with_threads(1)
 }
 
@@ -25,7 +24,7 @@ fn numbers(dims: &[usize], at: usize) -> Tensor {
     Tensor::from_vec(dims, (0..n).map(|i| (((i * 7 + at * 3) % 11) as f32 - 5.0) / 4.0).collect()).unwrap()
 }
 
-fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
+pub(super) fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
     tape.leaf(name, Tensor::scalar(number).unwrap())
 }
 
@@ -316,40 +315,6 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
 }
 
 #[test]
-fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
-    let tape = tape();
-    let (x, y) = (leaf(&tape, "x", 2.0), leaf(&tape, "y", 3.0));
-    // A sum needs neither, a product both.
-    let (sum, product) = ((&x + &y)?, (&x * &y)?);
-    x.set(Tensor::scalar(5.0)?)?;
-    sum.backward()?;
-    let line = line!() + 1;
-    let square = x.square()?;
-    tape.no_grad(|| emit(Assign { x: Arg::from(&y), out: (&x).into() }))?;
-    let overwriting = line!() - 1;
-    let text = product.backward().unwrap_err().to_string();
-    assert!(text.starts_with("operator `elementwise_mul` (run at "), "{text}");
-    assert!(text.contains("version 0 of `x` is needed, but it has been overwritten"), "{text}");
-    assert!(text.ends_with("it is at version 2"), "{text}");
-    let text = square.backward().unwrap_err().to_string();
-    let place = format!("tests/framework/tape.rs:{line};");
-    assert!(text.starts_with("operator `square` (run at ") && text.contains(&place), "{text}");
-    assert!(
-        text.contains("the last time by `assign` at ") && text.contains(&format!(":{overwriting}:")),
-        "{text}"
-    );
-    assert_eq!(x.item()?, 3.0);
-
-    let e = emit(Assign { x: Arg::from(&y), out: (&x).into() }).err().unwrap();
-    assert!(e.to_string().contains("the leaf `x` would lose the derivative of what overwrites it"), "{e}");
-    let e = sum.set(Tensor::scalar(1.0)?).unwrap_err();
-    assert!(e.to_string().ends_with("was computed; only a value that was given can be overwritten"), "{e}");
-    let e = x.set(Tensor::scalar(1.0_f32)?).unwrap_err();
-    assert_eq!(e.to_string(), "`tensor` is float32 [], but `x` is float64 []");
-    Ok(())
-}
-
-#[test]
 fn hooks_see_whole_derivatives_and_change_them() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
@@ -398,24 +363,6 @@ fn what_is_not_finite_is_found_where_it_comes_about() -> Result<()> {
     tape.check_finite(false);
     root.backward()?;
     assert_eq!(x.gradient()?.item()?, f64::INFINITY);
-    Ok(())
-}
-
-#[test]
-fn values_go_from_thread_to_thread() -> Result<()> {
-    let tape = tape();
-    let x = leaf(&tape, "x", 3.0);
-    let y = x.square()?.into_value()?;
-    let there = thread::spawn(move || {
-        let tape = Builder::eager_with_threads(1);
-        let out = (&tape.hold(y) * 2.0)?;
-        out.backward()?;
-        out.into_value()
-    });
-    let out = tape.hold(there.join().unwrap()?);
-    assert_eq!((out.item()?, x.gradient()?.item()?), (18.0, 12.0));
-    (&out * 1.0)?.backward()?;
-    assert_eq!(x.gradient()?.item()?, 24.0);
     Ok(())
 }
 
@@ -510,32 +457,6 @@ fn scalars_read_like_formulas() -> Result<()> {
     assert!((x.derivative()? - expected[0]).abs() < 1e-9 && (y.derivative()? - expected[1]).abs() < 1e-9);
     assert!(x < y && y > 2.5 && x == Scalar::constant(&tape, 0.5) && x != y);
     assert_eq!(Scalar::constant(&tape, 4.0).backward().unwrap_err().kind(), ErrorKind::NoGradient);
-    Ok(())
-}
-
-#[test]
-fn what_is_detached_is_a_constant() -> Result<()> {
-    let tape = tape();
-    let x = leaf(&tape, "x", 3.0);
-    let square = x.square()?;
-    let detached = square.detach()?;
-    assert!(!detached.has_derivative() && !detached.is_leaf());
-    assert_eq!(detached.item()?, 9.0);
-    assert!(square.has_derivative());
-    assert_eq!(detached.backward().unwrap_err().kind(), ErrorKind::NoGradient);
-
-    // d (9 x + x^2) = 9 + 2x, with 9 = x^2 held fast.
-    (&(&detached * &x)? + &square)?.backward()?;
-    assert_eq!(x.gradient()?.item()?, 15.0);
-    assert!(detached.gradient().is_err());
-    assert_eq!(grad(&[&(&detached * &x)?], &[&square], &Grad::default())?.len(), 1);
-    assert!(grad(&[&(&detached * &x)?], &[&square], &Grad::default())?[0].is_none());
-
-    // It does not change with what it was made from.
-    let leaf = x.detach()?;
-    assert!(x.has_derivative() && !leaf.has_derivative());
-    x.set(Tensor::scalar(5.0)?)?;
-    assert_eq!((leaf.item()?, x.item()?), (3.0, 5.0));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::{
     panic::Location,
 };
 
-use super::{Arg, Expr, OpArgs};
+use super::{Arg, Expr, OpArgs, Value};
 use crate::{Content, Error, Result, Role, schema::Notes};
 
 #[track_caller]
@@ -34,21 +34,36 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
     notes.words.put(1);
     notes.words.name(op);
     attrs(&mut notes);
-    let mut args = OpArgs::new();
-    for (slot, x) in ["X", "Y"].into_iter().zip(inputs) {
-        args.push((Role::Input, slot, Some(x.into())));
-    }
-    args.push((Role::Output, "Out", Some(Arg::New)));
-    inputs[0].builder().append_args(&mut args, &mut notes.words, Location::caller(), &mut || {
+    let (words, at, builder) = (&mut notes.words, Location::caller(), inputs[0].builder());
+    let desc = &mut || {
         let mut content = Content::new(op, true);
         attrs(&mut content.notes);
         let slots = ["X", "Y"].into_iter().take(N).map(|slot| (Role::Input, slot, Some(())));
         content.held.extend(slots.chain([(Role::Output, "Out", Some(()))]));
         content.describe_in_order()
-    })?;
+    };
+    if let (Some(eager), Some(values)) = (builder.eager_part(), values(inputs)) {
+        let node = eager.call(builder.ops()?, words, desc, &values, &[], at)?;
+        return Ok(Expr::of_value(builder, Value::of(node, 0)));
+    }
+    let mut args = OpArgs::new();
+    for (slot, x) in ["X", "Y"].into_iter().zip(inputs) {
+        args.push((Role::Input, slot, Some(x.into())));
+    }
+    args.push((Role::Output, "Out", Some(Arg::New)));
+    builder.append_args(&mut args, words, at, desc)?;
     // The output is the last of its arguments.
     let out = args.pop().and_then(|(.., out)| out?.expr());
     out.ok_or_else(|| Error::internal("an operator without output"))
+}
+
+/// What was computed of all, if it was.
+fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
+    let mut values = [of[0].held_value()?; N];
+    for (value, expr) in values.iter_mut().zip(of).skip(1) {
+        *value = expr.held_value()?;
+    }
+    Some(values)
 }
 
 macro_rules! operators {

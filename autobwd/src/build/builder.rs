@@ -262,7 +262,6 @@ impl Builder {
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> Result<<D::Op as Op>::Of<Expr>> {
         let mut content = Content::new(<D::Op as Op>::SCHEMA.name, false);
         let left = op.hand_over(&mut content);
-        check_inputs(&content)?;
         self.append::<D::Op>(&mut content, left, Location::caller())
     }
 
@@ -279,7 +278,7 @@ impl Builder {
             content.describe_in_order()
         })?;
         let left = left.ok_or_else(|| Error::internal("an operator lost its slots"))?;
-        let mut made = content.held.drain(..).filter_map(|(.., arg)| arg?.expr());
+        let mut made = content.held.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
         Ok(O::fill(left, &mut || made.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY))))
     }
 
@@ -307,8 +306,9 @@ impl Builder {
         desc: MakeDesc<'_>,
     ) -> Result<()> {
         let (mut inputs, mut into, mut outputs) = (SmallVec::<[_; 3]>::new(), SmallVec::<[_; 1]>::new(), 0);
-        for (role, _, arg) in args.iter() {
+        for (role, slot, arg) in args.iter() {
             match (role, arg) {
+                (Role::Input, Some(Arg::New)) => return Err(not_there(desc()?.ty, slot)),
                 (Role::Input, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => inputs.push(value),
                 (Role::Output, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => {
                     into.push((outputs, value))
@@ -320,10 +320,13 @@ impl Builder {
         }
         let node = eager.call(self.ops()?, words, desc, &inputs, &into, at)?;
         drop((inputs, into));
+        let mut node = Some(node);
         let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
         for (out, (.., arg)) in made.enumerate() {
-            if let Some(Arg::New) = arg {
-                *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node.clone(), out))));
+            // The last one needs no copy.
+            let node = if out + 1 == outputs { node.take() } else { node.clone() };
+            if let (Some(Arg::New), Some(node)) = (&arg, node) {
+                *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node, out))));
             }
         }
         Ok(())
@@ -334,8 +337,10 @@ impl Builder {
         let program = &mut self.0.program.borrow_mut();
         let block = self.0.block.get();
         let (mut vars, mut new) = (vec![], vec![]);
-        for arg in args.iter_mut().filter_map(|(.., arg)| arg.as_mut()) {
+        for (role, slot, arg) in args.iter_mut() {
+            let Some(arg) = arg else { continue };
             vars.push(match arg {
+                Arg::New if *role == Role::Input => return Err(not_there(desc.ty, slot)),
                 Arg::New => {
                     new.push(program.fresh(&desc.ty));
                     new[new.len() - 1]
@@ -378,12 +383,9 @@ impl Builder {
     }
 }
 
-fn check_inputs(content: &Content<Arg>) -> Result<()> {
-    let is_new =
-        |(role, _, arg): &&(Role, _, Option<Arg>)| *role == Role::Input && matches!(arg, Some(Arg::New));
-    let Some((_, slot, _)) = content.held.iter().find(is_new) else { return Ok(()) };
-    let text = format!("operator `{}`, input `{slot}`: an input is a variable that exists", content.ty);
-    Err(Error::new(ErrorKind::Slot, text))
+fn not_there(ty: Name, slot: &str) -> Error {
+    let text = format!("operator `{ty}`, input `{slot}`: an input is a variable that exists");
+    Error::new(ErrorKind::Slot, text)
 }
 
 fn two_programs(ty: Name, at: &'static Location<'static>) -> Error {
@@ -415,19 +417,24 @@ pub(crate) type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 /// An unknown operator, attributes out of bounds, inputs whose dtypes or shapes do not fit: each with operator, slots,
 /// variables and the line of the call.
 #[track_caller]
+#[inline]
 pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
     let at = Location::caller();
     let name = <D::Op as Op>::SCHEMA.name;
     let mut content = Content::new(name, false);
     let left = op.hand_over(&mut content);
-    check_inputs(&content)?;
     let builder = content.held.iter().find_map(|(.., arg)| match arg {
         Some(Arg::Is(expr)) => Some(expr.builder.clone()),
         _ => None,
     });
-    let builder = builder.ok_or_else(|| {
-        let text = format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
-        Error::new(ErrorKind::Slot, text)
-    })?;
+    let builder =
+        builder.ok_or_else(|| match content.held.iter().find(|(role, ..)| *role == Role::Input) {
+            Some((_, slot, _)) => not_there(name.into(), slot),
+            None => {
+                let text =
+                    format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
+                Error::new(ErrorKind::Slot, text)
+            }
+        })?;
     builder.append::<D::Op>(&mut content, left, at)
 }

@@ -12,6 +12,7 @@ pub enum Arg {
 }
 impl Arg {
     /// The variable that exists.
+    #[inline]
     pub(crate) fn expr(self) -> Option<Expr> {
         match self {
             Arg::Is(expr) => Some(expr),
@@ -20,11 +21,13 @@ impl Arg {
     }
 }
 impl From<&Expr> for Arg {
+    #[inline]
     fn from(expr: &Expr) -> Arg {
         Arg::Is(expr.clone())
     }
 }
 impl From<Expr> for Arg {
+    #[inline]
     fn from(expr: Expr) -> Arg {
         Arg::Is(expr)
     }
@@ -48,6 +51,7 @@ impl Expr {
         Expr { builder: builder.clone(), held: Held::Var(var) }
     }
 
+    #[inline]
     pub(crate) fn of_value(builder: &Builder, value: Value) -> Expr {
         Expr { builder: builder.clone(), held: Held::Value(value) }
     }

@@ -1,22 +1,37 @@
-use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 
 use super::{Attr, OpDesc, Slots};
 use crate::Meta;
 
 /// What an operator is, apart from which variables it has, as numbers: equal numbers mean the same operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Words(SmallVec<[u64; 12]>);
+#[derive(Clone, Debug, Default, Eq)]
+pub struct Words {
+    first: [u64; FIRST],
+    rest: Vec<u64>,
+    count: usize,
+    /// All of them, mixed as they come.
+    mixed: u64,
+}
+
+/// How many words need no allocation.
+const FIRST: usize = 12;
 
 impl Words {
     #[inline]
     pub(crate) fn put(&mut self, word: u64) {
-        self.0.push(word);
+        self.mixed = (self.mixed.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match self.first.get_mut(self.count) {
+            Some(at) => *at = word,
+            None => self.rest.push(word),
+        }
+        self.count += 1;
     }
 
     /// Text from source code; elsewhere the same text may have other numbers.
     #[inline]
     pub(crate) fn name(&mut self, name: &'static str) {
-        self.0.extend([name.as_ptr().addr() as u64, name.len() as u64]);
+        self.put(name.as_ptr().addr() as u64);
+        self.put(name.len() as u64);
     }
 
     pub(crate) fn list<T>(&mut self, list: &[T], mut each: impl FnMut(&mut Words, &T)) {
@@ -51,7 +66,8 @@ impl Words {
     pub(crate) fn meta(&mut self, meta: &Meta) {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
-        self.0.extend(meta.dims.iter().chain(&meta.rows).map(|dim| dim.wire() as u64));
+        meta.dims.iter().for_each(|dim| self.put(dim.wire() as u64));
+        meta.rows.iter().for_each(|dim| self.put(dim.wire() as u64));
     }
 
     /// Those of a description, in which variables are numbered as they come.
@@ -73,5 +89,21 @@ impl Words {
             words.attr(attr);
         }
         words
+    }
+}
+
+impl PartialEq for Words {
+    #[inline]
+    fn eq(&self, other: &Words) -> bool {
+        // One by one: what was just written word by word is slow to read in larger pieces; so are no words at all.
+        let first = || self.first.iter().zip(&other.first).take(self.count);
+        let rest = || self.count <= FIRST || self.rest == other.rest;
+        self.count == other.count && first().all(|(a, b)| a == b) && rest()
+    }
+}
+
+impl Hash for Words {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mixed);
     }
 }

@@ -8,75 +8,91 @@ use super::{
     block::{Arg, BlockFn},
 };
 use crate::{
-    Arity, DType, Error, ErrorKind, OpDesc, Result, Schema, SlotDef,
+    Arity, DType, Error, ErrorKind, OpDesc, Result,
     tensor::{Memory, padded},
 };
 
 /// A formula with its attributes, for operands of one shape.
 pub(crate) struct Formula {
-    schema: &'static Schema,
     block: BlockFn,
     attrs: Box<dyn Any + Send + Sync>,
     bytes: usize,
     /// Elements in whole lines.
     numel: usize,
-    slots: usize,
+    /// By input: in which slot it is read, and its number.
+    reads: Vec<(usize, usize)>,
+    /// By output: in which slot it is written.
+    writes: Vec<usize>,
 }
 
 impl Formula {
     /// How many slots an operator may have.
     pub(crate) const MOST_SLOTS: usize = 8;
 
+    /// `read` and `written` are numbers of inputs and outputs by slot of the schema, `None` for what is absent.
+    ///
     /// # Errors
-    /// There is no formula for that dtype; too many slots; attributes that do not fit.
-    pub(crate) fn new(entry: &LaneEntry, desc: &OpDesc, dtype: DType, numel: usize) -> Result<Formula> {
+    /// There is no formula for that dtype; too many slots, or one that is not filled; attributes that do not fit.
+    pub(crate) fn new(
+        entry: &LaneEntry,
+        desc: &OpDesc,
+        dtype: DType,
+        numel: usize,
+        read: &[Option<usize>],
+        written: &[Option<usize>],
+    ) -> Result<Formula> {
         let schema = entry.schema();
         let block = entry.block(dtype).ok_or_else(|| {
             Error::new(ErrorKind::DType, format!("operator `{}` has no formula for {dtype}", schema.name))
         })?;
-        let slots = schema.inputs.len() + schema.outputs.len();
-        if slots > Formula::MOST_SLOTS {
-            return Err(Error::internal(format!("operator `{}` has {slots} slots", schema.name)));
+        let slots = || schema.inputs.iter().chain(schema.outputs);
+        let counts = [read.len(), written.len()];
+        if counts != [schema.inputs.len(), schema.outputs.len()] || slots().count() > Formula::MOST_SLOTS {
+            return Err(Error::internal(format!("the slots of operator `{}`", schema.name)));
+        }
+        for (slot, at) in slots().zip(read.iter().chain(written)) {
+            if at.is_none() && slot.arity != Arity::Optional && !slot.shape_only {
+                return Err(Error::internal(format!("`{}` of a formula is not filled", slot.name)));
+            }
+        }
+        let reads = read.iter().enumerate().filter(|(slot, _)| !schema.inputs[*slot].shape_only);
+        let reads = reads.filter_map(|(slot, at)| Some((slot, (*at)?))).collect();
+        let number = |i: usize| written.iter().position(|at| *at == Some(i)).map(|slot| read.len() + slot);
+        let writes: Vec<usize> = (0..written.len()).map_while(number).collect();
+        if writes.len() != written.iter().flatten().count() {
+            return Err(Error::internal(format!("the outputs of operator `{}`", schema.name)));
         }
         let bytes = if numel == 0 { 0 } else { padded(numel * dtype.size()) };
-        Ok(Formula { schema, block, attrs: entry.attrs(desc)?, bytes, numel: bytes / dtype.size(), slots })
+        let attrs = entry.attrs(desc)?;
+        Ok(Formula { block, attrs, bytes, numel: bytes / dtype.size(), reads, writes })
     }
 
-    /// Computes the outputs; memories by slot of the schema, `None` for an absent one.
+    /// Computes the outputs.
     ///
     /// # Errors
-    /// A slot without memory, or with too little.
+    /// Too few outputs; memory with too little room; those of `input`.
+    #[inline]
     pub(crate) fn run<'a>(
         &self,
-        inputs: impl Iterator<Item = Option<&'a Memory>>,
-        outputs: impl Iterator<Item = Option<&'a mut Memory>>,
+        input: impl Fn(usize) -> Result<&'a Memory>,
+        outputs: impl Iterator<Item = &'a mut Memory>,
     ) -> Result<()> {
-        let mut args = [std::ptr::null_mut(); Formula::MOST_SLOTS];
-        let (of_inputs, of_outputs) = args.split_at_mut(self.schema.inputs.len());
-        let mut given = 0;
-        for ((arg, slot), memory) in of_inputs.iter_mut().zip(self.schema.inputs).zip(inputs) {
-            *arg = self.arg(slot, memory)?;
-            given += 1;
+        let mut args: [Arg; Formula::MOST_SLOTS] = [std::ptr::null_mut(); Formula::MOST_SLOTS];
+        for (slot, i) in &self.reads {
+            args[*slot] = input(*i)?.place(0, self.bytes)?.ptr();
         }
-        for ((arg, slot), memory) in of_outputs.iter_mut().zip(self.schema.outputs).zip(outputs) {
-            *arg = self.arg(slot, memory.map(|m| &*m))?;
-            given += 1;
+        let mut written = 0;
+        for (slot, memory) in self.writes.iter().zip(outputs) {
+            args[*slot] = memory.place(0, self.bytes)?.ptr();
+            written += 1;
         }
-        if given < self.slots {
-            return Err(Error::internal("fewer memories than slots"));
+        if written < self.writes.len() {
+            return Err(Error::internal("fewer memories than outputs"));
         }
-        // SAFETY: an argument for every slot, null for absent optional ones alone, each with `bytes` bytes behind it (just
-        // seen); what is written is borrowed mutably, so it is apart from all else; the attributes are this entry's.
+        // SAFETY: an argument for every slot, null for optional and `shape_only` ones alone (seen in `new`), each with
+        // `bytes` bytes behind it (just seen); what is written is borrowed mutably, so it is apart from all else; the
+        // attributes are this entry's.
         unsafe { (self.block)(args.as_ptr(), &raw const *self.attrs as *const (), 0, self.numel) };
         Ok(())
-    }
-
-    #[inline]
-    fn arg(&self, slot: &SlotDef, memory: Option<&Memory>) -> Result<Arg> {
-        match memory {
-            Some(memory) => Ok(memory.place(0, self.bytes)?.ptr()),
-            None if slot.arity == Arity::Optional || slot.shape_only => Ok(std::ptr::null_mut()),
-            None => Err(Error::internal(format!("`{}` of a formula is not filled", slot.name))),
-        }
     }
 }

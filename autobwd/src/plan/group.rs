@@ -61,7 +61,8 @@ pub(crate) fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool 
     dtype.is_float() && dtype == extent.dtype
 }
 
-fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
+/// What a formula runs over first of all.
+pub(crate) fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     extents(graph, node).into_iter().next()
 }
 

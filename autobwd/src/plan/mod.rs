@@ -16,7 +16,7 @@ mod report;
 
 pub(crate) use control::{Again, Called};
 pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
-pub(crate) use group::{Extent, Group, group, is_native, operand_dims};
+pub(crate) use group::{Extent, Group, extent, group, is_native, operand_dims};
 pub(crate) use place::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};

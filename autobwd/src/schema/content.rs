@@ -1,6 +1,6 @@
 use smallvec::SmallVec;
 
-use super::{AttrValue, Role, Slot};
+use super::{Arity, AttrValue, Role, Slot};
 use crate::{Attrs, OpDesc, Result, Slots, Var, desc::Words};
 
 /// What was in an operator's struct: what its slots held, in the order of its fields, and what its attributes are.
@@ -31,6 +31,7 @@ impl<W> Content<W> {
     }
 
     /// Takes what a slot holds; leaves the empty slot.
+    #[inline]
     pub fn slot<S: Slot<W>>(&mut self, role: Role, slot: &'static str, held: S) -> S::Of<()> {
         let (empty, first) = (held.map(|_| ()), self.held.len());
         let mut holes = false;
@@ -38,6 +39,9 @@ impl<W> Content<W> {
             holes |= held.is_none();
             self.held.push((role, slot, held));
         });
+        if S::ARITY == Arity::One {
+            return empty;
+        }
         let words = &mut self.notes.words;
         words.put((((self.held.len() - first) as u64) << 1) | u64::from(holes));
         if holes {

@@ -13,7 +13,7 @@ use std::{
 use super::queue::{Goal, Queue, Walk, ones};
 use crate::{
     Builder, Error, ErrorKind, Expr, OpInfoMap, Result, Tensor,
-    build::eager::{Eager, Given, Made, Value},
+    build::eager::{Eager, Given, Value},
 };
 
 impl Builder {
@@ -35,12 +35,12 @@ impl Builder {
     /// A value whose derivative is wanted; the name is for messages and programs.
     pub fn leaf(&self, name: &str, tensor: Tensor) -> Expr {
         let leaf = tensor.dtype().is_float();
-        self.hold(Value::from(Made::Given(Given::new(name.into(), tensor, leaf))))
+        self.hold(Value::from(Given::new(name.into(), tensor, leaf)))
     }
 
     /// A value without derivative.
     pub fn constant(&self, tensor: Tensor) -> Expr {
-        self.hold(Value::from(Made::Given(Given::new(String::new(), tensor, false))))
+        self.hold(Value::from(Given::new(String::new(), tensor, false)))
     }
 
     /// A value that came from elsewhere, another thread perhaps, with its history: [`Expr::into_value`] lets go of it.
@@ -246,7 +246,7 @@ impl Expr {
                 seed.meta().clone().in_slot("seed").same_as(&own)?;
                 Ok(seed.clone())
             }
-            None => Ok(Value::from(Made::Given(Given::new("1".into(), ones(meta)?, false)))),
+            None => Ok(Value::from(Given::new("1".into(), ones(meta)?, false))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Going back: a queue of values with their derivatives.
 
-use std::{cmp::Reverse, collections::BTreeMap, fmt, panic::Location, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, mem, panic::Location, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::rule::chain_rule;
 use crate::{
     Builder, DType, Error, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
-    build::eager::{Call, Eager, Input, Node, Ready, Rule, Value},
+    build::eager::{Call, Eager, Given, Node, Reading, Ready, Rule, RuleStep, Value},
+    tensor::Memory,
 };
 
 /// Derivatives on their way back. The value that was computed last goes first: whatever contributes to its derivative was
@@ -20,15 +21,15 @@ pub struct Queue<'a> {
     rest: BTreeMap<Key, Entry<'a>>,
 }
 
-/// Later nodes go first, of one node the first outputs.
-type Key = (u64, Reverse<u32>);
+/// Later nodes go first, of one node the first outputs. Threads give the same numbers to nodes of theirs.
+type Key = (u64, *const Node, Reverse<u32>);
 
 /// A value with what has arrived so far.
 struct Entry<'a> {
     of: &'a Value,
-    derivative: Value,
+    derivative: Derivative<'a>,
     /// What could not be added at once: some are rows of a tensor.
-    more: Vec<Value>,
+    more: Vec<Derivative<'a>>,
 }
 
 impl Entry<'_> {
@@ -38,7 +39,7 @@ impl Entry<'_> {
 }
 
 fn key(of: &Value) -> Key {
-    (of.node.number, Reverse(of.out))
+    (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
 }
 
 impl<'a> Queue<'a> {
@@ -82,7 +83,8 @@ impl fmt::Display for Queue<'_> {
             write!(f, "{}{}: ", if i > 0 { ", " } else { "" }, of.name())?;
             for (i, part) in [derivative].into_iter().chain(more).enumerate() {
                 f.write_str(if i > 0 { " + " } else { "" })?;
-                match part.tensor().map(|t| t.to_f64s()).as_deref() {
+                let tensor = part.memory().and_then(|memory| Tensor::copy_of(memory, 0, part.meta()));
+                match tensor.map(|t| t.to_f64s()).as_deref() {
                     Ok([x]) => write!(f, "{x}")?,
                     Ok(all) => write!(f, "{all:?}")?,
                     Err(_) => return Err(fmt::Error),
@@ -99,8 +101,12 @@ pub(super) struct Walk<'a> {
     eager: &'a Eager,
     queue: Queue<'a>,
     goal: Goal<'a>,
+    /// Whether nobody will ask how derivatives came about.
+    forgets: bool,
     /// Adds two derivatives of the shape that came last.
     adder: Option<Arc<Ready>>,
+    /// Derivatives of an operator's outputs, and what its chain rule computes of them.
+    steps: Vec<Option<Derivative<'a>>>,
     site: &'static Location<'static>,
 }
 
@@ -121,7 +127,7 @@ impl<'a> Goal<'a> {
         while let Some(node) = rest.pop() {
             if node.number >= oldest && seen.insert(Arc::as_ptr(node), node).is_none() {
                 let read = node.call().map(|call| &call.inputs[..]).unwrap_or_default();
-                rest.extend(read.iter().filter(|i| i.value.has_derivative()).map(|i| &i.value.node));
+                rest.extend(read.iter().filter(|value| value.has_derivative()).map(|value| &value.node));
             }
         }
         let mut nodes: Vec<&Node> = seen.into_values().collect();
@@ -129,13 +135,14 @@ impl<'a> Goal<'a> {
         let mut leads: FxHashSet<*const Node> = inputs.iter().map(|v| Arc::as_ptr(&v.node)).collect();
         for node in nodes {
             let read = node.call().map(|call| &call.inputs[..]).unwrap_or_default();
-            if read.iter().any(|i| i.value.has_derivative() && leads.contains(&Arc::as_ptr(&i.value.node))) {
+            if read.iter().any(|value| value.has_derivative() && leads.contains(&Arc::as_ptr(&value.node))) {
                 leads.insert(node);
             }
         }
         Goal::Asked { inputs, leads, found: vec![None; inputs.len()] }
     }
 
+    #[inline]
     fn wants(&self, value: &Value) -> bool {
         value.has_derivative()
             && match self {
@@ -160,22 +167,43 @@ impl<'a> Walk<'a> {
         goal: Goal<'a>,
         site: &'static Location<'static>,
     ) -> Walk<'a> {
-        Walk { builder, eager, queue: Queue::default(), goal, adder: None, site }
+        let forgets = eager.forgets();
+        Walk { builder, eager, queue: Queue::default(), goal, forgets, adder: None, steps: vec![], site }
     }
 
     /// Adds a value with its derivative, if it has any.
     pub(super) fn start(&mut self, of: &'a Value, derivative: Value) -> Result<()> {
-        if self.goal.wants(of) { self.push(of, derivative) } else { Ok(()) }
+        if self.goal.wants(of) { self.push(of, Derivative::of(derivative)) } else { Ok(()) }
     }
 
     /// Adds a value to the queue; if it is there already, its derivative to what has arrived, in the order of a program.
-    fn push(&mut self, of: &'a Value, derivative: Value) -> Result<()> {
+    fn push(&mut self, of: &'a Value, mut derivative: Derivative<'a>) -> Result<()> {
         match self.queue.find(of) {
             None => self.queue.insert(Entry { of, derivative, more: vec![] }),
-            Some(entry) if [&entry.derivative, &derivative].iter().all(|d| d.meta().rows.is_none()) => {
+            Some(Entry { derivative: sum, .. })
+                if [&*sum, &derivative].iter().all(|d| d.meta().rows.is_none()) =>
+            {
                 let site = of.node.call().map_or(self.site, |call| call.site);
-                let terms = [&entry.derivative, &derivative];
-                entry.derivative = add(self.eager, self.builder, &mut self.adder, terms, site)?;
+                let ready = self.adder.take().filter(|ready| ready.inputs[0].agrees(derivative.meta()));
+                let ready = match ready {
+                    Some(ready) => ready,
+                    None => adder(self.eager, self.builder, [sum.meta(), derivative.meta()], site)?,
+                };
+                *sum = match self.forgets {
+                    true => {
+                        let terms = [&*sum, &derivative];
+                        let mut memory = Memory::any(ready.sizes[0])?;
+                        let outputs = [&mut memory].into_iter();
+                        self.eager.compute(&ready, |i| terms[i].memory(), outputs, site)?;
+                        self.eager.check(&ready, [&memory].into_iter(), site)?;
+                        Derivative::Loose(of.meta(), memory)
+                    }
+                    false => {
+                        let terms = [sum.share()?, derivative.share()?];
+                        Derivative::of(Value::of(self.eager.run(ready.clone(), &terms, &[], site)?, 0))
+                    }
+                };
+                self.adder = Some(ready);
             }
             Some(entry) => entry.more.push(derivative),
         }
@@ -189,52 +217,57 @@ impl<'a> Walk<'a> {
     pub(super) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
         loop {
             look(&self.queue);
-            let Some(entry) = self.queue.pop() else { return Ok(self.goal) };
+            let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
             let of = entry.of;
-            let derivative = self.arrive(entry)?;
-            match of.node.call() {
-                Some(call) if call.outputs.len() == 1 => self.chain_rule(of, call, &[Some(derivative)])?,
-                Some(call) => {
-                    let mut arrived = vec![None; call.outputs.len()];
-                    arrived[of.out as usize] = Some(derivative);
-                    while let Some(entry) = self.queue.pop_of(&of.node) {
-                        let out = entry.of.out as usize;
-                        arrived[out] = Some(self.arrive(entry)?);
-                    }
-                    self.chain_rule(of, call, &arrived)?;
+            self.arrive(&mut entry)?;
+            let Some(call) = of.node.call() else { continue };
+            self.steps.clear();
+            if call.outputs.len() == 1 {
+                self.steps.push(Some(entry.derivative));
+            } else {
+                self.steps.resize_with(call.outputs.len(), || None);
+                self.steps[of.out() as usize] = Some(entry.derivative);
+                while let Some(mut entry) = self.queue.pop_of(&of.node) {
+                    self.arrive(&mut entry)?;
+                    self.steps[entry.of.out() as usize] = Some(entry.derivative);
                 }
-                None => {}
             }
+            self.chain_rule(of, call)?;
         }
     }
 
-    /// All that contributes to the derivative of a value is there; it is returned.
-    fn arrive(&mut self, entry: Entry<'a>) -> Result<Value> {
-        let Entry { of, mut derivative, more } = entry;
+    /// All that contributes to the derivative of a value is there.
+    fn arrive(&mut self, entry: &mut Entry<'a>) -> Result<()> {
+        let Entry { of, derivative, more } = entry;
+        let leaf = of.is_leaf();
+        if more.is_empty() && !of.is_watched() && !leaf && matches!(self.goal, Goal::Leaves) {
+            return Ok(());
+        }
         let site = of.node.call().map_or(self.site, |call| call.site);
         if !more.is_empty() {
-            derivative = self.sum([derivative].iter().chain(&more), site)?;
+            let parts = [&mut *derivative].into_iter().chain(more).map(Derivative::share);
+            *derivative = Derivative::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
         }
         let (hooks, retain) = of.watched(|w| (w.hooks.clone(), w.retain)).unwrap_or_default();
         for (_, hook) in hooks {
-            derivative = self.hooked(of, &derivative, &*hook)?;
+            *derivative = Derivative::of(self.hooked(of, derivative.share()?, &*hook)?);
         }
         match &mut self.goal {
-            Goal::Leaves if retain || of.is_leaf() => {
+            Goal::Leaves if retain || leaf => {
                 let sum = match of.watched(|w| w.derivative.take()).flatten() {
-                    Some(known) => self.sum([&known, &derivative].into_iter(), site)?,
-                    None => derivative.clone(),
+                    Some(known) => self.sum(&[&known, derivative.share()?], site)?,
+                    None => derivative.share()?.clone(),
                 };
                 of.watch(|w| w.derivative = Some(sum));
             }
             Goal::Leaves => {}
             Goal::Asked { inputs, found, .. } => {
                 for (_, found) in inputs.iter().zip(found).filter(|(input, _)| input.same(of)) {
-                    *found = Some(derivative.clone());
+                    *found = Some(derivative.share()?.clone());
                 }
             }
         }
-        Ok(derivative)
+        Ok(())
     }
 
     fn hooked(
@@ -251,110 +284,164 @@ impl<'a> Walk<'a> {
     }
 
     /// The sum of contributions, in their order.
-    fn sum<'v>(
-        &self,
-        parts: impl Iterator<Item = &'v Value>,
-        site: &'static Location<'static>,
-    ) -> Result<Value> {
-        let parts: Vec<&Value> = parts.collect();
+    fn sum(&self, parts: &[&Value], site: &'static Location<'static>) -> Result<Value> {
         let desc = OpDesc::new("sum")
             .input("X", (1..=parts.len()).map(Var::stand_in))
             .output("Out", [Var::stand_in(parts.len() + 1)]);
-        Ok(Value::of(self.call(&desc, &parts, site)?, 0))
+        let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
+        Ok(Value::of(self.eager.call(self.builder.ops()?, words, desc, parts, &[], site)?, 0))
     }
 
-    fn call(&self, desc: &OpDesc, inputs: &[&Value], site: &'static Location<'static>) -> Result<Arc<Node>> {
-        let ops = self.builder.ops()?;
-        self.eager.call(ops, &mut Words::of(desc), &mut || Ok(desc.clone()), inputs, &[], site)
-    }
-
-    /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`.
-    fn chain_rule(&mut self, of: &'a Value, call: &'a Call, arrived: &[Option<Value>]) -> Result<()> {
-        let is_wanted = |input: &Input| self.goal.wants(&input.value);
-        if !call.inputs.iter().any(is_wanted) {
+    /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; they are the first of `steps`.
+    fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
+        let goal = &self.goal;
+        if matches!(goal, Goal::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input)) {
             return Ok(());
         }
-        let (wanted, arrives) =
-            (|| call.inputs.iter().map(is_wanted), || arrived.iter().map(Option::is_some));
+        let (builder, steps) = (self.builder, &mut self.steps);
+        let wanted = || call.inputs.iter().map(|input| goal.wants(input));
+        let arrives = || steps.iter().map(Option::is_some);
         let fits = |rule: &Rule| {
-            rule.wanted.iter().copied().eq(wanted()) && rule.arrived.iter().copied().eq(arrives())
+            rule.wanted.iter().zip(wanted()).all(|(a, b)| *a == b)
+                && rule.arrived.iter().zip(arrives()).all(|(a, b)| *a == b)
         };
-        let builder = self.builder;
         let make = || chain_rule(builder.ops()?, call, arrives().collect(), wanted().collect());
         let rule = call.ready.rule(fits, make)?;
         for (input, _) in call.inputs.iter().zip(&rule.reads).filter(|(_, read)| **read) {
-            input
-                .value
-                .expect_version(input.version)
-                .map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
+            input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
         }
         let (n, m) = (call.inputs.len(), call.outputs.len());
-        let sparse = arrived.iter().flatten().any(|value| value.meta().rows.is_some());
-        let all: Vec<Value>;
-        let outs = match m {
-            1 => std::slice::from_ref(of),
-            _ => {
-                all = (0..m).map(|out| Value::of(of.node.clone(), out)).collect();
-                &all
-            }
-        };
-        let mut made: SmallVec<[Option<Value>; 2]> = SmallVec::new();
-        for step in &rule.steps {
-            let mut inputs: SmallVec<[&Value; 4]> = SmallVec::new();
-            for at in &step.inputs {
-                let value = match *at {
-                    at if at < n => Some(&call.inputs[at].value),
-                    at if at < n + m => Some(&outs[at - n]),
-                    at if at < n + 2 * m => arrived[at - n - m].as_ref(),
-                    at => made[at - n - 2 * m].as_ref(),
+        // Rows of a tensor are no whole one, which the steps are ready for.
+        let sparse = steps.iter().flatten().any(|derivative| derivative.meta().rows.is_some());
+        let reading = Reading::of(call.inputs.iter());
+        for RuleStep { ready, inputs } in &rule.steps {
+            if self.forgets && !sparse {
+                let known = steps.len();
+                steps.resize_with(known + ready.outputs.len(), || None);
+                let (steps, new) = steps.split_at_mut(known);
+                for (new, (meta, size)) in new.iter_mut().zip(ready.outputs.iter().zip(&ready.sizes)) {
+                    *new = Some(Derivative::Loose(meta, Memory::any(*size)?));
+                }
+                let input = |i: usize| match inputs[i] {
+                    at if at < n => reading.memory(at, &call.inputs[at]),
+                    at if at < n + m => Ok(&call.outputs[at - n]),
+                    at => there(&steps[at - n - m])?.memory(),
                 };
-                let missing = || Error::internal("a derivative is read before it is there");
-                inputs.push(value.ok_or_else(missing)?);
+                let outputs = new.iter_mut().filter_map(|new| new.as_mut()?.loose());
+                self.eager.compute(ready, input, outputs, call.site)?;
+                let computed = new.iter().filter_map(|new| new.as_ref()?.memory().ok());
+                self.eager.check(ready, computed, call.site)?;
+                continue;
+            }
+            for derivative in steps.iter_mut().flatten() {
+                derivative.share()?;
+            }
+            let outs: SmallVec<[Value; 2]> = (0..m).map(|out| Value::of(of.node.clone(), out)).collect();
+            let mut read = SmallVec::<[&Value; 4]>::new();
+            for at in inputs {
+                read.push(match *at {
+                    at if at < n => &call.inputs[at],
+                    at if at < n + m => &outs[at - n],
+                    at => there(&steps[at - n - m])?.value()?,
+                });
             }
             let ran = match sparse {
-                // Rows of a tensor are no whole one, which the step is ready for.
-                true => self.call(&step.ready.desc, &inputs, call.site)?,
-                false => self.eager.run(step.ready.clone(), &inputs, &[], call.site)?,
+                true => {
+                    let (desc, ops) = (&ready.desc, builder.ops()?);
+                    let (words, desc) = (&mut Words::of(desc), &mut || Ok(desc.clone()));
+                    self.eager.call(ops, words, desc, &read, &[], call.site)?
+                }
+                false => self.eager.run(ready.clone(), &read, &[], call.site)?,
             };
-            drop(inputs);
-            for out in 1..step.outputs {
-                made.push(Some(Value::of(ran.clone(), out - 1)));
-            }
-            made.push(Some(Value::of(ran, step.outputs - 1)));
+            drop(read);
+            let computed = (0..ready.outputs.len()).map(|out| Derivative::of(Value::of(ran.clone(), out)));
+            steps.extend(computed.map(Some));
         }
         for (k, (input, at)) in rule.derivatives.iter().enumerate() {
+            let derivative = &mut self.steps[at - n - m];
             // What is wanted again comes next.
             let again = rule.derivatives.get(k + 1).is_some_and(|(_, next)| next == at);
-            let derivative = match *at {
-                at if at < n + 2 * m => arrived[at - n - m].clone(),
-                at if again => made[at - n - 2 * m].clone(),
-                at => made[at - n - 2 * m].take(),
+            let derivative = match (again, &mut *derivative) {
+                (true, Some(shared)) => Some(Derivative::of(shared.share()?.clone())),
+                _ => derivative.take(),
             };
             if let Some(derivative) = derivative {
-                self.push(&call.inputs[*input].value, derivative)?;
+                self.push(&call.inputs[*input], derivative)?;
             }
         }
         Ok(())
     }
 }
 
-/// The sum of two derivatives; `adder` is what has added the last ones.
-fn add(
+/// A derivative on its way.
+enum Derivative<'a> {
+    /// One that others may have, too; with its memory, if that does not stay.
+    Value(Value, Option<Arc<Memory>>),
+    /// What was computed on the way, and nobody else has: elements alone.
+    Loose(&'a Meta, Memory),
+}
+
+impl Derivative<'_> {
+    fn of(value: Value) -> Self {
+        let shared = value.shared();
+        Derivative::Value(value, shared)
+    }
+
+    fn meta(&self) -> &Meta {
+        match self {
+            Derivative::Value(value, _) => value.meta(),
+            Derivative::Loose(meta, _) => meta,
+        }
+    }
+
+    #[inline]
+    fn memory(&self) -> Result<&Memory> {
+        match self {
+            Derivative::Value(value, shared) => value.memory(shared.as_ref()),
+            Derivative::Loose(_, memory) => Ok(memory),
+        }
+    }
+
+    /// What is loose can be written.
+    #[inline]
+    fn loose(&mut self) -> Option<&mut Memory> {
+        match self {
+            Derivative::Value(..) => None,
+            Derivative::Loose(_, memory) => Some(memory),
+        }
+    }
+
+    /// The derivative as a value, which others may have, too.
+    fn share(&mut self) -> Result<&Value> {
+        if let Derivative::Loose(meta, memory) = self {
+            let memory = mem::replace(memory, Memory::any(0)?);
+            *self = Derivative::of(Given::of(String::new(), meta.clone(), memory, false).into());
+        }
+        self.value()
+    }
+
+    fn value(&self) -> Result<&Value> {
+        match self {
+            Derivative::Value(value, _) => Ok(value),
+            Derivative::Loose(..) => Err(Error::internal("a derivative that is no value")),
+        }
+    }
+}
+
+fn there<'v, 'a>(derivative: &'v Option<Derivative<'a>>) -> Result<&'v Derivative<'a>> {
+    derivative.as_ref().ok_or_else(|| Error::internal("a derivative is read before it is there"))
+}
+
+/// What adds two derivatives.
+fn adder(
     eager: &Eager,
     builder: &Builder,
-    adder: &mut Option<Arc<Ready>>,
-    terms: [&Value; 2],
+    terms: [&Meta; 2],
     site: &'static Location<'static>,
-) -> Result<Value> {
-    if let Some(ready) = adder.as_ref().filter(|ready| ready.inputs[0].agrees(terms[0].meta())) {
-        return Ok(Value::of(eager.run(ready.clone(), &terms, &[], site)?, 0));
-    }
+) -> Result<Arc<Ready>> {
     let [x, y, out] = [1, 2, 3].map(|k| [Var::stand_in(k)]);
     let desc = OpDesc::new("elementwise_add").input("X", x).input("Y", y).output("Out", out);
-    let desc = &mut || Ok(desc.clone());
-    let node = eager.call(builder.ops()?, &mut Words::of(&desc()?), desc, &terms, &[], site)?;
-    *adder = node.call().map(|call| call.ready.clone());
-    Ok(Value::of(node, 0))
+    eager.ready(builder.ops()?, &mut Words::of(&desc), &mut || Ok(desc.clone()), terms.into_iter(), site)
 }
 
 /// The derivative of a value with respect to itself.

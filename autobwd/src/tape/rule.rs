@@ -1,7 +1,5 @@
 //! The chain rule of one operator, from its gradient rule.
 
-use smallvec::SmallVec;
-
 use crate::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
     backward::gradients_in,
@@ -78,7 +76,7 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
 fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Meta>) -> Result<RuleStep> {
     let mut desc = OpDesc { site: None, origin: Origin::Model, ..op.clone() };
     let known = |var: Var, values: &[Var]| values.iter().position(|v| *v == var);
-    let (mut inputs, mut outputs) = (SmallVec::new(), 0);
+    let (mut inputs, mut outputs) = (vec![], 0);
     for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
         let at = known(*arg, values)
             .ok_or_else(|| Error::internal("a gradient reads what nobody has computed"))?;
@@ -93,5 +91,5 @@ fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Met
     let own: Vec<Meta> = inputs.iter().map(|i: &usize| metas[*i].clone()).collect();
     let ready = Ready::new(ops, &desc, &own)?;
     metas.extend(ready.outputs.iter().cloned());
-    Ok(RuleStep { ready: ready.into(), inputs, outputs })
+    Ok(RuleStep { ready: ready.into(), inputs })
 }

@@ -91,7 +91,7 @@ struct Notes {
 
 impl Notes {
     fn know(&mut self, value: &Value, var: Var) {
-        let key = (Arc::as_ptr(&value.node), value.out, value.is_stopped());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.is_stopped());
         self.vars.insert(key, (var, value.node.clone()));
     }
 
@@ -112,7 +112,7 @@ impl Notes {
 
     /// The variable of a value that is read.
     fn var(&mut self, value: &Value) -> Var {
-        let key = (Arc::as_ptr(&value.node), value.out, value.is_stopped());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.is_stopped());
         if let Some((var, _)) = self.vars.get(&key) {
             return *var;
         }

@@ -9,7 +9,7 @@ use std::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Call, Input, Made, Node, Reading, Ready, Value, value::Given};
+use super::{Call, Node, Reading, Ready, Value, value::Given};
 use crate::{
     Cx, Error, ErrorKind, GradKind, Meta, OpInfoMap, Result, Tensor, Var, Words,
     build::MakeDesc,
@@ -65,24 +65,36 @@ impl Eager {
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<Node>> {
-        inputs.iter().for_each(|value| words.meta(value.meta()));
-        let known = self.cache.borrow().get(words).cloned();
-        let ready = match known {
-            Some(ready) => ready,
-            None => {
-                let (desc, metas) = (desc()?, inputs.iter().map(|value| value.meta().clone()));
-                let named = || format!("operator `{}` (run at {}:{})", desc.ty, site.file(), site.line());
-                let ready = Ready::new(ops, &desc, &metas.collect::<Vec<_>>());
-                let ready = Arc::new(ready.map_err(|e| e.at_op(named))?);
-                let mut cache = self.cache.borrow_mut();
-                if cache.len() >= MOST_READY {
-                    cache.clear();
-                }
-                cache.insert(words.clone(), ready.clone());
-                ready
-            }
-        };
+        let ready = self.ready(ops, words, desc, inputs.iter().map(|value| value.meta()), site)?;
         self.run(ready, inputs, into, site)
+    }
+
+    /// The operator that has these words, ready for inputs that are like that.
+    ///
+    /// # Errors
+    /// Whatever does not fit, with the operator.
+    pub(crate) fn ready<'m>(
+        &self,
+        ops: &OpInfoMap,
+        words: &mut Words,
+        desc: MakeDesc<'_>,
+        inputs: impl Iterator<Item = &'m Meta> + Clone,
+        site: &'static Location<'static>,
+    ) -> Result<Arc<Ready>> {
+        inputs.clone().for_each(|meta| words.meta(meta));
+        if let Some(ready) = self.cache.borrow().get(words) {
+            return Ok(ready.clone());
+        }
+        let desc = desc()?;
+        let named = || format!("operator `{}` (run at {}:{})", desc.ty, site.file(), site.line());
+        let ready = Ready::new(ops, &desc, &inputs.cloned().collect::<Vec<_>>());
+        let ready = Arc::new(ready.map_err(|e| e.at_op(named))?);
+        let mut cache = self.cache.borrow_mut();
+        if cache.len() >= MOST_READY {
+            cache.clear();
+        }
+        cache.insert(words.clone(), ready.clone());
+        Ok(ready)
     }
 
     /// As [`call`](Eager::call), of an operator that is ready.
@@ -96,51 +108,71 @@ impl Eager {
         let records = self.records.get()
             && ready.passes_derivatives
             && inputs.iter().any(|value| value.has_derivative());
-        let mut read = SmallVec::<[Reading<'_>; 3]>::new();
-        for value in inputs {
-            read.push(value.read());
+        let mut call = Call { ready, site, inputs: SmallVec::new(), outputs: SmallVec::new() };
+        if records {
+            refuse_leaves(&call.ready, into).map_err(|e| e.at_op(|| call.ready.describe(site)))?;
+            inputs.iter().for_each(|value| call.inputs.push(value.remembered()));
         }
-        let mut outputs = SmallVec::<[Memory; 1]>::new();
-        for size in &ready.sizes {
-            outputs.push(Memory::any(*size)?);
+        for size in &call.ready.sizes {
+            call.outputs.push(Memory::any(*size)?);
         }
-        let run = |outputs: &mut [Memory]| {
-            if let Some((_, leaf)) = into.iter().find(|(_, value)| value.is_leaf())
-                && records
-                && !matches!(ready.info.grad_kind(), GradKind::None)
-            {
-                let text =
-                    format!("the leaf {leaf} would lose the derivative of what overwrites it; use `no_grad`");
-                return Err(Error::new(ErrorKind::NoGradient, text));
-            }
-            ready.run(&self.cx, &read, outputs)?;
-            if self.checks_finite.get() {
-                let values = outputs.iter().zip(&ready.outputs);
-                values.filter(|(_, meta)| meta.dtype.is_float()).try_for_each(|(m, meta)| finite(m, meta))?;
-            }
-            Ok(())
-        };
-        run(&mut outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
-        self.runs.set(self.runs.get() + 1);
+        let reading = Reading::of(inputs.iter().copied());
+        self.compute(&call.ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
+        self.check(&call.ready, call.outputs.iter(), site)?;
+        if into.is_empty() && self.listener.borrow().is_none() {
+            return Ok(Arc::new(Node::computed(call)));
+        }
         let mut overwriting: SmallVec<[(&Value, Memory); 1]> = SmallVec::new();
         for (out, value) in into {
             let memory = match records {
-                true => Tensor::copy_of(&outputs[*out], 0, &ready.outputs[*out])?.into_memory(),
-                false => std::mem::replace(&mut outputs[*out], Memory::any(0)?),
+                true => Tensor::copy_of(&call.outputs[*out], 0, &call.ready.outputs[*out])?.into_memory(),
+                false => std::mem::replace(&mut call.outputs[*out], Memory::any(0)?),
             };
             overwriting.push((value, memory));
         }
-        let mut remembered = SmallVec::new();
-        if records {
-            for (value, read) in inputs.iter().zip(&read) {
-                remembered.push(Input { value: (*value).clone(), version: read.version() });
-            }
-        }
-        let node = Arc::new(Node::new(Made::Computed(Call { ready, site, inputs: remembered, outputs })));
-        if !into.is_empty() || self.listener.borrow().is_some() {
-            self.tell(&node, inputs, into, overwriting)?;
-        }
+        let node = Arc::new(Node::computed(call));
+        self.tell(&node, inputs, into, overwriting)?;
         Ok(node)
+    }
+
+    /// Computes the outputs of an operator, for each of which there is memory; nobody remembers it.
+    ///
+    /// # Errors
+    /// Data that it cannot take; no memory.
+    #[inline]
+    pub(crate) fn compute<'m>(
+        &self,
+        ready: &Ready,
+        input: impl Fn(usize) -> Result<&'m Memory>,
+        outputs: impl Iterator<Item = &'m mut Memory>,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
+        ready.run(&self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        self.runs.set(self.runs.get() + 1);
+        Ok(())
+    }
+
+    /// Looks at what an operator has computed, if that is asked for.
+    ///
+    /// # Errors
+    /// It is not finite.
+    #[inline]
+    pub(crate) fn check<'m>(
+        &self,
+        ready: &Ready,
+        outputs: impl Iterator<Item = &'m Memory>,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
+        if !self.checks_finite.get() {
+            return Ok(());
+        }
+        let mut values = outputs.zip(&ready.outputs).filter(|(_, meta)| meta.dtype.is_float());
+        values.try_for_each(|(m, meta)| finite(m, meta)).map_err(|e| e.at_op(|| ready.describe(site)))
+    }
+
+    /// Whether nobody will ask how what is computed now came about.
+    pub(crate) fn forgets(&self) -> bool {
+        !self.records.get() && self.listener.borrow().is_none()
     }
 
     /// Whoever listens hears of an operator that was run; what it overwrites is overwritten.
@@ -168,9 +200,21 @@ impl Eager {
 
     /// The named value `var`.
     pub(crate) fn keep(&self, var: Var, name: String, tensor: Tensor, leaf: bool) -> Value {
-        let value = Value::from(Made::Given(Given::new(name, tensor, leaf)));
+        let value = Value::from(Given::new(name, tensor, leaf));
         self.kept.borrow_mut().insert(var, value.clone());
         value
+    }
+}
+
+/// Refuses to overwrite leaves by what has a derivative.
+fn refuse_leaves(ready: &Ready, into: &[(usize, &Value)]) -> Result<()> {
+    match into.iter().find(|(_, value)| value.is_leaf()) {
+        Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None) => {
+            let text =
+                format!("the leaf {leaf} would lose the derivative of what overwrites it; use `no_grad`");
+            Err(Error::new(ErrorKind::NoGradient, text))
+        }
+        _ => Ok(()),
     }
 }
 

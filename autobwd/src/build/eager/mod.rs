@@ -9,4 +9,4 @@ mod value;
 pub(crate) use engine::Eager;
 pub(crate) use ready::{Ready, Rule, RuleStep};
 pub use value::Value;
-pub(crate) use value::{Call, Given, Input, Made, Node, Reading};
+pub(crate) use value::{Call, Given, Made, Node, Reading};

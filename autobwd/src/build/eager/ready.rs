@@ -4,13 +4,13 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::Reading;
 use crate::{
-    Cx, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Result, Role, SlotDef, Var,
+    Cx, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Result, Role, SlotDef,
+    Var,
     cx::CHUNK,
     frame,
     lanes::{Formula, Regions},
-    plan::{Extent, Graph, Group, ValueId, Wires, group},
+    plan::{Extent, Graph, Group, ValueId, Wires, extent, group},
     tensor::Memory,
 };
 
@@ -19,24 +19,25 @@ pub(crate) struct Ready {
     pub(crate) info: &'static OpInfo,
     /// Variable k + 1 stands for the k-th argument.
     pub(crate) desc: OpDesc,
-    pub(crate) inputs: SmallVec<[Meta; 2]>,
-    pub(crate) outputs: SmallVec<[Meta; 1]>,
+    pub(crate) inputs: Vec<Meta>,
+    pub(crate) outputs: Vec<Meta>,
     /// By input: whether its elements are read.
     pub(crate) reads: Vec<bool>,
     /// Whether derivatives may pass: an operator that lets none through makes constants.
     pub(crate) passes_derivatives: bool,
     /// By output, in bytes.
-    pub(crate) sizes: SmallVec<[usize; 1]>,
+    pub(crate) sizes: Vec<usize>,
     /// By argument: which of the inputs or of the outputs it is.
-    args: SmallVec<[(Role, usize); 4]>,
+    args: Vec<(Role, usize)>,
     how: How,
     rules: Rules,
 }
 
 /// How an operator computes.
 enum How {
-    /// One formula over a few elements, of operands of one shape: inputs and outputs by slot.
-    Formula(Formula, SmallVec<[Option<usize>; 4]>, SmallVec<[Option<usize>; 4]>),
+    /// One formula over a few elements, of operands of one shape, whether or not it has a kernel beside it: both give the
+    /// same bits.
+    Formula(Formula),
     /// As in a program of this one operator, so with its results: by its kernel, or by its formula or the one that it is
     /// composed of, in a region.
     Planned(Graph, Option<Extent>),
@@ -63,9 +64,7 @@ struct Rules(OnceLock<Box<(Rule, Rules)>>);
 
 pub(crate) struct RuleStep {
     pub(crate) ready: Arc<Ready>,
-    pub(crate) inputs: SmallVec<[usize; 4]>,
-    /// How many values it computes.
-    pub(crate) outputs: usize,
+    pub(crate) inputs: Vec<usize>,
 }
 
 impl Ready {
@@ -78,10 +77,8 @@ impl Ready {
             return Err(Error::new(ErrorKind::Program, text));
         }
         info.check(desc)?;
-        let mut args: SmallVec<[(Role, usize); 4]> = SmallVec::from_elem(
-            (Role::Input, usize::MAX),
-            desc.inputs.args().chain(desc.outputs.args()).map(Var::index).max().unwrap_or(0),
-        );
+        let last = desc.inputs.args().chain(desc.outputs.args()).map(Var::index).max();
+        let mut args = vec![(Role::Input, usize::MAX); last.unwrap_or(0)];
         desc.outputs.args().filter(|v| *v != Var::EMPTY).for_each(|v| args[v.index() - 1].0 = Role::Output);
         let mut counts = [0; 2];
         for (role, at) in &mut args {
@@ -95,8 +92,7 @@ impl Ready {
             ));
         }
         let of = |var: Var| Ok(inputs[args[var.index() - 1].1].clone());
-        let mut outputs: SmallVec<[Meta; 1]> =
-            SmallVec::from_elem(Meta::new(crate::DType::F32, []), counts[1]);
+        let mut outputs = vec![Meta::new(crate::DType::F32, []); counts[1]];
         info.infer(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
         let size = |meta: &Meta| {
             meta.bytes().ok_or_else(|| meta.wrong("a shape that is known and fits into memory is needed"))
@@ -126,47 +122,52 @@ impl Ready {
         })
     }
 
-    /// Computes the outputs, for which there is memory of these [`sizes`](Ready::sizes).
+    /// Computes the outputs, for each of which there is memory of its [size](Ready::sizes).
     ///
     /// # Errors
     /// No memory; data that the operator cannot take.
-    pub(crate) fn run(&self, cx: &Cx, inputs: &[Reading<'_>], outputs: &mut [Memory]) -> Result<()> {
+    #[inline]
+    pub(crate) fn run<'m>(
+        &self,
+        cx: &Cx,
+        input: impl Fn(usize) -> Result<&'m Memory>,
+        outputs: impl Iterator<Item = &'m mut Memory>,
+    ) -> Result<()> {
         match &self.how {
-            How::Formula(formula, reads, writes) => {
-                let reads = reads.iter().map(|at| at.map(|i| inputs[i].memory()));
-                match (&writes[..], &mut *outputs) {
-                    ([Some(0)], [out]) => formula.run(reads, std::iter::once(Some(out)))?,
-                    (writes, outputs) => {
-                        // Outputs are numbered by argument: slots may come in another order.
-                        let mut by_slot: SmallVec<[Option<&mut Memory>; 4]> =
-                            writes.iter().map(|_| None).collect();
-                        for (i, memory) in outputs.iter_mut().enumerate() {
-                            if let Some(slot) = writes.iter().position(|at| *at == Some(i)) {
-                                by_slot[slot] = Some(memory);
-                            }
-                        }
-                        formula.run(reads, by_slot.into_iter())?;
-                    }
-                }
-            }
+            How::Formula(formula) => formula.run(input, outputs),
             How::Planned(graph, region) => {
-                let mut place = |value: ValueId| {
-                    let memory = match self.args[value] {
-                        (Role::Input, i) => inputs[i].memory(),
-                        (Role::Output, i) => &outputs[i],
-                    };
-                    memory.place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
-                };
-                match region {
-                    Some(extent) => {
-                        let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
-                        Regions::new(vec![region])?.run(cx)?;
-                    }
-                    None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx)?,
+                let mut inputs = SmallVec::<[&Memory; 4]>::new();
+                for i in 0..self.inputs.len() {
+                    inputs.push(input(i)?);
                 }
+                let outputs = outputs.collect::<SmallVec<[_; 2]>>();
+                self.run_planned(cx, graph, region.as_ref(), &inputs, &outputs)
             }
         }
-        Ok(())
+    }
+
+    fn run_planned(
+        &self,
+        cx: &Cx,
+        graph: &Graph,
+        region: Option<&Extent>,
+        inputs: &[&Memory],
+        outputs: &[&mut Memory],
+    ) -> Result<()> {
+        let mut place = |value: ValueId| {
+            let memory = match self.args[value] {
+                (Role::Input, i) => inputs[i],
+                (Role::Output, i) => &*outputs[i],
+            };
+            memory.place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
+        };
+        match region {
+            Some(extent) => {
+                let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
+                Regions::new(vec![region])?.run(cx)
+            }
+            None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx),
+        }
     }
 
     /// Which input or output a variable of `desc` stands for.
@@ -216,27 +217,31 @@ impl Ready {
 
 /// Formulas over a few elements are called as they are.
 fn how(ops: &OpInfoMap, mut graph: Graph, args: &[(Role, usize)]) -> Result<How> {
+    if let Some(formula) = formula(&graph, args)? {
+        return Ok(How::Formula(formula));
+    }
     let groups = group(&mut graph, ops, false)?.0;
-    let [Group { region, .. }] = &groups[..] else {
+    let Ok([Group { region, .. }]) = <[Group; 1]>::try_from(groups) else {
         return Err(Error::internal("an operator that does not run at once"));
     };
-    let node = &graph.nodes[0];
-    if let (Some(Extent { dtype, dims }), None, Some(entry)) = (region, &node.part, node.info.lanes())
-        && dtype.is_float()
-        && dims.iter().product::<usize>() <= CHUNK
-        && node.info.schema().inputs.len() + node.info.schema().outputs.len() <= Formula::MOST_SLOTS
-        && let full = dims.iter().copied().collect()
-        && graph.values.iter().all(|value| value.meta.dtype == *dtype && value.meta.dims == full)
-    {
-        let by_slot = |slots: &[SlotDef], wires: &Wires| {
-            let at = |slot: &SlotDef| wires.iter().find(|(name, _)| *name == slot.name)?.1;
-            slots.iter().map(|slot| at(slot).map(|value| args[value].1)).collect()
-        };
-        let formula = Formula::new(entry, &node.desc, *dtype, dims.iter().product())?;
-        let schema = node.info.schema();
-        let reads = by_slot(schema.inputs, &node.inputs);
-        return Ok(How::Formula(formula, reads, by_slot(schema.outputs, &node.outputs)));
-    }
-    let region = groups.into_iter().next().and_then(|group| group.region);
     Ok(How::Planned(graph, region))
+}
+
+fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<Formula>> {
+    let node = &graph.nodes[0];
+    let (Some(Extent { dtype, dims }), Some(entry)) = (extent(graph, node), node.info.lanes()) else {
+        return Ok(None);
+    };
+    let (schema, numel, full) = (node.info.schema(), dims.iter().product(), Dims::from(&dims[..]));
+    let alike = graph.values.iter().all(|value| value.meta.dtype == dtype && value.meta.dims == full);
+    let slots = schema.inputs.len() + schema.outputs.len();
+    if !dtype.is_float() || !alike || numel > CHUNK || slots > Formula::MOST_SLOTS {
+        return Ok(None);
+    }
+    let by_slot = |slots: &[SlotDef], wires: &Wires| -> Vec<Option<usize>> {
+        let at = |slot: &SlotDef| wires.iter().find(|(name, _)| *name == slot.name)?.1;
+        slots.iter().map(|slot| at(slot).map(|value| args[value].1)).collect()
+    };
+    let (reads, written) = (by_slot(schema.inputs, &node.inputs), by_slot(schema.outputs, &node.outputs));
+    Formula::new(entry, &node.desc, dtype, numel, &reads, &written).map(Some)
 }

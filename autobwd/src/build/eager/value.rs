@@ -1,18 +1,22 @@
 //! Values that were computed at once, and what they were computed from.
 
 use std::{
+    cell::Cell,
     fmt,
     panic::Location,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
 };
 
 use smallvec::SmallVec;
 
 use super::Ready;
-use crate::{Error, ErrorKind, Expr, Meta, Result, Tensor, tensor::Memory};
+use crate::{
+    Error, ErrorKind, Expr, Meta, Result, Tensor,
+    tensor::{LINE, Memory},
+};
 
 /// A value with its history, to be sent to another thread: [`Expr::into_value`] and [`Builder::hold`] lead there and back.
 ///
@@ -20,16 +24,15 @@ use crate::{Error, ErrorKind, Expr, Meta, Result, Tensor, tensor::Memory};
 #[derive(Clone)]
 pub struct Value {
     pub(crate) node: Arc<Node>,
-    /// Which of the node's values.
-    pub(crate) out: u32,
-    /// Whether it passes for a constant.
-    stopped: bool,
+    /// From the lowest bit: whether it passes for a constant; which of the node's values it is (31 bits); which version was
+    /// read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
+    which: u64,
 }
 
 /// One or several values that came about together.
 pub(crate) struct Node {
-    /// Nodes are numbered as they are made: whatever a node is made from has a smaller number. What was computed and has no
-    /// history has none.
+    /// A thread numbers nodes as it makes them: whatever a node is made from, here or elsewhere, has a smaller number. What
+    /// was computed and has no history has none.
     pub(crate) number: u64,
     pub(crate) made: Made,
     /// What somebody wants to know of its derivatives.
@@ -50,13 +53,16 @@ pub(crate) struct Given {
     pub(crate) meta: Meta,
     /// Whether it is a leaf: its derivative is wanted.
     pub(crate) leaf: bool,
+    /// A small value as it was given: it stays, so that nobody needs a lock to read it before it is overwritten.
+    first: Option<Arc<Memory>>,
+    /// How often it was overwritten.
+    version: AtomicU32,
     state: Mutex<State>,
 }
 
 struct State {
     memory: Arc<Memory>,
-    /// How often it was overwritten, and by whom the last time.
-    version: u32,
+    /// Who has overwritten it the last time.
     by: Option<(&'static str, &'static Location<'static>)>,
 }
 
@@ -64,14 +70,8 @@ struct State {
 pub(crate) struct Call {
     pub(crate) ready: Arc<Ready>,
     pub(crate) site: &'static Location<'static>,
-    pub(crate) inputs: SmallVec<[Input; 2]>,
+    pub(crate) inputs: SmallVec<[Value; 2]>,
     pub(crate) outputs: SmallVec<[Memory; 1]>,
-}
-
-/// What an operator has read, and which version of it.
-pub(crate) struct Input {
-    pub(crate) value: Value,
-    pub(crate) version: u32,
 }
 
 /// Changes a derivative that passes by.
@@ -87,27 +87,22 @@ pub(crate) struct Watch {
     pub(crate) hooks: Vec<(u64, Hook)>,
 }
 
-/// A value's memory while somebody reads it.
-pub(crate) enum Reading<'a> {
-    Own(&'a Memory),
-    Shared(Arc<Memory>, u32),
-}
+/// What keeps values' memory while somebody reads it: of some, it may be replaced. By value, if of any.
+pub(crate) struct Reading(SmallVec<[Option<Arc<Memory>>; 2]>);
 
-impl Reading<'_> {
+impl Reading {
     #[inline]
-    pub(crate) fn memory(&self) -> &Memory {
-        match self {
-            Reading::Own(memory) => memory,
-            Reading::Shared(memory, _) => memory,
+    pub(crate) fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
+        match values.clone().all(Value::stays) {
+            true => Reading(SmallVec::new()),
+            false => Reading(values.map(Value::shared).collect()),
         }
     }
 
+    /// The memory of the `i`-th value.
     #[inline]
-    pub(crate) fn version(&self) -> u32 {
-        match self {
-            Reading::Own(_) => 0,
-            Reading::Shared(_, version) => *version,
-        }
+    pub(crate) fn memory<'v>(&'v self, i: usize, value: &'v Value) -> Result<&'v Memory> {
+        value.memory(self.0.get(i).and_then(Option::as_ref))
     }
 }
 
@@ -117,13 +112,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Node {
     #[inline]
-    pub(crate) fn new(made: Made) -> Node {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = match &made {
-            Made::Computed(call) if call.inputs.is_empty() => 0,
-            _ => NEXT.fetch_add(1, Ordering::Relaxed),
-        };
-        Node { number, made, watches: OnceLock::new() }
+    pub(crate) fn computed(call: Call) -> Node {
+        let number = if call.inputs.is_empty() { 0 } else { next_number(&call.inputs) };
+        Node { number, made: Made::Computed(call), watches: OnceLock::new() }
     }
 
     #[inline]
@@ -133,34 +124,28 @@ impl Node {
             Made::Given(_) => None,
         }
     }
+}
 
-    #[inline]
-    fn memory(&self, out: u32) -> Reading<'_> {
-        match &self.made {
-            Made::Computed(call) => Reading::Own(&call.outputs[out as usize]),
-            Made::Given(given) => {
-                let state = locked(&given.state);
-                Reading::Shared(state.memory.clone(), state.version)
-            }
-        }
+/// A number for what is made from these now.
+#[inline]
+fn next_number(inputs: &[Value]) -> u64 {
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(1) };
     }
+    let number = inputs.iter().fold(NEXT.get(), |number, input| number.max(input.node.number + 1));
+    NEXT.set(number + 1);
+    number
 }
 
 impl Drop for Node {
     /// Histories are as long as programs: they are taken apart in a loop.
     fn drop(&mut self) {
-        let take = |node: &mut Node, rest: &mut Vec<Arc<Node>>| {
-            if let Made::Computed(call) = &mut node.made {
-                while let Some(input) = call.inputs.pop() {
-                    rest.push(input.value.node);
+        let Made::Computed(call) = &mut self.made else { return };
+        while let Some(value) = call.inputs.pop() {
+            if let Some(Node { made: Made::Computed(last), .. }) = &mut Arc::into_inner(value.node) {
+                while let Some(input) = last.inputs.pop() {
+                    call.inputs.push(input);
                 }
-            }
-        };
-        let mut rest = vec![];
-        take(self, &mut rest);
-        while let Some(node) = rest.pop() {
-            if let Some(mut node) = Arc::into_inner(node) {
-                take(&mut node, &mut rest);
             }
         }
     }
@@ -169,35 +154,51 @@ impl Drop for Node {
 impl Given {
     pub(crate) fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
-        let state = State { memory: Arc::new(tensor.into_memory()), version: 0, by: None };
-        Box::new(Given { name, meta, leaf, state: Mutex::new(state) })
+        Given::of(name, meta, tensor.into_memory(), leaf)
+    }
+
+    pub(crate) fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
+        let memory = Arc::new(memory);
+        let first = (memory.len() <= LINE).then(|| memory.clone());
+        let state = Mutex::new(State { memory, by: None });
+        Box::new(Given { name, meta, leaf, first, version: AtomicU32::new(0), state })
     }
 
     pub(crate) fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
         let mut state = locked(&self.state);
-        state.memory = Arc::new(memory);
-        state.version += 1;
-        state.by = Some(by);
+        *state = State { memory: Arc::new(memory), by: Some(by) };
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 
-impl From<Made> for Value {
-    fn from(made: Made) -> Value {
-        Value::of(Arc::new(Node::new(made)), 0)
+impl From<Box<Given>> for Value {
+    fn from(given: Box<Given>) -> Value {
+        let (number, made) = (next_number(&[]), Made::Given(given));
+        Value::of(Arc::new(Node { number, made, watches: OnceLock::new() }), 0)
     }
 }
 
 impl Value {
     #[inline]
     pub(crate) fn of(node: Arc<Node>, out: usize) -> Value {
-        Value { node, out: out as u32, stopped: false }
+        Value { node, which: u64::from((out as u32) << 1) }
+    }
+
+    fn version(&self) -> u32 {
+        (self.which >> 32) as u32
+    }
+
+    /// Which of the node's values.
+    #[inline]
+    pub(crate) fn out(&self) -> u32 {
+        self.which as u32 >> 1
     }
 
     #[inline]
     pub(crate) fn meta(&self) -> &Meta {
         match &self.node.made {
             Made::Given(given) => &given.meta,
-            Made::Computed(call) => &call.ready.outputs[self.out as usize],
+            Made::Computed(call) => &call.ready.outputs[self.out() as usize],
         }
     }
 
@@ -205,7 +206,7 @@ impl Value {
     #[inline]
     pub(crate) fn has_derivative(&self) -> bool {
         match &self.node.made {
-            _ if self.stopped => false,
+            _ if self.is_stopped() => false,
             Made::Given(given) => given.leaf,
             Made::Computed(call) => !call.inputs.is_empty() && self.meta().dtype.is_float(),
         }
@@ -213,16 +214,50 @@ impl Value {
 
     #[inline]
     pub(crate) fn is_leaf(&self) -> bool {
-        matches!(&self.node.made, Made::Given(given) if given.leaf && !self.stopped)
+        matches!(&self.node.made, Made::Given(given) if given.leaf && !self.is_stopped())
     }
 
     pub(crate) fn same(&self, other: &Value) -> bool {
-        Arc::ptr_eq(&self.node, &other.node) && self.out == other.out
+        Arc::ptr_eq(&self.node, &other.node) && self.out() == other.out()
     }
 
+    /// Whether its memory stays where it is, even if the value is overwritten now.
     #[inline]
-    pub(crate) fn read(&self) -> Reading<'_> {
-        self.node.memory(self.out)
+    fn stays(&self) -> bool {
+        match &self.node.made {
+            Made::Given(given) => given.first.is_some() && given.version.load(Ordering::Acquire) == 0,
+            Made::Computed(_) => true,
+        }
+    }
+
+    /// Its memory, which is shared with others if it does not stay.
+    #[inline]
+    pub(crate) fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
+        match (&self.node.made, shared) {
+            (_, Some(shared)) => Ok(shared),
+            (Made::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
+            (Made::Given(given), None) => {
+                given.first.as_deref().ok_or_else(|| Error::internal("memory that nobody keeps"))
+            }
+        }
+    }
+
+    /// Its present memory, if that does not stay.
+    pub(crate) fn shared(&self) -> Option<Arc<Memory>> {
+        match &self.node.made {
+            Made::Given(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
+            _ => None,
+        }
+    }
+
+    /// The same as an operator remembers it that is about to read it.
+    #[inline]
+    pub(crate) fn remembered(&self) -> Value {
+        let version = match &self.node.made {
+            Made::Given(given) => given.version.load(Ordering::Acquire),
+            Made::Computed(_) => 0,
+        };
+        Value { node: self.node.clone(), which: u64::from(version) << 32 | u64::from(self.which as u32) }
     }
 
     /// The name that it was given; else, of what was computed, the operator.
@@ -241,19 +276,20 @@ impl Value {
     pub(crate) fn constant(mut self) -> Value {
         match Arc::get_mut(&mut self.node).map(|node| &mut node.made) {
             Some(Made::Computed(call)) => call.inputs.clear(),
-            _ => self.stopped = true,
+            _ => self.which |= 1,
         }
         self
     }
 
     /// Whether it passes for a constant that it is not.
+    #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped
+        self.which & 1 == 1
     }
 
     /// A copy.
     pub(crate) fn tensor(&self) -> Result<Tensor> {
-        Tensor::copy_of(self.read().memory(), 0, self.meta())
+        Tensor::copy_of(self.memory(self.shared().as_ref())?, 0, self.meta())
     }
 
     /// Replaces a value that was given.
@@ -278,36 +314,49 @@ impl Value {
         Ok(())
     }
 
-    /// Refuses a value that has been overwritten since `version`.
-    pub(crate) fn expect_version(&self, version: u32) -> Result<()> {
-        let Made::Given(given) = &self.node.made else { return Ok(()) };
-        let state = locked(&given.state);
-        if state.version == version {
-            return Ok(());
+    /// Refuses a value that has been overwritten since an operator has remembered it.
+    #[inline]
+    pub(crate) fn expect_version(&self) -> Result<()> {
+        match &self.node.made {
+            Made::Given(given) if given.version.load(Ordering::Acquire) != self.version() => {
+                Err(self.overwritten(given))
+            }
+            _ => Ok(()),
         }
-        let by = state.by.map(|(op, at)| format!(", the last time by `{op}` at {}:{}", at.file(), at.line()));
+    }
+
+    #[cold]
+    fn overwritten(&self, given: &Given) -> Error {
+        let by = locked(&given.state).by;
+        let by = by.map(|(op, at)| format!(", the last time by `{op}` at {}:{}", at.file(), at.line()));
         let text = format!(
-            "version {version} of {self} is needed, but it has been overwritten{}: it is at version {}",
+            "version {} of {self} is needed, but it has been overwritten{}: it is at version {}",
+            self.version(),
             by.unwrap_or_default(),
-            state.version
+            given.version.load(Ordering::Acquire)
         );
-        Err(Error::new(ErrorKind::NoGradient, text))
+        Error::new(ErrorKind::NoGradient, text)
     }
 
     /// What somebody wants of its derivative, to be looked at or changed.
     pub(crate) fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
         let mut watches = locked(self.node.watches.get_or_init(Box::default));
-        let at = watches.iter().position(|w| w.out == self.out).unwrap_or_else(|| {
-            watches.push(Watch { out: self.out, ..Watch::default() });
+        let at = watches.iter().position(|w| w.out == self.out()).unwrap_or_else(|| {
+            watches.push(Watch { out: self.out(), ..Watch::default() });
             watches.len() - 1
         });
         look(&mut watches[at])
     }
 
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.node.watches.get().is_some()
+    }
+
     /// As [`watch`](Value::watch), if anybody wants anything.
     pub(crate) fn watched<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
-        watches.iter_mut().find(|w| w.out == self.out).map(look)
+        watches.iter_mut().find(|w| w.out == self.out()).map(look)
     }
 }
 impl fmt::Display for Value {
