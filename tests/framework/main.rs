@@ -7,6 +7,7 @@ mod draw;
 mod explain;
 mod finite;
 mod fusion;
+mod growing;
 mod higher;
 mod images;
 mod kinks;

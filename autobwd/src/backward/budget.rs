@@ -15,7 +15,7 @@ use super::{
     recompute::{Needs, weave},
 };
 use crate::{
-    Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
+    BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
     plan::{Plan, Request},
 };
 use model::Model;
@@ -60,6 +60,12 @@ pub(super) fn choose(
         Plan::new(&draft, ops, &Request::new(feeds, &kept, &fetches, false))
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
+    if let Some(late) = &all_kept.graph.late {
+        let text = "shapes are known only when it has run: there is no telling whether a budget is met";
+        let op = program.root().ops.get(late.index);
+        let describe = |op| program.describe_op(BlockId::ROOT, late.index, op);
+        return Err(Error::new(ErrorKind::Budget, text).at_op(|| op.map_or(String::new(), describe)));
+    }
     let kept_arena_bytes = all_kept.layout.arena_bytes;
     let model = Model::new(program, done, needs, &all_kept)?;
     let mut sets = match kept_arena_bytes <= budget {

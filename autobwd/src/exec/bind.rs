@@ -4,13 +4,16 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Scope,
-    control::{Body, CallFrame},
+    body::Body,
+    control::CallFrame,
     finite::Probe,
+    late::{Found, LateFrame},
+    stretch::Planner,
 };
 use crate::{
     BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, Var, VarDesc, VarKind, frame,
     lanes::{Region, Regions},
-    plan::{Called, Node, Plan, Source, Spot, Value, ValueId, Wires},
+    plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
 
@@ -43,6 +46,8 @@ pub(super) struct Options<'a> {
     /// How often a loop may run its body.
     pub(super) loop_limit: Option<u64>,
     pub(super) cx: &'a Cx,
+    /// For what comes late.
+    pub(super) planner: Option<&'a Arc<Planner>>,
 }
 
 /// Copies one buffer to another.
@@ -63,13 +68,15 @@ pub(super) struct Bound {
     pub(super) constants: usize,
     /// Values that are no tensors.
     pub(super) cells: Vec<Held>,
+    /// What runs behind them, planned when it runs.
+    pub(super) late: Option<Box<LateFrame>>,
     /// Tensor memory that regions hold, in bytes.
     pub(super) scratch_bytes: usize,
     /// The most that is lent to a kernel while it runs, in bytes.
     pub(super) lent_bytes: usize,
 }
 
-/// Binds the plan of a block. Only the root block has a scope, only others have something outside.
+/// Binds the plan of a block. Only the root block has a scope.
 pub(super) fn bind(
     program: &Program,
     block: BlockId,
@@ -83,7 +90,8 @@ pub(super) fn bind(
     let (check_finite, workers) = (options.check_finite, options.cx.threads());
     let mut bind =
         Bind { program, block, plan, arena, scope, outer, options, cells: HashMap::new(), held: 0 };
-    let mut bound = Bound { frames: vec![], constants: 0, cells: vec![], scratch_bytes: 0, lent_bytes: 0 };
+    let (frames, cells) = (vec![], vec![]);
+    let mut bound = Bound { frames, constants: 0, cells, late: None, scratch_bytes: 0, lent_bytes: 0 };
     for (first, groups) in plan.frames() {
         let node = groups[0].nodes.start;
         let mut place = |v| bind.place(v, spots[v]);
@@ -112,6 +120,11 @@ pub(super) fn bind(
             bound.constants = bound.frames.len();
         }
     }
+    if let Some(late) = &graph.late {
+        bound.late = Some(Box::new(bind.late(late)?));
+    }
+    // What must be there at the end may be what was there at the start.
+    graph.ends.iter().filter(|id| graph.values[**id].meta.array).for_each(|id| drop(bind.cell(*id)));
     bound.scratch_bytes += bind.held;
     // What a step is given is filled by whoever runs it.
     let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
@@ -142,9 +155,10 @@ impl Bind<'_> {
         match spot {
             Spot::Register => Ok(None),
             Spot::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
-            Spot::Kept(var) => match &mut self.scope {
-                Some(scope) => scope.place(self.program.name(var), meta).map(Some),
-                None => Err(Error::internal("a sub-block looks for a value in the scope")),
+            Spot::Kept(var) => match (&mut self.scope, self.options.planner) {
+                (Some(scope), _) => scope.place(self.program.name(var), meta).map(Some),
+                (None, Some(planner)) if self.block == BlockId::ROOT => planner.place(var).map(Some),
+                _ => Err(Error::internal("a sub-block looks for a value in the scope")),
             },
             Spot::Outer(k) => match self.outer.get(k) {
                 Some(Outer::Tensor(place)) => Ok(Some(*place)),
@@ -223,14 +237,7 @@ impl Bind<'_> {
     }
 
     fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
-        let plan = self.plan;
-        let mut outer = vec![];
-        for value in &called.outer {
-            outer.push(match plan.graph.values[*value].meta.array {
-                true => Outer::Cell(self.cell(*value)),
-                false => Outer::Tensor(self.memory(*value, plan.layout.spots[*value])?),
-            });
-        }
+        let outer = called.outer.iter().map(|value| self.outside(*value)).collect::<Result<Vec<_>>>()?;
         let body = Body::of_block(self.program, block, &called.plan, &outer, self.options)?;
         self.held += body.bytes();
         let mut binder = Binder::default();
@@ -240,6 +247,31 @@ impl Bind<'_> {
         let outputs = outputs.map(|v| Ok((v, self.output(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
         CallFrame::new(called, body, inputs, outputs, self.options.loop_limit)
+    }
+
+    /// Something that a sub-block, or what comes late, finds outside.
+    fn outside(&mut self, value: ValueId) -> Result<Outer> {
+        let plan = self.plan;
+        match plan.graph.values[value].meta.array {
+            true => Ok(Outer::Cell(self.cell(value))),
+            false => self.memory(value, plan.layout.spots[value]).map(Outer::Tensor),
+        }
+    }
+
+    fn late(&mut self, late: &Arc<Late>) -> Result<LateFrame> {
+        let planner = self.options.planner.ok_or_else(|| Error::internal("nobody plans what comes late"))?;
+        let mut inputs = vec![];
+        for id in late.entering.inputs().into_iter().filter_map(|(_, id)| id) {
+            inputs.push((id, self.input(&mut Binder::default(), id)?));
+        }
+        let outer = late.entering.outer.iter().map(|(_, id, _)| self.outside(*id));
+        let outer = outer.collect::<Result<_>>()?;
+        let mut found = vec![];
+        for id in &late.found {
+            let Value { var, meta, record, .. } = self.plan.graph.values[*id].clone();
+            found.push(Found { var, meta, at: self.outside(*id)?, record });
+        }
+        LateFrame::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
     }
 
     /// A look at what an operator has written, in a plan that keeps all values apart.

@@ -1,101 +1,18 @@
-//! Running sub-blocks: a plan with its memory, run step by step.
+//! Running sub-blocks, step by step.
 
 use std::sync::Arc;
 
-use super::bind::{Bound, Frame, Held, Options, Outer, bind};
+use super::body::{Body, Span};
 use crate::{
-    BlockId, Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Program, Result, StepCount, Var,
-    plan::{Again, Called, Plan, Spot, ValueId},
+    Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Result, StepCount, Var,
+    plan::{Again, Called, ValueId},
     tensor::{Cell, Memory, Step},
 };
 
-/// A block ready to run: frames in order, and the memory that they work in.
-pub(super) struct Body {
-    // Frames point into the arena: they go first.
-    pub(super) frames: Vec<Frame>,
-    pub(super) arena: Memory,
-    /// For messages, by frame.
-    ops: Vec<String>,
-    cells: Vec<Held>,
-    pub(super) scratch_bytes: usize,
-    pub(super) lent_bytes: usize,
-}
-
-impl Body {
-    /// Of a sub-block.
-    pub(super) fn of_block(
-        program: &Program,
-        block: BlockId,
-        plan: &Plan,
-        outer: &[Outer],
-        options: Options<'_>,
-    ) -> Result<Body> {
-        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
-        let bound = bind(program, block, plan, &arena, None, outer, options)?;
-        Body::new(program, block, plan, arena, bound, options.cx)
-    }
-
-    /// Computes what is constant.
-    pub(super) fn new(
-        program: &Program,
-        block: BlockId,
-        plan: &Plan,
-        arena: Memory,
-        bound: Bound,
-        cx: &Cx,
-    ) -> Result<Body> {
-        let describe = |f: &Frame| {
-            let node = &plan.graph.nodes[f.node];
-            program.describe_op(block, node.index, &node.desc)
-        };
-        let Bound { mut frames, constants, cells, scratch_bytes, lent_bytes } = bound;
-        for mut frame in frames.drain(..constants) {
-            frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
-        }
-        let ops = frames.iter().map(describe).collect();
-        Ok(Body { ops, frames, arena, cells, scratch_bytes, lent_bytes })
-    }
-
-    /// Bytes of tensor memory that it holds.
-    pub(super) fn bytes(&self) -> usize {
-        self.arena.len() + self.scratch_bytes
-    }
-
-    /// Where something is that is taken out of the block, or put into it.
-    fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
-        let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
-        // What is fetched from outside of the block is copied into its arena.
-        let mut fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
-        let fetched = fetched.find(|(v, _)| **v == id).map(|(_, spot)| *spot);
-        match fetched.unwrap_or(plan.layout.spots[id]) {
-            Spot::Arena(at) => Ok(Span { at, bytes }),
-            _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
-        }
-    }
-
-    fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
-        self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
-    }
-
-    pub(super) fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.each_frame(|frame| frame.kernel.run(cx))
-    }
-
-    #[inline]
-    pub(super) fn each_frame(&mut self, mut run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
-        self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
-        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
-            run(frame).map_err(|e| e.at_op(|| op.clone()))?;
-        }
-        Ok(())
-    }
-}
-
-/// Some bytes of a body's arena.
-#[derive(Clone, Copy)]
-struct Span {
-    at: usize,
-    bytes: usize,
+/// A loop that has reached its limit.
+pub(super) fn endless(steps: u64) -> Error {
+    let text = format!("the loop has not ended after {steps} steps, its limit");
+    Error::new(ErrorKind::Data, text)
 }
 
 /// A tensor that a step hands to the next: as [`Handed`](crate::plan), bound.
@@ -301,7 +218,7 @@ impl CallFrame {
             Some(step) => step,
             None => {
                 let nested = self.nested.iter().map(|_| Default::default()).collect();
-                Step { memory: Memory::zeroed(self.left_bytes)?, nested }
+                Step { memory: Memory::zeroed(self.left_bytes)?, nested, record: None }
             }
         };
         self.exchange(&mut step)?;
@@ -375,8 +292,7 @@ impl CallFrame {
         let mut steps = 0;
         while self.body.arena.slice::<Bool>(repeat, 1)[0].get() {
             if steps >= self.limit {
-                let text = format!("the loop has not ended after {steps} steps, its limit");
-                return Err(Error::new(ErrorKind::Data, text));
+                return Err(endless(steps));
             }
             self.step(cx, steps as usize)?;
             self.hand_on();

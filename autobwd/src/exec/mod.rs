@@ -4,11 +4,14 @@
 //! allocates nothing.
 
 mod bind;
+mod body;
 mod control;
 mod executor;
 mod finite;
+mod late;
 mod scope;
 mod session;
+mod stretch;
 
 pub use executor::Executor;
 pub use scope::Scope;

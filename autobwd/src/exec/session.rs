@@ -6,7 +6,8 @@ use std::{
 use super::{
     Scope,
     bind::{Frame, Options, bind},
-    control::Body,
+    body::{Body, End},
+    stretch::Planner,
 };
 use crate::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
@@ -42,10 +43,10 @@ pub struct Session {
     /// Of the scope whose memory the frames point into.
     scope: u64,
     feeds: Vec<Slot>,
-    fetches: Vec<Slot>,
+    fetches: Vec<String>,
     /// What each frame runs, for profiles.
     labels: Vec<String>,
-    scratch_bytes: usize,
+    lent_bytes: usize,
     live_bytes: usize,
     ran: bool,
 }
@@ -68,9 +69,12 @@ impl Session {
         cx: Arc<Cx>,
     ) -> Result<Session> {
         let kept = |name: &str| scope.meta(name);
-        let options = Options { check_finite, loop_limit, cx: &cx };
+        let mut options = Options { check_finite, loop_limit, cx: &cx, planner: None };
         let plan = Plan::new(program, ops, &Request::new(feeds, &kept, fetches, check_finite))?;
         let arena = Memory::zeroed(plan.layout.arena_bytes)?;
+        let planner = plan.graph.late.as_deref().map(|late| Planner::new(program, ops, late, scope, options));
+        let planner = planner.transpose()?.map(Arc::new);
+        options.planner = planner.as_ref();
         let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(&mut *scope), &[], options)?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
         let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
@@ -80,19 +84,16 @@ impl Session {
             }
             _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
         };
-        let scratch_bytes = bound.scratch_bytes + lent_bytes;
         let labels = bound.frames[bound.constants..].iter().map(|frame| label(&plan, frame)).collect();
         let body = Body::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
         let spots = &plan.layout.spots;
         let names = feeds.iter().map(|(name, _)| name);
         let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
-        let fetched = fetches.iter().zip(&plan.graph.fetches).zip(&plan.layout.fetched);
-        let fetched = fetched.map(|((name, v), spot)| slot((name, *v, *spot)));
         Ok(Session {
             feeds: fed.collect::<Result<_>>()?,
-            fetches: fetched.collect::<Result<_>>()?,
+            fetches: fetches.iter().map(ToString::to_string).collect(),
             labels,
-            scratch_bytes,
+            lent_bytes,
             body,
             cx,
             scope: scope.stamp(),
@@ -179,19 +180,21 @@ impl Session {
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
-        self.body.each_frame(|frame| each(frame, &self.cx))?;
+        self.body.each_frame(&self.cx, |frame| each(frame, &self.cx))?;
         self.ran = true;
         Ok(())
     }
 
-    fn fetched(&self, name: &str) -> Result<&Slot> {
+    fn fetched(&self, name: &str) -> Result<(&Memory, &End)> {
         if !self.ran {
             return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or failed"));
         }
-        self.fetches.iter().find(|s| s.name == name).ok_or_else(|| {
-            let hint = did_you_mean(name, self.fetches.iter().map(|s| s.name.as_str()));
-            Error::new(ErrorKind::Fetch, format!("the session was not prepared to fetch `{name}`{hint}"))
-        })
+        let Some(k) = self.fetches.iter().position(|fetch| fetch == name) else {
+            let hint = did_you_mean(name, self.fetches.iter().map(String::as_str));
+            let text = format!("the session was not prepared to fetch `{name}`{hint}");
+            return Err(Error::new(ErrorKind::Fetch, text));
+        };
+        self.body.end(k)
     }
 
     /// The elements of a fetched value.
@@ -199,17 +202,17 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; another dtype; no run yet.
     pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
-        let slot = self.fetched(name)?;
-        if slot.meta.dtype != T::DTYPE {
-            let text = format!("`{name}` holds {}, not {}", slot.meta.dtype, T::DTYPE);
+        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        if meta.dtype != T::DTYPE {
+            let text = format!("`{name}` holds {}, not {}", meta.dtype, T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        if slot.meta.rows.is_some() {
+        if meta.rows.is_some() {
             let text =
                 format!("`{name}` holds rows of a tensor; `rows` gives them, `fetch` the whole tensor");
             return Err(Error::new(ErrorKind::Fetch, text));
         }
-        Ok(self.body.arena.slice(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+        Ok(memory.slice(at.at, meta.dims.numel().get().unwrap_or(0)))
     }
 
     /// The rows of a fetched sparse gradient.
@@ -217,12 +220,12 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another dtype; a whole tensor.
     pub fn rows<T: Element>(&self, name: &str) -> Result<Rows<'_, T>> {
-        let slot = self.fetched(name)?;
-        if slot.meta.rows.is_none() || slot.meta.dtype != T::DTYPE {
-            let text = format!("`{name}` holds {}, not rows of {}", slot.meta, T::DTYPE);
+        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        if meta.rows.is_none() || meta.dtype != T::DTYPE {
+            let text = format!("`{name}` holds {meta}, not rows of {}", T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        Ok(self.body.arena.rows(slot.at, &slot.meta))
+        Ok(memory.rows(at.at, meta))
     }
 
     /// A fetched value as a tensor of its own; of a sparse gradient the whole tensor, with zeros in all other rows.
@@ -230,8 +233,8 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.
     pub fn fetch(&self, name: &str) -> Result<Tensor> {
-        let slot = self.fetched(name)?;
-        Tensor::copy_of(&self.body.arena, slot.at, &slot.meta)
+        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        Tensor::copy_of(memory, at.at, meta)
     }
 
     /// The only element of a fetched value.
@@ -239,22 +242,24 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another number of elements.
     pub fn item(&self, name: &str) -> Result<f64> {
-        let slot = self.fetched(name)?;
-        if slot.meta.dims.numel() != 1 {
-            let text = format!("`{name}` has shape {}, not one element", slot.meta.dims);
+        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        if meta.dims.numel() != 1 {
+            let text = format!("`{name}` has shape {}, not one element", meta.dims);
             return Err(Error::new(ErrorKind::Shape, text));
         }
-        if slot.meta.rows.is_some() {
+        if meta.rows.is_some() {
             return self.fetch(name)?.item();
         }
-        Ok(with_dtype!(slot.meta.dtype, T => self.body.arena.slice::<T>(slot.at, 1)[0].to_f64()))
+        Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(at.at, 1)[0].to_f64()))
     }
 
     /// Bytes of tensor memory that running takes, known before it runs: the arena, what regions hold, and the scratch
     /// memory of kernels, which sessions of one executor share. Values in the scope, and scratch memory of the matrix
     /// product library, come on top.
+    ///
+    /// Of operators whose shapes are known only when they run: what they have taken by now.
     pub fn peak_bytes(&self) -> usize {
-        self.body.arena.len() + self.scratch_bytes
+        self.body.bytes() + self.lent_bytes
     }
 
     /// Bytes of the arena.

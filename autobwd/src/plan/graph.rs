@@ -10,14 +10,19 @@ use crate::{
     Var, VarDesc, VarKind, error::did_you_mean,
 };
 
-use super::control::{Called, Record};
+use super::{
+    control::{Called, Record},
+    late::Late,
+};
 
 /// What is to be run: shapes of what is fed and kept, what is fetched, and how.
 pub(crate) struct Request<'a> {
     pub(crate) block: BlockId,
-    /// What a sub-block finds when it starts.
+    /// Operators before that one have run.
+    pub(crate) first: usize,
+    /// What is there when they start, in a sub-block or after these operators.
     pub(crate) given: &'a [Given],
-    /// What it must have when it ends, and the step scopes that it must fill.
+    /// What must be there when they end, and the step scopes that must be filled.
     pub(crate) ends: &'a [Var],
     pub(crate) feeds: &'a [(&'a str, Meta)],
     pub(crate) kept: &'a dyn Fn(&str) -> Option<Meta>,
@@ -34,15 +39,15 @@ impl<'a> Request<'a> {
         fetches: &'a [&'a str],
         apart: bool,
     ) -> Request<'a> {
-        Request { block: BlockId::ROOT, given: &[], ends: &[], feeds, kept, fetches, apart }
+        Request { block: BlockId::ROOT, first: 0, given: &[], ends: &[], feeds, kept, fetches, apart }
     }
 }
 
-/// A value that a sub-block finds when it starts.
+/// A value that is there when the operators start.
 pub(crate) struct Given {
     pub(crate) var: Var,
     pub(crate) meta: Meta,
-    /// `Fed` or `Outer`.
+    /// `Feed` or `Outer`.
     pub(crate) source: Source,
     /// Of step scopes.
     pub(crate) record: Option<Arc<Record>>,
@@ -120,8 +125,10 @@ pub(crate) struct Graph {
     pub(crate) feeds: Vec<ValueId>,
     /// What must be there at the end.
     pub(crate) fetches: Vec<ValueId>,
-    /// The values that the request's ends have.
+    /// The values that the request's fetches and ends have.
     pub(crate) ends: Vec<ValueId>,
+    /// Where it ends before the block does.
+    pub(crate) late: Option<Arc<Late>>,
 }
 
 /// Which operators the fetches and the values kept in the scope need.
@@ -131,7 +138,7 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
     request.ends.iter().for_each(|v| wanted[v.index()] = true);
     request.fetches.iter().filter_map(|name| program.find(name)).for_each(|v| wanted[v.index()] = true);
     let mut needed = vec![false; block.ops.len()];
-    for (op, needed) in block.ops.iter().zip(&mut needed).rev() {
+    for (op, needed) in block.ops.iter().zip(&mut needed).skip(request.first).rev() {
         let kept = |v: Var| block.vars.get(&v).is_some_and(|d| d.persistable);
         *needed = op.writes().any(|v| wanted[v.index()] || kept(v));
         if *needed {
@@ -159,7 +166,7 @@ impl Graph {
         let values = metas.iter().zip(inputs).enumerate().map(value).collect();
         let (inputs, outputs, part, called) = (reads, writes, None, None);
         let node = Node { index: 0, desc: desc.clone(), info, inputs, outputs, part, called };
-        Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![] }
+        Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None }
     }
 
     /// Another definition of the same variable.
@@ -193,13 +200,25 @@ impl Graph {
             request,
             left,
             current: vec![None; program.name_count()],
-            graph: Graph { nodes: vec![], values: vec![], feeds: vec![], fetches: vec![], ends: vec![] },
+            graph: Graph {
+                nodes: vec![],
+                values: vec![],
+                feeds: vec![],
+                fetches: vec![],
+                ends: vec![],
+                late: None,
+            },
+            late: None,
         };
         build.feeds()?;
         build.given();
         for (index, desc) in needed_ops() {
             let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));
             build.node(index, desc, ops.get(&desc.ty).map_err(at)?).map_err(at)?;
+            if let Some(late) = build.late.take() {
+                build.end_early(late, needed_ops().filter(|(i, _)| *i >= index).map(|(_, op)| op))?;
+                return Ok(build.graph);
+            }
         }
         build.fetches()?;
         Ok(build.graph)
@@ -216,11 +235,18 @@ pub(super) struct Build<'a> {
     /// The definition that a name means at this point.
     pub(super) current: Vec<Option<ValueId>>,
     pub(super) graph: Graph,
+    /// The operator at which it ends.
+    pub(super) late: Option<Late>,
 }
 
 impl Build<'_> {
+    /// Whether a variable lives in the scope.
+    pub(super) fn is_kept(&self, var: Var) -> bool {
+        self.block.vars.get(&var).is_some_and(|d| d.persistable)
+    }
+
     pub(super) fn define(&mut self, var: Var, mut meta: Meta, source: Source) -> ValueId {
-        let kept = self.block.vars.get(&var).is_some_and(|d| d.persistable);
+        let kept = self.is_kept(var);
         if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
             && meta.array
         {
@@ -237,7 +263,7 @@ impl Build<'_> {
         self.program.lookup(self.request.block, var)
     }
 
-    /// What a sub-block finds when it starts.
+    /// What is there when the operators start.
     fn given(&mut self) {
         for given in self.request.given {
             let id = self.define(given.var, given.meta.clone(), given.source);
@@ -408,7 +434,7 @@ impl Build<'_> {
                 let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
                 return Err(Error::new(ErrorKind::Fetch, text));
             }
-            self.graph.fetches.push(id);
+            self.graph.ends.push(id);
         }
         for var in request.ends {
             let id = self.value(*var)?;

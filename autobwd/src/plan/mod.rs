@@ -6,17 +6,21 @@
 
 mod beside;
 mod control;
+mod enter;
 mod graph;
 mod group;
 mod join;
+mod late;
 mod offsets;
 mod parts;
 mod place;
 mod report;
 
-pub(crate) use control::{Again, Called};
-pub(crate) use graph::{Graph, Node, Request, Source, Value, ValueId, Wires};
+pub(crate) use control::{Again, Called, Entry, Record};
+pub(crate) use enter::{Entered, Entering, ends};
+pub(crate) use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, extent, group, is_native, operand_dims};
+pub(crate) use late::Late;
 pub(crate) use place::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};

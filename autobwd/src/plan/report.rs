@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{Extent, Group, Plan};
-use crate::Program;
+use crate::{BlockId, Program};
 
 /// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).
 ///
@@ -11,6 +11,7 @@ use crate::Program;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunPlan {
     frames: Vec<PlannedFrame>,
+    late: Option<String>,
     buffers: Vec<PlannedBuffer>,
     arena_bytes: usize,
     live_bytes: usize,
@@ -70,12 +71,22 @@ impl RunPlan {
         }
         buffers.sort_by_key(|b| (b.first, b.offset));
         let (arena_bytes, live_bytes) = (plan.layout.arena_bytes, plan.layout.live_bytes);
-        RunPlan { frames: frames.collect(), buffers, arena_bytes, live_bytes }
+        let late = plan.graph.late.as_ref().and_then(|late| {
+            let op = program.root().ops.get(late.index)?;
+            Some(program.describe_op(BlockId::ROOT, late.index, op))
+        });
+        RunPlan { frames: frames.collect(), late, buffers, arena_bytes, live_bytes }
     }
 
     /// What runs, in order.
     pub fn frames(&self) -> &[PlannedFrame] {
         &self.frames
+    }
+
+    /// The operator that runs behind the frames, if the shapes of what it computes are not known before: it is planned when
+    /// it runs, and so are those behind it.
+    pub fn late(&self) -> Option<&str> {
+        self.late.as_deref()
     }
 
     /// The parts of the arena, by the time at which they are needed first.
@@ -191,6 +202,9 @@ impl fmt::Display for RunPlan {
                 several => write!(f, "; side by side over {}", several.join(", "))?,
             }
             writeln!(f, "{}", if frame.once { "; once" } else { "" })?;
+        }
+        if let Some(late) = &self.late {
+            writeln!(f, "then {late} and what is behind it, planned when they run")?;
         }
         writeln!(f, "{:>12}  {:>12}  {:>11}  holds", "at", "bytes", "frames")?;
         for buffer in &self.buffers {

@@ -140,6 +140,8 @@ impl Steps {
 pub(crate) struct Step {
     pub(crate) memory: Memory,
     pub(crate) nested: Vec<Steps>,
+    /// Tells what is where in it, if that differs from step to step.
+    pub(crate) record: Option<usize>,
 }
 
 /// Where a value lives that is no tensor.

@@ -144,6 +144,11 @@ fn outside(at: usize, bytes: usize) -> Error {
 pub(crate) struct Place {
     ptr: *mut u8,
 }
+// SAFETY: an address alone; what a `Binder` makes of it is `&mut` while it runs, as its `Memory` is.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
 impl Place {
     #[inline]
     pub(crate) fn ptr(self) -> *mut u8 {

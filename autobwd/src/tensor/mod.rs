@@ -20,4 +20,4 @@ pub use rows::Rows;
 pub use save::{load_tensors, save_tensors, write_beside};
 pub use shape::{Dim, Dims, Meta, Shape};
 pub use value::Tensor;
-pub(crate) use value::ToF64;
+pub(crate) use value::{ToF64, add_up};

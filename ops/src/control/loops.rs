@@ -1,4 +1,6 @@
-use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, VarKind, emit};
+use autobwd::{
+    Builder, DType, Dim, Error, ErrorKind, Expr, New, Program, Result, Var, VarDesc, VarKind, emit,
+};
 
 use super::While;
 use crate::shape::Assign;
@@ -19,6 +21,46 @@ pub(super) fn copy(x: &Expr) -> Result<Expr> {
     Ok(emit(Assign { x: x.into(), out: New })?.out)
 }
 
+/// A copy of a value of which a loop may change these dimensions from step to step; `-1` is the last one.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd_ops::{Math, concat, control::{varying, while_loop}};
+///
+/// // Rows are doubled, and added to those before, until their sum has reached a limit.
+/// let net = Builder::new();
+/// let row = net.input("row", DType::F32, &[1, 2])?;
+/// let rows = while_loop(
+///     &[varying(&row, &[0])?],
+///     |x| x[0].sum(&[])?.less_than(&(&(&row * 0.0)?.sum(&[])? + 40.0)?),
+///     |x| Ok(vec![concat(&[&x[0], &(&x[0] * 2.0)?], 0)?]),
+/// )?;
+/// let row = Tensor::from_vec([1, 2], vec![1.0_f32, 0.5])?;
+/// let fetched =
+///     Executor::new().run(&net.program(), &mut Scope::new(), &[("row", &row)], &[&rows[0].name()])?;
+/// assert_eq!((fetched[0].dims(), fetched[0].to_f64s().iter().sum()), (&[8, 2][..], 40.5));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// A dimension that it does not have; a value that was computed at once.
+#[track_caller]
+pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
+    let (net, mut meta) = (x.builder(), x.meta());
+    for axis in axes {
+        let at =
+            usize::try_from(*axis).ok().or_else(|| meta.rank().checked_sub(axis.unsigned_abs() as usize));
+        let Some(dim) = at.and_then(|at| meta.dims.get_mut(at)) else {
+            return Err(Error::new(ErrorKind::Shape, format!("{x} has no dimension {axis}")));
+        };
+        *dim = Dim::UNKNOWN;
+    }
+    let stop_gradient = !meta.dtype.is_float();
+    let desc = VarDesc { stop_gradient, ..VarDesc::new(meta.dtype, meta.dims) };
+    let out = net.variable(net.block(), "varying", desc);
+    Ok(emit(Assign { x: x.into(), out: (&out).into() })?.out)
+}
+
 /// What a sub-block returns must be what was there before.
 pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr) -> Result<()> {
     let (a, b) = (before.meta(), after.meta());
@@ -31,9 +73,10 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 }
 
 /// Runs `body` on variables while `condition` holds, and returns their last values. Both get the present values; `body`
-/// returns the next ones, of the same dtypes and shapes.
+/// returns the next ones, of the same dtypes and shapes; dimensions that are to change must be unknown ([`varying`]).
 ///
-/// Gradients flow through the loop, into what the body reads of the variables around it, too.
+/// Gradients flow through the loop, into what the body reads of the variables around it, too. Lists that it writes to stay
+/// written.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -66,7 +109,7 @@ pub fn while_loop(
     let vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
     let holds = copy(&condition(&vars)?)?;
     is_boolean(&holds)?;
-    let (sub_block, changed) = net.sub_block(|| {
+    let (sub_block, mut changed) = net.sub_block(|| {
         let next = body(&vars)?;
         if next.len() != vars.len() {
             let text = format!("the body of a loop over {} variables returns {}", vars.len(), next.len());
@@ -89,8 +132,23 @@ pub fn while_loop(
         }
         Ok(changed)
     })?;
+    // What else the body writes of what is around it: lists, as a rule.
+    let around =
+        |program: &Program, var: &Var| program.block(sub_block).is_some_and(|b| !b.vars.contains_key(var));
+    let written: Vec<Var> = {
+        let program = net.program();
+        let ops = program.block(sub_block).map_or(&[][..], |block| &block.ops);
+        let mut written: Vec<Var> =
+            ops.iter().flat_map(|op| op.writes()).filter(|v| around(&program, v)).collect();
+        written.retain(|v| changed.iter().all(|known| known.var() != *v));
+        written.sort();
+        written.dedup();
+        written
+    };
+    changed.extend(written.iter().map(|v| expr(&net, *v)));
     let mut x: Vec<Expr> = vars.clone();
-    let read = net.program().outside(sub_block);
+    let mut read = net.program().outside(sub_block);
+    read.extend(written.into_iter().filter(|v| !read.contains(v)).collect::<Vec<_>>());
     x.extend(read.into_iter().filter(|v| vars.iter().all(|x| x.var() != *v)).map(|v| expr(&net, v)));
     emit(While {
         x: x.iter().map(Into::into).collect(),

@@ -10,7 +10,7 @@ mod scan;
 
 pub use branch::{ConditionalBlock, ConditionalBlockGrad};
 pub use choice::{Branch, case, cond, switch_case};
-pub use loops::while_loop;
+pub use loops::{varying, while_loop};
 pub use recurrent::{Recurrent, RecurrentGrad};
 pub use repeat::{While, WhileGrad};
 pub use rnn::{StaticRnn, static_rnn};

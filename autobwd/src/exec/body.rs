@@ -1,0 +1,139 @@
+//! A plan with its memory.
+
+use std::sync::Arc;
+
+use super::{
+    bind::{Bound, Frame, Held, Options, Outer, bind},
+    late::LateFrame,
+};
+use crate::{
+    BlockId, Cx, Error, Meta, Program, Result, Var,
+    plan::{Plan, Record, Spot, ValueId},
+    tensor::{Cell, Memory},
+};
+
+/// A block ready to run: frames in order, and the memory that they work in.
+pub(super) struct Body {
+    // Frames point into the arena: they go first.
+    pub(super) frames: Vec<Frame>,
+    /// What runs behind them, planned when it runs.
+    late: Option<Box<LateFrame>>,
+    pub(super) arena: Memory,
+    /// For messages, by frame.
+    ops: Vec<String>,
+    cells: Vec<Held>,
+    /// What must be there at the end.
+    ends: Vec<End>,
+    pub(super) scratch_bytes: usize,
+    pub(super) lent_bytes: usize,
+}
+
+/// Something that must be there when a body has run.
+pub(super) struct End {
+    pub(super) meta: Meta,
+    /// Of a tensor.
+    pub(super) at: Span,
+    /// Of anything else.
+    pub(super) cell: Option<Arc<Cell>>,
+    pub(super) record: Option<Arc<Record>>,
+}
+
+impl Body {
+    /// Of a sub-block, or of what comes late in a program.
+    pub(super) fn of_block(
+        program: &Program,
+        block: BlockId,
+        plan: &Plan,
+        outer: &[Outer],
+        options: Options<'_>,
+    ) -> Result<Body> {
+        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
+        let bound = bind(program, block, plan, &arena, None, outer, options)?;
+        Body::new(program, block, plan, arena, bound, options.cx)
+    }
+
+    /// Computes what is constant.
+    pub(super) fn new(
+        program: &Program,
+        block: BlockId,
+        plan: &Plan,
+        arena: Memory,
+        bound: Bound,
+        cx: &Cx,
+    ) -> Result<Body> {
+        let describe = |f: &Frame| {
+            let node = &plan.graph.nodes[f.node];
+            program.describe_op(block, node.index, &node.desc)
+        };
+        let Bound { mut frames, constants, cells, late, scratch_bytes, lent_bytes } = bound;
+        for mut frame in frames.drain(..constants) {
+            frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
+        }
+        let ops = frames.iter().map(describe).collect();
+        let mut body = Body { ops, frames, late, arena, cells, ends: vec![], scratch_bytes, lent_bytes };
+        let end = |id: &ValueId| {
+            let value = &plan.graph.values[*id];
+            let cell = body.cell(value.var).filter(|_| value.meta.array).cloned();
+            let at = if value.meta.array { Span { at: 0, bytes: 0 } } else { body.span(plan, *id)? };
+            Ok(End { meta: value.meta.clone(), at, cell, record: value.record.clone() })
+        };
+        body.ends = plan.graph.ends.iter().map(end).collect::<Result<_>>()?;
+        Ok(body)
+    }
+
+    /// Bytes of tensor memory that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.arena.len() + self.scratch_bytes + self.late.as_ref().map_or(0, |late| late.bytes())
+    }
+
+    /// What must be there at the end, with the memory that it is in.
+    pub(super) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
+        match &self.late {
+            Some(late) => late.end(k),
+            None => {
+                let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that nobody asked for"))?;
+                Ok((&self.arena, end))
+            }
+        }
+    }
+
+    /// Where something is that is taken out of the block, or put into it.
+    pub(super) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
+        let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
+        // What is fetched from outside of the block is copied into its arena.
+        let mut fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
+        let fetched = fetched.find(|(v, _)| **v == id).map(|(_, spot)| *spot);
+        match fetched.unwrap_or(plan.layout.spots[id]) {
+            Spot::Arena(at) => Ok(Span { at, bytes }),
+            _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
+        }
+    }
+
+    pub(super) fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
+        self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
+    }
+
+    pub(super) fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.each_frame(cx, |frame| frame.kernel.run(cx))
+    }
+
+    #[inline]
+    pub(super) fn each_frame(
+        &mut self,
+        cx: &Cx,
+        mut run: impl FnMut(&mut Frame) -> Result<()>,
+    ) -> Result<()> {
+        self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
+        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
+            run(frame).map_err(|e| e.at_op(|| op.clone()))?;
+        }
+        self.late.as_mut().map_or(Ok(()), |late| late.run(cx))
+    }
+}
+
+/// Some bytes of a body's arena.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+}

@@ -1,0 +1,235 @@
+//! Operators that are planned while running, once for every combination of shapes.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    Scope,
+    bind::{Options, Outer},
+    body::{Body, End, Span},
+};
+use crate::{
+    BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
+    plan::{Given, Late, Plan, Record, Request, Source, ValueId},
+    tensor::{Binder, Memory, Place},
+};
+
+/// How many stretches of operators have memory at a time, of all that are planned.
+const BODIES: usize = 16;
+
+/// What it takes to plan while running.
+pub(super) struct Planner {
+    program: Program,
+    ops: OpInfoMap,
+    check_finite: bool,
+    loop_limit: Option<u64>,
+    /// Values of the scope.
+    kept: FxHashMap<Var, Kept>,
+    /// What steps have left: they have the number of it.
+    records: Mutex<Vec<Arc<Record>>>,
+}
+
+struct Kept {
+    meta: Meta,
+    place: Place,
+    /// Whether there is a value before these operators run.
+    set: bool,
+}
+
+impl Planner {
+    /// For what comes late in the root block of a program.
+    pub(super) fn new(
+        program: &Program,
+        ops: &OpInfoMap,
+        late: &Late,
+        scope: &mut Scope,
+        options: Options<'_>,
+    ) -> Result<Planner> {
+        let mut kept = FxHashMap::default();
+        for (var, now) in &late.kept {
+            let name = program.name(*var);
+            let declared = program.root().vars.get(var).map(|desc| desc.meta());
+            let known = now.clone().or_else(|| scope.meta(name));
+            let set = known.is_some();
+            if let Some(meta) = known.or(declared.filter(|meta| meta.bytes().is_some())) {
+                let place = scope.place(name, &meta)?;
+                kept.insert(*var, Kept { meta, place, set });
+            }
+        }
+        let Options { check_finite, loop_limit, .. } = options;
+        let (program, ops, records) = (program.clone(), ops.clone(), Default::default());
+        Ok(Planner { program, ops, check_finite, loop_limit, kept, records })
+    }
+
+    pub(super) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// How often a loop may run its body.
+    pub(super) fn loop_limit(&self) -> u64 {
+        self.loop_limit.unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn place(&self, var: Var) -> Result<Place> {
+        self.kept.get(&var).map(|kept| kept.place).ok_or_else(|| {
+            let name = self.program.name(var);
+            let text = format!("the shape of `{name}` is not known before the run: set it in the scope");
+            Error::new(ErrorKind::NoValue, text)
+        })
+    }
+
+    fn meta(&self, name: &str) -> Option<Meta> {
+        let kept = self.kept.get(&self.program.find(name)?)?;
+        kept.set.then(|| kept.meta.clone())
+    }
+
+    /// Writes a value of the scope.
+    pub(super) fn keep(&self, var: Var, tensor: &Tensor) -> Result<()> {
+        let (place, meta) = (self.place(var)?, tensor.meta());
+        if let Some(kept) = self.kept.get(&var).filter(|kept| !kept.meta.agrees(&meta)) {
+            let name = self.program.name(var);
+            let text = format!("`{name}` is {meta}, but stands in the scope as {}", kept.meta);
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        Binder::default().output(&meta, place)?.bytes_mut()?.copy_from_slice(tensor.bytes());
+        Ok(())
+    }
+
+    fn records(&self) -> MutexGuard<'_, Vec<Arc<Record>>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of that number.
+    pub(super) fn record(&self, number: usize) -> Option<Arc<Record>> {
+        self.records().get(number).cloned()
+    }
+
+    /// The number of a record.
+    pub(super) fn number(&self, record: Record) -> usize {
+        let mut records = self.records();
+        let known = records.iter().rposition(|known| known.is(&record));
+        known.unwrap_or_else(|| {
+            records.push(Arc::new(record));
+            records.len() - 1
+        })
+    }
+}
+
+/// What tells shapes apart: those of what is put into a stretch, and the number of what a step has left.
+pub(super) type Key = (Vec<(DType, Dims)>, Option<usize>);
+
+pub(super) fn shape(tensor: &Tensor) -> (DType, Dims) {
+    (tensor.dtype(), tensor.meta().dims)
+}
+
+/// The operators of a block from one on, planned for each combination of shapes.
+pub(super) struct Stretch {
+    block: BlockId,
+    first: usize,
+    known: FxHashMap<Key, Planned>,
+    /// Those that have memory, least recently used first.
+    recent: VecDeque<Key>,
+}
+
+struct Planned {
+    plan: Plan,
+    ends: Vec<Var>,
+    /// What is put into it.
+    fed: Vec<ValueId>,
+    body: Option<Body>,
+}
+
+/// A stretch that is ready for some shapes.
+pub(super) struct Ready<'a> {
+    pub(super) body: &'a mut Body,
+    /// What is put into it: variables, dtypes and shapes, places.
+    pub(super) fed: Vec<(Var, &'a Meta, Span)>,
+    ends: &'a [Var],
+}
+
+impl Stretch {
+    pub(super) fn new(block: BlockId, first: usize) -> Stretch {
+        Stretch { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
+    }
+
+    /// `found` says what it finds and what it must have when it ends.
+    pub(super) fn ready(
+        &mut self,
+        cx: &Cx,
+        planner: &Arc<Planner>,
+        key: &Key,
+        outer: &[Outer],
+        found: impl FnOnce() -> (Vec<Given>, Vec<Var>),
+    ) -> Result<Ready<'_>> {
+        let Planner { program, ops, check_finite, loop_limit, .. } = &**planner;
+        if !self.known.contains_key(key) {
+            let (given, ends) = found();
+            let (block, first) = (self.block, self.first);
+            let kept = |name: &str| planner.meta(name);
+            let (feeds, fetches, apart) = (&[], &[], *check_finite);
+            let request =
+                Request { block, first, given: &given, ends: &ends, feeds, kept: &kept, fetches, apart };
+            let plan = Plan::new(program, ops, &request)?;
+            let fed = |(id, given): (usize, &Given)| {
+                (given.source == Source::Feed && !given.meta.array).then_some(id)
+            };
+            let fed = given.iter().enumerate().filter_map(fed).collect();
+            self.known.insert(key.clone(), Planned { plan, ends, fed, body: None });
+        }
+        match self.recent.iter().position(|recent| recent == key) {
+            Some(at) => drop(self.recent.remove(at)),
+            None if self.recent.len() < BODIES => {}
+            None => {
+                let oldest = self.recent.pop_front().and_then(|key| self.known.get_mut(&key));
+                oldest.map(|planned| planned.body.take());
+            }
+        }
+        self.recent.push_back(key.clone());
+        let lost = || Error::internal("a stretch without a plan");
+        let planned = self.known.get_mut(key).ok_or_else(lost)?;
+        let (plan, ends) = (&planned.plan, &planned.ends[..]);
+        if planned.body.is_none() {
+            let (check_finite, loop_limit) = (*check_finite, *loop_limit);
+            let options = Options { check_finite, loop_limit, cx, planner: Some(planner) };
+            let body = Body::of_block(program, self.block, plan, outer, options)?;
+            cx.reserve(body.lent_bytes)?;
+            planned.body = Some(body);
+        }
+        let body = planned.body.as_mut().ok_or_else(lost)?;
+        let mut fed = vec![];
+        for id in &planned.fed {
+            let value = &plan.graph.values[*id];
+            fed.push((value.var, &value.meta, body.span(plan, *id)?));
+        }
+        Ok(Ready { body, fed, ends })
+    }
+
+    /// Of what it is ready for, or was not long ago.
+    pub(super) fn body(&self, key: &Key) -> Option<&Body> {
+        self.known.get(key)?.body.as_ref()
+    }
+
+    /// Bytes of tensor memory that it holds by now.
+    pub(super) fn bytes(&self) -> usize {
+        self.known.values().filter_map(|planned| planned.body.as_ref()).map(Body::bytes).sum()
+    }
+}
+
+impl Ready<'_> {
+    /// Puts values in, in the order in which they were given.
+    pub(super) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
+        for ((.., span), value) in self.fed.iter().zip(values) {
+            if let Some(value) = value {
+                self.body.arena.slice_mut::<u8>(span.at, span.bytes).copy_from_slice(value);
+            }
+        }
+    }
+
+    pub(super) fn end(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
+        self.ends.iter().position(|v| *v == var).map(|k| self.body.end(k)).transpose()
+    }
+}

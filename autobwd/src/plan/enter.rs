@@ -1,0 +1,251 @@
+//! What goes into a sub-block, and what it finds there.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{
+    control::Record,
+    graph::{Build, Given, Source, ValueId, Wires},
+};
+use crate::{
+    Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
+    Result, StepCount, Var, VarKind,
+};
+
+/// What goes into a sub-block, as values of the block around it.
+#[derive(Clone, Default)]
+pub(crate) struct Entering {
+    /// Decides whether there is a first step.
+    pub(crate) condition: Option<ValueId>,
+    /// What it finds where that is: what it reads, and lists.
+    pub(crate) outer: Vec<(Var, ValueId, Meta)>,
+    pub(crate) carried: Vec<Entered>,
+    /// The sequence, and its step.
+    pub(crate) slices: Vec<(ValueId, Var, Meta)>,
+    /// How long sequences are, with the name of one.
+    pub(crate) count: Option<(Var, Dim)>,
+    /// What the steps of another operator have left.
+    pub(crate) scopes: Option<ValueId>,
+}
+
+/// A value that the first step finds.
+#[derive(Clone)]
+pub(crate) struct Entered {
+    pub(crate) carried: Carried,
+    /// Zeros if there is none.
+    pub(crate) first: Option<ValueId>,
+    /// Not known where a branch computes it and there is none before.
+    pub(crate) meta: Option<Meta>,
+    /// Whether steps look at it; they find lists where these are.
+    pub(crate) read: bool,
+}
+
+/// What a step finds, where values are numbered as in the plan of the block.
+pub(crate) struct Finds {
+    pub(crate) given: Vec<Given>,
+    /// By what is carried.
+    pub(crate) starts: Vec<Option<ValueId>>,
+    pub(crate) slices: Vec<ValueId>,
+    /// What a step of another operator has left, with offsets.
+    pub(crate) stored: Vec<(ValueId, usize)>,
+}
+
+impl Entered {
+    pub(crate) fn is_list(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.array)
+    }
+}
+
+impl Entering {
+    pub(crate) fn inputs(&self) -> Wires {
+        let outer = self.outer.iter().map(|(_, id, _)| *id);
+        let firsts = self.carried.iter().filter_map(|each| each.first);
+        let slices = self.slices.iter().map(|(id, ..)| *id);
+        let single = self.condition.into_iter().chain(self.scopes);
+        single.chain(outer).chain(firsts).chain(slices).map(|id| ("", Some(id))).collect()
+    }
+
+    /// Of what a step of another operator has left, it finds what it reads.
+    pub(crate) fn finds(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> Finds {
+        let mut given = vec![];
+        let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {
+            given.push(Given { var, meta: meta.clone(), source, record });
+            given.len() - 1
+        };
+        for (k, (var, _, meta)) in self.outer.iter().enumerate() {
+            give(*var, meta, Source::Outer(k), None);
+        }
+        let mut start = |each: &Entered| {
+            let meta = each.meta.as_ref().filter(|_| each.read)?;
+            Some(give(each.carried.start, meta, Source::Feed, None))
+        };
+        let starts = self.carried.iter().map(&mut start).collect();
+        let slices = self.slices.iter().map(|(_, var, meta)| give(*var, meta, Source::Feed, None)).collect();
+        let mut stored = vec![];
+        for (entry, at) in record.into_iter().flat_map(|record| record.read(reads)) {
+            let id = give(entry.var, &entry.meta, Source::Feed, None);
+            stored.extend(at.map(|at| (id, at)));
+        }
+        for (var, nested) in record.into_iter().flat_map(|record| &record.nested) {
+            give(*var, &Meta::scopes(), Source::Feed, nested.clone());
+        }
+        Finds { given, starts, slices, stored }
+    }
+}
+
+/// What the block must have when a step ends: what comes out, and what the step leaves and has not found.
+pub(crate) fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool)]) -> Vec<Var> {
+    let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
+    let mut computed: HashSet<Var> = given.iter().map(|given| given.var).collect();
+    let left = leave.iter().map(|(v, _)| *v).filter(|v| !computed.contains(v)).collect::<Vec<_>>();
+    computed.extend(own.iter().flat_map(OpDesc::writes));
+    call.ends().filter(|v| computed.contains(v)).chain(left).collect()
+}
+
+/// What the backward part reads of the steps of a forward block, and whether it reads the elements.
+pub(super) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Result<Vec<(Var, bool)>> {
+    let mut names: Vec<(Var, bool)> = vec![];
+    for op in
+        program.blocks().iter().flat_map(|block| &block.ops).filter(|op| op.reads().any(|v| v == scopes))
+    {
+        let Some(call) = ops.get(&op.ty)?.call(op, program)?.filter(Call::is_recorded) else { continue };
+        for (var, elements) in unsupplied(program, ops, &call)? {
+            match names.iter_mut().find(|(v, _)| *v == var) {
+                Some((_, e)) => *e |= elements,
+                None => names.push((var, elements)),
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// What a block reads and its operator does not supply, and whether it reads the elements; in a gradient, without the
+/// gradients that count as zero because nobody has written them.
+pub(super) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Result<Vec<(Var, bool)>> {
+    let supplied: HashSet<Var> = call.supplied().collect();
+    let block = program.block(call.block).map_or(&[][..], |block| &block.ops);
+    let mut elements = HashSet::new();
+    for op in block {
+        elements.extend(ops.get(&op.ty)?.reads(op));
+    }
+    let forward = program.block(call.block).and_then(|block| program.block(block.forward?));
+    let left = |var: Var| {
+        let written = |block: &Block| block.ops.iter().any(|op| op.writes().any(|v| v == var));
+        forward.is_none_or(|block| block.vars.contains_key(&var) || written(block))
+    };
+    let names = program.outside(call.block).into_iter().filter(|v| !supplied.contains(v) && left(*v));
+    Ok(names.map(|v| (v, elements.contains(&v))).collect())
+}
+
+impl Build<'_> {
+    /// What goes into the block of an operator.
+    pub(super) fn enter(&mut self, call: &Call) -> Result<Entering> {
+        let program = self.program;
+        let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
+        let condition = call.condition().map(|var| self.value(var)).transpose()?;
+        let mut entering = Entering { condition, ..Entering::default() };
+        if let Some(id) = entering.condition {
+            self.is_boolean(id)?;
+        }
+        if let StepCount::While(var) = call.steps {
+            let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
+            let written = own.iter().flat_map(OpDesc::writes).any(|v| v == var);
+            if !written || !call.carried.iter().any(|c| c.end == var) {
+                let name = program.name(var);
+                let text = format!("the body never changes the condition `{name}`: the loop would not end");
+                return Err(Error::new(ErrorKind::Program, text));
+            }
+        }
+        for var in call.reads.iter().filter(|v| read.contains(v)) {
+            let id = self.value(*var)?;
+            entering.outer.push((*var, id, self.graph.values[id].meta.clone()));
+        }
+        for each in &call.carried {
+            let (first, like) = match each.first {
+                First::Value(var, like) => (self.present(var)?, like),
+                First::ZerosLike(like) => (None, like),
+            };
+            let read = read.contains(&each.start) || call.condition() == Some(each.start);
+            let mut meta = match self.meta_of(first, like, each.start) {
+                Err(e) if read => return Err(e),
+                meta => meta.ok(),
+            };
+            match &mut meta {
+                Some(meta) if meta.array => {
+                    // A list is changed where it is.
+                    let id = first.map_or_else(|| self.value(each.start), Ok)?;
+                    entering.outer.push((each.start, id, meta.clone()));
+                    let (carried, first, meta) = (*each, Some(id), Some(meta.clone()));
+                    entering.carried.push(Entered { carried, first, meta, read: false });
+                    continue;
+                }
+                Some(meta) => meta.rows = None,
+                None => {}
+            }
+            entering.carried.push(Entered { carried: *each, first, meta, read });
+        }
+        for (var, inner, like) in &call.slices {
+            let Some(id) = self.present(*var)? else {
+                // Nobody has written it: zeros in every step.
+                let of = self.value(*like)?;
+                let meta = &self.graph.values[of].meta;
+                let meta = Meta::new(meta.dtype, meta.dims.iter().skip(1).copied().collect::<Dims>());
+                let zeros =
+                    Carried { first: First::ZerosLike(*like), start: *inner, end: *inner, last: None };
+                entering.carried.push(Entered { carried: zeros, first: None, meta: Some(meta), read: true });
+                continue;
+            };
+            let meta = self.graph.values[id].meta.clone();
+            let (name, of) = (program.name(*var), &meta.dims);
+            let Some((steps, dims)) = of.split_first() else {
+                return Err(Error::new(ErrorKind::Shape, format!("`{name}` has no dimension to go through")));
+            };
+            if let Some((other, known)) = entering.count.filter(|(_, known)| *known != *steps) {
+                let text = format!("`{name}` has {steps} steps, but `{}` has {known}", program.name(other));
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
+            entering.count = Some((*var, *steps));
+            if read.contains(inner) {
+                let meta = Meta::new(meta.dtype, dims.iter().copied().collect::<Dims>());
+                entering.slices.push((id, *inner, meta));
+            }
+        }
+        let scopes = call.scopes.filter(|_| call.is_recorded());
+        entering.scopes = scopes.map(|var| self.value(var)).transpose()?;
+        Ok(entering)
+    }
+
+    /// The value of a variable, if it has one.
+    fn present(&mut self, var: Var) -> Result<Option<ValueId>> {
+        let persistable = self.desc(var).is_some_and(|desc| desc.persistable);
+        match self.current[var.index()] {
+            None if persistable => self.value(var).map(Some),
+            id => Ok(id),
+        }
+    }
+
+    /// What a value is that is carried; where nobody has written one, what another variable is, or is declared as.
+    pub(super) fn meta_of(&self, value: Option<ValueId>, like: Var, start: Var) -> Result<Meta> {
+        if let Some(id) = value.or(self.current[like.index()]) {
+            return Ok(self.graph.values[id].meta.clone());
+        }
+        let declared = self.desc(start).or_else(|| self.desc(like)).map(|desc| desc.meta());
+        declared.filter(|meta| meta.bytes().is_some()).ok_or_else(|| {
+            let text = format!("`{}` has no value and no known shape", self.program.name(like));
+            Error::new(ErrorKind::NoValue, text)
+        })
+    }
+
+    pub(super) fn is_list(&self, var: Var) -> bool {
+        self.desc(var).is_some_and(|desc| desc.kind == VarKind::TensorArray)
+    }
+
+    fn is_boolean(&self, id: ValueId) -> Result<()> {
+        let value = &self.graph.values[id];
+        if value.meta.dtype == DType::Bool && value.meta.dims.numel() == Dim::from(1) && !value.meta.array {
+            return Ok(());
+        }
+        let name = self.program.name(value.var);
+        let text = format!("the condition `{name}` is {}, not one boolean", value.meta);
+        Err(Error::new(ErrorKind::DType, text))
+    }
+}

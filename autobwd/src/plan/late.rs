@@ -1,0 +1,98 @@
+//! Where a plan ends since shapes are not known yet: those that an operator computes depend on what it computes.
+
+use std::sync::Arc;
+
+use super::{
+    control::Record,
+    enter::{Entering, unsupplied},
+    graph::{Build, Source, ValueId},
+};
+use crate::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
+
+/// An operator with a block whose steps are planned one by one, and those behind it, when they run.
+pub(crate) struct Late {
+    /// Position of the operator in its block.
+    pub(crate) index: usize,
+    pub(crate) call: Call,
+    pub(crate) entering: Entering,
+    /// What the steps of another operator have left, if that is known, and what is read of it.
+    pub(crate) record: Option<Arc<Record>>,
+    pub(crate) reads: Vec<(Var, bool)>,
+    /// What its own steps leave, if they must, and whether their elements.
+    pub(crate) leave: Option<Vec<(Var, bool)>>,
+    /// What sums are like.
+    pub(crate) sums: Vec<Meta>,
+    /// What the operators behind find of those before, the scope apart.
+    pub(crate) found: Vec<ValueId>,
+    /// What they find in the scope or write there, and what that is if it has been read or written before.
+    pub(crate) kept: Vec<(Var, Option<Meta>)>,
+    /// What must be there at the end.
+    pub(crate) ends: Vec<Var>,
+}
+
+impl Build<'_> {
+    pub(super) fn late(
+        &mut self,
+        index: usize,
+        call: &Call,
+        entering: Entering,
+        leave: Option<Vec<(Var, bool)>>,
+    ) -> Result<Late> {
+        let reads = unsupplied(self.program, self.ops, call)?;
+        let like = |(_, _, like): &(Var, Var, Var)| self.meta_of(None, *like, *like);
+        Ok(Late {
+            index,
+            record: entering.scopes.and_then(|id| self.graph.values[id].record.clone()),
+            reads,
+            leave,
+            sums: call.sums.iter().map(like).collect::<Result<_>>()?,
+            call: call.clone(),
+            entering,
+            found: vec![],
+            kept: vec![],
+            ends: vec![],
+        })
+    }
+
+    /// Ends before that operator; what it and those behind it find stays where it is.
+    pub(super) fn end_early<'b>(
+        &mut self,
+        mut late: Late,
+        behind: impl Iterator<Item = &'b OpDesc>,
+    ) -> Result<()> {
+        for name in self.request.fetches {
+            let refuse = |e: String| Error::new(ErrorKind::Fetch, e);
+            let var = self.program.expect_var(name).map_err(|e| refuse(format!("fetched, but {e}")))?;
+            if self.is_list(var) {
+                let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
+                return Err(refuse(text));
+            }
+            late.ends.push(var);
+        }
+        late.ends.extend(self.request.ends);
+        let mut seen = vec![false; self.program.name_count()];
+        let behind = behind.flat_map(|op| op.reads().chain(op.writes()));
+        for var in late.ends.iter().copied().chain(behind) {
+            if std::mem::replace(&mut seen[var.index()], true) {
+                continue;
+            }
+            let now = self.current[var.index()];
+            match self.is_kept(var) {
+                true => late.kept.push((var, now.map(|id| self.graph.values[id].meta.clone()))),
+                false => late.found.extend(now),
+            }
+        }
+        let stays = |id: &ValueId| {
+            let value = &self.graph.values[*id];
+            !value.meta.array && !matches!(value.source, Source::Outer(_) | Source::Kept)
+        };
+        let entering = late.entering.inputs().into_iter().filter_map(|(_, id)| id);
+        let all = (0..self.request.given.len()).chain(late.found.iter().copied()).chain(entering);
+        let mut stay: Vec<ValueId> = all.filter(stays).collect();
+        stay.sort_unstable();
+        stay.dedup();
+        self.graph.fetches = stay;
+        self.graph.late = Some(Arc::new(late));
+        Ok(())
+    }
+}
