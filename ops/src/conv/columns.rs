@@ -254,8 +254,8 @@ impl Block {
         let rows = row[self.at..].chunks_mut(self.width).zip(x[self.x..].chunks(self.down)).take(self.rows);
         // Rows are often so short that a call would take longer.
         match (step, n) {
-            (1, 4..8) => rows.for_each(|(to, x)| ends::<T, 4>(&mut to[..n], &x[..n])),
-            (1, 8..=16) => rows.for_each(|(to, x)| ends::<T, 8>(&mut to[..n], &x[..n])),
+            (1, 4..=8) => rows.for_each(|(to, x)| ends::<T, 4>(&mut to[..n], &x[..n])),
+            (1, 9..=16) => rows.for_each(|(to, x)| ends::<T, 8>(&mut to[..n], &x[..n])),
             (1, 17..=32) => rows.for_each(|(to, x)| ends::<T, 16>(&mut to[..n], &x[..n])),
             (1, _) => rows.for_each(|(to, x)| to[..n].copy_from_slice(&x[..n])),
             _ => rows.for_each(|(to, x)| {

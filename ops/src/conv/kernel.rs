@@ -279,14 +279,13 @@ impl Convolution {
                     self.x.put(cx, dx, tile.pixels.start, false, filters(0).t(), dy)?;
                     continue;
                 }
-                let (n, add) = (bands.pixels(&tile), bands.count > 1);
+                let n = bands.pixels(&tile);
                 let columns = &mut scratch[..bands.column() * n];
-                if add {
-                    columns.fill(T::ZERO);
-                }
+                // What the first band does not write is only added to.
+                columns.chunks_mut(n).for_each(|row| row[tile.pixels.len()..].fill(T::ZERO));
                 for band in 0..bands.count {
                     let columns = &mut columns[bands.at(&tile, band)..];
-                    cx.product_strided(columns, n, add, filters(band).t(), dy)?;
+                    cx.product_strided(columns, n, band > 0, filters(band).t(), dy)?;
                 }
                 bands.fold(columns, &tile, dx);
             }
