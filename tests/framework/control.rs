@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use autobwd::{
     Attr, Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope, Tensor,
-    append_backward, emit, verify,
+    append_backward, emit, gradients, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -13,7 +13,10 @@ use autobwd_ops::{
     shape::Assign,
 };
 
-use crate::unrolled::{DIMS, number};
+use crate::{
+    numeric::{assert_derivative, assert_near, run},
+    unrolled::{DIMS, number},
+};
 
 /// `h ← tanh(h · w + x)` with its loss.
 fn recurrence(net: &Builder, size: usize, every: usize) -> Result<String> {
@@ -360,5 +363,58 @@ fn memory_of_a_recurrence_is_what_its_backward_part_reads() -> Result<()> {
     // sequence of numbers.
     assert_eq!(peak(101, false)? - peak(100, false)?, STATE);
     assert_eq!(peak(108, true)? - peak(100, true)?, 8 * 3 * STATE + 192);
+    Ok(())
+}
+
+/// `x ← tanh(x · w)` so often, from the counter's start to its end; the gradient of the loss with respect to `w`.
+fn counted(start: i64, end: impl Fn(&Builder) -> Result<Expr>) -> Result<(Program, String)> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[2, 2], |w| Init::Uniform(-0.9, 0.9).emit(w, 1))?;
+    let x = (&w * 1.0)?;
+    let end = end(&net)?;
+    let vars = [number(&net, start)?, x];
+    let body = |v: &[Expr]| Ok(vec![(&v[0] + 2.0)?, v[1].matmul(&w)?.tanh()?]);
+    let loss = while_loop(&vars, |v| v[0].less_than(&end), body)?[1].square()?.sum(&[])?.name();
+    let mut program = net.program().clone();
+    gradients(&mut program, &[&loss], &["w"], None, &[])?;
+    Ok((program, loss))
+}
+
+#[test]
+fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
+    for (start, end) in [(0, 5), (3, 9), (4, 4), (-1, 0)] {
+        let (mut program, loss) = counted(start, |net| number(net, end))?;
+        let w: &[f64] = &[0.4, -0.7, 0.6, 0.5];
+        assert_derivative(&program, &[("w", w)], &loss, "w", "w@GRAD");
+        let mut last = "w@GRAD".to_string();
+        for _ in 0..2 {
+            let before = run(&program, &[("w", w)], &[&last])?;
+            let next = gradients(&mut program, &[&last], &["w"], None, &[])?.entries()[0];
+            verify(&program)?;
+            // The loop that has become something else computes what it did.
+            assert_near(&run(&program, &[("w", w)], &[&last])?[0], &before[0], 1e-12);
+            let next = program.name(next.expect("a path leads there")).to_string();
+            assert_derivative(&program, &[("w", w)], &last, "w", &next);
+            last = next;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
+    let given = |net: &Builder| net.input("end", DType::I64, &[1]);
+    let (mut program, _) = counted(0, given)?;
+    let before = program.clone();
+    let e = gradients(&mut program, &["w@GRAD"], &["w"], None, &[]).unwrap_err().to_string();
+    assert!(e.starts_with("operator `while_grad` (block 0, operator"), "{e}");
+    assert!(e.contains("it has no gradient, which would be of second order, but that of"), "{e}");
+    assert!(e.contains("how often operator `while` (block 0, operator") && e.contains("control.rs:"), "{e}");
+    assert!(e.ends_with("runs is not known before: `end` is given from outside"), "{e}");
+    assert_eq!(program, before);
+
+    let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;
+    let e = gradients(&mut program, &["w@GRAD"], &["w"], None, &[]).unwrap_err().to_string();
+    assert!(e.ends_with("runs is not known before: it takes more than 65536 steps"), "{e}");
     Ok(())
 }

@@ -1,15 +1,16 @@
-//! Gradients of branches and recurrences as branches and recurrences, which have gradients themselves.
+//! Gradients of branches, recurrences and counted loops as branches and recurrences, which have gradients themselves.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::keep::Copies;
+use super::{keep::Copies, trips::trips};
 use crate::{
     Attr, BlockId, Call, DType, Dims, First, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
     VarDesc, VarKind,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
-/// its gradient in one: they need nothing but what goes into them.
+/// its gradient in one: they need nothing but what goes into them. A loop of which is known how often it runs becomes a
+/// recurrence first.
 ///
 /// # Errors
 /// Operators that are unknown or whose slots do not fit.
@@ -23,7 +24,31 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
             found.push(i);
         }
     }
-    found.into_iter().try_for_each(|at| Lower { ops, program, block: BlockId::ROOT, at }.run())
+    run(ops, program, BlockId::ROOT, found)
+}
+
+/// Why the gradient of a loop cannot be replaced, if that operator is one.
+pub(super) fn obstacle(ops: &OpInfoMap, program: &Program, block: BlockId, at: usize) -> Option<String> {
+    let (home, index, pair) = pair(ops, program, block, at).ok().flatten()?;
+    let why = trips(ops, program, (home, index), &pair.step).err()?;
+    let op = program.describe_op(home, index, &pair.forward);
+    Some(format!("how often {op} runs is not known before: {why}"))
+}
+
+/// Operators of a block, the last one first.
+fn run(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    block: BlockId,
+    found: impl IntoIterator<Item = usize>,
+) -> Result<()> {
+    let mut before = 0;
+    for at in found {
+        let mut lower = Lower { ops, program, block, at: at + before };
+        lower.run()?;
+        before = lower.at - at;
+    }
+    Ok(())
 }
 
 /// One operator to be replaced.
@@ -41,14 +66,43 @@ struct Pair {
     back: Call,
 }
 
-impl Lower<'_> {
-    fn run(mut self) -> Result<()> {
-        let Some((home, index, pair)) = self.pair()? else { return Ok(()) };
-        // From the inside out; what is within stays where it is.
-        let inner = self.program.block(pair.back.block).map_or(0, |block| block.ops.len());
-        for at in (0..inner).rev() {
-            Lower { ops: self.ops, program: self.program, block: pair.back.block, at }.run()?;
+/// What is to be replaced, with the place of its forward operator.
+fn pair(
+    ops: &OpInfoMap,
+    program: &Program,
+    block: BlockId,
+    at: usize,
+) -> Result<Option<(BlockId, usize, Pair)>> {
+    let call = |op: &OpDesc| ops.get(&op.ty)?.call(op, program);
+    let gradient = program.block(block).and_then(|block| block.ops.get(at));
+    let Some(gradient) = gradient.filter(|op| op.attrs.blocks().next().is_some()) else { return Ok(None) };
+    let Some(back) = call(gradient)?.filter(Call::is_recorded) else { return Ok(None) };
+    let Some(of) = program.block(back.block).and_then(|block| block.forward) else { return Ok(None) };
+    let home = program.block(block).and_then(|block| block.forward).unwrap_or(block);
+    let forwards = program.block(home).map_or(&[][..], |block| &block.ops);
+    for (index, forward) in forwards.iter().enumerate().filter(|(_, op)| op.attrs.blocks().any(|b| b == of)) {
+        if let Some(step) = call(forward)?.filter(|call| !call.is_recorded()) {
+            let forward = forward.clone();
+            return Ok(Some((home, index, Pair { forward, step, back })));
         }
+    }
+    Ok(None)
+}
+
+impl Lower<'_> {
+    fn run(&mut self) -> Result<()> {
+        let found = |lower: &Self| pair(lower.ops, lower.program, lower.block, lower.at);
+        let Some((.., Pair { back, .. })) = found(self)? else { return Ok(()) };
+        // From the inside out; what is within stays where it is.
+        let inner = self.program.block(back.block).map_or(0, |block| block.ops.len());
+        run(self.ops, self.program, back.block, (0..inner).rev())?;
+        let Some((home, index, pair)) = found(self)? else { return Ok(()) };
+        if let StepCount::While(_) = pair.step.steps {
+            // What is not known is said when somebody asks for the gradient.
+            let Ok(count) = trips(self.ops, self.program, (home, index), &pair.step) else { return Ok(()) };
+            self.count(&pair, home, index, count);
+        }
+        let Some((home, index, pair)) = found(self)? else { return Ok(()) };
         match pair.step.steps {
             StepCount::If(condition) => self.branch(&pair, condition),
             StepCount::Each { reverse } => self.recurrence(&pair, home, index, reverse),
@@ -56,30 +110,60 @@ impl Lower<'_> {
         }
     }
 
-    fn op(&self, block: BlockId, at: usize) -> Option<&OpDesc> {
-        self.program.block(block)?.ops.get(at)
+    /// Makes a loop a recurrence of so many steps, over a sequence of nothing.
+    fn count(&mut self, pair: &Pair, home: BlockId, index: usize, steps: usize) {
+        let ticks = self.program.fresh("ticks");
+        let dims: Dims = [steps].into_iter().collect();
+        let (site, call) = (pair.forward.site, &pair.step);
+        let fill = OpDesc::new("fill_constant")
+            .output("Out", [ticks])
+            .attr("shape", Attr::I64s(vec![steps as i64]))
+            .attr("dtype", Attr::I32(DType::I32.code()))
+            .attr("value", Attr::F32(0.0));
+        let states: Vec<Var> = call.carried.iter().map(|carried| carried.start).collect();
+        let after: Vec<Var> = states.iter().map(|v| self.leave(call.block, *v)).collect();
+        let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect();
+        let (before, after) = (Attr::Strs(names(&states)), Attr::Strs(names(&after)));
+        let every = call.every.and_then(|every| i32::try_from(every).ok()).unwrap_or(0);
+        let by = OpDesc::new("recurrent")
+            .input("inputs", [ticks])
+            .input("initial_states", states.clone())
+            .input("parameters", call.reads.clone())
+            .output("final_states", states)
+            .output("step_scopes", call.scopes)
+            .attr("ex_states", before)
+            .attr("states", after)
+            .attr("checkpoint_every", Attr::I32(every))
+            .attr("sub_block", Attr::Block(call.block));
+        if let Some(block) = self.program.block_mut(home) {
+            let origin = pair.forward.origin;
+            block.ops[index] = OpDesc { site, origin, ..by };
+            block.vars.insert(ticks, VarDesc { stop_gradient: true, ..VarDesc::new(DType::I32, dims) });
+        }
+        let fill = OpDesc { site, origin: pair.forward.origin, ..fill };
+        Copies::of(vec![(0, fill)]).insert_into(self.program, home, &mut []);
+        self.at += usize::from(home == self.block);
     }
 
-    /// What is to be replaced, with the place of its forward operator.
-    fn pair(&self) -> Result<Option<(BlockId, usize, Pair)>> {
-        let call = |op: &OpDesc| self.ops.get(&op.ty)?.call(op, self.program);
-        let Some(gradient) = self.op(self.block, self.at).filter(|op| op.attrs.blocks().next().is_some())
-        else {
-            return Ok(None);
-        };
-        let Some(back) = call(gradient)?.filter(Call::is_recorded) else { return Ok(None) };
-        let Some(of) = self.program.block(back.block).and_then(|block| block.forward) else {
-            return Ok(None);
-        };
-        let home = self.program.block(self.block).and_then(|block| block.forward).unwrap_or(self.block);
-        let ops = self.program.block(home).map_or(&[][..], |block| &block.ops);
-        for (index, forward) in ops.iter().enumerate().filter(|(_, op)| op.attrs.blocks().any(|b| b == of)) {
-            if let Some(step) = call(forward)?.filter(|call| !call.is_recorded()) {
-                let forward = forward.clone();
-                return Ok(Some((home, index, Pair { forward, step, back })));
+    /// Has a step leave under a name of its own what it overwrites, so that it keeps what it finds.
+    fn leave(&mut self, body: BlockId, var: Var) -> Var {
+        let after = self.program.fresh_after(&format!("{}@AFTER@", self.program.name(var)));
+        let desc = self.program.lookup(body, var).cloned();
+        let Some(block) = self.program.block_mut(body) else { return var };
+        let Some(first) = block.ops.iter().position(|op| op.writes().any(|v| v == var)) else { return var };
+        for (i, op) in block.ops.iter_mut().enumerate().skip(first) {
+            op.outputs.args_mut().filter(|v| **v == var).for_each(|v| *v = after);
+            if i > first {
+                op.inputs.args_mut().filter(|v| **v == var).for_each(|v| *v = after);
             }
         }
-        Ok(None)
+        // What it finds is its own, not what is around it.
+        block.vars.extend(desc.into_iter().flat_map(|desc| [(var, desc.clone()), (after, desc)]));
+        after
+    }
+
+    fn op(&self, block: BlockId, at: usize) -> Option<&OpDesc> {
+        self.program.block(block)?.ops.get(at)
     }
 
     /// Whether a variable has a value where the operator stands.

@@ -2,7 +2,8 @@
 //!
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
-//! 0. `lower::lower`: where targets depend on gradients of branches and recurrences, these become branches and recurrences.
+//! 0. `lower::lower`: where targets depend on gradients of branches, recurrences and counted loops (`trips`), these become
+//!    branches and recurrences.
 //! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
 //! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
 //! 3. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
@@ -33,6 +34,7 @@ mod path;
 mod prune;
 mod recompute;
 mod report;
+mod trips;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

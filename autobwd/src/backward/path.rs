@@ -1,5 +1,6 @@
 //! Which operators matter.
 
+use super::lower::obstacle;
 use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var};
 
 /// What is to be differentiated with respect to what.
@@ -70,7 +71,7 @@ pub(super) fn find(
         program.replaced(id, op).for_each(|v| wanted[v.index()] = false);
         match kinds[i] {
             GradKind::Zero => continue,
-            GradKind::None if depends[i] => return Err(without_gradient(program, id, i, var)),
+            GradKind::None if depends[i] => return Err(without_gradient(ops, program, id, i, var)),
             GradKind::None => continue,
             _ => op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| wanted[v.index()] = true),
         }
@@ -83,7 +84,7 @@ pub(super) fn find(
 }
 
 /// Names the operator, and of which order its gradient would be.
-fn without_gradient(program: &Program, block: BlockId, index: usize, var: Var) -> Error {
+fn without_gradient(infos: &OpInfoMap, program: &Program, block: BlockId, index: usize, var: Var) -> Error {
     let ops = program.block(block).map_or(&[][..], |block| &block.ops);
     let (mut at, mut order) = (index, 1);
     while let Origin::Gradient { of } = ops[at].origin
@@ -98,7 +99,8 @@ fn without_gradient(program: &Program, block: BlockId, index: usize, var: Var) -
         n => format!(", which would be of {n}th order"),
     };
     let name = program.name(var);
-    let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it");
+    let obstacle = obstacle(infos, program, block, index).map_or(String::new(), |why| format!("; {why}"));
+    let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it{obstacle}");
     let error = Error::new(ErrorKind::NoGradient, text);
     error.at_op(|| program.describe_op(block, index, &ops[index]))
 }
