@@ -2,9 +2,6 @@
 
 use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
 
-/// 2 √(2 / π)
-const ROOT_8_OVER_PI: f64 = 1.595_769_121_605_730_8;
-
 /// `x` times the share of normally distributed numbers below it (Hendrycks and Gimpel, 2016): `out = x * (1 + erf(x / √2)) /
 /// 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
@@ -23,14 +20,7 @@ impl<F: Float> Pointwise for Gelu<F> {
     // Too long to be inlined without; what is not inlined is not vectorised.
     #[inline(always)]
     fn eval(&mut self) {
-        let x = self.x;
-        // `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which keeps its digits where it is small, as `normal_cdf` does.
-        self.out = if self.approximate {
-            let cubic = x * x * x * F::of(0.044715);
-            x * ((x + cubic) * F::of(ROOT_8_OVER_PI)).sigmoid()
-        } else {
-            x * x.normal_cdf()
-        };
+        self.out = if self.approximate { self.x.gelu_tanh() } else { self.x.gelu() };
     }
 }
 autobwd::samples!(

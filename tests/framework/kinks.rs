@@ -49,6 +49,17 @@ fn kinks_have_the_slope_of_one_side() -> Result<()> {
 }
 
 #[test]
+fn far_out_slopes_are_those_of_straight_lines() -> Result<()> {
+    let far = [f64::NEG_INFINITY, -1e200, 1e200, f64::INFINITY];
+    for approximate in [false, true] {
+        assert_eq!(at(&far, |x| x.gelu(approximate))?, [0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(at(&far, |x| x.gelu(approximate)?.gelu(approximate))?, [0.0, 0.0, 1.0, 1.0]);
+        assert!(at(&[f64::NAN], |x| x.gelu(approximate))?[0].is_nan());
+    }
+    Ok(())
+}
+
+#[test]
 fn a_learned_slope_counts_where_nothing_is_above_0() -> Result<()> {
     let net = Builder::new();
     let (x, alpha) = (parameter(&net, "x", &[4])?, parameter(&net, "alpha", &[1])?);

@@ -74,6 +74,20 @@ impl<F: Float> Neg for Dual<F> {
     }
 }
 
+/// Density of the standard normal distribution.
+#[inline(always)]
+fn normal_density<F: Float>(x: F) -> F {
+    const FRAC_1_SQRT_2PI: f64 = 0.398_942_280_401_432_7;
+    F::of(FRAC_1_SQRT_2PI) * (F::of(-0.5) * x * x).exp()
+}
+
+/// `x`, or the nearest number of at most that magnitude; NaN stays. Slopes that do not change beyond are no products of 0
+/// with infinity then.
+#[inline(always)]
+fn within<F: Float>(x: F, end: f64) -> F {
+    F::of(end).min(F::of(-end).max(x))
+}
+
 impl<F: Float> Float for Dual<F> {
     type Mask = F::Mask;
 
@@ -131,9 +145,23 @@ impl<F: Float> Float for Dual<F> {
     }
     #[inline(always)]
     fn normal_cdf(self) -> Self {
-        const FRAC_1_SQRT_2PI: f64 = 0.398_942_280_401_432_7;
-        let density = F::of(FRAC_1_SQRT_2PI) * (F::of(-0.5) * self.value * self.value).exp();
-        Dual { value: self.value.normal_cdf(), derivative: self.derivative * density }
+        Dual { value: self.value.normal_cdf(), derivative: self.derivative * normal_density(self.value) }
+    }
+    #[inline(always)]
+    fn gelu(self) -> Self {
+        let x = within(self.value, 40.0);
+        let slope = x.mul_add(normal_density(x), x.normal_cdf());
+        Dual { value: self.value.gelu(), derivative: self.derivative * slope }
+    }
+    #[inline(always)]
+    fn gelu_tanh(self) -> Self {
+        // 2 √(2 / π), and 0.044715 times it.
+        let (a, b) = (F::of(1.595_769_121_605_730_8), F::of(0.071_354_816_272_600_25));
+        let x = within(self.value, 22.0);
+        let bx2 = b * x * x;
+        let (s, slope) = ((x * (a + bx2)).sigmoid(), F::of(3.0).mul_add(bx2, a));
+        let slope = (s * x * slope).mul_add(F::of(1.0) - s, s);
+        Dual { value: self.value.gelu_tanh(), derivative: self.derivative * slope }
     }
     #[inline(always)]
     fn sqrt(self) -> Self {

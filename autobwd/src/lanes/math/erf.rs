@@ -96,7 +96,7 @@ pub(super) const CDF_F64: [f64; 23] = [
 
 /// `erf(x)` near 0.
 #[inline(always)]
-fn near<F: Real>(x: F) -> F {
+pub(super) fn near<F: Real>(x: F) -> F {
     horner(x * x, F::ERF_NEAR).mul_add(x, x)
 }
 

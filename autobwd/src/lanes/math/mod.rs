@@ -6,6 +6,7 @@
 mod angle;
 mod erf;
 mod exp;
+mod gelu;
 mod log;
 mod pow;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 pub(super) use angle::{cos, cos_in_double, sin, sin_in_double};
 pub(super) use erf::{erf, normal_cdf};
 pub(super) use exp::{exp, expm1, sigmoid, tanh, tanh_by_exp};
+pub(super) use gelu::{gelu, gelu_tanh};
 pub(super) use log::{log, log1p};
 pub(super) use pow::{pow, pow_in_double};
 
@@ -50,6 +52,15 @@ pub(super) trait Real: Float<Mask = bool> {
     const CDF_SCALE: f64;
     /// Whence on the normal distribution's tail rounds to 0, by some margin.
     const CDF_END: f64;
+    /// `s cdf(-s) exp(s²/2)` as a function of `(s - GELU_SCALE) / (s + GELU_SCALE)`, for s from 0.9 to `CDF_END`.
+    const GELU: &'static [f64];
+    /// As above; the polynomial's lowest coefficient is then nearly exact.
+    const GELU_SCALE: f64;
+    /// `2 √(2 / π)` and 0.044715 times it, each in two parts. The first has few digits: its sum with the second times s² has
+    /// no lower ones, for s up to `GELU_TANH_END`.
+    const GELU_TANH: ((f64, f64), (f64, f64));
+    /// Whence on `s / (1 + exp(s (a + b s²)))` of these numbers rounds to 0, by some margin.
+    const GELU_TANH_END: f64;
 
     /// The magnitude with another number's sign.
     fn with_sign_of(self, sign: Self) -> Self;
@@ -133,6 +144,11 @@ real!(f32, u32, 23, {
     const CDF: &'static [f64] = &erf::CDF_F32;
     const CDF_SCALE: f64 = 4.0;
     const CDF_END: f64 = 14.5;
+    const GELU: &'static [f64] = &gelu::F32;
+    const GELU_SCALE: f64 = 3.90625;
+    const GELU_TANH: ((f64, f64), (f64, f64)) =
+        ((1.595_768_928_527_832, 1.930_778_986_8e-7), (0.071_354_813_873_767_85, 2.398_832_396e-9));
+    const GELU_TANH_END: f64 = 11.0;
 });
 real!(f64, u64, 52, {
     const LN_2: (f64, f64) = (6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10);
@@ -146,6 +162,13 @@ real!(f64, u64, 52, {
     const CDF: &'static [f64] = &erf::CDF_F64;
     const CDF_SCALE: f64 = 5.0;
     const CDF_END: f64 = 39.0;
+    const GELU: &'static [f64] = &gelu::F64;
+    const GELU_SCALE: f64 = 4.015625;
+    const GELU_TANH: ((f64, f64), (f64, f64)) = (
+        (1.595_769_121_605_734_1, -3.430_362_161_966_579e-15),
+        (0.071_354_816_272_600_25, -6.175_149_918_155_315e-19),
+    );
+    const GELU_TANH_END: f64 = 22.0;
 });
 
 /// Polynomial with coefficients from the highest power down.
