@@ -2,6 +2,7 @@
 
 use autobwd::{Builder, Expr, New, Result, emit, gradients};
 use autobwd_ops::{
+    Math,
     norm::DataLayout,
     prelu::{Prelu, PreluMode},
     rectifier::{Elu, HardSigmoid, HardSwish, LeakyRelu, Relu6},
