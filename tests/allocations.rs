@@ -4,6 +4,8 @@ use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},
 };
+#[cfg(target_os = "linux")]
+use std::{fs, thread, time::Duration};
 
 use autobwd::{
     Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Result, Scope, Session, Tensor,
@@ -25,6 +27,8 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of tensor memory, which alone is aligned to 64.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of everything that is held at the moment.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 
 const LINE: usize = 64;
 
@@ -33,6 +37,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let counter = if layout.align() > LINE { &PRODUCTS } else { &OWN };
         counter.fetch_add(1, Ordering::Relaxed);
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
@@ -41,10 +46,12 @@ unsafe impl GlobalAlloc for Counting {
         if layout.align() == LINE {
             TENSORS.fetch_add(layout.size(), Ordering::Relaxed);
         }
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -173,6 +180,10 @@ fn main() {
             memory_of_steps_is_what_the_backward_part_reads,
         ),
         trial("threads_do_not_change_bits", threads_do_not_change_bits),
+        trial("losses_are_those_expected", losses_are_those_expected),
+        trial("plans_for_many_shapes_do_not_pile_up", plans_for_many_shapes_do_not_pile_up),
+        #[cfg(target_os = "linux")]
+        trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
     ];
     libtest_mimic::run(&arguments, trials).exit()
 }
@@ -345,6 +356,74 @@ fn threads_do_not_change_bits() -> Result<()> {
         }
         assert!(runs.iter().all(|run| *run == runs[0]), "{name}");
         assert!(runs[0].0[4] < runs[0].0[0], "the loss of {name} does not fall: {:?}", runs[0].0);
+    }
+    Ok(())
+}
+
+fn losses_are_those_expected() -> Result<()> {
+    for workload in Workload::value_variants() {
+        let mut case = Case::of(*workload)?;
+        let mut session = case.session(1)?;
+        let losses = (0..10).map(|_| case.step(&mut session)).collect::<Result<Vec<_>>>()?;
+        let (name, expected) = (workload.name(), workload.expected());
+        assert!(workload.expects(losses[0], losses[9]), "{name}: {losses:?}, expected {expected:?}");
+    }
+    Ok(())
+}
+
+fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 64])?;
+    let loss = Linear::new(&net, 64, 10).build()?.forward(&x)?.square()?.mean()?;
+    sgd(&loss)?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let (program, mut held) = (net.program(), vec![]);
+    for i in 0..40 {
+        let x = Tensor::zeros(DType::F32, &[1_000 - 8 * i, 64])?;
+        drop(executor.run(&program, &mut scope, &[("x", &x)], &[&loss.name()])?);
+        drop(x);
+        held.push(HELD.load(Ordering::SeqCst));
+    }
+    // 16 sessions are kept, the program that initialises among the first; each new one takes less than the one that goes.
+    assert!(held[..15].is_sorted_by(|a, b| a < b), "{held:?}");
+    assert!(held[16..].is_sorted_by(|a, b| a > b), "{held:?}");
+    Ok(())
+}
+
+/// How often helper threads have gone to sleep, now that they sleep.
+#[cfg(target_os = "linux")]
+fn sleeps() -> u64 {
+    let field = |status: &str, name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|rest| rest.trim().to_string()).unwrap_or_default()
+    };
+    loop {
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let statuses = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+        let helpers: Vec<String> =
+            statuses.filter(|status| field(status, "Name:").starts_with("autobwd-")).collect();
+        assert!(!helpers.is_empty(), "there are no helper threads");
+        if helpers.iter().all(|status| field(status, "State:").starts_with('S')) {
+            let times = helpers.iter().map(|status| field(status, "voluntary_ctxt_switches:"));
+            return times.map(|times| times.parse::<u64>().unwrap()).sum();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn small_work_wakes_no_thread() -> Result<()> {
+    for (workload, is_shared) in
+        [(Workload::TinyMlp, false), (Workload::ChainSmall, false), (Workload::Mlp, true)]
+    {
+        let mut case = Case::of(workload)?;
+        let mut session = case.session(2)?;
+        let before = sleeps();
+        for _ in 0..20 {
+            case.step(&mut session)?;
+        }
+        assert_eq!(sleeps() > before, is_shared, "{}", workload.name());
     }
     Ok(())
 }

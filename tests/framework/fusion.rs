@@ -1,9 +1,9 @@
 //! Regions: which operators run together, and that this changes no bit.
 
 use autobwd::{
-    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Compose, Cx, DType, Executor, Expr, Join, Kernel,
-    Meta, New, NoGrad, OpDesc, OpInfoMap, Parts, Program, Result, Scope, Session, Tensor, Var, VarDesc,
-    append_backward, emit, register_op,
+    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Compose, Cx, DType, Dims, Executor, Expr, GradKind,
+    Join, Kernel, Meta, New, NoGrad, OpDesc, OpInfo, OpInfoMap, Parts, Program, Result, Scope, Session,
+    Tensor, Var, VarDesc, append_backward, emit, register_op,
 };
 use autobwd_ops::{
     Init, Math,
@@ -113,33 +113,36 @@ fn constants_are_computed_once_and_stay() -> Result<()> {
 }
 
 /// A program that runs a formula on inputs of one shape, with another formula before each input and behind each output;
-/// names of the inputs and of all that is computed.
+/// the inputs and the names of all that is computed.
 fn surrounded(
     ops: &OpInfoMap,
     name: &'static str,
     dtype: DType,
-) -> Result<(Program, Vec<String>, Vec<String>)> {
+) -> Result<(Program, Vec<(String, DType)>, Vec<String>)> {
     let schema = ops.get(name)?.schema();
     let mut program = Program::new();
-    let meta = Meta::new(dtype, [3, 100]);
-    let declare = |program: &mut Program, name: String| {
+    let declare = |program: &mut Program, name: String, dtype| {
         let var = program.var(&name);
-        program.root_mut().vars.insert(var, VarDesc::new(dtype, meta.dims.clone()));
+        program.root_mut().vars.insert(var, VarDesc::new(dtype, Dims::from([3, 100])));
         (var, name)
     };
     let (mut inputs, mut computed, mut desc) = (vec![], vec![], OpDesc::new(name));
     for slot in schema.inputs {
-        let (x, x_name) = declare(&mut program, format!("x_{}", slot.name));
-        let (h, h_name) = declare(&mut program, format!("h_{}", slot.name));
-        program.root_mut().ops.push(OpDesc::new("sqrt").input("X", [x]).output("Out", [h]));
+        let (before, dtype) = match slot.name {
+            "Condition" => ("logical_not", DType::Bool),
+            _ => ("sqrt", dtype),
+        };
+        let (x, x_name) = declare(&mut program, format!("x_{}", slot.name), dtype);
+        let (h, h_name) = declare(&mut program, format!("h_{}", slot.name), dtype);
+        program.root_mut().ops.push(OpDesc::new(before).input("X", [x]).output("Out", [h]));
         desc = desc.input(slot.name, [h]);
-        inputs.push(x_name);
+        inputs.push((x_name, dtype));
         computed.push(h_name);
     }
     let mut behind = vec![];
     for slot in schema.outputs {
-        let (y, y_name) = declare(&mut program, format!("y_{}", slot.name));
-        let (z, z_name) = declare(&mut program, format!("z_{}", slot.name));
+        let (y, y_name) = declare(&mut program, format!("y_{}", slot.name), dtype);
+        let (z, z_name) = declare(&mut program, format!("z_{}", slot.name), dtype);
         behind.push(OpDesc::new("tanh").input("X", [y]).output("Out", [z]));
         desc = desc.output(slot.name, [y]);
         computed.extend([y_name, z_name]);
@@ -164,19 +167,25 @@ fn surrounded(
 fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
-    for info in ops.iter().filter(|info| info.schema().pointwise && !info.has_kernel()) {
+    // Comparisons and casts, which have a kernel beside their formula, are looked at below.
+    let is_arithmetic =
+        |info: &OpInfo| !matches!(info.grad_kind(), GradKind::Zero) && info.schema().name != "cast";
+    let formula = |info: &&OpInfo| info.schema().pointwise && (!info.has_kernel() || is_arithmetic(info));
+    for info in ops.iter().filter(formula) {
         let name = info.schema().name;
         for dtype in [DType::F32, DType::F64] {
             let (program, inputs, computed) = surrounded(ops, name, dtype)?;
             let numbers =
                 |seed: usize| (0..300).map(move |i| 0.05 + ((i * 37 + seed * 11) % 300) as f64 / 350.0);
-            let tensors: Vec<Tensor> = (0..inputs.len())
-                .map(|seed| match dtype {
-                    DType::F32 => Tensor::from_vec([3, 100], numbers(seed).map(|x| x as f32).collect()),
-                    _ => Tensor::from_vec([3, 100], numbers(seed).collect()),
-                })
-                .collect::<Result<_>>()?;
-            let feeds: Vec<_> = inputs.iter().map(String::as_str).zip(&tensors).collect();
+            let tensor = |(seed, (_, dtype)): (usize, &(String, DType))| match dtype {
+                DType::Bool => {
+                    Tensor::from_vec([3, 100], numbers(seed).map(|x| Bool::from(x < 0.5)).collect())
+                }
+                DType::F32 => Tensor::from_vec([3, 100], numbers(seed).map(|x| x as f32).collect()),
+                _ => Tensor::from_vec([3, 100], numbers(seed).collect()),
+            };
+            let tensors: Vec<Tensor> = inputs.iter().enumerate().map(tensor).collect::<Result<_>>()?;
+            let feeds: Vec<_> = inputs.iter().map(|(name, _)| name.as_str()).zip(&tensors).collect();
             let all: Vec<&str> = computed.iter().map(String::as_str).collect();
             let last: Vec<&str> = all.iter().copied().filter(|name| name.starts_with("z_")).collect();
             let run = |mut executor: Executor, fetches: &[&str]| {

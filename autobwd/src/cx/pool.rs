@@ -278,6 +278,20 @@ mod tests {
     }
 
     #[test]
+    fn work_that_is_not_shared_is_not_posted() {
+        let cx = Cx::new(2);
+        let posted = || cx.shared.posted.load(Ordering::SeqCst);
+        let nothing = |_, _| ();
+        cx.parts(0, 2, &nothing);
+        cx.parts(1, 2, &nothing);
+        cx.parts(8, 1, &nothing);
+        cx.chunks_mut(&mut [0; CHUNK], CHUNK, |_, out| out.fill(1));
+        assert_eq!(posted(), 0);
+        cx.parts(2, 2, &nothing);
+        assert_eq!(posted(), 1);
+    }
+
+    #[test]
     fn a_panic_in_a_part_reaches_the_caller_and_leaves_the_pool_usable() {
         let cx = Cx::new(2);
         let run = || cx.parts(8, 2, &|part, _| assert_ne!(part, 3));

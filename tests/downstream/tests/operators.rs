@@ -30,3 +30,17 @@ fn a_model_of_them_trains() -> autobwd::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn an_elementwise_operator_runs_with_its_neighbours() -> autobwd::Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[100], |w| Init::Uniform(-1.0, 1.0).emit(w, 1))?;
+    let loss = (&bell(&w.tanh()?, 2.0)? * 3.0)?.sum(&[])?;
+    Sgd { rate: 0.1 }.minimize(&loss)?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    // With its derived gradient and the update.
+    let session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
+    assert_eq!(session.frames(), 1, "{}", net.program());
+    Ok(())
+}
