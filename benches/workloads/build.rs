@@ -16,26 +16,34 @@ pub(crate) enum Shape {
     Fanout,
 }
 
+impl Shape {
+    /// How many parameters a forward part of so many operators has.
+    fn parameters(self, ops: usize) -> usize {
+        match self {
+            Shape::Chain => ops.saturating_sub(1),
+            Shape::Fanout => 1,
+        }
+    }
+}
+
 /// Programs are built anew for every look at the clock, for about that many milliseconds.
 const MEASURED_MS: f64 = 1500.0;
 const DIM: usize = 8;
 
 /// One line for each shape, each from a process of its own: memory that one has used is not the other's.
-pub(crate) fn run(ops: usize, shape: Option<Shape>) -> Outcome<()> {
+pub(crate) fn run(ops: usize, shape: Option<Shape>, check: bool) -> Outcome<()> {
     if let Some(shape) = shape {
-        return measure(ops, shape);
+        return measure(ops, shape, check);
     }
     for shape in ["chain", "fanout"] {
-        let ops = ops.to_string();
-        print!(
-            "{}",
-            output(Command::new(env::current_exe()?).args(["build", "--ops", &ops, "--shape", shape]))?
-        );
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["build", "--ops", &ops.to_string(), "--shape", shape]);
+        print!("{}", output(command.args(check.then_some("--check")))?);
     }
     Ok(())
 }
 
-fn measure(ops: usize, shape: Shape) -> Outcome<()> {
+fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
     let (map, start) = (OpInfoMap::linked()?, Instant::now());
     let (mut micros, mut bytes) = (vec![], None);
     while micros.len() < 3 || ms(start) < MEASURED_MS {
@@ -45,8 +53,9 @@ fn measure(ops: usize, shape: Shape) -> Outcome<()> {
         let found = append_backward_in(map, &mut program, "loss", &Backward::default())?;
         micros.push(ms(one) * 1e3 / ops as f64);
         bytes.get_or_insert(resident_bytes().saturating_sub(before) as f64 / ops as f64);
-        if found.pairs.is_empty() {
-            return Err("there are no gradients".into());
+        let (found, parameters) = (found.pairs.len(), shape.parameters(ops));
+        if check && found != parameters {
+            return Err(format!("{found} gradients for {parameters} parameters").into());
         }
     }
     let line = json!({

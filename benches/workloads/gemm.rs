@@ -2,7 +2,7 @@
 
 use std::{hint::black_box, thread, time::Instant};
 
-use autobwd::{Builder, DType, Executor, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Executor, Scope, Tensor};
 use autobwd_benches::{Outcome, ms, quantile, round, workload::numbers};
 use autobwd_ops::Math;
 use pulp::{Arch, Simd, WithSimd};
@@ -10,17 +10,17 @@ use serde_json::json;
 
 const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 
-pub(crate) fn run(threads: Option<usize>, seconds: f64) -> Outcome<()> {
+pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> Outcome<()> {
     for threads in threads.map_or(vec![1, 2], |threads| vec![threads]) {
         for n in SIZES {
-            println!("{}", measure(n, threads, seconds)?);
+            println!("{}", measure(n, threads, seconds, check)?);
         }
     }
     Ok(())
 }
 
 /// Products and multiply-adds in turn, so that a busy neighbour slows both.
-fn measure(n: usize, threads: usize, seconds: f64) -> Result<serde_json::Value> {
+fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde_json::Value> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let mut factor = |name: &str, seed| {
         scope.set(name, Tensor::from_vec([n, n], numbers(seed, n * n, 1.0))?);
@@ -42,6 +42,9 @@ fn measure(n: usize, threads: usize, seconds: f64) -> Result<serde_json::Value> 
         peaks.push(peak);
         shares.push(product / peak);
     }
+    if check {
+        is_product(&scope, session.slice(&out)?, n)?;
+    }
     let reps = gflops.len();
     let best = |of: &mut Vec<f64>| quantile(of, 1.0 - 0.5 / reps as f64);
     Ok(json!({
@@ -56,6 +59,22 @@ fn measure(n: usize, threads: usize, seconds: f64) -> Result<serde_json::Value> 
         "max_share_of_peak": round(best(&mut gflops) / best(&mut peaks), 3),
         "reps": reps,
     }))
+}
+
+/// Fails unless `out = x · y`, computed in f64 for some of the elements.
+fn is_product(scope: &Scope, out: &[f32], n: usize) -> Outcome<()> {
+    let (x, y) = (scope.get("x")?, scope.get("y")?);
+    let (x, y) = (x.slice::<f32>()?, y.slice::<f32>()?);
+    // Every row, every column.
+    for (i, j) in (0..n).map(|i| (i, (i * 7 + 3) % n)) {
+        let terms = (0..n).map(|k| f64::from(x[i * n + k]) * f64::from(y[k * n + j]));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let found = f64::from(out[i * n + j]);
+        if (found - sum).abs() > 1e-5 * size {
+            return Err(format!("element {i}, {j} of the product of {n} by {n} is {found}, not {sum}").into());
+        }
+    }
+    Ok(())
 }
 
 /// What so many threads attain at once in nothing but fused multiply-adds: 10⁹ floating point operations a second.

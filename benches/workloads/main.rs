@@ -1,8 +1,8 @@
 //! Times one whole training step of a workload: forward, backward, update.
 //!
 //! `cargo run --release -p autobwd-benches --bin workloads -- mlp --threads 1` prints one JSON line; `--check` compares
-//! the losses with the expected ones, `--profile` says where the time goes. `-- build --ops 100000` times
-//! `append_backward`, `-- gemm` products of matrices.
+//! the losses with the expected ones, `--profile` says where the time goes. `-- build` times `append_backward`, `-- gemm`
+//! products of matrices.
 
 mod build;
 mod gemm;
@@ -23,13 +23,13 @@ struct Args {
     #[arg(required = true)]
     workload: Option<Workload>,
     /// Threads to run on; all cores when left out.
-    #[arg(long)]
+    #[arg(long, global = true)]
     threads: Option<usize>,
     /// Seconds to measure for.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Fail unless the losses are the expected ones.
-    #[arg(long)]
+    /// Fail unless the losses, the products or the number of gradients are the expected ones.
+    #[arg(long, global = true)]
     check: bool,
     /// Print what share of the time goes to which operators, instead of the JSON line.
     #[arg(long)]
@@ -41,21 +41,19 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Times building the backward part and prints one JSON line for each shape of the forward part.
+    /// Times building the backward part, which one thread does, and prints one JSON line for each shape of the forward
+    /// part.
     Build {
         /// Operators of the forward part.
-        #[arg(long)]
+        #[arg(long, default_value_t = 1_000)]
         ops: usize,
         /// Only that shape.
         #[arg(long)]
         shape: Option<build::Shape>,
     },
-    /// Times products of square matrices and prints one JSON line for each size and number of threads, with the share of
-    /// what the machine attains in fused multiply-adds.
+    /// Times products of square matrices and prints one JSON line for each size and number of threads (one and two, when
+    /// left out), with the share of what the machine attains in fused multiply-adds.
     Gemm {
-        /// Only that many threads, instead of one and two.
-        #[arg(long)]
-        threads: Option<usize>,
         /// Seconds to measure each for.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
@@ -68,8 +66,11 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Outcome<ExitCode> {
     match args.command {
-        Some(Command::Build { ops, shape }) => build::run(ops, shape)?,
-        Some(Command::Gemm { threads, seconds }) => gemm::run(threads, seconds)?,
+        Some(Command::Build { .. }) if args.threads.is_some_and(|threads| threads != 1) => {
+            return Err("`build` runs on one thread: leave `--threads` out".into());
+        }
+        Some(Command::Build { ops, shape }) => build::run(ops, shape, args.check)?,
+        Some(Command::Gemm { seconds }) => gemm::run(args.threads, seconds, args.check)?,
         None => return train(args),
     }
     Ok(ExitCode::SUCCESS)
