@@ -253,13 +253,19 @@ impl Session {
         Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(at.at, 1)[0].to_f64()))
     }
 
-    /// Bytes of tensor memory that running takes, known before it runs: the arena, what regions hold, and the scratch
-    /// memory of kernels, which sessions of one executor share. Values in the scope, and scratch memory of the matrix
-    /// product library, come on top.
+    /// Bytes of tensor memory that running takes, known before it runs: [`arena_bytes`](Session::arena_bytes) and
+    /// [`scratch_bytes`](Session::scratch_bytes). Values in the scope come on top, and scratch memory that the matrix
+    /// product library allocates for itself and that no plan knows.
     ///
     /// Of operators whose shapes are known only when they run: what they have taken by now.
     pub fn peak_bytes(&self) -> usize {
         self.body.bytes() + self.lent_bytes
+    }
+
+    /// Bytes beside the arena: what regions and sub-blocks hold, and scratch memory of kernels, which sessions of one
+    /// executor share.
+    pub fn scratch_bytes(&self) -> usize {
+        self.peak_bytes() - self.arena_bytes()
     }
 
     /// Bytes of the arena.

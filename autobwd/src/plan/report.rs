@@ -94,7 +94,9 @@ impl RunPlan {
         &self.buffers
     }
 
-    /// Bytes of the arena, in which all values are that are neither in the scope nor in a region's registers.
+    /// Bytes of the arena, in which all values are that are neither in the scope nor in a region's registers. What regions
+    /// hold and what kernels borrow is known once there is memory:
+    /// [`Session::peak_bytes`](crate::Session::peak_bytes).
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
