@@ -4,8 +4,8 @@ use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor, gradients};
 use autobwd_ops::{
     Init, Math, concat,
     nn::{
-        BatchNorm, Cell, Conv2d, Dropout, GroupNorm, InstanceNorm, LayerNorm, Linear, Lstm, LstmCell,
-        MultiHeadAttention, Pass, Pool2d,
+        BatchNorm, Cell, Conv2d, Conv2dTranspose, Dropout, GroupNorm, InstanceNorm, LayerNorm, Linear, Lstm,
+        LstmCell, MultiHeadAttention, Pass, Pool2d,
     },
     optim::{Adam, Optimizer, Sgd},
 };
@@ -297,6 +297,28 @@ fn windows_are_pooled_as_they_are_described() -> Result<()> {
     for (values, expected) in values.iter().zip(expected) {
         assert_near(values, expected);
     }
+    Ok(())
+}
+
+#[test]
+fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
+    let mut net = Net::new();
+    let (image, x) = (net.data("image", &[2, 6, 9, 9])?, net.data("x", &[2, 4, 4, 4])?);
+    let options = Conv2d::new(&net.net, 6, 4, 3).stride(2).dilation(2).padding(1).groups(2);
+    let conv = options.dtype(DType::F64).bias(None).seed(3).build()?;
+    let options = Conv2dTranspose::new(&net.net, 4, 6, 3).stride(2).dilation(2).padding(1).groups(2);
+    let mut transpose = options.dtype(DType::F64).bias(Some(Init::Constant(0.5))).build()?;
+    // With the same filters, `Σ conv(image) * x = Σ image * transpose(x)`.
+    transpose.weight = conv.weight.clone();
+    let out = transpose.forward(&x)?;
+    let inner = |a: &Expr, b: &Expr| (a * b)?.sum(&[]);
+    let one = inner(&conv.forward(&image)?, &x)?;
+    let other = inner(&image, &(&out - 0.5)?)?;
+    let values = net.run(2, &[&one, &other, &out])?;
+    assert_near(&values[0], &values[1]);
+    assert_eq!(values[2].len(), 2 * 6 * 9 * 9);
+    let refused = Conv2dTranspose::new(&net.net, 4, 3, 1).groups(2).build().err().unwrap().to_string();
+    assert!(refused.contains("3 channels do not make 2 equal shares"), "{refused}");
     Ok(())
 }
 

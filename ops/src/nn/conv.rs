@@ -19,26 +19,51 @@ pub struct Conv2d {
     pub weight: Expr,
     /// Bias, `[outputs]`.
     pub bias: Option<Expr>,
+    windows: Windows,
+}
+
+/// The transpose of [`Conv2d`], plus a bias: with a stride, images become larger.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 16, 8, 8])?;
+/// let h = nn::Conv2dTranspose::new(&net, 16, 3, 4).stride(2).padding(1).seed(7).build()?.forward(&x)?;
+/// assert_eq!(h.dims().to_string(), "[-1, 3, 16, 16]");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct Conv2dTranspose {
+    /// Filters, `[inputs, outputs / groups, size, size]`.
+    pub weight: Expr,
+    /// Bias, `[outputs]`.
+    pub bias: Option<Expr>,
+    windows: Windows,
+}
+
+/// Where windows are.
+#[derive(Clone, Copy)]
+struct Windows {
     stride: i32,
     padding: i32,
     dilation: i32,
     groups: i32,
 }
 
-/// What a [`Conv2d`] layer is to be like.
-pub struct Conv2dOptions<'a> {
+/// What a [`Conv2d`] or [`Conv2dTranspose`] layer is to be like.
+pub struct Conv2dOptions<'a, L = Conv2d> {
     net: &'a Builder,
-    inputs: usize,
+    name: &'static str,
+    /// Channels on the filters' first side and on the other, which groups share.
+    filters: [usize; 2],
     outputs: usize,
     size: usize,
     dtype: DType,
     weight: Init,
     bias: Option<Init>,
     seed: i32,
-    stride: i32,
-    padding: i32,
-    dilation: i32,
-    groups: i32,
+    windows: Windows,
+    layer: fn(Expr, Option<Expr>, Windows) -> L,
 }
 
 impl Conv2d {
@@ -47,20 +72,8 @@ impl Conv2d {
     // What is made are the options of a layer; `build` makes the layer itself.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dOptions<'_> {
-        Conv2dOptions {
-            net,
-            inputs,
-            outputs,
-            size,
-            dtype: DType::F32,
-            weight: Init::XavierUniform,
-            bias: Some(Init::Constant(0.0)),
-            seed: 0,
-            stride: 1,
-            padding: 0,
-            dilation: 1,
-            groups: 1,
-        }
+        let layer = |weight, bias, windows| Conv2d { weight, bias, windows };
+        Conv2dOptions::new(net, "conv2d", [outputs, inputs], outputs, size, layer)
     }
 
     /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias.
@@ -69,15 +82,16 @@ impl Conv2d {
     /// Another number of channels, or another dtype; images that are too small.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let Windows { stride, padding, dilation, groups } = self.windows;
         let op = emit(conv::Conv2d {
             input: x.into(),
             filter: (&self.weight).into(),
             output: New,
-            strides: vec![self.stride; 2],
-            paddings: vec![self.padding; 2],
+            strides: vec![stride; 2],
+            paddings: vec![padding; 2],
             padding_algorithm: PaddingAlgorithm::Explicit,
-            dilations: vec![self.dilation; 2],
-            groups: self.groups,
+            dilations: vec![dilation; 2],
+            groups,
             data_format: DataLayout::Nchw,
         })?;
         match &self.bias {
@@ -89,7 +103,71 @@ impl Conv2d {
     }
 }
 
-impl Conv2dOptions<'_> {
+impl Conv2dTranspose {
+    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
+    /// float32, weights by [`Init::XavierUniform`], bias 0.
+    // What is made are the options of a layer; `build` makes the layer itself.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(
+        net: &Builder,
+        inputs: usize,
+        outputs: usize,
+        size: usize,
+    ) -> Conv2dOptions<'_, Conv2dTranspose> {
+        let layer = |weight, bias, windows| Conv2dTranspose { weight, bias, windows };
+        Conv2dOptions::new(net, "conv2d_transpose", [inputs, outputs], outputs, size, layer)
+    }
+
+    /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Of `height` become
+    /// `(height - 1) * stride + dilation * (size - 1) + 1 - 2 * padding`.
+    ///
+    /// # Errors
+    /// Another number of channels, or another dtype; paddings that leave nothing.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+        let Windows { stride, padding, dilation, groups } = self.windows;
+        let op = emit(conv::Conv2dTranspose {
+            input: x.into(),
+            filter: (&self.weight).into(),
+            bias: self.bias.as_ref().map(Into::into),
+            output: New,
+            strides: vec![stride; 2],
+            paddings: vec![padding; 2],
+            output_padding: vec![],
+            output_size: vec![],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            dilations: vec![dilation; 2],
+            groups,
+            data_format: DataLayout::Nchw,
+        })?;
+        Ok(op.output)
+    }
+}
+
+impl<'a, L> Conv2dOptions<'a, L> {
+    fn new(
+        net: &'a Builder,
+        name: &'static str,
+        filters: [usize; 2],
+        outputs: usize,
+        size: usize,
+        layer: fn(Expr, Option<Expr>, Windows) -> L,
+    ) -> Self {
+        Conv2dOptions {
+            net,
+            name,
+            filters,
+            outputs,
+            size,
+            dtype: DType::F32,
+            weight: Init::XavierUniform,
+            bias: Some(Init::Constant(0.0)),
+            seed: 0,
+            windows: Windows { stride: 1, padding: 0, dilation: 1, groups: 1 },
+            layer,
+        }
+    }
+
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
@@ -117,42 +195,43 @@ impl Conv2dOptions<'_> {
     /// With windows that are so many elements apart.
     #[must_use]
     pub fn stride(self, stride: i32) -> Self {
-        Conv2dOptions { stride, ..self }
+        Conv2dOptions { windows: Windows { stride, ..self.windows }, ..self }
     }
 
     /// With windows that reach so far over the edges, where zeros are.
     #[must_use]
     pub fn padding(self, padding: i32) -> Self {
-        Conv2dOptions { padding, ..self }
+        Conv2dOptions { windows: Windows { padding, ..self.windows }, ..self }
     }
 
     /// With so many elements from one element of a window to the next.
     #[must_use]
     pub fn dilation(self, dilation: i32) -> Self {
-        Conv2dOptions { dilation, ..self }
+        Conv2dOptions { windows: Windows { dilation, ..self.windows }, ..self }
     }
 
     /// With so many equal shares of the channels, each of which has filters of its own.
     #[must_use]
     pub fn groups(self, groups: i32) -> Self {
-        Conv2dOptions { groups, ..self }
+        Conv2dOptions { windows: Windows { groups, ..self.windows }, ..self }
     }
 
-    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, to the program.
+    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, say, to the program.
     ///
     /// # Errors
     /// Channels that do not make so many groups; those of the initialiser.
     #[track_caller]
-    pub fn build(self) -> Result<Conv2d> {
-        let Conv2dOptions { net, inputs, outputs, size, stride, padding, dilation, groups, .. } = self;
+    pub fn build(self) -> Result<L> {
+        let Conv2dOptions { net, filters: [first, shared], outputs, size, windows, .. } = self;
+        let groups = windows.groups;
         let share =
-            usize::try_from(groups).ok().filter(|groups| *groups > 0 && inputs.is_multiple_of(*groups));
-        let share = share.map(|groups| inputs / groups).ok_or_else(|| {
-            Error::attr("groups", format!("{inputs} channels do not make {groups} equal shares"))
+            usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));
+        let share = share.map(|groups| shared / groups).ok_or_else(|| {
+            Error::attr("groups", format!("{shared} channels do not make {groups} equal shares"))
         })?;
-        let (name, dims) = (net.unique("conv2d"), [outputs, share, size, size]);
+        let (name, dims) = (net.unique(self.name), [first, share, size, size]);
         let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
         let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed)?;
-        Ok(Conv2d { weight, bias, stride, padding, dilation, groups })
+        Ok((self.layer)(weight, bias, windows))
     }
 }

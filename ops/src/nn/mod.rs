@@ -10,7 +10,7 @@ mod pool;
 mod recurrent;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions};
-pub use conv::{Conv2d, Conv2dOptions};
+pub use conv::{Conv2d, Conv2dOptions, Conv2dTranspose};
 pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions};
