@@ -1,7 +1,8 @@
 //! Elements dropped at random.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
+    register_op, with_float,
 };
 
 use crate::{
@@ -168,7 +169,7 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
 }
 
 /// `dx = dout * mask`, scaled as the output was.
-#[register_op(grad = DropoutGradGrad)]
+#[register_op(grad = DropoutGradGrad, pointwise, kernel)]
 pub struct DropoutGrad<V = Var> {
     /// What was kept, uint8.
     #[input]
@@ -203,6 +204,13 @@ impl Kernel for DropoutGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let scale = scale(self.dropout_prob.into(), self.dropout_implementation, self.is_test);
         with_float!(self.dout, T => keep::<T>(cx, &self.mask, scale, &self.dout, &mut self.dx))
+    }
+}
+impl<F: Float> Pointwise for DropoutGrad<F> {
+    fn eval(&mut self) {
+        let (p, zero) = (self.dropout_prob.into(), F::of(0.0));
+        let scale = F::of(scale(p, self.dropout_implementation, self.is_test));
+        self.dx = F::select(self.mask.equals(zero), zero, self.dout * scale);
     }
 }
 

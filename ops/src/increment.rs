@@ -1,13 +1,14 @@
 //! Counting up.
 
 use autobwd::{
-    Buf, Cx, DType, Element, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    Buf, Cx, DType, Element, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
+    register_op,
 };
 
 use crate::shape::Assign;
 
 /// `out = x + step`, where `out` may be the variable `x` itself: a counter.
-#[register_op(grad = IncrementGrad)]
+#[register_op(grad = IncrementGrad, pointwise, kernel)]
 pub struct Increment<V = Var> {
     /// Numbers of any shape, as a rule one.
     #[input]
@@ -44,6 +45,11 @@ impl Kernel for Increment<Buf<'_>> {
             DType::I64 => self.each(|x: i64| x.wrapping_add(step as i64)),
             DType::Bool | DType::U8 => Err(self.x.wrong("signed or floating point numbers are needed")),
         }
+    }
+}
+impl<F: Float> Pointwise for Increment<F> {
+    fn eval(&mut self) {
+        self.out = self.x + F::of(self.step.into());
     }
 }
 autobwd::samples!(

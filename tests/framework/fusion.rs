@@ -130,6 +130,7 @@ fn surrounded(
     for slot in schema.inputs {
         let (before, dtype) = match slot.name {
             "Condition" => ("logical_not", DType::Bool),
+            "Mask" => ("assign", DType::U8),
             _ => ("sqrt", dtype),
         };
         let (x, x_name) = declare(&mut program, format!("x_{}", slot.name), dtype);
@@ -181,6 +182,7 @@ fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
                 DType::Bool => {
                     Tensor::from_vec([3, 100], numbers(seed).map(|x| Bool::from(x < 0.5)).collect())
                 }
+                DType::U8 => Tensor::from_vec([3, 100], numbers(seed).map(|x| u8::from(x < 0.5)).collect()),
                 DType::F32 => Tensor::from_vec([3, 100], numbers(seed).map(|x| x as f32).collect()),
                 _ => Tensor::from_vec([3, 100], numbers(seed).collect()),
             };
