@@ -1,5 +1,7 @@
 //! Loops whose variables change their shapes, against the same programs without loops.
 
+use std::slice::from_ref;
+
 use autobwd::{
     Arg, Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope, Tensor,
     append_backward, emit, verify,
@@ -50,7 +52,7 @@ impl Net {
             let row = |i| rows.slice(0, i, i + 1)?.reshape(&[3]);
             return (0..count).try_fold(state.clone(), |state, i| body(&row(i)?, &state));
         }
-        let states = scan(&[rows.clone()], &[state.clone()], false, |x, state| {
+        let states = scan(from_ref(rows), from_ref(state), false, |x, state| {
             let next = body(&x[0], &state[0])?;
             Ok((vec![next.clone()], vec![next]))
         })?;
@@ -396,7 +398,7 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
     let net = Net::new(true)?;
     let flag = || net.w.mean()?.less_than(&net.w.mean()?);
     let rows = varying(&net.first, &[0])?;
-    let e = while_loop(&[rows.clone()], |_| flag(), |v| Ok(vec![v[0].reshape(&[-1])?])).unwrap_err();
+    let e = while_loop(from_ref(&rows), |_| flag(), |v| Ok(vec![v[0].reshape(&[-1])?])).unwrap_err();
     assert!(e.to_string().starts_with("the body of a loop changes a variable: before it is assign_"), "{e}");
     let e = while_loop(&[rows], |_| flag(), |v| Ok(vec![v[0].cast(DType::F32)?])).unwrap_err();
     assert!(e.to_string().contains("float64 [-1, 3], after it is cast_0: float32 [-1, 3]"), "{e}");
@@ -405,7 +407,7 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
         "first: float64 [1, 3] has no dimension 2"
     );
     // A dimension that is declared may not change.
-    let e = while_loop(&[net.first.clone()], |_| flag(), |v| Ok(vec![net.row_more(&v[0])?])).unwrap_err();
+    let e = while_loop(from_ref(&net.first), |_| flag(), |v| Ok(vec![net.row_more(&v[0])?])).unwrap_err();
     assert!(e.to_string().ends_with("float64 [1, 3], after it is concat_0: float64 [2, 3]"), "{e}");
 
     let (program, loss) = fed(&Net::new(true)?)?;

@@ -4,8 +4,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{keep::Copies, trips::trips};
 use crate::{
-    Attr, BlockId, Call, DType, Dims, First, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
-    VarDesc, VarKind,
+    Attr, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program, Result,
+    StepCount, Var, VarDesc, VarKind, verify_in,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
@@ -13,7 +13,7 @@ use crate::{
 /// recurrence first.
 ///
 /// # Errors
-/// Operators that are unknown or whose slots do not fit.
+/// Operators that are unknown or whose slots do not fit; loops nested in a way that this cannot do.
 pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
     let mut wanted = vec![false; program.name_count()];
     targets.iter().for_each(|v| wanted[v.index()] = true);
@@ -24,7 +24,18 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
             found.push(i);
         }
     }
-    run(ops, program, BlockId::ROOT, found)
+    let before = program.clone();
+    run(ops, program, BlockId::ROOT, found)?;
+    // Not every nesting of loops can be replaced: what cannot must not pass for what can.
+    if program.blocks().len() > before.blocks().len()
+        && let Err(e) = verify_in(ops, program)
+        && verify_in(ops, &before).is_ok()
+    {
+        *program = before;
+        let text = format!("gradients of nested loops cannot be differentiated here: {e}");
+        return Err(Error::new(ErrorKind::NoGradient, text));
+    }
+    Ok(())
 }
 
 /// Why the gradient of a loop cannot be replaced, if that operator is one.
@@ -91,18 +102,18 @@ fn pair(
 
 impl Lower<'_> {
     fn run(&mut self) -> Result<()> {
-        let found = |lower: &Self| pair(lower.ops, lower.program, lower.block, lower.at);
-        let Some((.., Pair { back, .. })) = found(self)? else { return Ok(()) };
+        let of = |lower: &Self| pair(lower.ops, lower.program, lower.block, lower.at);
+        let Some((.., Pair { back, .. })) = of(self)? else { return Ok(()) };
         // From the inside out; what is within stays where it is.
         let inner = self.program.block(back.block).map_or(0, |block| block.ops.len());
         run(self.ops, self.program, back.block, (0..inner).rev())?;
-        let Some((home, index, pair)) = found(self)? else { return Ok(()) };
+        let Some((home, index, pair)) = of(self)? else { return Ok(()) };
         if let StepCount::While(_) = pair.step.steps {
             // What is not known is said when somebody asks for the gradient.
             let Ok(count) = trips(self.ops, self.program, (home, index), &pair.step) else { return Ok(()) };
             self.count(&pair, home, index, count);
         }
-        let Some((home, index, pair)) = found(self)? else { return Ok(()) };
+        let Some((home, index, pair)) = of(self)? else { return Ok(()) };
         match pair.step.steps {
             StepCount::If(condition) => self.branch(&pair, condition),
             StepCount::Each { reverse } => self.recurrence(&pair, home, index, reverse),
@@ -149,6 +160,7 @@ impl Lower<'_> {
     fn leave(&mut self, body: BlockId, var: Var) -> Var {
         let after = self.program.fresh_after(&format!("{}@AFTER@", self.program.name(var)));
         let desc = self.program.lookup(body, var).cloned();
+        let desc = desc.map(|desc| VarDesc { persistable: false, parameter: false, ..desc });
         let Some(block) = self.program.block_mut(body) else { return var };
         let Some(first) = block.ops.iter().position(|op| op.writes().any(|v| v == var)) else { return var };
         for (i, op) in block.ops.iter_mut().enumerate().skip(first) {
@@ -170,12 +182,20 @@ impl Lower<'_> {
     fn is_there(&self, var: Var) -> bool {
         let ops = self.program.block(self.block).map_or(&[][..], |block| &block.ops);
         let written = ops[..self.at.min(ops.len())].iter().any(|op| op.writes().any(|v| v == var));
-        // Around a gradient block, gradients that it is given have values.
+        // Around a gradient block, gradients that it is given have values; so have those that a step finds.
         let given = self.block != BlockId::ROOT
             && self.program.block(self.block).is_some_and(|block| !block.vars.contains_key(&var))
             && self.program.lookup(self.block, var).is_some();
+        let given = given || self.found().is_some_and(|call| call.supplied().any(|v| v == var));
         let fed = ops.iter().all(|op| op.writes().all(|v| v != var)) && self.block == BlockId::ROOT;
         written || given || fed
+    }
+
+    /// How the block that the operator stands in is run, if it is a sub-block.
+    fn found(&self) -> Option<Call> {
+        let parent = self.program.block(self.program.block(self.block)?.parent?)?;
+        let owner = parent.ops.iter().find(|op| op.attrs.blocks().any(|block| block == self.block))?;
+        self.ops.get(&owner.ty).and_then(|info| info.call(owner, self.program)).ok()?
     }
 
     /// The block that computes a step and its gradient.

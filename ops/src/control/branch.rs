@@ -71,7 +71,7 @@ pub struct ConditionalBlockGrad<V = Var> {
     #[input]
     pub input: Vec<V>,
     /// Its outputs.
-    #[input]
+    #[input(shape_only)]
     pub out: Vec<V>,
     /// Their gradients; one that nobody has written is zero.
     #[input("Out@GRAD")]

@@ -69,7 +69,7 @@ pub struct WhileGrad<V = Var> {
     #[input]
     pub x: Vec<V>,
     /// Its outputs.
-    #[input]
+    #[input(shape_only)]
     pub out: Vec<V>,
     /// The gradients that the block is given; one that nobody has written is zero.
     #[input("Out@GRAD")]
