@@ -172,12 +172,8 @@ impl Walk<'_> {
                 format!("`{}` is read in block {number}, but it is not among the inputs", self.name(var));
             found.push(text);
         }
-        let parameter = |v: &Var| self.program.lookup(call.block, *v).is_some_and(|desc| desc.parameter);
-        let mut written: Vec<Var> = block.ops.iter().flat_map(OpDesc::writes).filter(parameter).collect();
-        written.sort();
-        written.dedup();
-        let text = |v: Var| format!("block {number} writes the parameter `{}`", self.name(v));
-        found.extend(written.into_iter().map(text));
+        let ends: Vec<Var> = call.ends().collect();
+        found.extend(self.program.lost_writes(call.block, &ends).iter().map(ToString::to_string));
         found
     }
 

@@ -18,6 +18,7 @@ mod net_bad_input;
 mod net_laws;
 mod norms;
 mod numeric;
+mod outer;
 mod overwritten;
 mod pictures;
 mod plain;

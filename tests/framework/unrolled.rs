@@ -205,7 +205,7 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
 }
 
 /// Has loops and recurrences keep what every so many steps find, and run the others again.
-fn keep_every(program: &mut Program, steps: i32) {
+pub(crate) fn keep_every(program: &mut Program, steps: i32) {
     let mut blocks = vec![BlockId::ROOT];
     while let Some(block) = blocks.pop() {
         for op in program.block_mut(block).into_iter().flat_map(|block| &mut block.ops) {

@@ -41,6 +41,8 @@ pub(super) fn build(
     arriving: &[Var],
     inners: &mut Vec<Inner>,
 ) -> Result<Option<Built>> {
+    let ends: Vec<Var> = call.ends().collect();
+    program.lost_writes(call.block, &ends).into_iter().try_for_each(Err)?;
     let into = program.add_block(Some(parent), Some(call.block));
     let (count, known) = (program.blocks().len(), inners.len());
     let built = Block { ops, program: &mut *program, op, call, into }.build(no_grad, arriving, inners)?;

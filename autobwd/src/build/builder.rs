@@ -115,7 +115,7 @@ impl Builder {
     /// Has operators go to a new block within the present one, while `body` runs: for operators that run sub-blocks.
     ///
     /// # Errors
-    /// Those of `body`; expressions that are computed at once.
+    /// Those of `body`; a parameter that it overwrites; expressions that are computed at once.
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
             let text = "only a program has sub-blocks; eager functions use `if` and `for` themselves";
@@ -123,7 +123,12 @@ impl Builder {
         }
         let around = self.block();
         let block = self.edit(|program| program.add_block(Some(around), None));
-        let outcome = self.within(block, body);
+        let outcome = self.within(block, body).and_then(|found| {
+            let program = self.program();
+            let all = program.overwritten(block);
+            program.lost_writes(block, &all).into_iter().try_for_each(Err)?;
+            Ok(found)
+        });
         if outcome.is_err() {
             self.edit(|program| program.truncate_blocks(block.index()));
         }

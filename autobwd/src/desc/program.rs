@@ -297,6 +297,41 @@ impl Program {
         found
     }
 
+    /// What a block writes of the variables around it. What sub-blocks write is in the slots of their operators.
+    pub fn overwritten(&self, block: BlockId) -> Vec<Var> {
+        let mut found: Vec<Var> = self.writes_outside(block).map(|(_, var)| var).collect();
+        let mut known = vec![false; self.name_count()];
+        found.retain(|v| !std::mem::replace(&mut known[v.index()], true));
+        found
+    }
+
+    /// The operators of a block that write variables around it, and what they write: what is neither its own nor, in a
+    /// gradient, its forward block's.
+    pub(crate) fn writes_outside(&self, block: BlockId) -> impl Iterator<Item = (usize, Var)> + '_ {
+        let of = self.block(block);
+        let forward = of.and_then(|block| self.block(block.forward?));
+        let own = move |v: &Var| of.iter().chain(&forward).any(|block| block.vars.contains_key(v));
+        let ops = of.map_or(&[][..], |block| &block.ops).iter().enumerate();
+        ops.flat_map(|(i, op)| op.writes().map(move |v| (i, v))).filter(move |(_, v)| !own(v))
+    }
+
+    /// What must not be among the writes of a block of which only these outlast it: parameters, and other variables around
+    /// it.
+    pub(crate) fn lost_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
+        let fault = |(index, var): (usize, Var)| {
+            let (name, number) = (self.name(var), block.index());
+            let text = match self.lookup(block, var) {
+                Some(desc) if desc.parameter => format!("block {number} writes the parameter `{name}`"),
+                _ if outlast.contains(&var) => return None,
+                _ => format!("block {number} writes `{name}`, which is not among the outputs"),
+            };
+            let op = &self.block(block)?.ops[index];
+            let error = Error::new(ErrorKind::Program, text);
+            Some(error.at_op(|| self.describe_op(block, index, op)))
+        };
+        self.writes_outside(block).filter_map(fault).collect()
+    }
+
     /// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
     /// sub-block writes it may not write each time.
     pub(crate) fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {

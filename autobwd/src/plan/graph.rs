@@ -354,6 +354,8 @@ impl Build<'_> {
     fn node(&mut self, index: usize, desc: &OpDesc, info: &'static OpInfo) -> Result<()> {
         info.check(desc)?;
         if let Some(call) = info.call(desc, self.program)? {
+            let ends: Vec<Var> = call.ends().collect();
+            self.program.lost_writes(call.block, &ends).into_iter().try_for_each(Err)?;
             return self.call(index, desc, info, &call);
         }
         let mut inputs = Wires::new();

@@ -21,7 +21,8 @@ pub trait Control {
 /// A sub-block that is run step by step.
 ///
 /// The block finds its own variables, what the fields say goes in under its names, and, in the gradient of another
-/// operator, what the steps of that have left. Whatever else it writes is gone when the step ends.
+/// operator, what the steps of that have left. Its own variables are gone when the step ends; of others, it may write what
+/// comes out, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// What is run.

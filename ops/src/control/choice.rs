@@ -1,8 +1,8 @@
-use autobwd::{DType, Error, ErrorKind, Expr, New, Result, VarDesc, emit};
+use autobwd::{DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
 use super::{
     ConditionalBlock,
-    loops::{expr, is_boolean, same, scopes},
+    loops::{expr, is_boolean, overwritten, same, scopes},
 };
 use crate::{Math, select::SelectInput, shape::Assign};
 
@@ -10,7 +10,7 @@ use crate::{Math, select::SelectInput, shape::Assign};
 pub type Branch<'a> = Box<dyn FnOnce() -> Result<Vec<Expr>> + 'a>;
 
 /// What `if_true` returns if `condition` holds, else what `if_false` does: of the same dtypes and shapes. Only the one that
-/// is chosen runs.
+/// is chosen runs, and overwrites variables around it.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -29,7 +29,7 @@ pub type Branch<'a> = Box<dyn FnOnce() -> Result<Vec<Expr>> + 'a>;
 /// ```
 ///
 /// # Errors
-/// A condition that is not one boolean; branches that return different things.
+/// A condition that is not one boolean; branches that return different things, or overwrite a parameter.
 #[track_caller]
 pub fn cond(
     condition: &Expr,
@@ -70,12 +70,15 @@ fn branch(condition: &Expr, body: impl FnOnce() -> Result<Vec<Expr>>) -> Result<
         }
         Ok(out)
     })?;
-    let read = net.program().outside(sub_block);
+    let others = overwritten(net, sub_block, &out);
+    let mut read = net.program().outside(sub_block);
+    let unread: Vec<Var> = others.iter().map(Expr::var).filter(|v| !read.contains(v)).collect();
+    read.extend(unread);
     let input: Vec<Expr> = read.into_iter().map(|v| expr(net, v)).collect();
     emit(ConditionalBlock {
         cond: condition.into(),
         input: input.iter().map(Into::into).collect(),
-        out: out.iter().map(Into::into).collect(),
+        out: out.iter().chain(&others).map(Into::into).collect(),
         scope: scopes(net).into(),
         is_scalar_condition: true,
         sub_block,

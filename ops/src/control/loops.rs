@@ -1,5 +1,5 @@
 use autobwd::{
-    Builder, DType, Dim, Error, ErrorKind, Expr, New, Program, Result, Var, VarDesc, VarKind, emit,
+    BlockId, Builder, DType, Dim, Error, ErrorKind, Expr, New, Result, Var, VarDesc, VarKind, emit,
 };
 
 use super::While;
@@ -14,6 +14,13 @@ pub(super) fn scopes(net: &Builder) -> Expr {
 /// A variable by its number.
 pub(super) fn expr(net: &Builder, var: Var) -> Expr {
     net.existing(var)
+}
+
+/// What a block overwrites of the variables around it, beside those that the operator knows of.
+pub(super) fn overwritten(net: &Builder, block: BlockId, known: &[Expr]) -> Vec<Expr> {
+    let others = net.program().overwritten(block).into_iter();
+    let others: Vec<Var> = others.filter(|v| known.iter().all(|x| x.var() != *v)).collect();
+    others.into_iter().map(|v| expr(net, v)).collect()
 }
 
 /// A copy of a value.
@@ -75,8 +82,8 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 /// Runs `body` on variables while `condition` holds, and returns their last values. Both get the present values; `body`
 /// returns the next ones, of the same dtypes and shapes; dimensions that are to change must be unknown ([`varying`]).
 ///
-/// Gradients flow through the loop, into what the body reads of the variables around it, too. Lists that it writes to stay
-/// written.
+/// Gradients flow through the loop, into what the body reads of the variables around it, too. What it overwrites of them,
+/// such as lists or the running statistics of a layer, goes from step to step and stays overwritten.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -96,7 +103,7 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 ///
 /// # Errors
 /// No variables; a condition that is not one boolean; a body that returns other dtypes or shapes, or another number of
-/// values.
+/// values, or overwrites a parameter.
 #[track_caller]
 pub fn while_loop(
     vars: &[Expr],
@@ -132,24 +139,15 @@ pub fn while_loop(
         }
         Ok(changed)
     })?;
-    // What else the body writes of what is around it: lists, as a rule.
-    let around =
-        |program: &Program, var: &Var| program.block(sub_block).is_some_and(|b| !b.vars.contains_key(var));
-    let written: Vec<Var> = {
-        let program = net.program();
-        let ops = program.block(sub_block).map_or(&[][..], |block| &block.ops);
-        let mut written: Vec<Var> =
-            ops.iter().flat_map(|op| op.writes()).filter(|v| around(&program, v)).collect();
-        written.retain(|v| changed.iter().all(|known| known.var() != *v));
-        written.sort();
-        written.dedup();
-        written
-    };
-    changed.extend(written.iter().map(|v| expr(&net, *v)));
+    let others = overwritten(&net, sub_block, &changed);
     let mut x: Vec<Expr> = vars.clone();
-    let mut read = net.program().outside(sub_block);
-    read.extend(written.into_iter().filter(|v| !read.contains(v)).collect::<Vec<_>>());
-    x.extend(read.into_iter().filter(|v| vars.iter().all(|x| x.var() != *v)).map(|v| expr(&net, v)));
+    let read = net.program().outside(sub_block);
+    for var in read.into_iter().chain(others.iter().map(Expr::var)) {
+        if x.iter().all(|x| x.var() != var) {
+            x.push(expr(&net, var));
+        }
+    }
+    changed.extend(others);
     emit(While {
         x: x.iter().map(Into::into).collect(),
         condition: (&holds).into(),

@@ -2,7 +2,7 @@ use autobwd::{BlockId, Builder, Dim, Dims, Error, ErrorKind, Expr, Result, Var, 
 
 use super::{
     Recurrent,
-    loops::{copy, same, scopes},
+    loops::{copy, overwritten, same, scopes},
 };
 
 /// A step of a recurrence in the making: what it reads of sequences, what it remembers, what it contributes.
@@ -28,7 +28,8 @@ struct Memory {
 /// Runs what `step` says for every step of sequences, whose first dimension is time; from the last to the first if
 /// `reverse`. Returns what the steps contribute, as sequences, in the order in which they are named.
 ///
-/// Gradients flow back through time, into what the step reads of the variables around it, too.
+/// Gradients flow back through time, into what the step reads of the variables around it, too. What it overwrites of them,
+/// such as the running statistics of a layer, goes from step to step and stays overwritten.
 ///
 /// ```
 /// use autobwd::{Backward, Builder, DType, Executor, Scope, Tensor, append_backward};
@@ -59,7 +60,7 @@ struct Memory {
 /// ```
 ///
 /// # Errors
-/// Those of `step`; a step without sequences; a memory that is never updated.
+/// Those of `step`; a step without sequences, or that overwrites a parameter; a memory that is never updated.
 #[track_caller]
 pub fn static_rnn(
     net: &Builder,
@@ -67,7 +68,7 @@ pub fn static_rnn(
     step: impl FnOnce(&mut StaticRnn) -> Result<()>,
 ) -> Result<Vec<Expr>> {
     let around = net.block();
-    let (sub_block, rnn) = net.sub_block(|| {
+    let (sub_block, mut rnn) = net.sub_block(|| {
         let block = net.block();
         let (inputs, memories, outputs) = (vec![], vec![], vec![]);
         let (net, length, checkpoint_every) = (net.clone(), None, 0);
@@ -76,6 +77,10 @@ pub fn static_rnn(
         rnn.finish()?;
         Ok(rnn)
     })?;
+    // What a step overwrites of the variables around it is remembered, too, under its own name.
+    let remembered =
+        |x: Expr| Memory { first: x.clone(), before: x.clone(), after: Some(x.clone()), last: Some(x) };
+    rnn.memories.extend(overwritten(net, sub_block, &[]).into_iter().map(remembered));
     let own =
         |v: &Var| rnn.inputs.iter().chain(rnn.memories.iter().map(|m| &m.before)).all(|e| e.var() != *v);
     let read: Vec<Var> = net.program().outside(sub_block).into_iter().filter(own).collect();
