@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::report::{Cut, OpRef, missing};
-use crate::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean};
+use crate::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, VarKind, error::did_you_mean};
 
 /// How many of a long story's operators are told: the first ones, and those that lead to the gradient.
 const FIRST: usize = 4;
@@ -87,8 +87,9 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
 }
 
 /// What flows into an operator of a backward part: what it reads beside values of its forward operator. These are
-/// gradients, copies of values that are overwritten, and values that are computed again.
+/// gradients, copies of values that are overwritten, and values that are computed again; not what steps have left.
 pub(super) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallVec<[Var; 4]> {
+    let scopes = |v: Var| program.lookup(block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
     match op.origin {
         Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
         Origin::Accumulate => op.reads().collect(),
@@ -104,7 +105,9 @@ pub(super) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallV
                 let gradient =
                     output && fwd.inputs.get(&slot).is_empty() && fwd.outputs.get(&slot).is_empty();
                 let of_forward = |v: Var| !gradient && fwd.reads().chain(fwd.writes()).any(|own| own == v);
-                found.extend(args.iter().copied().filter(|v| *v != Var::EMPTY && !of_forward(*v)));
+                found.extend(
+                    args.iter().copied().filter(|v| *v != Var::EMPTY && !of_forward(*v) && !scopes(*v)),
+                );
             }
             found
         }
@@ -173,9 +176,14 @@ impl<'a> Story<'a> {
             .own_ops()
             .flat_map(|(_, op)| incoming(program, block, op).into_iter().map(move |v| (op, v)));
         let given = read.filter(|(_, v)| wanted.remove(v));
-        let given = given.map(|(op, v)| (v, given_for(program, block, op, v).unwrap_or(v)));
+        let given = given.map(|(op, v)| (v, story.given_for(op, v)));
         story.given = given.collect();
         story
+    }
+
+    /// What a gradient that none of the operators computes is the gradient of.
+    fn given_for(&self, op: &OpDesc, grad: Var) -> Var {
+        given_for(self.program, self.block, op, grad).or_else(|| self.gradient_of(grad)).unwrap_or(grad)
     }
 
     fn block_ops(&self) -> &'a [OpDesc] {
@@ -303,7 +311,8 @@ impl<'a> Story<'a> {
                 let (n, of) = (parts.len(), self.quoted(of.unwrap_or(out)));
                 let mut text = format!("sums {n} contributions to the gradient of {of}:");
                 for part in parts.iter().take(LISTED) {
-                    let from = match self.writer.get(part).map(|i| &self.block_ops()[*i]) {
+                    let writer = self.writer.get(part).filter(|i| **i != index);
+                    let from = match writer.map(|i| &self.block_ops()[*i]) {
                         Some(op) if op.origin != Origin::Seed => {
                             format!("through {}", self.way(op, &|v| v == *part))
                         }

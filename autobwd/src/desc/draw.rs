@@ -296,8 +296,21 @@ impl<'a> Picture<'a> {
                 self.read.insert((at, last, var));
                 return (format!("op{at}_{last}"), true);
             }
+            // A gradient reads what the steps of its forward block have found and computed.
+            let blocks = self.program.blocks();
+            let forward = blocks[at].forward.map(BlockId::index).filter(|forward| *forward < at);
+            if let Some(forward) = forward.filter(|_| !blocks[at].vars.contains_key(&var)) {
+                if blocks[forward].vars.contains_key(&var) {
+                    (at, before) = (forward, usize::MAX);
+                    continue;
+                }
+                if self.writers[forward].contains_key(&var) {
+                    (at, before) = (forward, 0);
+                    continue;
+                }
+            }
             match self.outer[at] {
-                Some(outer) if !self.program.blocks()[at].vars.contains_key(&var) => (at, before) = outer,
+                Some(outer) if !blocks[at].vars.contains_key(&var) => (at, before) = outer,
                 _ => return (self.variable(at, var), false),
             }
         }

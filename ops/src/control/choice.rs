@@ -37,13 +37,14 @@ pub fn cond(
     if_false: impl FnOnce() -> Result<Vec<Expr>>,
 ) -> Result<Vec<Expr>> {
     is_boolean(condition)?;
+    // Branches may overwrite the condition.
+    let (otherwise, mask) = (condition.logical_not()?, condition.cast(DType::I32)?);
     let yes = branch(condition, if_true)?;
-    let no = branch(&condition.logical_not()?, if_false)?;
+    let no = branch(&otherwise, if_false)?;
     if yes.len() != no.len() {
         let text = format!("the branches return different things: {} values and {}", yes.len(), no.len());
         return Err(Error::new(ErrorKind::Slot, text));
     }
-    let mask = condition.cast(DType::I32)?;
     let mut chosen = vec![];
     for (yes, no) in yes.iter().zip(&no) {
         same("the branches return different things", ("if the condition holds, one", "else it"), yes, no)?;
