@@ -9,7 +9,7 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     array::{ReadFromArray, WriteToArray},
-    control::{StaticRnn, cond, scan, static_rnn, while_loop},
+    control::{StaticRnn, cond, scan, static_rnn, switch_case, while_loop},
 };
 
 use crate::{
@@ -123,6 +123,8 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     );
     let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![])).unwrap_err().to_string();
     assert_eq!(e, "the branches return different things: 1 values and 0");
+    let e = switch_case(&x.mean()?, vec![], Box::new(|| Ok(vec![]))).unwrap_err().to_string();
+    assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is no whole number"), "{e}");
     Ok(())
 }
 

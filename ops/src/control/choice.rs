@@ -127,6 +127,9 @@ pub fn switch_case<'a>(
     branches: Vec<(i64, Branch<'a>)>,
     default: Branch<'a>,
 ) -> Result<Vec<Expr>> {
+    if !matches!(index.dtype(), DType::U8 | DType::I32 | DType::I64) {
+        return Err(Error::new(ErrorKind::DType, format!("the index {index} is no whole number")));
+    }
     let mut conditions = vec![];
     for (number, branch) in branches {
         let number = crate::fill::FillConstant {
