@@ -255,7 +255,8 @@ impl Session {
 
     /// Bytes of tensor memory that running takes, known before it runs: [`arena_bytes`](Session::arena_bytes) and
     /// [`scratch_bytes`](Session::scratch_bytes). Values in the scope come on top, and scratch memory that the matrix
-    /// product library allocates for itself and that no plan knows.
+    /// product library allocates for itself and that no plan knows; so do lists, and what steps leave for a backward part
+    /// where nobody knows beforehand how many there will be, as in a `while`.
     ///
     /// Of operators whose shapes are known only when they run: what they have taken by now.
     pub fn peak_bytes(&self) -> usize {
