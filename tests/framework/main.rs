@@ -4,6 +4,7 @@ mod backward;
 mod bad_input;
 mod control;
 mod draw;
+mod edges;
 mod explain;
 mod finite;
 mod fusion;

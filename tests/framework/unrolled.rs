@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Init, Math, concat,
-    control::{cond, scan, while_loop},
+    control::{Branch, case, cond, scan, switch_case, while_loop},
     fill::FillConstant,
 };
 
@@ -29,6 +29,12 @@ enum Step {
         below: i64,
         yes: (Vec<Step>, usize),
         no: (Vec<Step>, usize),
+    },
+    /// One of two branches, or what else there is, which the counter of the loop around it numbers.
+    Switch {
+        /// By conditions, the first that holds.
+        ordered: bool,
+        branches: Vec<(Vec<Step>, usize)>,
     },
     /// A recurrence over a sequence of these values.
     Scan {
@@ -73,7 +79,7 @@ impl Dice {
     fn step(&mut self, known: usize, depth: usize) -> Step {
         // Later values are likelier, so that programs hang together.
         let pick = |dice: &mut Dice| known - 1 - dice.below(known).min(dice.below(known));
-        match self.below(if depth == 0 { 4 } else { 8 }) {
+        match self.below(if depth == 0 { 4 } else { 9 }) {
             0 => Step::Mul(pick(self), pick(self)),
             1 => Step::Add(pick(self), pick(self)),
             2 => Step::Matmul(pick(self), pick(self)),
@@ -90,6 +96,14 @@ impl Dice {
                     (body, inner - 1 - dice.below(2))
                 };
                 Step::Choose { below: 1, yes: branch(self), no: branch(self) }
+            }
+            7 => {
+                let branches = (0..3).map(|_| {
+                    let (body, inner) = self.steps(known, depth - 1);
+                    (body, inner - 1 - self.below(2))
+                });
+                let branches = branches.collect();
+                Step::Switch { ordered: self.below(2) == 0, branches }
             }
             _ => {
                 let values = (0..1 + self.below(3)).map(|_| pick(self)).collect();
@@ -167,6 +181,23 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
                         cond(&i.less_than(&number(net, *below)?)?, || run(yes), || run(no))?
                     }
                     Counter::Number(i) => run(if i < below { yes } else { no })?,
+                }
+            }
+            Step::Switch { ordered, branches } => {
+                let run = |branch: &(Vec<Step>, usize)| -> Result<Vec<Expr>> {
+                    let mut inner = values.clone();
+                    say(net, &branch.0, &mut inner, counter)?;
+                    Ok(vec![inner[branch.1].clone()])
+                };
+                let run_arm = &run;
+                let arm = |i: usize| -> Branch<'_> { Box::new(move || run_arm(&branches[i])) };
+                match counter {
+                    Counter::Variable(i) if *ordered => {
+                        let below = |n: i64| i.less_than(&number(net, n)?);
+                        case(vec![(below(1)?, arm(0)), (below(2)?, arm(1))], arm(2))?
+                    }
+                    Counter::Variable(i) => switch_case(i, vec![(1, arm(1)), (0, arm(0))], arm(2))?,
+                    Counter::Number(i) => run(&branches[(*i).min(2) as usize])?,
                 }
             }
             Step::Scan { values: parts, state, reverse, body, next, out } => {
