@@ -325,15 +325,26 @@ fn random_nested_programs_are_what_they_are_unrolled() {
     }
 }
 
+/// Loops that are nested, or that stand side by side, in a way that cannot be differentiated twice so far: an error says
+/// so.
+const REFUSED: [u64; 0] = [];
+
 #[test]
 fn second_derivatives_are_those_of_unrolled_programs() {
+    let mut refused = vec![];
     for seed in 0..80 {
         let (steps, _) = Dice::new(seed).steps(3, 2);
-        let outcome = run_second(&steps, true).and_then(|found| Ok((found, run_second(&steps, false)?)));
-        let (found, expected) = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{steps:#?}"));
-        let all = |numbers: &[Vec<f64>]| numbers.concat();
-        assert_near(&all(&found), &all(&expected), format_args!("seed {seed}, {steps:#?}"));
+        let expected = run_second(&steps, false).unwrap();
+        match run_second(&steps, true) {
+            Ok(found) => {
+                let what = format_args!("seed {seed}, {steps:#?}");
+                assert_near(&found.concat(), &expected.concat(), what);
+            }
+            Err(e) if e.to_string().contains("nested loops cannot be differentiated") => refused.push(seed),
+            Err(e) => panic!("seed {seed}: {e}\n{steps:#?}"),
+        }
     }
+    assert_eq!(refused, REFUSED);
 }
 
 #[test]
