@@ -286,17 +286,23 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
 }
 
 /// The same by the tree's own gradient, run behind the tree.
-fn by_net(drawn: &Drawn, inputs: &[&str], whole: bool) -> Result<Vec<Option<Tensor>>> {
-    let no_grad: Vec<&str> = drawn.no_grad.iter().map(String::as_str).collect();
-    let gradient = backward(&drawn.tree, &no_grad)?;
+pub(crate) fn by_net(
+    tree: &Operator,
+    no_grad: &[String],
+    mut scope: Scope,
+    inputs: &[&str],
+    whole: bool,
+) -> Result<Vec<Option<Tensor>>> {
+    let no_grad: Vec<&str> = no_grad.iter().map(String::as_str).collect();
+    let gradient = backward(tree, &no_grad)?;
     gradient.verify()?;
-    let (mut scope, mut executor) = (start()?, Executor::with_threads(1));
+    let mut executor = Executor::with_threads(1);
     let mut computed: Vec<String> = gradient.outputs().into_iter().map(String::from).collect();
     computed.extend(gradient.intermediates().into_iter().map(String::from));
     if whole {
-        Operator::from(NetOp::new("both", [drawn.tree.clone(), gradient])?).run(&mut executor, &mut scope)?;
+        Operator::from(NetOp::new("both", [tree.clone(), gradient])?).run(&mut executor, &mut scope)?;
     } else {
-        drawn.tree.run(&mut executor, &mut scope)?;
+        tree.run(&mut executor, &mut scope)?;
         gradient.run(&mut executor, &mut scope)?;
     }
     let value = |name: &&str| {
@@ -327,7 +333,7 @@ fn the_gradient_of_a_net_is_that_of_its_program_to_the_bit() {
         count(&recurrent, gradient.contains("rnn_grad"));
         program.iter().for_each(|grad| count(&compared, grad.is_some()));
         for whole in [false, true] {
-            let net = by_net(&drawn, &inputs, whole)?;
+            let net = by_net(&drawn.tree, &drawn.no_grad, start()?, &inputs, whole)?;
             for ((name, program), net) in inputs.iter().zip(&program).zip(&net) {
                 let same = match (program, net) {
                     (Some(program), Some(net)) => bits(program) == bits(net),
@@ -371,7 +377,7 @@ fn the_gradient_of_a_net_is_that_of_differences() {
     check(100, choices(), |choices: Choices| {
         let drawn = Draw::new(&choices).tree()?;
         let inputs = inputs(&drawn.tree);
-        let grads = by_net(&drawn, &inputs, false)?;
+        let grads = by_net(&drawn.tree, &drawn.no_grad, start()?, &inputs, false)?;
         let mut executor = Executor::with_threads(1);
         let mut scope = start()?;
         drawn.tree.run(&mut executor, &mut scope)?;

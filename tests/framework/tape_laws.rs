@@ -1,62 +1,112 @@
-//! The eager tape on random graphs: against programs, and against central differences.
+//! The eager tape on random graphs: the same graph on the tape, as a program and as a net has the same derivatives, which
+//! are those of central differences.
 
-use autobwd::{Backward, Builder, Error, ErrorKind, Executor, Result, Tensor, append_backward};
+use autobwd::{
+    Backward, Builder, Error, ErrorKind, Executor, OpDesc, Program, Result, Tensor, Var, append_backward,
+    net::{NamedOp, NetOp, Operator},
+};
 use proptest::strategy::Strategy;
 
 use crate::{
-    draw::{GIVEN, PARAMETERS, Recipe, check, draw, draw_on, recipes},
+    draw::{Drawn, GIVEN, PARAMETERS, Recipe, check, draw, draw_on, recipes},
+    net::bits,
+    net_laws::by_net,
     numeric::{near, numeric},
 };
 
-/// Asserts that the tape finds the derivatives that the program has, to the bit; returns those.
-fn derivatives_of_both(recipe: &Recipe) -> Result<Vec<(&'static str, Option<Tensor>)>> {
-    let drawn = draw(recipe)?;
+type Derivatives = Vec<Option<Tensor>>;
+
+fn by_program(drawn: &Drawn) -> Result<Derivatives> {
     let mut program = drawn.net.program().clone();
     let found = append_backward(&mut program, &drawn.loss, &Backward::default())?;
-    let name = |var| program.name(var).to_string();
-    let found: Vec<(String, String)> = found.pairs.iter().map(|(w, g)| (name(*w), name(*g))).collect();
-    let fetches: Vec<&str> = found.iter().map(|(_, g)| g.as_str()).collect();
+    let fetches: Vec<&str> = found.pairs.iter().map(|(_, grad)| program.name(*grad)).collect();
     let fetched = Executor::with_threads(1).run(&program, &mut drawn.scope()?, &[], &fetches)?;
+    let own = |name: &str| found.pairs.iter().position(|(var, _)| program.name(*var) == name);
+    Ok(PARAMETERS.map(|(name, _)| own(name).map(|i| fetched[i].clone())).into())
+}
 
+fn by_tape(recipe: &Recipe) -> Result<Derivatives> {
     let tape = Builder::eager_with_threads(1);
     let (_, loss) = draw_on(&tape, recipe)?;
-    if found.is_empty() {
-        assert!(!loss.has_derivative());
-    } else {
+    if loss.has_derivative() {
         loss.backward()?;
     }
-    let mut derivatives = vec![];
-    for (name, _) in PARAMETERS {
-        let expected = found.iter().position(|(w, _)| w == name).map(|i| &fetched[i]);
-        let own = tape.expr(name)?.gradient().ok().map(|d| d.tensor()).transpose()?;
-        if own.as_ref() != expected {
-            let text = format!("`{name}`: {own:?}, in the program {expected:?}\n{program}");
+    let own = |name| tape.expr(name)?.gradient().ok().map(|d| d.tensor()).transpose();
+    PARAMETERS.into_iter().map(|(name, _)| own(name)).collect()
+}
+
+/// The same operator with names.
+fn named(program: &Program, op: &OpDesc) -> Operator {
+    let names = |vars: &[Var]| vars.iter().map(|var| program.name(*var).to_string()).collect();
+    let mut named = NamedOp::new(op.ty);
+    named.inputs = op.inputs.iter().map(|(slot, vars)| (slot, names(vars))).collect();
+    named.outputs = op.outputs.iter().map(|(slot, vars)| (slot, names(vars))).collect();
+    named.attrs = op.attrs.clone();
+    named.into()
+}
+
+/// The same operators as a tree: some that follow each other are a net of their own, or nets in nets.
+fn tree(drawn: &Drawn, picks: &[usize]) -> Result<Operator> {
+    let program = drawn.net.program();
+    let mut ops: Vec<Operator> = program.root().ops.iter().map(|op| named(&program, op)).collect();
+    for (i, pick) in picks.iter().enumerate() {
+        let from = pick % ops.len();
+        let to = from + 1 + pick / ops.len() % (ops.len() - from);
+        let inner: Vec<Operator> = ops.drain(from..to).collect();
+        ops.insert(from, NetOp::new(format!("net{i}"), inner)?.into());
+    }
+    Ok(NetOp::new("net", ops)?.returning([drawn.loss.as_str()])?.into())
+}
+
+fn of_net(drawn: &Drawn, picks: &[usize]) -> Result<Derivatives> {
+    let (program, mut scope) = (drawn.net.program(), drawn.scope()?);
+    let loss = Executor::with_threads(1).run(&program, &mut scope.clone(), &[], &[&drawn.loss])?.remove(0);
+    scope.set(&format!("{}@GRAD", drawn.loss), Tensor::from_vec(loss.dims(), vec![1.0])?);
+    let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
+    let used =
+        |var: &Var| program.root().ops.iter().any(|op| op.reads().chain(op.writes()).any(|v| v == *var));
+    let no_grad: Vec<String> =
+        stopped.filter(|(var, _)| used(var)).map(|(var, _)| program.name(*var).to_string()).collect();
+    by_net(&tree(drawn, picks)?, &no_grad, scope, &PARAMETERS.map(|(name, _)| name), false)
+}
+
+/// What the tape, the program and a net find, which is the same to the bit, by parameter.
+fn derivatives(recipe: &Recipe) -> Result<Derivatives> {
+    let drawn = draw(recipe)?;
+    let (program, tape) = (by_program(&drawn)?, by_tape(recipe)?);
+    let net = of_net(&drawn, &recipe.picks[1..5])?;
+    for (found, by) in [(&tape, "the tape"), (&net, "a net")] {
+        let known = |all: &Derivatives| -> Vec<_> { all.iter().map(|d| d.as_ref().map(bits)).collect() };
+        if known(found) != known(&program) {
+            let text = format!("by {by} {found:?}, by the program {program:?}\n{}", drawn.net.program());
             return Err(Error::new(ErrorKind::Check, text));
         }
-        derivatives.push((name, own));
     }
-    Ok(derivatives)
+    Ok(program)
 }
 
 #[test]
-fn random_graphs_have_the_derivatives_of_their_programs() {
+fn random_graphs_have_the_same_derivatives_on_the_tape_as_programs_and_as_nets() {
     // What is written to the same name again, or to a name that is cut, means something in programs alone.
     let recipes = recipes().prop_map(Recipe::with_new_names);
-    check(300, recipes, |recipe: Recipe| derivatives_of_both(&recipe).map(drop));
+    check(300, recipes, |recipe: Recipe| derivatives(&recipe).map(drop));
 }
 
 #[test]
-fn random_graphs_have_the_derivatives_of_central_differences() {
+fn random_graphs_have_the_derivatives_of_central_differences_in_all_three_forms() {
     // Differences see through what is detached.
     let recipes = recipes().prop_map(|recipe| recipe.with_new_names().without_detached());
     check(100, recipes, |recipe: Recipe| {
-        let (drawn, derivatives) = (draw(&recipe)?, derivatives_of_both(&recipe)?);
+        let (drawn, derivatives) = (draw(&recipe)?, derivatives(&recipe)?);
         let (program, scope) = (drawn.net.program().clone(), drawn.scope()?);
-        let names = derivatives.iter().map(|(name, _)| *name).chain(GIVEN);
-        let at: Vec<(&str, Vec<f64>)> =
-            names.filter_map(|name| Some((name, scope.get(name).ok()?.to_f64s()))).collect();
+        let names = PARAMETERS.map(|(name, _)| name);
+        let at: Vec<(&str, Vec<f64>)> = names
+            .into_iter()
+            .chain(GIVEN)
+            .filter_map(|name| Some((name, scope.get(name).ok()?.to_f64s())))
+            .collect();
         let at: Vec<(&str, &[f64])> = at.iter().map(|(name, value)| (*name, &value[..])).collect();
-        for (name, own) in &derivatives {
+        for (name, own) in names.iter().zip(&derivatives) {
             let expected = numeric(&program, &at, &drawn.loss, name)?;
             let own = own.as_ref().map_or_else(|| vec![0.0; expected.len()], Tensor::to_f64s);
             if !near(&own, &expected, 1e-7) {
