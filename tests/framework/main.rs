@@ -32,6 +32,7 @@ mod running;
 mod sparse;
 mod tape;
 mod tape_laws;
+mod tape_models;
 mod tape_values;
 mod unrolled;
 

@@ -1,6 +1,6 @@
 //! The eager tape: the same functions as in programs, going back, and what is refused.
 
-use std::{cell::RefCell, sync::Arc, thread};
+use std::{cell::RefCell, sync::Arc};
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit,
@@ -10,8 +10,6 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     activation::Relu,
-    nn::Linear,
-    optim::{Adam, Momentum, Optimizer, Sgd},
     scalar::{self, Scalar},
 };
 
@@ -19,64 +17,13 @@ pub(super) fn tape() -> Builder {
     Builder::eager_with_threads(1)
 }
 
-fn numbers(dims: &[usize], at: usize) -> Tensor {
+pub(super) fn numbers(dims: &[usize], at: usize) -> Tensor {
     let n: usize = dims.iter().product();
     Tensor::from_vec(dims, (0..n).map(|i| (((i * 7 + at * 3) % 11) as f32 - 5.0) / 4.0).collect()).unwrap()
 }
 
 pub(super) fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
     tape.leaf(name, Tensor::scalar(number).unwrap())
-}
-
-/// The parts of one model, made once for programs and tapes alike.
-struct Model(Linear, Linear);
-
-impl Model {
-    fn new(net: &Builder) -> Result<Model> {
-        Ok(Model(
-            Linear::new(net, 3, 5).seed(1).build()?,
-            Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build()?,
-        ))
-    }
-
-    fn loss(&self, x: &Expr, y: &Expr) -> Result<Expr> {
-        let hidden = (&self.0.forward(x)?.tanh()? * 1.5)?;
-        self.1.forward(&hidden)?.relu()?.square_error(y)?.mean()
-    }
-}
-
-#[test]
-fn a_model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
-    let optimizers: [Box<dyn Optimizer>; 3] = [
-        Box::new(Sgd { rate: 0.1 }),
-        Box::new(Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }),
-        Box::new(Adam::new(0.05)),
-    ];
-    for optimizer in optimizers {
-        let net = Builder::new();
-        let x = net.input("x", DType::F32, &[4, 3])?;
-        let y = net.input("y", DType::F32, &[4, 2])?;
-        let loss = Model::new(&net)?.loss(&x, &y)?;
-        optimizer.minimize(&loss)?;
-        let (mut executor, mut scope) = (Executor::new(), Scope::new());
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-
-        let tape = tape();
-        let model = Model::new(&tape)?;
-        for step in 0..5 {
-            let (x, y) = (numbers(&[4, 3], step), numbers(&[4, 2], step + 1));
-            let fetched =
-                executor.run(&net.program(), &mut scope, &[("x", &x), ("y", &y)], &[&loss.name()])?;
-            let loss = model.loss(&tape.constant(x), &tape.constant(y))?;
-            assert_eq!(loss.tensor()?, fetched[0]);
-            optimizer.minimize(&loss)?;
-        }
-        for parameter in tape.parameters() {
-            assert_eq!(&parameter.tensor()?, scope.get(&parameter.name())?, "{parameter}");
-        }
-        assert_eq!(tape.parameters().len(), 4);
-    }
-    Ok(())
 }
 
 #[test]
@@ -180,29 +127,6 @@ fn only_leaves_keep_a_derivative_unless_it_is_retained() -> Result<()> {
         "a constant has no derivative: it was not computed from any leaf"
     );
     assert!(x.is_leaf() && !y.is_leaf() && !c.is_leaf() && !c.has_derivative());
-    Ok(())
-}
-
-#[test]
-fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
-    const LENGTH: u64 = 1_000_000;
-    let chain = || -> Result<()> {
-        let tape = tape();
-        let x = leaf(&tape, "x", 1.0);
-        let mut y = x.clone();
-        for _ in 0..LENGTH {
-            y = y.sin()?;
-        }
-        y.backward()?;
-        assert!(x.gradient()?.item()? > 0.0);
-        assert_eq!(tape.operators_run(), 2 * LENGTH);
-        // Also where nobody asks for a derivative, and where it is dropped in the middle.
-        drop(y);
-        Ok(())
-    };
-    let small =
-        thread::Builder::new().stack_size(256 << 10).spawn(move || chain().map_err(|e| e.to_string()));
-    small.unwrap().join().unwrap().unwrap();
     Ok(())
 }
 
@@ -383,62 +307,6 @@ fn constants_remember_nothing() -> Result<()> {
         e.starts_with("the result of `assign` at ") && e.ends_with("has no history that leads to a leaf"),
         "{e}"
     );
-    Ok(())
-}
-
-#[test]
-fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
-    let tape = tape();
-    let model = Model::new(&tape)?;
-    let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
-    let adam = Adam::new(0.1);
-    adam.minimize(&model.loss(&x, &y)?)?;
-    let mut traced = trace(&tape, &[("x", &x), ("y", &y)], || {
-        let loss = model.loss(&x, &y)?;
-        adam.minimize(&loss)?;
-        Ok(vec![loss])
-    })?;
-    let text = traced.program.to_string();
-    let expected = ["matmul_v2(X=x, Y=linear_0.w", "ParamOut=linear_0.w", "LearningRate=constant_0"];
-    assert!(expected.iter().all(|part| text.contains(part)), "{text}");
-    autobwd::verify(&traced.program)?;
-    let mut executor = Executor::new();
-    for step in 0..4 {
-        let (x, y) = (numbers(&[4, 3], step), numbers(&[4, 2], step + 1));
-        // The step that was traced has been done already.
-        let loss = match step {
-            0 => traced.values[0].clone(),
-            _ => {
-                let loss = model.loss(&tape.constant(x.clone()), &tape.constant(y.clone()))?;
-                adam.minimize(&loss)?;
-                loss
-            }
-        };
-        let outputs: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
-        let fetched = executor.run(&traced.program, &mut traced.scope, &[("x", &x), ("y", &y)], &outputs)?;
-        assert_eq!(fetched[0], loss.tensor()?);
-    }
-    for parameter in tape.parameters() {
-        assert_eq!(&parameter.tensor()?, traced.scope.get(&parameter.name())?, "{parameter}");
-    }
-    Ok(())
-}
-
-#[test]
-fn what_is_traced_can_be_differentiated() -> Result<()> {
-    let tape = tape();
-    let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
-    let traced = trace(&tape, &[("x", &x)], || {
-        let y = (&x * &w)?;
-        Ok(vec![(&y * &y.clone().stop_gradient())?])
-    })?;
-    let mut program = traced.program;
-    let found = append_backward(&mut program, &traced.outputs[0], &Backward::default())?;
-    assert_eq!(found.pairs.len(), 1);
-    let mut scope = traced.scope;
-    let two = Tensor::scalar(2.0)?;
-    let fetched = Executor::new().run(&program, &mut scope, &[("x", &two)], &["w@GRAD"])?;
-    assert_eq!(fetched[0].item()?, 12.0);
     Ok(())
 }
 

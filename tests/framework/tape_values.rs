@@ -1,9 +1,9 @@
-//! Values of the eager tape: overwritten, detached, sent to other threads.
+//! Values of the eager tape: overwritten, detached, sent to other threads, with a long history.
 
 use std::thread;
 
 use autobwd::{
-    Arg, Builder, ErrorKind, Result, Tensor, emit,
+    Arg, Builder, ErrorKind, Expr, Result, Tensor, emit,
     tape::{Grad, grad},
 };
 use autobwd_ops::{Math, shape::Assign};
@@ -127,4 +127,69 @@ fn what_is_detached_is_a_constant() -> Result<()> {
     x.set(Tensor::scalar(5.0)?)?;
     assert_eq!((leaf.item()?, x.item()?), (3.0, 5.0));
     Ok(())
+}
+
+/// How many operators the longest chains have.
+const LENGTH: u64 = 1_000_000;
+
+/// Has a function look at a chain, from `x` over its middle to its end, on a small stack.
+fn with_a_chain(look: impl FnOnce(&Builder, &Expr, Expr, Expr) -> Result<()> + Send + 'static) -> Result<()> {
+    let run = move || -> Result<()> {
+        let tape = tape();
+        let x = leaf(&tape, "x", 1.0);
+        let half = |from: &Expr| (0..LENGTH / 2).try_fold(from.clone(), |y, _| y.sin());
+        let middle = half(&x)?;
+        let end = half(&middle)?;
+        look(&tape, &x, middle, end)
+    };
+    thread::Builder::new().stack_size(256 << 10).spawn(run).unwrap().join().unwrap()
+}
+
+#[test]
+fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
+    with_a_chain(|tape, x, _, end| {
+        end.backward()?;
+        assert!(x.gradient()?.item()? > 0.0);
+        assert_eq!(tape.operators_run(), 2 * LENGTH);
+        Ok(())
+    })
+}
+
+#[test]
+fn derivatives_of_a_million_operators_that_remember_them_overflow_no_stack() -> Result<()> {
+    with_a_chain(|tape, x, middle, end| {
+        let again = Grad { create_graph: true, ..Grad::default() };
+        let first = grad(&[&end], &[x], &again)?.remove(0).unwrap();
+        assert_eq!(tape.operators_run(), 2 * LENGTH);
+        end.backward()?;
+        assert_eq!(first.item()?.to_bits(), x.gradient()?.item()?.to_bits());
+        // The history of the derivative holds that of the value; it alone is left.
+        drop((middle, end));
+        let second = grad(&[&first], &[x], &Grad::default())?.remove(0).unwrap();
+        assert!(second.item()? < 0.0);
+        drop(first);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_million_operators_that_nobody_differentiates_overflow_no_stack() -> Result<()> {
+    with_a_chain(|tape, x, middle, end| {
+        drop((middle, end));
+        assert!(x.gradient().is_err());
+        assert_eq!(tape.operators_run(), LENGTH);
+        Ok(())
+    })
+}
+
+#[test]
+fn half_of_a_million_operators_stay_while_somebody_holds_their_end() -> Result<()> {
+    with_a_chain(|tape, x, middle, end| {
+        drop(end);
+        middle.backward()?;
+        assert!(x.gradient()?.item()? > 0.0);
+        assert_eq!(tape.operators_run(), LENGTH + LENGTH / 2);
+        drop(middle);
+        Ok(())
+    })
 }

@@ -312,10 +312,15 @@ impl Expr {
     /// Overwrites a leaf or a constant.
     ///
     /// # Errors
-    /// A value that was computed; another dtype or shape.
+    /// A value that was computed; another dtype or shape; a function is being [traced](super::trace), whose program would
+    /// not know of it.
     #[track_caller]
     pub fn set(&self, tensor: Tensor) -> Result<()> {
-        let meta = tensor.meta().in_slot("tensor");
-        self.value()?.overwrite(&meta, tensor.into_memory(), ("set", Location::caller()))
+        let (value, meta) = (self.value()?, tensor.meta().in_slot("tensor"));
+        if self.engine()?.listener.borrow().is_some() {
+            let text = format!("{value} is set while a function is traced: use an operator, `assign` say");
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        value.overwrite(&meta, tensor.into_memory(), ("set", Location::caller()))
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Scope, Site, Var, VarDesc,
-    build::eager::{Made, Node, Ready, Value},
+    build::eager::{Eager, Made, Node, Ready, Value},
 };
 
 /// A program, written down while a function ran.
@@ -42,7 +42,8 @@ pub struct Traced {
 /// ```
 ///
 /// # Errors
-/// A builder of programs, or one that is being traced; variables of a program; a name given twice; those of the function.
+/// A builder of programs, or one that is being traced; variables of a program; a name given twice; those of the function,
+/// which must not [`set`](Expr::set) values.
 pub fn trace(
     tape: &Builder,
     inputs: &[(&str, &Expr)],
@@ -63,9 +64,9 @@ pub fn trace(
         heard.borrow_mut().operator(ready, reads, makes, site);
     };
     *eager.listener.borrow_mut() = Some(Box::new(listener));
-    let outcome = function();
-    *eager.listener.borrow_mut() = None;
-    let values = outcome?;
+    let listening = Listening(eager);
+    let values = function()?;
+    drop(listening);
     let mut notes = notes.take();
     if let Some(e) = notes.failed {
         return Err(e);
@@ -77,6 +78,14 @@ pub fn trace(
         outputs.push(notes.program.name(var).to_string());
     }
     Ok(Traced { program: notes.program, scope: notes.scope, outputs, values })
+}
+
+/// Somebody listens as long as this is there: no longer than the function runs, also if it panics.
+struct Listening<'a>(&'a Eager);
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        *self.0.listener.borrow_mut() = None;
+    }
 }
 
 /// What has been written down so far.
