@@ -9,27 +9,34 @@
 //! 1: exp z: 1, log z: 1
 //! 2: log z: 1, z: 403.4287934927351
 //! 3: z: 403.5954601594018
-//! 4: y: 807.1909203188036, x: 1210.7863804782053
-//! 5: x: 1210.7863804782053
+//! 4: y: 807.1909203188036, x: 1210.7863804782055
+//! 5: x: 1210.7863804782055
 //! 6:
-//! dh/dx = 1210.7863804782053, dh/dy = 807.1909203188036
+//! dh/dx = 1210.7863804782055, dh/dy = 807.1909203188036
 //! ```
 
 use autobwd::{Builder, Result};
 use autobwd_ops::scalar::{Scalar, exp, log};
 
 fn main() -> Result<()> {
+    print!("{}", text()?);
+    Ok(())
+}
+
+/// What is printed.
+pub fn text() -> Result<String> {
     let tape = Builder::eager_with_threads(1);
     let x = Scalar::leaf(&tape, "x", 2.0);
     let y = Scalar::leaf(&tape, "y", 3.0);
     let z = (&x * &y).named("z");
     let h = (log(&z).named("log z") + exp(&z).named("exp z")).named("h");
 
-    let mut step = 0;
+    let (mut text, mut step) = (String::new(), 0);
     h.backward_steps(|queue| {
-        println!("{}", format!("{step}: {queue}").trim_end());
+        text += format!("{step}: {queue}").trim_end();
+        text += "\n";
         step += 1;
     })?;
-    println!("dh/dx = {}, dh/dy = {}", x.derivative()?, y.derivative()?);
-    Ok(())
+    text += &format!("dh/dx = {}, dh/dy = {}\n", x.derivative()?, y.derivative()?);
+    Ok(text)
 }

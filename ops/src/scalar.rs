@@ -226,6 +226,16 @@ impl PartialOrd<f64> for Scalar {
         self.value().ok()?.partial_cmp(other)
     }
 }
+impl PartialEq<Scalar> for f64 {
+    fn eq(&self, other: &Scalar) -> bool {
+        other == self
+    }
+}
+impl PartialOrd<Scalar> for f64 {
+    fn partial_cmp(&self, other: &Scalar) -> Option<Ordering> {
+        self.partial_cmp(&other.value().ok()?)
+    }
+}
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.value() {

@@ -13,6 +13,13 @@ use autobwd_ops::{
     scalar::{self, Scalar},
 };
 
+use crate::compare;
+
+/// The example's own text is what is compared.
+#[path = "../../ops/examples/scalars.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod scalars;
+
 pub(super) fn tape() -> Builder {
     Builder::eager_with_threads(1)
 }
@@ -198,6 +205,21 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(&found.as_ref().unwrap().tensor()?, expected);
     }
+
+    // Seeds of one output, which the leaves add up.
+    for (out, seed) in outputs.iter().zip(&seeds) {
+        let how = Grad { seeds: Some(&[seed]), create_graph: false };
+        let found = grad(&[out], &[&x, &w], &how)?;
+        [&x, &w].iter().for_each(|leaf| leaf.zero_grad());
+        out.backward_with(Some(seed), &mut |_| {})?;
+        for (leaf, found) in [&x, &w].into_iter().zip(&found) {
+            let tensor = |d: &Expr| d.tensor();
+            assert_eq!(
+                leaf.gradient().ok().as_ref().map(tensor).transpose()?,
+                found.as_ref().map(tensor).transpose()?
+            );
+        }
+    }
     Ok(())
 }
 
@@ -324,7 +346,43 @@ fn scalars_read_like_formulas() -> Result<()> {
         [(f(0.5 + h, 3.0) - f(0.5 - h, 3.0)) / (2.0 * h), (f(0.5, 3.0 + h) - f(0.5, 3.0 - h)) / (2.0 * h)];
     assert!((x.derivative()? - expected[0]).abs() < 1e-9 && (y.derivative()? - expected[1]).abs() < 1e-9);
     assert!(x < y && y > 2.5 && x == Scalar::constant(&tape, 0.5) && x != y);
+    assert!(2.5 < y && 0.5 >= x && 0.5 == x && 3.5 != y);
+    // What does not exist is neither more nor less.
+    tape.check_finite(true);
+    let none = scalar::log(&Scalar::constant(&tape, -1.0));
+    assert!(none.value().is_err());
+    assert_eq!([1.0 < none, 1.0 >= none, 1.0 == none, none == none.clone()], [false; 4]);
     assert_eq!(Scalar::constant(&tape, 4.0).backward().unwrap_err().kind(), ErrorKind::NoGradient);
+    Ok(())
+}
+
+#[test]
+fn the_worked_example_prints_its_queue() -> Result<()> {
+    compare("framework/stories/scalars.txt", &scalars::text()?);
+    Ok(())
+}
+
+#[test]
+fn numbers_stand_on_either_side_of_expressions() -> Result<()> {
+    let tape = tape();
+    let x = || leaf(&tape, "x", 4.0);
+    let by_value =
+        [2.0 + x(), 2.0 - x(), 2.0 * x(), 2.0 / x(), x() + 2.0, x() - 2.0, x() * 2.0, x() / 2.0, -x()];
+    let by_reference = [
+        2.0 + &x(),
+        2.0 - &x(),
+        2.0 * &x(),
+        2.0 / &x(),
+        &x() + 2.0,
+        &x() - 2.0,
+        &x() * 2.0,
+        &x() / 2.0,
+        -&x(),
+    ];
+    let expected = [6.0, -2.0, 8.0, 0.5, 6.0, 2.0, 8.0, 2.0, -4.0];
+    for ((by_value, by_reference), expected) in by_value.into_iter().zip(by_reference).zip(expected) {
+        assert_eq!((by_value?.item()?, by_reference?.item()?), (expected, expected));
+    }
     Ok(())
 }
 

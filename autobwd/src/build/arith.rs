@@ -119,6 +119,13 @@ macro_rules! operators {
                 $left
             }
         }
+        impl $tr<Expr> for f64 {
+            type Output = Result<Expr>;
+            #[track_caller]
+            fn $f(self, x: Expr) -> Result<Expr> {
+                $tr::$f(self, &x)
+            }
+        }
     )*};
 }
 operators! {
@@ -142,5 +149,12 @@ impl Neg for &Expr {
     #[track_caller]
     fn neg(self) -> Result<Expr> {
         affine(self, -1.0, 0.0)
+    }
+}
+impl Neg for Expr {
+    type Output = Result<Expr>;
+    #[track_caller]
+    fn neg(self) -> Result<Expr> {
+        -&self
     }
 }
