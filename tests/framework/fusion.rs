@@ -112,13 +112,12 @@ fn constants_are_computed_once_and_stay() -> Result<()> {
     Ok(())
 }
 
+/// Names and dtypes of inputs.
+type Feeds = Vec<(String, DType)>;
+
 /// A program that runs a formula on inputs of one shape, with another formula before each input and behind each output;
 /// the inputs and the names of all that is computed.
-fn surrounded(
-    ops: &OpInfoMap,
-    name: &'static str,
-    dtype: DType,
-) -> Result<(Program, Vec<(String, DType)>, Vec<String>)> {
+fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Program, Feeds, Vec<String>)> {
     let schema = ops.get(name)?.schema();
     let mut program = Program::new();
     let declare = |program: &mut Program, name: String, dtype| {

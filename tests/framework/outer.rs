@@ -53,8 +53,8 @@ fn model(kind: Kind, control: bool) -> Result<(Builder, Vec<String>)> {
     let (product, first) = (w.square()?, (&w * 1.0)?);
     let step = |h: &Expr, row: &Expr| -> Result<Expr> {
         let h = (&(&dropout.forward(&norm.forward(h)?)? * &w)? + row)?.tanh()?;
-        // A gradient through what a loop within a loop overwrites is refused so far.
-        if !matches!(kind, Kind::Nested) {
+        // A gradient through what a block within a block overwrites is refused so far.
+        if !matches!(kind, Kind::Nested | Kind::Branch) {
             overwrite(&product, &h)?;
         }
         Ok(h)
@@ -100,22 +100,29 @@ fn run(kind: Kind, control: bool, every: i32) -> Result<Vec<Tensor>> {
 }
 
 #[test]
-fn a_gradient_through_what_a_loop_within_a_loop_overwrites_is_refused() -> Result<()> {
-    let net = Builder::new();
-    let w = parameter(&net, "w", &[3])?;
-    let product = w.square()?;
-    let step = |_: &Expr, h: &Expr| {
-        let h = (h * &w)?.tanh()?;
-        overwrite(&product, &h)?;
-        Ok(h)
-    };
-    repeat(&net, 2, &(&w * 1.0)?, |_, h| repeat(&net, 2, h, step))?;
-    let e = append_backward(&mut net.program().clone(), &product.sum(&[])?.name(), &Backward::default());
-    assert!(
-        e.unwrap_err()
-            .to_string()
-            .contains("`square_0@GRAD` is read in block 4, but it is not among the inputs")
-    );
+fn a_gradient_through_what_a_block_within_a_block_overwrites_is_refused() -> Result<()> {
+    for branch in [false, true] {
+        let net = Builder::new();
+        let w = parameter(&net, "w", &[3])?;
+        let product = w.square()?;
+        let step = |_: &Expr, h: &Expr| {
+            let h = (h * &w)?.tanh()?;
+            overwrite(&product, &h)?;
+            Ok(h)
+        };
+        repeat(&net, 2, &(&w * 1.0)?, |i, h| match branch {
+            true => {
+                let first = i.less_than(&number(&net, 1)?)?;
+                Ok(cond(&first, || Ok(vec![step(i, h)?]), || Ok(vec![h.clone()]))?.remove(0))
+            }
+            false => repeat(&net, 2, h, step),
+        })?;
+        let loss = product.sum(&[])?.name();
+        let mut program = net.program().clone();
+        let e = append_backward(&mut program, &loss, &Backward::default()).unwrap_err().to_string();
+        assert!(e.contains("no gradient passes through `square_0`"), "{e}");
+        assert!(e.contains("outer.rs"), "{e}");
+    }
     Ok(())
 }
 

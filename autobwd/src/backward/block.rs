@@ -10,7 +10,10 @@ use super::{
     path::{self, Question},
     prune::prune,
 };
-use crate::{BlockId, Call, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var, VarKind};
+use crate::{
+    BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
+    VarKind,
+};
 
 /// A gradient block whose variables are yet to be declared.
 pub(super) struct Inner {
@@ -112,6 +115,21 @@ impl Block<'_> {
         }
     }
 
+    /// What a step finds and overwrites must be of the block around: the gradient of what is further out would have to
+    /// pass through all blocks between.
+    fn refuse_far_writes(&self, found: &[(Var, usize)], targets: &[Var]) -> Result<()> {
+        let around = self.forward().parent.filter(|around| *around != BlockId::ROOT);
+        let Some(block) = around.and_then(|around| self.program.block(around)) else { return Ok(()) };
+        let far = found.iter().find(|(var, _)| targets.contains(var) && !block.vars.contains_key(var));
+        let Some((var, at)) = far else { return Ok(()) };
+        let name = self.program.name(*var);
+        let text = format!(
+            "no gradient passes through `{name}`, which a block within a block overwrites: write another variable"
+        );
+        let (id, op) = (self.call.block, &self.forward().ops[*at]);
+        Err(Error::new(ErrorKind::NoGradient, text).at_op(|| self.program.describe_op(id, *at, op)))
+    }
+
     fn build(self, around: &[bool], arriving: &[Var], inners: &mut Vec<Inner>) -> Result<Option<Built>> {
         let (call, id) = (self.call, self.call.block);
         let (cut, no_grad) = self.no_grad(around);
@@ -121,6 +139,7 @@ impl Block<'_> {
         let mut targets: Vec<Var> = ends.filter(|(out, _)| arriving.contains(out)).map(|(_, v)| v).collect();
         targets.retain(|v| !no_grad[v.index()]);
         let path = self.path(&cut, &no_grad, &mut targets)?;
+        self.refuse_far_writes(&found, &targets)?;
 
         let Block { ops, program, into, .. } = self;
         let mut names = GradNames::of_block(program, &found);
