@@ -4,6 +4,9 @@ use autobwd::{Cx, Dim, Dims, Mat, Meta, Product, Result};
 
 use crate::common::nth;
 
+/// Multiplications that are worth sharing.
+const SHARED: usize = 1 << 20;
+
 /// What both gradient operators say about shapes.
 pub(super) fn infer_grads(
     dims: Dims,
@@ -119,16 +122,58 @@ impl<'a, T: Product> Products<'a, T> {
         Mat { data: nth(out, i, rows * cols), rows, cols, transposed: false }
     }
 
+    /// Calls `product(i, out)` for every product, with its part of `out`; those too small to be shared between workers are
+    /// shared out.
+    pub(super) fn each(
+        &self,
+        cx: &Cx,
+        out: &mut [T],
+        product: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let count = self.count();
+        // Products without elements leave nothing to cut.
+        let len = (out.len() / count.max(1)).max(1);
+        let some = |first: usize, out: &mut [T]| {
+            (first..).zip(out.chunks_mut(len)).try_for_each(|(i, out)| product(i, out))
+        };
+        let work = self.x.len().saturating_mul(self.out_shape().1).max(1);
+        let share = if work < SHARED { SHARED / work } else { count };
+        match share < count {
+            true => cx.try_chunks_mut(out, share * len, &mut [(); 0], |part, out, _| some(part * share, out)),
+            false => some(0, out),
+        }
+    }
+
     /// `dx = dout · yᵀ`.
     pub(super) fn left_gradient(&self, cx: &Cx, dout: &'a [T], dx: &mut [T]) -> Result<()> {
-        let add = self.start_sums(dx, &self.x);
-        for i in 0..self.count() {
-            let (x, y) = self.at(i);
+        let term = |i: usize, y: usize| {
             let (dout, y) = (self.nth_of(dout, i), self.y.matrix(y));
-            let (left, right) = if self.x.transposed { (y, dout.t()) } else { (dout, y.t()) };
-            cx.product(nth_mut(dx, x, self.x.len()), add, left, right)?;
+            if self.x.transposed { (y, dout.t()) } else { (dout, y.t()) }
+        };
+        if self.start_sums(dx, &self.x) {
+            return (0..self.count()).try_for_each(|i| {
+                let (x, y) = self.at(i);
+                let (left, right) = term(i, y);
+                cx.product(nth_mut(dx, x, self.x.len()), true, left, right)
+            });
         }
-        Ok(())
+        self.each(cx, dx, |i, dx| {
+            let (left, right) = term(i, self.at(i).1);
+            cx.product(dx, false, left, right)
+        })
+    }
+
+    /// `dy = xᵀ · dout`.
+    pub(super) fn right_gradient(&self, cx: &Cx, dout: &'a [T], dy: &mut [T]) -> Result<()> {
+        if self.start_sums(dy, &self.y) {
+            return self.right_gradients(dout, |y, left, right| {
+                cx.product(nth_mut(dy, y, self.y.len()), true, left, right)
+            });
+        }
+        self.each(cx, dy, |i, dy| {
+            let (left, right) = self.right_term(dout, i);
+            cx.product(dy, false, left, right)
+        })
     }
 
     /// Calls `add(i, left, right)` for all products that `dy = xᵀ · dout` is the sum of, with the matrix that each
@@ -139,12 +184,15 @@ impl<'a, T: Product> Products<'a, T> {
         mut add: impl FnMut(usize, Mat<'a, T>, Mat<'a, T>) -> Result<()>,
     ) -> Result<()> {
         for i in 0..self.count() {
-            let (x, y) = self.at(i);
-            let (dout, x) = (self.nth_of(dout, i), self.x.matrix(x));
-            let (left, right) = if self.y.transposed { (dout.t(), x) } else { (x.t(), dout) };
-            add(y, left, right)?;
+            let (left, right) = self.right_term(dout, i);
+            add(self.at(i).1, left, right)?;
         }
         Ok(())
+    }
+
+    fn right_term(&self, dout: &'a [T], i: usize) -> (Mat<'a, T>, Mat<'a, T>) {
+        let (dout, x) = (self.nth_of(dout, i), self.x.matrix(self.at(i).0));
+        if self.y.transposed { (dout.t(), x) } else { (x.t(), dout) }
     }
 
     /// Rows and columns of one product.

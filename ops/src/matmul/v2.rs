@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use super::products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims, nth_mut};
+use super::products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims};
 use crate::common::grad_grad_of_product;
 
 /// Matrix product `out = x · y` over the last two dimensions.
@@ -45,14 +45,10 @@ impl Kernel for MatmulV2<Buf<'_>> {
         with_float!(self.x, T => {
             let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
             let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
-            let (rows, cols) = all.out_shape();
-            let out = self.out.slice_mut()?;
-            // Products without elements leave nothing to cut.
-            for (i, out) in out.chunks_mut((rows * cols).max(1)).enumerate() {
+            all.each(cx, self.out.slice_mut()?, |i, out| {
                 let (x, y) = all.at(i);
-                cx.product(out, false, all.x.matrix(x), all.y.matrix(y))?;
-            }
-            Ok(())
+                cx.product(out, false, all.x.matrix(x), all.y.matrix(y))
+            })
         })
     }
 }
@@ -149,9 +145,7 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
                 all.left_gradient(cx, dout, dx.slice_mut()?)?;
             }
             if let Some(dy) = &mut self.dy {
-                let dy = dy.slice_mut()?;
-                let add = all.start_sums(dy, &all.y);
-                all.right_gradients(dout, |i, left, right| cx.product(nth_mut(dy, i, all.y.len()), add, left, right))?;
+                all.right_gradient(cx, dout, dy.slice_mut()?)?;
             }
             Ok(())
         })
