@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Attr, Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope, Tensor,
-    append_backward, emit, gradients, verify,
+    Attr, Backward, BlockId, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope,
+    Tensor, append_backward, emit, gradients, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -371,6 +371,12 @@ fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
             let before = run(&program, &[("w", w)], &[&last])?;
             let next = gradients(&mut program, &[&last], &["w"], None, &[])?.entries()[0];
             verify(&program)?;
+            // Nobody runs what has been replaced, and nobody sees it.
+            let text = program.to_string();
+            let shown = |id: usize| text.contains(&format!("\nblock {id} in block"));
+            let ops = program.blocks().iter().flat_map(|block| &block.ops);
+            let owned: Vec<usize> = ops.flat_map(|op| op.attrs.blocks()).map(BlockId::index).collect();
+            assert!((1..program.blocks().len()).all(|id| shown(id) == owned.contains(&id)), "{text}");
             // The loop that has become something else computes what it did.
             assert_near(&run(&program, &[("w", w)], &[&last])?[0], &before[0], 1e-12);
             let next = program.name(next.expect("a path leads there")).to_string();

@@ -4,8 +4,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{keep::Copies, trips::trips};
 use crate::{
-    Attr, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program, Result,
-    StepCount, Var, VarDesc, VarKind, verify_in,
+    Attr, Block, BlockId, Call, DType, Dims, First, OpDesc, OpInfoMap, Origin, Program, Result, StepCount,
+    Var, VarDesc, VarKind,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
@@ -13,7 +13,7 @@ use crate::{
 /// recurrence first.
 ///
 /// # Errors
-/// Operators that are unknown or whose slots do not fit; loops nested in a way that this cannot do.
+/// Operators that are unknown or whose slots do not fit.
 pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
     let mut wanted = vec![false; program.name_count()];
     targets.iter().for_each(|v| wanted[v.index()] = true);
@@ -24,18 +24,7 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
             found.push(i);
         }
     }
-    let before = program.clone();
-    run(ops, program, BlockId::ROOT, found)?;
-    // Not every nesting of loops can be replaced: what cannot must not pass for what can.
-    if program.blocks().len() > before.blocks().len()
-        && let Err(e) = verify_in(ops, program)
-        && verify_in(ops, &before).is_ok()
-    {
-        *program = before;
-        let text = format!("gradients of nested loops cannot be differentiated here: {e}");
-        return Err(Error::new(ErrorKind::NoGradient, text));
-    }
-    Ok(())
+    run(ops, program, BlockId::ROOT, found)
 }
 
 /// Why the gradient of a loop cannot be replaced, if that operator is one.
@@ -117,7 +106,21 @@ impl Lower<'_> {
         match pair.step.steps {
             StepCount::If(condition) => self.branch(&pair, condition),
             StepCount::Each { reverse } => self.recurrence(&pair, home, index, reverse),
-            StepCount::While(_) | StepCount::Recorded { .. } => Ok(()),
+            StepCount::While(_) | StepCount::Recorded { .. } => return Ok(()),
+        }
+        self.forget(pair.back.block);
+        Ok(())
+    }
+
+    /// Empties a block that nobody runs any more, with those within: blocks keep their numbers.
+    fn forget(&mut self, block: BlockId) {
+        let mut within = vec![false; self.program.blocks().len()];
+        for id in (block.index()..within.len()).map(BlockId::new) {
+            let Some(old) = self.program.block_mut(id) else { continue };
+            within[id.index()] = id == block || old.parent.is_some_and(|parent| within[parent.index()]);
+            if within[id.index()] {
+                *old = Block { parent: old.parent, ..Block::default() };
+            }
         }
     }
 
@@ -252,7 +255,7 @@ impl Lower<'_> {
         }
     }
 
-    fn branch(&mut self, pair: &Pair, condition: Var) -> Result<()> {
+    fn branch(&mut self, pair: &Pair, condition: Var) {
         let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
         let mut fuse = self.fuse(pair);
         fuse.append(pair.step.block);
@@ -279,10 +282,9 @@ impl Lower<'_> {
             .attr("is_scalar_condition", Attr::Bool(true))
             .attr("sub_block", Attr::Block(block));
         self.replace(by, vec![]);
-        Ok(())
     }
 
-    fn recurrence(&mut self, pair: &Pair, home: BlockId, index: usize, reverse: bool) -> Result<()> {
+    fn recurrence(&mut self, pair: &Pair, home: BlockId, index: usize, reverse: bool) {
         let befores = self.states(pair, home, index);
         let slices: Vec<(Var, Var, Option<Var>)> = pair
             .back
@@ -366,7 +368,6 @@ impl Lower<'_> {
             .attr("reverse", Attr::Bool(!reverse))
             .attr("sub_block", Attr::Block(block));
         self.replace(by, before);
-        Ok(())
     }
 }
 

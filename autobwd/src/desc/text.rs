@@ -6,8 +6,14 @@ use super::{Block, BlockId, OpDesc, Program, Var, VarDesc, VarKind};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ops = self.blocks().iter().flat_map(|block| &block.ops);
+        let run: HashSet<BlockId> = ops.flat_map(|op| op.attrs.blocks()).collect();
         for (index, block) in self.blocks().iter().enumerate() {
-            self.write_block(f, BlockId::new(index), block)?;
+            let id = BlockId::new(index);
+            // One that was emptied since nobody runs it any more says nothing.
+            if index == 0 || run.contains(&id) || !block.ops.is_empty() || !block.vars.is_empty() {
+                self.write_block(f, id, block)?;
+            }
         }
         Ok(())
     }
