@@ -1,7 +1,8 @@
 //! Executors: what runs, where values live, what comes out.
 
 use autobwd::{
-    Arg, Attr, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc, append_backward, emit,
+    Arg, Attr, Backward, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc,
+    append_backward, emit,
 };
 use autobwd_ops::{
     Init, Math,
@@ -22,6 +23,32 @@ fn run(net: &Builder, feeds: &[(&str, &Tensor)], fetch: &str) -> Result<Tensor> 
     let mut executor = Executor::new();
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
     Ok(executor.run(&net.program(), &mut scope, feeds, &[fetch])?.remove(0))
+}
+
+#[test]
+fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Result<()> {
+    // None of these is worth sharing by itself; all of them are, also where one side is the same for several.
+    for y_batch in [&[12][..], &[1], &[]] {
+        let net = Builder::new();
+        let y_dims = [y_batch, &[40, 56]].concat();
+        let parameter = |name: &str, dims: &[usize]| {
+            net.parameter(name, DType::F32, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 7))
+        };
+        let (x, y) = (parameter("x", &[12, 48, 40])?, parameter("y", &y_dims)?);
+        let product = x.matmul(&y)?;
+        let loss = product.square()?.mean()?;
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss.name(), &Backward::default())?;
+        let mut found = vec![];
+        for threads in [1, 2, 3, 7] {
+            let (mut executor, mut scope) = (Executor::with_threads(threads), Scope::new());
+            executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+            found.push(executor.run(&program, &mut scope, &[], &[&product.name(), "x@GRAD", "y@GRAD"])?);
+        }
+        assert!(found[0].iter().all(|t| t.to_f64s().iter().any(|x| *x != 0.0)));
+        assert!(found.iter().all(|other| *other == found[0]));
+    }
+    Ok(())
 }
 
 #[test]

@@ -4,8 +4,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{keep::Copies, trips::trips};
 use crate::{
-    Attr, Block, BlockId, Call, DType, Dims, First, OpDesc, OpInfoMap, Origin, Program, Result, StepCount,
-    Var, VarDesc, VarKind,
+    Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
+    Result, StepCount, Var, VarDesc, VarKind, verify_in,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
@@ -13,7 +13,7 @@ use crate::{
 /// recurrence first.
 ///
 /// # Errors
-/// Operators that are unknown or whose slots do not fit.
+/// Operators that are unknown or whose slots do not fit; loops nested in a way that this cannot do.
 pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
     let mut wanted = vec![false; program.name_count()];
     targets.iter().for_each(|v| wanted[v.index()] = true);
@@ -24,7 +24,18 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
             found.push(i);
         }
     }
-    run(ops, program, BlockId::ROOT, found)
+    let before = program.clone();
+    run(ops, program, BlockId::ROOT, found)?;
+    // What could not be replaced must not pass for what could.
+    if program.blocks().len() > before.blocks().len()
+        && let Err(e) = verify_in(ops, program)
+        && verify_in(ops, &before).is_ok()
+    {
+        *program = before;
+        let text = format!("gradients of nested loops cannot be differentiated here: {e}");
+        return Err(Error::new(ErrorKind::NoGradient, text));
+    }
+    Ok(())
 }
 
 /// Why the gradient of a loop cannot be replaced, if that operator is one.
