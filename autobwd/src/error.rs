@@ -66,12 +66,14 @@ struct Repr {
     message: String,
     /// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``
     op: Option<String>,
+    /// Blocks around it, the innermost first.
+    within: Vec<String>,
 }
 
 impl Error {
     /// An error with that message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Repr { kind, message: message.into(), op: None }))
+        Error(Box::new(Repr { kind, message: message.into(), op: None, within: vec![] }))
     }
 
     /// An error about data that an operator met while running.
@@ -96,12 +98,19 @@ impl Error {
         self
     }
 
+    /// Says which block, or operator that has one, it happened in; the innermost one comes first.
+    #[must_use]
+    pub fn within(mut self, place: impl FnOnce() -> String) -> Error {
+        self.0.within.push(place());
+        self
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message without the operator it is about.
+    /// The message without the operator it is about, and without the blocks around that.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -114,9 +123,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.op {
-            Some(op) => write!(f, "{op}: {}", self.0.message),
-            None => f.write_str(&self.0.message),
+            Some(op) => write!(f, "{op}: {}", self.0.message)?,
+            None => f.write_str(&self.0.message)?,
         }
+        self.0.within.iter().try_for_each(|place| write!(f, "\n  within {place}"))
     }
 }
 impl fmt::Debug for Error {

@@ -106,24 +106,26 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     let x = net.input("x", DType::F64, &DIMS)?;
     let flag = || x.mean()?.less_than(&x.mean()?);
     let body = |dtype: DType| while_loop(from_ref(&x), |_| flag(), |v| Ok(vec![v[0].cast(dtype)?]));
-    let e = body(DType::F32).unwrap_err().to_string();
+    let e = body(DType::F32).unwrap_err().message().to_string();
     assert!(e.starts_with("the body of a loop changes a variable: before it is assign_"), "{e}");
     assert!(e.ends_with("after it is cast_0: float32 [2, 2]"), "{e}");
-    let e = while_loop(from_ref(&x), |_| flag(), |v| Ok(vec![v[0].mean()?])).unwrap_err().to_string();
+    let e =
+        while_loop(from_ref(&x), |_| flag(), |v| Ok(vec![v[0].mean()?])).unwrap_err().message().to_string();
     assert!(e.contains("float64 [2, 2], after it is mean_"), "{e}");
-    let e = while_loop(from_ref(&x), |v| Ok(v[0].clone()), |v| Ok(v.to_vec())).unwrap_err().to_string();
+    let e =
+        while_loop(from_ref(&x), |v| Ok(v[0].clone()), |v| Ok(v.to_vec())).unwrap_err().message().to_string();
     assert!(
         e.starts_with("the condition assign_") && e.ends_with("float64 [2, 2] is not one boolean"),
         "{e}"
     );
-    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![x.mean()?])).unwrap_err().to_string();
+    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![x.mean()?])).unwrap_err().message().to_string();
     assert!(
         e.starts_with("the branches return different things: if the condition holds, one is cond_"),
         "{e}"
     );
-    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![])).unwrap_err().to_string();
+    let e = cond(&flag()?, || Ok(vec![x.clone()]), || Ok(vec![])).unwrap_err().message().to_string();
     assert_eq!(e, "the branches return different things: 1 values and 0");
-    let e = switch_case(&x.mean()?, vec![], Box::new(|| Ok(vec![]))).unwrap_err().to_string();
+    let e = switch_case(&x.mean()?, vec![], Box::new(|| Ok(vec![]))).unwrap_err().message().to_string();
     assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is no whole number"), "{e}");
     Ok(())
 }
@@ -134,7 +136,7 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     let x = net.input("x", DType::F64, &[-1, 2])?;
     let first = net.input("first", DType::F64, &[2])?;
     let refused = |step: &dyn Fn(&mut StaticRnn) -> Result<()>| {
-        static_rnn(&net, false, |rnn| step(rnn)).unwrap_err().to_string()
+        static_rnn(&net, false, |rnn| step(rnn)).unwrap_err().message().to_string()
     };
     let e = refused(&|rnn| rnn.step_output(&x));
     assert_eq!(e, "there is no sequence to go through");
@@ -152,7 +154,25 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() -> Result<()> {
     let e = refused(&|rnn| rnn.memory(&first).and_then(|memory| rnn.update_memory(&memory, &memory.mean()?)));
     assert!(e.starts_with("a step changes a memory: before it is memory_"), "{e}");
     let e = scan(from_ref(&x), from_ref(&first), false, |x, _| Ok((vec![], x.to_vec()))).unwrap_err();
-    assert_eq!(e.to_string(), "a step with 1 states returns 0");
+    assert_eq!(e.message(), "a step with 1 states returns 0");
+    Ok(())
+}
+
+#[test]
+fn errors_name_all_blocks_around_them() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &DIMS)?;
+    let flag = || x.mean()?.less_than(&x.mean()?);
+    let nested = |v: &Expr| while_loop(from_ref(v), |_| flag(), |v| Ok(vec![v[0].matmul(&x.sum(&[])?)?]));
+    let e = cond(&flag()?, || nested(&x), || Ok(vec![x.clone()])).unwrap_err();
+    let text = e.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    let [first, inner, outer] = lines[..] else { panic!("{text}") };
+    assert!(first.starts_with("operator `matmul_v2` (block 2, "), "{text}");
+    assert!(inner.starts_with("  within block 2 in block 1, at ") && inner.contains("control.rs:"), "{text}");
+    assert!(outer.starts_with("  within block 1 in block 0, at ") && outer.contains("control.rs:"), "{text}");
+    let e = cond(&x, || Ok(vec![x.clone()]), || Ok(vec![x.clone()])).unwrap_err().to_string();
+    assert!(e.contains("is not one boolean\n  within block 0, at ") && e.contains("control.rs:"), "{e}");
     Ok(())
 }
 

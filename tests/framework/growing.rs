@@ -408,7 +408,7 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
     );
     // A dimension that is declared may not change.
     let e = while_loop(from_ref(&net.first), |_| flag(), |v| Ok(vec![net.row_more(&v[0])?])).unwrap_err();
-    assert!(e.to_string().ends_with("float64 [1, 3], after it is concat_0: float64 [2, 3]"), "{e}");
+    assert!(e.message().ends_with("float64 [1, 3], after it is concat_0: float64 [2, 3]"), "{e}");
 
     let (program, loss) = fed(&Net::new(true)?)?;
     let steps = Tensor::from_vec([1], vec![i64::MAX])?;

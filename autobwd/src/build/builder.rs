@@ -116,12 +116,13 @@ impl Builder {
     ///
     /// # Errors
     /// Those of `body`; a parameter that it overwrites; expressions that are computed at once.
+    #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
             let text = "only a program has sub-blocks; eager functions use `if` and `for` themselves";
             return Err(Error::new(ErrorKind::Program, text));
         }
-        let around = self.block();
+        let (around, at) = (self.block(), Location::caller());
         let block = self.edit(|program| program.add_block(Some(around), None));
         let outcome = self.within(block, body).and_then(|found| {
             let program = self.program();
@@ -132,7 +133,9 @@ impl Builder {
         if outcome.is_err() {
             self.edit(|program| program.truncate_blocks(block.index()));
         }
-        outcome.map(|found| (block, found))
+        let place =
+            || format!("block {} in block {}, at {}:{}", block.index(), around.index(), at.file(), at.line());
+        outcome.map(|found| (block, found)).map_err(|e| e.within(place))
     }
 
     /// Has operators go to that block while `body` runs.

@@ -2,7 +2,7 @@ use autobwd::{DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
 use super::{
     ConditionalBlock,
-    loops::{expr, is_boolean, overwritten, same, scopes},
+    loops::{asked, expr, is_boolean, overwritten, same, scopes},
 };
 use crate::{Math, select::SelectInput, shape::Assign};
 
@@ -36,18 +36,20 @@ pub fn cond(
     if_true: impl FnOnce() -> Result<Vec<Expr>>,
     if_false: impl FnOnce() -> Result<Vec<Expr>>,
 ) -> Result<Vec<Expr>> {
-    is_boolean(condition)?;
+    let asked = asked(condition.builder());
+    is_boolean(condition).map_err(&asked)?;
     // Branches may overwrite the condition.
     let (otherwise, mask) = (condition.logical_not()?, condition.cast(DType::I32)?);
     let yes = branch(condition, if_true)?;
     let no = branch(&otherwise, if_false)?;
     if yes.len() != no.len() {
         let text = format!("the branches return different things: {} values and {}", yes.len(), no.len());
-        return Err(Error::new(ErrorKind::Slot, text));
+        return Err(asked(Error::new(ErrorKind::Slot, text)));
     }
     let mut chosen = vec![];
     for (yes, no) in yes.iter().zip(&no) {
-        same("the branches return different things", ("if the condition holds, one", "else it"), yes, no)?;
+        same("the branches return different things", ("if the condition holds, one", "else it"), yes, no)
+            .map_err(&asked)?;
         let x = vec![Some(no.into()), Some(yes.into())];
         chosen.push(emit(SelectInput { x, mask: (&mask).into(), out: New })?.out);
     }
@@ -128,7 +130,8 @@ pub fn switch_case<'a>(
     default: Branch<'a>,
 ) -> Result<Vec<Expr>> {
     if !matches!(index.dtype(), DType::U8 | DType::I32 | DType::I64) {
-        return Err(Error::new(ErrorKind::DType, format!("the index {index} is no whole number")));
+        let error = Error::new(ErrorKind::DType, format!("the index {index} is no whole number"));
+        return Err(asked(index.builder())(error));
     }
     let mut conditions = vec![];
     for (number, branch) in branches {

@@ -1,3 +1,5 @@
+use std::panic::Location;
+
 use autobwd::{
     BlockId, Builder, DType, Dim, Error, ErrorKind, Expr, New, Result, Var, VarDesc, VarKind, emit,
 };
@@ -68,6 +70,13 @@ pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
     Ok(emit(Assign { x: x.into(), out: (&out).into() })?.out)
 }
 
+/// Says of an error in which block, and at which line, a loop or branch was asked for.
+#[track_caller]
+pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
+    let (block, at) = (net.block().index(), Location::caller());
+    move |e| e.within(|| format!("block {block}, at {}:{}", at.file(), at.line()))
+}
+
 /// What a sub-block returns must be what was there before.
 pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr) -> Result<()> {
     let (a, b) = (before.meta(), after.meta());
@@ -115,7 +124,7 @@ pub fn while_loop(
     };
     let vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
     let holds = copy(&condition(&vars)?)?;
-    is_boolean(&holds)?;
+    is_boolean(&holds).map_err(asked(&net))?;
     let (sub_block, mut changed) = net.sub_block(|| {
         let next = body(&vars)?;
         if next.len() != vars.len() {
