@@ -24,6 +24,10 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
             found.push(i);
         }
     }
+    found.retain(|i| program.root().ops[*i].attrs.blocks().next().is_some());
+    if found.is_empty() {
+        return Ok(());
+    }
     let before = program.clone();
     run(ops, program, BlockId::ROOT, found)?;
     // What could not be replaced must not pass for what could.

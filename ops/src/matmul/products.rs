@@ -131,6 +131,9 @@ impl<'a, T: Product> Products<'a, T> {
         product: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
     ) -> Result<()> {
         let count = self.count();
+        if count == 1 {
+            return product(0, out);
+        }
         // Products without elements leave nothing to cut.
         let len = (out.len() / count.max(1)).max(1);
         let some = |first: usize, out: &mut [T]| {
