@@ -1,3 +1,5 @@
+//! Recurrent layers: what a step does, and going through sequences with it.
+
 use std::marker::PhantomData;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};

@@ -1,3 +1,5 @@
+//! `gelu` in both forms, with its digits where it is small.
+
 use super::{Real, erf::near, exact_sum, exp::reduced, horner};
 
 /// Error 2^-26.0.
