@@ -302,14 +302,12 @@ fn steps(count: usize, is_loop: bool) -> Result<Case> {
         let body = |v: &[Expr]| Ok(vec![(&v[0] + 1.0)?, step(&v[1], &x)?]);
         while_loop(&[zero, first], |v| v[0].less_than(&end), body)?.swap_remove(1)
     } else {
-        let mut last = first.clone();
         static_rnn(&net, false, |rnn| {
             let (x, h) = (rnn.step_input(&x)?, rnn.memory(&first)?);
             rnn.update_memory(&h, &step(&h, &x)?)?;
-            last = rnn.last(&h)?;
-            Ok(())
-        })?;
-        last
+            rnn.last_output(&h)
+        })?
+        .swap_remove(0)
     };
     let loss = last.square()?.mean()?;
     sgd(&loss)?;

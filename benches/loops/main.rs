@@ -82,17 +82,16 @@ fn long(x: &Expr, pass: &Pass, every: usize) -> Result<Expr> {
 }
 
 fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Result<Expr>) -> Result<Expr> {
-    let (zeros, mut last) = (zeros(x, pass)?, x.clone());
-    static_rnn(x.builder(), false, |rnn| {
+    let zeros = zeros(x, pass)?;
+    let mut last = static_rnn(x.builder(), false, |rnn| {
         rnn.checkpoint_every(every);
         let x = rnn.step_input(x)?;
         let before = [rnn.memory(&zeros)?, rnn.memory(&zeros)?];
         let after = LstmCell::step(&gates(&x)?, &before, &pass.state_weight)?;
         before.iter().zip(&after).try_for_each(|(before, after)| rnn.update_memory(before, after))?;
-        last = rnn.last(&before[0])?;
-        Ok(())
+        rnn.last_output(&before[0])
     })?;
-    Ok(last)
+    Ok(last.swap_remove(0))
 }
 
 /// The last output, one step after another.

@@ -181,18 +181,18 @@ fn the_last_state_is_that_of_the_last_step() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(0.7).emit(w, 0))?;
     let x = net.input("x", DType::F64, &[3, 2])?;
-    let mut last = None;
-    let states = static_rnn(&net, true, |rnn| {
+    let found = static_rnn(&net, true, |rnn| {
         let (x, h) = (rnn.step_input(&x)?, rnn.memory(&w)?);
         let next = (&(&h * &w)? + &x)?.tanh()?;
+        assert!(rnn.last_output(&h).unwrap_err().to_string().contains("is not updated before"));
         rnn.update_memory(&h, &next)?;
-        last = Some(rnn.last(&h)?);
-        assert!(rnn.last(&w).unwrap_err().to_string().ends_with("is no memory of this recurrence"));
+        rnn.last_output(&h)?;
+        assert!(rnn.last_output(&w).unwrap_err().to_string().ends_with("is no memory of this recurrence"));
         rnn.step_output(&next)
     })?;
-    let last = last.expect("it is set");
+    let [states, last] = &found[..] else { panic!("{found:?}") };
     // Backwards, the first step is the last.
-    let same = states[0].slice(0, 0, 1)?;
+    let same = states.slice(0, 0, 1)?;
     let mut found = vec![];
     for loss in [last.sum(&[])?, same.sum(&[])?] {
         let mut program = net.program().clone();

@@ -45,20 +45,19 @@ fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
     let (w, first) = (parameter(&net, "w", &[2])?, parameter(&net, "first", &[2])?);
     let x = net.input("x", DType::F64, &[-1, 2])?;
     let scaled = (&x * &w)?;
-    let mut last = None;
-    let states = static_rnn(&net, false, |rnn| {
+    let found = static_rnn(&net, false, |rnn| {
         let (x, h) = (rnn.step_input(&scaled)?, rnn.memory(&first)?);
         let next = (&(&h * &w)? + &x)?.tanh()?;
         rnn.update_memory(&h, &next)?;
-        last = Some(rnn.last(&h)?);
+        rnn.last_output(&h)?;
         rnn.step_output(&next)
     })?;
-    let last = last.expect("it is set");
-    let loss = (&last.square()?.sum(&[])? + &states[0].sum(&[])?)?.name();
+    let [states, last] = &found[..] else { panic!("{found:?}") };
+    let loss = (&last.square()?.sum(&[])? + &states.sum(&[])?)?.name();
     let mut program = net.program().clone();
     append_backward(&mut program, &loss, &Backward::default())?;
     verify(&program)?;
-    let fetches = [&*states[0].name(), &last.name(), "first@GRAD", "w@GRAD", &loss];
+    let fetches = [&*states.name(), &last.name(), "first@GRAD", "w@GRAD", &loss];
     let mut executor = Executor::with_threads(1);
     let mut run = |steps: usize| {
         let mut scope = Scope::new();

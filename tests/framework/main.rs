@@ -31,6 +31,7 @@ mod registry;
 mod running;
 mod sparse;
 mod tape;
+mod tape_control;
 mod tape_laws;
 mod tape_models;
 mod tape_values;

@@ -80,6 +80,11 @@ impl Builder {
         self.0.eager.as_ref()
     }
 
+    /// Whether both are parts of the same program, or the same engine.
+    pub(crate) fn is(&self, other: &Builder) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether expressions are computed at once.
     pub fn is_eager(&self) -> bool {
         self.0.eager.is_some()
@@ -119,7 +124,7 @@ impl Builder {
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
-            let text = "only a program has sub-blocks; eager functions use `if` and `for` themselves";
+            let text = "only a program has sub-blocks";
             return Err(Error::new(ErrorKind::Program, text));
         }
         let (around, at) = (self.block(), Location::caller());
@@ -353,7 +358,7 @@ impl Builder {
                     new.push(program.fresh(&desc.ty));
                     new[new.len() - 1]
                 }
-                Arg::Is(Expr { builder, held: Held::Var(var) }) if Rc::ptr_eq(&builder.0, &self.0) => *var,
+                Arg::Is(Expr { builder, held: Held::Var(var) }) if builder.is(self) => *var,
                 Arg::Is(_) => return Err(two_programs(desc.ty, at)),
             });
         }

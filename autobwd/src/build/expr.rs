@@ -77,6 +77,15 @@ impl Expr {
         }
     }
 
+    /// Whether both are the same variable of the same program, or the same value.
+    pub fn is(&self, other: &Expr) -> bool {
+        match (&self.held, &other.held) {
+            (Held::Var(a), Held::Var(b)) => a == b && self.builder.is(&other.builder),
+            (Held::Value(a), Held::Value(b)) => a.same(b),
+            _ => false,
+        }
+    }
+
     /// The name of the variable; of a value, how it came about.
     pub fn name(&self) -> String {
         match &self.held {

@@ -2,7 +2,7 @@ use autobwd::{DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
 use super::{
     ConditionalBlock,
-    loops::{asked, expr, is_boolean, overwritten, same, scopes},
+    loops::{asked, expr, is_boolean, is_true, overwritten, same, scopes},
 };
 use crate::{Math, select::SelectInput, shape::Assign};
 
@@ -10,7 +10,7 @@ use crate::{Math, select::SelectInput, shape::Assign};
 pub type Branch<'a> = Box<dyn FnOnce() -> Result<Vec<Expr>> + 'a>;
 
 /// What `if_true` returns if `condition` holds, else what `if_false` does: of the same dtypes and shapes. Only the one that
-/// is chosen runs, and overwrites variables around it.
+/// is chosen runs, and overwrites variables around it. Of what is computed at once, the other one is not even called.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -38,6 +38,9 @@ pub fn cond(
 ) -> Result<Vec<Expr>> {
     let asked = asked(condition.builder());
     is_boolean(condition).map_err(&asked)?;
+    if condition.builder().is_eager() {
+        return if is_true(condition)? { if_true() } else { if_false() };
+    }
     // Branches may overwrite the condition.
     let (otherwise, mask) = (condition.logical_not()?, condition.cast(DType::I32)?);
     let yes = branch(condition, if_true)?;

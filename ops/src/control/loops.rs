@@ -30,7 +30,8 @@ pub(super) fn copy(x: &Expr) -> Result<Expr> {
     Ok(emit(Assign { x: x.into(), out: New })?.out)
 }
 
-/// A copy of a value of which a loop may change these dimensions from step to step; `-1` is the last one.
+/// A copy of a value of which a loop may change these dimensions from step to step; `-1` is the last one. What is computed
+/// at once may change all of them.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -52,7 +53,7 @@ pub(super) fn copy(x: &Expr) -> Result<Expr> {
 /// ```
 ///
 /// # Errors
-/// A dimension that it does not have; a value that was computed at once.
+/// A dimension that it does not have.
 #[track_caller]
 pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
     let (net, mut meta) = (x.builder(), x.meta());
@@ -64,6 +65,9 @@ pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
         };
         *dim = Dim::UNKNOWN;
     }
+    if net.is_eager() {
+        return copy(x);
+    }
     let stop_gradient = !meta.dtype.is_float();
     let desc = VarDesc { stop_gradient, ..VarDesc::new(meta.dtype, meta.dims) };
     let out = net.variable(net.block(), "varying", desc);
@@ -73,8 +77,9 @@ pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
 /// Says of an error in which block, and at which line, a loop or branch was asked for.
 #[track_caller]
 pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
-    let (block, at) = (net.block().index(), Location::caller());
-    move |e| e.within(|| format!("block {block}, at {}:{}", at.file(), at.line()))
+    let at = Location::caller();
+    let block = if net.is_eager() { String::new() } else { format!("block {}, ", net.block().index()) };
+    move |e| e.within(|| format!("{block}at {}:{}", at.file(), at.line()))
 }
 
 /// What a sub-block returns must be what was there before.
@@ -93,6 +98,8 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 ///
 /// Gradients flow through the loop, into what the body reads of the variables around it, too. What it overwrites of them,
 /// such as lists or the running statistics of a layer, goes from step to step and stays overwritten.
+///
+/// On values that are computed at once, it is a loop of Rust: the condition and the body are called again for every step.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -116,33 +123,52 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 #[track_caller]
 pub fn while_loop(
     vars: &[Expr],
-    condition: impl Fn(&[Expr]) -> Result<Expr>,
-    body: impl FnOnce(&[Expr]) -> Result<Vec<Expr>>,
+    mut condition: impl FnMut(&[Expr]) -> Result<Expr>,
+    mut body: impl FnMut(&[Expr]) -> Result<Vec<Expr>>,
 ) -> Result<Vec<Expr>> {
     let Some(net) = vars.first().map(|var| var.builder().clone()) else {
         return Err(Error::new(ErrorKind::Slot, "a loop needs at least one variable"));
     };
-    let vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
-    let holds = copy(&condition(&vars)?)?;
-    is_boolean(&holds).map_err(asked(&net))?;
-    let (sub_block, mut changed) = net.sub_block(|| {
-        let next = body(&vars)?;
+    let asked = asked(&net);
+    let mut holds = |vars: &[Expr]| {
+        let holds = condition(vars)?;
+        is_boolean(&holds).map_err(&asked)?;
+        Ok(holds)
+    };
+    let mut step = |vars: &[Expr]| {
+        let next = body(vars)?;
         if next.len() != vars.len() {
             let text = format!("the body of a loop over {} variables returns {}", vars.len(), next.len());
             return Err(Error::new(ErrorKind::Slot, text));
         }
         for (var, next) in vars.iter().zip(&next) {
-            same("the body of a loop changes a variable", ("before it", "after it"), var, next)?;
+            let rank = |x: &Expr| x.dims().len();
+            let may_change = net.is_eager() && var.dtype() == next.dtype() && rank(var) == rank(next);
+            if !may_change {
+                same("the body of a loop changes a variable", ("before it", "after it"), var, next)?;
+            }
         }
-        let again = condition(&next)?;
+        Ok(next)
+    };
+    let mut vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
+    if net.is_eager() {
+        while is_true(&holds(&vars)?)? {
+            vars = step(&vars).map_err(&asked)?;
+        }
+        return Ok(vars);
+    }
+    let condition = copy(&holds(&vars)?)?;
+    let (sub_block, mut changed) = net.sub_block(|| {
+        let next = step(&vars)?;
+        let again = holds(&next)?;
         // What is the value of another variable must not be overwritten before it is read.
-        let taken = |next: &Expr| vars.iter().any(|var| var.var() == next.var());
-        let changes = vars.iter().zip(&next).filter(|(var, next)| var.var() != next.var());
+        let taken = |next: &Expr| vars.iter().any(|var| var.is(next));
+        let changes = vars.iter().zip(&next).filter(|(var, next)| !var.is(next));
         let changes: Vec<_> = changes
             .map(|(var, next)| Ok((var, if taken(next) { copy(next)? } else { next.clone() })))
             .collect::<Result<_>>()?;
         let mut changed = vec![];
-        for (var, next) in changes.iter().map(|(var, next)| (*var, next)).chain([(&holds, &again)]) {
+        for (var, next) in changes.iter().map(|(var, next)| (*var, next)).chain([(&condition, &again)]) {
             emit(Assign { x: next.into(), out: var.into() })?;
             changed.push(var.clone());
         }
@@ -159,7 +185,7 @@ pub fn while_loop(
     changed.extend(others);
     emit(While {
         x: x.iter().map(Into::into).collect(),
-        condition: (&holds).into(),
+        condition: (&condition).into(),
         out: changed.iter().map(Into::into).collect(),
         step_scopes: scopes(&net).into(),
         checkpoint_every: 0,
@@ -174,4 +200,9 @@ pub(super) fn is_boolean(condition: &Expr) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::DType, format!("the condition {condition} is not one boolean")))
+}
+
+/// What a condition that was computed at once says.
+pub(super) fn is_true(condition: &Expr) -> Result<bool> {
+    Ok(condition.item()? != 0.0)
 }

@@ -1,21 +1,37 @@
-use autobwd::{BlockId, Builder, Dim, Dims, Error, ErrorKind, Expr, Result, Var, VarDesc, emit};
+use std::collections::VecDeque;
+
+use autobwd::{BlockId, Builder, Dim, Dims, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
 use super::{
     Recurrent,
-    loops::{copy, overwritten, same, scopes},
+    loops::{asked, copy, overwritten, same, scopes},
 };
+use crate::shape::{Slice, Stack};
 
 /// A step of a recurrence in the making: what it reads of sequences, what it remembers, what it contributes.
 /// [`static_rnn`] hands it out.
 pub struct StaticRnn {
     net: Builder,
-    around: BlockId,
-    block: BlockId,
+    form: Form,
     length: Option<Dim>,
     checkpoint_every: i32,
     inputs: Vec<Expr>,
     memories: Vec<Memory>,
     outputs: Vec<Expr>,
+    lasts: Vec<Expr>,
+}
+
+enum Form {
+    /// A block, and the one around it.
+    Program { block: BlockId, around: BlockId },
+    /// One step after another.
+    AtOnce {
+        /// How many were before.
+        done: usize,
+        reverse: bool,
+        /// What those before have remembered.
+        found: VecDeque<Expr>,
+    },
 }
 
 struct Memory {
@@ -26,10 +42,13 @@ struct Memory {
 }
 
 /// Runs what `step` says for every step of sequences, whose first dimension is time; from the last to the first if
-/// `reverse`. Returns what the steps contribute, as sequences, in the order in which they are named.
+/// `reverse`. Returns what the steps contribute, as sequences, in the order in which they are named, and behind it the last
+/// values of memories.
 ///
 /// Gradients flow back through time, into what the step reads of the variables around it, too. What it overwrites of them,
 /// such as the running statistics of a layer, goes from step to step and stays overwritten.
+///
+/// On values that are computed at once, it is a loop of Rust: `step` is called again for every step.
 ///
 /// ```
 /// use autobwd::{Backward, Builder, DType, Executor, Scope, Tensor, append_backward};
@@ -60,21 +79,60 @@ struct Memory {
 /// ```
 ///
 /// # Errors
-/// Those of `step`; a step without sequences, or that overwrites a parameter; a memory that is never updated.
+/// Those of `step`; a step without sequences, or that overwrites a parameter; a memory that is never updated; sequences
+/// without steps, if they are computed at once.
 #[track_caller]
 pub fn static_rnn(
     net: &Builder,
     reverse: bool,
-    step: impl FnOnce(&mut StaticRnn) -> Result<()>,
+    step: impl FnMut(&mut StaticRnn) -> Result<()>,
+) -> Result<Vec<Expr>> {
+    if net.is_eager() {
+        at_once(net, reverse, step).map_err(asked(net))
+    } else {
+        of_program(net, reverse, step)
+    }
+}
+
+fn at_once(
+    net: &Builder,
+    reverse: bool,
+    mut step: impl FnMut(&mut StaticRnn) -> Result<()>,
+) -> Result<Vec<Expr>> {
+    let (mut sequences, mut found, mut done) = (vec![], VecDeque::new(), 0);
+    loop {
+        let mut rnn = StaticRnn::new(net, Form::AtOnce { done, reverse, found });
+        step(&mut rnn)?;
+        let length = rnn.complete()?;
+        sequences.resize_with(rnn.outputs.len(), VecDeque::new);
+        for (sequence, output) in sequences.iter_mut().zip(rnn.outputs) {
+            if reverse { sequence.push_front(output) } else { sequence.push_back(output) }
+        }
+        found = rnn.memories.into_iter().filter_map(|m| m.after).collect();
+        done += 1;
+        if length.get().is_none_or(|length| length <= done) {
+            let stacked = |x: VecDeque<Expr>| {
+                let x = x.into_iter().map(Into::into).collect();
+                Ok(emit(Stack { x, y: New, axis: 0 })?.y)
+            };
+            let sequences = sequences.into_iter().map(stacked);
+            return sequences.chain(rnn.lasts.into_iter().map(Ok)).collect();
+        }
+    }
+}
+
+#[track_caller]
+fn of_program(
+    net: &Builder,
+    reverse: bool,
+    mut step: impl FnMut(&mut StaticRnn) -> Result<()>,
 ) -> Result<Vec<Expr>> {
     let around = net.block();
     let (sub_block, mut rnn) = net.sub_block(|| {
-        let block = net.block();
-        let (inputs, memories, outputs) = (vec![], vec![], vec![]);
-        let (net, length, checkpoint_every) = (net.clone(), None, 0);
-        let mut rnn = StaticRnn { net, around, block, length, checkpoint_every, inputs, memories, outputs };
+        let mut rnn = StaticRnn::new(net, Form::Program { block: net.block(), around });
         step(&mut rnn)?;
-        rnn.finish()?;
+        let length = rnn.complete()?;
+        rnn.declare_outputs(length, around);
         Ok(rnn)
     })?;
     // What a step overwrites of the variables around it is remembered, too, under its own name.
@@ -103,12 +161,20 @@ pub fn static_rnn(
         checkpoint_every: rnn.checkpoint_every,
         sub_block,
     })?;
+    rnn.outputs.extend(rnn.lasts);
     Ok(rnn.outputs)
 }
 
 impl StaticRnn {
+    fn new(net: &Builder, form: Form) -> StaticRnn {
+        let (inputs, memories, outputs, lasts) = (vec![], vec![], vec![], vec![]);
+        let (net, length, checkpoint_every) = (net.clone(), None, 0);
+        StaticRnn { net, form, length, checkpoint_every, inputs, memories, outputs, lasts }
+    }
+
     /// Keeps, for the gradient, what every so many steps have found, and runs the steps in between again, to the same
-    /// results: of a long sequence, that takes much less memory, and one more run through the steps.
+    /// results: of a long sequence, that takes much less memory, and one more run through the steps. What is computed at
+    /// once keeps all it finds.
     pub fn checkpoint_every(&mut self, steps: usize) {
         self.checkpoint_every = i32::try_from(steps).unwrap_or(i32::MAX);
     }
@@ -116,10 +182,9 @@ impl StaticRnn {
     /// What the step reads of a sequence.
     ///
     /// # Errors
-    /// A sequence without a first dimension, or of another length than those before.
+    /// A sequence without a first dimension, or of another length than those before; no steps, if it is computed at once.
     #[track_caller]
     pub fn step_input(&mut self, sequence: &Expr) -> Result<Expr> {
-        let (net, around) = (&self.net, self.around);
         let (dims, dtype) = (sequence.dims(), sequence.dtype());
         let Some((steps, dims)) = dims.split_first() else {
             return Err(Error::new(ErrorKind::Shape, format!("{sequence} has no dimension to go through")));
@@ -128,6 +193,19 @@ impl StaticRnn {
             let text = format!("{sequence} has {steps} steps, but a sequence before it has {length}");
             return Err(Error::new(ErrorKind::Shape, text));
         }
+        self.length = self.length.or(Some(*steps));
+        let net = &self.net;
+        let (block, around) = match &self.form {
+            Form::Program { block, around } => (*block, *around),
+            Form::AtOnce { done, reverse, .. } => {
+                let steps = steps.get().unwrap_or(0);
+                if *done >= steps {
+                    let text = format!("{sequence} has no step {done} to compute at once");
+                    return Err(Error::new(ErrorKind::Shape, text));
+                }
+                return at(sequence, if *reverse { steps - 1 - done } else { *done });
+            }
+        };
         let stop_gradient =
             net.program().lookup(around, sequence.var()).is_some_and(|desc| desc.stop_gradient);
         // In the block its name means a step: what is read as a whole has another name.
@@ -136,8 +214,7 @@ impl StaticRnn {
             Ok(if stop_gradient { input.stop_gradient() } else { input })
         })?;
         let dims: Dims = dims.iter().copied().collect();
-        net.declare_in(self.block, &input, VarDesc { stop_gradient, ..VarDesc::new(dtype, dims) });
-        self.length = self.length.or(Some(*steps));
+        net.declare_in(block, &input, VarDesc { stop_gradient, ..VarDesc::new(dtype, dims) });
         self.inputs.push(input.clone());
         Ok(input)
     }
@@ -146,14 +223,23 @@ impl StaticRnn {
     ///
     /// # Errors
     /// A variable of the step.
+    #[track_caller]
     pub fn memory(&mut self, first: &Expr) -> Result<Expr> {
-        if self.net.program().lookup(self.around, first.var()).is_none() {
-            let text = format!("{first} is computed by the step: there is none before the first");
-            return Err(Error::new(ErrorKind::UnknownVar, text));
-        }
-        let desc = VarDesc::new(first.dtype(), first.dims());
-        let desc = VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc };
-        let before = self.net.variable(self.block, "memory", desc);
+        let before = match &mut self.form {
+            Form::AtOnce { found, .. } => {
+                let found = found.pop_front().unwrap_or_else(|| first.clone());
+                // A memory is told from others by its value.
+                let taken = self.memories.iter().any(|m| m.before.is(&found));
+                if taken { copy(&found)? } else { found }
+            }
+            Form::Program { block, around } => {
+                if self.net.program().lookup(*around, first.var()).is_none() {
+                    let text = format!("{first} is computed by the step: there is none before the first");
+                    return Err(Error::new(ErrorKind::UnknownVar, text));
+                }
+                self.net.variable(*block, "memory", like(first))
+            }
+        };
         self.memories.push(Memory { first: first.clone(), before: before.clone(), after: None, last: None });
         Ok(before)
     }
@@ -171,16 +257,35 @@ impl StaticRnn {
         Ok(())
     }
 
-    /// What that memory is after the last step: a variable around the step.
+    /// Adds what that memory is after the last step to what the recurrence returns, behind the sequences.
     ///
     /// # Errors
-    /// What is no memory of this recurrence.
-    pub fn last(&mut self, memory: &Expr) -> Result<Expr> {
-        let (net, around) = (self.net.clone(), self.around);
+    /// What is no memory of this recurrence, or has not been updated.
+    pub fn last_output(&mut self, memory: &Expr) -> Result<()> {
+        let (net, around) = (
+            self.net.clone(),
+            match &self.form {
+                Form::Program { around, .. } => Some(*around),
+                Form::AtOnce { .. } => None,
+            },
+        );
         let memory = self.memory_of(memory)?;
-        let desc = VarDesc::new(memory.first.dtype(), memory.first.dims());
-        let desc = VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc };
-        Ok(memory.last.get_or_insert_with(|| net.variable(around, "last", desc)).clone())
+        let Some(after) = &memory.after else {
+            let text = format!(
+                "the memory that is {} at first is not updated before its last value is asked for",
+                memory.first
+            );
+            return Err(Error::new(ErrorKind::Slot, text));
+        };
+        let last = match around {
+            Some(around) => {
+                let new = || net.variable(around, "last", like(&memory.first));
+                memory.last.get_or_insert_with(new).clone()
+            }
+            None => after.clone(),
+        };
+        self.lasts.push(last);
+        Ok(())
     }
 
     fn memory_of(&mut self, memory: &Expr) -> Result<&mut Memory> {
@@ -188,7 +293,7 @@ impl StaticRnn {
             let text = format!("{memory} is no memory of this recurrence");
             Error::new(ErrorKind::UnknownVar, text)
         };
-        self.memories.iter_mut().find(|m| m.before.var() == memory.var()).ok_or_else(unknown)
+        self.memories.iter_mut().find(|m| m.before.is(memory)).ok_or_else(unknown)
     }
 
     /// Adds a sequence to what the recurrence returns: of these values, one after another.
@@ -205,17 +310,17 @@ impl StaticRnn {
     /// What the operator takes out of the block is what the block itself has written, each under its own name.
     #[track_caller]
     fn own(&self, value: &Expr) -> Result<Expr> {
-        let written = self.net.program().block(self.block).is_some_and(|block| {
+        let Form::Program { block, .. } = self.form else { return Ok(value.clone()) };
+        let written = self.net.program().block(block).is_some_and(|block| {
             block.vars.contains_key(&value.var())
                 && block.ops.iter().any(|op| op.writes().any(|v| v == value.var()))
         });
         let taken = self.memories.iter().filter_map(|m| m.after.as_ref()).chain(&self.outputs);
-        let taken = taken.map(Expr::var).any(|v| v == value.var());
-        if written && !taken { Ok(value.clone()) } else { copy(value) }
+        if written && !taken.into_iter().any(|x| x.is(value)) { Ok(value.clone()) } else { copy(value) }
     }
 
-    /// Declares the outputs around the step.
-    fn finish(&self) -> Result<()> {
+    /// How many steps there are, if the step says all that it must.
+    fn complete(&self) -> Result<Dim> {
         let Some(length) = self.length else {
             return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));
         };
@@ -223,12 +328,29 @@ impl StaticRnn {
             let text = format!("the memory that is {} at first is never updated", memory.first);
             return Err(Error::new(ErrorKind::Slot, text));
         }
+        Ok(length)
+    }
+
+    fn declare_outputs(&self, length: Dim, around: BlockId) {
         for output in &self.outputs {
             let dims: Dims = std::iter::once(length).chain(output.dims().iter().copied()).collect();
-            let desc = VarDesc::new(output.dtype(), dims);
-            let desc = VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc };
-            self.net.declare_in(self.around, output, desc);
+            let desc = VarDesc { dims, ..like(output) };
+            self.net.declare_in(around, output, desc);
         }
-        Ok(())
     }
+}
+
+/// A variable like that one, without gradient if it cannot have one.
+fn like(x: &Expr) -> VarDesc {
+    let desc = VarDesc::new(x.dtype(), x.dims());
+    VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc }
+}
+
+/// One step of a sequence.
+#[track_caller]
+fn at(sequence: &Expr, step: usize) -> Result<Expr> {
+    let step =
+        i32::try_from(step).map_err(|_| Error::new(ErrorKind::Shape, format!("{sequence} is too long")))?;
+    let (axes, starts, ends, decrease_axis) = (vec![0], vec![step], vec![step + 1], vec![0]);
+    Ok(emit(Slice { input: sequence.into(), out: New, axes, starts, ends, decrease_axis })?.out)
 }

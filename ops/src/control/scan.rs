@@ -6,7 +6,8 @@ use super::static_rnn;
 /// which are `states` at first, and returns the next states and what this step contributes to the outputs, which are
 /// sequences again.
 ///
-/// Gradients flow back through time, into what the step reads of the variables around it, too.
+/// Gradients flow back through time, into what the step reads of the variables around it, too. On values that are computed
+/// at once, `step` is called again for every step.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -34,7 +35,7 @@ pub fn scan(
     sequences: &[Expr],
     states: &[Expr],
     reverse: bool,
-    step: impl FnOnce(&[Expr], &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)>,
+    mut step: impl FnMut(&[Expr], &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)>,
 ) -> Result<Vec<Expr>> {
     let Some(net) = sequences.first().map(|x| x.builder().clone()) else {
         return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));

@@ -299,8 +299,7 @@ impl Pass {
     }
 }
 
-/// The outputs of all steps and the states after the last: by `recurrent` in a program, step after step in what is
-/// computed at once.
+/// The outputs of all steps and the states after the last.
 #[track_caller]
 fn over_steps(
     sequences: &[Expr],
@@ -308,34 +307,18 @@ fn over_steps(
     reverse: bool,
     step: impl Fn(&[Expr], &[Expr]) -> Result<Found>,
 ) -> Result<Found> {
-    let net = sequences[0].builder();
-    if !net.is_eager() {
-        let mut last = vec![];
-        let mut outputs = static_rnn(net, reverse, |rnn| {
-            let x = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
-            let before = first.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
-            let (output, after) = step(&x, &before)?;
-            for (before, after) in before.iter().zip(&after) {
-                rnn.update_memory(before, after)?;
-                last.push(rnn.last(before)?);
-            }
-            rnn.step_output(&output)
-        })?;
-        return Ok((outputs.remove(0), last));
-    }
-    let steps = sequences[0].dims()[0].get().unwrap_or(0) as i32;
-    let (mut states, mut outputs) = (first.to_vec(), vec![]);
-    for t in 0..steps {
-        let t = if reverse { steps - 1 - t } else { t };
-        let x = sequences.iter().map(|x| at(x, t)).collect::<Result<Vec<_>>>()?;
-        let (output, after) = step(&x, &states)?;
-        outputs.push(output.unsqueeze(&[0])?);
-        states = after;
-    }
-    if reverse {
-        outputs.reverse();
-    }
-    Ok((concat(&outputs.iter().collect::<Vec<_>>(), 0)?, states))
+    let mut found = static_rnn(sequences[0].builder(), reverse, |rnn| {
+        let x = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
+        let before = first.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
+        let (output, after) = step(&x, &before)?;
+        for (before, after) in before.iter().zip(&after) {
+            rnn.update_memory(before, after)?;
+            rnn.last_output(before)?;
+        }
+        rnn.step_output(&output)
+    })?;
+    let last = found.split_off(1);
+    Ok((found.remove(0), last))
 }
 
 /// One step of a sequence; -1 is the last.
