@@ -13,7 +13,7 @@ use autobwd_ops::{
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     optim::{Momentum, Optimizer, Sgd},
     reduce::Mean,
-    shape::Cast,
+    shape::{Assign, Cast},
     update,
 };
 
@@ -345,6 +345,47 @@ fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
     Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
     let session = Executor::with_threads(1).prepare(&program, &mut scope, &[], &["w@GRAD"])?;
     assert_eq!(session.frames(), 1, "{program}");
+    Ok(())
+}
+
+#[test]
+fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
+    let net = Builder::new();
+    let (w, b) = (parameter(&net, "w", &[40])?, parameter(&net, "b", &[40])?);
+    let sum = (&w.tanh()? + &b.sin()?)?;
+    let copy = emit(Assign { x: (&sum).into(), out: New })?.out;
+    // What is overwritten later is not what was copied.
+    let before = emit(Assign { x: (&b).into(), out: New })?.out;
+    let loss = (&copy * &copy)?.sum(&[])?;
+    Sgd { rate: 0.1 }.minimize(&loss)?;
+    let after = (&before * 2.0)?;
+    let run = |fetches: &[&str]| -> Result<(Vec<String>, Vec<Tensor>)> {
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let expected = scope.get("b")?.to_f64s();
+        let plan = executor.plan(&net.program(), &scope, &[], fetches)?;
+        let operators = plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect();
+        let mut found = executor.run(&net.program(), &mut scope, &[], fetches)?;
+        let doubled: Vec<f64> = expected.iter().map(|b| b * 2.0).collect();
+        assert_eq!(found.remove(0).to_f64s(), doubled);
+        found.extend(["w", "b"].map(|name| scope.get(name).unwrap().clone()));
+        Ok((operators, found))
+    };
+    let count = |operators: &[String], name: &str| operators.iter().filter(|op| *op == name).count();
+    let (few, expected) = run(&[&after.name()])?;
+    assert_eq!((count(&few, "assign"), count(&few, "elementwise_add_grad")), (1, 0), "{few:?}");
+    let gradient = format!("{}@GRAD", copy.name());
+    for (fetched, assigned, added) in
+        [(copy.name(), 2, 0), (gradient, 1, 0), (format!("{}@GRAD", w.name()), 1, 0)]
+    {
+        let (all, found) = run(&[&after.name(), &fetched])?;
+        assert_eq!(
+            (count(&all, "assign"), count(&all, "elementwise_add_grad")),
+            (assigned, added),
+            "{fetched}: {all:?}"
+        );
+        assert_eq!(found[1..], expected[..], "{fetched}");
+    }
     Ok(())
 }
 

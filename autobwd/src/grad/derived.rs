@@ -167,7 +167,76 @@ impl Text {
 const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 
 /// The names of a derivative's slots and the slots themselves, in arrays of which only the first elements count: stable
-/// Rust has no arrays of a length that depends on `O`.
+/// Rust has no arrays of a length that depends on `O`. What does not fit is left out: nobody uses a table that is too small.
+struct Table<O, N, const M: usize>(PhantomData<(O, N)>);
+
+impl<O: Lanes, N: Order, const M: usize> Table<O, N, M> {
+    /// Names of the incoming gradients.
+    const INCOMING: [Text; M] = {
+        let mut names = [Text::EMPTY; M];
+        let mut i = 0;
+        while i < O::SCHEMA.outputs.len() && i < M {
+            names[i] = match N::NUMBER {
+                1 => Text::of([O::SCHEMA.outputs[i].name, "@GRAD", ""]),
+                2 => Text::of(["D2_", O::SCHEMA.outputs[i].name, ""]),
+                _ => Text::of(["D3_", O::SCHEMA.outputs[i].name, ""]),
+            };
+            i += 1;
+        }
+        names
+    };
+    /// Names of the gradients of all inputs.
+    const OUTGOING: [Text; M] = {
+        let mut names = [Text::EMPTY; M];
+        let mut i = 0;
+        while i < O::SCHEMA.inputs.len() && i < M {
+            names[i] = Text::of([O::SCHEMA.inputs[i].name, "@GRAD", ""]);
+            i += 1;
+        }
+        names
+    };
+
+    const INPUTS: [SlotDef; M] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; M]);
+        let (mut n, mut i) = (0, 0);
+        while i < own.inputs.len() && n < M {
+            // Formulas take whole tensors; it is a kernel that an operator has for others.
+            slots[n] = SlotDef { sparse: false, ..own.inputs[i] };
+            (n, i) = (n + 1, i + 1);
+        }
+        i = 0;
+        while N::LISTS_OUTPUTS && i < own.outputs.len() && n < M {
+            let slot = own.outputs[i];
+            slots[n] = SlotDef::new(slot.name, slot.arity, "Output of the forward operator.", slot.line)
+                .shape_only();
+            (n, i) = (n + 1, i + 1);
+        }
+        i = 0;
+        while i < own.outputs.len() && n < M {
+            let slot = own.outputs[i];
+            slots[n] = SlotDef::new(Self::INCOMING[i].as_str(), slot.arity, "Its gradient.", slot.line);
+            (n, i) = (n + 1, i + 1);
+        }
+        slots
+    };
+    const OUTPUTS: [SlotDef; M] = {
+        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; M]);
+        let (mut n, mut i) = (0, 0);
+        while i < own.inputs.len() && i < M {
+            let slot = own.inputs[i];
+            if !slot.shape_only {
+                let arity = if Derivative::<O, N>::OUTPUTS > 1 { Arity::Optional } else { slot.arity };
+                let made =
+                    SlotDef::new(Self::OUTGOING[i].as_str(), arity, "Gradient of an input.", slot.line);
+                slots[n] = made.like(slot.name);
+                n += 1;
+            }
+            i += 1;
+        }
+        slots
+    };
+}
+
 impl<O: Lanes, N: Order> Derivative<O, N> {
     const INPUTS: usize = {
         let outputs = O::SCHEMA.outputs.len();
@@ -184,69 +253,15 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
 
     const NAME: Text = Text::of([O::SCHEMA.name, "_grad", ""]);
 
-    /// Names of the incoming gradients.
-    const INCOMING: [Text; MAX_ARGS] = {
-        let mut names = [Text::EMPTY; MAX_ARGS];
-        let mut i = 0;
-        while i < O::SCHEMA.outputs.len() {
-            names[i] = match N::NUMBER {
-                1 => Text::of([O::SCHEMA.outputs[i].name, "@GRAD", ""]),
-                2 => Text::of(["D2_", O::SCHEMA.outputs[i].name, ""]),
-                _ => Text::of(["D3_", O::SCHEMA.outputs[i].name, ""]),
-            };
-            i += 1;
-        }
-        names
-    };
-    /// Names of the gradients of all inputs.
-    const OUTGOING: [Text; MAX_ARGS] = {
-        let mut names = [Text::EMPTY; MAX_ARGS];
-        let mut i = 0;
-        while i < O::SCHEMA.inputs.len() {
-            names[i] = Text::of([O::SCHEMA.inputs[i].name, "@GRAD", ""]);
-            i += 1;
-        }
-        names
-    };
-
-    const INPUT_SLOTS: [SlotDef; MAX_ARGS] = {
-        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_ARGS]);
-        let (mut n, mut i) = (0, 0);
-        while i < own.inputs.len() {
-            // Formulas take whole tensors; it is a kernel that an operator has for others.
-            slots[n] = SlotDef { sparse: false, ..own.inputs[i] };
-            (n, i) = (n + 1, i + 1);
-        }
-        i = 0;
-        while N::LISTS_OUTPUTS && i < own.outputs.len() {
-            let slot = own.outputs[i];
-            slots[n] = SlotDef::new(slot.name, slot.arity, "Output of the forward operator.", slot.line)
-                .shape_only();
-            (n, i) = (n + 1, i + 1);
-        }
-        i = 0;
-        while i < own.outputs.len() {
-            let slot = own.outputs[i];
-            slots[n] = SlotDef::new(Self::INCOMING[i].as_str(), slot.arity, "Its gradient.", slot.line);
-            (n, i) = (n + 1, i + 1);
-        }
-        slots
-    };
-    const OUTPUT_SLOTS: [SlotDef; MAX_ARGS] = {
-        let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; MAX_ARGS]);
-        let (mut n, mut i) = (0, 0);
-        while i < own.inputs.len() {
-            let slot = own.inputs[i];
-            if !slot.shape_only {
-                let arity = if Self::OUTPUTS > 1 { Arity::Optional } else { slot.arity };
-                let made =
-                    SlotDef::new(Self::OUTGOING[i].as_str(), arity, "Gradient of an input.", slot.line);
-                slots[n] = made.like(slot.name);
-                n += 1;
-            }
-            i += 1;
-        }
-        slots
+    /// Inputs and outputs, from the smallest table that holds them: they are part of every program that links the
+    /// operator.
+    const SLOTS: (&'static [SlotDef], &'static [SlotDef]) = {
+        let (inputs, outputs): (&[SlotDef], &[SlotDef]) = match Self::INPUTS {
+            0..=8 => (&Table::<O, N, 8>::INPUTS, &Table::<O, N, 8>::OUTPUTS),
+            9..=24 => (&Table::<O, N, 24>::INPUTS, &Table::<O, N, 24>::OUTPUTS),
+            _ => (&Table::<O, N, MAX_ARGS>::INPUTS, &Table::<O, N, MAX_ARGS>::OUTPUTS),
+        };
+        (inputs.split_at(Self::INPUTS).0, outputs.split_at(Self::OUTPUTS).0)
     };
 
     /// The forward operator as data, from that of its derivative.
@@ -255,9 +270,10 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         for slot in O::SCHEMA.inputs {
             fwd.inputs.set(slot.name, desc.inputs.get(slot.name).iter().copied());
         }
-        for (i, slot) in O::SCHEMA.outputs.iter().enumerate() {
+        let incoming = &Self::SLOTS.0[Self::INPUTS - O::SCHEMA.outputs.len()..];
+        for (slot, gradient) in O::SCHEMA.outputs.iter().zip(incoming) {
             // Whatever is there: only whether an optional output is present matters.
-            fwd.outputs.set(slot.name, desc.inputs.get(Self::INCOMING[i].as_str()).iter().copied());
+            fwd.outputs.set(slot.name, desc.inputs.get(gradient.name).iter().copied());
         }
         fwd
     }
@@ -283,8 +299,8 @@ impl<O: Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
 impl<O: Lanes, N: Order> Op for Derivative<O, N> {
     const SCHEMA: Schema = Schema {
         name: Self::NAME.as_str(),
-        inputs: Self::INPUT_SLOTS.split_at(Self::INPUTS).0,
-        outputs: Self::OUTPUT_SLOTS.split_at(Self::OUTPUTS).0,
+        inputs: Self::SLOTS.0,
+        outputs: Self::SLOTS.1,
         attrs: O::SCHEMA.attrs as &[AttrDef],
         pointwise: true,
         broadcast: O::SCHEMA.broadcast,

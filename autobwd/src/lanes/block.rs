@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::float::Lane;
+use super::{float::Lane, origin::Origin};
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
 
 /// The most slots that a pointwise operator has, as its author writes it.
@@ -184,12 +184,16 @@ where
     }
 }
 
+/// Outputs that are inputs, unchanged, by index in the schema.
+type Copies = Vec<(usize, usize)>;
+
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
 /// attributes belong to the same operator.
 pub(crate) struct LaneEntry {
     schema: &'static Schema,
     block: fn(DType) -> Option<BlockFn>,
     attrs: fn(&OpDesc) -> Result<Box<dyn Any + Send + Sync>>,
+    copies: fn(&OpDesc) -> Result<Copies>,
 }
 
 impl LaneEntry {
@@ -202,7 +206,18 @@ impl LaneEntry {
                 _ => None,
             },
             attrs: |desc| Ok(Box::new(O::attrs(desc)?)),
+            copies: |desc| {
+                let (attrs, mut copies) = (O::attrs(desc)?, Copies::new());
+                let put = |output, Origin(input): Origin| copies.extend(input.map(|input| (output, input)));
+                O::lane(&attrs, |input| Origin(Some(input)), put);
+                Ok(copies)
+            },
         }
+    }
+
+    /// What the formula copies, with these attributes.
+    pub(crate) fn copies(&self, desc: &OpDesc) -> Result<Copies> {
+        (self.copies)(desc)
     }
 
     pub(super) fn schema(&self) -> &'static Schema {

@@ -11,6 +11,7 @@ mod float;
 mod loops;
 mod math;
 mod operand;
+mod origin;
 mod region;
 mod regions;
 mod single;

@@ -69,6 +69,8 @@ pub(crate) enum Source {
     Empty,
     /// An operator writes it.
     Node(usize),
+    /// Nobody: those who would read it read that value, of which it is a copy.
+    Copy(ValueId),
 }
 
 /// One definition of a variable.
@@ -173,6 +175,13 @@ impl Graph {
     pub(super) fn again(&mut self, value: ValueId) -> ValueId {
         self.values.push(self.values[value].clone());
         self.values.len() - 1
+    }
+
+    /// Has values know where the operators now stand that write them.
+    pub(super) fn number_writers(&mut self) {
+        for (position, node) in self.nodes.iter().enumerate() {
+            node.writes().for_each(|v| self.values[v].source = Source::Node(position));
+        }
     }
 
     pub(super) fn is_whole_tensor(&self, value: ValueId) -> bool {

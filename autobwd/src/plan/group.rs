@@ -9,7 +9,7 @@ use crate::{
     cx::CHUNK,
     lanes,
     plan::{
-        graph::{Graph, Node, Source, ValueId},
+        graph::{Graph, Node, ValueId},
         parts::parts,
     },
     tensor::LINE,
@@ -162,9 +162,7 @@ pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
         graph.nodes.extend(draft.nodes);
         groups.push(Group { nodes: start..graph.nodes.len(), region, beside: false });
     }
-    for (position, node) in graph.nodes.iter().enumerate() {
-        node.writes().for_each(|v| graph.values[v].source = Source::Node(position));
-    }
+    graph.number_writers();
     Ok((groups, constants))
 }
 

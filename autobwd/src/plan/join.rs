@@ -24,9 +24,7 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     }
     let mut gone = gone.into_iter();
     graph.nodes.retain(|_| gone.next() == Some(false));
-    for (position, node) in graph.nodes.iter().enumerate() {
-        node.writes().for_each(|v| graph.values[v].source = Source::Node(position));
-    }
+    graph.number_writers();
     Ok(())
 }
 

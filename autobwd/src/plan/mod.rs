@@ -2,10 +2,11 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
+//! `copies::leave_out` → `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
 mod control;
+mod copies;
 mod enter;
 mod graph;
 mod group;
@@ -41,6 +42,9 @@ impl Plan {
         program.own_variables()?;
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
+        if !request.apart {
+            copies::leave_out(&mut graph)?;
+        }
         join::join(&mut graph, ops)?;
         let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;
         let layout = place::place(&graph, &groups, constants, request.apart);

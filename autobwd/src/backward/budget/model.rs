@@ -220,8 +220,11 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
 
 /// Values of the plan, by variable, that are there when the forward part ends.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
-    let given = plan.graph.values.iter().enumerate().filter(|(_, v)| !matches!(v.source, Source::Node(_)));
-    let given = given.map(|(id, value)| (value.var, id));
+    let given = plan.graph.values.iter().enumerate().filter_map(|(id, value)| match value.source {
+        Source::Node(_) => None,
+        Source::Copy(of) => Some((value.var, of)),
+        _ => Some((value.var, id)),
+    });
     let nodes = plan.graph.nodes.iter().filter(|node| node.index < count);
     let written = nodes.flat_map(Node::writes).map(|id| (plan.graph.values[id].var, id));
     given.chain(written).collect()

@@ -1,0 +1,86 @@
+//! Copies that formulas make are left out: who reads a copy reads what was copied.
+
+use std::{collections::HashMap, mem};
+
+use super::graph::{Graph, Node, Source, ValueId};
+use crate::{Arity, Result, Var};
+
+/// Leaves out what formulas copy from one value between operators to another; operators of which nothing remains, too.
+pub(super) fn leave_out(graph: &mut Graph) -> Result<()> {
+    let known = Known::of(graph);
+    for mut node in mem::take(&mut graph.nodes) {
+        for value in node.inputs.iter_mut().filter_map(|(_, v)| v.as_mut()) {
+            if let Source::Copy(of) = graph.values[*value].source {
+                let [copy, of_var] = [*value, of].map(|v| graph.values[v].var);
+                node.desc.inputs.args_mut().filter(|var| **var == copy).for_each(|var| *var = of_var);
+                *value = of;
+            }
+        }
+        let mut copies = copies(graph, &node, &known)?;
+        let is_all = !copies.is_empty() && copies.len() == node.writes().count();
+        if !is_all {
+            let schema = node.info.schema();
+            let may_lack = |slot| schema.output(slot).is_some_and(|slot| slot.arity == Arity::Optional);
+            copies.retain(|(at, _)| may_lack(node.outputs[*at].0));
+        }
+        for (at, of) in copies {
+            let (slot, copy) = &mut node.outputs[at];
+            if let Some(copy) = copy.take() {
+                graph.values[copy].source = Source::Copy(of);
+            }
+            node.desc.outputs.set(*slot, [Var::EMPTY]);
+        }
+        if !is_all {
+            graph.nodes.push(node);
+        }
+    }
+    graph.number_writers();
+    Ok(())
+}
+
+/// What is known of each value.
+struct Known {
+    /// It must be there, as a value of its own.
+    stays: Vec<bool>,
+    /// Its variable means nothing else.
+    only: Vec<bool>,
+}
+
+impl Known {
+    fn of(graph: &Graph) -> Known {
+        let count = graph.values.len();
+        let (mut stays, mut only, mut definition) = (vec![false; count], vec![true; count], HashMap::new());
+        let called = graph.nodes.iter().filter(|node| node.called.is_some());
+        let inputs = called.flat_map(|node| &node.inputs).filter_map(|(_, v)| *v);
+        inputs.chain(graph.fetches.iter().chain(&graph.ends).copied()).for_each(|v| stays[v] = true);
+        for (id, value) in graph.values.iter().enumerate() {
+            if let Some(before) = definition.insert(value.var, id) {
+                (only[before], only[id]) = (false, false);
+            }
+        }
+        Known { stays, only }
+    }
+}
+
+/// Outputs, by position, that are copies of values which nobody changes, and these values.
+fn copies(graph: &Graph, node: &Node, known: &Known) -> Result<Vec<(usize, ValueId)>> {
+    let Some(formula) = node.info.lanes() else { return Ok(vec![]) };
+    let schema = node.info.schema();
+    let own = |v: &ValueId| {
+        let value = &graph.values[*v];
+        matches!(value.source, Source::Node(_)) && !value.kept && graph.is_whole_tensor(*v)
+    };
+    let mut found = vec![];
+    for (output, input) in formula.copies(&node.desc)? {
+        let (output, input) = (schema.outputs[output].name, schema.inputs[input].name);
+        let at = node.outputs.iter().position(|(slot, _)| *slot == output);
+        let of = node.inputs.iter().find(|(slot, _)| *slot == input).and_then(|(_, v)| *v);
+        let of = of.filter(|v| own(v) && known.only[*v]);
+        let (Some(at), Some(of)) = (at, of) else { continue };
+        let copy = node.outputs[at].1.filter(own).filter(|v| !known.stays[*v]);
+        if copy.is_some_and(|copy| graph.values[copy].meta.agrees(&graph.values[of].meta)) {
+            found.push((at, of));
+        }
+    }
+    Ok(found)
+}
