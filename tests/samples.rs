@@ -41,6 +41,13 @@ fn main() {
             }
         }));
     }
+    // Kernels and formulas are chosen for the machine: those for others run here, too.
+    if std::env::var_os("AUTOBWD_ISA").is_none() {
+        for isa in ["avx2", "baseline"] {
+            let again = move || Ok(autobwd_tests::run_again(isa, "::")?);
+            trials.push(Trial::test(format!("every_sample_with_{isa}"), again));
+        }
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 

@@ -206,6 +206,13 @@ fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
 }
 
 #[test]
+fn fewer_instructions_do_as_well() {
+    for isa in ["avx2", "baseline"] {
+        autobwd_tests::run_again(isa, "fusion::every_formula").unwrap();
+    }
+}
+
+#[test]
 fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F64, &[-1, 6])?, net.input("y", DType::F64, &[6])?);

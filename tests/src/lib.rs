@@ -10,3 +10,19 @@ pub struct Readme;
 use autobwd_ops as _;
 
 pub mod conformance;
+
+/// Runs the tests of the present binary again that have `filter` in their names, with fewer instructions: `baseline` or
+/// `avx2`, as `AUTOBWD_ISA` takes them.
+///
+/// # Errors
+/// What they print, if one of them fails or there is none.
+pub fn run_again(isa: &str, filter: &str) -> Result<(), String> {
+    let binary = std::env::current_exe().map_err(|e| e.to_string())?;
+    let output = std::process::Command::new(binary).arg(filter).env("AUTOBWD_ISA", isa).output();
+    let output = output.map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && !text.contains("running 0 tests") {
+        return Ok(());
+    }
+    Err(format!("with {isa}:\n{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
