@@ -1,8 +1,14 @@
 //! Cross entropy of yes and no.
 
-use autobwd::{Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float};
+use autobwd::{
+    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
 
-use crate::common::{PART, Real, nth_part};
+use crate::{
+    activation::{Scale, Sigmoid, SigmoidGrad},
+    common::{PART, Real, nth_part},
+    elementwise::grad_if_any,
+};
 
 /// Cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
 ///
@@ -57,6 +63,7 @@ autobwd::samples!(
         row(between(-3.0, 3.0, [4]), given([4], [0.0, -1.5, 1.0, -1.25]), false, -1),
         row(between(-3.0, 3.0, [4]), given([4], [0.0, -1.5, 1.0, 0.25]), true, -1),
         row(given([3], [-90.0, 90.0, 30.0]), given([3], [0.0, 1.0, 0.5]), false, -100),
+        row(between(-3.0, 3.0, [3]), between(0.25, 0.75, [3]), true, 0),
         row(uniform([]), given([], [1.0]), true, -100),
         row(uniform([2]), given([2], [-1.5, -1.25]), true, -1),
         row(uniform([0, 3]), uniform([0, 3]), true, -100),
@@ -92,7 +99,7 @@ impl<T: Real> Counted<T> {
 }
 
 /// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = SigmoidCrossEntropyWithLogitsGradGrad)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     /// Input of the forward operator.
     #[input]
@@ -148,5 +155,33 @@ impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
             fill(dx, |x, label| 1.0 / (1.0 + (-x).exp()) - label)?;
             fill(dlabel, |x, _| -x)
         })
+    }
+}
+
+/// `ddout = ddx * (sigmoid(x) - label) - ddlabel * x`, and for `x` `dout * (ddx * sigmoid'(x) - ddlabel)`, for `label`
+/// `-dout * ddx`, all 0 where the element does not count: gradients again, since these are linear in `dout` and, for the
+/// labels, in `x`.
+pub struct SigmoidCrossEntropyWithLogitsGradGrad;
+impl GradRule<SigmoidCrossEntropyWithLogitsGrad> for SigmoidCrossEntropyWithLogitsGradGrad {
+    fn emit(fwd: &SigmoidCrossEntropyWithLogitsGrad, g: &mut GradCx<'_>) {
+        let SigmoidCrossEntropyWithLogitsGrad { x, label, dout, .. } = *fwd;
+        let grads = |x, dout, dx, dlabel| SigmoidCrossEntropyWithLogitsGrad { x, dout, dx, dlabel, ..*fwd };
+        let (d_x, d_label, ddout) = (g.wanted(x), g.wanted(label), g.wanted(dout));
+        if let Some(ddx) = grad_if_any(g, fwd.dx) {
+            g.push(grads(x, ddx, ddout, None));
+            g.push(grads(ddx, dout, None, d_label));
+            if let Some(d_x) = d_x {
+                let (out, negated) = (g.fresh("sigmoid"), g.fresh("negated"));
+                let scaled = g.fresh("scaled");
+                g.push(Sigmoid { x, out });
+                g.push(Scale { x: dout, out: negated, scale: -1.0, bias: 0.0, bias_after_scale: true });
+                g.push(grads(ddx, negated, None, Some(scaled)));
+                g.push(SigmoidGrad { out, dout: scaled, dx: d_x });
+            }
+        }
+        if let Some(ddlabel) = grad_if_any(g, fwd.dlabel) {
+            g.push(grads(x, ddlabel, None, ddout));
+            g.push(grads(ddlabel, dout, None, d_x));
+        }
     }
 }

@@ -226,16 +226,20 @@ impl GradRule<LogSoftmaxGrad> for LogSoftmaxGradGrad {
     }
 }
 
-fn push_product_sum(g: &mut GradCx<'_>, x: Var, y: Var, axis: i32) -> Var {
+pub(crate) fn push_product_sum(g: &mut GradCx<'_>, x: Var, y: Var, axis: i32) -> Var {
     let product = g.fresh("product");
     g.push(ElementwiseMul { x, y, out: product, axis: -1 });
     push_sum(g, product, axis)
 }
 
-fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
-    let (out, dim) = (g.fresh("sum"), vec![axis]);
-    g.push(ReduceSum { x, out, dim, keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None });
+pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
+    let out = g.fresh("sum");
+    g.push(sum_along(x, out, axis));
     out
+}
+
+pub(crate) fn sum_along(x: Var, out: Var, axis: i32) -> ReduceSum {
+    ReduceSum { x, out, dim: vec![axis], keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None }
 }
 
 /// A scalar is a lane of one element.

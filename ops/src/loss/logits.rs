@@ -1,18 +1,17 @@
-//! Cross entropy along an axis.
-//!
-//! A lane is what lies along that axis, one element for each class.
+//! Cross entropy of the softmax of logits.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, InOut, Infer, Kernel, Meta, NoGrad, Result, Var,
-    check::*, register_op, with_float,
+    Buf, Cx, DType, Error, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_float,
 };
 use ndarray::ArrayView1;
 
+use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_negated, push_ones, weighted};
 use crate::{
-    activation::{Log, Scale},
     common::Real,
-    elementwise::ElementwiseMul,
-    softmax::{Lanes, SoftmaxGrad, largest, softmax, sum},
+    elementwise::{ElementwiseMul, ElementwiseSub},
+    fill::FillZerosLike,
+    softmax::{Lanes, SoftmaxGrad, largest, push_product_sum, push_sum, softmax, sum, sum_along},
 };
 
 /// Softmax, and its cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`,
@@ -89,10 +88,17 @@ autobwd::samples!(
         hard(uniform([2, 3, 4]), integers_below(2, [3, 4]).of(DType::I32), -100, 0),
         hard(uniform([4, 3]), given([4, 1], [0.0, -1.0, 2.0, -1.0]).of(DType::I64), -1, 1),
         hard(uniform([4, 3]), given([4, 1], [0.0, 1.0, 2.0, -100.0]).of(DType::I64), -100, 1),
+        hard(
+            uniform([2, 3, 4]),
+            given([2, 4], [0.0, 2.0, 5.0, 1.0, 5.0, 0.0, 1.0, 1.0]).of(DType::I64),
+            5,
+            1
+        ),
         hard(between(-30.0, 30.0, [2, 19]), integers_below(19, [2, 1]), -100, -1),
         hard(uniform([0, 3]), integers_below(3, [0, 1]), -100, -1),
         soft(uniform([4, 3]), probabilities([4, 3]), -1),
         soft(uniform([2, 3, 4]), uniform([2, 3, 4]), 1),
+        soft(uniform([0, 3]), uniform([0, 3]), -1),
         Sample::fails(
             hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1),
             "`Label`: 3 is none"
@@ -157,19 +163,9 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
     }
 }
 
-/// `dlabel = -dloss * ln x`, if anybody wants it; class numbers have no gradient.
-fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
-    if let Some(out) = g.wanted(label) {
-        let (log, product) = (g.fresh("log"), g.fresh("product"));
-        g.push(Log { x, out: log });
-        g.push(ElementwiseMul { x: log, y: dloss, out: product, axis: -1 });
-        g.push(Scale { x: product, out, scale: -1.0, bias: 0.0, bias_after_scale: true });
-    }
-}
-
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
 /// lanes that do not count.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = SoftmaxWithCrossEntropyGradGrad)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     /// As in the forward operator.
     #[input]
@@ -230,130 +226,33 @@ impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
     }
 }
 
-/// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
-/// labels.
-#[register_op(grad = CrossEntropyRule)]
-pub struct CrossEntropy<V = Var> {
-    /// Probabilities, `[.., classes]`.
-    #[input]
-    pub x: V,
-    /// The class numbers, `int64` or `int32`, `[.., 1]` or `[..]`; soft labels in the shape of `x`.
-    #[input]
-    pub label: V,
-    /// `[.., 1]`.
-    #[output]
-    pub y: V,
-    /// Whether labels are weights of all classes.
-    #[attr(default = false)]
-    pub soft_label: bool,
-    /// The class number of lanes that do not count: their loss is 0.
-    #[attr(default = -100)]
-    pub ignore_index: i32,
-}
-impl Infer for CrossEntropy<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        self.y.set(self.x.dtype, dims);
-        Ok(())
-    }
-}
-impl Kernel for CrossEntropy<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (lanes, x) = (Lanes::along(&self.x, -1), self.x.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
-            lanes.fill(cx, self.y.slice_mut()?, |i| {
-                let x = lanes.lane(x, i);
-                match target {
-                    Target::Hard(labels) => labels.class(i).map_or(0.0, |class| -x[class].ln()),
-                    Target::Soft(labels) => {
-                        T::of(-sum(x, lanes.lane(labels, i), |x, label| weighted(label, x.ln())))
-                    }
-                }
-            });
-            Ok(())
-        })
-    }
-}
-autobwd::samples!(
-    CrossEntropy,
-    [
-        cross_entropy(probabilities([4, 3]), integers_below(3, [4, 1]), false, -100),
-        cross_entropy(probabilities([2, 4, 3]), integers_below(3, [2, 4]).of(DType::I32), false, -100),
-        cross_entropy(probabilities([4, 3]), given([4, 1], [0.0, 7.0, 2.0, 7.0]).of(DType::I64), false, 7),
-        cross_entropy(probabilities([4, 3]), probabilities([4, 3]), true, -100),
-        cross_entropy(probabilities([0, 3]), integers_below(3, [0, 1]), false, -100),
-        Sample::fails(
-            cross_entropy(probabilities([2, 3]), given([2, 1], [0.0, -2.0]).of(DType::I64), false, -100),
-            "`Label`: -2 is none of the 3 classes"
-        ),
-    ]
-);
-
-fn cross_entropy(x: Draw, label: Draw, soft_label: bool, ignore_index: i32) -> CrossEntropy<Draw> {
-    CrossEntropy { x, label, y: out(), soft_label, ignore_index }
-}
-
-/// `cross_entropy_grad`, and `dlabel = -dy * ln x` for soft labels that have a gradient.
-pub struct CrossEntropyRule;
-impl GradRule<CrossEntropy> for CrossEntropyRule {
-    fn emit(fwd: &CrossEntropy, g: &mut GradCx<'_>) {
-        let dy = g.grad(fwd.y);
-        if let Some(dx) = g.wanted(fwd.x) {
-            let (soft_label, ignore_index) = (fwd.soft_label, fwd.ignore_index);
-            g.push(CrossEntropyGrad { x: fwd.x, label: fwd.label, dy, dx, soft_label, ignore_index });
+/// `ddloss = Σ ddlogits * dlogits` where `dloss = 1`, and for `softmax` `dloss * ddlogits` in lanes that count, times `Σ
+/// label` with soft labels, which have `dloss * (Σ ddlogits * softmax - ddlogits)`.
+pub struct SoftmaxWithCrossEntropyGradGrad;
+impl GradRule<SoftmaxWithCrossEntropyGrad> for SoftmaxWithCrossEntropyGradGrad {
+    fn emit(fwd: &SoftmaxWithCrossEntropyGrad, g: &mut GradCx<'_>) {
+        let SoftmaxWithCrossEntropyGrad { label, softmax, dloss, dlogits, axis, .. } = *fwd;
+        let ddlogits = g.grad(dlogits);
+        if let Some(ddloss) = g.wanted(dloss) {
+            let (dloss, dlogits, product) = (push_ones(g, dloss), g.fresh("slopes"), g.fresh("product"));
+            g.push(SoftmaxWithCrossEntropyGrad { dloss, dlogits, ..*fwd });
+            g.push(ElementwiseMul { x: ddlogits, y: dlogits, out: product, axis: -1 });
+            g.push(sum_along(product, ddloss, axis));
         }
-        push_label_gradient(g, fwd.label, fwd.x, dy);
-    }
-}
-
-/// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels.
-#[register_op(grad = NoGrad)]
-pub struct CrossEntropyGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
-    pub x: V,
-    /// As in the forward operator.
-    #[input]
-    pub label: V,
-    /// Gradient of the loss.
-    #[input("Y@GRAD")]
-    pub dy: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = x)]
-    pub dx: V,
-    /// As in `cross_entropy`.
-    #[attr(default = false)]
-    pub soft_label: bool,
-    /// As in `cross_entropy`.
-    #[attr(default = -100)]
-    pub ignore_index: i32,
-}
-impl Infer for CrossEntropyGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        infer_loss_grad(dims, &self.x, &self.dy, &mut self.dx)
-    }
-}
-impl Kernel for CrossEntropyGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dy, T => {
-            let (lanes, dy) = (Lanes::along(&self.x, -1), self.dy.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
-            lanes.each(cx, self.dx.inout(&self.x)?, |i, mut dx| match target {
-                Target::Hard(labels) => {
-                    let at_label = labels.class(i).map(|class| (class, -dy[i] / dx[class]));
-                    dx.fill(0.0);
-                    if let Some((class, value)) = at_label {
-                        dx[class] = value;
-                    }
-                }
-                Target::Soft(labels) => {
-                    dx.zip_mut_with(&lanes.lane(labels, i), |x, label| *x = -dy[i] * *label / *x);
-                }
-            });
-            Ok(())
-        })
+        if let Some(d_softmax) = g.wanted(softmax) {
+            // Without softmax, -dloss * label remains.
+            let (softmax, dlogits, product) = (g.fresh("zeros"), g.fresh("weights"), g.fresh("product"));
+            g.push(FillZerosLike { x: fwd.softmax, out: softmax });
+            g.push(SoftmaxWithCrossEntropyGrad { softmax, dlogits, ..*fwd });
+            let weight = push_sum(g, dlogits, axis);
+            g.push(ElementwiseMul { x: ddlogits, y: weight, out: product, axis: -1 });
+            push_negated(g, product, d_softmax);
+        }
+        if let Some(d_label) = g.wanted(label) {
+            let (mean, centred) = (push_product_sum(g, ddlogits, softmax, axis), g.fresh("centred"));
+            g.push(ElementwiseSub { x: mean, y: ddlogits, out: centred, axis: -1 });
+            g.push(ElementwiseMul { x: centred, y: dloss, out: d_label, axis: -1 });
+        }
     }
 }
 
@@ -362,100 +261,6 @@ fn refuse_probabilities(use_softmax: bool) -> Result<()> {
         return Ok(());
     }
     Err(Error::attr("use_softmax", "must be true; probabilities have `cross_entropy`"))
-}
-
-/// The shape of the loss.
-fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
-    x.float()?;
-    let axis = x.axis("axis", axis.into())?;
-    if x.dims[axis] == 0 {
-        return Err(x.wrong("at least one class is needed"));
-    }
-    let mut dims = x.dims.clone();
-    dims[axis] = Dim::from(1);
-    if soft {
-        label.same_as(x)?;
-        return Ok(dims);
-    }
-    if !matches!(label.dtype, DType::I64 | DType::I32) {
-        return Err(label.wrong("class numbers (int64 or int32) are needed"));
-    }
-    let without_axis: Dims = [&x.dims[..axis], &x.dims[axis + 1..]].concat().into_iter().collect();
-    if !label.dims.agrees(&dims) && !label.dims.agrees(&without_axis) {
-        return Err(label.wrong(&format!("class numbers of shape {dims} are needed")));
-    }
-    Ok(dims)
-}
-
-fn infer_loss_grad(dims: Dims, x: &Meta, dloss: &Meta, dx: &mut Meta) -> Result<()> {
-    dloss.same_dtype(x)?;
-    if !dloss.dims.agrees(&dims) {
-        return Err(dloss.wrong(&format!("the shape of the loss, {dims}, is needed")));
-    }
-    dx.like(x);
-    Ok(())
-}
-
-/// What the classes are compared with.
-#[derive(Clone, Copy)]
-enum Target<'a, T> {
-    Hard(Labels<'a>),
-    Soft(&'a [T]),
-}
-
-impl<'a, T: Real> Target<'a, T> {
-    fn new(label: &'a Buf<'_>, soft: bool, classes: usize, ignored: i32) -> Result<Target<'a, T>> {
-        if soft {
-            Ok(Target::Soft(label.slice()?))
-        } else {
-            Ok(Target::Hard(Labels::new(label, classes, ignored)?))
-        }
-    }
-}
-
-/// Class numbers, of which those that count are within bounds.
-#[derive(Clone, Copy)]
-struct Labels<'a> {
-    numbers: Numbers<'a>,
-    ignored: i64,
-}
-
-#[derive(Clone, Copy)]
-enum Numbers<'a> {
-    I32(&'a [i32]),
-    I64(&'a [i64]),
-}
-
-impl<'a> Labels<'a> {
-    fn new(label: &'a Buf<'_>, classes: usize, ignored: i32) -> Result<Labels<'a>> {
-        let numbers = match label.dtype() {
-            DType::I32 => Numbers::I32(label.slice()?),
-            _ => Numbers::I64(label.slice()?),
-        };
-        let labels = Labels { numbers, ignored: ignored.into() };
-        let is_bad = |class: &usize| *class >= classes;
-        match (0..label.numel()).find(|i| labels.class(*i).as_ref().is_some_and(is_bad)) {
-            Some(i) => {
-                let (slot, number) = (label.slot(), labels.number(i));
-                Err(Error::data(format!("`{slot}`: {number} is none of the {classes} classes")))
-            }
-            None => Ok(labels),
-        }
-    }
-
-    fn number(&self, lane: usize) -> i64 {
-        match self.numbers {
-            Numbers::I32(all) => all[lane].into(),
-            Numbers::I64(all) => all[lane],
-        }
-    }
-
-    /// The class of a lane that counts.
-    fn class(&self, lane: usize) -> Option<usize> {
-        let number = self.number(lane);
-        // A negative number is past any bound.
-        (number != self.ignored).then(|| usize::try_from(number).unwrap_or(usize::MAX))
-    }
 }
 
 fn hard_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, class: usize) -> T {
@@ -471,9 +276,4 @@ fn soft_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, labels: ArrayV
 /// From logits and their softmax. That of the largest logit is at least 1 / n.
 fn log_sum_exp<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>) -> T {
     largest(x) - largest(p).ln()
-}
-
-/// `weight * x`, where no weight is 0 even of something infinite.
-fn weighted(weight: f64, x: f64) -> f64 {
-    if weight == 0.0 { 0.0 } else { weight * x }
 }

@@ -1,0 +1,140 @@
+//! Cross entropy along an axis.
+//!
+//! A lane is what lies along that axis, one element for each class.
+
+mod logits;
+mod probabilities;
+
+pub use logits::{
+    SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyGradGrad,
+    SoftmaxWithCrossEntropyRule,
+};
+pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyGradGrad, CrossEntropyRule};
+
+use autobwd::{Buf, DType, Dim, Dims, Error, GradCx, Meta, Result, Var};
+
+use crate::{
+    activation::{Log, Scale},
+    common::Real,
+    elementwise::ElementwiseMul,
+    fill::FillAnyLike,
+};
+
+/// `dlabel = -dloss * ln x`, if anybody wants it; class numbers have no gradient.
+fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
+    if let Some(out) = g.wanted(label) {
+        let (log, product) = (g.fresh("log"), g.fresh("product"));
+        g.push(Log { x, out: log });
+        g.push(ElementwiseMul { x: log, y: dloss, out: product, axis: -1 });
+        push_negated(g, product, out);
+    }
+}
+
+fn push_negated(g: &mut GradCx<'_>, x: Var, out: Var) {
+    g.push(Scale { x, out, scale: -1.0, bias: 0.0, bias_after_scale: true });
+}
+
+fn push_ones(g: &mut GradCx<'_>, x: Var) -> Var {
+    let out = g.fresh("ones");
+    g.push(FillAnyLike { x, out, value: 1.0, dtype: None });
+    out
+}
+
+/// The shape of the loss.
+fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
+    x.float()?;
+    let axis = x.axis("axis", axis.into())?;
+    if x.dims[axis] == 0 {
+        return Err(x.wrong("at least one class is needed"));
+    }
+    let mut dims = x.dims.clone();
+    dims[axis] = Dim::from(1);
+    if soft {
+        label.same_as(x)?;
+        return Ok(dims);
+    }
+    if !matches!(label.dtype, DType::I64 | DType::I32) {
+        return Err(label.wrong("class numbers (int64 or int32) are needed"));
+    }
+    let without_axis: Dims = [&x.dims[..axis], &x.dims[axis + 1..]].concat().into_iter().collect();
+    if !label.dims.agrees(&dims) && !label.dims.agrees(&without_axis) {
+        return Err(label.wrong(&format!("class numbers of shape {dims} are needed")));
+    }
+    Ok(dims)
+}
+
+fn infer_loss_grad(dims: Dims, x: &Meta, dloss: &Meta, dx: &mut Meta) -> Result<()> {
+    dloss.same_dtype(x)?;
+    if !dloss.dims.agrees(&dims) {
+        return Err(dloss.wrong(&format!("the shape of the loss, {dims}, is needed")));
+    }
+    dx.like(x);
+    Ok(())
+}
+
+/// What the classes are compared with.
+#[derive(Clone, Copy)]
+enum Target<'a, T> {
+    Hard(Labels<'a>),
+    Soft(&'a [T]),
+}
+
+impl<'a, T: Real> Target<'a, T> {
+    fn new(label: &'a Buf<'_>, soft: bool, classes: usize, ignored: i32) -> Result<Target<'a, T>> {
+        if soft {
+            Ok(Target::Soft(label.slice()?))
+        } else {
+            Ok(Target::Hard(Labels::new(label, classes, ignored)?))
+        }
+    }
+}
+
+/// Class numbers, of which those that count are within bounds.
+#[derive(Clone, Copy)]
+struct Labels<'a> {
+    numbers: Numbers<'a>,
+    ignored: i64,
+}
+
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+}
+
+impl<'a> Labels<'a> {
+    fn new(label: &'a Buf<'_>, classes: usize, ignored: i32) -> Result<Labels<'a>> {
+        let numbers = match label.dtype() {
+            DType::I32 => Numbers::I32(label.slice()?),
+            _ => Numbers::I64(label.slice()?),
+        };
+        let labels = Labels { numbers, ignored: ignored.into() };
+        let is_bad = |class: &usize| *class >= classes;
+        match (0..label.numel()).find(|i| labels.class(*i).as_ref().is_some_and(is_bad)) {
+            Some(i) => {
+                let (slot, number) = (label.slot(), labels.number(i));
+                Err(Error::data(format!("`{slot}`: {number} is none of the {classes} classes")))
+            }
+            None => Ok(labels),
+        }
+    }
+
+    fn number(&self, lane: usize) -> i64 {
+        match self.numbers {
+            Numbers::I32(all) => all[lane].into(),
+            Numbers::I64(all) => all[lane],
+        }
+    }
+
+    /// The class of a lane that counts.
+    fn class(&self, lane: usize) -> Option<usize> {
+        let number = self.number(lane);
+        // A negative number is past any bound.
+        (number != self.ignored).then(|| usize::try_from(number).unwrap_or(usize::MAX))
+    }
+}
+
+/// `weight * x`, where no weight is 0 even of something infinite.
+fn weighted(weight: f64, x: f64) -> f64 {
+    if weight == 0.0 { 0.0 } else { weight * x }
+}

@@ -1,0 +1,176 @@
+//! Cross entropy of probabilities.
+
+use autobwd::{
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+};
+
+use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_ones, weighted};
+use crate::{
+    common::Real,
+    elementwise::ElementwiseMul,
+    softmax::{Lanes, push_sum, sum, sum_along},
+};
+
+/// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
+/// labels.
+#[register_op(grad = CrossEntropyRule)]
+pub struct CrossEntropy<V = Var> {
+    /// Probabilities, `[.., classes]`.
+    #[input]
+    pub x: V,
+    /// The class numbers, `int64` or `int32`, `[.., 1]` or `[..]`; soft labels in the shape of `x`.
+    #[input]
+    pub label: V,
+    /// `[.., 1]`.
+    #[output]
+    pub y: V,
+    /// Whether labels are weights of all classes.
+    #[attr(default = false)]
+    pub soft_label: bool,
+    /// The class number of lanes that do not count: their loss is 0.
+    #[attr(default = -100)]
+    pub ignore_index: i32,
+}
+impl Infer for CrossEntropy<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
+        self.y.set(self.x.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for CrossEntropy<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let (lanes, x) = (Lanes::along(&self.x, -1), self.x.slice::<T>()?);
+            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            lanes.fill(cx, self.y.slice_mut()?, |i| {
+                let x = lanes.lane(x, i);
+                match target {
+                    Target::Hard(labels) => labels.class(i).map_or(0.0, |class| -x[class].ln()),
+                    Target::Soft(labels) => {
+                        T::of(-sum(x, lanes.lane(labels, i), |x, label| weighted(label, x.ln())))
+                    }
+                }
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    CrossEntropy,
+    [
+        cross_entropy(probabilities([4, 3]), integers_below(3, [4, 1]), false, -100),
+        cross_entropy(probabilities([2, 4, 3]), integers_below(3, [2, 4]).of(DType::I32), false, -100),
+        cross_entropy(probabilities([4, 3]), given([4, 1], [0.0, 7.0, 2.0, 7.0]).of(DType::I64), false, 7),
+        // Nobody reads a probability that is not the label's.
+        cross_entropy(
+            given([2, 3], [0.0, 0.25, 0.75, 1.0, 0.0, 0.0]),
+            given([2, 1], [1.0, 0.0]).of(DType::I64),
+            false,
+            -100
+        ),
+        cross_entropy(probabilities([4, 3]), probabilities([4, 3]), true, -100),
+        cross_entropy(probabilities([2, 4, 3]), uniform([2, 4, 3]), true, -100),
+        cross_entropy(probabilities([0, 3]), integers_below(3, [0, 1]), false, -100),
+        Sample::fails(
+            cross_entropy(probabilities([2, 3]), given([2, 1], [0.0, -2.0]).of(DType::I64), false, -100),
+            "`Label`: -2 is none of the 3 classes"
+        ),
+    ]
+);
+
+fn cross_entropy(x: Draw, label: Draw, soft_label: bool, ignore_index: i32) -> CrossEntropy<Draw> {
+    CrossEntropy { x, label, y: out(), soft_label, ignore_index }
+}
+
+/// `cross_entropy_grad`, and `dlabel = -dy * ln x` for soft labels that have a gradient.
+pub struct CrossEntropyRule;
+impl GradRule<CrossEntropy> for CrossEntropyRule {
+    fn emit(fwd: &CrossEntropy, g: &mut GradCx<'_>) {
+        let dy = g.grad(fwd.y);
+        if let Some(dx) = g.wanted(fwd.x) {
+            let (soft_label, ignore_index) = (fwd.soft_label, fwd.ignore_index);
+            g.push(CrossEntropyGrad { x: fwd.x, label: fwd.label, dy, dx, soft_label, ignore_index });
+        }
+        push_label_gradient(g, fwd.label, fwd.x, dy);
+    }
+}
+
+/// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels.
+#[register_op(grad = CrossEntropyGradGrad)]
+pub struct CrossEntropyGrad<V = Var> {
+    /// Input of the forward operator.
+    #[input]
+    pub x: V,
+    /// As in the forward operator.
+    #[input]
+    pub label: V,
+    /// Gradient of the loss.
+    #[input("Y@GRAD")]
+    pub dy: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = x)]
+    pub dx: V,
+    /// As in `cross_entropy`.
+    #[attr(default = false)]
+    pub soft_label: bool,
+    /// As in `cross_entropy`.
+    #[attr(default = -100)]
+    pub ignore_index: i32,
+}
+impl Infer for CrossEntropyGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
+        infer_loss_grad(dims, &self.x, &self.dy, &mut self.dx)
+    }
+}
+impl Kernel for CrossEntropyGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dy, T => {
+            let (lanes, dy) = (Lanes::along(&self.x, -1), self.dy.slice::<T>()?);
+            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            lanes.each(cx, self.dx.inout(&self.x)?, |i, mut dx| match target {
+                Target::Hard(labels) => {
+                    let at_label = labels.class(i).map(|class| (class, -dy[i] / dx[class]));
+                    dx.fill(0.0);
+                    if let Some((class, value)) = at_label {
+                        dx[class] = value;
+                    }
+                }
+                Target::Soft(labels) => {
+                    dx.zip_mut_with(&lanes.lane(labels, i), |x, label| *x = -dy[i] * *label / *x);
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+/// `ddy = -Σ ddx / x` at the label, and for `x` `dy * ddx / x²` there, else 0. With soft labels, `ddy = -Σ ddx * label / x`,
+/// for `x` `dy * ddx * label / x²`, for the labels `-dy * ddx / x`.
+pub struct CrossEntropyGradGrad;
+impl GradRule<CrossEntropyGrad> for CrossEntropyGradGrad {
+    fn emit(fwd: &CrossEntropyGrad, g: &mut GradCx<'_>) {
+        let CrossEntropyGrad { x, label, dy, dx, soft_label, .. } = *fwd;
+        let grad = |label, dy, dx| CrossEntropyGrad { label, dy, dx, ..*fwd };
+        let (ddx, ones) = (g.grad(dx), push_ones(g, dy));
+        let (slopes, product) = (g.fresh("slopes"), g.fresh("product"));
+        g.push(grad(label, ones, slopes));
+        g.push(ElementwiseMul { x: ddx, y: slopes, out: product, axis: -1 });
+        if let Some(ddy) = g.wanted(dy) {
+            g.push(sum_along(product, ddy, -1));
+        }
+        match g.wanted(x) {
+            Some(d_x) if soft_label => g.push(grad(product, dy, d_x)),
+            Some(d_x) => {
+                let (total, scaled) = (push_sum(g, product, -1), g.fresh("scaled"));
+                g.push(ElementwiseMul { x: total, y: dy, out: scaled, axis: -1 });
+                g.push(grad(label, scaled, d_x));
+            }
+            None => {}
+        }
+        if let Some(d_label) = g.wanted(label) {
+            g.push(grad(ddx, dy, d_label));
+        }
+    }
+}
