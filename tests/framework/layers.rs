@@ -166,15 +166,12 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 fn what_has_no_second_derivative_says_so() -> Result<()> {
     let net = Builder::new();
     let x = net.parameter("x", DType::F32, &[2, 3, 8], |_| Ok(()))?;
-    let seen = MultiHeadAttention::new(&net, 8, 2).build()?.forward(&x)?.name();
     let read = Lstm::new(&net, 8, 4).build()?.forward(&x)?.0.name();
-    for (of, operator) in [(seen, "`scaled_dot_product_attention_grad`"), (read, "`lstm_sequence_grad`")] {
-        let mut program = net.program().clone();
-        let first = gradients(&mut program, &[&of], &["x"], None, &[])?.entries()[0].unwrap();
-        let first = program.name(first).to_string();
-        let error = gradients(&mut program, &[&first], &["x"], None, &[]).unwrap_err().to_string();
-        assert!(error.contains(operator) && error.contains("has no gradient"), "{error}");
-    }
+    let mut program = net.program().clone();
+    let first = gradients(&mut program, &[&read], &["x"], None, &[])?.entries()[0].unwrap();
+    let first = program.name(first).to_string();
+    let error = gradients(&mut program, &[&first], &["x"], None, &[]).unwrap_err().to_string();
+    assert!(error.contains("`lstm_sequence_grad`") && error.contains("has no gradient"), "{error}");
     Ok(())
 }
 
