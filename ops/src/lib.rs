@@ -63,7 +63,7 @@ pub mod update;
 mod vectors;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(203);
+autobwd::operator_crate!(204);
 
 pub use init::Init;
 pub use math::{Math, concat};

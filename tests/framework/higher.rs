@@ -4,9 +4,14 @@ use autobwd::{
     Arg, Builder, ErrorKind, Expr, Program, Result, Var, emit, gradients, hessian_vector_product, jacobian,
     verify,
 };
-use autobwd_ops::{Math, activation::Square, concat};
+use autobwd_ops::{
+    Math,
+    activation::Square,
+    concat,
+    nn::{Cell, LstmCell},
+};
 
-use crate::numeric::{Point, assert_near, parameter, run};
+use crate::numeric::{Point, assert_derivative, assert_near, parameter, run};
 
 const W: &[f64] = &[0.7, -0.4, 1.2];
 const V: &[f64] = &[0.5, 1.5, -0.8];
@@ -49,10 +54,17 @@ fn products(net: &Builder, loss: &Expr) -> Result<[Vec<Vec<f64>>; 2]> {
     Ok([found, vec![difference(0), difference(1)]])
 }
 
+type Function = fn(&Expr, &Expr) -> Result<Expr>;
+
+/// What three queries see of three keys.
+fn seen(w: &Expr, v: &Expr) -> Result<Expr> {
+    let heads = |x: &Expr| x.reshape(&[1, 3, 1, 1]);
+    heads(w)?.attention(&heads(v)?, &heads(&v.exp()?)?, true)
+}
+
 #[test]
 fn products_with_hessians_are_those_of_differences() -> Result<()> {
-    type Function = fn(&Expr, &Expr) -> Result<Expr>;
-    let functions: [Function; 4] = [
+    let functions: [Function; 6] = [
         |w, v| &w.tanh()? * &v.square()?,
         |w, v| &(w * v)?.exp()? + &(w / &(v.square()? + 1.0)?)?,
         |w, v| (&w.softmax(0)? * v)?.reshape(&[1, 3])?.matmul(&w.reshape(&[3, 1])?),
@@ -62,6 +74,13 @@ fn products_with_hessians_are_those_of_differences() -> Result<()> {
             emit(Square { x: (&h).into(), out: Arg::from(&h) })?;
             &h.sin()? * w
         },
+        seen,
+        // Of the states alone, from zeros on.
+        |w, v| {
+            let weight = concat(&[v, &v.slice(0, 0, 1)?], 0)?.reshape(&[1, 4])?;
+            let gates = w.reshape(&[3, 1])?.matmul(&weight)?.reshape(&[3, 1, 4])?;
+            LstmCell::fused(&gates, None, &weight).expect("one operator")?[0].exp()
+        },
     ];
     for function in functions {
         let (net, w, v) = net()?;
@@ -69,6 +88,23 @@ fn products_with_hessians_are_those_of_differences() -> Result<()> {
         let [found, numeric] = products(&net, &loss)?;
         assert_near(&found[0], &numeric[0], 1e-8);
         assert_near(&found[1], &numeric[1], 1e-8);
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_gradients_that_are_composed_go_on() -> Result<()> {
+    let functions: [Function; 2] = [seen, |w, v| w.sigmoid_cross_entropy(v)];
+    for function in functions {
+        let (net, w, v) = net()?;
+        let mut last = function(&w, &v)?.sum(&[])?.name();
+        let mut program = net.program().clone();
+        for _ in 0..3 {
+            let next = gradients(&mut program, &[&last], &["w"], None, &[])?.entries()[0];
+            let next = name(&program, next);
+            assert_derivative(&program, AT, &last, "w", &next);
+            last = next;
+        }
     }
     Ok(())
 }

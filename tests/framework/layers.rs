@@ -1,6 +1,6 @@
 //! Layers: what they compute, beside what other operators make of the same, and how they train.
 
-use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor, gradients};
+use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, gradients};
 use autobwd_ops::{
     Init, Math, concat,
     nn::{
@@ -38,10 +38,20 @@ impl Net {
         Ok(values.iter().map(Tensor::to_f64s).collect())
     }
 
-    /// Gradients of `loss` for all parameters.
+    /// Gradients of `loss` for all parameters, and those of the sum of their squares.
     fn gradients(&self, loss: &Expr) -> Result<Vec<Expr>> {
-        let updated = Sgd { rate: 0.0 }.minimize(loss)?;
-        Ok(updated.into_iter().map(|(_, gradient)| gradient).collect())
+        let of = |loss: &Expr| -> Result<Vec<Expr>> {
+            let name = loss.name();
+            let found = self.net.edit(|program| append_backward(program, &name, &Backward::default()))?;
+            Ok(found.pairs.iter().map(|(_, gradient)| self.net.existing(*gradient)).collect())
+        };
+        let mut gradients = of(loss)?;
+        let mut squares = gradients[0].square()?.sum(&[])?;
+        for gradient in &gradients[1..] {
+            squares = (&squares + &gradient.square()?.sum(&[])?)?;
+        }
+        gradients.extend(of(&squares)?);
+        Ok(gradients)
     }
 }
 
@@ -113,7 +123,7 @@ fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
         }
         values.push(alone);
     }
-    assert_eq!(values[0].len(), 5);
+    assert_eq!(values[0].len(), 8);
     for (at_once, one_by_one) in values[0].iter().zip(&values[1]) {
         assert_near(at_once, one_by_one);
     }
@@ -154,7 +164,7 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
             }
             values.push(alone);
         }
-        assert_eq!(values[0].len(), 9);
+        assert_eq!(values[0].len(), 17);
         for (at_once, composed) in values[0].iter().zip(&values[1]) {
             assert_near(at_once, composed);
         }
@@ -163,15 +173,17 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_second_derivative_says_so() -> Result<()> {
+fn what_has_no_third_derivative_says_so() -> Result<()> {
     let net = Builder::new();
     let x = net.parameter("x", DType::F32, &[2, 3, 8], |_| Ok(()))?;
-    let read = Lstm::new(&net, 8, 4).build()?.forward(&x)?.0.name();
+    let mut last = Lstm::new(&net, 8, 4).build()?.forward(&x)?.0.name();
     let mut program = net.program().clone();
-    let first = gradients(&mut program, &[&read], &["x"], None, &[])?.entries()[0].unwrap();
-    let first = program.name(first).to_string();
-    let error = gradients(&mut program, &[&first], &["x"], None, &[]).unwrap_err().to_string();
-    assert!(error.contains("`lstm_sequence_grad`") && error.contains("has no gradient"), "{error}");
+    for _ in 0..2 {
+        let next = gradients(&mut program, &[&last], &["x"], None, &[])?.entries()[0].unwrap();
+        last = program.name(next).to_string();
+    }
+    let error = gradients(&mut program, &[&last], &["x"], None, &[]).unwrap_err().to_string();
+    assert!(error.contains("`lstm_sequence_grad_grad`") && error.contains("third order"), "{error}");
     Ok(())
 }
 

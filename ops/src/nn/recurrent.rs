@@ -124,7 +124,7 @@ pub type Gru = Recurrence<GruCell>;
 
 /// A layer, or several, of [`LstmCell`]s over sequences, built and called as [`Gru`].
 ///
-/// Without a mask, one operator does all the steps, `lstm_sequence`, which is fast but has no second derivative; with one,
+/// Without a mask, one operator does all the steps, `lstm_sequence`, which is fast but has no third derivative; with one,
 /// `recurrent` does.
 ///
 /// ```

@@ -3,8 +3,12 @@
 //! The products of the inputs are outside, for all steps at once. Rows of a batch do not depend on each other: within a
 //! step, parts of the batch are shared out.
 
+mod second;
+
+pub use second::{LstmSequenceGradGrad, LstmSequenceGradRule};
+
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, NoGrad, Result, Var,
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var,
     Vectorised, check::*, map_lanes, register_op, with_float,
 };
 
@@ -44,7 +48,7 @@ pub struct LstmSequence<V = Var> {
 }
 impl Infer for LstmSequence<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let states = states(&self.gates, &self.weight, [&self.initial_hidden, &self.initial_cell])?;
+        let states = states([&self.gates, &self.weight], [&self.initial_hidden, &self.initial_cell])?;
         self.hidden.set(self.gates.dtype, states);
         self.cell.like(&self.hidden);
         self.activations.like(&self.gates);
@@ -163,7 +167,7 @@ impl GradRule<LstmSequence> for LstmSequenceRule {
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
 /// `dgates[t]` is `(dc * g) * i * (1 - i), (dc * cell[t-1]) * f * (1 - f), (dc * i) * (1 - g²), (dh * tanh(cell[t])) * o *
 /// (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = LstmSequenceGradRule)]
 pub struct LstmSequenceGrad<V = Var> {
     /// Weights of the states.
     #[input]
@@ -203,14 +207,12 @@ pub struct LstmSequenceGrad<V = Var> {
 }
 impl Infer for LstmSequenceGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let states = states(&self.activations, &self.weight, [&self.initial_hidden, &self.initial_cell])?;
-        for given in [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()] {
-            let Some(given) = given else { continue };
-            given.same_dtype(&self.activations)?;
-            given
-                .require(given.dims.agrees(&states), || format!("{states} is needed, that of the states"))?;
-        }
-        self.dactivations.iter().try_for_each(|given| given.same_as(&self.activations))?;
+        let states = infer_backward(
+            [&self.activations, &self.weight],
+            [&self.initial_hidden, &self.initial_cell],
+            [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()],
+            [&self.dactivations],
+        )?;
         self.dgates.iter_mut().for_each(|dgates| dgates.like(&self.activations));
         self.dweight.iter_mut().for_each(|dweight| dweight.like(&self.weight));
         let state = Dims::from_iter(states[1..].iter().copied());
@@ -288,13 +290,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                     })?;
                 }
                 if let Some(dweight) = &mut self.dweight {
-                    let dweight = dweight.slice_mut()?;
-                    let (first, later) = gates.split_at(gates.len().min(4 * state));
-                    let before = rows(&hidden[..later.len() / 4], units);
-                    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
-                    if let Some(initial) = initial_hidden.filter(|_| steps > 0) {
-                        cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
-                    }
+                    weight_gradient(cx, dweight.slice_mut()?, sizes, (hidden, initial_hidden), gates)?;
                 }
                 for (initial, back) in
                     [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)]
@@ -321,8 +317,44 @@ impl LstmSequenceGrad<Buf<'_>> {
     }
 }
 
+/// `Σ states[t-1]ᵀ · dgates[t]`
+fn weight_gradient<T: Product>(
+    cx: &Cx,
+    dweight: &mut [T],
+    Sizes { units, state, .. }: Sizes,
+    (states, initial): (&[T], Option<&[T]>),
+    dgates: &[T],
+) -> Result<()> {
+    let (first, later) = dgates.split_at(dgates.len().min(4 * state));
+    let before = rows(&states[..later.len() / 4], units);
+    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
+    match initial.filter(|_| !first.is_empty()) {
+        Some(initial) => cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units)),
+        None => Ok(()),
+    }
+}
+
+/// Dimensions of the states, for gradients.
+fn infer_backward<'a>(
+    [activations, weight]: [&Meta; 2],
+    initial: impl IntoIterator<Item = &'a Option<Meta>>,
+    of_states: [Option<&Meta>; 4],
+    of_gates: impl IntoIterator<Item = &'a Option<Meta>>,
+) -> Result<Dims> {
+    let states = states([activations, weight], initial)?;
+    for given in of_states.into_iter().flatten() {
+        given.same_dtype(activations)?;
+        given.require(given.dims.agrees(&states), || format!("{states} is needed, that of the states"))?;
+    }
+    of_gates.into_iter().flatten().try_for_each(|given| given.same_as(activations))?;
+    Ok(states)
+}
+
 /// Dimensions of the states.
-fn states(gates: &Meta, weight: &Meta, initial: [&Option<Meta>; 2]) -> Result<Dims> {
+fn states<'a>(
+    [gates, weight]: [&Meta; 2],
+    initial: impl IntoIterator<Item = &'a Option<Meta>>,
+) -> Result<Dims> {
     gates.float()?;
     let [steps, batch, width] = gates.unpack()?;
     let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
