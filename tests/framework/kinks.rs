@@ -1,8 +1,9 @@
 //! Gradients where formulas have kinks: the reference's choices.
 
-use autobwd::{Builder, Expr, New, Result, emit, gradients};
+use autobwd::{Arg, Builder, Expr, New, Result, emit, gradients};
 use autobwd_ops::{
     Math,
+    loss::CrossEntropy,
     norm::DataLayout,
     prelu::{Prelu, PreluMode},
     rectifier::{Elu, HardSigmoid, HardSwish, LeakyRelu, Relu6},
@@ -46,6 +47,17 @@ fn kinks_have_the_slope_of_one_side() -> Result<()> {
     assert_eq!(slopes, [0.5, 1.0 / (1.0 + (-1.0_f64).exp()), 1.0]);
     let softsign = |x: &Expr| Ok(emit(Softsign { x: x.into(), out: New })?.out);
     assert_eq!(at(&[0.0, -1.0], softsign)?, [1.0, 0.25]);
+    Ok(())
+}
+
+#[test]
+fn a_probability_of_zero_that_has_no_weight_has_no_slope() -> Result<()> {
+    let net = Builder::new();
+    let (x, label) = (parameter(&net, "x", &[1, 3])?, parameter(&net, "label", &[1, 3])?);
+    let (label, y, soft_label, ignore_index) = (Arg::from(label), New, true, -100);
+    let loss = emit(CrossEntropy { x: (&x).into(), label, y, soft_label, ignore_index })?.y;
+    let found = slopes(&net, &loss, &[("x", &[0.5, 0.0, 0.25]), ("label", &[0.5, 0.0, 1.0])])?;
+    assert_eq!(found[0], [-1.0, 0.0, -4.0]);
     Ok(())
 }
 

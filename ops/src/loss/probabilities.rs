@@ -96,7 +96,7 @@ impl GradRule<CrossEntropy> for CrossEntropyRule {
     }
 }
 
-/// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels.
+/// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels, 0 where the label is 0.
 #[register_op(grad = CrossEntropyGradGrad)]
 pub struct CrossEntropyGrad<V = Var> {
     /// Input of the forward operator.
@@ -138,7 +138,10 @@ impl Kernel for CrossEntropyGrad<Buf<'_>> {
                     }
                 }
                 Target::Soft(labels) => {
-                    dx.zip_mut_with(&lanes.lane(labels, i), |x, label| *x = -dy[i] * *label / *x);
+                    let zero = T::of(0.0);
+                    dx.zip_mut_with(&lanes.lane(labels, i), |x, label| {
+                        *x = if *label == zero { zero } else { -dy[i] * *label / *x };
+                    });
                 }
             });
             Ok(())
