@@ -208,15 +208,17 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
                 (dk.unwrap_or_default(), of_keys),
                 (dv.unwrap_or_default(), of_keys),
             ];
-            cx.scratch(2 * ROWS * sizes.keys * cx.threads(), |scratch| {
+            cx.scratch((2 * sizes.keys + sizes.heads) * ROWS * cx.threads(), |scratch| {
                 cx.try_zip_chunks_mut(outs, scratch, |batch, [dq, dk, dv], scratch| {
                     dk.fill(T::of(0.0));
                     dv.fill(T::of(0.0));
+                    let (shifts, scratch) = scratch.split_at_mut(ROWS * sizes.heads);
                     let (scores, dscores) = scratch.split_at_mut(scratch.len() / 2);
                     let first = batch * sizes.queries;
                     for block in sizes.blocks(first, first + sizes.queries) {
                         let len = block.rows * block.keys;
                         let (scores, dscores) = (&mut scores[..len], &mut dscores[..len]);
+                        T::vectorised(Shifts { block, dlog_sum, out, dout, shifts: &mut *shifts });
                         for head in 0..sizes.heads {
                             let (queries, keys) = (block.queries(q, head), block.keys(k, head));
                             let douts = block.queries(dout, head);
@@ -228,9 +230,7 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
                                 scores: &mut *scores,
                                 dscores: &mut *dscores,
                                 log_sum,
-                                dlog_sum,
-                                out,
-                                dout,
+                                shifts: &*shifts,
                             });
                             let (scores, dscores) = (block.scores(scores), block.scores(dscores));
                             let (at, stride) = (head * sizes.depth, sizes.stride);
@@ -253,7 +253,8 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        2 * ROWS * Sizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
+        let sizes = Sizes::of(&self.q, &self.k, self.causal);
+        (2 * sizes.keys + sizes.heads) * ROWS * workers * self.q.dtype().size()
     }
 }
 
@@ -352,14 +353,17 @@ impl Block {
         1.0 / (self.sizes.depth.max(1) as f64).sqrt()
     }
 
-    /// Where the keys begin that a row must not see.
+    /// Leaves nothing of the scores of keys that a row must not see.
     #[inline(always)]
-    fn later(self, row: usize) -> usize {
-        if self.sizes.causal { self.position + row + 1 } else { self.keys }
+    fn hide<T: Real>(self, scores: &mut [T]) {
+        for (row, scores) in scores.chunks_exact_mut(self.keys).enumerate().filter(|_| self.sizes.causal) {
+            scores[self.position + row + 1..].fill(T::neg_infinity());
+        }
     }
 }
 
-/// Scores to shares, and the logarithms of their sums.
+/// Scores to shares, and the logarithms of their sums. Each step goes through all rows before the next one, which would
+/// wait for it in a row.
 struct Forward<'a, T> {
     block: Block,
     scores: &'a mut [T],
@@ -374,13 +378,46 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     fn run<F: LaneOf<T>>(self) {
         let Forward { block, scores, log_sum, head } = self;
         let scale = F::of(block.scale());
-        for (row, scores) in scores.chunks_exact_mut(block.keys).enumerate() {
-            scores[block.later(row)..].fill(T::neg_infinity());
-            let top = largest::<T, F>(scores) * scale;
-            let total = map_sum(&mut *scores, |x: F| x.mul_add(scale, -top).exp());
-            let share = F::of(1.0) / total;
+        let (tops, totals) = (&mut [T::of(0.0); ROWS][..block.rows], &mut [T::of(0.0); ROWS][..block.rows]);
+        block.hide(scores);
+        for (scores, top) in scores.chunks_exact(block.keys).zip(&mut *tops) {
+            *top = (largest::<T, F>(scores) * scale).get();
+        }
+        for ((scores, top), total) in scores.chunks_exact_mut(block.keys).zip(&*tops).zip(&mut *totals) {
+            let top = F::new(*top);
+            *total = map_sum(scores, |x: F| x.mul_add(scale, -top).exp()).get();
+        }
+        // Tops become logarithms, totals what scores are multiplied by.
+        map_lanes([], [&mut *tops, &mut *totals], |[], [top, total]: [F; 2]| {
+            [top + total.log(), F::of(1.0) / total]
+        });
+        for (row, (scores, share)) in scores.chunks_exact_mut(block.keys).zip(totals).enumerate() {
+            let share = F::new(*share);
             map_lanes([], [scores], |[], [x]: [F; 1]| [x * share]);
-            log_sum[row * block.sizes.heads + head] = (top + total.log()).get();
+            log_sum[row * block.sizes.heads + head] = tops[row];
+        }
+    }
+}
+
+/// `dlog_sum - Σ dout * out` of all heads, in the order in which they stand in memory.
+struct Shifts<'a, T> {
+    block: Block,
+    dlog_sum: Option<&'a [T]>,
+    out: &'a [T],
+    dout: &'a [T],
+    shifts: &'a mut [T],
+}
+impl<T: Real> Loops<T> for Shifts<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Sizes { heads, depth, .. } = self.block.sizes;
+        for (i, shift) in self.shifts[..self.block.rows * heads].iter_mut().enumerate() {
+            let at = self.block.row * heads + i;
+            let mean =
+                sum([nth(self.out, at, depth), nth(self.dout, at, depth)], |[out, dout]: [F; 2]| out * dout);
+            *shift = (self.dlog_sum.map_or(F::of(0.0), |dlog_sum| F::new(dlog_sum[at])) - mean).get();
         }
     }
 }
@@ -391,27 +428,24 @@ struct Backward<'a, T> {
     head: usize,
     scores: &'a mut [T],
     dscores: &'a mut [T],
-    // Of all rows and heads:
+    /// Of all rows and heads.
     log_sum: &'a [T],
-    dlog_sum: Option<&'a [T]>,
-    out: &'a [T],
-    dout: &'a [T],
+    /// Of the block's rows, all heads.
+    shifts: &'a [T],
 }
 impl<T: Real> Loops<T> for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Backward { block, head, scores, dscores, log_sum, dlog_sum, out, dout } = self;
+        let Backward { block, head, scores, dscores, log_sum, shifts } = self;
         let scale = F::of(block.scale());
+        block.hide(scores);
         let rows = scores.chunks_exact_mut(block.keys).zip(dscores.chunks_exact_mut(block.keys));
         for (row, (scores, dscores)) in rows.enumerate() {
-            let at = (block.row + row) * block.sizes.heads + head;
-            let (out, dout) = (nth(out, at, block.sizes.depth), nth(dout, at, block.sizes.depth));
-            let mean = sum([out, dout], |[out, dout]: [F; 2]| out * dout);
-            let dlog_sum = dlog_sum.map_or(F::of(0.0), |dlog_sum| F::new(dlog_sum[at]));
-            let (log_sum, shift) = (F::new(log_sum[at]), dlog_sum - mean);
-            scores[block.later(row)..].fill(T::neg_infinity());
+            let at = row * block.sizes.heads + head;
+            let log_sum = F::new(log_sum[block.row * block.sizes.heads + at]);
+            let shift = F::new(shifts[at]);
             map_lanes([], [scores, dscores], |[], [x, d]: [F; 2]| {
                 let share = x.mul_add(scale, -log_sum).exp();
                 [share, share * (d + shift) * scale]
