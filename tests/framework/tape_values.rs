@@ -193,3 +193,35 @@ fn half_of_a_million_operators_stay_while_somebody_holds_their_end() -> Result<(
         Ok(())
     })
 }
+
+#[test]
+fn adding_derivatives_up_changes_none_that_others_have() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 3.0);
+    let y = x.square()?;
+    let (one, two) = (tape.constant(Tensor::scalar(5.0)?), tape.constant(Tensor::scalar(7.0)?));
+    let how = Grad { seeds: Some(&[&one, &two]), ..Grad::default() };
+    let found = grad(&[&y, &y], &[&x], &how)?.remove(0).unwrap();
+    assert_eq!([found.item()?, one.item()?, two.item()?], [2.0 * 3.0 * 12.0, 5.0, 7.0]);
+    Ok(())
+}
+
+#[test]
+fn what_was_wanted_of_a_value_is_not_wanted_of_later_ones() -> Result<()> {
+    let tape = tape();
+    let x = leaf(&tape, "x", 2.0);
+    for _ in 0..3 {
+        let y = x.square()?;
+        assert_eq!(y.name(), "square");
+        let (y, z) = (y.clone().named("y")?, y.exp()?);
+        y.hook(|derivative| derivative * 10.0)?;
+        drop(y);
+        z.backward()?;
+        assert_eq!(x.gradient()?.item()?, 10.0 * 4.0 * 4.0_f64.exp());
+        x.zero_grad();
+    }
+    // Of values that were let go of in one row, nothing is left either.
+    let z = x.square()?.exp()?.stop_gradient();
+    assert!(!z.has_derivative() && z.clone().square()?.backward().is_err());
+    Ok(())
+}

@@ -43,7 +43,7 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
         content.describe_in_order()
     };
     if let (Some(eager), Some(values)) = (builder.eager_part(), values(inputs)) {
-        let node = eager.call(builder.ops()?, words, desc, &values, &[], at)?;
+        let node = eager.call(builder, words, desc, &values, &[], at)?;
         return Ok(Expr::of_value(builder, Value::of(node, 0)));
     }
     let mut args = OpArgs::new();
@@ -60,7 +60,7 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
 /// What was computed of all, if it was.
 fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
     let mut values = [of[0].held_value()?; N];
-    for (value, expr) in values.iter_mut().zip(of).skip(1) {
+    for (value, expr) in values.iter_mut().zip(of) {
         *value = expr.held_value()?;
     }
     Some(values)

@@ -331,7 +331,7 @@ impl Builder {
             }
             outputs += usize::from(*role == Role::Output && arg.is_some());
         }
-        let node = eager.call(self.ops()?, words, desc, &inputs, &into, at)?;
+        let node = eager.call(self, words, desc, &inputs, &into, at)?;
         drop((inputs, into));
         let mut node = Some(node);
         let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());

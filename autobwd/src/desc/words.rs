@@ -9,7 +9,7 @@ pub struct Words {
     first: [u64; FIRST],
     rest: Vec<u64>,
     count: usize,
-    /// All of them, mixed as they come.
+    /// All of them, mixed as they come: in a few places each, which a hash function spreads.
     mixed: u64,
 }
 
@@ -19,7 +19,7 @@ const FIRST: usize = 12;
 impl Words {
     #[inline]
     pub(crate) fn put(&mut self, word: u64) {
-        self.mixed = (self.mixed.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.mixed = self.mixed.rotate_left(23) ^ word;
         match self.first.get_mut(self.count) {
             Some(at) => *at = word,
             None => self.rest.push(word),
@@ -62,12 +62,16 @@ impl Words {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn meta(&mut self, meta: &Meta) {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
-        meta.dims.iter().for_each(|dim| self.put(dim.wire() as u64));
-        meta.rows.iter().for_each(|dim| self.put(dim.wire() as u64));
+        for dim in &meta.dims[..] {
+            self.put(dim.wire() as u64);
+        }
+        if let Some(dim) = meta.rows {
+            self.put(dim.wire() as u64);
+        }
     }
 
     /// Those of a description, in which variables are numbered as they come.
@@ -96,9 +100,8 @@ impl PartialEq for Words {
     #[inline]
     fn eq(&self, other: &Words) -> bool {
         // One by one: what was just written word by word is slow to read in larger pieces; so are no words at all.
-        let first = || self.first.iter().zip(&other.first).take(self.count);
-        let rest = || self.count <= FIRST || self.rest == other.rest;
-        self.count == other.count && first().all(|(a, b)| a == b) && rest()
+        let first = || (0..self.count.min(FIRST)).all(|i| self.first[i] == other.first[i]);
+        self.count == other.count && first() && (self.count <= FIRST || self.rest == other.rest)
     }
 }
 

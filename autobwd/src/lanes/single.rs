@@ -79,11 +79,11 @@ impl Formula {
     ) -> Result<()> {
         let mut args: [Arg; Formula::MOST_SLOTS] = [std::ptr::null_mut(); Formula::MOST_SLOTS];
         for (slot, i) in &self.reads {
-            args[*slot] = input(*i)?.place(0, self.bytes)?.ptr();
+            args[*slot] = input(*i)?.start(self.bytes)?.ptr();
         }
         let mut written = 0;
         for (slot, memory) in self.writes.iter().zip(outputs) {
-            args[*slot] = memory.place(0, self.bytes)?.ptr();
+            args[*slot] = memory.start(self.bytes)?.ptr();
             written += 1;
         }
         if written < self.writes.len() {
@@ -92,6 +92,23 @@ impl Formula {
         // SAFETY: an argument for every slot, null for optional and `shape_only` ones alone (seen in `new`), each with
         // `bytes` bytes behind it (just seen); what is written is borrowed mutably, so it is apart from all else; the
         // attributes are this entry's.
+        unsafe { (self.block)(args.as_ptr(), &raw const *self.attrs as *const (), 0, self.numel) };
+        Ok(())
+    }
+
+    /// As [`run`](Formula::run), of two inputs and one output, which takes the place of the first.
+    ///
+    /// # Errors
+    /// Other numbers of inputs and outputs; memory with too little room.
+    pub(crate) fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
+        let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
+            return Err(Error::internal("a formula that is none of two inputs and one output"));
+        };
+        let mut args: [Arg; Formula::MOST_SLOTS] = [std::ptr::null_mut(); Formula::MOST_SLOTS];
+        let place = first.start(self.bytes)?.ptr();
+        (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
+        // SAFETY: as in `run`; what is written is the very same as the first input, and apart from the second, since it is
+        // borrowed mutably.
         unsafe { (self.block)(args.as_ptr(), &raw const *self.attrs as *const (), 0, self.numel) };
         Ok(())
     }

@@ -93,6 +93,7 @@
 //! [`trace`] runs a function once and writes down what it does: a program that computes the same, to the bit.
 
 mod api;
+mod derivative;
 mod queue;
 mod rule;
 mod trace;

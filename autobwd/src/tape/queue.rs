@@ -5,10 +5,13 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, mem, panic::Location, sync::
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::rule::chain_rule;
+use super::{
+    derivative::{Adder, Derivative, Entry},
+    rule::chain_rule,
+};
 use crate::{
     Builder, DType, Error, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
-    build::eager::{Call, Eager, Given, Node, Reading, Ready, Rule, RuleStep, Value},
+    build::eager::{Call, Eager, Node, Reading, Rule, RuleStep, Source, Value},
     tensor::Memory,
 };
 
@@ -17,58 +20,61 @@ use crate::{
 #[derive(Default)]
 pub struct Queue<'a> {
     /// The next one, unless it is the last of the rest: a chain needs no more.
-    next: Option<Entry<'a>>,
-    rest: BTreeMap<Key, Entry<'a>>,
+    next: Option<Box<Entry<'a>>>,
+    rest: BTreeMap<Key, Box<Entry<'a>>>,
+    /// Entries that are empty, to be used again.
+    #[expect(clippy::vec_box, reason = "what is moved from list to list is its address")]
+    empty: Vec<Box<Entry<'a>>>,
 }
 
 /// Later nodes go first, of one node the first outputs. Threads give the same numbers to nodes of theirs.
 type Key = (u64, *const Node, Reverse<u32>);
-
-/// A value with what has arrived so far.
-struct Entry<'a> {
-    of: &'a Value,
-    derivative: Derivative<'a>,
-    /// What could not be added at once: some are rows of a tensor.
-    more: Vec<Derivative<'a>>,
-}
-
-impl Entry<'_> {
-    fn key(&self) -> Key {
-        key(self.of)
-    }
-}
 
 fn key(of: &Value) -> Key {
     (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
 }
 
 impl<'a> Queue<'a> {
-    fn find(&mut self, of: &Value) -> Option<&mut Entry<'a>> {
-        let key = key(of);
+    /// Whether what has that key goes before all that are there.
+    #[inline]
+    fn is_first(&self, at: Key) -> bool {
+        match &self.next {
+            Some(next) => key(next.of) < at,
+            None => self.rest.last_key_value().is_none_or(|(last, _)| *last < at),
+        }
+    }
+
+    fn find(&mut self, at: Key) -> Option<&mut Entry<'a>> {
         match &mut self.next {
-            Some(next) if next.key() == key => Some(next),
-            _ => self.rest.get_mut(&key),
+            Some(next) if key(next.of) == at => Some(next),
+            _ => self.rest.get_mut(&at).map(|entry| &mut **entry),
         }
     }
 
-    fn insert(&mut self, entry: Entry<'a>) {
-        let key = entry.key();
-        let is_next = match &self.next {
-            Some(next) => next.key() < key,
-            None => self.rest.last_key_value().is_none_or(|(last, _)| *last < key),
-        };
-        let other = if is_next { self.next.replace(entry) } else { Some(entry) };
+    /// Adds what is not there, `first` or somewhere behind that.
+    #[inline(always)]
+    fn insert(&mut self, of: &'a Value, derivative: Derivative, first: bool) {
+        let mut entry = self.empty.pop().unwrap_or_else(|| Box::new(Entry::of(of)));
+        (entry.of, entry.derivative) = (of, derivative);
+        let other = if first { self.next.replace(entry) } else { Some(entry) };
         if let Some(other) = other {
-            self.rest.insert(other.key(), other);
+            self.rest.insert(key(other.of), other);
         }
     }
 
-    fn pop(&mut self) -> Option<Entry<'a>> {
+    fn pop(&mut self) -> Option<Box<Entry<'a>>> {
         self.next.take().or_else(|| self.rest.pop_last().map(|(_, entry)| entry))
     }
 
+    /// Takes an entry back that nobody needs any more.
+    fn done(&mut self, mut entry: Box<Entry<'a>>) {
+        entry.derivative = Derivative::default();
+        entry.more.clear();
+        self.empty.push(entry);
+    }
+
     /// Takes the next one if it is another output of that node.
-    fn pop_of(&mut self, node: &Arc<Node>) -> Option<Entry<'a>> {
+    fn pop_of(&mut self, node: &Arc<Node>) -> Option<Box<Entry<'a>>> {
         let next = self.next.as_ref().or_else(|| self.rest.last_key_value().map(|(_, entry)| entry))?;
         if Arc::ptr_eq(&next.of.node, node) { self.pop() } else { None }
     }
@@ -77,13 +83,12 @@ impl<'a> Queue<'a> {
 impl fmt::Display for Queue<'_> {
     /// Values with their derivatives, next first: `x: 3, y: 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Entry { of, derivative, more }) in
-            self.next.iter().chain(self.rest.values().rev()).enumerate()
-        {
+        for (i, entry) in self.next.iter().chain(self.rest.values().rev()).enumerate() {
+            let Entry { of, derivative, more } = &**entry;
             write!(f, "{}{}: ", if i > 0 { ", " } else { "" }, of.name())?;
             for (i, part) in [derivative].into_iter().chain(more).enumerate() {
                 f.write_str(if i > 0 { " + " } else { "" })?;
-                let tensor = part.memory().and_then(|memory| Tensor::copy_of(memory, 0, part.meta()));
+                let tensor = part.memory().and_then(|memory| Tensor::copy_of(memory, 0, part.meta(of)));
                 match tensor.map(|t| t.to_f64s()).as_deref() {
                     Ok([x]) => write!(f, "{x}")?,
                     Ok(all) => write!(f, "{all:?}")?,
@@ -103,10 +108,11 @@ pub(super) struct Walk<'a> {
     goal: Goal<'a>,
     /// Whether nobody will ask how derivatives came about.
     forgets: bool,
-    /// Adds two derivatives of the shape that came last.
-    adder: Option<Arc<Ready>>,
-    /// Derivatives of an operator's outputs, and what its chain rule computes of them.
-    steps: Vec<Option<Derivative<'a>>>,
+    adder: Adder<'a>,
+    /// Derivatives of an operator's outputs.
+    arrived: Vec<Option<Box<Entry<'a>>>>,
+    /// What its chain rule computes of them, where nobody else gets that.
+    made: Vec<Option<Memory>>,
     site: &'static Location<'static>,
 }
 
@@ -168,7 +174,9 @@ impl<'a> Walk<'a> {
         site: &'static Location<'static>,
     ) -> Walk<'a> {
         let forgets = eager.forgets();
-        Walk { builder, eager, queue: Queue::default(), goal, forgets, adder: None, steps: vec![], site }
+        let adder = Adder { builder, eager, forgets, ready: None, site };
+        let (queue, arrived, made) = (Queue::default(), vec![], vec![]);
+        Walk { builder, eager, queue, goal, forgets, adder, arrived, made, site }
     }
 
     /// Adds a value with its derivative, if it has any.
@@ -176,36 +184,14 @@ impl<'a> Walk<'a> {
         if self.goal.wants(of) { self.push(of, Derivative::of(derivative)) } else { Ok(()) }
     }
 
-    /// Adds a value to the queue; if it is there already, its derivative to what has arrived, in the order of a program.
-    fn push(&mut self, of: &'a Value, mut derivative: Derivative<'a>) -> Result<()> {
-        match self.queue.find(of) {
-            None => self.queue.insert(Entry { of, derivative, more: vec![] }),
-            Some(Entry { derivative: sum, .. })
-                if [&*sum, &derivative].iter().all(|d| d.meta().rows.is_none()) =>
-            {
-                let site = of.node.call().map_or(self.site, |call| call.site);
-                let ready = self.adder.take().filter(|ready| ready.inputs[0].agrees(derivative.meta()));
-                let ready = match ready {
-                    Some(ready) => ready,
-                    None => adder(self.eager, self.builder, [sum.meta(), derivative.meta()], site)?,
-                };
-                *sum = match self.forgets {
-                    true => {
-                        let terms = [&*sum, &derivative];
-                        let mut memory = Memory::any(ready.sizes[0])?;
-                        let outputs = [&mut memory].into_iter();
-                        self.eager.compute(&ready, |i| terms[i].memory(), outputs, site)?;
-                        self.eager.check(&ready, [&memory].into_iter(), site)?;
-                        Derivative::Loose(of.meta(), memory)
-                    }
-                    false => {
-                        let terms = [sum.share()?, derivative.share()?];
-                        Derivative::of(Value::of(self.eager.run(ready.clone(), &terms, &[], site)?, 0))
-                    }
-                };
-                self.adder = Some(ready);
-            }
-            Some(entry) => entry.more.push(derivative),
+    /// Adds a value to the queue; if it is there already, its derivative to what has arrived.
+    #[inline(always)]
+    fn push(&mut self, of: &'a Value, derivative: Derivative) -> Result<()> {
+        let at = key(of);
+        let first = self.queue.is_first(at);
+        match if first { None } else { self.queue.find(at) } {
+            Some(entry) => return self.adder.add(entry, derivative),
+            None => self.queue.insert(of, derivative, first),
         }
         Ok(())
     }
@@ -221,18 +207,23 @@ impl<'a> Walk<'a> {
             let of = entry.of;
             self.arrive(&mut entry)?;
             let Some(call) = of.node.call() else { continue };
-            self.steps.clear();
             if call.outputs.len() == 1 {
-                self.steps.push(Some(entry.derivative));
+                self.arrived.push(Some(entry));
             } else {
-                self.steps.resize_with(call.outputs.len(), || None);
-                self.steps[of.out() as usize] = Some(entry.derivative);
+                self.arrived.resize_with(call.outputs.len(), || None);
+                self.arrived[of.out() as usize] = Some(entry);
                 while let Some(mut entry) = self.queue.pop_of(&of.node) {
                     self.arrive(&mut entry)?;
-                    self.steps[entry.of.out() as usize] = Some(entry.derivative);
+                    let out = entry.of.out();
+                    self.arrived[out as usize] = Some(entry);
                 }
             }
             self.chain_rule(of, call)?;
+            while let Some(entry) = self.arrived.pop() {
+                if let Some(entry) = entry {
+                    self.queue.done(entry);
+                }
+            }
         }
     }
 
@@ -245,25 +236,25 @@ impl<'a> Walk<'a> {
         }
         let site = of.node.call().map_or(self.site, |call| call.site);
         if !more.is_empty() {
-            let parts = [&mut *derivative].into_iter().chain(more).map(Derivative::share);
+            let parts = [&mut *derivative].into_iter().chain(more).map(|part| part.share(of.meta()));
             *derivative = Derivative::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
         }
         let (hooks, retain) = of.watched(|w| (w.hooks.clone(), w.retain)).unwrap_or_default();
         for (_, hook) in hooks {
-            *derivative = Derivative::of(self.hooked(of, derivative.share()?, &*hook)?);
+            *derivative = Derivative::of(self.hooked(of, derivative.share(of.meta())?, &*hook)?);
         }
         match &mut self.goal {
             Goal::Leaves if retain || leaf => {
                 let sum = match of.watched(|w| w.derivative.take()).flatten() {
-                    Some(known) => self.sum(&[&known, derivative.share()?], site)?,
-                    None => derivative.share()?.clone(),
+                    Some(known) => self.sum(&[&known, derivative.share(of.meta())?], site)?,
+                    None => derivative.share(of.meta())?.clone(),
                 };
                 of.watch(|w| w.derivative = Some(sum));
             }
             Goal::Leaves => {}
             Goal::Asked { inputs, found, .. } => {
                 for (_, found) in inputs.iter().zip(found).filter(|(input, _)| input.same(of)) {
-                    *found = Some(derivative.share()?.clone());
+                    *found = Some(derivative.share(of.meta())?.clone());
                 }
             }
         }
@@ -289,159 +280,123 @@ impl<'a> Walk<'a> {
             .input("X", (1..=parts.len()).map(Var::stand_in))
             .output("Out", [Var::stand_in(parts.len() + 1)]);
         let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
-        Ok(Value::of(self.eager.call(self.builder.ops()?, words, desc, parts, &[], site)?, 0))
+        Ok(Value::of(self.eager.call(self.builder, words, desc, parts, &[], site)?, 0))
     }
 
-    /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; they are the first of `steps`.
+    /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; these have arrived.
     fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
-        let goal = &self.goal;
+        let (goal, arrived) = (&self.goal, &self.arrived);
         if matches!(goal, Goal::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input)) {
             return Ok(());
         }
-        let (builder, steps) = (self.builder, &mut self.steps);
         let wanted = || call.inputs.iter().map(|input| goal.wants(input));
-        let arrives = || steps.iter().map(Option::is_some);
+        let arrives = || arrived.iter().map(Option::is_some);
         let fits = |rule: &Rule| {
             rule.wanted.iter().zip(wanted()).all(|(a, b)| *a == b)
                 && rule.arrived.iter().zip(arrives()).all(|(a, b)| *a == b)
         };
-        let make = || chain_rule(builder.ops()?, call, arrives().collect(), wanted().collect());
+        let make = || chain_rule(self.builder.ops()?, call, arrives().collect(), wanted().collect());
         let rule = call.ready.rule(fits, make)?;
-        for (input, _) in call.inputs.iter().zip(&rule.reads).filter(|(_, read)| **read) {
-            input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
+        for (input, read) in call.inputs.iter().zip(&rule.reads) {
+            if *read {
+                input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
+            }
         }
-        let (n, m) = (call.inputs.len(), call.outputs.len());
         // Rows of a tensor are no whole one, which the steps are ready for.
-        let sparse = steps.iter().flatten().any(|derivative| derivative.meta().rows.is_some());
+        let sparse = arrived.iter().flatten().any(|entry| entry.derivative.is_sparse());
+        match self.forgets && rule.apart && !sparse {
+            true => self.compute(rule, call),
+            false => self.record(rule, of, call, sparse),
+        }
+    }
+
+    /// Goes through a chain rule; nobody else gets what is on the way.
+    fn compute(&mut self, rule: &Rule, call: &'a Call) -> Result<()> {
+        let (arrived, made) = (&self.arrived, &mut self.made);
+        made.clear();
         let reading = Reading::of(call.inputs.iter());
         for RuleStep { ready, inputs } in &rule.steps {
-            if self.forgets && !sparse {
-                let known = steps.len();
-                steps.resize_with(known + ready.outputs.len(), || None);
-                let (steps, new) = steps.split_at_mut(known);
-                for (new, (meta, size)) in new.iter_mut().zip(ready.outputs.iter().zip(&ready.sizes)) {
-                    *new = Some(Derivative::Loose(meta, Memory::any(*size)?));
+            let known = made.len();
+            for size in &ready.sizes {
+                made.push(Some(Memory::any(*size)?));
+            }
+            let (made, new) = made.split_at_mut(known);
+            let input = |i: usize| match inputs[i] {
+                Source::Input(i) => reading.memory(i, &call.inputs[i]),
+                Source::Output(i) => Ok(&call.outputs[i]),
+                Source::Arrived(i) => there(&arrived[i])?.derivative.memory(),
+                Source::Made(i) => there(&made[i]),
+            };
+            self.eager.compute(ready, input, new.iter_mut().flatten(), call.site)?;
+            self.eager.check(ready, new.iter().flatten(), call.site)?;
+        }
+        for (input, source) in &rule.derivatives {
+            let input = &call.inputs[*input];
+            match source {
+                Source::Made(i) => {
+                    if let Some(memory) = self.made[*i].take() {
+                        self.push(input, Derivative::Loose(memory))?;
+                    }
                 }
-                let input = |i: usize| match inputs[i] {
-                    at if at < n => reading.memory(at, &call.inputs[at]),
-                    at if at < n + m => Ok(&call.outputs[at - n]),
-                    at => there(&steps[at - n - m])?.memory(),
-                };
-                let outputs = new.iter_mut().filter_map(|new| new.as_mut()?.loose());
-                self.eager.compute(ready, input, outputs, call.site)?;
-                let computed = new.iter().filter_map(|new| new.as_ref()?.memory().ok());
-                self.eager.check(ready, computed, call.site)?;
-                continue;
+                Source::Arrived(i) => {
+                    if let Some(entry) = &mut self.arrived[*i] {
+                        let derivative = mem::take(&mut entry.derivative);
+                        self.push(input, derivative)?;
+                    }
+                }
+                Source::Input(_) | Source::Output(_) => return Err(no_derivative()),
             }
-            for derivative in steps.iter_mut().flatten() {
-                derivative.share()?;
-            }
-            let outs: SmallVec<[Value; 2]> = (0..m).map(|out| Value::of(of.node.clone(), out)).collect();
+        }
+        Ok(())
+    }
+
+    /// Goes through the chain rule of an operator, one of whose outputs is `of`, by running operators as any others.
+    fn record(&mut self, rule: &Rule, of: &'a Value, call: &'a Call, sparse: bool) -> Result<()> {
+        for entry in self.arrived.iter_mut().flatten() {
+            entry.derivative.share(entry.of.meta())?;
+        }
+        let outs = (0..call.outputs.len()).map(|out| Value::of(of.node.clone(), out));
+        let (outs, mut made) = (outs.collect::<SmallVec<[Value; 2]>>(), SmallVec::<[Value; 2]>::new());
+        for RuleStep { ready, inputs } in &rule.steps {
             let mut read = SmallVec::<[&Value; 4]>::new();
-            for at in inputs {
-                read.push(match *at {
-                    at if at < n => &call.inputs[at],
-                    at if at < n + m => &outs[at - n],
-                    at => there(&steps[at - n - m])?.value()?,
+            for source in inputs {
+                read.push(match *source {
+                    Source::Input(i) => &call.inputs[i],
+                    Source::Output(i) => &outs[i],
+                    Source::Arrived(i) => there(&self.arrived[i])?.derivative.value()?,
+                    Source::Made(i) => &made[i],
                 });
             }
             let ran = match sparse {
                 true => {
-                    let (desc, ops) = (&ready.desc, builder.ops()?);
-                    let (words, desc) = (&mut Words::of(desc), &mut || Ok(desc.clone()));
-                    self.eager.call(ops, words, desc, &read, &[], call.site)?
+                    let (words, desc) = (&mut Words::of(&ready.desc), &mut || Ok(ready.desc.clone()));
+                    self.eager.call(self.builder, words, desc, &read, &[], call.site)?
                 }
-                false => self.eager.run(ready.clone(), &read, &[], call.site)?,
+                false => self.eager.run(ready, &read, &[], call.site)?,
             };
             drop(read);
-            let computed = (0..ready.outputs.len()).map(|out| Derivative::of(Value::of(ran.clone(), out)));
-            steps.extend(computed.map(Some));
+            made.extend((0..ready.outputs.len()).map(|out| Value::of(ran.clone(), out)));
         }
-        for (k, (input, at)) in rule.derivatives.iter().enumerate() {
-            let derivative = &mut self.steps[at - n - m];
-            // What is wanted again comes next.
-            let again = rule.derivatives.get(k + 1).is_some_and(|(_, next)| next == at);
-            let derivative = match (again, &mut *derivative) {
-                (true, Some(shared)) => Some(Derivative::of(shared.share()?.clone())),
-                _ => derivative.take(),
+        for (input, source) in &rule.derivatives {
+            let derivative = match source {
+                Source::Made(i) => made[*i].clone(),
+                Source::Arrived(i) => there(&self.arrived[*i])?.derivative.value()?.clone(),
+                Source::Input(_) | Source::Output(_) => return Err(no_derivative()),
             };
-            if let Some(derivative) = derivative {
-                self.push(&call.inputs[*input], derivative)?;
-            }
+            self.push(&call.inputs[*input], Derivative::of(derivative))?;
         }
         Ok(())
     }
 }
 
-/// A derivative on its way.
-enum Derivative<'a> {
-    /// One that others may have, too; with its memory, if that does not stay.
-    Value(Value, Option<Arc<Memory>>),
-    /// What was computed on the way, and nobody else has: elements alone.
-    Loose(&'a Meta, Memory),
-}
-
-impl Derivative<'_> {
-    fn of(value: Value) -> Self {
-        let shared = value.shared();
-        Derivative::Value(value, shared)
-    }
-
-    fn meta(&self) -> &Meta {
-        match self {
-            Derivative::Value(value, _) => value.meta(),
-            Derivative::Loose(meta, _) => meta,
-        }
-    }
-
-    #[inline]
-    fn memory(&self) -> Result<&Memory> {
-        match self {
-            Derivative::Value(value, shared) => value.memory(shared.as_ref()),
-            Derivative::Loose(_, memory) => Ok(memory),
-        }
-    }
-
-    /// What is loose can be written.
-    #[inline]
-    fn loose(&mut self) -> Option<&mut Memory> {
-        match self {
-            Derivative::Value(..) => None,
-            Derivative::Loose(_, memory) => Some(memory),
-        }
-    }
-
-    /// The derivative as a value, which others may have, too.
-    fn share(&mut self) -> Result<&Value> {
-        if let Derivative::Loose(meta, memory) = self {
-            let memory = mem::replace(memory, Memory::any(0)?);
-            *self = Derivative::of(Given::of(String::new(), meta.clone(), memory, false).into());
-        }
-        self.value()
-    }
-
-    fn value(&self) -> Result<&Value> {
-        match self {
-            Derivative::Value(value, _) => Ok(value),
-            Derivative::Loose(..) => Err(Error::internal("a derivative that is no value")),
-        }
-    }
-}
-
-fn there<'v, 'a>(derivative: &'v Option<Derivative<'a>>) -> Result<&'v Derivative<'a>> {
+#[inline]
+fn there<T>(derivative: &Option<T>) -> Result<&T> {
     derivative.as_ref().ok_or_else(|| Error::internal("a derivative is read before it is there"))
 }
 
-/// What adds two derivatives.
-fn adder(
-    eager: &Eager,
-    builder: &Builder,
-    terms: [&Meta; 2],
-    site: &'static Location<'static>,
-) -> Result<Arc<Ready>> {
-    let [x, y, out] = [1, 2, 3].map(|k| [Var::stand_in(k)]);
-    let desc = OpDesc::new("elementwise_add").input("X", x).input("Y", y).output("Out", out);
-    eager.ready(builder.ops()?, &mut Words::of(&desc), &mut || Ok(desc.clone()), terms.into_iter(), site)
+#[cold]
+fn no_derivative() -> Error {
+    Error::internal("a value that was there before passes for a derivative")
 }
 
 /// The derivative of a value with respect to itself.

@@ -3,7 +3,7 @@
 use crate::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
     backward::gradients_in,
-    build::eager::{Call, Ready, Rule, RuleStep},
+    build::eager::{Call, Ready, Rule, RuleStep, Source},
 };
 
 /// The operators that compute the derivatives of the wanted inputs from those of the outputs at which any arrived: the
@@ -55,25 +55,42 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     let others: Vec<&str> = others.into_iter().map(|i| names[i]).collect();
     let found = gradients_in(ops, &mut program, &targets, &inputs_named, Some(&given), &others)?;
 
+    let source = |at: usize| match at {
+        at if at < n => Source::Input(at),
+        at if at < n + m => Source::Output(at - n),
+        at if at < n + m + m => Source::Arrived(at - n - m),
+        at => Source::Made(at - n - m - m),
+    };
     let mut steps: Vec<RuleStep> = vec![];
     for op in &program.root().ops[1..] {
-        steps.push(step(ops, op, &mut values, &mut metas)?);
+        steps.push(step(ops, op, &source, &mut values, &mut metas)?);
     }
-    let at = |var: Var| values.iter().position(|v| *v == var);
-    let mut derivatives: Vec<(usize, usize)> =
+    let at = |var: Var| values.iter().position(|v| *v == var).map(source);
+    let mut derivatives: Vec<(usize, Source)> =
         inputs.iter().filter_map(|i| Some((*i, at(found.of(values[*i])?)?))).collect();
     // In the order in which they are computed, which is the order in which a program adds them up.
-    derivatives.sort_by_key(|(_, at)| *at);
+    derivatives.sort_by_key(|(_, source)| *source);
+    let once = derivatives.is_sorted_by(|(_, a), (_, b)| a < b);
+    let apart = once && metas[n + m + m..].iter().all(|meta| meta.rows.is_none());
     let mut reads = vec![false; n];
     for step in &steps {
-        let read = step.inputs.iter().zip(&step.ready.reads).filter(|(value, read)| **read && **value < n);
-        read.for_each(|(value, _)| reads[*value] = true);
+        for (source, read) in step.inputs.iter().zip(&step.ready.reads) {
+            if let (Source::Input(i), true) = (source, read) {
+                reads[*i] = true;
+            }
+        }
     }
-    Ok(Rule { arrived, wanted, steps, derivatives, reads })
+    Ok(Rule { arrived, wanted, steps, derivatives, apart, reads })
 }
 
 /// An operator of the program as one that is ready to run.
-fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Meta>) -> Result<RuleStep> {
+fn step(
+    ops: &OpInfoMap,
+    op: &OpDesc,
+    source: &dyn Fn(usize) -> Source,
+    values: &mut Vec<Var>,
+    metas: &mut Vec<Meta>,
+) -> Result<RuleStep> {
     let mut desc = OpDesc { site: None, origin: Origin::Model, ..op.clone() };
     let known = |var: Var, values: &[Var]| values.iter().position(|v| *v == var);
     let (mut inputs, mut outputs) = (vec![], 0);
@@ -91,5 +108,5 @@ fn step(ops: &OpInfoMap, op: &OpDesc, values: &mut Vec<Var>, metas: &mut Vec<Met
     let own: Vec<Meta> = inputs.iter().map(|i: &usize| metas[*i].clone()).collect();
     let ready = Ready::new(ops, &desc, &own)?;
     metas.extend(ready.outputs.iter().cloned());
-    Ok(RuleStep { ready: ready.into(), inputs })
+    Ok(RuleStep { ready: ready.into(), inputs: inputs.into_iter().map(source).collect() })
 }

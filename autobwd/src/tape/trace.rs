@@ -93,14 +93,14 @@ impl Drop for Listening<'_> {
 struct Notes {
     program: Program,
     scope: Scope,
-    /// Nodes stay alive with these, so that no other takes the address of one. By output, and whether it is stopped.
+    /// Nodes stay alive with these, so that no other takes the address of one. By output, and whether it has a derivative.
     vars: FxHashMap<(*const Node, u32, bool), (Var, Arc<Node>)>,
     failed: Option<Error>,
 }
 
 impl Notes {
     fn know(&mut self, value: &Value, var: Var) {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.is_stopped());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
         self.vars.insert(key, (var, value.node.clone()));
     }
 
@@ -121,11 +121,11 @@ impl Notes {
 
     /// The variable of a value that is read.
     fn var(&mut self, value: &Value) -> Var {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.is_stopped());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
         if let Some((var, _)) = self.vars.get(&key) {
             return *var;
         }
-        let var = match self.vars.get(&(key.0, key.1, false)) {
+        let var = match self.vars.get(&(key.0, key.1, true)) {
             Some((var, _)) => {
                 let from = *var;
                 let var = self.fresh("assign", value);

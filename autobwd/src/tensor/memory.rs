@@ -6,7 +6,9 @@
 //! `Buf<'a>`'s lifetime ends when [`Kernel::run`](crate::Kernel::run) returns: a kernel that keeps one does not compile.
 #![allow(unsafe_code)]
 
-use std::{alloc, cell::RefCell, marker::PhantomData, ops::Range, sync::Arc};
+mod lines;
+
+use std::{alloc, marker::PhantomData, ops::Range, ptr::NonNull, sync::Arc};
 
 use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
 
@@ -21,21 +23,9 @@ pub(crate) fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
-/// Lines that a thread has freed and will want again: a tape of small values is made of nothing else.
-struct FreeLines(Vec<Memory>);
-
-impl FreeLines {
-    /// How many are kept.
-    const MOST: usize = 1 << 12;
-}
-
-thread_local! {
-    static FREE_LINES: RefCell<FreeLines> = const { RefCell::new(FreeLines(vec![])) };
-}
-
 /// Owned initialised memory at a fixed address.
 pub(crate) struct Memory {
-    ptr: *mut u8,
+    ptr: NonNull<u8>,
     len: usize,
 }
 // SAFETY: owned bytes, reached through `&Memory` for reading and `&mut Memory` for writing; places are handed to one
@@ -56,7 +46,7 @@ impl Memory {
         let layout = alloc::Layout::from_size_align(len, LINE).map_err(|_| refuse())?;
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
-        if ptr.is_null() { Err(refuse()) } else { Ok(Memory { ptr, len }) }
+        NonNull::new(ptr).map(|ptr| Memory { ptr, len }).ok_or_else(refuse)
     }
 
     /// Memory with whatever it holds.
@@ -65,8 +55,7 @@ impl Memory {
     /// There is no such amount of memory.
     #[inline]
     pub(crate) fn any(bytes: usize) -> Result<Memory> {
-        let line = || FREE_LINES.try_with(|free| free.try_borrow_mut().ok()?.0.pop()).ok().flatten();
-        match if bytes <= LINE { line() } else { None } {
+        match if bytes <= LINE { lines::take() } else { None } {
             Some(line) => Ok(line),
             None => Memory::zeroed(bytes),
         }
@@ -74,6 +63,12 @@ impl Memory {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Where it starts, if there are so many bytes.
+    #[inline]
+    pub(crate) fn start(&self, bytes: usize) -> Result<Place> {
+        if bytes <= self.len { Ok(Place { ptr: self.ptr.as_ptr() }) } else { Err(outside(0, bytes)) }
     }
 
     /// A place inside, if it is on a line and within bounds.
@@ -84,20 +79,20 @@ impl Memory {
             return Err(outside(at, bytes));
         }
         // SAFETY: `at` is within the allocation, as just checked.
-        Ok(Place { ptr: unsafe { self.ptr.add(at) } })
+        Ok(Place { ptr: unsafe { self.ptr.add(at) }.as_ptr() })
     }
 
     /// The first `n` elements from byte `at` on.
     pub(crate) fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
         // SAFETY: within bounds and aligned (just asserted), initialised (zeroed), every pattern is a `T`.
-        unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast(), n) }
+        unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
     pub(crate) fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
         self.assert_within::<T>(at, n);
         // SAFETY: as in `slice`, and `&mut self`.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast(), n) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
     /// The rows of a sparse value at byte `at`, of which every dimension is known.
@@ -116,21 +111,21 @@ impl Memory {
         );
     }
 }
+impl Default for Memory {
+    /// None.
+    fn default() -> Memory {
+        Memory { ptr: NonNull::dangling(), len: 0 }
+    }
+}
 impl Drop for Memory {
+    #[inline]
     fn drop(&mut self) {
-        let keep = |free: &RefCell<FreeLines>| {
-            let Ok(mut free) = free.try_borrow_mut() else { return false };
-            let room = free.0.len() < FreeLines::MOST;
-            if room {
-                free.0.push(Memory { ptr: self.ptr, len: self.len });
+        if !lines::keep(self) && self.len > 0 {
+            // SAFETY: allocated in `zeroed` with this very layout.
+            unsafe {
+                alloc::dealloc(self.ptr.as_ptr(), alloc::Layout::from_size_align_unchecked(self.len, LINE))
             }
-            room
-        };
-        if self.len == LINE && FREE_LINES.try_with(keep).unwrap_or(false) {
-            return;
         }
-        // SAFETY: allocated in `zeroed` with this very layout.
-        unsafe { alloc::dealloc(self.ptr, alloc::Layout::from_size_align_unchecked(self.len, LINE)) }
     }
 }
 

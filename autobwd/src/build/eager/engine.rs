@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    mem,
     panic::Location,
     sync::Arc,
 };
@@ -9,9 +10,9 @@ use std::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Call, Node, Reading, Ready, Value, value::Given};
+use super::{Call, Made, Node, Reading, Ready, Value, value::Given};
 use crate::{
-    Cx, Error, ErrorKind, GradKind, Meta, OpInfoMap, Result, Tensor, Var, Words,
+    Builder, Cx, Error, ErrorKind, GradKind, Meta, Result, Tensor, Var, Words,
     build::MakeDesc,
     tensor::{Memory, ToF64},
     with_dtype,
@@ -58,49 +59,55 @@ impl Eager {
     /// Whatever does not fit, with the operator; data that it cannot take.
     pub(crate) fn call(
         &self,
-        ops: &OpInfoMap,
+        builder: &Builder,
         words: &mut Words,
         desc: MakeDesc<'_>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<Node>> {
-        let ready = self.ready(ops, words, desc, inputs.iter().map(|value| value.meta()), site)?;
-        self.run(ready, inputs, into, site)
+        for input in inputs {
+            words.meta(input.meta());
+        }
+        if let Some(ready) = self.cache.borrow().get(words) {
+            return self.run(ready, inputs, into, site);
+        }
+        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
+        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
     }
 
-    /// The operator that has these words, ready for inputs that are like that.
+    /// The operator that has these words, those of its inputs among them.
     ///
     /// # Errors
     /// Whatever does not fit, with the operator.
-    pub(crate) fn ready<'m>(
+    pub(crate) fn ready(
         &self,
-        ops: &OpInfoMap,
-        words: &mut Words,
+        builder: &Builder,
+        words: &Words,
         desc: MakeDesc<'_>,
-        inputs: impl Iterator<Item = &'m Meta> + Clone,
+        inputs: &[Meta],
         site: &'static Location<'static>,
     ) -> Result<Arc<Ready>> {
-        inputs.clone().for_each(|meta| words.meta(meta));
         if let Some(ready) = self.cache.borrow().get(words) {
             return Ok(ready.clone());
         }
         let desc = desc()?;
         let named = || format!("operator `{}` (run at {}:{})", desc.ty, site.file(), site.line());
-        let ready = Ready::new(ops, &desc, &inputs.cloned().collect::<Vec<_>>());
-        let ready = Arc::new(ready.map_err(|e| e.at_op(named))?);
-        let mut cache = self.cache.borrow_mut();
-        if cache.len() >= MOST_READY {
-            cache.clear();
+        let ready = Arc::new(Ready::new(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
+        // A kernel that is running may have come here by a way of its own.
+        if let Ok(mut cache) = self.cache.try_borrow_mut() {
+            if cache.len() >= MOST_READY {
+                cache.clear();
+            }
+            cache.insert(words.clone(), ready.clone());
         }
-        cache.insert(words.clone(), ready.clone());
         Ok(ready)
     }
 
     /// As [`call`](Eager::call), of an operator that is ready.
     pub(crate) fn run(
         &self,
-        ready: Arc<Ready>,
+        ready: &Arc<Ready>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
@@ -108,29 +115,35 @@ impl Eager {
         let records = self.records.get()
             && ready.passes_derivatives
             && inputs.iter().any(|value| value.has_derivative());
-        let mut call = Call { ready, site, inputs: SmallVec::new(), outputs: SmallVec::new() };
-        if records {
-            refuse_leaves(&call.ready, into).map_err(|e| e.at_op(|| call.ready.describe(site)))?;
-            inputs.iter().for_each(|value| call.inputs.push(value.remembered()));
+        let mut node = Node::of(ready, site);
+        let Some(Node { number, made: Made::Computed(call), .. }) = Arc::get_mut(&mut node) else {
+            return Err(Error::internal("a new node that others have"));
+        };
+        if !Arc::ptr_eq(&call.ready, ready) {
+            call.ready = ready.clone();
         }
-        for size in &call.ready.sizes {
+        (*number, call.site) = (0, site);
+        if records {
+            refuse_leaves(ready, into).map_err(|e| e.at_op(|| ready.describe(site)))?;
+            *number = call.remember(inputs);
+        }
+        for size in &ready.sizes {
             call.outputs.push(Memory::any(*size)?);
         }
         let reading = Reading::of(inputs.iter().copied());
-        self.compute(&call.ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
-        self.check(&call.ready, call.outputs.iter(), site)?;
+        self.compute(ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
+        self.check(ready, call.outputs.iter(), site)?;
         if into.is_empty() && self.listener.borrow().is_none() {
-            return Ok(Arc::new(Node::computed(call)));
+            return Ok(node);
         }
         let mut overwriting: SmallVec<[(&Value, Memory); 1]> = SmallVec::new();
         for (out, value) in into {
             let memory = match records {
-                true => Tensor::copy_of(&call.outputs[*out], 0, &call.ready.outputs[*out])?.into_memory(),
-                false => std::mem::replace(&mut call.outputs[*out], Memory::any(0)?),
+                true => Tensor::copy_of(&call.outputs[*out], 0, &ready.outputs[*out])?.into_memory(),
+                false => mem::take(&mut call.outputs[*out]),
             };
             overwriting.push((value, memory));
         }
-        let node = Arc::new(Node::computed(call));
         self.tell(&node, inputs, into, overwriting)?;
         Ok(node)
     }
@@ -150,6 +163,22 @@ impl Eager {
         ready.run(&self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
         self.runs.set(self.runs.get() + 1);
         Ok(())
+    }
+
+    /// As [`compute`](Eager::compute), of two inputs and one output like the first, which takes its place.
+    ///
+    /// # Errors
+    /// As there, and those of [`check`](Eager::check).
+    pub(crate) fn compute_over(
+        &self,
+        ready: &Ready,
+        first: &mut Memory,
+        second: &Memory,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
+        ready.run_over(&self.cx, first, second).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        self.runs.set(self.runs.get() + 1);
+        self.check(ready, [&*first].into_iter(), site)
     }
 
     /// Looks at what an operator has computed, if that is asked for.

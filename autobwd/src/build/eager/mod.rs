@@ -7,6 +7,6 @@ mod ready;
 mod value;
 
 pub(crate) use engine::Eager;
-pub(crate) use ready::{Ready, Rule, RuleStep};
+pub(crate) use ready::{Ready, Rule, RuleStep, Source};
 pub use value::Value;
 pub(crate) use value::{Call, Given, Made, Node, Reading};

@@ -44,8 +44,6 @@ enum How {
 }
 
 /// What the chain rule of an operator comes to: operators that compute the derivatives of its inputs.
-///
-/// Values are numbered: the operator's inputs, its outputs, the derivatives of these, then what the steps compute.
 pub(crate) struct Rule {
     /// By output: whether a derivative arrives there.
     pub(crate) arrived: Vec<bool>,
@@ -53,7 +51,9 @@ pub(crate) struct Rule {
     pub(crate) wanted: Vec<bool>,
     pub(crate) steps: Vec<RuleStep>,
     /// Inputs with their derivatives.
-    pub(crate) derivatives: Vec<(usize, usize)>,
+    pub(crate) derivatives: Vec<(usize, Source)>,
+    /// Whether each of these is that of one input alone, and whole tensors are all that the steps compute.
+    pub(crate) apart: bool,
     /// By input: whether its elements are read.
     pub(crate) reads: Vec<bool>,
 }
@@ -64,7 +64,20 @@ struct Rules(OnceLock<Box<(Rule, Rules)>>);
 
 pub(crate) struct RuleStep {
     pub(crate) ready: Arc<Ready>,
-    pub(crate) inputs: Vec<usize>,
+    pub(crate) inputs: Vec<Source>,
+}
+
+/// Where a chain rule finds a value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// An input of the operator.
+    Input(usize),
+    /// An output of the operator.
+    Output(usize),
+    /// The derivative of an output.
+    Arrived(usize),
+    /// What the steps have computed, one after another.
+    Made(usize),
 }
 
 impl Ready {
@@ -141,25 +154,37 @@ impl Ready {
                     inputs.push(input(i)?);
                 }
                 let outputs = outputs.collect::<SmallVec<[_; 2]>>();
-                self.run_planned(cx, graph, region.as_ref(), &inputs, &outputs)
+                self.run_planned(cx, graph, region.as_ref(), &|arg| match arg {
+                    (Role::Input, i) => inputs[i],
+                    (Role::Output, i) => &*outputs[i],
+                })
             }
         }
     }
 
-    fn run_planned(
+    /// As [`run`](Ready::run), of two inputs and one output like the first, which takes its place.
+    ///
+    /// # Errors
+    /// As there; other numbers of inputs and outputs.
+    pub(crate) fn run_over(&self, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
+        match &self.how {
+            How::Formula(formula) => formula.run_over(first, second),
+            How::Planned(graph, region) => self.run_planned(cx, graph, region.as_ref(), &|arg| match arg {
+                (Role::Input, 1) => second,
+                _ => &*first,
+            }),
+        }
+    }
+
+    fn run_planned<'m>(
         &self,
         cx: &Cx,
         graph: &Graph,
         region: Option<&Extent>,
-        inputs: &[&Memory],
-        outputs: &[&mut Memory],
+        memory: &dyn Fn((Role, usize)) -> &'m Memory,
     ) -> Result<()> {
         let mut place = |value: ValueId| {
-            let memory = match self.args[value] {
-                (Role::Input, i) => inputs[i],
-                (Role::Output, i) => &*outputs[i],
-            };
-            memory.place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
+            memory(self.args[value]).place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
         };
         match region {
             Some(extent) => {
@@ -179,6 +204,7 @@ impl Ready {
     ///
     /// # Errors
     /// Those of `make`.
+    #[inline]
     pub(crate) fn rule(
         &self,
         fits: impl Fn(&Rule) -> bool,

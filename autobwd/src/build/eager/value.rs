@@ -1,8 +1,8 @@
 //! Values that were computed at once, and what they were computed from.
 
 use std::{
-    cell::Cell,
-    fmt,
+    cell::{Cell, RefCell},
+    fmt, mem,
     panic::Location,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -24,8 +24,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Value {
     pub(crate) node: Arc<Node>,
-    /// From the lowest bit: whether it passes for a constant; which of the node's values it is (31 bits); which version was
-    /// read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
+    /// From the lowest bit: whether it is, or passes for, a constant; which of the node's values it is (31 bits); which
+    /// version was read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
     which: u64,
 }
 
@@ -88,13 +88,13 @@ pub(crate) struct Watch {
 }
 
 /// What keeps values' memory while somebody reads it: of some, it may be replaced. By value, if of any.
-pub(crate) struct Reading(SmallVec<[Option<Arc<Memory>>; 2]>);
+pub(crate) struct Reading(Vec<Option<Arc<Memory>>>);
 
 impl Reading {
     #[inline]
     pub(crate) fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
         match values.clone().all(Value::stays) {
-            true => Reading(SmallVec::new()),
+            true => Reading(vec![]),
             false => Reading(values.map(Value::shared).collect()),
         }
     }
@@ -110,11 +110,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    /// Nodes that a thread has let go of, with the operators that they were: training repeats itself, so that the next one
+    /// asked for is mostly that operator again.
+    static FREE_NODES: RefCell<Vec<Arc<Node>>> = const { RefCell::new(vec![]) };
+}
+
 impl Node {
+    /// How many free ones are kept.
+    const MOST_FREE: usize = 1 << 12;
+
+    /// A node that nobody else has, for an operator that is to be run: it has neither inputs nor outputs.
     #[inline]
-    pub(crate) fn computed(call: Call) -> Node {
-        let number = if call.inputs.is_empty() { 0 } else { next_number(&call.inputs) };
-        Node { number, made: Made::Computed(call), watches: OnceLock::new() }
+    pub(crate) fn of(ready: &Arc<Ready>, site: &'static Location<'static>) -> Arc<Node> {
+        let free = FREE_NODES.try_with(|free| free.try_borrow_mut().ok()?.pop()).ok().flatten();
+        free.unwrap_or_else(|| {
+            let call = Call { ready: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
+            Arc::new(Node { number: 0, made: Made::Computed(call), watches: OnceLock::new() })
+        })
     }
 
     #[inline]
@@ -126,13 +139,13 @@ impl Node {
     }
 }
 
-/// A number for what is made from these now.
+/// A number for what is made now, at least that.
 #[inline]
-fn next_number(inputs: &[Value]) -> u64 {
+fn next_number(least: u64) -> u64 {
     thread_local! {
         static NEXT: Cell<u64> = const { Cell::new(1) };
     }
-    let number = inputs.iter().fold(NEXT.get(), |number, input| number.max(input.node.number + 1));
+    let number = NEXT.get().max(least);
     NEXT.set(number + 1);
     number
 }
@@ -141,12 +154,45 @@ impl Drop for Node {
     /// Histories are as long as programs: they are taken apart in a loop.
     fn drop(&mut self) {
         let Made::Computed(call) = &mut self.made else { return };
-        while let Some(value) = call.inputs.pop() {
-            if let Some(Node { made: Made::Computed(last), .. }) = &mut Arc::into_inner(value.node) {
-                while let Some(input) = last.inputs.pop() {
-                    call.inputs.push(input);
-                }
+        while let Some(Value { mut node, .. }) = call.inputs.pop() {
+            // That others have it, too, is seen without a lock.
+            let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
+            if let Some(Node { made: Made::Computed(last), watches, .. }) = own {
+                last.hand_over(&mut call.inputs);
+                last.outputs.clear();
+                watches.take();
+                let keep = |free: &RefCell<Vec<_>>| match free.try_borrow_mut() {
+                    Ok(mut free) if free.len() < Node::MOST_FREE => free.push(node),
+                    _ => {}
+                };
+                // Where a thread ends, nothing is kept.
+                let _ = FREE_NODES.try_with(keep);
+            } else if let Some(Node { made: Made::Computed(last), .. }) = &mut Arc::into_inner(node) {
+                last.hand_over(&mut call.inputs);
             }
+        }
+    }
+}
+
+impl Call {
+    /// Remembers what the operator reads; whoever has read it has the number that this returns.
+    #[inline]
+    pub(super) fn remember(&mut self, inputs: &[&Value]) -> u64 {
+        let mut least = 0;
+        for input in inputs {
+            least = least.max(input.node.number + 1);
+            self.inputs.push(input.remembered());
+        }
+        next_number(least)
+    }
+
+    /// Adds its inputs to others.
+    #[inline]
+    fn hand_over(&mut self, others: &mut SmallVec<[Value; 2]>) {
+        if others.is_empty() {
+            mem::swap(&mut self.inputs, others);
+        } else {
+            others.append(&mut self.inputs);
         }
     }
 }
@@ -173,7 +219,7 @@ impl Given {
 
 impl From<Box<Given>> for Value {
     fn from(given: Box<Given>) -> Value {
-        let (number, made) = (next_number(&[]), Made::Given(given));
+        let (number, made) = (next_number(0), Made::Given(given));
         Value::of(Arc::new(Node { number, made, watches: OnceLock::new() }), 0)
     }
 }
@@ -181,7 +227,11 @@ impl From<Box<Given>> for Value {
 impl Value {
     #[inline]
     pub(crate) fn of(node: Arc<Node>, out: usize) -> Value {
-        Value { node, which: u64::from((out as u32) << 1) }
+        let constant = match &node.made {
+            Made::Given(given) => !given.leaf,
+            Made::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
+        };
+        Value { node, which: u64::from((out as u32) << 1 | u32::from(constant)) }
     }
 
     fn version(&self) -> u32 {
@@ -205,16 +255,12 @@ impl Value {
     /// Whether a derivative with respect to it is wanted, or to something that it was computed from.
     #[inline]
     pub(crate) fn has_derivative(&self) -> bool {
-        match &self.node.made {
-            _ if self.is_stopped() => false,
-            Made::Given(given) => given.leaf,
-            Made::Computed(call) => !call.inputs.is_empty() && self.meta().dtype.is_float(),
-        }
+        self.which & 1 == 0
     }
 
     #[inline]
     pub(crate) fn is_leaf(&self) -> bool {
-        matches!(&self.node.made, Made::Given(given) if given.leaf && !self.is_stopped())
+        self.has_derivative() && matches!(self.node.made, Made::Given(_))
     }
 
     pub(crate) fn same(&self, other: &Value) -> bool {
@@ -274,17 +320,12 @@ impl Value {
 
     /// The same as a constant; its history is forgotten if nobody else holds it.
     pub(crate) fn constant(mut self) -> Value {
-        match Arc::get_mut(&mut self.node).map(|node| &mut node.made) {
-            Some(Made::Computed(call)) => call.inputs.clear(),
-            _ => self.which |= 1,
+        if let Some(Node { number, made: Made::Computed(call), .. }) = Arc::get_mut(&mut self.node) {
+            *number = 0;
+            call.inputs.clear();
         }
+        self.which |= 1;
         self
-    }
-
-    /// Whether it passes for a constant that it is not.
-    #[inline]
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.which & 1 == 1
     }
 
     /// A copy.
