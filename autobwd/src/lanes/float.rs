@@ -27,8 +27,7 @@ use super::math;
 /// | `sqrt`, `1 / x` | 0.50, 0.50 | 0 |
 /// | `pow` | 0.50, 0.50 | 1 |
 ///
-/// In `f32`, `gelu` and `gelu_tanh` were given all numbers of magnitude 2⁻¹¹ to 16 (and some beyond, where they are lines), `pow`
-/// some million pairs, which it computes in double precision.
+/// In `f32`, `pow` was given some million pairs, which it computes in double precision.
 ///
 /// Infinities, NaN, zeros of both signs and subnormal numbers give what they give in `std`.
 pub trait Float:
