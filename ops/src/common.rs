@@ -194,6 +194,17 @@ pub(crate) fn zip_broadcast<T: Element, R: Element>(
     Ok(())
 }
 
+/// What optional slots hold.
+pub(crate) fn held<'a, T: Element, const N: usize>(
+    slots: [&'a Option<Buf<'_>>; N],
+) -> Result<[Option<&'a [T]>; N]> {
+    let mut slices = [None; N];
+    for (slice, slot) in slices.iter_mut().zip(slots) {
+        *slice = slot.as_ref().map(Buf::slice).transpose()?;
+    }
+    Ok(slices)
+}
+
 /// The `i`-th piece of `len` elements.
 pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
     &all[i * len..][..len]

@@ -11,7 +11,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Real, nth},
+    common::{Real, held, nth},
     vectors::{largest, map_sum, sum},
 };
 
@@ -199,7 +199,7 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
             let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
             let (out, dout) = (self.out.slice::<T>()?, self.dout.slice::<T>()?);
             let log_sum = self.log_sum.slice::<T>()?;
-            let dlog_sum = self.dlog_sum.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [dlog_sum] = held([&self.dlog_sum])?;
             let (dq, dk, dv) = (wanted::<T>(&mut self.dq)?, wanted(&mut self.dk)?, wanted(&mut self.dv)?);
             let [of_q, of_k, of_v] = [dq.is_some(), dk.is_some(), dv.is_some()];
             let of_keys = sizes.keys * sizes.stride;

@@ -1,3 +1,5 @@
+//! Choices between branches.
+
 use autobwd::{DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
 use super::{

@@ -1,3 +1,5 @@
+//! Loops that run while a condition holds, and what all control flow needs for its blocks.
+
 use std::panic::Location;
 
 use autobwd::{

@@ -1,3 +1,5 @@
+//! Recurrences over sequences, step by step: a builder of them.
+
 use std::collections::VecDeque;
 
 use autobwd::{BlockId, Builder, Dim, Dims, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
@@ -6,7 +8,7 @@ use super::{
     Recurrent,
     loops::{asked, copy, overwritten, same, scopes},
 };
-use crate::shape::{Slice, Stack};
+use crate::shape::{Stack, at};
 
 /// A step of a recurrence in the making: what it reads of sequences, what it remembers, what it contributes.
 /// [`static_rnn`] hands it out.
@@ -203,7 +205,9 @@ impl StaticRnn {
                     let text = format!("{sequence} has no step {done} to compute at once");
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
-                return at(sequence, if *reverse { steps - 1 - done } else { *done });
+                let step = i32::try_from(if *reverse { steps - 1 - done } else { *done });
+                let too_long = |_| Error::new(ErrorKind::Shape, format!("{sequence} has too many steps"));
+                return at(sequence, step.map_err(too_long)?);
             }
         };
         let stop_gradient =
@@ -344,13 +348,4 @@ impl StaticRnn {
 fn like(x: &Expr) -> VarDesc {
     let desc = VarDesc::new(x.dtype(), x.dims());
     VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc }
-}
-
-/// One step of a sequence.
-#[track_caller]
-fn at(sequence: &Expr, step: usize) -> Result<Expr> {
-    let step =
-        i32::try_from(step).map_err(|_| Error::new(ErrorKind::Shape, format!("{sequence} is too long")))?;
-    let (axes, starts, ends, decrease_axis) = (vec![0], vec![step], vec![step + 1], vec![0]);
-    Ok(emit(Slice { input: sequence.into(), out: New, axes, starts, ends, decrease_axis })?.out)
 }

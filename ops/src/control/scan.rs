@@ -1,3 +1,5 @@
+//! Recurrences as functions from states to states.
+
 use autobwd::{Error, ErrorKind, Expr, Result};
 
 use super::static_rnn;

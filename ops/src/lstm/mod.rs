@@ -12,7 +12,7 @@ use autobwd::{
     Vectorised, check::*, map_lanes, register_op, with_float,
 };
 
-use crate::common::{Real, nth};
+use crate::common::{Real, held, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -65,8 +65,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
             let (steps, sizes) = sizes(&self.hidden);
             let Sizes { units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
-            let initial_hidden = self.initial_hidden.as_ref().map(Buf::slice::<T>).transpose()?;
-            let initial_cell = self.initial_cell.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
             let (hidden, cell) = (self.hidden.slice_mut::<T>()?, self.cell.slice_mut::<T>()?);
             cx.scratch(units, |zeros| {
@@ -233,11 +232,9 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
             let (steps, sizes) = sizes(&self.hidden);
             let Sizes { units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
-            let initial_hidden = self.initial_hidden.as_ref().map(Buf::slice::<T>).transpose()?;
-            let initial_cell = self.initial_cell.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let dhidden = self.dhidden.slice::<T>()?;
-            let dcell = self.dcell.as_ref().map(Buf::slice::<T>).transpose()?;
-            let dactivations = self.dactivations.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [dcell, dactivations] = held([&self.dcell, &self.dactivations])?;
             cx.scratch(self.scratch(), |scratch| {
                 let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
                 let (zeros, scratch) = scratch.split_at_mut(units);

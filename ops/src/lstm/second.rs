@@ -1,13 +1,13 @@
 //! The gradient of the gradient of long short-term memory.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Element, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Meta, NoGrad, Result, Var,
+    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Meta, NoGrad, Result, Var,
     Vectorised, map_lanes, register_op, with_float,
 };
 
 use super::{Backward, LstmSequenceGrad, Sizes, infer_backward, quarters, rows, sizes, weight_gradient};
 use crate::{
-    common::{Real, nth},
+    common::{Real, held, nth},
     elementwise::grad_if_any,
 };
 
@@ -167,9 +167,9 @@ impl Kernel for LstmSequenceGradGrad<Buf<'_>> {
             let (hidden, cell) = (self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
             let (activations, dhidden) = (self.activations.slice::<T>()?, self.dhidden.slice::<T>()?);
             let [initial_hidden, initial_cell, dcell, dactivations] =
-                given::<T, 4>([&self.initial_hidden, &self.initial_cell, &self.dcell, &self.dactivations])?;
+                held([&self.initial_hidden, &self.initial_cell, &self.dcell, &self.dactivations])?;
             let [ddgates, ddinitial_hidden, ddinitial_cell] =
-                given::<T, 3>([&self.ddgates, &self.ddinitial_hidden, &self.ddinitial_cell])?;
+                held([&self.ddgates, &self.ddinitial_hidden, &self.ddinitial_cell])?;
             let ddweight = self.ddweight.as_ref().map(Buf::mat::<T>).transpose()?;
             let (d_cell, d_activations) = (self.d_cell.slice_mut::<T>()?, self.d_activations.slice_mut::<T>()?);
             let (ddhidden, ddcell) = (self.ddhidden.slice_mut::<T>()?, self.ddcell.slice_mut::<T>()?);
@@ -293,14 +293,6 @@ impl LstmSequenceGradGrad<Buf<'_>> {
         let (_, Sizes { units, state, .. }) = sizes(&self.hidden);
         units + 6 * state + self.activations.numel() + 2 * self.hidden.numel()
     }
-}
-
-fn given<'a, T: Element, const N: usize>(slots: [&'a Option<Buf<'_>>; N]) -> Result<[Option<&'a [T]>; N]> {
-    let mut slices = [None; N];
-    for (slice, slot) in slices.iter_mut().zip(slots) {
-        *slice = slot.as_ref().map(Buf::slice).transpose()?;
-    }
-    Ok(slices)
 }
 
 /// One step, forwards again.

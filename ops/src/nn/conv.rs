@@ -1,3 +1,5 @@
+//! Convolutions, and their transposes, as layers.
+
 use autobwd::{Builder, DType, Error, Expr, New, Result, emit};
 
 use super::{bias, parameter};

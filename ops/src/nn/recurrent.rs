@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 
 use super::parameter;
-use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::Slice};
+use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at};
 
 /// What a recurrent layer does in a step.
 pub trait Cell {
@@ -319,16 +319,6 @@ fn over_steps(
     })?;
     let last = found.split_off(1);
     Ok((found.remove(0), last))
-}
-
-/// One step of a sequence; -1 is the last.
-#[track_caller]
-fn at(sequence: &Expr, step: i32) -> Result<Expr> {
-    let end = if step < 0 { i32::MAX } else { step + 1 };
-    let (axes, decrease_axis) = (vec![0], vec![0]);
-    let op =
-        Slice { input: sequence.into(), out: New, axes, starts: vec![step], ends: vec![end], decrease_axis };
-    Ok(emit(op)?.out)
 }
 
 #[track_caller]

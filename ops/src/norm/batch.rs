@@ -12,7 +12,7 @@ use super::{
     cut::{Cut, sums},
 };
 use crate::{
-    common::{Real, wide},
+    common::{Real, held, wide},
     elementwise::grad_if_any,
 };
 
@@ -102,8 +102,7 @@ impl Kernel for BatchNorm<Buf<'_>> {
         let (test, given) = self.modes();
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
-            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
-            let bias = self.bias.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [scale, bias] = held([&self.scale, &self.bias])?;
             let mean_out = self.mean_out.inout::<T>(&self.mean)?.copied();
             let variance_out = self.variance_out.inout::<T>(&self.variance)?.copied();
             let saved_mean = self.saved_mean.slice_mut::<T>()?;
@@ -379,7 +378,7 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
         let (epsilon, n, given) = (f64::from(self.epsilon), cut.terms() as f64, self.given());
         with_float!(self.x, T => {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
-            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [scale] = held::<T, 1>([&self.scale])?;
             let (mean, r) = match (&self.mean, &self.variance) {
                 (Some(mean), Some(variance)) if given => (mean, variance),
                 _ => (&self.saved_mean, &self.saved_variance),

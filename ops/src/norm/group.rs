@@ -8,7 +8,7 @@ use autobwd::{
 
 use super::{DataLayout, channels::Channels, cut::Cut, rows::Rows, rows::vector};
 use crate::{
-    common::{Real, pieces, wide},
+    common::{Real, held, pieces, wide},
     elementwise::{ElementwiseAddGrad, ElementwiseMul, ElementwiseMulGrad},
 };
 
@@ -140,8 +140,7 @@ impl<'a, T: Real> Affine<'a, T> {
         bias: &'a Option<Buf<'_>>,
         (groups, width, step): (usize, usize, usize),
     ) -> Result<Affine<'a, T>> {
-        let scale = scale.as_ref().map(Buf::slice::<T>).transpose()?;
-        let bias = bias.as_ref().map(Buf::slice::<T>).transpose()?;
+        let [scale, bias] = held([scale, bias])?;
         Ok(Affine { scale, bias, groups, width, step })
     }
 

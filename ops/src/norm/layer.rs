@@ -10,7 +10,7 @@ use super::{
     rows::{Rows, vector},
 };
 use crate::{
-    common::{Real, nth, wide},
+    common::{Real, held, nth, wide},
     elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseMulGrad, grad_if_any},
     fill::FillZerosLike,
     vectors,
@@ -63,8 +63,7 @@ impl Kernel for LayerNorm<Buf<'_>> {
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
             let width = width(&self.x, self.begin_norm_axis);
-            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
-            let bias = self.bias.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [scale, bias] = held([&self.scale, &self.bias])?;
             let (mean, variance) = (self.mean.slice_mut::<T>()?, self.variance.slice_mut::<T>()?);
             let (epsilon, rows) = (f64::from(self.epsilon), PART.div_ceil(width.max(1)));
             let outs = [(self.y.slice_mut::<T>()?, rows * width), (mean, rows), (variance, rows)];
@@ -305,7 +304,7 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
         with_float!(self.x, T => {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
             let (mean, variance) = (self.mean.slice::<T>()?, self.variance.slice::<T>()?);
-            let scale = self.scale.as_ref().map(Buf::slice::<T>).transpose()?;
+            let [scale] = held([&self.scale])?;
             let epsilon = f64::from(self.epsilon);
             let width = width(&self.x, self.begin_norm_axis);
             if let Some(dx) = &mut self.dx {

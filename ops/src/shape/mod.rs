@@ -21,5 +21,6 @@ pub use order::{
 };
 pub use pad::{Pad, PadGrad, PadGradGrad, TrilTriu, TrilTriuGrad};
 pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
+pub(crate) use slice::at;
 pub use slice::{Slice, SliceGrad, SliceGradGrad};
 pub use stack::{Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad, UnstackGradGrad};

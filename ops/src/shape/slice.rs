@@ -1,8 +1,8 @@
 //! A part of a tensor.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
-    register_op, with_dtype,
+    Buf, Cx, DType, Dim, Dims, Error, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
+    check::*, emit, register_op, with_dtype,
 };
 
 use super::strided::{Loops, few_dims};
@@ -207,4 +207,14 @@ impl GradRule<SliceGrad> for SliceGradGrad {
             });
         }
     }
+}
+
+/// One step of a sequence, whose first dimension is time; -1 is the last.
+#[track_caller]
+pub(crate) fn at(sequence: &Expr, step: i32) -> Result<Expr> {
+    let end = if step < 0 { i32::MAX } else { step.saturating_add(1) };
+    let (axes, decrease_axis) = (vec![0], vec![0]);
+    let op =
+        Slice { input: sequence.into(), out: New, axes, starts: vec![step], ends: vec![end], decrease_axis };
+    Ok(emit(op)?.out)
 }
