@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use autobwd::OpInfoMap;
+use autobwd::{DType, OpInfoMap, Tensor};
 use autobwd_tests::conformance::{Case, Compared, Entry, Outcome, Refusal, check, load_folder, skip_reason};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for entry in load_folder(&folder, "")? {
         trials.push(case(entry, ops));
     }
-    let changes: [(&str, Changes); 8] = [
+    let changes: [(&str, Changes); 9] = [
         ("a_dropped_operator", drop_operator),
         ("swapped_operands_of_sum", swap_operands),
         ("another_name", rename),
@@ -37,6 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }),
         ("another_attribute", change_attribute),
         ("another_value", change_value),
+        ("another_dtype_of_a_value", change_value_dtype),
     ];
     for (name, change) in changes {
         let folder = folder.clone();
@@ -224,7 +225,16 @@ fn nudge(tag: &str, value: &mut Value) {
     *value = next;
 }
 
+/// Whether any tensor of the program is of dtype float32.
+fn computes_in_f32(case: &Case) -> bool {
+    let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut vars = blocks.iter().filter_map(|block| block["vars"].as_array()).flatten();
+    vars.any(|var| var["dtype"] == "float32")
+}
+
+/// Changes values by three times what their precision allows.
 fn change_value(case: &Case) -> Vec<(String, Case)> {
+    let step = if computes_in_f32(case) { 3e-6 } else { 3e-9 };
     let mut changed = vec![];
     for (index, (name, value)) in
         case.tensors.iter().enumerate().filter(|(_, (n, _))| n.starts_with("fetch/"))
@@ -232,7 +242,26 @@ fn change_value(case: &Case) -> Vec<(String, Case)> {
         let largest = value.to_f64s().iter().fold(1.0_f64, |max, x| max.max(x.abs()));
         let mut case = case.clone();
         if let Some(x) = case.tensors[index].1.slice_mut::<f64>().ok().and_then(<[f64]>::first_mut) {
-            *x += 3e-6 * largest;
+            *x += step * largest;
+            changed.push((name.clone(), case));
+        }
+    }
+    changed
+}
+
+/// A gradient for which autobwd finds no path is zero, and has no dtype.
+fn change_value_dtype(case: &Case) -> Vec<(String, Case)> {
+    let mut changed = vec![];
+    for (index, (name, value)) in
+        case.tensors.iter().enumerate().filter(|(_, (n, _))| n.starts_with("fetch/"))
+    {
+        let numbers: Vec<f32> = value.to_f64s().into_iter().map(|x| x as f32).collect();
+        if numbers.iter().all(|x| *x == 0.0) {
+            continue;
+        }
+        if let (DType::F64, Ok(other)) = (value.dtype(), Tensor::from_vec(value.dims(), numbers)) {
+            let mut case = case.clone();
+            case.tensors[index].1 = other;
             changed.push((name.clone(), case));
         }
     }

@@ -7,8 +7,9 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::Ctxt, options, text};
 
-const KNOWN: [&str; 6] = ["grad", "name", "pointwise", "kernel", "broadcast", "composed"];
-const TAKES: &str = "`grad = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast` and `composed`";
+const KNOWN: [&str; 7] = ["grad", "name", "pointwise", "kernel", "broadcast", "integers", "composed"];
+const TAKES: &str =
+    "`grad = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `composed`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
@@ -20,6 +21,8 @@ pub(crate) struct Args {
     pub(crate) kernel: Option<Ident>,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<Ident>,
+    /// `integers`, where it is written.
+    pub(crate) integers: Option<Ident>,
     /// `composed`, where it is written.
     pub(crate) composed: Option<Ident>,
 }
@@ -31,6 +34,7 @@ struct Given {
     pointwise: Option<()>,
     kernel: Option<Ident>,
     broadcast: Option<Ident>,
+    integers: Option<Ident>,
     composed: Option<Ident>,
     tried_grad: bool,
     tried_pointwise: bool,
@@ -46,8 +50,8 @@ impl Args {
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
-        let Given { name, tried_pointwise: pointwise, kernel, broadcast, composed, .. } = given;
-        Args { grad, name, pointwise, kernel, broadcast, composed }
+        let Given { name, tried_pointwise: pointwise, kernel, broadcast, integers, composed, .. } = given;
+        Args { grad, name, pointwise, kernel, broadcast, integers, composed }
     }
 }
 
@@ -80,6 +84,10 @@ impl Given {
             "broadcast" => {
                 options::flag(&key, input)?;
                 options::set(&mut self.broadcast, &key, key.clone())
+            }
+            "integers" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.integers, &key, key.clone())
             }
             "composed" => {
                 options::flag(&key, input)?;

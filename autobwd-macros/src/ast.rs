@@ -21,6 +21,8 @@ pub(crate) struct Operator<'a> {
     pub(crate) kernel: Option<&'a Ident>,
     /// `broadcast`, where it is written.
     pub(crate) broadcast: Option<&'a Ident>,
+    /// `integers`, where it is written.
+    pub(crate) integers: Option<&'a Ident>,
     /// `composed`, where it is written.
     pub(crate) composed: Option<&'a Ident>,
     pub(crate) doc: String,
@@ -88,6 +90,7 @@ impl<'a> Operator<'a> {
             pointwise: args.pointwise,
             kernel: args.kernel.as_ref(),
             broadcast: args.broadcast.as_ref(),
+            integers: args.integers.as_ref(),
             composed: args.composed.as_ref(),
             doc: docs::text(&item.attrs),
             fields: item.fields.iter().filter_map(|field| Field::read(field, cx)).collect(),

@@ -25,6 +25,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     partners_are_inputs(op, cx);
     kernel_is_beside_a_formula(op, cx);
     broadcast_is_pointwise(op, cx);
+    integers_are_beside_one_output(op, cx);
     composed_is_not_pointwise(op, cx);
     derived_is_pointwise(op, cx);
     like_is_of_all(op, cx);
@@ -175,6 +176,20 @@ fn kernel_is_beside_a_formula(op: &Operator<'_>, cx: &Ctxt) {
 fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
         cx.error(broadcast, "`broadcast` belongs to formulas; add `pointwise` or remove it");
+    }
+}
+
+/// The formula for integers stands beside one for floating point numbers, and has one output. There is one kernel
+/// beside a formula.
+fn integers_are_beside_one_output(op: &Operator<'_>, cx: &Ctxt) {
+    let Some(integers) = op.integers else { return };
+    let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
+    if !op.pointwise {
+        cx.error(integers, "`integers` belongs to formulas; add `pointwise` or remove it");
+    } else if op.kernel.is_some() || sparse {
+        cx.error(integers, "`integers` makes the kernel beside the formula; here is another one already");
+    } else if op.outputs().count() != 1 {
+        cx.error(integers, "`integers` is for formulas with one output");
     }
 }
 

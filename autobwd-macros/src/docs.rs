@@ -118,3 +118,83 @@ fn gradient(grad: &Type) -> String {
 fn code(tokens: impl ToTokens) -> String {
     format!("`{}`", text::of_tokens(tokens))
 }
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::reference;
+    use crate::{args::Args, ast::Operator, ctxt::Ctxt};
+
+    #[test]
+    fn tables_have_slots_attributes_and_gradient() {
+        let item = parse_quote! {
+            /// `out = x · gate`.
+            pub struct Gate<V = Var> {
+                /// Any shape,
+                /// on two lines.
+                ///
+                /// Not in the table.
+                #[input]
+                pub x: V,
+                /// `a | b`.
+                #[input("Input")]
+                pub gates: Vec<Option<V>>,
+                #[output("X@GRAD", inplace = x)]
+                pub out: Option<V>,
+                /// How steep.
+                #[attr(default = 1.0, above = 0.0, max = 8.5)]
+                pub steepness: f32,
+                /// Which one.
+                #[attr]
+                pub axis: i64,
+            }
+        };
+        let cx = Ctxt::new();
+        let args = Args::read(quote::quote!(grad = own::GateGrad), &cx);
+        let lines = reference(&Operator::read(&item, &args, &cx));
+        cx.check().unwrap();
+        assert_eq!(
+            lines,
+            [
+                "",
+                "| Slot | Field | Takes | Meaning |",
+                "|---|---|---|---|",
+                "| input `X` | `x` | one | Any shape, on two lines. |",
+                "| input `Input` | `gates` | a list with holes | `a \\| b`. |",
+                "| output `X@GRAD` | `out` | at most one | Gradient of `X`. |",
+                "",
+                "| Attribute | Type | Default | Meaning |",
+                "|---|---|---|---|",
+                "| `steepness` | `f32` | `1.0` (`above = 0.0, max = 8.5`) | How steep. |",
+                "| `axis` | `i64` | required | Which one. |",
+                "",
+                "Gradient: [`own::GateGrad`]",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_operator_without_attributes_has_one_table() {
+        for (grad, line) in [
+            ("autobwd::Derived", "Gradient: made from the formula"),
+            ("NoGrad", "Gradient: none"),
+            ("ZeroGrad", "Gradient: zero"),
+            ("Rule<3>", "Gradient: `Rule<3>`"),
+        ] {
+            let item = parse_quote! {
+                struct Double<V = Var> {
+                    #[input]
+                    x: V,
+                    #[output]
+                    out: V,
+                }
+            };
+            let (cx, grad) = (Ctxt::new(), syn::parse_str::<syn::Type>(grad).unwrap());
+            let args = Args::read(quote::quote!(grad = #grad, pointwise), &cx);
+            let lines = reference(&Operator::read(&item, &args, &cx));
+            cx.check().unwrap();
+            assert_eq!((lines.len(), lines[6].as_str()), (7, line), "{lines:?}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{Expr, Lit, Type, spanned::Spanned};
+use syn::{Expr, Index, Lit, Type, spanned::Spanned};
 
 use crate::{
     ast::{Bound, BoundKind, Field, Operator, Role},
@@ -20,8 +20,9 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let conversions = op.attrs().map(conversions);
     let (describe, op_impl) = (describe(op), op_impl(op));
     let lanes = op.pointwise.then(|| lanes(op));
+    let integers = op.integers.map(|_| integer_lanes(op));
     let shape_rule = (op.has_kernel() && op.has_like()).then(|| shape_rule(op));
-    let (contract, registration) = (contract(op), registration(op));
+    let (contract, unused, registration) = (contract(op), unused(op), registration(op));
     quote! {
         const _: () = {
             #(#defaults)*
@@ -31,8 +32,10 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
             #op_impl
         };
         #lanes
+        #integers
         #shape_rule
         #contract
+        #unused
         #registration
     }
 }
@@ -209,7 +212,7 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
 
 fn schema(op: &Operator<'_>) -> TokenStream {
     let Operator { name, doc, pointwise, .. } = op;
-    let broadcast = op.broadcast.is_some();
+    let (broadcast, integers) = (op.broadcast.is_some(), op.integers.is_some());
     let (inputs, outputs) = (op.inputs().map(|f| slot_def(f, op)), op.outputs().map(|f| slot_def(f, op)));
     let attrs = op.attrs().map(attr_def);
     let line = line(op.ident);
@@ -221,6 +224,7 @@ fn schema(op: &Operator<'_>) -> TokenStream {
             attrs: &[#(#attrs),*],
             pointwise: #pointwise,
             broadcast: #broadcast,
+            integers: #integers,
             doc: #doc,
             file: ::core::file!(),
             line: #line,
@@ -312,21 +316,11 @@ fn bounded(field: &Field<'_>, value: TokenStream, bound: &Bound) -> TokenStream 
     quote_spanned!(at=> ::autobwd::__private::#check(#name, #value, #limit())?)
 }
 
-/// What runs the formula.
+/// What runs the formula. Attributes are a tuple, which can be cloned, whatever the struct may be.
 fn lanes(op: &Operator<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
-    let inputs = op.inputs().enumerate().map(|(i, field)| {
-        let (name, at) = (field.ident, at_type(field));
-        quote_spanned!(at=> #name: ::autobwd::Slot::<()>::map(&attrs.#name, |_| get(#i)))
-    });
-    let outputs = op.outputs().map(|field| {
-        let (name, at) = (field.ident, at_type(field));
-        quote_spanned!(at=> #name: ::autobwd::Slot::<()>::map(&attrs.#name, |_| <#param as ::autobwd::Float>::of(0.0)))
-    });
-    let attrs = op.attrs().map(|field| {
-        let (name, ty, at) = (field.ident, field.ty, at_type(field));
-        quote_spanned!(at=> #name: copied_for_every_element::<#ty>(&attrs.#name))
-    });
+    let (types, fields): (Vec<_>, Vec<_>) = op.fields.iter().map(|field| (field.ty, field.ident)).unzip();
+    let is_slot = |field: &Field<'_>| matches!(field.role, Some(Role::Input { .. } | Role::Output { .. }));
     // The name is what the message on an attribute that cannot be copied says of the reason.
     let copied = op.attrs().next().map(|_| {
         quote! {
@@ -336,11 +330,24 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
             }
         }
     });
+    let (mut input, zero) = (0_usize.., quote!(<#param as ::autobwd::Float>::of(0.0)));
+    let values = op.fields.iter().enumerate().map(|(at, field)| {
+        let (name, span, at) = (field.ident, at_type(field), Index::from(at));
+        if !is_slot(field) {
+            let ty = field.ty;
+            return quote_spanned!(span=> #name: copied_for_every_element::<#ty>(&attrs.#at));
+        }
+        let value = match field.role {
+            Some(Role::Input { .. }) => input.next().map(|i| quote!(get(#i))),
+            _ => Some(zero.clone()),
+        };
+        quote_spanned!(span=> #name: ::autobwd::Slot::<()>::map(&attrs.#at, |_| #value))
+    });
     // Whether an output is there must not decide what is written where: that would keep lanes out of registers.
     let put = op.outputs().enumerate().map(|(i, field)| {
         let (name, at) = (field.ident, at_type(field));
         quote_spanned! {at=>
-            let mut value = <#param as ::autobwd::Float>::of(0.0);
+            let mut value = #zero;
             ::autobwd::Slot::<#param>::each(&op.#name, |held| value = *held);
             put(#i, value);
         }
@@ -350,21 +357,60 @@ fn lanes(op: &Operator<'_>) -> TokenStream {
     quote! {
         const _: () = {
             #copied
+            // What slots hold in the types of fields.
+            type #param = ();
             #[automatically_derived]
             impl ::autobwd::Lanes for #ident<::autobwd::Var> {
-                type Attrs = #ident<()>;
+                type Attrs = (#(#types,)*);
                 #[inline(always)]
                 fn lane<#param: ::autobwd::Float>(
-                    attrs: &#ident<()>,
+                    attrs: &Self::Attrs,
                     mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
                     mut put: impl ::core::ops::FnMut(::core::primitive::usize, #param),
                 ) {
-                    let mut op: #ident<#param> = #ident { #(#inputs,)* #(#outputs,)* #(#attrs,)* };
+                    let mut op: #ident<#param> = #ident { #(#values,)* };
                     #eval
                     #(#put)*
                 }
-                fn attrs(desc: &::autobwd::OpDesc) -> ::autobwd::Result<#ident<()>> {
-                    <Self as ::autobwd::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))
+                fn attrs(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self::Attrs> {
+                    let op = <Self as ::autobwd::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
+                    ::core::result::Result::Ok((#(op.#fields,)*))
+                }
+            }
+        };
+    }
+}
+
+/// What runs the formula for integers.
+fn integer_lanes(op: &Operator<'_>) -> TokenStream {
+    let (ident, param) = (op.ident, &op.param);
+    let mut input = 0_usize..;
+    let values = op.fields.iter().enumerate().map(|(at, field)| {
+        let (name, span, at) = (field.ident, at_type(field), Index::from(at));
+        let value = match field.role {
+            Some(Role::Input { .. }) => {
+                input.next().map(|i| quote!(::autobwd::Slot::<()>::map(&attrs.#at, |_| get(#i))))
+            }
+            Some(Role::Output { .. }) => Some(quote!(::core::default::Default::default())),
+            _ => Some(quote!(attrs.#at)),
+        };
+        quote_spanned!(span=> #name: #value)
+    });
+    let result = op.outputs().map(|field| field.ident);
+    let at = span::generated_at(ident.span());
+    let eval = quote_spanned!(at=> ::autobwd::PointwiseInteger::eval(&mut op)?;);
+    quote! {
+        const _: () = {
+            #[automatically_derived]
+            impl ::autobwd::IntegerLanes for #ident<::autobwd::Var> {
+                #[inline(always)]
+                fn integer_lane<#param: ::autobwd::Integer>(
+                    attrs: &<Self as ::autobwd::Lanes>::Attrs,
+                    mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
+                ) -> ::autobwd::Result<#param> {
+                    let mut op: #ident<#param> = #ident { #(#values,)* };
+                    #eval
+                    #(::core::result::Result::Ok(op.#result))*
                 }
             }
         };
@@ -401,12 +447,48 @@ fn contract(op: &Operator<'_>) -> TokenStream {
     quote!(const _: () = #check;)
 }
 
+/// Traits that the operator does not use must not be implemented: whoever wrote that believes it is called.
+fn unused(op: &Operator<'_>) -> TokenStream {
+    const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
+    let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));
+    let unused = |used: bool, name: &str, held: TokenStream, instead: &str| {
+        let (ident, constant) = (op.ident, format_ident!("{}", name.to_uppercase()));
+        let op_name = ident.to_string();
+        (!used).then(|| {
+            quote_spanned! {at=>
+                const _: () = {
+                    use ::autobwd::__private::Unwritten as _;
+                    let written = ::autobwd::__private::Written::<#ident<#held>>::#constant;
+                    ::autobwd::__private::refuse_unused(#op_name, #name, written, #instead)
+                };
+            }
+        })
+    };
+    let shape_and_kernel =
+        if formula { ADD_KERNEL } else { "an operator with a block has `impl Control`; remove it" };
+    let (var, meta, buf) = (quote!(::autobwd::Var), quote!(::autobwd::Meta), quote!(::autobwd::Buf<'static>));
+    let checks = [
+        unused(op.has_kernel(), "Infer", meta, shape_and_kernel),
+        unused(op.has_kernel() || has_sparse(op), "Kernel", buf, shape_and_kernel),
+        unused(op.pointwise, "Pointwise", quote!(::core::primitive::f32), "add `pointwise`, or remove it"),
+        unused(op.composed.is_some(), "Compose", var.clone(), "add `composed`, or remove it"),
+        unused(op.has_block(), "Control", var, "give the operator a `#[block]`, or remove it"),
+    ];
+    quote!(#(#checks)*)
+}
+
+/// Whether some input may hold rows of a tensor.
+fn has_sparse(op: &Operator<'_>) -> bool {
+    op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })))
+}
+
 /// The entry among all operators.
 fn registration(op: &Operator<'_>) -> TokenStream {
-    let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
+    let sparse = has_sparse(op);
     let kind = match (op.has_kernel(), sparse) {
         _ if op.has_block() => quote!(control),
         (true, _) => quote!(kernel),
+        (false, false) if op.integers.is_some() => quote!(pointwise_and_integers),
         (false, false) => quote!(pointwise),
         (false, true) => quote!(pointwise_and_kernel),
     };

@@ -36,6 +36,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
                     attrs: &[],
                     pointwise: false,
                     broadcast: false,
+                    integers: false,
                     doc: "",
                     file: ::core::file!(),
                     line: ::core::line!(),

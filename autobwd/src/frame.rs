@@ -22,7 +22,7 @@ pub(crate) fn kernel(
     cells: &[(ValueId, Arc<Cell>)],
     place: PlaceOf<'_>,
 ) -> Result<Box<dyn Kernel + Send>> {
-    let (Run::Kernel(make) | Run::Formula { rows: Some(make) }) = node.info.run() else {
+    let (Run::Kernel(make) | Run::Formula { others: Some(make) }) = node.info.run() else {
         return Err(Error::internal("a formula without region"));
     };
     let mut place =
@@ -31,7 +31,7 @@ pub(crate) fn kernel(
     // The conversion asks for slots in the order of the schema, as the wires are.
     let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
     let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
-    let kernel = make(&node.desc, &mut |role, slot, _| {
+    let kernel = make(&node.desc, binder.lease(), &mut |role, slot, _| {
         let next = match role {
             Role::Input => inputs.next(),
             Role::Output => outputs.next(),
@@ -40,7 +40,7 @@ pub(crate) fn kernel(
             next.filter(|(s, _)| *s == slot).ok_or_else(|| Error::internal("slots out of order"))?;
         let meta = graph.values[value].meta.clone().in_slot(slot);
         if let Some((_, cell)) = cells.iter().find(|(id, _)| *id == value) {
-            return Ok(Binder::cell(&meta, cell.clone()));
+            return Ok(binder.cell(&meta, cell.clone()));
         }
         match role {
             Role::Output => binder.output(&meta, place(value)?),
@@ -95,8 +95,8 @@ pub(crate) fn region(
         };
         let mut home = |value: ValueId| -> Result<usize> {
             let dims = operand_dims(graph, node, value, extent);
-            let dims = dims.ok_or_else(|| Error::internal("an operand that does not broadcast"))?;
-            let spread = (dims != extent.dims).then(|| Spread::new(&extent.dims, &dims));
+            let dims = dims.ok_or_else(no_broadcast)?;
+            let spread = if dims == extent.dims { None } else { Some(spread(extent, &dims)?) };
             let key = (value, spread);
             if let Some(id) = known.get(&key) {
                 return Ok(*id);
@@ -105,8 +105,8 @@ pub(crate) fn region(
             values.push(match (place(value)?, &key.1) {
                 (None, _) => Home::Register,
                 (Some(place), spread) if !is_native(graph, value, extent) => {
-                    let spread = spread.clone().unwrap_or_else(|| Spread::new(&extent.dims, &extent.dims));
-                    Home::Converted(place, spread, dtype)
+                    let whole = || self::spread(extent, &extent.dims);
+                    Home::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)
                 }
                 (Some(place), None) => Home::Whole(place),
                 (Some(place), Some(spread)) => Home::Spread(place, spread.clone()),
@@ -127,8 +127,18 @@ pub(crate) fn region(
         }
         steps.push(Step { entry, desc, inputs, outputs });
     }
-    let numel = extent.dims.iter().product();
+    let numel = extent.dims.iter().copied().try_fold(1, usize::checked_mul);
+    let numel = numel.ok_or_else(|| Error::internal("more elements than can be counted"))?;
     // Lanes are of floating point numbers, also where all is booleans.
     let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
     Region::new(RegionSpec { dtype, numel, values, steps }, workers)
+}
+
+/// How an operand of these dimensions lies in a region.
+fn spread(extent: &Extent, dims: &[usize]) -> Result<Spread> {
+    Spread::new(&extent.dims, dims).ok_or_else(no_broadcast)
+}
+
+fn no_broadcast() -> Error {
+    Error::internal("an operand that does not broadcast")
 }

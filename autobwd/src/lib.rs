@@ -41,6 +41,9 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
+//! Arrays and views of [`ndarray`] are fed as they are, and a [`Tensor`] becomes an array without a copy, and the other way
+//! round: [`Feed`], [`Tensor::into_array`].
+//!
 //! # Differentiating it
 //!
 //! [`append_backward`] appends the operators that compute the gradients of a loss with respect to all parameters, by
@@ -70,7 +73,7 @@
 //!
 //! Gradients have gradients: [`hessian_vector_product`] and [`jacobian`] are put together from several backward parts.
 //!
-//! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?`.
+//! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
 //!
 //! # Computing at once
 //!
@@ -106,7 +109,7 @@
 //! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
 //! let loss = (&w * &w)?.mean()?;
 //! let model = net.program().clone();
-//! Sgd { rate: 0.1 }.minimize(&loss)?;
+//! Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
 //!
 //! let story = explain(&net.program(), "w@GRAD")?;
 //! assert!(story.contains("operator 5: w@GRAD = sum\n    sums 2 contributions to the gradient of `w`"));
@@ -187,6 +190,9 @@
 //! have twins that take a map: [`append_backward_in`], [`gradients_in`], [`verify_in`], [`Executor::with_ops`],
 //! [`Builder::with_ops`].
 //!
+//! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of one
+//! operator as descriptions.
+//!
 //! # When things go wrong
 //!
 //! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
@@ -216,24 +222,30 @@ mod verify;
 
 pub use autobwd_macros::register_op;
 pub use backward::{
-    Backward, Checkpoints, Gradients, Planned, Recomputed, append_backward, append_backward_in, explain,
-    gradients, gradients_in, hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in,
+    Backward, Checkpoints, Cut, Gradients, Missing, OpRef, Planned, Recomputed, Stop, append_backward,
+    append_backward_in, explain, gradients, gradients_in, hessian_vector_product, hessian_vector_product_in,
+    jacobian, jacobian_in,
 };
-pub use build::{Arg, Builder, Expr, New, Value, emit};
+pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, Words, diff,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use exec::{Executor, Scope, Session};
-pub use grad::{Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
-pub use lanes::{Float, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
+pub use exec::{Executor, Feed, Scope, Session};
+pub use grad::{
+    Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad, ZeroGrad,
+};
+pub use lanes::{Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
+/// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
+pub use ndarray;
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
     Arity, AttrDef, AttrType, AttrValue, Call, Carried, Compose, Content, Control, Cost, Describe, First,
-    Infer, Join, Kernel, Lanes, Op, Parts, Pointwise, Role, Schema, Slot, SlotDef, StepCount,
+    Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise, PointwiseInteger, Role, Schema, Slot,
+    SlotDef, StepCount,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
 pub use verify::{verify, verify_in};
@@ -243,7 +255,8 @@ pub use verify::{verify, verify_in};
 pub mod __private {
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        Notes, above, at_least, at_most, attr, below, check_contract, gather_slot, like, put_values,
+        Notes, Unwritten, Written, above, at_least, at_most, attr, below, check_contract, gather_slot, like,
+        put_values, refuse_unused,
     };
     pub use inventory;
 }

@@ -3,36 +3,43 @@
 //! Entries are plain data with function pointers, collected at link time; making one does nothing. The map is a value:
 //! the linked one is only the default.
 
+mod reference;
+
 use std::sync::OnceLock;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Buf, Call, Compose, Control, Cost, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
-    Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
+    Buf, Call, Compose, Control, Cost, Cx, DType, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule,
+    Infer, IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
     error::did_you_mean,
     grad,
-    lanes::{LaneEntry, broadcast_axis, broadcast_dims},
-    schema::Joined,
+    lanes::{IntegerKernel, LaneEntry, broadcast_axis, broadcast_dims},
+    schema::{Infallible, Joined},
+    tensor::Lease,
 };
 
 type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
-type MakeFrame = fn(&OpDesc, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
+type MakeFrame = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
 /// Returns the floating point operations.
 type ComposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
+/// Why attributes are no NaN.
+pub(crate) const NO_NAN: &str =
+    "a program that holds one would not equal its copies; let an operator compute it";
+
 /// How an operator runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
     /// By its kernel, bound to memory.
     Kernel(MakeFrame),
-    /// By its formula, in a region; by that kernel where an input holds rows.
-    Formula { rows: Option<MakeFrame> },
+    /// By its formula, in a region; by that kernel where an input holds rows or integers.
+    Formula { others: Option<MakeFrame> },
     /// By running its sub-block.
     Control(MakeCall),
 }
@@ -76,7 +83,19 @@ impl OpInfo {
         for<'a> O::Of<Buf<'a>>: Kernel,
         O::Of<Buf<'static>>: Send,
     {
-        OpInfo { run: Run::Formula { rows: Some(frame::<O>) }, ..OpInfo::pointwise::<O>(krate, version) }
+        OpInfo { run: Run::Formula { others: Some(frame::<O>) }, ..OpInfo::pointwise::<O>(krate, version) }
+    }
+
+    /// The entry of an operator with a formula, and one for integers.
+    pub const fn pointwise_and_integers<O: IntegerLanes>(
+        krate: &'static str,
+        version: &'static str,
+    ) -> OpInfo {
+        OpInfo {
+            infer: infer_integers::<O>,
+            run: Run::Formula { others: Some(IntegerKernel::<O>::frame) },
+            ..OpInfo::pointwise::<O>(krate, version)
+        }
     }
 
     /// The entry of an operator with a formula.
@@ -119,7 +138,7 @@ impl OpInfo {
             grad: grad::emit::<O>,
             check: |desc| O::from_desc(desc).map(drop),
             infer: infer_pointwise::<O>,
-            run: Run::Formula { rows: None },
+            run: Run::Formula { others: None },
             lanes: None,
             compose: None,
             krate,
@@ -170,10 +189,17 @@ impl OpInfo {
         for (slot, _) in desc.outputs.iter().filter(|(_, args)| !args.is_empty()) {
             known("output", &slot, self.schema.outputs, |s| s.name)?;
         }
-        for (name, _) in desc.attrs.iter() {
-            known("attribute", &name, self.schema.attrs, |a| a.name)?;
+        for (name, value) in desc.attrs.iter() {
+            known("attribute", &name, self.schema.attrs, |a| a.name)
+                .map_err(|e| Error::attr(&name, format!("{value} is refused: {}", e.message())))?;
         }
-        (self.check)(desc)
+        (self.check)(desc)?;
+        match desc.attrs.iter().find(|(_, value)| value.has_nan()) {
+            Some((name, _)) => {
+                Err(Error::new(ErrorKind::Attr, format!("attribute `{name}` is NaN: {NO_NAN}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Runs the shape rule: `of` says what is known of an input, `put` takes what follows for an output.
@@ -260,8 +286,13 @@ fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     O::Of<Meta>: Infer,
 {
+    let mut reads_list = false;
     let mut op = O::gather::<Meta>(desc, &mut |role, slot, var| match role {
-        Role::Input => input_meta(&O::SCHEMA, slot, of(var)?),
+        Role::Input => {
+            let meta = of(var)?;
+            reads_list |= meta.array;
+            input_meta(&O::SCHEMA, slot, meta)
+        }
         Role::Output => Ok(Meta::new(crate::DType::F32, []).in_slot(slot)),
     })?;
     op.infer()?;
@@ -269,12 +300,24 @@ where
     // Outputs come slot by slot; holes are left out on both sides.
     let slots = O::SCHEMA.outputs.iter().map(|s| desc.outputs.get(s.name));
     let mut vars: Vec<_> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
+    let mut outcome = Ok(flops);
     O::outputs(op, &mut |slot, meta| {
         if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
-            put(*var, meta);
+            match O::SCHEMA.outputs.get(slot) {
+                Some(slot) if meta.array && !slot.array && !reads_list => outcome = Err(no_list(slot.name)),
+                _ => put(*var, meta),
+            }
         }
     });
-    Ok(flops)
+    outcome
+}
+
+#[cold]
+fn no_list(slot: &str) -> Error {
+    let text = format!(
+        "the shape rule makes a list of `{slot}`, which is not declared `array`, without reading one"
+    );
+    Error::new(ErrorKind::Slot, text)
 }
 
 /// What is known of an input, which is a whole tensor unless its slot says otherwise.
@@ -303,7 +346,11 @@ fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Re
     let Some(first) = inputs.first() else {
         return Err(Error::new(ErrorKind::Slot, "a formula needs at least one input"));
     };
-    first.float()?;
+    if schema.integers {
+        first.signed()?
+    } else {
+        first.float()?
+    }
     for input in &inputs[1..] {
         if schema.broadcast { input.same_dtype(first)? } else { input.same_as(first)? }
     }
@@ -329,12 +376,42 @@ fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Re
     Ok(0.into())
 }
 
-fn frame<O: Op>(desc: &OpDesc, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
+/// The shape rule of formulas that there are for integers, too.
+fn infer_integers<O: IntegerLanes>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
+    let cost = infer_pointwise::<O>(desc, of, put)?;
+    let dtype = desc.inputs.args().next().map_or(Ok(DType::F32), |var| of(var).map(|meta| meta.dtype))?;
+    IntegerKernel::<O>::check_attrs(desc, dtype)?;
+    Ok(cost)
+}
+
+/// `lease` is that of the bufs.
+fn frame<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
 where
     for<'a> O::Of<Buf<'a>>: Kernel,
     O::Of<Buf<'static>>: Send,
 {
-    Ok(Box::new(O::gather::<Buf<'static>>(desc, buf)?))
+    Ok(Box::new(Frame { kernel: O::gather::<Buf<'static>>(desc, buf)?, lease }))
+}
+
+/// A kernel bound to memory. Who wrote it may have it run code when it is dropped; that gets at no memory.
+struct Frame<K> {
+    kernel: K,
+    lease: Lease,
+}
+impl<K: Kernel> Kernel for Frame<K> {
+    #[inline]
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.kernel.run(cx)
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        self.kernel.scratch_bytes(workers)
+    }
+}
+impl<K> Drop for Frame<K> {
+    fn drop(&mut self) {
+        self.lease.end();
+    }
 }
 
 /// How many operators a package has, so that it is noticed when some are not linked. Made by
@@ -378,6 +455,7 @@ macro_rules! operator_crate {
 pub struct OpInfoMap {
     infos: FxHashMap<&'static str, &'static OpInfo>,
     joined: FxHashMap<(&'static str, &'static str), JoinFn>,
+    infallible: FxHashSet<&'static str>,
 }
 
 impl OpInfoMap {
@@ -402,6 +480,8 @@ impl OpInfoMap {
                 }
             }
             map.joined = inventory::iter::<Joined>.into_iter().map(|pair| (pair.types, pair.join)).collect();
+            map.infallible =
+                inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
             Ok(map)
         });
         linked.as_ref().map_err(Clone::clone)
@@ -481,9 +561,25 @@ impl OpInfoMap {
         })
     }
 
+    /// The operator that has the one of that type as its single gradient operator.
+    pub(crate) fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
+        let forward = *self.infos.get(gradient.strip_suffix("_grad")?)?;
+        let own = match forward.grad_kind {
+            GradKind::Operator(schema) => schema.name,
+            GradKind::Derived(info) => info.schema.name,
+            GradKind::Rule | GradKind::None | GradKind::Zero => return None,
+        };
+        (own == gradient).then_some(forward)
+    }
+
     /// Pairs of operators that can run as one; only linked operators have any.
     pub(crate) fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
         &self.joined
+    }
+
+    /// Whether the kernel of an operator may refuse data; only linked operators are [declared](crate::infallible) not to.
+    pub fn may_fail(&self, ty: &str) -> bool {
+        !self.infallible.contains(ty)
     }
 
     /// All operators, sorted by type.

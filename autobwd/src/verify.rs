@@ -4,17 +4,24 @@
 
 use std::collections::{HashMap, HashSet};
 
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
 use crate::{
     Block, BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc,
-    VarKind,
+    VarKind, desc::is_name, grad::GRAD,
 };
 
 /// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
-/// operators are registered, slots are filled as declared, attributes have the right types and are within bounds,
-/// variables are written before they are read, dtypes and shapes are those that follow from the shape rules.
+/// blocks are nested at most 32 deep, operators are registered, slots are filled as declared, attributes have the right
+/// types and are within bounds, variables are written before they are read, dtypes and shapes are those that follow from
+/// the shape rules.
+///
+/// Running a program and building its backward part do this themselves, once for each state of the program.
 ///
 /// # Errors
-/// All faults, one a line, each with operator, slots, variables and source line.
+/// All faults, one a line, each with operator, slots, variables and source line. Where blocks do not form a tree, that
+/// alone.
 ///
 /// ```standalone_crate
 /// use autobwd::{OpDesc, Program, verify};
@@ -34,8 +41,8 @@ pub fn verify(program: &Program) -> Result<()> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
-    program.own_variables()?;
-    let mut faults = vec![];
+    program.check_structure()?;
+    let mut faults = declarations(program);
     // What a step finds under a block's own names.
     let mut supplied: HashMap<BlockId, Vec<Var>> = HashMap::new();
     for op in program.blocks().iter().flat_map(|block| &block.ops) {
@@ -45,13 +52,61 @@ pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
     }
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);
-        if block.parent.is_some_and(|p| p.index() >= index) || (index > 0) != block.parent.is_some() {
-            faults.push(format!("block {index}: its parent is not a block before it"));
-        }
         let supplied = supplied.get(&id).map_or(&[][..], Vec::as_slice);
         Walk { ops, program, id, block, supplied, faults: &mut faults }.run();
     }
-    if faults.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Program, faults.join("\n"))) }
+    match &mut faults[..] {
+        [] => Ok(()),
+        [_] => Err(faults.remove(0)),
+        _ => {
+            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Err(Error::new(ErrorKind::Program, lines.join("\n")))
+        }
+    }
+}
+
+/// Refuses a program that is not valid; one that was found valid is looked at again only when it has changed.
+///
+/// # Errors
+/// As [`verify`].
+pub(crate) fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
+    if program.is_verified() && is_linked(ops) {
+        return Ok(());
+    }
+    verify_in(ops, program)?;
+    note_valid(ops, program);
+    Ok(())
+}
+
+/// Remembers that a program is valid.
+pub(crate) fn note_valid(ops: &OpInfoMap, program: &Program) {
+    if is_linked(ops) {
+        program.mark_verified();
+    }
+}
+
+fn is_linked(ops: &OpInfoMap) -> bool {
+    OpInfoMap::linked().is_ok_and(|linked| std::ptr::eq(linked, ops))
+}
+
+/// Declarations that no program can have.
+fn declarations(program: &Program) -> Vec<Error> {
+    let mut faults = vec![];
+    for (b, block) in program.blocks().iter().enumerate() {
+        for (var, desc) in block.vars.iter() {
+            let name = program.name(*var);
+            let fault = if !is_name(name) {
+                "a name is not empty, has no spaces and is not `@EMPTY@`"
+            } else if b > 0 && desc.persistable {
+                "it is declared persistable, but only the root block has variables that stay in the scope"
+            } else {
+                continue;
+            };
+            faults
+                .push(Error::new(ErrorKind::UnknownVar, format!("variable {name:?} of block {b}: {fault}")));
+        }
+    }
+    faults
 }
 
 /// An operator with a sub-block takes a gradient that nobody has written for zero.
@@ -67,18 +122,23 @@ struct Walk<'a> {
     id: BlockId,
     block: &'a Block,
     supplied: &'a [Var],
-    faults: &'a mut Vec<String>,
+    faults: &'a mut Vec<Error>,
+}
+
+fn fault(text: String) -> Error {
+    Error::new(ErrorKind::Program, text)
 }
 
 impl Walk<'_> {
     fn run(&mut self) {
         // What is overwritten by an operator that reads it must have been there before.
-        let mut unwritten: HashSet<Var> = HashSet::new();
+        let mut unwritten: FxHashSet<Var> = FxHashSet::default();
         for op in self.block.ops.iter().rev() {
-            for var in op.writes() {
-                let _ =
-                    if op.reads().any(|v| v == var) { unwritten.remove(&var) } else { unwritten.insert(var) };
-            }
+            let written: FxHashSet<Var> = op.writes().collect();
+            unwritten.extend(&written);
+            op.reads().filter(|v| written.contains(v)).for_each(|v| {
+                unwritten.remove(&v);
+            });
         }
         self.supplied.iter().for_each(|v| {
             unwritten.remove(v);
@@ -86,29 +146,37 @@ impl Walk<'_> {
         for (index, op) in self.block.ops.iter().enumerate() {
             let mut found = self.references(op);
             let early = |v: &Var| {
-                let kept = self.program.lookup(self.id, *v).is_some_and(|d| d.persistable);
                 unwritten.contains(v)
-                    && !kept
+                    && !self.program.lookup(self.id, *v).is_some_and(|d| d.persistable)
                     && self.block.vars.contains_key(v)
                     && !op.writes().any(|w| w == *v)
+                    // It counts as zero there; a later backward part may compute it.
+                    && !may_lack(op).any(|lacking| lacking == *v)
             };
             found.extend(
-                op.reads().filter(early).map(|v| format!("`{}` is read before it is written", self.name(v))),
+                op.reads()
+                    .filter(early)
+                    .map(|v| fault(format!("`{}` is read before it is written", self.name(v)))),
             );
             op.writes().for_each(|v| {
                 unwritten.remove(&v);
             });
             match self.ops.get(&op.ty) {
-                Err(e) => found.push(e.message().into()),
+                Err(e) => found.push(e),
                 Ok(info) => match info.check(op) {
-                    Err(e) => found.push(e.message().into()),
+                    Err(e) => found.push(e),
                     Ok(()) if found.is_empty() && info.is_control() => found.extend(self.control(info, op)),
-                    Ok(()) if found.is_empty() => found.extend(self.shapes(op)),
+                    Ok(()) if found.is_empty() => {
+                        self.shapes(info, op, &mut found);
+                        if found.is_empty() {
+                            self.gradient_shapes(op, &mut found);
+                        }
+                    }
                     Ok(()) => {}
                 },
             }
-            let place = self.program.describe_op(self.id, index, op);
-            self.faults.extend(found.into_iter().map(|fault| format!("{place}: {fault}")));
+            let at = |e: Error| e.at_op(|| self.program.describe_op(self.id, index, op));
+            self.faults.extend(found.into_iter().map(at));
         }
     }
 
@@ -116,41 +184,42 @@ impl Walk<'_> {
         self.program.name(var)
     }
 
-    /// Variables and blocks that do not exist.
-    fn references(&self, op: &OpDesc) -> Vec<String> {
-        let may_lack: HashSet<Var> = may_lack(op).collect();
-        let known = |v: &Var| may_lack.contains(v) || self.program.lookup(self.id, *v).is_some();
+    /// Variables that do not exist, or are written twice.
+    fn references(&self, op: &OpDesc) -> Vec<Error> {
+        let known = |v: &Var| self.program.lookup(self.id, *v).is_some();
         let mut unknown: Vec<Var> = op.reads().chain(op.writes()).filter(|v| !known(v)).collect();
-        unknown.sort();
+        unknown.retain(|v| op.writes().any(|w| w == *v) || !may_lack(op).any(|lacking| lacking == *v));
+        unknown.sort_unstable();
         unknown.dedup();
-        let mut found: Vec<_> =
-            unknown.into_iter().map(|v| format!("`{}` is declared nowhere", self.name(v))).collect();
-        for block in op.attrs.blocks().filter(|b| self.program.block(*b).is_none()) {
-            found.push(format!("there is no block {}", block.index()));
+        let undeclared =
+            |v: Var| Error::new(ErrorKind::UnknownVar, format!("`{}` is declared nowhere", self.name(v)));
+        let mut found: Vec<_> = unknown.into_iter().map(undeclared).collect();
+        let mut written: SmallVec<[Var; 4]> = op.writes().collect();
+        written.sort_unstable();
+        for (_, again) in written.iter().zip(written.iter().skip(1)).filter(|(a, b)| a == b) {
+            found.push(Error::new(ErrorKind::Slot, format!("`{}` is written to twice", self.name(*again))));
         }
-        let mut written = HashSet::new();
-        let twice = op.writes().filter(|v| !written.insert(*v));
-        found.extend(twice.map(|v| format!("`{}` is written to twice", self.name(v))));
         found
     }
 
     /// What is wrong with a sub-block as its operator runs it.
-    fn control(&self, info: &OpInfo, op: &OpDesc) -> Vec<String> {
+    fn control(&self, info: &OpInfo, op: &OpDesc) -> Vec<Error> {
         let call = match info.call(op, self.program) {
             Ok(call) => call,
-            Err(e) => return vec![e.message().into()],
+            Err(e) => return vec![e],
         };
         let Some(call) = call else { return vec![] };
         let (mut found, number) = (vec![], call.block.index());
         let Some(block) = self.program.block(call.block) else { return found };
         if block.parent != Some(self.id) {
-            found.push(format!("block {number} is not within block {}", self.id.index()));
+            found.push(fault(format!("block {number} is not within block {}", self.id.index())));
         }
         if let Some(var) = call.condition() {
             let meta = self.program.lookup(self.id, var).map(VarDesc::meta);
             let is_boolean = |m: &Meta| m.dtype == DType::Bool && m.dims.numel().get().is_none_or(|n| n == 1);
             if let Some(meta) = meta.filter(|meta| !is_boolean(meta)) {
-                found.push(format!("the condition `{}` is {meta}, not one boolean", self.name(var)));
+                let text = format!("the condition `{}` is {meta}, not one boolean", self.name(var));
+                found.push(Error::new(ErrorKind::DType, text));
             }
         }
         let supplied: HashSet<Var> = call.supplied().collect();
@@ -170,36 +239,72 @@ impl Walk<'_> {
         for var in missing.filter(|v| !there(v)) {
             let text =
                 format!("`{}` is read in block {number}, but it is not among the inputs", self.name(var));
-            found.push(text);
+            found.push(fault(text));
         }
-        let ends: Vec<Var> = call.ends().collect();
-        found.extend(self.program.lost_writes(call.block, &ends).iter().map(ToString::to_string));
+        found.extend(call.faults(op, self.program));
         found
     }
 
+    fn meta(&self, var: Var) -> Result<Meta> {
+        let desc = self.program.lookup(self.id, var);
+        desc.map(VarDesc::meta).ok_or_else(|| Error::internal("an undeclared variable"))
+    }
+
     /// Dtypes and shapes other than those that follow.
-    fn shapes(&self, op: &OpDesc) -> Vec<String> {
-        let of = |var: Var| match self.program.lookup(self.id, var) {
-            Some(desc) => Ok(desc.meta()),
-            None => Err(Error::internal("an undeclared variable")),
-        };
-        let mut metas: Vec<(Var, Meta)> = vec![];
-        let inferred = self
-            .ops
-            .get(&op.ty)
-            .and_then(|info| info.infer(op, &of, &mut |var, meta| metas.push((var, meta))));
-        if let Err(e) = inferred {
-            return vec![e.message().into()];
+    fn shapes(&self, info: &OpInfo, op: &OpDesc, found: &mut Vec<Error>) {
+        let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
+        if let Err(e) = info.infer(op, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta))) {
+            return found.push(e);
         }
-        let mut found = vec![];
         for (var, meta) in metas {
-            if let Some(known) = self.program.lookup(self.id, var).map(VarDesc::meta)
-                && !known.agrees(&meta)
-            {
+            if let Some(desc) = self.program.lookup(self.id, var).filter(|desc| !desc.allows(&meta)) {
+                let known = desc.meta();
                 let (name, slot) = (self.name(var), op.outputs.slot_of(var).map_or("", |s| s.as_str()));
-                found.push(format!("`{slot}` is {meta}, but `{name}` is declared {known}"));
+                let text = format!("`{slot}` is {meta}, but `{name}` is declared {known}");
+                found.push(Error::new(ErrorKind::Shape, text));
             }
         }
-        found
+    }
+
+    /// Of a gradient operator: gradients that have not the shapes of what they are the gradients of, as the forward
+    /// operator's shape rule has these.
+    fn gradient_shapes(&self, op: &OpDesc, found: &mut Vec<Error>) {
+        let Some(forward) = self.ops.forward_of(&op.ty) else { return };
+        let schema = forward.schema();
+        let mut fwd = OpDesc::new(schema.name);
+        for (slot, args) in op.inputs.iter() {
+            if schema.input(&slot).is_some() {
+                fwd.inputs.set(slot, args.iter().copied());
+            } else if let Some(output) = slot.strip_suffix(GRAD).and_then(|slot| schema.output(slot)) {
+                fwd.outputs.set(output.name, args.iter().copied());
+            }
+        }
+        for (name, value) in op.attrs.iter().filter(|(name, _)| schema.attr(name).is_some()) {
+            fwd.attrs.set(name, value.clone());
+        }
+        let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
+        // A gradient operator need not read all that its forward operator reads.
+        let _ = forward.infer(&fwd, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta)));
+        for (slot, args) in op.inputs.iter() {
+            let values = slot.strip_suffix(GRAD).map_or(&[][..], |output| op.inputs.get(output));
+            metas.extend(
+                args.iter().zip(values).filter_map(|(grad, value)| Some((*grad, self.meta(*value).ok()?))),
+            );
+        }
+        for (grad, value) in metas {
+            let Ok(meta) = self.meta(grad) else { continue };
+            let single = meta.dims.numel() == 1 && value.dims.numel() == 1;
+            if !single && !meta.dims.agrees(&value.dims) {
+                let slot = op.inputs.slot_of(grad).map_or("", |s| s.as_str());
+                let output = slot.strip_suffix(GRAD).unwrap_or(slot);
+                let text = format!(
+                    "`{slot}` = `{}` has shape {}, but `{output}`, whose gradient it is, has {}",
+                    self.name(grad),
+                    meta.dims,
+                    value.dims
+                );
+                return found.push(Error::new(ErrorKind::Shape, text));
+            }
+        }
     }
 }

@@ -47,7 +47,7 @@ fn network(layers: usize) -> Result<(Builder, Expr)> {
         h = Linear::new(&net, WIDTH, WIDTH).seed(l as i32).build()?.forward(&h)?.tanh()?;
     }
     let loss = h.mean()?;
-    Sgd { rate: 0.01 }.minimize(&loss)?;
+    Sgd { rate: 0.01 }.minimize(&loss)?.complete()?;
     Ok((net, loss))
 }
 

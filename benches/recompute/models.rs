@@ -82,9 +82,11 @@ fn dense(net: &Builder, x: &Expr, inputs: usize, outputs: usize) -> Result<Expr>
 }
 
 fn norm(net: &Builder, x: &Expr) -> Result<Expr> {
-    let name = net.unique("norm");
+    let name = net.layer_name("norm");
     let parameter = |what: &str, value: f32| {
-        net.parameter(&format!("{name}.{what}"), DType::F32, &[WIDTH], |p| Init::Constant(value).emit(p, 0))
+        net.parameter(&format!("{name}.{what}"), DType::F32, &[WIDTH], |p| {
+            Init::Constant(value.into()).emit(p, 0)
+        })
     };
     let op = LayerNorm {
         x: x.into(),

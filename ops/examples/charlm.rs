@@ -11,7 +11,7 @@
 
 use std::{error::Error, io::Read, time::Instant};
 
-use autobwd::{Builder, DType, Executor, Program, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Executor, Feed, Program, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
     nn::{Dropout, Embedding, Gru, Linear},
@@ -135,7 +135,7 @@ impl Model {
         let next = net.input("next", DType::I64, &[-1, -1, 1])?;
         let kept = Dropout::new(&net, DROPOUT, rng.random())?.forward(&hidden)?;
         let loss = out.forward(&kept)?.cross_entropy(&next)?.mean()?;
-        Adam::new(LEARNING_RATE).minimize(&loss)?;
+        Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
 
         let (startup, training) = (net.startup().program().clone(), net.program().clone());
         let (scores, after, loss) = (scores.name(), after[0].name(), loss.name());
@@ -233,7 +233,7 @@ impl Model {
         state: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
         let characters = Tensor::from_vec([ids.len(), 1], ids.to_vec())?;
-        let feeds = [("characters", &characters), ("state", state)];
+        let feeds: [(&str, &dyn Feed); 2] = [("characters", &characters), ("state", state)];
         let mut fetched = executor.run(&self.reader, scope, &feeds, &[&self.scores, &self.after])?;
         let after = fetched.remove(1);
         Ok((fetched.remove(0), after))

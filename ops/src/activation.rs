@@ -2,11 +2,8 @@
 //!
 //! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
 
-use std::ops::{Add, Mul};
-
 use autobwd::{
-    Buf, Cx, DType, Element, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
-    register_op,
+    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*, register_op,
 };
 
 use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
@@ -163,7 +160,7 @@ impl GradRule<SigmoidGrad> for SigmoidGradGrad {
 }
 
 /// Emits `(scale * out + bias) * dout * ddx` as the gradient of `out`.
-fn push_line_times(g: &mut GradCx<'_>, (scale, bias): (f32, f32), out: Var, dout: Var, ddx: Var) {
+fn push_line_times(g: &mut GradCx<'_>, (scale, bias): (f64, f64), out: Var, dout: Var, ddx: Var) {
     if let Some(d_out) = g.wanted(out) {
         let (line, product) = (g.fresh("line"), g.fresh("product"));
         g.push(Scale { x: out, out: line, scale, bias, bias_after_scale: true });
@@ -266,7 +263,7 @@ impl GradRule<LogGrad> for LogGradGrad {
 }
 
 /// `out = x²`.
-#[register_op(grad = SquareGrad, pointwise)]
+#[register_op(grad = SquareGrad, pointwise, integers)]
 pub struct Square<V = Var> {
     /// Any shape.
     #[input]
@@ -280,7 +277,24 @@ impl<F: Float> Pointwise for Square<F> {
         self.out = self.x * self.x;
     }
 }
-autobwd::samples!(Square, [Square { x: uniform([2, 3]), out: out() }]);
+impl<I: Integer> PointwiseInteger for Square<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x * self.x;
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Square,
+    [
+        Square { x: uniform([2, 3]), out: out() },
+        Square { x: given([2], [65536.0, -3.0]).of(DType::I32), out: out() },
+        Square { x: given([2], [4294967296.0, -3000000000.0]).of(DType::I64), out: out() },
+        Sample::fails(
+            Square { x: integers_below(2, [2]).of(DType::Bool), out: out() },
+            "signed or floating point"
+        ),
+    ]
+);
 
 /// `dx = 2 * dout * x`.
 #[register_op(grad = SquareGradGrad, pointwise)]
@@ -367,7 +381,7 @@ impl GradRule<SqrtGrad> for SqrtGradGrad {
 }
 
 /// Magnitude: `out = |x|`.
-#[register_op(grad = AbsGrad, pointwise)]
+#[register_op(grad = AbsGrad, pointwise, integers)]
 pub struct Abs<V = Var> {
     /// Any shape.
     #[input]
@@ -381,7 +395,24 @@ impl<F: Float> Pointwise for Abs<F> {
         self.out = self.x.abs();
     }
 }
-autobwd::samples!(Abs, [Abs { x: away_from(0.0, [2, 3]), out: out() }]);
+impl<I: Integer> PointwiseInteger for Abs<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x.abs();
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Abs,
+    [
+        Abs { x: away_from(0.0, [2, 3]), out: out() },
+        Abs { x: given([3], [-2147483648.0, -7.0, 7.0]).of(DType::I32), out: out() },
+        Abs { x: given([2, 1], [-9007199254740992.0, 0.0]).of(DType::I64), out: out() },
+        Sample::fails(
+            Abs { x: integers_below(2, [2]).of(DType::U8), out: out() },
+            "signed or floating point"
+        ),
+    ]
+);
 
 /// `dx = dout * sign(x)`, where `sign(0) = 0`.
 #[register_op(grad = AbsGradGrad, pointwise)]
@@ -415,9 +446,9 @@ impl GradRule<AbsGrad> for AbsGradGrad {
 }
 
 /// `out = scale * x + bias`, or `scale * (x + bias)` unless `bias_after_scale`.
-#[register_op(grad = ScaleGrad, pointwise, kernel)]
+#[register_op(grad = ScaleGrad, pointwise, integers)]
 pub struct Scale<V = Var> {
-    /// Any shape. Of whole numbers, `scale` and `bias` take the whole part; they wrap around.
+    /// Any shape. With integers, `scale` and `bias` must be integers of that dtype.
     #[input]
     pub x: V,
     /// Same shape as `x`.
@@ -425,58 +456,37 @@ pub struct Scale<V = Var> {
     pub out: V,
     /// The factor.
     #[attr(default = 1.0)]
-    pub scale: f32,
+    pub scale: f64,
     /// The summand.
     #[attr(default = 0.0)]
-    pub bias: f32,
+    pub bias: f64,
     /// Whether the summand stays out of the product.
     #[attr(default = true)]
     pub bias_after_scale: bool,
 }
 impl<F: Float> Pointwise for Scale<F> {
     fn eval(&mut self) {
-        let (scale, bias) = (F::of(self.scale.into()), F::of(self.bias.into()));
+        let (scale, bias) = (F::of(self.scale), F::of(self.bias));
         self.out = if self.bias_after_scale { self.x * scale + bias } else { (self.x + bias) * scale };
     }
 }
-impl Infer for Scale<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        if !matches!(self.x.dtype, DType::I32 | DType::I64) {
-            self.x.float()?;
-        }
-        self.out.like(&self.x);
+impl<I: Integer> PointwiseInteger for Scale<I> {
+    fn eval(&mut self) -> Result<()> {
+        let (scale, bias) = (I::of("scale", self.scale)?, I::of("bias", self.bias)?);
+        self.out = if self.bias_after_scale { self.x * scale + bias } else { (self.x + bias) * scale };
         Ok(())
-    }
-}
-impl Scale<Buf<'_>> {
-    fn each<T: Element>(
-        &mut self,
-        (scale, bias): (T, T),
-        mul: fn(T, T) -> T,
-        add: fn(T, T) -> T,
-    ) -> Result<()> {
-        let after = self.bias_after_scale;
-        let of = |x: T| if after { add(mul(x, scale), bias) } else { mul(add(x, bias), scale) };
-        self.out.inout(&self.x)?.copied().iter_mut().for_each(|x| *x = of(*x));
-        Ok(())
-    }
-}
-impl Kernel for Scale<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let (scale, bias) = (self.scale, self.bias);
-        match self.x.dtype() {
-            DType::F32 => self.each((scale, bias), f32::mul, f32::add),
-            DType::F64 => self.each((scale.into(), bias.into()), f64::mul, f64::add),
-            DType::I32 => self.each((scale as i32, bias as i32), i32::wrapping_mul, i32::wrapping_add),
-            DType::I64 => self.each((scale as i64, bias as i64), i64::wrapping_mul, i64::wrapping_add),
-            _ => Err(self.x.wrong("numbers are needed")),
-        }
     }
 }
 autobwd::samples!(
     Scale,
     [
-        Scale { x: integers_below(9, [2, 3]), out: out(), scale: -2.75, bias: 1.5, bias_after_scale: true },
+        Scale {
+            x: integers_below(9, [2, 3]),
+            out: out(),
+            scale: -2.0,
+            bias: 16777217.0,
+            bias_after_scale: true
+        },
         Scale {
             x: given([2], [2147483647.0, -1.0]).of(DType::I32),
             out: out(),
@@ -492,7 +502,21 @@ autobwd::samples!(
                 bias: 0.0,
                 bias_after_scale: true
             },
-            "floating point numbers are needed"
+            "signed or floating point numbers are needed"
+        ),
+        Sample::fails(
+            Scale { x: integers_below(9, [3]), out: out(), scale: 1.9, bias: 0.0, bias_after_scale: true },
+            "attribute `scale`: 1.9 is no int64; `cast` the input to a floating point dtype first"
+        ),
+        Sample::fails(
+            Scale {
+                x: integers_below(9, [3]).of(DType::I32),
+                out: out(),
+                scale: 1.0,
+                bias: 2147483648.0,
+                bias_after_scale: false
+            },
+            "attribute `bias`: 2147483648 is no int32"
         ),
         Scale { x: uniform([2, 3]), out: out(), scale: -2.5, bias: 0.75, bias_after_scale: true },
         Scale { x: uniform([3]), out: out(), scale: 0.5, bias: -1.0, bias_after_scale: false },
@@ -505,8 +529,8 @@ pub struct ScaleGrad;
 impl GradRule<Scale> for ScaleGrad {
     fn emit(fwd: &Scale, g: &mut GradCx<'_>) {
         if let Some(dx) = g.wanted(fwd.x) {
-            let Scale { scale, bias_after_scale, .. } = *fwd;
-            g.push(Scale { x: g.grad(fwd.out), out: dx, scale, bias: 0.0, bias_after_scale });
+            let scale = fwd.scale;
+            g.push(Scale { x: g.grad(fwd.out), out: dx, scale, bias: 0.0, bias_after_scale: true });
         }
     }
 }

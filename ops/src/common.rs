@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use autobwd::{
     Bool, Buf, Cx, DType, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised,
+    with_dtype,
 };
 
 /// Elements of a unit of shared work.
@@ -39,11 +40,25 @@ pub(crate) fn wide<T: Real>(x: T) -> f64 {
     x.into()
 }
 
+/// The sum of all numbers; of none, 0. (`Iterator::sum` starts with -0.)
+pub(crate) fn add_up(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |sum, x| sum + x)
+}
+
 /// A number between two dtypes: every element of every dtype fits in without loss.
 #[derive(Clone, Copy)]
 pub(crate) enum Wide {
     Int(i64),
     Float(f64),
+}
+
+impl std::fmt::Display for Wide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wide::Int(x) => x.fmt(f),
+            Wide::Float(x) => x.fmt(f),
+        }
+    }
 }
 
 /// An element as a number.
@@ -82,6 +97,64 @@ impl Number for Bool {
             Wide::Float(x) => (x != 0.0).into(),
         }
     }
+}
+
+/// `out = x`, of another dtype or the same.
+pub(crate) fn convert<Y: Number>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result<()> {
+    with_dtype!(x.dtype(), X => {
+        let x = x.slice::<X>()?;
+        cx.chunks_mut(out, PART, |part, out| {
+            out.iter_mut().zip(&x[part * PART..]).for_each(|(out, x)| *out = Y::narrow(x.widen()));
+        });
+    });
+    Ok(())
+}
+
+/// The elements of `x` as `T`: as they are, or converted into memory that is lent.
+pub(crate) fn elements<T: Number, R>(
+    cx: &Cx,
+    x: &Buf<'_>,
+    work: impl FnOnce(&[T]) -> Result<R>,
+) -> Result<R> {
+    if x.dtype() == T::DTYPE {
+        return work(x.slice()?);
+    }
+    cx.scratch(x.numel(), |converted| {
+        convert(cx, x, converted)?;
+        work(converted)
+    })
+}
+
+/// The elements of two buffers of one dtype and length, as those of one in [`elements`].
+pub(crate) fn elements_of_both<T: Number, R>(
+    cx: &Cx,
+    [x, y]: [&Buf<'_>; 2],
+    work: impl FnOnce(&[T], &[T]) -> Result<R>,
+) -> Result<R> {
+    if x.dtype() == T::DTYPE {
+        return work(x.slice()?, y.slice()?);
+    }
+    cx.scratch(x.numel() + y.numel(), |both: &mut [T]| {
+        let (of_x, of_y) = both.split_at_mut(x.numel());
+        convert(cx, x, of_x)?;
+        convert(cx, y, of_y)?;
+        work(of_x, of_y)
+    })
+}
+
+/// How much memory is lent for `copies` of `x` as that dtype, if it is of another.
+pub(crate) fn converted_bytes(x: &Buf<'_>, dtype: DType, copies: usize) -> usize {
+    if x.dtype() == dtype { 0 } else { x.numel().saturating_mul(copies * dtype.size()) }
+}
+
+/// The axis that an attribute says, `None` of a scalar, which has one to -1 and 0.
+pub(crate) fn axis_if_any(x: &Meta, axis: i64) -> Result<Option<usize>> {
+    if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(None) } else { x.axis("axis", axis).map(Some) }
+}
+
+/// Lanes along an axis, as in [`around`]; a scalar is one.
+pub(crate) fn lanes_along(x: &Buf<'_>, axis: i64) -> (usize, usize, usize) {
+    if x.dims().is_empty() { (1, 1, 1) } else { around(x.dims(), x.axis(axis)) }
 }
 
 /// Positions before, on and after an axis.

@@ -1,7 +1,8 @@
 //! Division without a fraction, and what remains, of operands that broadcast as those of `elementwise_add`.
 
 use autobwd::{
-    Buf, Cx, DType, Element, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
+    Buf, Cx, DType, Derived, Element, Error, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad,
+    check::*, register_op,
 };
 
 use crate::common::{broadcast, zip_broadcast};
@@ -152,9 +153,7 @@ pub struct ElementwiseFloordiv<V = Var> {
 division!(ElementwiseFloordiv, floor_div);
 
 /// What remains after division, `out = x - ⌊x / y⌋ * y`, broadcast; it has the sign of `y`.
-///
-/// Its gradient counts as 0, as in the reference.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ElementwiseModGrad)]
 pub struct ElementwiseMod<V = Var> {
     /// Signed or floating point numbers of any shape.
     #[input]
@@ -170,3 +169,32 @@ pub struct ElementwiseMod<V = Var> {
     pub axis: i32,
 }
 division!(ElementwiseMod, modulo);
+
+/// `dx = dout`, `dy = -dout * ⌊x / y⌋`, each summed over the dimensions that its operand was broadcast along.
+#[register_op(grad = Derived, pointwise, broadcast)]
+pub struct ElementwiseModGrad<V = Var> {
+    /// Gradient of the output.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// First input of the forward operator.
+    #[input]
+    pub x: V,
+    /// Second input of the forward operator.
+    #[input]
+    pub y: V,
+    /// Same shape as `x`.
+    #[output("X@GRAD", inplace = dout, like = x)]
+    pub dx: Option<V>,
+    /// Same shape as `y`.
+    #[output("Y@GRAD", like = y)]
+    pub dy: Option<V>,
+    /// As in `elementwise_mod`.
+    #[attr(default = -1, min = -1)]
+    pub axis: i32,
+}
+impl<F: Float> Pointwise for ElementwiseModGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dx.map(|_| self.dout);
+        self.dy = self.dy.map(|_| -(self.dout * (self.x / self.y).floor()));
+    }
+}

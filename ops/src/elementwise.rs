@@ -3,13 +3,16 @@
 //! With `axis` at -1 shapes line up at their last dimensions, otherwise the operand of lower rank starts at dimension
 //! `axis` of the other. Gradients of gradients are composed, so they can be differentiated further.
 
-use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
+use autobwd::{
+    DType, Error, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
+    register_op,
+};
 
 use crate::{activation::Scale, fill::FillZerosLike};
 
 /// The rows that all broadcasting operators of two inputs share.
 macro_rules! broadcast_samples {
-    ($op:ident) => {
+    ($op:ident $(, $row:expr)*) => {
         autobwd::samples!(
             $op,
             [
@@ -29,13 +32,44 @@ macro_rules! broadcast_samples {
                     $op { x: uniform([2, 3, 4]), y: uniform([3]), out: out(), axis: 2 },
                     "does not broadcast from axis 2"
                 ),
+                Sample::fails(
+                    $op { x: uniform([3]), y: uniform([2, 3]), out: out(), axis: 5 },
+                    "`X`: shape [3] does not broadcast from axis 5 on with `Y` [2, 3]"
+                ),
+                $op {
+                    x: given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
+                    y: given([3], [2.0, -3.0, -1.0]).of(DType::I32),
+                    out: out(),
+                    axis: -1
+                },
+                $op {
+                    x: given([2, 1], [9007199254740992.0, -5.0]).of(DType::I64),
+                    y: given([3], [3.0, 9007199254740992.0, 64.0]).of(DType::I64),
+                    out: out(),
+                    axis: -1
+                },
+                $op { x: integers_below(9, [0, 3]), y: integers_below(9, [3]), out: out(), axis: -1 },
+                Sample::fails(
+                    $op { x: integers_below(9, [3]), y: uniform([3]), out: out(), axis: -1 },
+                    "does not match int64 of `X`"
+                ),
+                Sample::fails(
+                    $op {
+                        x: integers_below(2, [3]).of(DType::Bool),
+                        y: integers_below(2, [3]).of(DType::Bool),
+                        out: out(),
+                        axis: -1
+                    },
+                    "`X`: signed or floating point numbers are needed"
+                ),
+                $($row,)*
             ]
         );
     };
 }
 
 /// `out = x + y`, broadcast.
-#[register_op(grad = ElementwiseAddGrad, pointwise, broadcast)]
+#[register_op(grad = ElementwiseAddGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseAdd<V = Var> {
     /// Any shape.
     #[input]
@@ -53,6 +87,12 @@ pub struct ElementwiseAdd<V = Var> {
 impl<F: Float> Pointwise for ElementwiseAdd<F> {
     fn eval(&mut self) {
         self.out = self.x + self.y;
+    }
+}
+impl<I: Integer> PointwiseInteger for ElementwiseAdd<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x + self.y;
+        Ok(())
     }
 }
 broadcast_samples!(ElementwiseAdd);
@@ -115,7 +155,7 @@ pub(crate) fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var 
 }
 
 /// `out = x - y`, broadcast.
-#[register_op(grad = ElementwiseSubGrad, pointwise, broadcast)]
+#[register_op(grad = ElementwiseSubGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseSub<V = Var> {
     /// Any shape.
     #[input]
@@ -133,6 +173,12 @@ pub struct ElementwiseSub<V = Var> {
 impl<F: Float> Pointwise for ElementwiseSub<F> {
     fn eval(&mut self) {
         self.out = self.x - self.y;
+    }
+}
+impl<I: Integer> PointwiseInteger for ElementwiseSub<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x - self.y;
+        Ok(())
     }
 }
 broadcast_samples!(ElementwiseSub);
@@ -179,7 +225,7 @@ impl GradRule<ElementwiseSubGrad> for ElementwiseSubGradGrad {
 }
 
 /// `out = x * y`, broadcast.
-#[register_op(grad = ElementwiseMulGrad, pointwise, broadcast)]
+#[register_op(grad = ElementwiseMulGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMul<V = Var> {
     /// Any shape.
     #[input]
@@ -197,6 +243,12 @@ pub struct ElementwiseMul<V = Var> {
 impl<F: Float> Pointwise for ElementwiseMul<F> {
     fn eval(&mut self) {
         self.out = self.x * self.y;
+    }
+}
+impl<I: Integer> PointwiseInteger for ElementwiseMul<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x * self.y;
+        Ok(())
     }
 }
 broadcast_samples!(ElementwiseMul);
@@ -259,8 +311,8 @@ impl GradRule<ElementwiseMulGrad> for ElementwiseMulGradGrad {
     }
 }
 
-/// `out = x / y`, broadcast.
-#[register_op(grad = ElementwiseDivGrad, pointwise, broadcast)]
+/// `out = x / y`, broadcast; of integers without the fraction, and an error where `y` is 0.
+#[register_op(grad = ElementwiseDivGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseDiv<V = Var> {
     /// Any shape.
     #[input]
@@ -280,7 +332,29 @@ impl<F: Float> Pointwise for ElementwiseDiv<F> {
         self.out = self.x / self.y;
     }
 }
-broadcast_samples!(ElementwiseDiv);
+impl<I: Integer> PointwiseInteger for ElementwiseDiv<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x.checked_div(self.y).ok_or_else(divided_by_zero)?;
+        Ok(())
+    }
+}
+broadcast_samples!(
+    ElementwiseDiv,
+    Sample::fails(
+        ElementwiseDiv {
+            x: integers_below(9, [2]),
+            y: given([2], [1.0, 0.0]).of(DType::I64),
+            out: out(),
+            axis: -1
+        },
+        "`Y`: no integer can be divided by 0"
+    )
+);
+
+/// What is wrong with a quotient of integers that does not exist.
+fn divided_by_zero() -> Error {
+    Error::data("`Y`: no integer can be divided by 0")
+}
 
 /// `dx = dout / y`, `dy = -dout * out / y`, each summed over the dimensions that its operand was broadcast along.
 #[register_op(grad = ElementwiseDivGradGrad, pointwise, broadcast)]
@@ -353,7 +427,7 @@ impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
 }
 
 /// `out = x - y` of equal shapes.
-#[register_op(grad = MinusGrad, pointwise)]
+#[register_op(grad = MinusGrad, pointwise, integers)]
 pub struct Minus<V = Var> {
     /// Any shape.
     #[input]
@@ -370,11 +444,18 @@ impl<F: Float> Pointwise for Minus<F> {
         self.out = self.x - self.y;
     }
 }
+impl<I: Integer> PointwiseInteger for Minus<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x - self.y;
+        Ok(())
+    }
+}
 autobwd::samples!(
     Minus,
     [
         Minus { x: uniform([2, 3]), y: uniform([2, 3]), out: out() },
         Minus { x: uniform([]), y: uniform([]), out: out() },
+        Minus { x: integers_below(9, [2, 3]), y: integers_below(9, [2, 3]), out: out() },
         Sample::fails(
             Minus { x: uniform([2, 3]), y: uniform([3]), out: out() },
             "`Y`: shape [3] does not match [2, 3] of `X`"

@@ -2,7 +2,9 @@
 //!
 //! Gradients of gradients are made from the formulas.
 
-use autobwd::{Derived, Float, Pointwise, Var, check::*, register_op};
+use autobwd::{
+    DType, Derived, Error, Float, Integer, Pointwise, PointwiseInteger, Result, Var, check::*, register_op,
+};
 
 /// The rows that the larger and the smaller of two share; no pair of elements is near a tie.
 macro_rules! extremum_samples {
@@ -31,6 +33,32 @@ macro_rules! extremum_samples {
                     },
                     "on a tie the gradient is all that of `y`"
                 ),
+                $op {
+                    x: given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
+                    y: given([3], [2.0, -3.0, -1.0]).of(DType::I32),
+                    out: out(),
+                    axis: -1
+                },
+                $op {
+                    x: given([2, 1], [9007199254740992.0, -5.0]).of(DType::I64),
+                    y: given([3], [3.0, 9007199254740992.0, 64.0]).of(DType::I64),
+                    out: out(),
+                    axis: -1
+                },
+                $op { x: integers_below(9, [0, 3]), y: integers_below(9, [3]), out: out(), axis: -1 },
+                Sample::fails(
+                    $op { x: integers_below(9, [3]), y: uniform([3]), out: out(), axis: -1 },
+                    "does not match int64 of `X`"
+                ),
+                Sample::fails(
+                    $op {
+                        x: integers_below(2, [3]).of(DType::Bool),
+                        y: integers_below(2, [3]).of(DType::Bool),
+                        out: out(),
+                        axis: -1
+                    },
+                    "`X`: signed or floating point numbers are needed"
+                ),
                 Sample::fails(
                     $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
                     "does not broadcast"
@@ -41,7 +69,7 @@ macro_rules! extremum_samples {
 }
 
 /// `out = max(x, y)`, broadcast; `y` where `x` is NaN.
-#[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast)]
+#[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMax<V = Var> {
     /// Any shape.
     #[input]
@@ -59,6 +87,12 @@ pub struct ElementwiseMax<V = Var> {
 impl<F: Float> Pointwise for ElementwiseMax<F> {
     fn eval(&mut self) {
         self.out = self.x.max(self.y);
+    }
+}
+impl<I: Integer> PointwiseInteger for ElementwiseMax<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x.max(self.y);
+        Ok(())
     }
 }
 extremum_samples!(ElementwiseMax);
@@ -95,7 +129,7 @@ impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
 }
 
 /// `out = min(x, y)`, broadcast; `y` where `x` is NaN.
-#[register_op(grad = ElementwiseMinGrad, pointwise, broadcast)]
+#[register_op(grad = ElementwiseMinGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMin<V = Var> {
     /// Any shape.
     #[input]
@@ -113,6 +147,12 @@ pub struct ElementwiseMin<V = Var> {
 impl<F: Float> Pointwise for ElementwiseMin<F> {
     fn eval(&mut self) {
         self.out = self.x.min(self.y);
+    }
+}
+impl<I: Integer> PointwiseInteger for ElementwiseMin<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x.min(self.y);
+        Ok(())
     }
 }
 extremum_samples!(ElementwiseMin);
@@ -148,8 +188,8 @@ impl<F: Float> Pointwise for ElementwiseMinGrad<F> {
     }
 }
 
-/// `out = x ^ y`, broadcast.
-#[register_op(grad = ElementwisePowGrad, pointwise, broadcast)]
+/// `out = x ^ y`, broadcast; of integers without the fraction, and an error where 0 has a negative exponent.
+#[register_op(grad = ElementwisePowGrad, pointwise, broadcast, integers)]
 pub struct ElementwisePow<V = Var> {
     /// Any shape.
     #[input]
@@ -170,6 +210,12 @@ impl<F: Float> Pointwise for ElementwisePow<F> {
         self.out = self.x.pow(self.y);
     }
 }
+impl<I: Integer> PointwiseInteger for ElementwisePow<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x.checked_pow(self.y).ok_or_else(negative_power_of_zero)?;
+        Ok(())
+    }
+}
 autobwd::samples!(
     ElementwisePow,
     [
@@ -184,12 +230,33 @@ autobwd::samples!(
             ElementwisePow { x: given([2], [-1.5, -0.5]), y: given([2], [2.0, 3.0]), out: out(), axis: -1 },
             "a negative number has whole powers only"
         ),
+        ElementwisePow {
+            x: given([2, 3], [3.0, -2.0, 0.0, 1.0, -1.0, 7.0]).of(DType::I32),
+            y: given([2, 3], [20.0, 31.0, 0.0, -5.0, -3.0, -1.0]).of(DType::I32),
+            out: out(),
+            axis: -1
+        },
+        ElementwisePow { x: integers_below(9, [3, 1]), y: integers_below(9, [2]), out: out(), axis: -1 },
+        Sample::fails(
+            ElementwisePow {
+                x: given([1], [0.0]).of(DType::I64),
+                y: given([1], [-1.0]).of(DType::I64),
+                out: out(),
+                axis: -1
+            },
+            "`X`: the integer 0 has no negative power"
+        ),
         Sample::fails(
             ElementwisePow { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
             "does not broadcast"
         ),
     ]
 );
+
+/// What is wrong with a power of integers that does not exist.
+pub(crate) fn negative_power_of_zero() -> Error {
+    Error::data("`X`: the integer 0 has no negative power")
+}
 
 /// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the dimensions that
 /// its operand was broadcast along.

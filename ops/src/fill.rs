@@ -28,9 +28,9 @@ pub struct FillConstant<V = Var> {
 }
 impl Infer for FillConstant<Meta> {
     fn infer(&mut self) -> Result<()> {
-        number(self.value, &self.str_value)?;
+        let number = number(self.value, &self.str_value)?;
         self.out.set(self.dtype, dims(&self.shape)?);
-        Ok(())
+        exact(if self.str_value.is_empty() { "value" } else { "str_value" }, number, self.dtype)
     }
 }
 impl Kernel for FillConstant<Buf<'_>> {
@@ -52,6 +52,20 @@ autobwd::samples!(
         },
         FillConstant { out: out(), shape: vec![3], dtype: DType::Bool, value: 1.0, str_value: "".into() },
         FillConstant { out: out(), shape: vec![0, 2], dtype: DType::I32, value: -1.0, str_value: "".into() },
+        Sample::fails(
+            FillConstant { out: out(), shape: vec![2], dtype: DType::I32, value: 1.5, str_value: "".into() },
+            "attribute `value`: 1.5 is no int32",
+        ),
+        Sample::fails(
+            FillConstant {
+                out: out(),
+                shape: vec![2],
+                dtype: DType::I64,
+                value: 0.0,
+                str_value: "9223372036854775808".into()
+            },
+            "attribute `str_value`: 9223372036854776000 is no int64",
+        ),
         Sample::fails(
             FillConstant {
                 out: out(),
@@ -81,6 +95,19 @@ fn number(value: f32, text: &str) -> Result<Wide> {
     }
     let number = text.parse().map(Wide::Int).or_else(|_| text.parse().map(Wide::Float));
     number.map_err(|_| Error::attr("str_value", format!("{text:?} is no number")))
+}
+
+/// Refuses a number that no integer of that dtype is. A boolean says whether a number is not 0.
+fn exact(attr: &str, number: Wide, dtype: DType) -> Result<()> {
+    if dtype.is_float() || dtype == DType::Bool {
+        return Ok(());
+    }
+    with_dtype!(dtype, T => match (number, T::narrow(number).widen()) {
+        (Wide::Int(x), Wide::Int(narrow)) if x == narrow => Ok(()),
+        // The largest int64 rounds up to a number that none is.
+        (Wide::Float(x), Wide::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
+        _ => Err(Error::attr(attr, format!("{number} is no {dtype}"))),
+    })
 }
 
 /// The shape that an attribute gives, in full.
@@ -129,7 +156,7 @@ pub struct FillAnyLike<V = Var> {
     pub out: V,
     /// The number.
     #[attr(default = 0.0)]
-    pub value: f32,
+    pub value: f64,
     /// Element type; that of `x` when there is none, −1 in programs.
     #[attr(default = None)]
     pub dtype: Option<DType>,
@@ -137,12 +164,12 @@ pub struct FillAnyLike<V = Var> {
 impl Infer for FillAnyLike<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.dtype.unwrap_or(self.x.dtype), self.x.dims.clone());
-        Ok(())
+        exact("value", Wide::Float(self.value), self.out.dtype)
     }
 }
 impl Kernel for FillAnyLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        fill(&mut self.out, Wide::Float(self.value.into()))
+        fill(&mut self.out, Wide::Float(self.value))
     }
 }
 autobwd::samples!(
@@ -150,6 +177,16 @@ autobwd::samples!(
     [
         FillAnyLike { x: uniform([2, 3]), out: out(), value: 2.5, dtype: None },
         FillAnyLike { x: uniform([0, 3]), out: out(), value: 1.0, dtype: None },
+        FillAnyLike { x: integers_below(5, [3]), out: out(), value: 7.0, dtype: None },
         FillAnyLike { x: uniform([]), out: out(), value: -1.0, dtype: Some(DType::I32) },
+        FillAnyLike { x: uniform([3]).of(DType::F64), out: out(), value: 0.1, dtype: None },
+        Sample::fails(
+            FillAnyLike { x: integers_below(3, [2]), out: out(), value: 0.5, dtype: None },
+            "attribute `value`: 0.5 is no int64"
+        ),
+        Sample::fails(
+            FillAnyLike { x: uniform([2]), out: out(), value: 256.0, dtype: Some(DType::U8) },
+            "attribute `value`: 256 is no uint8"
+        ),
     ]
 );

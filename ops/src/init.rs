@@ -1,21 +1,21 @@
 //! First values of parameters: operators appended to the start-up program.
 
-use autobwd::{Arg, Expr, Meta, Result};
+use autobwd::{Arg, DType, Expr, Meta, Result};
 
 use crate::{
     fill::FillConstant,
-    random::{GaussianRandom, UniformRandom},
+    random::{GaussianRandom, UniformRandom, stream},
 };
 
 /// How a parameter gets its first value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// The same number everywhere.
-    Constant(f32),
+    Constant(f64),
     /// Uniform within two bounds.
-    Uniform(f32, f32),
+    Uniform(f64, f64),
     /// Normal with that mean and standard deviation.
-    Normal(f32, f32),
+    Normal(f64, f64),
     /// Uniform within ±√(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
     XavierUniform,
     /// Normal with variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
@@ -43,32 +43,46 @@ fn fans(meta: &Meta) -> (f64, f64) {
 
 impl Init {
     /// Appends the operator that gives `parameter`, a variable of a start-up program, its value. Random values follow
-    /// from `seed` alone.
+    /// from `seed` and the parameter's name alone: parameters of one seed differ, and one text of a program gives one
+    /// set of values, on every machine, as a program or in eager mode.
     ///
     /// # Errors
     /// Bounds or deviations out of order.
     #[track_caller]
     pub fn emit(self, parameter: &Expr, seed: i32) -> Result<()> {
+        // An attribute has 32 bits.
+        self.fill(parameter, stream(seed, &parameter.name()) as i32)
+    }
+
+    /// With that attribute `seed`.
+    #[track_caller]
+    fn fill(self, parameter: &Expr, seed: i32) -> Result<()> {
         let meta = parameter.meta();
         let (fan_in, fan_out) = fans(&meta);
-        let uniform = |limit: f64| Init::Uniform(-limit as f32, limit as f32);
-        let normal = |variance: f64| Init::Normal(0.0, variance.sqrt() as f32);
+        // What is drawn with single precision has bounds of single precision.
+        let exact = |x: f64| if meta.dtype == DType::F32 { f64::from(x as f32) } else { x };
+        let uniform = |limit: f64| Init::Uniform(-limit, limit);
+        let normal = |variance: f64| Init::Normal(0.0, variance.sqrt());
         let shape: Vec<i64> = meta.dims.iter().map(|d| d.wire()).collect();
         let (out, dtype, startup) = (Arg::from(parameter), meta.dtype, parameter.builder());
         match self {
             Init::Constant(value) => {
-                startup.emit(FillConstant { out, shape, dtype, value, str_value: String::new() })?;
+                let (value, number) = (value as f32, exact(value));
+                let str_value = if f64::from(value) == number { String::new() } else { number.to_string() };
+                startup.emit(FillConstant { out, shape, dtype, value, str_value })?;
             }
             Init::Uniform(min, max) => {
+                let (min, max) = (exact(min), exact(max));
                 startup.emit(UniformRandom { out, shape, dtype, min, max, seed })?;
             }
             Init::Normal(mean, std) => {
+                let (mean, std) = (exact(mean), exact(std));
                 startup.emit(GaussianRandom { out, shape, dtype, mean, std, seed })?;
             }
-            Init::XavierUniform => return uniform((6.0 / (fan_in + fan_out)).sqrt()).emit(parameter, seed),
-            Init::XavierNormal => return normal(2.0 / (fan_in + fan_out)).emit(parameter, seed),
-            Init::KaimingUniform => return uniform((6.0 / fan_in).sqrt()).emit(parameter, seed),
-            Init::KaimingNormal => return normal(2.0 / fan_in).emit(parameter, seed),
+            Init::XavierUniform => return uniform((6.0 / (fan_in + fan_out)).sqrt()).fill(parameter, seed),
+            Init::XavierNormal => return normal(2.0 / (fan_in + fan_out)).fill(parameter, seed),
+            Init::KaimingUniform => return uniform((6.0 / fan_in).sqrt()).fill(parameter, seed),
+            Init::KaimingNormal => return normal(2.0 / fan_in).fill(parameter, seed),
         }
         Ok(())
     }

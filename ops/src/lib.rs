@@ -29,6 +29,7 @@ pub mod extremum;
 pub mod fill;
 pub mod image;
 pub mod increment;
+mod infallible;
 mod init;
 pub mod logic;
 pub mod lookup;
@@ -63,7 +64,7 @@ pub mod update;
 mod vectors;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(204);
+autobwd::operator_crate!(205);
 
 pub use init::Init;
 pub use math::{Math, concat};

@@ -1,8 +1,8 @@
 //! Booleans, and choosing by them.
 
 use autobwd::{
-    Bool, Buf, Cx, DType, Dims, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var,
-    ZeroGrad, check::*, register_op, with_dtype, with_float,
+    Bool, Buf, Cx, DType, Dims, Element, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result,
+    Var, ZeroGrad, check::*, register_op, with_dtype, with_float,
 };
 
 use crate::{
@@ -14,27 +14,39 @@ fn is_bool(x: &Meta) -> Result<()> {
     if x.dtype == DType::Bool { Ok(()) } else { Err(x.wrong("booleans are needed")) }
 }
 
-/// Shape rule, kernel, formula and rows of an operator on two booleans.
+/// Whether an element counts as true: it is not 0; NaN is not.
+fn holds<T: Element>(x: T) -> bool {
+    x != T::default()
+}
+
+/// The same of a lane, as 1 and 0.
+#[inline(always)]
+fn truth<F: Float>(x: F) -> F {
+    F::select(x.equals(F::of(0.0)), F::of(0.0), F::of(1.0))
+}
+
+/// Shape rule, kernel, formula and rows of an operator on two truth values.
 macro_rules! logical {
     ($op:ident, $by:tt, |$x:ident, $y:ident| $formula:expr) => {
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
-                is_bool(&self.x)?;
-                is_bool(&self.y)?;
+                self.y.same_dtype(&self.x)?;
                 self.out.set(DType::Bool, broadcast(&self.x, &self.y, -1)?);
                 Ok(())
             }
         }
         impl Kernel for $op<Buf<'_>> {
             fn run(&mut self, cx: &Cx) -> Result<()> {
-                let both = (&self.x, &self.y);
-                zip_broadcast(cx, both, &mut self.out, -1, |x: Bool, y: Bool| Bool::from(x.get() $by y.get()))
+                let $op { x, y, out } = self;
+                with_dtype!(x.dtype(), T => {
+                    zip_broadcast(cx, (x, y), out, -1, |x: T, y: T| Bool::from(holds(x) $by holds(y)))
+                })
             }
         }
         impl<F: Float> Pointwise for $op<F> {
             #[inline(always)]
             fn eval(&mut self) {
-                let ($x, $y) = (self.x, self.y);
+                let ($x, $y) = (truth(self.x), truth(self.y));
                 self.out = $formula;
             }
         }
@@ -48,9 +60,20 @@ macro_rules! logical {
                 },
                 $op { x: booleans([2, 3, 4]), y: booleans([3, 1]), out: out() },
                 $op { x: booleans([]), y: booleans([2, 3]), out: out() },
+                $op {
+                    x: given([5], [0.0, -0.5, 0.0, f64::NAN, 3.0]),
+                    y: given([5], [-0.0, 0.0, -7.0, 1.0, 0.0]),
+                    out: out()
+                },
+                $op { x: integers_below(3, [2, 3]), y: integers_below(3, [3]), out: out() },
+                $op {
+                    x: integers_below(3, [4]).of(DType::I32),
+                    y: integers_below(3, [4]).of(DType::I32),
+                    out: out()
+                },
                 Sample::fails(
                     $op { x: booleans([3]), y: integers_below(2, [3]), out: out() },
-                    "`Y`: booleans are needed"
+                    "`Y`: dtype int64 does not match bool of `X`"
                 ),
                 Sample::fails(
                     $op { x: booleans([2, 3]), y: booleans([4]), out: out() },
@@ -68,13 +91,13 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 /// Whether both hold: `out = x & y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalAnd<V = Var> {
-    /// Booleans of any shape.
+    /// Any shape, any dtype; what is not 0 holds.
     #[input]
     pub x: V,
-    /// Booleans of any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// Booleans in the shape that both broadcast to.
     #[output]
     pub out: V,
 }
@@ -83,13 +106,13 @@ logical!(LogicalAnd, &, |x, y| x * y);
 /// Whether either holds: `out = x | y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalOr<V = Var> {
-    /// Booleans of any shape.
+    /// Any shape, any dtype; what is not 0 holds.
     #[input]
     pub x: V,
-    /// Booleans of any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// Booleans in the shape that both broadcast to.
     #[output]
     pub out: V,
 }
@@ -98,13 +121,13 @@ logical!(LogicalOr, |, |x, y| x.max(y));
 /// Whether one of them holds and the other does not: `out = x ^ y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalXor<V = Var> {
-    /// Booleans of any shape.
+    /// Any shape, any dtype; what is not 0 holds.
     #[input]
     pub x: V,
-    /// Booleans of any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// Booleans in the shape that both broadcast to.
     #[output]
     pub out: V,
 }
@@ -113,30 +136,31 @@ logical!(LogicalXor, ^, |x, y| (x - y).abs());
 /// Whether `x` does not hold: `out = !x`.
 #[register_op(grad = ZeroGrad, pointwise, kernel)]
 pub struct LogicalNot<V = Var> {
-    /// Booleans of any shape.
+    /// Any shape, any dtype; what is not 0 holds.
     #[input]
     pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
+    /// Booleans in the shape of `x`.
+    #[output]
     pub out: V,
 }
 impl Infer for LogicalNot<Meta> {
     fn infer(&mut self) -> Result<()> {
-        is_bool(&self.x)?;
-        self.out.like(&self.x);
+        self.out.set(DType::Bool, self.x.dims.clone());
         Ok(())
     }
 }
 impl Kernel for LogicalNot<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let out = self.out.inout::<Bool>(&self.x)?.copied();
-        out.iter_mut().for_each(|x| *x = (!x.get()).into());
-        Ok(())
+        with_dtype!(self.x.dtype(), T => {
+            let pairs = self.out.slice_mut::<Bool>()?.iter_mut().zip(self.x.slice::<T>()?);
+            pairs.for_each(|(out, x)| *out = (!holds(*x)).into());
+            Ok(())
+        })
     }
 }
 impl<F: Float> Pointwise for LogicalNot<F> {
     fn eval(&mut self) {
-        self.out = F::of(1.0) - self.x;
+        self.out = F::of(1.0) - truth(self.x);
     }
 }
 autobwd::samples!(
@@ -144,7 +168,9 @@ autobwd::samples!(
     [
         LogicalNot { x: given([2], [0.0, 1.0]).of(DType::Bool), out: out() },
         LogicalNot { x: booleans([]), out: out() },
-        Sample::fails(LogicalNot { x: uniform([2]), out: out() }, "`X`: booleans are needed"),
+        LogicalNot { x: given([5], [0.0, -0.0, -0.5, 2.0, f64::NAN]), out: out() },
+        LogicalNot { x: integers_below(3, [2, 3]), out: out() },
+        LogicalNot { x: integers_below(3, [4]).of(DType::U8), out: out() },
     ]
 );
 

@@ -48,6 +48,7 @@ autobwd::samples!(
         column_lookup(integers_below(3, [2, 5, 1]).of(DType::I32), uniform([3, 4]), -1),
         column_lookup(given([4, 1], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
         LookupTable { is_sparse: true, ..column_lookup(integers_below(3, [2, 4, 1]), uniform([3, 5]), 1) },
+        column_lookup(integers_below(4, [5, 1]), integers_below(9, [4, 3]), 1),
         Sample::fails(
             column_lookup(integers_below(3, [4, 2]), uniform([3, 2]), -1),
             "`Ids`: a last dimension of 1 is needed"

@@ -1,8 +1,11 @@
 //! Optimizers: gradients and updates in one call.
 
+use std::fmt;
+
 use autobwd::{
-    Arg, Backward, Builder, Checkpoints, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
-    tape::{Grad, grad},
+    Arg, Backward, Builder, Checkpoints, Cut, DType, Error, ErrorKind, Expr, Missing, Recomputed, Result,
+    Stop, Tensor, append_backward,
+    tape::{Grad, grad, missing},
 };
 
 use crate::{
@@ -22,8 +25,22 @@ pub trait Optimizer {
     /// The learning rate at the start.
     fn learning_rate(&self) -> f32;
 
-    /// Appends the backward part of `loss` ([`append_backward`]) and the update of every parameter that has a gradient;
-    /// returns these with their gradients. Parameters without are left as they are.
+    /// Appends the backward part of `loss` ([`append_backward`]) and the update of every parameter that has a gradient.
+    /// Parameters without are left as they are; the result names them.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
+    /// let net = Builder::new();
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
+    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0))?;
+    /// let loss = (&w.square()? + &b.detach()?)?.mean()?;
+    /// let updates = Sgd { rate: 0.1 }.minimize(&loss)?;
+    /// assert_eq!(updates.trained[0].0.name(), "w");
+    /// assert!(updates.untrained[0].reason().starts_with("`b` has no gradient: its path to `mean_0` ends at `assign_0`"));
+    /// assert!(updates.complete().is_err()); // ordinary code: `minimize(&loss)?.complete()?`
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     ///
     /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to
     /// change it while training.
@@ -32,9 +49,9 @@ pub trait Optimizer {
     /// computed, and parameters overwritten, now. What an optimizer keeps for a parameter, it finds again by name.
     ///
     /// # Errors
-    /// As [`append_backward`] with all parameters; hyperparameters out of bounds.
+    /// As [`append_backward`] with all parameters; no parameter has a gradient; hyperparameters out of bounds.
     #[track_caller]
-    fn minimize(&self, loss: &Expr) -> Result<Vec<(Expr, Expr)>> {
+    fn minimize(&self, loss: &Expr) -> Result<Updates> {
         self.minimize_with(loss, &Backward::default())
     }
 
@@ -49,7 +66,7 @@ pub trait Optimizer {
     /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
     /// # let loss = w.tanh()?.exp()?.mean()?;
     /// let backward = Backward { checkpoints: Checkpoints::Named(&["exp_0"]), ..Backward::default() };
-    /// Sgd { rate: 0.1 }.minimize_with(&loss, &backward)?;
+    /// Sgd { rate: 0.1 }.minimize_with(&loss, &backward)?.complete()?;
     /// assert!(net.program().to_string().contains("tanh_0.subprog_0 = tanh(X=w)"));
     /// # Ok::<(), autobwd::Error>(())
     /// ```
@@ -57,12 +74,12 @@ pub trait Optimizer {
     /// # Errors
     /// As there, and as [`append_backward`].
     #[track_caller]
-    fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
+    fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
         let net = loss.builder();
-        let found =
+        let updates =
             if net.is_eager() { derivatives(loss, backward)? } else { append_gradients(loss, backward)? };
         let mut rates: Vec<(DType, Expr)> = vec![];
-        for (parameter, gradient) in &found {
+        for (parameter, gradient) in &updates.trained {
             let dtype = parameter.dtype();
             let rate = match rates.iter().find(|(d, _)| *d == dtype) {
                 Some((_, rate)) => rate.clone(),
@@ -74,31 +91,114 @@ pub trait Optimizer {
             };
             net.no_grad(|| self.update(parameter, gradient, &rate))?;
         }
-        Ok(found)
+        Ok(updates)
     }
+}
+
+/// What [`Optimizer::minimize`] has found: every parameter is in one of the two lists, except those that the caller
+/// excluded (no-grad set, `stop_gradient`).
+#[must_use = "a parameter without gradient is not trained: `complete` refuses that, `untrained` holds them"]
+#[derive(Clone, Debug)]
+pub struct Updates {
+    /// Parameters that are updated, with their gradients.
+    pub trained: Vec<(Expr, Expr)>,
+    /// Parameters without gradient.
+    pub untrained: Vec<Untrained>,
+    /// What the backward part computes again; nothing where all is computed at once.
+    pub recomputed: Recomputed,
+}
+
+impl Updates {
+    /// The parameters with their gradients.
+    ///
+    /// # Errors
+    /// Some parameter has no gradient: which ones, and why.
+    pub fn complete(self) -> Result<Vec<(Expr, Expr)>> {
+        if self.untrained.is_empty() {
+            return Ok(self.trained);
+        }
+        Err(Error::new(
+            ErrorKind::NoGradient,
+            format!("not all parameters are trained\n{}", reasons(&self.untrained)),
+        ))
+    }
+}
+
+/// A parameter without gradient.
+#[derive(Clone, Debug)]
+pub struct Untrained {
+    /// The parameter.
+    pub parameter: Expr,
+    why: Why,
+}
+
+#[derive(Clone, Debug)]
+enum Why {
+    Told(String),
+    /// To be found in the history of this loss: rarely asked for, and not cheap.
+    History(Expr),
+}
+
+impl Untrained {
+    /// Why it has no gradient: a sentence.
+    pub fn reason(&self) -> String {
+        match &self.why {
+            Why::Told(reason) => reason.clone(),
+            Why::History(loss) => {
+                let name = self.parameter.name();
+                let found = missing(&[loss], &self.parameter);
+                let found = found.unwrap_or_else(|e| Some(e.to_string()));
+                found.unwrap_or_else(|| format!("`{name}` had no gradient when this was asked"))
+            }
+        }
+    }
+}
+impl fmt::Display for Untrained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason())
+    }
+}
+
+fn reasons(untrained: &[Untrained]) -> String {
+    untrained.iter().map(Untrained::reason).collect::<Vec<_>>().join("\n")
+}
+
+fn nothing_trained(reasons: &str) -> Error {
+    let why = if reasons.is_empty() { "there is no parameter" } else { reasons };
+    Error::new(ErrorKind::NoGradient, format!("nothing is trained\n{why}"))
 }
 
 /// Parameters with variables that hold their gradients, from the backward part of the loss.
 #[track_caller]
-fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
+fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let net = loss.builder();
     // Outside of a closure, so that operators remember the caller's line.
-    let mut program = net.edit(std::mem::take);
-    let name = program.name(loss.var()).to_string();
-    let found = append_backward(&mut program, &name, backward);
-    net.edit(|p| *p = program);
-    let found = found?;
-    let names: Vec<_> = {
-        let program = net.program();
-        let name = |v| program.name(v).to_string();
-        found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect()
-    };
-    names.iter().map(|(p, g)| Ok((net.expr(p)?, net.expr(g)?))).collect()
+    let mut program = net.program().clone();
+    let found = append_backward(&mut program, &loss.name(), backward)?;
+    if found.pairs.is_empty() {
+        let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
+        return Err(nothing_trained(&reasons.join("\n")));
+    }
+    let name = |v| program.name(v).to_string();
+    let names: Vec<_> = found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect();
+    net.set_program(program);
+    let trained = names.iter().map(|(p, g)| Ok((net.expr(p)?, net.expr(g)?))).collect::<Result<_>>()?;
+    let untrained = found.missing.iter().filter(|missing| !is_excluded(missing));
+    let untrained = untrained.map(|missing| {
+        Ok(Untrained { parameter: net.expr(&missing.name)?, why: Why::Told(missing.to_string()) })
+    });
+    Ok(Updates { trained, untrained: untrained.collect::<Result<_>>()?, recomputed: found.recomputed })
+}
+
+/// Whether the caller wants a parameter to have no gradient.
+fn is_excluded(missing: &Missing) -> bool {
+    let wish = |stop: &Stop| matches!(stop, Stop::NoGradSet | Stop::StopGradient);
+    matches!(&missing.cut, Cut::Variable { name, stop, .. } if *name == missing.name && wish(stop))
 }
 
 /// Parameters with the values of their gradients, from the history of the loss.
 #[track_caller]
-fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>> {
+fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
     if !matches!(backward.checkpoints, Checkpoints::None) {
         return refuse("checkpoints are for programs: a tape keeps all values".into());
@@ -106,25 +206,42 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Vec<(Expr, Expr)>
     if loss.dims().numel() != 1 {
         return refuse(format!("a loss has one element, not shape {}; take the mean", loss.dims()));
     }
+    // As in a program, names that nothing has are refused.
+    backward.no_grad.iter().try_for_each(|name| net.expr(name).map(drop))?;
     let mut parameters = match backward.parameters {
         Some(names) => names.iter().map(|name| net.expr(name)).collect::<Result<_>>()?,
         None => net.parameters(),
     };
-    parameters.retain(|p| !backward.no_grad.contains(&p.name().as_str()));
-    let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &Grad::default())?;
-    if let Some((parameter, _)) = parameters.iter().zip(&found).find(|(_, found)| found.is_none())
-        && backward.parameters.is_some()
-        && !backward.allow_missing
-    {
-        return refuse(format!("`{}` has no gradient: no path leads from it to the loss", parameter.name()));
+    let excluded = |p: &Expr| backward.no_grad.contains(&p.name().as_str()) || !p.has_derivative();
+    let required = backward.parameters.is_some() && !backward.allow_missing;
+    if let Some(parameter) = parameters.iter().find(|p| required && excluded(p)) {
+        return refuse(format!(
+            "`{}` has no gradient: it is in the no-grad set, or a constant",
+            parameter.name()
+        ));
     }
-    Ok(parameters.into_iter().zip(found).filter_map(|(parameter, found)| Some((parameter, found?))).collect())
+    parameters.retain(|p| !excluded(p));
+    let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &Grad::default())?;
+    let mut updates = Updates { trained: vec![], untrained: vec![], recomputed: Recomputed::default() };
+    for (parameter, gradient) in parameters.into_iter().zip(found) {
+        match gradient {
+            Some(gradient) => updates.trained.push((parameter, gradient)),
+            None => updates.untrained.push(Untrained { parameter, why: Why::History(loss.clone()) }),
+        }
+    }
+    if updates.trained.is_empty() {
+        return Err(nothing_trained(&reasons(&updates.untrained)));
+    }
+    if required && !updates.untrained.is_empty() {
+        return refuse(reasons(&updates.untrained));
+    }
+    Ok(updates)
 }
 
 /// The learning rate: a variable that is kept, or where all is computed at once, the number of this very step.
 #[track_caller]
 fn rate(net: &Builder, dtype: DType, rate: f32) -> Result<Expr> {
-    let init = |expr: &Expr| Init::Constant(rate).emit(expr, 0);
+    let init = |expr: &Expr| Init::Constant(rate.into()).emit(expr, 0);
     if !net.is_eager() {
         return net.persistable(&net.unique("learning_rate"), dtype, &[1], init);
     }
@@ -144,7 +261,7 @@ fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Re
         return Ok(known);
     }
     let dims = dims.unwrap_or(&own);
-    parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value).emit(s, 0))
+    parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
 }
 
 /// `w = w - rate · dw`

@@ -45,13 +45,14 @@ impl Kernel for OneHotV2<Buf<'_>> {
         let depth = self.depth as usize;
         self.out.bytes_mut()?.fill(0);
         for i in 0..self.x.numel() {
-            match (place(&self.x, i, depth), self.allow_out_of_range) {
-                (Ok(place), _) => with_dtype!(self.dtype, T => {
-                    self.out.slice_mut()?[i * depth + place] = T::narrow(Wide::Int(1));
-                }),
-                (Err(_), true) => {}
-                (Err(e), false) => return Err(e),
+            // An error would be allocated.
+            if self.allow_out_of_range && as_place(number(&self.x, i)?, depth).is_none() {
+                continue;
             }
+            let place = place(&self.x, i, depth)?;
+            with_dtype!(self.dtype, T => {
+                self.out.slice_mut()?[i * depth + place] = T::narrow(Wide::Int(1));
+            });
         }
         Ok(())
     }
@@ -87,8 +88,12 @@ pub(crate) fn are_numbers(x: &Meta) -> Result<()> {
 /// The number at `i` as a place among `n`.
 pub(crate) fn place(numbers: &Buf<'_>, i: usize, n: usize) -> Result<usize> {
     let number = number(numbers, i)?;
-    let place = usize::try_from(number).ok().filter(|place| *place < n);
-    place.ok_or_else(|| Error::data(format!("`{}`: {number} is not within 0..{n}", numbers.slot())))
+    let outside = || Error::data(format!("`{}`: {number} is not within 0..{n}", numbers.slot()));
+    as_place(number, n).ok_or_else(outside)
+}
+
+fn as_place(number: i64, n: usize) -> Option<usize> {
+    usize::try_from(number).ok().filter(|place| *place < n)
 }
 
 fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {

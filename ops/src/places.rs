@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, Real, around, pieces},
+    common::{PART, Real, lanes_along, pieces},
     compare::Equal,
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
@@ -68,11 +68,19 @@ autobwd::samples!(
         ),
         Sample::fails(
             GatherNd { x: uniform([2, 3]), index: integers_below(2, [4, 3]), out: out() },
-            "`Index`: 1 to 2 numbers a place are needed",
+            "`Index`: a last dimension of 1 to 2 is needed, as `X` has 2 dimensions, not int64 [4, 3]",
         ),
         Sample::fails(
             GatherNd { x: uniform([2, 3]), index: integers_below(2, []), out: out() },
-            "`Index`: 1 to 2 numbers a place are needed",
+            "`Index`: a last dimension of 1 to 2 is needed",
+        ),
+        Sample::fails(
+            GatherNd { x: uniform([3]), index: integers_below(2, [4, 2]), out: out() },
+            "`Index`: a last dimension of 1 is needed, as `X` has 1 dimension, not int64 [4, 2]",
+        ),
+        Sample::fails(
+            GatherNd { x: uniform([]), index: integers_below(2, [4, 1]), out: out() },
+            "`X`: at least one dimension is needed",
         ),
     ]
 );
@@ -81,7 +89,11 @@ autobwd::samples!(
 fn found(x: &Meta, index: &Meta) -> Result<Dims> {
     are_numbers(index)?;
     let k = index.dims.last().and_then(|k| k.get()).filter(|k| (1..=x.rank()).contains(k));
-    let k = k.ok_or_else(|| index.wrong(&format!("1 to {} numbers a place are needed", x.rank())))?;
+    let k = k.ok_or_else(|| match x.rank() {
+        0 => x.wrong("at least one dimension is needed"),
+        1 => index.wrong("a last dimension of 1 is needed, as `X` has 1 dimension"),
+        n => index.wrong(&format!("a last dimension of 1 to {n} is needed, as `X` has {n} dimensions")),
+    })?;
     Ok(index.dims[..index.rank() - 1].iter().chain(&x.dims[k..]).copied().collect())
 }
 
@@ -209,6 +221,7 @@ autobwd::samples!(
             axis: -2,
         },
         TakeAlongAxis { input: uniform([3, 2]), index: integers_below(3, [0, 2]), result: out(), axis: 0 },
+        TakeAlongAxis { input: uniform([]), index: given([], [0.0]).of(DType::I64), result: out(), axis: -1 },
         TakeAlongAxis {
             input: integers_below(9, [3]),
             index: integers_below(3, [2]),
@@ -239,7 +252,10 @@ autobwd::samples!(
 fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
     are_numbers(index)?;
     let mut dims = input.dims.clone();
-    dims[input.axis("Axis", axis.into())?] = Dim::UNKNOWN;
+    // A scalar has one axis, along which it has one element.
+    if input.rank() > 0 || !matches!(axis, -1 | 0) {
+        dims[input.axis("Axis", axis.into())?] = Dim::UNKNOWN;
+    }
     index.require(index.dims.agrees(&dims), || format!("dimensions {dims} are needed"))
 }
 
@@ -254,8 +270,8 @@ pub(crate) struct Along<'a> {
 
 impl<'a> Along<'a> {
     pub(crate) fn new(input: &Buf<'_>, index: &'a Buf<'a>, axis: i32) -> Along<'a> {
-        let axis = input.axis(axis.into());
-        let ((_, n, inner), k) = (around(input.dims(), axis), index.dims()[axis]);
+        let (_, n, inner) = lanes_along(input, axis.into());
+        let k = if input.dims().is_empty() { 1 } else { index.dims()[input.axis(axis.into())] };
         Along { index, k, n, inner }
     }
 
@@ -440,7 +456,7 @@ impl GradRule<Scatter> for ScatterGrad {
 
 /// Of updates, whether none comes later for the same row: whoever writes its number there finds it again.
 fn last_of_their_rows(g: &mut GradCx<'_>, x: Var, ids: Var, updates: Var) -> Var {
-    let mut filled = |x: Var, value: f32| {
+    let mut filled = |x: Var, value: f64| {
         let out = g.fresh("filled");
         g.push(FillAnyLike { x, out, value, dtype: Some(DType::F64) });
         out

@@ -26,10 +26,10 @@ pub struct UniformRandom<V = Var> {
     pub dtype: DType,
     /// Lower bound.
     #[attr(default = -1.0)]
-    pub min: f32,
+    pub min: f64,
     /// Upper bound.
     #[attr(default = 1.0)]
-    pub max: f32,
+    pub max: f64,
     /// Where the sequence of numbers starts.
     #[attr(default = 0)]
     pub seed: i32,
@@ -46,7 +46,7 @@ impl Infer for UniformRandom<Meta> {
 }
 impl Kernel for UniformRandom<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let (min, max) = (f64::from(self.min), f64::from(self.max));
+        let (min, max) = (self.min, self.max);
         let mut rng = rng(self.seed);
         fill(&mut self.out, iter::repeat_with(|| min + (max - min) * unit(&mut rng)))
     }
@@ -84,10 +84,10 @@ pub struct GaussianRandom<V = Var> {
     pub dtype: DType,
     /// Mean of the distribution.
     #[attr(default = 0.0)]
-    pub mean: f32,
+    pub mean: f64,
     /// Standard deviation.
     #[attr(default = 1.0, min = 0.0)]
-    pub std: f32,
+    pub std: f64,
     /// Where the sequence of numbers starts.
     #[attr(default = 0)]
     pub seed: i32,
@@ -100,7 +100,7 @@ impl Infer for GaussianRandom<Meta> {
 }
 impl Kernel for GaussianRandom<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let (mean, std) = (f64::from(self.mean), f64::from(self.std));
+        let (mean, std) = (self.mean, self.std);
         let mut rng = rng(self.seed);
         fill(&mut self.out, iter::repeat_with(|| mean + std * normal(&mut rng)))
     }
@@ -143,6 +143,17 @@ impl Kernel for Seed<Buf<'_>> {
     }
 }
 autobwd::samples!(Seed, [Seed { out: out(), seed: 0 }, Seed { out: out(), seed: -7 }]);
+
+/// A number for a stream of random numbers of its own: a hash of a seed and of what the numbers are for, the same on
+/// every machine (FNV-1a over the name, finished by SplitMix64 as of Steele, Lea and Flood, 2014).
+pub(crate) fn stream(seed: i32, name: &str) -> u64 {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(seed as u32) << 32;
+    let mut x = name.bytes().fold(start, fnv).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
 
 pub(crate) fn rng(seed: impl Into<i64>) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(seed.into() as u64)

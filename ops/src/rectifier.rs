@@ -12,12 +12,12 @@ pub struct LeakyRelu<V = Var> {
     #[output(inplace = x)]
     pub out: V,
     /// The slope below 0.
-    #[attr(default = 0.02)]
-    pub alpha: f32,
+    #[attr(default = f64::from(0.02_f32))]
+    pub alpha: f64,
 }
 impl<F: Float> Pointwise for LeakyRelu<F> {
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::of(self.alpha.into()));
+        let (x, alpha) = (self.x, F::of(self.alpha));
         self.out = F::select(x.gt(F::of(0.0)), x, alpha * x);
     }
 }
@@ -44,12 +44,12 @@ pub struct Elu<V = Var> {
     pub out: V,
     /// What it tends to below 0, negated.
     #[attr(default = 1.0)]
-    pub alpha: f32,
+    pub alpha: f64,
 }
 impl<F: Float> Pointwise for Elu<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::of(self.alpha.into()));
+        let (x, alpha) = (self.x, F::of(self.alpha));
         self.out = F::select(x.gt(F::of(0.0)), x, alpha * x.expm1());
     }
 }
@@ -63,7 +63,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = min(max(x, 0), 6)`; NaN stays NaN.
+/// `out = min(max(x, 0), threshold)`; NaN stays NaN.
 #[register_op(grad = Relu6Grad, pointwise)]
 pub struct Relu6<V = Var> {
     /// Any shape.
@@ -72,26 +72,30 @@ pub struct Relu6<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
+    /// The most that comes out.
+    #[attr(default = 6.0)]
+    pub threshold: f32,
 }
 impl<F: Float> Pointwise for Relu6<F> {
     fn eval(&mut self) {
-        let (zero, six) = (F::of(0.0), F::of(6.0));
+        let (zero, most) = (F::of(0.0), F::of(self.threshold.into()));
         let low = F::select(zero.gt(self.x), zero, self.x);
-        self.out = F::select(low.gt(six), six, low);
+        self.out = F::select(low.gt(most), most, low);
     }
 }
 autobwd::samples!(
     Relu6,
     [
-        Relu6 { x: given([2, 3], [-2.0, 0.5, 3.0, 5.5, 6.5, 9.0]), out: out() },
+        Relu6 { x: given([2, 3], [-2.0, 0.5, 3.0, 5.5, 6.5, 9.0]), out: out(), threshold: 6.0 },
+        Relu6 { x: given([4], [-2.0, 0.5, 1.25, 5.5]), out: out(), threshold: 1.5 },
         Sample::not_a_derivative(
-            Relu6 { x: given([3], [0.0, 6.0, f64::NAN]), out: out() },
+            Relu6 { x: given([3], [0.0, 6.0, f64::NAN]), out: out(), threshold: 6.0 },
             "it has kinks at 0 and 6"
         ),
     ]
 );
 
-/// `dx = dout` where `0 < out < 6`, else 0.
+/// `dx = dout` where `0 < out < threshold`, else 0.
 #[register_op(grad = Derived, pointwise)]
 pub struct Relu6Grad<V = Var> {
     /// Output of the forward operator.
@@ -102,12 +106,15 @@ pub struct Relu6Grad<V = Var> {
     pub dout: V,
     #[output("X@GRAD", inplace = dout)]
     pub dx: V,
+    /// As in `relu6`.
+    #[attr(default = 6.0)]
+    pub threshold: f32,
 }
 impl<F: Float> Pointwise for Relu6Grad<F> {
     fn eval(&mut self) {
-        let (zero, six) = (F::of(0.0), F::of(6.0));
+        let (zero, most) = (F::of(0.0), F::of(self.threshold.into()));
         let above = F::select(self.out.gt(zero), self.dout, zero);
-        self.dx = F::select(six.gt(self.out), above, zero);
+        self.dx = F::select(most.gt(self.out), above, zero);
     }
 }
 
@@ -162,6 +169,9 @@ pub struct HardSigmoidGrad<V = Var> {
     /// As in `hard_sigmoid`.
     #[attr(default = 0.2)]
     pub slope: f32,
+    /// As in `hard_sigmoid`; the gradient does not depend on it.
+    #[attr(default = 0.5)]
+    pub offset: f32,
 }
 impl<F: Float> Pointwise for HardSigmoidGrad<F> {
     fn eval(&mut self) {

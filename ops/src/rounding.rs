@@ -1,6 +1,9 @@
 //! Functions that are constant or the identity piece by piece, each a formula.
 
-use autobwd::{Float, GradCx, GradRule, Pointwise, Var, ZeroGrad, check::*, register_op};
+use autobwd::{
+    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, ZeroGrad, check::*,
+    register_op,
+};
 
 use crate::activation::Scale;
 
@@ -124,7 +127,7 @@ impl GradRule<Sign> for SignGrad {
 }
 
 /// `out = min(max(x, min), max)`; NaN stays NaN.
-#[register_op(grad = ClipGrad, pointwise)]
+#[register_op(grad = ClipGrad, pointwise, integers)]
 pub struct Clip<V = Var> {
     /// Any shape.
     #[input]
@@ -132,18 +135,27 @@ pub struct Clip<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The least that comes out.
+    /// The least that comes out; for integers one of their dtype, or less than all of them.
     #[attr]
-    pub min: f32,
-    /// The most that comes out, even where `min` is more.
+    pub min: f64,
+    /// The most that comes out, even where `min` is more; for integers one of their dtype, or more than all of them.
     #[attr]
-    pub max: f32,
+    pub max: f64,
 }
 impl<F: Float> Pointwise for Clip<F> {
     fn eval(&mut self) {
-        let (min, max) = (F::of(self.min.into()), F::of(self.max.into()));
+        let (min, max) = (F::of(self.min), F::of(self.max));
         let low = F::select(min.gt(self.x), min, self.x);
         self.out = F::select(low.gt(max), max, low);
+    }
+}
+impl<I: Integer> PointwiseInteger for Clip<I> {
+    fn eval(&mut self) -> Result<()> {
+        // Bounds beyond the range of integers bound nothing.
+        let min = if self.min <= I::MIN.to_f64() { I::MIN } else { I::of("min", self.min)? };
+        let max = if self.max >= I::MAX.to_f64() { I::MAX } else { I::of("max", self.max)? };
+        self.out = self.x.max(min).min(max);
+        Ok(())
     }
 }
 autobwd::samples!(
@@ -152,6 +164,21 @@ autobwd::samples!(
         Clip { x: given([2, 3], [-2.0, -0.75, -0.25, 0.5, 0.875, 3.0]), out: out(), min: -0.5, max: 0.75 },
         Clip { x: given([4], [-2.0, 0.125, 0.5, 2.0]), out: out(), min: 0.25, max: 1.5 },
         Clip { x: uniform([]), out: out(), min: -2.0, max: 2.0 },
+        Clip {
+            x: given([4], [-9.0, -1.0, 2.0, 9.0]).of(DType::I32),
+            out: out(),
+            min: -1.0,
+            max: f64::INFINITY
+        },
+        Clip { x: integers_below(9, [2, 3]), out: out(), min: -1e30, max: 16777217.0 },
+        Sample::fails(
+            Clip { x: integers_below(9, [2]), out: out(), min: -0.5, max: 2.0 },
+            "attribute `min`: -0.5 is no int64; `cast` the input to a floating point dtype first"
+        ),
+        Sample::fails(
+            Clip { x: integers_below(9, [2]).of(DType::I32), out: out(), min: 3e9, max: 4e9 },
+            "attribute `min`: 3000000000 is no int32"
+        ),
     ]
 );
 
@@ -169,14 +196,14 @@ pub struct ClipGrad<V = Var> {
     pub dx: V,
     /// As in `clip`.
     #[attr]
-    pub min: f32,
+    pub min: f64,
     /// As in `clip`.
     #[attr]
-    pub max: f32,
+    pub max: f64,
 }
 impl<F: Float> Pointwise for ClipGrad<F> {
     fn eval(&mut self) {
-        let (zero, min, max) = (F::of(0.0), F::of(self.min.into()), F::of(self.max.into()));
+        let (zero, min, max) = (F::of(0.0), F::of(self.min), F::of(self.max));
         let above = F::select(self.x.gt(min), self.dout, zero);
         self.dx = F::select(max.gt(self.x), above, zero);
     }

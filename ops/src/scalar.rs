@@ -6,7 +6,10 @@ use std::{
     ops::{Add, Div, Mul, Neg, Sub},
 };
 
-use autobwd::{Builder, Expr, Result, Tensor, tape::Queue};
+use autobwd::{
+    Builder, Expr, Result, Tensor,
+    tape::{Function, Queue, apply},
+};
 
 use crate::Math;
 
@@ -38,6 +41,34 @@ impl Scalar {
     /// A number without derivative.
     pub fn constant(tape: &Builder, number: f64) -> Scalar {
         Scalar(Tensor::scalar(number).map(|number| tape.constant(number)))
+    }
+
+    /// A function of your own of numbers: its value, and, from the derivative of whatever comes after it, that with respect
+    /// to each of the numbers.
+    ///
+    /// ```
+    /// # use autobwd::Builder;
+    /// use autobwd_ops::scalar::{Scalar, log};
+    ///
+    /// let tape = Builder::eager();
+    /// let (x, y) = (Scalar::leaf(&tape, "x", 2.0), Scalar::leaf(&tape, "y", 3.0));
+    /// let hypot = Scalar::function("hypot", &[&x, &y], |v| v[0].hypot(v[1]), |v, d| {
+    ///     let length = v[0].hypot(v[1]);
+    ///     vec![d * v[0] / length, d * v[1] / length]
+    /// });
+    /// log(&hypot).backward()?;
+    /// assert!((x.derivative()? - 2.0 / 13.0).abs() < 1e-15);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn function(
+        name: &'static str,
+        numbers: &[&Scalar],
+        value: impl Fn(&[f64]) -> f64 + Send + Sync + 'static,
+        derivatives: impl Fn(&[f64], f64) -> Vec<f64> + Send + Sync + 'static,
+    ) -> Scalar {
+        let exprs = numbers.iter().map(|number| number.expr()).collect::<Result<Vec<_>>>();
+        Scalar(exprs.and_then(|exprs| apply(OfNumbers { name, value, derivatives }, &exprs)))
     }
 
     /// Gives it a name, for people.
@@ -102,6 +133,35 @@ impl Scalar {
     fn beside(&self, number: f64) -> Scalar {
         Scalar(self.expr().and_then(|x| Ok(x.builder().constant(Tensor::scalar(number)?))))
     }
+}
+
+/// A function of numbers, as one of tensors.
+struct OfNumbers<V, D> {
+    name: &'static str,
+    value: V,
+    derivatives: D,
+}
+impl<V, D> Function for OfNumbers<V, D>
+where
+    V: Fn(&[f64]) -> f64 + Send + Sync + 'static,
+    D: Fn(&[f64], f64) -> Vec<f64> + Send + Sync + 'static,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        Tensor::scalar((self.value)(&numbers(inputs)?))
+    }
+
+    fn backward(&self, inputs: &[Tensor], _: &Tensor, gradient: &Tensor) -> Result<Vec<Tensor>> {
+        let derivatives = (self.derivatives)(&numbers(inputs)?, gradient.item()?);
+        derivatives.into_iter().map(Tensor::scalar).collect()
+    }
+}
+
+fn numbers(inputs: &[Tensor]) -> Result<Vec<f64>> {
+    inputs.iter().map(Tensor::item).collect()
 }
 
 /// `ln(x)`

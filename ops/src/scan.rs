@@ -1,15 +1,16 @@
 //! Running sums.
 
 use autobwd::{
-    Buf, Cx, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, DType, Dims, Element, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_float, with_signed,
 };
 
-use crate::common::{PART, Real, around};
+use crate::common::{PART, around, axis_if_any};
 
 /// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
 pub struct Cumsum<V = Var> {
-    /// Any shape.
+    /// Any shape; sums of integers wrap around.
     #[input]
     pub x: V,
     /// Same shape; with `flatten` all elements in one dimension.
@@ -36,7 +37,7 @@ impl Infer for Cumsum<Meta> {
 impl Kernel for Cumsum<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let cut = lanes(&self.x, self.axis, self.flatten);
-        with_float!(self.x, T => {
+        with_signed!(self.x, T => {
             run::<T>(cx, cut, (self.exclusive, self.reverse), self.x.slice()?, self.out.slice_mut()?);
         });
         Ok(())
@@ -57,9 +58,17 @@ autobwd::samples!(
         cumsum(uniform([]), 0, true, true, false),
         cumsum(uniform([0, 3]), 0, false, false, false),
         Sample::fails(cumsum(uniform([2, 3]), 2, false, false, false), "attribute `axis` = 2"),
+        cumsum(
+            given([2, 3], [1.0, -4.0, 2147483647.0, 8.0, 5.0, 9.0]).of(DType::I32),
+            1,
+            false,
+            false,
+            false
+        ),
+        cumsum(integers_below(99, [3, 4]), 0, false, true, true),
         Sample::fails(
-            cumsum(integers_below(3, [2]), 0, false, false, false),
-            "`X`: floating point numbers are needed"
+            cumsum(integers_below(2, [2]).of(DType::Bool), 0, false, false, false),
+            "`X`: signed or floating point numbers are needed"
         ),
     ]
 );
@@ -69,14 +78,13 @@ fn cumsum(x: Draw, axis: i32, flatten: bool, exclusive: bool, reverse: bool) -> 
 }
 
 fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
-    x.float()?;
+    x.signed()?;
     if flatten {
         out.set(x.dtype, [x.dims.numel()].into_iter().collect::<Dims>());
         return Ok(());
     }
     out.like(x);
-    // A scalar is summed along its first or last axis.
-    if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(()) } else { x.axis("axis", axis.into()).map(drop) }
+    axis_if_any(x, axis.into()).map(drop)
 }
 
 /// Elements of a lane, and lanes side by side.
@@ -88,10 +96,40 @@ fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
     (n, inner)
 }
 
+/// What running sums are made of.
+trait Running: Element {
+    /// What the sum is kept in.
+    type Sum: Copy + Default;
+    fn added_to(self, sum: Self::Sum) -> Self::Sum;
+    fn of(sum: Self::Sum) -> Self;
+}
+macro_rules! running {
+    ($($t:ty, $sum:ty, $add:expr;)*) => {$(
+        impl Running for $t {
+            type Sum = $sum;
+            #[inline(always)]
+            fn added_to(self, sum: $sum) -> $sum {
+                let add: fn($sum, $t) -> $sum = $add;
+                add(sum, self)
+            }
+            #[inline(always)]
+            fn of(sum: $sum) -> $t {
+                sum as $t
+            }
+        }
+    )*};
+}
+running! {
+    f32, f64, |sum, x| sum + f64::from(x);
+    f64, f64, |sum, x| sum + x;
+    i32, i32, i32::wrapping_add;
+    i64, i64, i64::wrapping_add;
+}
+
 /// Lanes that are summed at a time.
 const LANES: usize = 64;
 
-fn run<T: Real>(
+fn run<T: Running>(
     cx: &Cx,
     (n, inner): (usize, usize),
     (exclusive, reverse): (bool, bool),
@@ -104,13 +142,13 @@ fn run<T: Real>(
         for (out, x) in out.chunks_exact_mut(row).zip(x[part * size..].chunks_exact(row)) {
             for first in (0..inner).step_by(LANES) {
                 let width = LANES.min(inner - first);
-                let mut sums = [0.0; LANES];
+                let mut sums = [T::Sum::default(); LANES];
                 for i in 0..n {
                     let at = if reverse { n - 1 - i } else { i } * inner + first;
                     let lanes = sums.iter_mut().zip(out[at..][..width].iter_mut().zip(&x[at..]));
                     for (sum, (out, x)) in lanes {
                         let before = *sum;
-                        *sum += (*x).into();
+                        *sum = x.added_to(*sum);
                         *out = T::of(if exclusive { before } else { *sum });
                     }
                 }
@@ -146,6 +184,7 @@ pub struct CumsumGrad<V = Var> {
 }
 impl Infer for CumsumGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
+        self.dout.float()?;
         let mut out = self.dout.clone();
         summed(&self.x, self.axis, self.flatten, &mut out)?;
         self.dout.same_dtype(&self.x)?;

@@ -1,12 +1,12 @@
 //! Operators that find elements.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*,
-    register_op, with_float,
+    Buf, Cx, DType, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    check::*, register_op, with_float, with_signed,
 };
 
 use crate::{
-    common::{Number, Real, Wide, around},
+    common::{Number, Wide, axis_if_any, lanes_along},
     places::{Along, TakeAlongAxis},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 /// Of equal elements the first comes first; NaN counts as the largest number.
 #[register_op(grad = TopKV2Grad)]
 pub struct TopKV2<V = Var> {
-    /// At least one dimension.
+    /// Signed or floating point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
     /// The elements; `k` of them along the axis.
@@ -39,23 +39,30 @@ pub struct TopKV2<V = Var> {
 }
 impl Infer for TopKV2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (x, k) = (&self.x, self.k as usize);
-        x.float()?;
-        let axis = x.axis("axis", self.axis.into())?;
-        if x.dims[axis].get().is_some_and(|n| n < k) {
-            return Err(x.wrong(&format!("at least `k` = {k} elements along axis {axis} are needed")));
-        }
-        let mut dims = x.dims.clone();
-        dims[axis] = k.into();
-        self.out.set(x.dtype, dims.clone());
+        self.x.signed()?;
+        let dims = top_dims(&self.x, self.k, self.axis)?;
+        self.out.set(self.x.dtype, dims.clone());
         self.indices.set(DType::I64, dims);
         Ok(())
     }
 }
+/// The shape of the `k` elements along an axis.
+fn top_dims(x: &Meta, k: i32, axis: i32) -> Result<Dims> {
+    let (axis, k, mut dims) = (axis_if_any(x, axis.into())?, k as usize, x.dims.clone());
+    let n = axis.map_or(Dim::from(1), |axis| dims[axis]);
+    if n.get().is_some_and(|n| n < k) {
+        let of = axis.map_or("of a scalar".into(), |axis| format!("along axis {axis}"));
+        return Err(x.wrong(&format!("at least `k` = {k} elements {of} are needed")));
+    }
+    if let Some(axis) = axis {
+        dims[axis] = k.into();
+    }
+    Ok(dims)
+}
 impl Kernel for TopKV2<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (outer, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
+        with_signed!(self.x, T => {
+            let (outer, n, inner) = lanes_along(&self.x, self.axis.into());
             let (k, largest) = (self.k as usize, self.largest);
             let x = self.x.slice::<T>()?;
             let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
@@ -109,6 +116,41 @@ autobwd::samples!(
             largest: true,
             sorted: true
         },
+        TopKV2 {
+            x: given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
+            out: out(),
+            indices: out(),
+            k: 3,
+            axis: -1,
+            largest: true,
+            sorted: true
+        },
+        TopKV2 {
+            x: integers_below(99, [5, 2]),
+            out: out(),
+            indices: out(),
+            k: 2,
+            axis: 0,
+            largest: false,
+            sorted: true
+        },
+        TopKV2 { x: uniform([]), out: out(), indices: out(), k: 1, axis: -1, largest: true, sorted: true },
+        Sample::fails(
+            TopKV2 { x: uniform([]), out: out(), indices: out(), k: 2, axis: 0, largest: true, sorted: true },
+            "`X`: at least `k` = 2 elements of a scalar are needed",
+        ),
+        Sample::fails(
+            TopKV2 {
+                x: integers_below(2, [3]).of(DType::Bool),
+                out: out(),
+                indices: out(),
+                k: 1,
+                axis: 0,
+                largest: true,
+                sorted: true
+            },
+            "`X`: signed or floating point numbers are needed",
+        ),
         Sample::fails(
             TopKV2 {
                 x: distinct([2, 5]),
@@ -124,6 +166,29 @@ autobwd::samples!(
     ]
 );
 
+/// An element as something that has an order.
+pub(crate) trait Ranked: Element {
+    /// Whether it is larger; NaN is larger than all numbers.
+    fn is_above(self, other: Self) -> bool;
+}
+macro_rules! ranked {
+    ($($t:ty, $above:expr;)*) => {$(
+        impl Ranked for $t {
+            #[inline(always)]
+            fn is_above(self, other: $t) -> bool {
+                let above: fn($t, $t) -> bool = $above;
+                above(self, other)
+            }
+        }
+    )*};
+}
+ranked! {
+    f32, |a, b| a > b || (a.is_nan() && !b.is_nan());
+    f64, |a, b| a > b || (a.is_nan() && !b.is_nan());
+    i32, |a, b| a > b;
+    i64, |a, b| a > b;
+}
+
 /// Where the best elements of one lane are kept, as a heap with the worst of them on top.
 pub(crate) struct Best<'a, T> {
     pub(crate) values: &'a mut [T],
@@ -133,7 +198,7 @@ pub(crate) struct Best<'a, T> {
     pub(crate) largest: bool,
 }
 
-impl<T: Real> Best<'_, T> {
+impl<T: Ranked> Best<'_, T> {
     /// Fills them with the best `k` of at least as many.
     pub(crate) fn select<'x>(mut self, k: usize, x: impl Iterator<Item = &'x T>)
     where
@@ -169,7 +234,7 @@ impl<T: Real> Best<'_, T> {
 
     /// Whether `a` comes before `b`.
     fn before(&self, a: (T, i64), b: (T, i64)) -> bool {
-        let above = |a: T, b: T| a > b || (a.is_nan() && !b.is_nan());
+        let above = T::is_above;
         let (best, worst) = if self.largest { (a.0, b.0) } else { (b.0, a.0) };
         above(best, worst) || (!above(worst, best) && a.1 < b.1)
     }
@@ -213,8 +278,8 @@ pub struct TopKV2Grad<V = Var> {
 }
 impl Infer for TopKV2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let mut dims = self.x.dims.clone();
-        dims[self.x.axis("axis", self.axis.into())?] = (self.k as usize).into();
+        self.x.float()?;
+        let dims = top_dims(&self.x, self.k, self.axis)?;
         for found in [&self.indices, &self.dout] {
             if !found.dims.agrees(&dims) {
                 return Err(found.wrong(&format!("the shape of the result, {dims}, is needed")));
@@ -275,11 +340,11 @@ pub struct ArgMax<V = Var> {
 impl Infer for ArgMax<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (x, flatten) = (&self.x, self.flatten);
-        x.float()?;
+        x.signed()?;
         if !matches!(self.dtype, DType::I32 | DType::I64) {
             return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {}", self.dtype)));
         }
-        let axis = if flatten { None } else { Some(x.axis("axis", self.axis)?) };
+        let axis = if flatten { None } else { axis_if_any(x, self.axis)? };
         let searched = axis.map_or(x.dims.numel(), |axis| x.dims[axis]);
         if searched == 0 {
             return Err(x.wrong("at least one element to choose from is needed"));
@@ -294,10 +359,10 @@ impl Infer for ArgMax<Meta> {
 }
 impl Kernel for ArgMax<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
+        with_signed!(self.x, T => {
             let x = self.x.slice::<T>()?;
             let whole = (1, x.len(), 1);
-            let cut = if self.flatten { whole } else { around(self.x.dims(), self.x.axis(self.axis)) };
+            let cut = if self.flatten { whole } else { lanes_along(&self.x, self.axis) };
             match self.dtype {
                 DType::I32 => find_largest(x, cut, self.out.slice_mut::<i32>()?),
                 _ => find_largest(x, cut, self.out.slice_mut::<i64>()?),
@@ -343,6 +408,23 @@ autobwd::samples!(
         },
         ArgMax { x: distinct([2, 3]), out: out(), axis: 0, keepdims: true, flatten: true, dtype: DType::I64 },
         ArgMax { x: distinct([]), out: out(), axis: 0, keepdims: false, flatten: true, dtype: DType::I64 },
+        ArgMax { x: distinct([]), out: out(), axis: -1, keepdims: true, flatten: false, dtype: DType::I64 },
+        ArgMax {
+            x: given([2, 3], [-5.0, -3.0, -3.0, -2147483648.0, -2147483648.0, -2147483648.0]).of(DType::I32),
+            out: out(),
+            axis: 1,
+            keepdims: false,
+            flatten: false,
+            dtype: DType::I64
+        },
+        ArgMax {
+            x: integers_below(99, [4, 3]),
+            out: out(),
+            axis: 0,
+            keepdims: false,
+            flatten: false,
+            dtype: DType::I32
+        },
         Sample::fails(
             ArgMax {
                 x: distinct([2, 0]),
@@ -368,17 +450,14 @@ autobwd::samples!(
     ]
 );
 
-fn find_largest<T: Real, I: Number>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
+fn find_largest<T: Ranked, I: Number>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
     for (lane, out) in out.iter_mut().enumerate() {
         let (row, column) = (lane / inner, lane % inner);
         let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);
-        let (mut largest, mut place) = (T::neg_infinity(), 0);
-        for (i, x) in lane.enumerate() {
-            if *x > largest || (x.is_nan() && !largest.is_nan()) {
-                (largest, place) = (*x, i);
-            }
-        }
-        *out = I::narrow(Wide::Int(place as i64));
+        // The shape rule has refused lanes without elements.
+        let largest =
+            lane.copied().enumerate().reduce(|best, next| if next.1.is_above(best.1) { next } else { best });
+        *out = I::narrow(Wide::Int(largest.map_or(0, |(place, _)| place as i64)));
     }
 }
 
@@ -394,13 +473,13 @@ pub struct Accuracy<V = Var> {
     /// The right classes, int64 or int32, `[n, 1]` or `[n]`.
     #[input]
     pub label: V,
-    /// The share, float32, `[1]`; 0 when there are no samples.
+    /// The share, float32, a scalar; 0 when there are no samples.
     #[output]
     pub accuracy: V,
-    /// How many are right, int32, `[1]`.
+    /// How many are right, int32, a scalar.
     #[output]
     pub correct: V,
-    /// How many there are, int32, `[1]`.
+    /// How many there are, int32, a scalar.
     #[output]
     pub total: V,
 }
@@ -416,9 +495,9 @@ impl Infer for Accuracy<Meta> {
         if !matches!(label.dtype, DType::I32 | DType::I64) || !label.dims.numel().agrees(indices.dims[0]) {
             return Err(label.wrong(&format!("{} labels, int64 or int32, are needed", indices.dims[0])));
         }
-        self.accuracy.set(DType::F32, [1]);
-        self.correct.set(DType::I32, [1]);
-        self.total.set(DType::I32, [1]);
+        self.accuracy.set(DType::F32, []);
+        self.correct.set(DType::I32, []);
+        self.total.set(DType::I32, []);
         Ok(())
     }
 }
@@ -445,6 +524,7 @@ autobwd::samples!(
             given([3, 1], [1.0, 3.0, 3.0]).of(DType::I64),
         ),
         accuracy(uniform([5, 2]), integers_below(4, [5, 2]), integers_below(4, [5]).of(DType::I32)),
+        accuracy(integers_below(9, [5, 2]), integers_below(4, [5, 2]), integers_below(4, [5])),
         accuracy(uniform([0, 2]), integers_below(3, [0, 2]), integers_below(3, [0, 1])),
         Sample::fails(
             accuracy(uniform([4, 2]), integers_below(3, [4, 2]), integers_below(3, [3, 1])),

@@ -75,6 +75,11 @@ autobwd::samples!(
             mask: given([], [0.0]).of(DType::I64),
             out: out()
         },
+        SelectInput {
+            x: vec![Some(integers_below(9, [2, 3])), Some(integers_below(9, [2, 3]))],
+            mask: given([1], [0.0]).of(DType::I32),
+            out: out()
+        },
         Sample::fails(
             SelectInput {
                 x: vec![Some(uniform([2, 3])), Some(uniform([3, 2]))],
@@ -155,6 +160,11 @@ autobwd::samples!(
             x: uniform([4]),
             mask: given([], [0.0]).of(DType::I64),
             out: vec![Some(out()), None, Some(out())]
+        },
+        SelectOutput {
+            x: integers_below(9, [2, 3]),
+            mask: given([1], [1.0]).of(DType::I32),
+            out: vec![Some(out()), Some(out())]
         },
         Sample::fails(
             SelectOutput { x: uniform([2]), mask: uniform([1]), out: vec![Some(out())] },

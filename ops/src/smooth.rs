@@ -56,7 +56,7 @@ autobwd::samples!(
     ]
 );
 
-/// What `silu` computes, by its other name: `out = x * sigmoid(x)`.
+/// `out = x * sigmoid(beta * x)` (Ramachandran et al., 2017).
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Swish<V = Var> {
     /// Any shape.
@@ -65,14 +65,23 @@ pub struct Swish<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
+    /// Steepness; with 1, the default, it is `silu`.
+    #[attr(default = 1.0)]
+    pub beta: f32,
 }
 impl<F: Float> Pointwise for Swish<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        self.out = self.x * self.x.sigmoid();
+        self.out = self.x * (F::of(self.beta.into()) * self.x).sigmoid();
     }
 }
-autobwd::samples!(Swish, [Swish { x: between(-3.0, 3.0, [2, 3]), out: out() },]);
+autobwd::samples!(
+    Swish,
+    [
+        Swish { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: 1.0 },
+        Swish { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: -0.75 },
+    ]
+);
 
 /// `ln(1 + exp(x))`, or `x` above the threshold.
 #[inline(always)]

@@ -12,7 +12,7 @@ use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
 use crate::{
     activation::{Exp, Scale},
-    common::{Real, around},
+    common::{Real, add_up, around},
     elementwise::{ElementwiseMul, ElementwiseSub},
     reduce::ReduceSum,
     vectors,
@@ -418,7 +418,7 @@ pub(crate) fn sum<T: Real>(
     term: impl Fn(f64, f64) -> f64,
 ) -> f64 {
     let (Some(a), Some(b)) = (x.to_slice(), y.to_slice()) else {
-        return x.iter().zip(y).map(|(x, y)| term((*x).into(), (*y).into())).sum();
+        return add_up(x.iter().zip(y).map(|(x, y)| term((*x).into(), (*y).into())));
     };
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     let mut sums = [0.0; 8];

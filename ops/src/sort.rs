@@ -1,17 +1,21 @@
 //! Elements in order.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_signed,
 };
 
-use crate::{common::around, places::TakeAlongAxisGrad, search::Best};
+use crate::{
+    common::{axis_if_any, lanes_along},
+    places::TakeAlongAxisGrad,
+    search::Best,
+};
 
 /// The elements along an axis in order, and where they were: `out = x[indices]`.
 ///
 /// Of equal elements the first comes first; NaN counts as the largest number.
 #[register_op(grad = ArgsortGrad)]
 pub struct Argsort<V = Var> {
-    /// At least one dimension.
+    /// Signed or floating point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
     /// Same shape as `x`.
@@ -29,8 +33,8 @@ pub struct Argsort<V = Var> {
 }
 impl Infer for Argsort<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
-        self.x.axis("axis", self.axis.into())?;
+        self.x.signed()?;
+        axis_if_any(&self.x, self.axis.into())?;
         self.out.like(&self.x);
         self.indices.set(DType::I64, self.x.dims.clone());
         Ok(())
@@ -38,8 +42,8 @@ impl Infer for Argsort<Meta> {
 }
 impl Kernel for Argsort<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (_, n, inner) = around(self.x.dims(), self.x.axis(self.axis.into()));
+        with_signed!(self.x, T => {
+            let (_, n, inner) = lanes_along(&self.x, self.axis.into());
             let (x, largest) = (self.x.slice::<T>()?, self.descending);
             let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
             for lane in 0..x.len() / n.max(1) {
@@ -60,6 +64,19 @@ autobwd::samples!(
         Argsort { x: distinct([1]), out: out(), indices: out(), axis: 0, descending: false },
         Argsort { x: distinct([2, 0]), out: out(), indices: out(), axis: 1, descending: false },
         Argsort { x: distinct([0, 2]), out: out(), indices: out(), axis: 1, descending: false },
+        Argsort { x: distinct([]), out: out(), indices: out(), axis: -1, descending: true },
+        Argsort {
+            x: given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
+            out: out(),
+            indices: out(),
+            axis: 1,
+            descending: true
+        },
+        Argsort { x: integers_below(9, [5, 2]), out: out(), indices: out(), axis: 0, descending: false },
+        Sample::fails(
+            Argsort { x: distinct([]), out: out(), indices: out(), axis: 1, descending: false },
+            "attribute `axis` = 1"
+        ),
         Sample::not_a_derivative(
             Argsort {
                 x: given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]),

@@ -1,6 +1,11 @@
 //! Special functions and inverses, each a formula.
 
-use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+use autobwd::{
+    DType, Derived, DerivedFromInputs, Float, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
+    register_op,
+};
+
+use crate::extremum::negative_power_of_zero;
 
 /// `out = 1 / √x`.
 #[register_op(grad = RsqrtGrad, pointwise)]
@@ -162,8 +167,8 @@ impl<F: Float> Pointwise for Expm1Grad<F> {
     }
 }
 
-/// `out = x ^ factor`.
-#[register_op(grad = DerivedFromInputs, pointwise)]
+/// `out = x ^ factor`; of integers without the fraction, and an error where 0 has a negative exponent.
+#[register_op(grad = DerivedFromInputs, pointwise, integers)]
 pub struct Pow<V = Var> {
     /// Any shape.
     #[input]
@@ -173,12 +178,19 @@ pub struct Pow<V = Var> {
     pub out: V,
     /// The exponent.
     #[attr(default = 1.0)]
-    pub factor: f32,
+    pub factor: f64,
 }
 impl<F: Float> Pointwise for Pow<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        self.out = self.x.pow(F::of(self.factor.into()));
+        self.out = self.x.pow(F::of(self.factor));
+    }
+}
+impl<I: Integer> PointwiseInteger for Pow<I> {
+    fn eval(&mut self) -> Result<()> {
+        let power = self.x.checked_pow(I::of("factor", self.factor)?);
+        self.out = power.ok_or_else(negative_power_of_zero)?;
+        Ok(())
     }
 }
 autobwd::samples!(
@@ -188,5 +200,15 @@ autobwd::samples!(
         Pow { x: given([4], [-2.0, -0.5, 0.25, 1.5]), out: out(), factor: 3.0 },
         Pow { x: away_from(0.0, [3]), out: out(), factor: -2.0 },
         Pow { x: uniform([2, 3]), out: out(), factor: 0.0 },
+        Pow { x: given([3], [-3.0, 0.0, 1000000.0]).of(DType::I32), out: out(), factor: 5.0 },
+        Pow { x: given([3, 2], [-3.0, 1.0, -1.0, 2.0, 9.0, 7.0]).of(DType::I64), out: out(), factor: -1.0 },
+        Sample::fails(
+            Pow { x: integers_below(9, [2]), out: out(), factor: 0.5 },
+            "attribute `factor`: 0.5 is no int64"
+        ),
+        Sample::fails(
+            Pow { x: given([2], [1.0, 0.0]).of(DType::I32), out: out(), factor: -1.0 },
+            "`X`: the integer 0 has no negative power"
+        ),
     ]
 );

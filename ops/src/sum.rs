@@ -1,10 +1,10 @@
 //! The sum of several tensors, of which backward parts are full, or of rows of them.
 
-use std::ops::Add;
+use std::{num::Wrapping, ops::Add};
 
 use autobwd::{
-    Buf, Compose, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts, Result, Rows,
-    TensorArray, Var, check::*, register_op, with_float,
+    Buf, Compose, Cx, DType, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts,
+    Result, Rows, TensorArray, Var, check::*, register_op, with_float,
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// Sum of tensors: `out = x[0] + x[1] + …`.
 #[register_op(grad = SumGrad, composed)]
 pub struct Sum<V = Var> {
-    /// At least one, all of one shape; or lists of tensors, in which a missing element counts as zero.
+    /// At least one, all of one shape and dtype, integers wrap around; or lists of tensors, in which a missing element counts as zero.
     #[input(sparse, array)]
     pub x: Vec<V>,
     /// Same shape; sparse if all of `x` are; a list if they are lists.
@@ -29,7 +29,7 @@ impl Infer for Sum<Meta> {
         let Some((first, others)) = self.x.split_first() else {
             return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
         };
-        first.float()?;
+        first.signed()?;
         self.out.like(first);
         for other in others {
             other.same_as(&self.out)?;
@@ -41,6 +41,9 @@ impl Infer for Sum<Meta> {
             self.out.array = true;
             let tensor = self.x.iter().find(|x| !x.array);
             return tensor.map_or(Ok(()), |x| Err(x.wrong("a list of tensors is needed")));
+        }
+        if let Some(rows) = self.x.iter().find(|x| x.rows.is_some()) {
+            rows.float()?;
         }
         let rows: Option<Vec<Dim>> = self.x.iter().map(|x| x.rows).collect();
         self.out.rows = rows.map(|rows| rows.into_iter().fold(0.into(), Dim::add));
@@ -60,6 +63,11 @@ impl Kernel for Sum<Buf<'_>> {
         let Sum { x, out } = self;
         if out.is_array() {
             return add_up_arrays(x, out.array()?);
+        }
+        match out.dtype() {
+            DType::I32 => return add_up_integers::<i32>(cx, x, out),
+            DType::I64 => return add_up_integers::<i64>(cx, x, out),
+            _ => {}
         }
         with_float!(out, T => {
             if out.is_sparse() {
@@ -94,6 +102,24 @@ impl Kernel for Sum<Buf<'_>> {
     }
 }
 
+/// Sums integers, which wrap around.
+fn add_up_integers<T: Element>(cx: &Cx, x: &[Buf<'_>], out: &mut Buf<'_>) -> Result<()>
+where
+    Wrapping<T>: Add<Output = Wrapping<T>>,
+{
+    let out = out.slice_mut::<T>()?;
+    for (i, x) in x.iter().enumerate() {
+        let x = x.slice::<T>()?;
+        cx.chunks_mut(out, PART, |part, out| {
+            let terms = nth_part(x, part, out.len());
+            out.iter_mut()
+                .zip(terms)
+                .for_each(|(out, x)| *out = if i == 0 { *x } else { (Wrapping(*out) + Wrapping(*x)).0 });
+        });
+    }
+    Ok(())
+}
+
 /// Sums lists; `out` may be one of them.
 fn add_up_arrays(x: &[Buf<'_>], out: &TensorArray) -> Result<()> {
     let arrays = x.iter().map(Buf::array).collect::<Result<Vec<_>>>()?;
@@ -111,7 +137,20 @@ autobwd::samples!(
         Sum { x: vec![uniform([4]), uniform([4]), uniform([4]), uniform([4])], out: out() },
         Sum { x: vec![uniform([]), uniform([])], out: out() },
         Sum { x: vec![uniform([0, 2]), uniform([0, 2]), uniform([0, 2])], out: out() },
+        Sum {
+            x: vec![
+                given([2], [2147483647.0, -7.0]).of(DType::I32),
+                given([2], [1.0, -9.0]).of(DType::I32),
+                given([2], [5.0, 3.0]).of(DType::I32)
+            ],
+            out: out()
+        },
+        Sum { x: vec![integers_below(9, [2, 3])], out: out() },
         Sample::fails(Sum { x: vec![], out: out() }, "at least one"),
+        Sample::fails(
+            Sum { x: vec![integers_below(2, [2]).of(DType::Bool)], out: out() },
+            "`X`: signed or floating point numbers are needed"
+        ),
         Sample::fails(Sum { x: vec![uniform([2, 3]), uniform([3, 2])], out: out() }, "does not match [2, 3]"),
     ]
 );

@@ -137,7 +137,7 @@ fn a_missing_gradient_is_explained() -> Result<()> {
     all[1].exp()?;
     let picked = all[4].argmax(0)?.cast(DType::F64)?;
     let rounded = all[5].cast(DType::I64)?.cast(DType::F64)?;
-    let frozen = all[2].clone().stop_gradient();
+    let frozen = all[2].clone().freeze();
     let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
     let loss = (&(&sum + &rounded)?.mean()? + &picked)?;
     let program = &mut net.program().clone();
@@ -319,7 +319,9 @@ fn gradients_answer_for_every_input() -> Result<()> {
     let wrong = parameter(&net, "wrong", &[3])?;
     let program = &mut net.program().clone();
     let e = gradients(program, &[&name], &["a"], Some(&[Some(&wrong.name())]), &[]).unwrap_err();
-    assert!(e.to_string().contains("`target gradient`: shape [3] does not match [2]"), "{e}");
+    let expected =
+        format!("the target gradient `wrong` is float64 [3], but its target `{name}` is float64 [2]");
+    assert!(e.to_string().starts_with(&expected), "{e}");
     Ok(())
 }
 

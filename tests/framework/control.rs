@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Attr, Backward, BlockId, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope,
-    Tensor, append_backward, emit, gradients, verify,
+    Attr, Backward, BlockId, Builder, Checkpoints, DType, Executor, Expr, Feed, Meta, New, Program, Result,
+    Scope, Tensor, append_backward, emit, gradients, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -44,10 +44,8 @@ fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
         executor.run(&net.startup().program(), &mut scope, &[], &[])?;
         let x = (0..steps * SIZE).map(|i| (i as f64 * 0.37).sin()).collect();
-        let feeds = [
-            ("x", &Tensor::from_vec([steps, 1, SIZE], x)?),
-            ("zeros", &Tensor::zeros(DType::F64, &[1, SIZE])?),
-        ];
+        let (x, zeros) = (Tensor::from_vec([steps, 1, SIZE], x)?, Tensor::zeros(DType::F64, &[1, SIZE])?);
+        let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("zeros", &zeros)];
         let metas = feeds.map(|(name, tensor)| (name, tensor.meta()));
         let peak = executor.prepare(&program, &mut scope, &metas, &["w@GRAD"])?.peak_bytes();
         Ok((peak, executor.run(&program, &mut scope, &feeds, &["w@GRAD"])?.remove(0)))
@@ -292,7 +290,7 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
     let x = net.input("x", DType::F64, &DIMS)?;
     let last =
         while_loop(from_ref(&x), |v| v[0].mean()?.less_than(&x.mean()?), |v| Ok(vec![(&v[0] + 1.0)?]))?;
-    let feeds = [("x", &Tensor::zeros(DType::F64, &[2, 2])?)];
+    let feeds: [(&str, &dyn Feed); 1] = [("x", &Tensor::zeros(DType::F64, &[2, 2])?)];
     let refused = |change: &dyn Fn(&mut Program)| {
         let mut program = net.program().clone();
         change(&mut program);

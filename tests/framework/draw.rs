@@ -145,10 +145,10 @@ pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> Result<(Vec<Expr>, Expr
 
 /// Lets the last operator that writes a value write another variable instead.
 fn rename(new: &Expr, old: &Expr) {
-    new.builder().edit(|program| {
-        let root = program.root_mut();
-        let args = root.ops.iter_mut().rev().flat_map(|op| op.outputs.args_mut());
-        args.filter(|v| **v == new.var()).for_each(|v| *v = old.var());
-        root.vars.remove(&new.var());
-    });
+    let mut program = new.builder().program().clone();
+    let root = program.root_mut();
+    let args = root.ops.iter_mut().rev().flat_map(|op| op.outputs.args_mut());
+    args.filter(|v| **v == new.var()).for_each(|v| *v = old.var());
+    root.vars.remove(&new.var());
+    new.builder().set_program(program);
 }

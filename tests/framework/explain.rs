@@ -108,7 +108,7 @@ fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
     let names = ["used", "unused", "frozen", "cut", "picked", "refused", "shaped"];
     let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect::<Result<_>>()?;
     all[1].exp()?;
-    let frozen = all[2].clone().stop_gradient();
+    let frozen = all[2].clone().freeze();
     let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
     let sum = (&sum + &all[5].tanh()?)?;
     let ones = emit(autobwd_ops::fill::FillAnyLike {

@@ -107,7 +107,7 @@ fn the_scope_keeps_what_it_had_before() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[2])?;
     let loss = (&w * &w)?.sum(&[])?;
-    Sgd { rate: 1.0 }.minimize(&loss)?;
+    Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::with_threads(2).check_finite(true), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
     scope.set("w", tensor(&[3.0, 1e150]));
@@ -131,7 +131,7 @@ fn sparse_gradients_are_looked_at() -> Result<()> {
     let net = Builder::new();
     let table = Embedding::new(&net, 5, 2).dtype(DType::F64).seed(5).sparse().build()?;
     let loss = (&table.forward(&net.input("words", DType::I64, &[-1])?)? * 4.0)?.sum(&[])?;
-    Sgd { rate: 1.0 }.minimize(&loss)?;
+    Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::new().check_finite(true), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
     scope.set("learning_rate_0", tensor(&[f64::INFINITY]));

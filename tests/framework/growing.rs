@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Arg, Backward, Builder, Checkpoints, DType, Executor, Expr, Meta, New, Program, Result, Scope, Tensor,
-    append_backward, emit, verify,
+    Arg, Backward, Builder, Checkpoints, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope,
+    Tensor, append_backward, emit, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -213,7 +213,7 @@ fn how_often_a_loop_runs_may_differ_from_run_to_run() -> Result<()> {
     let (program, loss) = fed(&Net::new(true)?)?;
     let mut executor = Executor::with_threads(1);
     for times in [3, 0, 1, 40, 3, 7] {
-        let feeds = [("steps", &Tensor::from_vec([1], vec![times])?)];
+        let feeds: [(&str, &dyn Feed); 1] = [("steps", &Tensor::from_vec([1], vec![times])?)];
         let found = executor.run(&program, &mut start()?, &feeds, &[&loss, "first@GRAD", "w@GRAD"])?;
         let net = Net::new(false)?;
         let rows = net.repeat(times, &net.first, |rows| net.row_more(rows))?;
@@ -357,7 +357,7 @@ fn what_runs_behind_reaches_the_scope() -> Result<()> {
         let net = Net::new(control)?;
         let rows = net.repeat(3, &net.first, |rows| net.row_more(rows))?;
         let loss = rows.square()?.mean()?;
-        Sgd { rate: 0.1 }.minimize(&loss)?;
+        Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
         let (program, mut executor, mut scope) =
             (net.net.program().clone(), Executor::with_threads(1), Scope::new());
         executor.run(&net.net.startup().program(), &mut scope, &[], &[])?;
@@ -415,6 +415,9 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
     let e = Executor::new().loop_limit(20).run(&program, &mut start()?, &[("steps", &steps)], &[&loss]);
     let e = e.unwrap_err().to_string();
     assert!(e.starts_with("operator `while` (block 0, operator"), "{e}");
-    assert!(e.ends_with("the loop has not ended after 20 steps, its limit"), "{e}");
+    assert!(
+        e.ends_with("the loop has not ended after 20 steps, its limit; `Executor::loop_limit` sets another"),
+        "{e}"
+    );
     Ok(())
 }

@@ -22,7 +22,7 @@ fn net() -> Result<(Builder, Expr, Expr)> {
     let net = Builder::new();
     let [w, v] = ["w", "v"].map(|name| parameter(&net, name, &[3]));
     for name in ["p", "q"] {
-        let _ = parameter(&net, name, &[3])?.stop_gradient();
+        let _ = parameter(&net, name, &[3])?.freeze();
     }
     Ok((net, w?, v?))
 }

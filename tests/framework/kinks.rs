@@ -34,7 +34,7 @@ fn kinks_have_the_slope_of_one_side() -> Result<()> {
     assert_eq!(at(&[-1.0, 0.0, 1.0], leaky)?, [0.25, 0.25, 1.0]);
     let elu = |x: &Expr| Ok(emit(Elu { x: x.into(), out: New, alpha: 0.25 })?.out);
     assert_eq!(at(&[0.0, 1.0], elu)?, [0.25, 1.0]);
-    let relu6 = |x: &Expr| Ok(emit(Relu6 { x: x.into(), out: New })?.out);
+    let relu6 = |x: &Expr| Ok(emit(Relu6 { x: x.into(), out: New, threshold: 6.0 })?.out);
     assert_eq!(at(&[0.0, 3.0, 6.0, 7.0], relu6)?, [0.0, 1.0, 0.0, 0.0]);
     let sigmoid = |x: &Expr| Ok(emit(HardSigmoid { x: x.into(), out: New, slope: 0.25, offset: 0.5 })?.out);
     assert_eq!(at(&[-2.0, 0.0, 2.0], sigmoid)?, [0.0, 0.25, 0.0]);

@@ -67,7 +67,7 @@ fn assert_near(a: &[f64], b: &[f64]) {
 fn train(build: impl FnOnce(&Builder) -> Result<Expr>, steps: usize) -> Result<Vec<f64>> {
     let net = Builder::new();
     let loss = build(&net)?;
-    Adam::new(0.02).minimize(&loss)?;
+    Adam::new(0.02).minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
     let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
@@ -81,7 +81,7 @@ fn train(build: impl FnOnce(&Builder) -> Result<Expr>, steps: usize) -> Result<V
 
 /// Normally distributed numbers, the same at each run.
 fn noise(net: &Builder, name: &str, dims: &[usize], seed: i32) -> Result<Expr> {
-    Ok(net.persistable(name, DType::F32, dims, |x| Init::Normal(0.0, 1.0).emit(x, seed))?.stop_gradient())
+    Ok(net.persistable(name, DType::F32, dims, |x| Init::Normal(0.0, 1.0).emit(x, seed))?.freeze())
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn dropout_drops_others_at_each_step_and_the_same_from_the_same_seed() -> Result
         let net = Builder::new();
         let x = net.parameter("x", DType::F32, &[1000], |x| Init::Constant(3.0).emit(x, 0))?;
         let y = Dropout::new(&net, 0.25, seed)?.forward(&x)?;
-        let gradient = Sgd { rate: 0.0 }.minimize(&y.sum(&[])?)?[0].1.name();
+        let gradient = Sgd { rate: 0.0 }.minimize(&y.sum(&[])?)?.complete()?[0].1.name();
         let (mut executor, mut scope) = (Executor::new(), Scope::new());
         executor.run(&net.startup().program(), &mut scope, &[], &[])?;
         let mut all = vec![];

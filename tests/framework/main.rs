@@ -1,23 +1,39 @@
 //! The framework over real operators: programs, backward parts, runs, and what is refused.
 
+mod accepted;
+mod arrays;
+mod attacks;
+mod attributes;
 mod backward;
 mod bad_input;
+mod builder_panics;
+mod checker;
+mod commit;
 mod control;
+mod detach;
+mod division;
 mod draw;
 mod edges;
 mod explain;
+mod feeds;
+mod files;
 mod finite;
 mod fusion;
 mod growing;
 mod higher;
+mod hostile;
 mod images;
 mod kinks;
 mod laws;
 mod layers;
+mod lost_gradients;
 mod net;
 mod net_bad_input;
 mod net_laws;
+mod net_no_steps;
+mod net_pictures;
 mod norms;
+mod numbers;
 mod numeric;
 mod outer;
 mod overwritten;
@@ -27,15 +43,25 @@ mod programs;
 mod promises;
 mod recompute;
 mod recurrent;
+mod references;
 mod registry;
 mod running;
+mod seeds;
+mod shared_steps;
+mod sizes;
 mod sparse;
+mod sparse_control;
 mod tape;
 mod tape_control;
+mod tape_history;
 mod tape_laws;
 mod tape_models;
 mod tape_values;
 mod unrolled;
+mod wide;
+
+#[global_allocator]
+static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]

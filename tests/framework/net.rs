@@ -2,7 +2,7 @@
 //! example.
 
 use autobwd::{
-    BlockId, DType, ErrorKind, Executor, Meta, Result, Scope, Tensor, gradients,
+    BlockId, DType, ErrorKind, Executor, Feed, Meta, Result, Scope, Tensor, gradients,
     net::{NamedOp, NetOp, Operator, RnnOp, backward, build_grad_op},
     verify,
 };
@@ -349,7 +349,7 @@ fn a_net_and_its_program_have_the_same_gradients() -> Result<()> {
     let tensors = [("v", vec![40]), ("xs", vec![4, 40]), ("loss@GRAD", vec![4, 40])];
     let tensors = tensors
         .map(|(name, dims)| (name, Tensor::from_vec(&dims[..], numbers(dims.iter().product())).unwrap()));
-    let feeds: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let feeds: Vec<(&str, &dyn Feed)> = tensors.iter().map(|(name, tensor)| (*name, tensor as _)).collect();
     let mut executor = Executor::with_threads(1);
     let program = executor.run(&by_program, &mut Scope::new(), &feeds, &found)?;
     let net = executor.run(&by_net, &mut Scope::new(), &feeds, &["v@GRAD", "xs@GRAD"])?;

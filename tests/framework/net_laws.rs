@@ -4,7 +4,8 @@
 use std::{cell::Cell, fmt};
 
 use autobwd::{
-    BlockId, DType, Error, ErrorKind, Executor, Meta, Program, Result, Scope, Tensor, VarDesc, gradients,
+    BlockId, DType, Error, ErrorKind, Executor, Feed, Meta, Program, Result, Scope, Tensor, VarDesc,
+    gradients,
     net::{NetOp, Operator, RnnOp, backward},
     verify,
 };
@@ -279,7 +280,8 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
     for seed in SEEDS {
         feeds.push((format!("given.{seed}"), scope.get(seed)?));
     }
-    let feeds: Vec<(&str, &Tensor)> = feeds.iter().map(|(name, tensor)| (&**name, *tensor)).collect();
+    let feeds: Vec<(&str, &dyn Feed)> =
+        feeds.iter().map(|(name, tensor): &(String, &Tensor)| (&**name, tensor as _)).collect();
     let names: Vec<&str> = found.iter().flatten().map(|var| program.name(*var)).collect();
     let mut fetched = Executor::with_threads(1).run(&program, &mut Scope::new(), &feeds, &names)?.into_iter();
     Ok(found.iter().map(|var| var.and_then(|_| fetched.next())).collect())
@@ -400,7 +402,8 @@ fn the_gradient_of_a_net_is_that_of_differences() {
                     let moved = Tensor::from_vec(scope.get(name)?.dims(), moved)?;
                     let mut feeds = vec![];
                     for n in &read {
-                        feeds.push((*n, if n == name { &moved } else { scope.get(n)? }));
+                        let value = if n == name { &moved } else { scope.get(n)? };
+                        feeds.push((*n, value as &dyn Feed));
                     }
                     let targets = ["y0", "y1"];
                     let fetched = executor.run(&program, &mut Scope::new(), &feeds, &targets)?;

@@ -20,10 +20,10 @@ struct Net {
 impl Net {
     fn new() -> Result<Net> {
         let net = Builder::new();
-        let constant = |x: f32| move |v: &Expr| Init::Constant(x).emit(v, 0);
+        let constant = |x: f64| move |v: &Expr| Init::Constant(x).emit(v, 0);
         let x = net.parameter("x", DType::F64, &[2, 2], constant(0.0))?;
-        let mean = net.persistable("mean", DType::F64, &[2], constant(1.0))?.stop_gradient();
-        let variance = net.persistable("variance", DType::F64, &[2], constant(3.0))?.stop_gradient();
+        let mean = net.persistable("mean", DType::F64, &[2], constant(1.0))?.freeze();
+        let variance = net.persistable("variance", DType::F64, &[2], constant(3.0))?.freeze();
         Ok(Net { net, x, mean, variance })
     }
 
@@ -48,7 +48,7 @@ impl Net {
             use_global_stats: false,
             trainable_statistics: false,
         })?;
-        drop([op.saved_mean.stop_gradient(), op.saved_variance.stop_gradient()]);
+        drop([op.saved_mean.freeze(), op.saved_variance.freeze()]);
         Ok(op.y)
     }
 

@@ -20,7 +20,7 @@ fn a_training_program_is_drawn() -> Result<()> {
     let h = (&net.input("x", DType::F32, &[-1, 3])? * &w)?;
     let pieces = h.split(&[1, 2], 1)?;
     let loss = (&pieces[1] * &pieces[1])?.mean()?;
-    Sgd { rate: 0.1 }.minimize(&loss)?;
+    Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     compare("framework/stories/training.dot", &lineless(&net.program().to_dot()));
     compare("framework/stories/training.mmd", &net.program().to_mermaid());
     Ok(())

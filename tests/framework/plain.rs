@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use autobwd::{Attr, OpDesc, Program, Var};
+use autobwd::{Attr, AttrValue, OpDesc, Program, Var};
 
 /// Rows and columns; a vector is one row.
 #[derive(Clone, Debug)]
@@ -56,10 +56,9 @@ impl Matrix {
 }
 
 fn number(op: &OpDesc, name: &str) -> f64 {
-    match op.attrs.get(name) {
-        Some(Attr::F32(x)) => f64::from(*x),
-        other => panic!("attribute `{name}` of {op:?} is {other:?}"),
-    }
+    let attr = op.attrs.get(name).map(f64::from_attr);
+    attr.and_then(std::result::Result::ok)
+        .unwrap_or_else(|| panic!("attribute `{name}` of {op:?} is no number"))
 }
 
 /// An elementwise function and its derivative.

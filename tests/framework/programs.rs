@@ -137,7 +137,7 @@ fn verify_reports_every_fault() -> Result<()> {
         "there is no input `Y`; it has X",
         "`Out` is float32 [-1, 4], but `late` is declared float64 [2]",
         "operator `rleu` is not among the",
-        "attribute `scale`: expected f32, found i32 (1)",
+        "attribute `scale`: expected f64, found i32 (1)",
     ]) {
         assert!(fault.contains(message), "{fault}\nlacks\n{message}");
     }

@@ -98,7 +98,7 @@ fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
     let y = y.name();
     let first = net.edit(|p| gradients(p, &[&y], &["w"], None, &[]))?.entries()[0];
     let grad = name(&net.program(), first);
-    let grad = net.expr(&grad)?.stop_gradient();
+    let grad = net.expr(&grad)?.freeze();
     // w · (3 w²), of which only the first factor has a gradient.
     let loss = (&w * &grad)?.sum(&[])?;
     let program = &mut net.program().clone();
@@ -331,7 +331,7 @@ fn every_input_has_an_answer() -> Result<()> {
 #[test]
 fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
     let (net, w, v) = net()?;
-    let frozen = parameter(&net, "frozen", &[3])?.stop_gradient();
+    let frozen = parameter(&net, "frozen", &[3])?.freeze();
     let cut = parameter(&net, "cut", &[3])?;
     let loss = (&(&w * &frozen)? + &cut.argmax(0)?.cast(DType::F64)?)?.sum(&[])?.name();
     drop(v);

@@ -394,10 +394,10 @@ fn the_choice_is_put_into_words() -> Result<()> {
     let all: Vec<&str> = computed.iter().map(String::as_str).collect();
     let text = model.build(Checkpoints::Without(&all))?.found.recomputed.to_string();
     assert!(text.starts_with("computed again: `matmul_v2_0`, `tanh_0`,"), "{text}");
-    let Recomputed { names, planned } =
+    let Recomputed { names, planned, .. } =
         model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
     let planned = planned.unwrap();
-    let text = Recomputed { names, planned: Some(planned) }.to_string();
+    let text = Recomputed { names, planned: Some(planned), ..Recomputed::default() }.to_string();
     let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
     assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
     Ok(())

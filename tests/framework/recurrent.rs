@@ -1,6 +1,6 @@
 //! Recurrent layers beside loops in plain Rust: values, gradients, and what is refused.
 
-use autobwd::{Bool, Builder, DType, Executor, Expr, Result, Tensor, gradients, tape};
+use autobwd::{Bool, Builder, DType, Executor, Expr, Feed, Result, Tensor, gradients, tape};
 use autobwd_ops::{
     Init, Math,
     nn::{Cell, Gru, GruCell, LstmCell, Recurrence, RnnCell},
@@ -230,7 +230,7 @@ fn check_eager<C: Cell>() -> Result<()> {
     let gradient = program.name(gradient.entries()[0].unwrap()).to_string();
     let mut executor = Executor::new();
     executor.run(&net.net.startup().program(), &mut net.scope, &[], &[])?;
-    let feeds = [("x", &x), ("mask", &mask)];
+    let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("mask", &mask)];
     let fetched = executor.run(&program, &mut net.scope, &feeds, &[&of_program.name(), &gradient])?;
 
     let eager = Builder::eager_with_threads(1);

@@ -1,7 +1,7 @@
 //! Executors: what runs, where values live, what comes out.
 
 use autobwd::{
-    Arg, Attr, Backward, Builder, DType, Executor, New, OpDesc, Result, Scope, Tensor, VarDesc,
+    Arg, Attr, Backward, Builder, DType, Executor, Feed, New, OpDesc, Result, Scope, Tensor, VarDesc,
     append_backward, emit,
 };
 use autobwd_ops::{
@@ -18,7 +18,7 @@ fn tensor(elements: &[f32]) -> Tensor {
 }
 
 /// Runs once and returns one fetched value.
-fn run(net: &Builder, feeds: &[(&str, &Tensor)], fetch: &str) -> Result<Tensor> {
+fn run(net: &Builder, feeds: &[(&str, &dyn Feed)], fetch: &str) -> Result<Tensor> {
     let mut scope = Scope::new();
     let mut executor = Executor::new();
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
@@ -131,7 +131,7 @@ fn values_in_the_scope_can_be_set_between_runs() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(1.0).emit(w, 0))?;
     let loss = w.square()?.sum(&[])?;
-    Sgd { rate: 0.25 }.minimize(&loss)?;
+    Sgd { rate: 0.25 }.minimize(&loss)?.complete()?;
     let (mut scope, executor) = (Scope::new(), Executor::new());
     Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
     let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
@@ -159,7 +159,7 @@ fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
     let all = |n: usize| (0..n).map(value).collect::<Vec<_>>();
     let (x, row) = (Tensor::from_vec([rows, cols], all(rows * cols))?, Tensor::from_vec([cols], all(cols))?);
     let (column, scalar) = (Tensor::from_vec([rows, 1], all(rows))?, Tensor::scalar(0.25)?);
-    let feeds = [("x", &x), ("row", &row), ("column", &column), ("scalar", &scalar)];
+    let feeds: [(&str, &dyn Feed); 4] = [("x", &x), ("row", &row), ("column", &column), ("scalar", &scalar)];
     let got = run(&net, &feeds, &out.name())?;
     for (k, got) in got.slice::<f64>()?.iter().enumerate() {
         let (i, j) = (k / cols, k % cols);
@@ -211,7 +211,8 @@ fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
         let root = p.root_mut();
         root.vars.insert(y, VarDesc::new(DType::F32, [2].into()));
         root.ops.push(OpDesc::new("scale").input("X", [x]).output("Out", [y]).attr("scale", Attr::F32(3.0)));
-    });
+        Ok(())
+    })?;
     let json = net.program().to_json();
     let program = autobwd::Program::from_json(&json)?;
     let x = tensor(&[1.0, 2.0]);

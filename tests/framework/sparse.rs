@@ -1,8 +1,8 @@
 //! Sparse gradients: where they come from, what takes them, and that they are what whole tensors would be.
 
 use autobwd::{
-    Arg, Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Infer, Kernel, Meta, New, NoGrad,
-    Program, Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients,
+    Arg, Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Feed, Infer, Kernel, Meta, New,
+    NoGrad, Program, Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients,
     hessian_vector_product, jacobian, register_op, verify,
 };
 use autobwd_ops::{
@@ -59,7 +59,7 @@ fn trained(
     count: usize,
 ) -> Result<Vec<(String, Vec<f64>)>> {
     let (net, loss) = model(sparse, dense_too)?;
-    optimizer.minimize(&loss)?;
+    optimizer.minimize(&loss)?.complete()?;
     verify(&net.program())?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
@@ -162,7 +162,7 @@ fn large(sparse: bool, threads: usize) -> Result<(Vec<f64>, Session)> {
     let table = Embedding::new(&net, 40_000, 8).seed(5);
     let table = if sparse { table.sparse() } else { table }.build()?;
     let words = net.input("words", DType::I64, &[-1])?;
-    Adam::new(0.1).minimize(&table.forward(&words)?.square()?.mean()?)?;
+    Adam::new(0.1).minimize(&table.forward(&words)?.square()?.mean()?)?.complete()?;
     let (mut executor, mut scope) = (Executor::with_threads(threads), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
     let numbers = (0..30_000_i64).map(|i| i * i * 31 % 39_989).collect();
@@ -191,7 +191,7 @@ fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
         let table = if sparse { table.sparse() } else { table }.build()?;
         let words = net.input("words", DType::I64, &[-1])?;
         let looks = (&table.forward(&words)?.tanh()? + &table.forward(&words)?)?;
-        Adam::new(0.1).minimize(&looks.mean()?)?;
+        Adam::new(0.1).minimize(&looks.mean()?)?.complete()?;
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);
         executor.run(&net.startup().program(), &mut scope, &[], &[])?;
@@ -247,7 +247,7 @@ fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
         assert_eq!(whole.slice::<f64>()?[row * WIDTH..][..WIDTH], *own.unwrap_or(&[0.0; WIDTH]));
     }
     // The second look alone: d(0.3 · exp(w)) of row 8.
-    let expected = scope.get("embedding_0.w")?.slice::<f64>()?[8 * WIDTH].exp() * f64::from(0.3_f32);
+    let expected = scope.get("embedding_0.w")?.slice::<f64>()?[8 * WIDTH].exp() * 0.3;
     assert!((rows.values()[2 * WIDTH] - expected).abs() < 1e-15);
 
     let e = session.rows::<f32>(GRADIENT).unwrap_err();
@@ -309,7 +309,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
 
     // By hand, too.
     let (net, loss) = model(true, false)?;
-    let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.remove(0);
+    let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let e = gradient.tanh().unwrap_err();
     assert!(e.to_string().contains("`X`: a whole tensor is needed, not rows of float64 [11, 3]"), "{e}");
     let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).err().unwrap();
@@ -327,7 +327,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
 fn rows_are_neither_fed_nor_kept() -> Result<()> {
     let (mut program, feeds) = fetched()?;
     let whole = Tensor::zeros(DType::F64, &[ROWS, WIDTH])?;
-    let mut feeds: Vec<_> = feeds.iter().map(|(name, t)| (*name, t)).collect();
+    let mut feeds: Vec<(&str, &dyn Feed)> = feeds.iter().map(|(name, t)| (*name, t as _)).collect();
     feeds.push((GRADIENT, &whole));
     let e = Executor::new().run(&program, &mut scope(), &feeds, &[GRADIENT]).unwrap_err();
     assert_eq!(e.to_string(), "`embedding_0.w@GRAD` cannot be fed: it is no whole tensor");
@@ -364,7 +364,7 @@ fn gradients_go_on_through_rows() -> Result<()> {
         let names = [product, again].map(|var| program.name(var));
         let (words, others) = steps()[0].clone();
         let v = Tensor::from_vec([ROWS, WIDTH], (0..ROWS * WIDTH).map(|i| i as f64).collect())?;
-        let feeds = [("words", &words), ("others", &others), ("v", &v)];
+        let feeds: [(&str, &dyn Feed); 3] = [("words", &words), ("others", &others), ("v", &v)];
         Executor::new().run(&program, &mut scope(), &feeds, &names)
     };
     let (sparse, dense) = (second(true)?, second(false)?);
@@ -405,7 +405,7 @@ fn updates_may_write_elsewhere() -> Result<()> {
     let (net, loss) = model(true, false)?;
     let mut program = net.program().clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
-    net.edit(|p| *p = program);
+    net.set_program(program);
     let (w, gradient) = (net.expr("embedding_0.w")?, net.expr(GRADIENT)?);
     let rate = net.input("rate", DType::F64, &[-1])?;
     let updated = emit(update::Sgd {
@@ -417,7 +417,7 @@ fn updates_may_write_elsewhere() -> Result<()> {
     let (words, others) = steps()[0].clone();
     let run = |rate: &[f64]| {
         let rate = Tensor::from_vec([rate.len()], rate.to_vec())?;
-        let feeds = [("words", &words), ("others", &others), ("rate", &rate)];
+        let feeds: [(&str, &dyn Feed); 3] = [("words", &words), ("others", &others), ("rate", &rate)];
         let fetches = [gradient.name(), updated.param_out.name()];
         Executor::new().run(&net.program(), &mut scope(), &feeds, &fetches.each_ref().map(String::as_str))
     };
@@ -458,12 +458,12 @@ impl Kernel for Careless<Buf<'_>> {
 #[test]
 fn rows_are_never_read_as_something_else() -> Result<()> {
     let (net, loss) = model(true, false)?;
-    let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.remove(0);
+    let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let out = emit(Careless { x: (&gradient).into(), out: New })?.out;
     let (words, others) = steps()[0].clone();
     let mut scope = scope();
     scope.set("learning_rate_0", Tensor::from_vec([1], vec![0.1])?);
-    let feeds = [("words", &words), ("others", &others)];
+    let feeds: [(&str, &dyn Feed); 2] = [("words", &words), ("others", &others)];
     let e = Executor::new().run(&net.program(), &mut scope, &feeds, &[&out.name()]).unwrap_err();
     let text = "`X` holds rows of a tensor; the kernel must use `rows` or `rows_mut`";
     assert!(e.to_string().contains(text), "{e}");

@@ -3,7 +3,7 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use autobwd::{
-    Arg, Backward, Builder, ErrorKind, Executor, Expr, Result, Scope, Tensor, append_backward, emit,
+    Arg, Backward, Builder, ErrorKind, Executor, Expr, Feed, Result, Scope, Tensor, append_backward, emit,
     tape::trace,
 };
 use autobwd_ops::{
@@ -49,7 +49,7 @@ fn train_both_ways<M>(
         inputs.push(net.input(name, tensor.dtype(), &dims)?);
     }
     let of_program = loss(&new(&net)?, &inputs)?;
-    optimizer.minimize(&of_program)?;
+    optimizer.minimize(&of_program)?.complete()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     executor.run(&net.startup().program(), &mut scope, &[], &[])?;
 
@@ -57,12 +57,12 @@ fn train_both_ways<M>(
     let model = new(&tape)?;
     for step in 0..5 {
         let data = data(step);
-        let feeds: Vec<(&str, &Tensor)> = data.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, tensor)| (*name, tensor as _)).collect();
         let fetched = executor.run(&net.program(), &mut scope, &feeds, &[&of_program.name()])?;
         let inputs: Vec<Expr> = data.iter().map(|(_, tensor)| tape.constant(tensor.clone())).collect();
         let loss = loss(&model, &inputs)?;
         assert_eq!(bits(&loss.tensor()?), bits(&fetched[0]), "step {step}");
-        optimizer.minimize(&loss)?;
+        optimizer.minimize(&loss)?.complete()?;
     }
     // The learning rate is kept by programs alone.
     let kept: Vec<String> = scope.iter().map(|(name, _)| name.to_string()).collect();
@@ -148,10 +148,10 @@ fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
     let model = Model::new(&tape)?;
     let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
     let adam = Adam::new(0.1);
-    adam.minimize(&model.loss(&x, &y)?)?;
+    adam.minimize(&model.loss(&x, &y)?)?.complete()?;
     let mut traced = trace(&tape, &[("x", &x), ("y", &y)], || {
         let loss = model.loss(&x, &y)?;
-        adam.minimize(&loss)?;
+        adam.minimize(&loss)?.complete()?;
         Ok(vec![loss])
     })?;
     let text = traced.program.to_string();
@@ -166,7 +166,7 @@ fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
             0 => traced.values[0].clone(),
             _ => {
                 let loss = model.loss(&tape.constant(x.clone()), &tape.constant(y.clone()))?;
-                adam.minimize(&loss)?;
+                adam.minimize(&loss)?.complete()?;
                 loss
             }
         };

@@ -10,6 +10,7 @@ pub struct Readme;
 use autobwd_ops as _;
 
 pub mod conformance;
+pub mod fuzz;
 
 /// Runs the tests of the present binary again that have `filter` in their names, with fewer instructions: `baseline` or
 /// `avx2`, as `AUTOBWD_ISA` takes them.

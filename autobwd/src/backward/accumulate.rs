@@ -49,8 +49,8 @@ pub(super) fn accumulate(
     between(walk.ops, walk.sums)
 }
 
-/// The gradients that are written more than once, in the order in which they are mentioned first; by variable one more
-/// than the position among these.
+/// The gradients that are written more than once, in the order in which their names are mentioned first; by variable one
+/// more than the position among these.
 fn repeated(
     name_count: usize,
     names: &GradNames,
@@ -66,9 +66,16 @@ fn repeated(
         return (vec![], vec![]);
     }
     of.iter_mut().for_each(|n| *n = if *n == SEVERAL { u32::MAX } else { 0 });
+    // In a sub-block, the gradients of what a step finds and of what it leaves share a name.
+    let mut mentioned = vec![false; name_count];
     let mut repeated = vec![];
     for grad in emitted.iter().flat_map(|op| op.reads().chain(op.writes())) {
-        if let Some(place) = of.get_mut(grad.index()).filter(|place| **place == u32::MAX) {
+        let Some(seen) = mentioned.get_mut(names.shown(grad).index()) else { continue };
+        if std::mem::replace(seen, true) {
+            continue;
+        }
+        for grad in names.sharing(grad) {
+            let Some(place) = of.get_mut(grad.index()).filter(|place| **place == u32::MAX) else { continue };
             let given = given.contains(&grad);
             let parts = if given { vec![grad] } else { vec![] };
             repeated.push(Contributions { grad, parts, given, mentions: vec![] });

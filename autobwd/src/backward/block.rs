@@ -6,6 +6,7 @@ use super::{
     accumulate::accumulate,
     emit::{Emit, emit},
     keep::{Values, keep},
+    marks,
     names::GradNames,
     path::{self, Question},
     prune::prune,
@@ -70,7 +71,7 @@ impl Block<'_> {
     }
 
     /// By variable: whether it has no gradient around the block, and whether it has none in it.
-    fn no_grad(&self, around: &[bool]) -> (Vec<bool>, Vec<bool>) {
+    fn no_grad(&self, around: &[bool]) -> Result<(Vec<bool>, Vec<bool>)> {
         let mut outside = around.to_vec();
         outside.resize(self.program.name_count(), false);
         self.forward().vars.keys().for_each(|var| outside[var.index()] = false);
@@ -78,10 +79,11 @@ impl Block<'_> {
             outside[inner.index()] = around[outer.index()];
         }
         let mut inside = outside.clone();
+        let of_data = marks::find(self.ops, self.program, self.call.block, &outside)?.of_data;
         for (var, desc) in self.forward().vars.iter() {
-            inside[var.index()] |= desc.stop_gradient;
+            inside[var.index()] |= desc.stop_gradient && !of_data.contains(var);
         }
-        (outside, inside)
+        Ok((outside, inside))
     }
 
     /// What every step finds and overwrites, with the operator that is the first to do so.
@@ -132,7 +134,7 @@ impl Block<'_> {
 
     fn build(self, around: &[bool], arriving: &[Var], inners: &mut Vec<Inner>) -> Result<Option<Built>> {
         let (call, id) = (self.call, self.call.block);
-        let (cut, no_grad) = self.no_grad(around);
+        let (cut, no_grad) = self.no_grad(around)?;
         let found = self.found();
         let lasts = call.carried.iter().filter_map(|c| Some((c.last?, c.end)));
         let ends = lasts.chain(call.stacks.iter().map(|(inner, outer)| (*outer, *inner)));

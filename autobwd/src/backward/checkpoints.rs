@@ -66,6 +66,8 @@ impl<'a> Checkpoints<'a> {
 pub struct Recomputed {
     /// Names of the forward variables, in the order in which they are computed again.
     pub names: Vec<String>,
+    /// The named checkpoints, if nothing is computed again for them: no operators stand before or between them.
+    pub without_effect: Vec<String>,
     /// What it costs and saves, where [`Checkpoints::Auto`] has planned it.
     pub planned: Option<Planned>,
 }
@@ -88,7 +90,16 @@ const LISTED: usize = 8;
 
 impl fmt::Display for Recomputed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.names.iter().take(LISTED).map(|n| format!("`{n}`")).collect();
+        let quoted = |names: &[String]| -> Vec<String> {
+            names.iter().take(LISTED).map(|name| format!("`{name}`")).collect()
+        };
+        if !self.without_effect.is_empty() {
+            let names = quoted(&self.without_effect).join(", ");
+            let more = if self.without_effect.len() > LISTED { ", …" } else { "" };
+            let why = "no operators stand before or between them that could be";
+            return write!(f, "nothing is computed again for the checkpoints {names}{more}: {why}");
+        }
+        let names = quoted(&self.names);
         match (names.join(", "), self.names.len().saturating_sub(LISTED)) {
             (none, _) if none.is_empty() => write!(f, "nothing is computed again")?,
             (names, 0) => write!(f, "computed again: {names}")?,

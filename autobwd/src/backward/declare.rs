@@ -1,7 +1,9 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
 use super::{block::Inner, names::GradNames};
-use crate::{BlockId, DType, Error, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars};
+use crate::{
+    BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
+};
 
 /// What is declared around a block, from the inside out.
 struct Around<'a> {
@@ -48,6 +50,16 @@ struct Declare<'a> {
     inner_vars: Vec<(BlockId, Vars)>,
 }
 
+/// Of a gradient that is rows of a tensor where one operator writes it, and the whole where another does.
+fn rows_and_whole(program: &Program, var: Var) -> Error {
+    let name = program.name(var);
+    let text = format!(
+        "`{name}` is rows of a tensor for one of its writers, and the whole tensor for this one, as what goes from step to \
+         step is: have look-ups of that variable write whole gradients (`is_sparse = false`)"
+    );
+    Error::new(ErrorKind::NoGradient, text)
+}
+
 /// Whether a variable is one of the block that this is the gradient of: around it, the same name may mean something else.
 fn is_own(program: &Program, block: BlockId, var: Var) -> bool {
     let forward = program.block(block).and_then(|block| program.block(block.forward?));
@@ -65,10 +77,13 @@ impl Declare<'_> {
                 let near = Around { vars: &new, around };
                 let mut found = Vars::default();
                 for (grad, var) in &inner.given {
-                    let seen = near.get(*grad).or_else(|| program.lookup(inner.block, *grad)).is_some();
-                    let seen = seen && !is_own(program, inner.block, *var);
+                    // Around the block it may be rows of a tensor: in the block it is the whole.
+                    let around = near.get(*grad).or_else(|| program.lookup(inner.block, *grad));
+                    let seen = around.is_some_and(|desc| desc.kind != VarKind::SelectedRows)
+                        && !is_own(program, inner.block, *var);
                     if let Some(desc) = program.lookup(inner.block, *var).filter(|_| !seen) {
                         let VarDesc { kind, dtype, ref dims, .. } = *desc;
+                        let kind = if kind == VarKind::SelectedRows { VarKind::Tensor } else { kind };
                         let own = VarDesc { kind, ..VarDesc::new(dtype, dims.clone()) };
                         found.insert(*grad, VarDesc { gradient_of: Some(*var), ..own });
                     }
@@ -93,7 +108,12 @@ impl Declare<'_> {
             for (var, meta) in metas.drain(..) {
                 let gradient_of = part.names.base(var);
                 let own = gradient_of.is_some_and(|base| is_own(program, part.block, base));
-                if new.contains_key(&var) || (!own && elsewhere(var).is_some()) {
+                if let Some(known) = new.get(&var).or_else(|| elsewhere(var).filter(|_| !own)) {
+                    let whole = meta.rows.is_none();
+                    let kind = if whole { VarKind::SelectedRows } else { VarKind::Tensor };
+                    if known.kind == kind && gradient_of.is_some() {
+                        return Err(at(rows_and_whole(program, var)));
+                    }
                     continue;
                 }
                 let own = VarDesc::of(meta);

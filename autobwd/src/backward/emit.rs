@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::{
@@ -32,8 +33,11 @@ pub(super) struct Emit<'a> {
     pub(super) inners: &'a mut Vec<Inner>,
 }
 
-/// Asks every operator of the path to which a gradient arrives, from the last to the first, for the operators of its
-/// gradient, which go behind those in `emitted`. They read stand-ins for values that are overwritten.
+/// Asks every operator of the path, from the last to the first, for the operators of its gradient, which go behind those
+/// in `emitted`. They read stand-ins for values that are overwritten.
+///
+/// Operators to which no gradient arrives are asked, too: as in the reference, what they write counts among the
+/// contributions to a gradient when these are named. [`prune`](super::prune) removes it.
 ///
 /// # Errors
 /// A rule that emits an unknown operator or illegal slots, or writes a variable of the model.
@@ -61,6 +65,17 @@ pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
 
 /// A variable, or what stands in for its value, with its gradient; `None` where that is not wanted.
 type Slots<T> = SmallVec<[(Var, T); 4]>;
+
+/// Finds what belongs to a variable: of few by looking at each, of many in a table.
+fn finder<T: Copy>(slots: &Slots<T>) -> impl Fn(Var) -> Option<T> {
+    const FEW: usize = 16;
+    // The first of several stays.
+    let table: Option<FxHashMap<Var, T>> = (slots.len() > FEW).then(|| slots.iter().rev().copied().collect());
+    move |var| match &table {
+        Some(table) => table.get(&var).copied(),
+        None => slots.iter().find(|(v, _)| *v == var).map(|(_, found)| *found),
+    }
+}
 
 impl Emit<'_> {
     /// Steps back over what an operator writes. What is computed again has the value that it had.
@@ -95,7 +110,7 @@ impl Emit<'_> {
         if !in_block {
             self.step_back(index, op);
         }
-        if arrives {
+        if arrives || !in_block {
             let inner = if in_block { self.inner(info, op, &outputs, earlier)? } else { None };
             let mut inputs: Slots<Option<Var>> = SmallVec::new();
             for var in op.reads() {
@@ -108,12 +123,27 @@ impl Emit<'_> {
                 }
                 inputs.push((value, grad));
             }
-            self.ask(info, index, &fwd, &outputs, &inputs, inner.as_ref().map(|inner| &inner.block))?;
+            let before = self.emitted.len();
+            let asked =
+                self.ask(info, index, &fwd, &outputs, &inputs, inner.as_ref().map(|inner| &inner.block));
+            if arrives {
+                asked?;
+                let own = &self.emitted[before..];
+                own.iter().flat_map(OpDesc::writes).for_each(|grad| self.names.note_arrival(grad));
+            } else if asked.is_err() || !self.emitted[before..].iter().all(|op| self.only_passes_on(op)) {
+                self.emitted.truncate(before);
+            }
         }
         if in_block {
             self.step_back(index, op);
         }
         Ok(())
+    }
+
+    /// Whether an operator makes gradients of gradients, and nothing for another operator of its rule.
+    fn only_passes_on(&self, op: &OpDesc) -> bool {
+        let is_gradient = |v: Var| self.names.base(v).is_some();
+        op.reads().any(is_gradient) && op.writes().all(is_gradient)
     }
 
     fn is_wanted(&self, var: Var) -> bool {
@@ -166,9 +196,9 @@ impl Emit<'_> {
         inner: Option<&GradBlock>,
     ) -> Result<()> {
         let names = &*self.names;
-        let of_output =
-            |var: Var| outputs.iter().find(|(v, _)| *v == var).map_or(Var::EMPTY, |(_, grad)| *grad);
-        let wanted = |var: Var| inputs.iter().find(|(v, _)| *v == var).and_then(|(_, grad)| *grad);
+        let (output_grads, input_grads) = (finder(outputs), finder(inputs));
+        let of_output = |var: Var| output_grads(var).unwrap_or(Var::EMPTY);
+        let wanted = |var: Var| input_grads(var).flatten();
         let arrives = |var: Var| names.arrives(of_output(var));
         let before = self.emitted.len();
         let mut g = GradCx::new(fwd, self.program, &of_output, &wanted, &arrives, inner, self.emitted);
@@ -192,7 +222,6 @@ impl Emit<'_> {
             own.iter().try_for_each(|op| self.ops.get(&op.ty).map(drop))?;
         }
         for op in &mut self.emitted[before..] {
-            op.writes().for_each(|grad| self.names.note_arrival(grad));
             (op.site, op.origin) = (fwd.site, Origin::Gradient { of: index });
         }
         Ok(())

@@ -31,7 +31,7 @@ const LISTED: usize = 4;
 ///
 /// let net = Builder::new();
 /// let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0))?;
-/// let frozen = net.parameter("frozen", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0))?.stop_gradient();
+/// let frozen = net.parameter("frozen", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0))?.freeze();
 /// let loss = (&w * &frozen)?.mean()?;
 /// let mut program = net.program().clone();
 /// append_backward(&mut program, &loss.name(), &Backward::default())?;
@@ -46,7 +46,7 @@ const LISTED: usize = 4;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub fn explain(program: &Program, gradient: &str) -> Result<String> {
-    program.own_variables()?;
+    program.check_structure()?;
     let Some(var) = program.find(gradient) else { return cut(program, gradient) };
     let writes = |op: &OpDesc| op.origin != Origin::Model && op.writes().any(|v| v == var);
     match program.blocks().iter().position(|block| block.ops.iter().any(writes)) {

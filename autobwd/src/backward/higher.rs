@@ -2,8 +2,12 @@
 
 use std::panic::Location;
 
+use rustc_hash::FxHashMap;
+
 use super::{declare::declare, expect_loss, gradients_in, names::GradNames};
-use crate::{Attr, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Shape, Site, Var, Vars};
+use crate::{
+    Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
+};
 
 /// Appends the operators that multiply the Hessian of `loss` with respect to all `inputs` with a vector, using the
 /// operators that this binary links: for each input its part `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape,
@@ -86,7 +90,7 @@ pub fn hessian_vector_product_in(
 /// this binary links: `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` where the target does not depend on the
 /// input.
 ///
-/// Each element of the target has a backward part of its own: this is for targets of few elements. The product of a vector
+/// Each element of the target has a backward part of its own, so that the program grows with their number. The product of a vector
 /// with a Jacobian is what [`gradients`](super::gradients) computes, with the vector as gradient of the target.
 ///
 /// # Errors
@@ -139,9 +143,17 @@ pub fn jacobian_in(
     let flat = append.reshape("flat", var, &[count])?;
     let elements: Vec<Var> = (0..count).map(|i| append.element(flat, i)).collect::<Result<_>>()?;
     let mut rows: Vec<Vec<Var>> = vec![vec![]; inputs.len()];
-    for element in elements {
-        let element = extended.name(element).to_string();
-        let grads = gradients_in(ops, &mut extended, &[&element], inputs, None, &[])?.entries();
+    let mut first: Option<Row> = None;
+    for (i, element) in elements.iter().enumerate() {
+        let grads = match &first {
+            Some(row) => row.again(&mut extended, i),
+            None => {
+                let name = extended.name(*element).to_string();
+                let grads = gradients_in(ops, &mut extended, &[&name], inputs, None, &[])?.entries();
+                first = Row::of(&extended, &elements, &grads);
+                grads
+            }
+        };
         rows.iter_mut().zip(grads).for_each(|(rows, grad)| rows.extend(grad));
     }
     let mut append = Append { ops, program: &mut extended, none: &none, site };
@@ -166,6 +178,61 @@ fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
             let text = format!("the Jacobian of or for `{name}` of shape {dims}: {fault}");
             Err(Error::new(ErrorKind::Shape, text))
         }
+    }
+}
+
+/// The backward part of the first element of a target: those of the others differ in the element alone, so that they are
+/// copied instead of built.
+struct Row {
+    elements: Vec<Var>,
+    /// Index of the `slice` that cuts the first element out; those of the others follow.
+    slice: usize,
+    ops: Vec<OpDesc>,
+    /// What these write.
+    vars: Vec<Var>,
+    grads: Vec<Option<Var>>,
+}
+
+impl Row {
+    /// None where an operator has a sub-block: what its steps have left can be consumed once.
+    fn of(program: &Program, elements: &[Var], grads: &[Option<Var>]) -> Option<Row> {
+        let all = &program.root().ops;
+        let slice = all.iter().position(|op| op.writes().any(|v| v == elements[0]))?;
+        let ops = all.get(slice + elements.len()..)?.to_vec();
+        let vars = ops.iter().flat_map(OpDesc::writes).collect();
+        let has_blocks = ops.iter().any(|op| op.attrs.blocks().next().is_some());
+        (!has_blocks).then(|| Row { elements: elements.to_vec(), slice, ops, vars, grads: grads.to_vec() })
+    }
+
+    /// Appends the backward part of another element, and returns its gradients.
+    fn again(&self, program: &mut Program, i: usize) -> Vec<Option<Var>> {
+        let mut names: FxHashMap<Var, Var> = FxHashMap::default();
+        names.insert(self.elements[0], self.elements[i]);
+        for var in &self.vars {
+            let name = program.name(*var).to_string();
+            names.entry(*var).or_insert_with(|| program.fresh(&name));
+        }
+        let of = |var: Var| names.get(&var).copied().unwrap_or(var);
+        let root = program.root_mut();
+        for var in &self.vars {
+            if let Some(desc) = root.vars.get(var).cloned() {
+                let gradient_of = desc.gradient_of.map(of);
+                root.vars.insert(of(*var), VarDesc { gradient_of, ..desc });
+            }
+        }
+        for op in &self.ops {
+            let mut op = op.clone();
+            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = of(*v));
+            if op.origin == (Origin::Gradient { of: self.slice }) {
+                op.origin = Origin::Gradient { of: self.slice + i };
+                let slice = &root.ops[self.slice + i];
+                for name in ["starts", "ends"] {
+                    slice.attrs.get(name).into_iter().for_each(|at| op.attrs.set(name, at.clone()));
+                }
+            }
+            root.ops.push(op);
+        }
+        self.grads.iter().map(|grad| grad.map(of)).collect()
     }
 }
 

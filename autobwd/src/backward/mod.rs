@@ -4,7 +4,7 @@
 //!
 //! 0. `lower::lower`: where targets depend on gradients of branches, recurrences and counted loops (`trips`), these become
 //!    branches and recurrences.
-//! 1. `path::find`: which operators the targets depend on, through variables that may have a gradient.
+//! 1. `marks::find`: which marks `stop_gradient` do not count; `path::find`: which operators the targets depend on, through variables that may have a gradient.
 //! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
 //! 3. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
 //!    that a later operator overwrites go by stand-ins.
@@ -29,6 +29,7 @@ mod explain;
 mod higher;
 mod keep;
 mod lower;
+mod marks;
 mod names;
 mod path;
 mod prune;
@@ -39,7 +40,10 @@ mod trips;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, Vars, verify_in,
+    Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
+    Vars,
+    verify::{note_valid, require_valid},
+    verify_in,
 };
 pub use checkpoints::{Checkpoints, Planned, Recomputed};
 use emit::{Emit, emit};
@@ -72,7 +76,7 @@ pub struct Backward<'a> {
 /// overwrites is kept in a copy, `w@KEPT@0`, that is made right before.
 ///
 /// # Errors
-/// A loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
+/// A program that is not valid, as [`verify`](crate::verify()) tells it; a loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
 /// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied; a variable that
 /// cannot be computed again, a budget that cannot be met. The program is then unchanged.
 #[track_caller]
@@ -92,6 +96,7 @@ pub fn append_backward_in(
     backward: &Backward<'_>,
 ) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
+    require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
     match backward.checkpoints {
         Checkpoints::None => whole(program, differentiate),
@@ -191,6 +196,9 @@ fn differentiate_loss(
         }
     }
     found.recomputed.names = done.again.iter().map(|v| program.name(*v).to_string()).collect();
+    if let (Checkpoints::Named(names), true) = (backward.checkpoints, done.again.is_empty()) {
+        found.recomputed.without_effect = names.iter().map(ToString::to_string).collect();
+    }
     done.commit(ops, program)?;
     Ok(found)
 }
@@ -203,7 +211,7 @@ fn differentiate_loss(
 /// [`append_backward`] says so of `inputs`; of `targets` and `target_gradients` it is the last one.
 ///
 /// # Errors
-/// Unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
+/// A program that is not valid, as [`verify`](crate::verify()) tells it; unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
 /// value that is overwritten and cannot be copied. The program is then unchanged.
 #[track_caller]
 pub fn gradients(
@@ -230,6 +238,7 @@ pub fn gradients_in(
     no_grad: &[&str],
 ) -> Result<Gradients> {
     let site = Site::Here(std::panic::Location::caller());
+    require_valid(ops, program)?;
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);
     let count = target_gradients.map_or(targets.len(), <[_]>::len);
@@ -248,6 +257,8 @@ pub fn gradients_in(
         for (i, (target, given)) in given.into_iter().enumerate() {
             let grad = build.targets[i];
             match given {
+                // Nothing stands for the gradient of what is to have none.
+                Some(_) if build.no_grad[target.index()] => {}
                 Some(given) => build.given.push((grad, given)),
                 None => {
                     let dtype = program.root().vars.get(&target).map_or(-1, |d| d.dtype.code());
@@ -270,11 +281,18 @@ pub fn gradients_in(
 /// The variable that holds the gradient of a target.
 fn target_gradient(program: &Program, target: Var, name: &str) -> Result<Var> {
     let var = program.expect_var(name)?;
-    let desc = |v: Var| program.root().vars.get(&v).map(|d| d.meta().in_slot("target gradient"));
-    if let (Some(given), Some(target)) = (desc(var), desc(target)) {
-        given.same_as(&target)?;
+    let desc = |v: Var| program.root().vars.get(&v).map(VarDesc::meta);
+    match (desc(var), desc(target)) {
+        (Some(given), Some(meta)) if !given.clone().whole().agrees(&meta.clone().whole()) => {
+            let target = program.name(target);
+            let text = format!(
+                "the target gradient `{name}` is {given}, but its target `{target}` is {meta}: both need the same dtype and \
+                 shape"
+            );
+            Err(Error::new(ErrorKind::Shape, text))
+        }
+        _ => Ok(var),
     }
-    Ok(var)
 }
 
 /// A backward part in the making.
@@ -289,6 +307,8 @@ struct Build<'a> {
     targets: Vec<Var>,
     /// Those of them that are existing variables.
     given: Vec<(Var, Var)>,
+    /// Marked variables that are computed from something that has a gradient.
+    stopped: Vec<Var>,
 }
 
 impl<'a> Build<'a> {
@@ -300,13 +320,20 @@ impl<'a> Build<'a> {
         only_asked: bool,
         no_grad: &[&str],
     ) -> Result<Build<'a>> {
-        program.own_variables()?;
+        let is_tensor = |kind| matches!(kind, VarKind::Tensor | VarKind::SelectedRows);
+        let listed = |v: &&Var| program.root().vars.get(v).is_some_and(|desc| !is_tensor(desc.kind));
+        if let Some(var) = targets.iter().find(listed) {
+            let text = format!("`{}` is no tensor: it has no gradient to start from", program.name(*var));
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
         lower::lower(ops, program, targets)?;
         let mut cut = vec![false; program.name_count()];
         for name in no_grad {
             cut[program.expect_var(name)?.index()] = true;
         }
-        let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
+        let marks = marks::find(ops, program, BlockId::ROOT, &cut)?;
+        let counts = |var: &Var| !marks.of_data.contains(var);
+        let stopped = program.root().vars.iter().filter(|(var, desc)| desc.stop_gradient && counts(var));
         stopped.for_each(|(var, _)| cut[var.index()] = true);
         let computed = path::computed(program, asked);
         let question = Question { block: BlockId::ROOT, targets, asked, computed, only_asked };
@@ -316,7 +343,7 @@ impl<'a> Build<'a> {
         for (_, grad) in targets.iter().zip(&grads).filter(|(v, _)| !cut[v.index()]) {
             names.note_arrival(*grad);
         }
-        Ok(Build { question, names, no_grad: cut, path, targets: grads, given: vec![] })
+        Ok(Build { question, names, no_grad: cut, path, targets: grads, given: vec![], stopped: marks.cut })
     }
 
     fn finish(
@@ -361,8 +388,8 @@ impl<'a> Build<'a> {
         };
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
-        let (no_grad, again) = (self.no_grad, woven.again);
-        Ok(Done { copies, ops: appended, vars, inner_vars, grads, targets, no_grad, again })
+        let (no_grad, stopped, again) = (self.no_grad, self.stopped, woven.again);
+        Ok(Done { copies, ops: appended, vars, inner_vars, grads, targets, no_grad, stopped, again })
     }
 }
 
@@ -401,6 +428,7 @@ struct Done {
     grads: Vec<Option<Var>>,
     targets: Vec<Var>,
     no_grad: Vec<bool>,
+    stopped: Vec<Var>,
     /// Forward variables that are computed again.
     again: Vec<Var>,
 }
@@ -412,7 +440,8 @@ impl Done {
         let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
         let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
         let missing = report::missing(program, &self.targets, &self.no_grad, produced, &none);
-        Gradients { pairs, missing, asked: asked.to_vec(), ..Gradients::default() }
+        let partial = report::partial(program, &self.targets, &self.stopped, &missing);
+        Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
     }
 
     /// Has copies made, so that operators can be computed again from them.
@@ -431,17 +460,17 @@ impl Done {
     }
 
     /// # Errors
-    /// A valid program would become one that is not; debug builds look.
+    /// The valid program would become one that is not; debug builds look.
     fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
         let before = cfg!(debug_assertions).then(|| program.clone());
         self.put_into(program);
         if let Some(before) = before
             && let Err(e) = verify_in(ops, program)
-            && verify_in(ops, &before).is_ok()
         {
             *program = before;
             return Err(Error::internal(format!("the backward part is not valid\n{e}")));
         }
+        note_valid(ops, program);
         Ok(())
     }
 

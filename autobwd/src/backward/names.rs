@@ -84,6 +84,14 @@ impl GradNames {
         start.map_or(grad, |start| start.name)
     }
 
+    /// A gradient, or the two that share its name in a sub-block: of what every step leaves, and of what it finds.
+    pub(super) fn sharing(&self, grad: Var) -> impl Iterator<Item = Var> + use<> {
+        let start = self.base(grad).and_then(|base| self.starts.get(&base));
+        let pair = start.filter(|start| start.grad == grad || start.name == grad);
+        let (first, second) = pair.map_or((grad, None), |start| (start.name, Some(start.grad)));
+        std::iter::once(first).chain(second)
+    }
+
     /// The gradient of what every step finds of a variable, if it overwrites it.
     pub(super) fn start(&self, var: Var) -> Option<Var> {
         self.starts.get(&var).map(|start| start.grad)

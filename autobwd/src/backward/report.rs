@@ -16,6 +16,9 @@ pub struct Gradients {
     pub pairs: Vec<(Var, Var)>,
     /// Variables without gradient, each with the reason, in the order asked for.
     pub missing: Vec<Missing>,
+    /// Where part of a gradient ends: at variables marked `stop_gradient` that are computed from something that has a
+    /// gradient, and on which what is differentiated depends. None of them is named in `missing`.
+    pub partial: Vec<Cut>,
     /// What the backward part computes again.
     pub recomputed: Recomputed,
     pub(super) asked: Vec<Var>,
@@ -34,7 +37,8 @@ impl Gradients {
         self.pairs.iter().find(|(v, _)| *v == var).map(|(_, grad)| *grad)
     }
 
-    /// A line for every variable asked for: through which operators its gradient comes, or where its path ends.
+    /// A line for every variable asked for: through which operators its gradient comes, or where its path ends. Below, a
+    /// line for every other place where part of a gradient ends, and one for checkpoints that have no effect.
     /// `program` is the one that was differentiated.
     ///
     /// ```
@@ -54,7 +58,7 @@ impl Gradients {
     /// ```
     pub fn report<'a>(&'a self, program: &'a Program) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
-            if let Err(e) = program.own_variables() {
+            if let Err(e) = program.check_structure() {
                 return write!(f, "{e}");
             }
             let hops = hops(program);
@@ -76,6 +80,13 @@ impl Gradients {
             for missing in &self.missing {
                 write!(f, "{newline}{missing}")?;
                 newline = "\n";
+            }
+            for cut in &self.partial {
+                write!(f, "{newline}{cut}")?;
+                newline = "\n";
+            }
+            if !self.recomputed.without_effect.is_empty() {
+                write!(f, "{newline}{}", self.recomputed)?;
             }
             Ok(())
         })
@@ -222,6 +233,18 @@ impl fmt::Display for Missing {
         }
     }
 }
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cut::NoPath => write!(f, "no path"),
+            Cut::Variable { name, stop, writer } => {
+                write!(f, "no gradient flows through `{name}`, which {stop}")?;
+                writer.map_or(Ok(()), |op| write!(f, "; {op} writes it"))
+            }
+            Cut::Operator { op, slot, name } => write!(f, "{op} passes no gradient on to {slot} = `{name}`"),
+        }
+    }
+}
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -230,6 +253,38 @@ impl fmt::Display for Stop {
             Stop::DType(dtype) => write!(f, "holds {dtype}, not floating point numbers"),
         }
     }
+}
+
+/// Those of these marked variables that lead to a target and are not named by `missing`.
+pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missing: &[Missing]) -> Vec<Cut> {
+    let is_named = |var: Var| {
+        let name = program.name(var);
+        missing
+            .iter()
+            .any(|m| m.name == name || matches!(&m.cut, Cut::Variable { name: at, .. } if at == name))
+    };
+    if marked.is_empty() {
+        return vec![];
+    }
+    let n = program.name_count();
+    let (mut leads, mut is_marked, mut found) = (vec![false; n], vec![false; n], vec![]);
+    targets.iter().for_each(|v| leads[v.index()] = true);
+    marked.iter().for_each(|v| is_marked[v.index()] = true);
+    for (i, op) in program.root().ops.iter().enumerate().rev() {
+        let mut on_path = false;
+        for var in op.writes().filter(|v| leads[v.index()]) {
+            on_path = true;
+            if std::mem::take(&mut is_marked[var.index()]) && !is_named(var) {
+                found.push((var, OpRef::of(i, op)));
+            }
+        }
+        op.reads().filter(|_| on_path).for_each(|v| leads[v.index()] = true);
+    }
+    let cut = |(var, op): (Var, OpRef)| {
+        let name = program.name(var).to_string();
+        Cut::Variable { name, stop: Stop::StopGradient, writer: Some(op) }
+    };
+    found.into_iter().rev().map(cut).collect()
 }
 
 /// Where the paths of variables without gradient end. `no_grad` tells by variable whether it was not to have one,

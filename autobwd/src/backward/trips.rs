@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{Attr, BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind};
+use crate::{Attr, AttrValue, BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind};
 
 /// Loops of more steps count as unknown; so do numbers that so many operators in a row lead to.
 const MOST: usize = 1 << 16;
@@ -109,10 +109,9 @@ impl Known<'_> {
             [var] => self.within(block, at, *var, depth + 1, found),
             _ => Err(unknown()),
         };
-        let whole = |attr: &str, default: f32| match op.attrs.get(attr) {
-            Some(Attr::F32(x)) if x.fract() == 0.0 => Ok(*x as i64),
-            None => Ok(default as i64),
-            Some(_) => Err(unknown()),
+        let whole = |attr: &str, default: f64| {
+            let number = op.attrs.get(attr).map_or(Ok(default), f64::from_attr);
+            number.ok().filter(|x| x.fract() == 0.0).map(|x| x as i64).ok_or_else(unknown)
         };
         let value = match &*op.ty {
             "fill_constant" => match op.attrs.get("str_value") {

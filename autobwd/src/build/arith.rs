@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Arg, Expr, OpArgs, Value};
-use crate::{Content, Error, Result, Role, schema::Notes};
+use crate::{Content, Error, ErrorKind, Result, Role, schema::Notes};
 
 #[track_caller]
 fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
@@ -15,13 +15,19 @@ fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
     })
 }
 
+/// `x`
+#[track_caller]
+pub(super) fn assign(x: &Expr) -> Result<Expr> {
+    call("assign", [x], |_| {})
+}
+
 /// `scale * x + bias`
 #[track_caller]
 fn affine(x: &Expr, scale: f64, bias: f64) -> Result<Expr> {
-    // Programs hold single precision attributes here, whatever the dtype.
+    let (scale, bias) = (x.literal(scale), x.literal(bias));
     call("scale", [x], |notes| {
-        notes.attr("scale", scale as f32);
-        notes.attr("bias", bias as f32);
+        notes.attr("scale", scale);
+        notes.attr("bias", bias);
         notes.attr("bias_after_scale", true);
     })
 }
@@ -132,16 +138,45 @@ operators! {
     Add add "elementwise_add", x n: affine(x, 1.0, n), affine(x, 1.0, n);
     Sub sub "elementwise_sub", x n: affine(x, 1.0, -n), affine(x, -1.0, n);
     Mul mul "elementwise_mul", x n: affine(x, n, 0.0), affine(x, n, 0.0);
-    Div div "elementwise_div", x n: affine(x, 1.0 / n, 0.0), reciprocal(x, n);
+    Div div "elementwise_div", x n: quotient(x, n), reciprocal(x, n);
+}
+
+/// `x / n`, as in the reference the product with `1 / n`.
+#[track_caller]
+fn quotient(x: &Expr, n: f64) -> Result<Expr> {
+    has_fractions(x)?;
+    // The reciprocal of a subnormal number may be infinite where quotients are not.
+    let subnormal = n != 0.0 && n.abs() < f64::from(f32::MIN_POSITIVE);
+    if subnormal { binary("elementwise_div", x, &full_like(x, n)?) } else { affine(x, 1.0 / n, 0.0) }
 }
 
 /// `n / x`
 #[track_caller]
 fn reciprocal(x: &Expr, n: f64) -> Result<Expr> {
-    let n = call("fill_any_like", [x], |notes| {
-        notes.attr("value", n as f32);
-    })?;
-    binary("elementwise_div", &n, x)
+    has_fractions(x)?;
+    binary("elementwise_div", &full_like(x, n)?, x)
+}
+
+#[track_caller]
+fn full_like(x: &Expr, n: f64) -> Result<Expr> {
+    let n = x.literal(n);
+    call("fill_any_like", [x], |notes| {
+        notes.attr("value", n);
+    })
+}
+
+/// Refuses quotients of integers and a number, of which most are no integers.
+fn has_fractions(x: &Expr) -> Result<()> {
+    let dtype = x.dtype();
+    if dtype.is_float() {
+        return Ok(());
+    }
+    let text = format!(
+        "`{}` is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating point dtype first, or use \
+         `floor_divide`",
+        x.name()
+    );
+    Err(Error::new(ErrorKind::DType, text))
 }
 
 impl Neg for &Expr {

@@ -1,5 +1,6 @@
 use std::{
-    cell::{Cell, Ref, RefCell},
+    cell::{Cell, RefCell},
+    collections::HashMap,
     panic::Location,
     rc::Rc,
 };
@@ -7,13 +8,14 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Arg, Expr,
+    Arg, Expr, ProgramSnapshot,
     eager::{Eager, Value},
     expr::Held,
+    transaction::{Transaction, Within},
 };
 use crate::{
     BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Name, Op, OpDesc, OpInfoMap, Program,
-    Result, Role, Site, Tensor, Var, VarDesc, Words,
+    Result, Role, Site, Tensor, Var, VarDesc, Words, desc::check_name,
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
@@ -34,17 +36,23 @@ use crate::{
 pub struct Builder(Rc<Inner>);
 
 struct Inner {
-    program: RefCell<Program>,
+    /// Borrowed for a moment only, never while code of others runs; shared with the snapshots that are still around.
+    program: RefCell<Rc<Program>>,
     /// Where operators go.
     block: Cell<BlockId>,
+    /// How often the program has been replaced as a whole.
+    replaced: Cell<usize>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
     eager: Option<Eager>,
+    /// How many layers there are, by prefix of their names.
+    layers: RefCell<HashMap<String, usize>>,
 }
 
 impl Inner {
     fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, eager: Option<Eager>) -> Inner {
-        Inner { program: RefCell::default(), block: Cell::new(BlockId::ROOT), ops, startup, eager }
+        let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
+        Inner { program, block, replaced, ops, startup, eager, layers: RefCell::default() }
     }
 }
 
@@ -103,13 +111,66 @@ impl Builder {
     }
 
     /// The program so far. Where expressions are computed at once, it knows names, but has no operators.
-    pub fn program(&self) -> Ref<'_, Program> {
-        self.0.program.borrow()
+    pub fn program(&self) -> ProgramSnapshot {
+        ProgramSnapshot(self.0.program.borrow().clone())
     }
 
-    /// Changes the program by hand.
-    pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> T) -> T {
-        edit(&mut self.0.program.borrow_mut())
+    /// Changes the program by hand. The closure works on a copy, which replaces the program when the closure succeeds;
+    /// meanwhile, the builder shows the program as it was.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, append_backward, Backward};
+    /// use autobwd_ops::Math;
+    /// let net = Builder::new();
+    /// let loss = net.parameter("w", DType::F32, &[2], |_| Ok(()))?.mean()?;
+    /// net.edit(|program| append_backward(program, &loss.name(), &Backward::default()))?;
+    /// assert!(net.expr("w@GRAD").is_ok());
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the closure; a closure that also changes the program through its builder. The copy is then dropped.
+    pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
+        let before = self.program();
+        let mut program = (*before).clone();
+        let outcome = edit(&mut program)?;
+        if !Rc::ptr_eq(&before.0, &self.0.program.borrow()) {
+            let text = "the program was changed through its builder while `edit` changed a copy of it";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        self.set_program(program);
+        Ok(outcome)
+    }
+
+    /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the same
+    /// order, as a changed clone does.
+    pub fn set_program(&self, program: Program) {
+        self.0.replaced.update(|count| count + 1);
+        *self.0.program.borrow_mut() = Rc::new(program);
+    }
+
+    /// Changes the program in place, or a copy of it where a snapshot is still around. The closure calls no code of others.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
+        change(Rc::make_mut(&mut self.0.program.borrow_mut()))
+    }
+
+    /// From here on, all that is added to the program is taken back unless it is committed: for what adds several things
+    /// and may fail on the way.
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(self)
+    }
+
+    pub(super) fn times_replaced(&self) -> usize {
+        self.0.replaced.get()
+    }
+
+    pub(super) fn own_startup(&self) -> Option<&Builder> {
+        self.0.startup.as_ref()
+    }
+
+    /// Has operators go to another block, and returns the one before.
+    pub(super) fn go_to(&self, block: BlockId) -> BlockId {
+        self.0.block.replace(block)
     }
 
     /// The block that operators go to.
@@ -128,15 +189,16 @@ impl Builder {
             return Err(Error::new(ErrorKind::Program, text));
         }
         let (around, at) = (self.block(), Location::caller());
-        let block = self.edit(|program| program.add_block(Some(around), None));
+        let transaction = self.transaction();
+        let block = self.change(|program| program.add_block(Some(around), None));
         let outcome = self.within(block, body).and_then(|found| {
             let program = self.program();
             let all = program.overwritten(block);
             program.lost_writes(block, &all).into_iter().try_for_each(Err)?;
             Ok(found)
         });
-        if outcome.is_err() {
-            self.edit(|program| program.truncate_blocks(block.index()));
+        if outcome.is_ok() {
+            transaction.commit();
         }
         let place =
             || format!("block {} in block {}, at {}:{}", block.index(), around.index(), at.file(), at.line());
@@ -145,15 +207,13 @@ impl Builder {
 
     /// Has operators go to that block while `body` runs.
     pub fn within<T>(&self, block: BlockId, body: impl FnOnce() -> T) -> T {
-        let before = self.0.block.replace(block);
-        let outcome = body();
-        self.0.block.set(before);
-        outcome
+        let _within = Within::new(self, block);
+        body()
     }
 
     /// A new variable of a block, `prefix_0`, …, for an operator to write.
     pub fn variable(&self, block: BlockId, prefix: &str, desc: VarDesc) -> Expr {
-        let var = self.edit(|program| {
+        let var = self.change(|program| {
             let var = program.fresh(prefix);
             program.block_mut(block).map(|block| block.vars.insert(var, desc));
             var
@@ -161,9 +221,28 @@ impl Builder {
         Expr::of_var(self, var)
     }
 
+    /// A copy of a variable that no gradient flows through.
+    #[track_caller]
+    pub(super) fn constant_copy(&self, var: Var) -> Expr {
+        let (block, at) = (self.block(), Location::caller());
+        let copy = self.change(|program| {
+            let desc =
+                program.lookup(block, var).cloned().unwrap_or(VarDesc::data(DType::F32, Dims::default()));
+            let desc = VarDesc { stop_gradient: true, ..VarDesc::of(desc.meta()) };
+            let copy = program.fresh("assign");
+            if let Some(block) = program.block_mut(block) {
+                block.vars.insert(copy, desc);
+                let assign = OpDesc::new("assign").input("X", [var]).output("Out", [copy]);
+                block.ops.push(OpDesc { site: Some(Site::Here(at)), ..assign });
+            }
+            copy
+        });
+        Expr::of_var(self, copy)
+    }
+
     /// Declares a variable in a block, too: there it is something else.
     pub fn declare_in(&self, block: BlockId, var: &Expr, desc: VarDesc) {
-        self.edit(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
+        self.change(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
     }
 
     /// A variable of the program as an expression.
@@ -184,21 +263,18 @@ impl Builder {
     }
 
     fn declare(&self, name: &str, desc: VarDesc) -> Result<Var> {
-        let program = &mut self.0.program.borrow_mut();
-        if name.is_empty() || name.contains('@') || name.contains(char::is_whitespace) {
-            let text =
-                format!("{name:?} cannot be a variable: names are not empty and have neither `@` nor spaces");
-            return Err(Error::new(ErrorKind::UnknownVar, text));
-        }
-        let var = program.var(name);
-        if program.root().vars.contains_key(&var) {
-            return Err(Error::new(
-                ErrorKind::UnknownVar,
-                format!("the program has a variable `{name}` already"),
-            ));
-        }
-        program.root_mut().vars.insert(var, desc);
-        Ok(var)
+        check_name(name)?;
+        self.change(|program| {
+            let var = program.var(name);
+            if program.root().vars.contains_key(&var) {
+                return Err(Error::new(
+                    ErrorKind::UnknownVar,
+                    format!("the program has a variable `{name}` already"),
+                ));
+            }
+            program.root_mut().vars.insert(var, desc);
+            Ok(var)
+        })
     }
 
     /// Data to be fed; −1 stands for a dimension that may differ from run to run.
@@ -246,22 +322,38 @@ impl Builder {
     }
 
     fn kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Result<()>) -> Result<Expr> {
+        let transaction = self.transaction();
         let var = self.declare(name, desc.clone())?;
-        let Some(eager) = &self.0.eager else {
-            if let Some(startup) = &self.0.startup {
-                init(&Expr::of_var(startup, startup.declare(name, desc)?))?;
+        let kept = match &self.0.eager {
+            Some(eager) => {
+                let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
+                let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
+                init(&kept)?;
+                kept
             }
-            return Ok(Expr::of_var(self, var));
+            None => {
+                if let Some(startup) = &self.0.startup {
+                    init(&Expr::of_var(startup, startup.declare(name, desc)?))?;
+                }
+                Expr::of_var(self, var)
+            }
         };
-        let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
-        let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
-        init(&kept)?;
+        transaction.commit();
         Ok(kept)
+    }
+
+    /// A name for a layer, whose variables are called `name.part`: `prefix_0`, `prefix_1`, …, counted by the layers of that
+    /// prefix alone. So parameters have the same names in a program and in eager mode, whatever was computed before.
+    pub fn layer_name(&self, prefix: &str) -> String {
+        let layers = &mut self.0.layers.borrow_mut();
+        let count = layers.entry(prefix.into()).or_insert(0);
+        *count += 1;
+        format!("{prefix}_{}", *count - 1)
     }
 
     /// A name that the program does not have yet: `prefix_0`, `prefix_1`, ….
     pub fn unique(&self, prefix: &str) -> String {
-        self.edit(|program| {
+        self.change(|program| {
             let var = program.fresh(prefix);
             program.name(var).to_string()
         })
@@ -347,15 +439,14 @@ impl Builder {
 
     fn describe(&self, args: &mut OpArgs, at: &'static Location<'static>, mut desc: OpDesc) -> Result<()> {
         let info = self.ops()?.get(&desc.ty)?;
-        let program = &mut self.0.program.borrow_mut();
-        let block = self.0.block.get();
+        let block = self.block();
         let (mut vars, mut new) = (vec![], vec![]);
         for (role, slot, arg) in args.iter_mut() {
             let Some(arg) = arg else { continue };
             vars.push(match arg {
                 Arg::New if *role == Role::Input => return Err(not_there(desc.ty, slot)),
                 Arg::New => {
-                    new.push(program.fresh(&desc.ty));
+                    new.push(self.change(|program| program.fresh(&desc.ty)));
                     new[new.len() - 1]
                 }
                 Arg::Is(Expr { builder, held: Held::Var(var) }) if builder.is(self) => *var,
@@ -366,6 +457,8 @@ impl Builder {
         stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
         desc.site = Some(Site::Here(at));
 
+        // A snapshot: shape rules are code of others.
+        let program = self.program();
         let index = program.block(block).map_or(0, |block| block.ops.len());
         let mut metas: Vec<(Var, Meta)> = vec![];
         let outcome = info.check(&desc).and_then(|()| {
@@ -381,14 +474,18 @@ impl Builder {
         outcome
             .and_then(|()| program.check_declared(block, &metas))
             .map_err(|e| e.at_op(|| program.describe_op(block, index, &desc)))?;
-        let root = program.block_mut(block).ok_or_else(|| Error::internal("no such block"))?;
-        for (var, meta) in metas {
-            if new.contains(&var) {
+        drop(program);
+        let added = self.change(|program| {
+            let block = program.block_mut(block)?;
+            // Fresh variables have ascending numbers.
+            for (var, meta) in metas.into_iter().filter(|(var, _)| new.binary_search(var).is_ok()) {
                 let stop_gradient = !meta.dtype.is_float();
-                root.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
+                block.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
             }
-        }
-        root.ops.push(desc);
+            block.ops.push(desc);
+            Some(())
+        });
+        added.ok_or_else(|| Error::internal("no such block"))?;
         for (var, arg) in vars.into_iter().zip(args.iter_mut().filter_map(|(.., arg)| arg.as_mut())) {
             *arg = Arg::Is(Expr::of_var(self, var));
         }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Builder, eager::Value};
+use super::{Builder, arith::assign, eager::Value};
 use crate::{DType, Dims, Meta, Var, VarDesc};
 
 /// What the slots of an operator hold that is handed to [`emit`](super::emit).
@@ -107,8 +107,19 @@ impl Expr {
     }
 
     /// Element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
-        self.meta().dtype
+        match &self.held {
+            Held::Var(_) => self.meta().dtype,
+            Held::Value(value) => value.meta().dtype,
+        }
+    }
+
+    /// A number as the attributes of an operator on this expression hold it: that of a float32 expression has single
+    /// precision, all others are exact.
+    #[inline]
+    pub fn literal(&self, number: f64) -> f64 {
+        if self.dtype() == DType::F32 { f64::from(number as f32) } else { number }
     }
 
     /// Dimensions, −1 where unknown.
@@ -116,27 +127,74 @@ impl Expr {
         self.meta().dims
     }
 
-    /// Lets no gradient flow into or through this variable; of a value, a constant with its elements.
+    /// The same elements as a constant: no gradient flows through the result (PyTorch's `detach`). Other uses of the
+    /// expression keep their gradients; [`freeze`](Expr::freeze) takes them away.
+    ///
+    /// A copy by operator `assign`: in a program its output is marked `stop_gradient`, and plans leave the copy out.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd_ops::Math;
+    /// let tape = Builder::eager();
+    /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);
+    /// let squares = x.square()?;
+    /// (&squares * &squares.clone().stop_gradient())?.backward()?;
+    /// assert_eq!(x.gradient()?.item()?, 2.0 * 3.0 * 9.0);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     #[must_use]
+    #[track_caller]
     pub fn stop_gradient(self) -> Expr {
         match self.held {
+            Held::Var(var) => self.builder.constant_copy(var),
+            Held::Value(_) => {
+                let records = self.builder.eager_part().map(|eager| eager.records.replace(false));
+                let copy = assign(&self);
+                if let (Some(eager), Some(records)) = (self.builder.eager_part(), records) {
+                    eager.records.set(records);
+                }
+                // Without memory or operator for a copy, it is the value itself.
+                copy.unwrap_or(self).constant()
+            }
+        }
+    }
+
+    /// A value as a constant, to this handle.
+    fn constant(self) -> Expr {
+        match self.held {
+            Held::Value(value) => Expr { held: Held::Value(value.constant()), builder: self.builder },
+            Held::Var(_) => self,
+        }
+    }
+
+    /// Excludes a parameter, an input or any other variable from differentiation, for all its uses: no gradient flows
+    /// into it or through it ([`VarDesc::stop_gradient`]). What the expression stands for stays the same.
+    ///
+    /// Of eager values, the result is a constant; a parameter is a constant from then on to the builder, too, so that
+    /// optimizers leave it alone. Values that were computed from it before keep their history.
+    #[must_use]
+    pub fn freeze(self) -> Expr {
+        match &self.held {
             Held::Var(var) => {
                 let mut at = Some(self.builder.block());
-                self.builder.edit(|program| {
+                self.builder.change(|program| {
                     while let Some(block) = at.and_then(|id| program.block_mut(id)) {
-                        if let Some(desc) = block.vars.get_mut(&var) {
+                        if let Some(desc) = block.vars.get_mut(var) {
                             desc.stop_gradient = true;
                             return;
                         }
                         at = block.parent;
                     }
                 });
+                self
             }
             Held::Value(value) => {
-                return Expr { held: Held::Value(value.constant()), builder: self.builder };
+                if let Some(eager) = self.builder.eager_part() {
+                    eager.freeze(value);
+                }
+                self.constant()
             }
         }
-        self
     }
 }
 impl fmt::Display for Expr {

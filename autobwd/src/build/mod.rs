@@ -8,8 +8,12 @@ mod arith;
 mod builder;
 pub(crate) mod eager;
 mod expr;
+mod snapshot;
+mod transaction;
 
 pub use builder::{Builder, emit};
 pub(crate) use builder::{MakeDesc, OpArgs};
 pub use eager::Value;
 pub use expr::{Arg, Arg::New, Expr};
+pub use snapshot::ProgramSnapshot;
+pub use transaction::Transaction;

@@ -1,24 +1,25 @@
 //! What must hold for every sample.
 
+use std::sync::Arc;
+
 use super::{
-    coverage::gaps,
+    derivatives::{Built, change, check_derivatives},
     function::{Function, failure},
-    sample::{Sample, samples_of},
+    kernels::check_kernels,
+    panics::catch,
+    sample::Sample,
+    shapes::{check_unknown, resized},
+    values::{check_eager, check_in_place, check_single, check_subsets, check_threads},
 };
-use crate::{
-    Builder, DType, ErrorKind, Executor, Expr, GradKind, OpInfo, OpInfoMap, Result, Tensor,
-    tape::{Grad, grad, trace},
-};
+use crate::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
 
 /// Bound for |built − numeric| / (1 + max |numeric|), unless a sample has its own.
 const TOLERANCE: f64 = 1e-7;
-/// Bound for the same between `f32` and `f64`.
-const SINGLE: f64 = 1e-5;
-/// Inputs of which every subset is tried as a no-grad set; of more, each alone.
-const SUBSETS: usize = 4;
+/// What results are compared with those of one thread on.
+const THREADS: usize = 3;
 
 /// What a check has found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checked {
     /// How many elements' derivatives were compared, first order.
     pub elements: usize,
@@ -26,19 +27,30 @@ pub struct Checked {
     pub worst: f64,
     /// How many elements' derivatives were compared, second order; 0 where a gradient operator has no gradient.
     pub second_order: usize,
+    /// What is no fault, but better known: a missing second order, a kink where gradients were compared, an operator without
+    /// gradient whose outputs change smoothly, scratch memory that is never asked for, a shape rule that refuses unknown
+    /// dimensions.
+    pub warnings: Vec<String>,
 }
 
 /// Checks a sample with the operators that this binary links.
 ///
 /// An error row must be refused with its message. Of any other row, with random output cotangents:
-/// - values in `f32` are those in `f64`; values computed in place are those that are not, to the last bit;
+/// - values in `f32` are those in `f64`; values computed in place, or with three threads, are the same to the last bit;
+/// - every kernel, those of gradients included, writes all elements of its outputs, whatever its outputs and its scratch
+///   memory held before, asks for the scratch memory that it has [said](crate::Kernel::scratch_bytes), and allocates
+///   nothing, where a [`CountingAllocator`](super::CountingAllocator) is at work;
 /// - built gradients are those of central differences, to first order and, where gradient operators have gradients, to
-///   second order; also with the same variable in two slots;
+///   second order; also with the same variable in two slots; of [`ZeroGrad`](crate::ZeroGrad), differences are 0;
 /// - computed eagerly, and as the program that is traced meanwhile, values and gradients are the same, to the last bit;
-/// - with any inputs excluded, the other gradients stay the same, to the last bit.
+/// - with any inputs excluded, the other gradients stay the same, to the last bit;
+/// - shape rules, those of gradients included, say nothing of outputs that turns out to be wrong where some dimensions of
+///   inputs are unknown;
+/// - where they accept inputs with dimensions of 0 or 1, values and gradients are there, and right, too;
+/// - nothing panics.
 ///
 /// # Errors
-/// What does not hold.
+/// What does not hold: with slot and index of the worst element, or the source line of a panic.
 pub fn check_sample(sample: &Sample) -> Result<Checked> {
     check_sample_in(OpInfoMap::linked()?, sample)
 }
@@ -48,252 +60,179 @@ pub fn check_sample(sample: &Sample) -> Result<Checked> {
 /// # Errors
 /// As [`check_sample`].
 pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
-    if let Some(expected) = sample.error {
-        return check_refused(ops, sample, expected);
-    }
-    let function = Function::of(ops, sample, DType::F64, None)?;
-    check_single(&Function::of(ops, sample, DType::F32, None)?, &function)?;
-    check_in_place(&function)?;
-    check_eager(ops, &function).map_err(|e| named(sample, &e, "eagerly, "))?;
-    let kind = ops.get(sample.op())?.grad_kind();
-    if matches!(kind, GradKind::None | GradKind::Zero) || sample.smooth.is_some() {
-        return Ok(Checked::default());
-    }
-    let bound = sample.tolerance.map_or(TOLERANCE, |(bound, _)| bound);
-    let (elements, worst) = check_derivative(ops, &function, bound).map_err(|e| named(sample, &e, ""))?;
-    let second_order =
-        check_second_order(ops, &function, bound).map_err(|e| named(sample, &e, "second order, "))?;
-    check_subsets(ops, &function).map_err(|e| named(sample, &e, ""))?;
-    for same in repeatable(sample, &function) {
-        // Not every operator takes one variable twice: a shape or domain may not allow it.
-        if let Ok(function) = Function::of(ops, sample, DType::F64, Some(same)) {
-            check_derivative(ops, &function, bound)
-                .map_err(|e| named(sample, &e, "the same variable twice, "))?;
-        }
-    }
-    Ok(Checked { elements, worst, second_order })
+    let mut checked = catch(|| match sample.error {
+        Some(expected) => check_refused(ops, sample, expected),
+        None => check(ops, sample),
+    })
+    .map_err(|e| failure(format!("`{}`: {}", sample.op(), slots(sample, &e.to_string()))))?;
+    checked.warnings.iter_mut().for_each(|warning| *warning = slots(sample, warning));
+    Ok(checked)
 }
 
-/// Checks all samples that a package has declared for its operators, and that they leave nothing out: every operator has
-/// samples, over which every attribute takes two values and every optional slot is there and not; those apart that
-/// [only make sense in a program](OpInfo::needs_program). For
-/// [`check_all!`](crate::check_all).
-///
-/// # Errors
-/// Everything that does not hold, one a line.
-pub fn check_crate(krate: &str) -> Result<usize> {
-    let (ops, samples) = (OpInfoMap::linked()?, samples_of(krate));
-    let mut failures = vec![];
-    // What only makes sense in a program cannot be sampled by itself.
-    let sampled = |info: &&OpInfo| !info.is_gradient() && !info.needs_program();
-    for info in ops.iter().filter(|info| info.crate_name() == krate).filter(sampled) {
-        let name = info.schema().name;
-        let own: Vec<&Sample> = samples.iter().filter(|s| s.op() == name).collect();
-        failures.extend(gaps(info, &own).into_iter().map(|gap| format!("operator `{name}`: {gap}")));
-    }
-    let (mut row, mut last) = (0, "");
-    for sample in &samples {
-        row = if sample.op() == last { row + 1 } else { 0 };
-        last = sample.op();
-        if let Err(e) = check_sample_in(ops, sample) {
-            failures.push(format!("{last}, row {row}: {e}"));
-        }
-    }
-    if samples.is_empty() {
-        failures.push(format!("package `{krate}` has declared no samples"));
-    }
-    if failures.is_empty() { Ok(samples.len()) } else { Err(failure(failures.join("\n"))) }
-}
-
-/// Makes a test of all samples of an operator crate: `autobwd::check_all!(my_operators);` as the only line of a file in
-/// `tests/`.
-#[macro_export]
-macro_rules! check_all {
-    ($krate:ident) => {
-        // Named, so that it is linked.
-        use $krate as _;
-
-        #[test]
-        fn every_sample_holds() {
-            if let Err(failures) = $crate::check::check_crate(::core::env!("CARGO_PKG_NAME")) {
-                ::core::panic!("{failures}");
-            }
-        }
-    };
-}
-
-fn named(sample: &Sample, e: &crate::Error, what: &str) -> crate::Error {
-    let mut text = e.to_string();
-    // Inputs are called `v0`, `v1`, …: say which slots these are.
+/// Inputs are called `v0`, `v1`, …: says which slots these are.
+fn slots(sample: &Sample, text: &str) -> String {
+    let mut text = text.to_string();
     for k in (0..sample.draws.len()).rev() {
-        if let Some(slot) = sample.desc.inputs.slot_of(crate::Var::stand_in(k + 1)) {
+        let slots = [&sample.desc.inputs, &sample.desc.outputs];
+        if let Some(slot) = slots.iter().find_map(|slots| slots.slot_of(Var::stand_in(k + 1))) {
             text = text.replace(&format!("`v{k}`"), &format!("`{slot}`"));
         }
     }
-    failure(format!("`{}`: {what}{text}", sample.op()))
+    text
 }
 
 fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Checked> {
     match Function::of(ops, sample, DType::F64, None).and_then(|f| f.run()) {
-        Ok(_) => Err(failure(format!("`{}` was accepted; expected the error \"{expected}\"", sample.op()))),
+        Ok(_) => Err(failure(format!("it was accepted; expected the error \"{expected}\""))),
         Err(e) if e.to_string().contains(expected) => Ok(Checked::default()),
         Err(e) => Err(failure(format!("expected the error \"{expected}\", got \"{e}\""))),
     }
 }
 
-/// |a − b| / (1 + max |b|), largest; NaN beside NaN counts as equal.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let scale = 1.0 + b.iter().filter(|x| x.is_finite()).fold(0.0_f64, |m, x| m.max(x.abs()));
-    let apart =
-        |(a, b): (&f64, &f64)| if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { (a - b).abs() / scale };
-    a.iter().zip(b).map(apart).fold(0.0, |m, x| if x.is_nan() { f64::INFINITY } else { m.max(x) })
+/// Says in which case an error came about.
+fn when(case: &str) -> impl Fn(Error) -> Error {
+    move |e| Error::new(e.kind(), format!("{case}{e}"))
 }
 
-fn check_single(single: &Function, double: &Function) -> Result<()> {
-    for ((name, _), (a, b)) in double.outputs.iter().zip(single.run()?.iter().zip(double.run()?)) {
-        let apart = distance(&a.to_f64s(), &b.to_f64s());
-        if apart > SINGLE {
-            return Err(failure(format!("output `{name}` in float32 is {apart:.1e} off that in float64")));
+fn check(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
+    let (function, single) =
+        (Function::of(ops, sample, DType::F64, None)?, Function::of(ops, sample, DType::F32, None)?);
+    let (many, mut checked) = (Arc::new(Cx::new(THREADS)), Checked::default());
+    let kind = ops.get(sample.op())?.grad_kind();
+    if let GradKind::None | GradKind::Zero = kind {
+        check_kernels(ops, &function, &many, &mut checked.warnings)?;
+        check_kernels(ops, &single, &many, &mut vec![])?;
+        check_unknown(ops, &function, sample, &mut checked.warnings)?;
+        check_values(ops, sample, (&function, &single), None)?;
+        check_threads(ops, &function, &many)?;
+        check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
+    } else {
+        check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
+    }
+    for (case, small) in resized(sample) {
+        check_resized(ops, &small, &many).map_err(when(&case))?;
+    }
+    Ok(checked)
+}
+
+fn bound(sample: &Sample) -> f64 {
+    sample.tolerance.map_or(TOLERANCE, |(bound, _)| bound)
+}
+
+/// An operator that has no gradient, or counts it as zero.
+fn check_constant(
+    sample: &Sample,
+    function: &Function,
+    is_zero: bool,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    if sample.smooth.is_some() {
+        return Ok(());
+    }
+    match (change(function, bound(sample))?, is_zero) {
+        (Some(change), true) => {
+            Err(failure(format!("its gradient is declared to be `ZeroGrad`, but {change}")))
         }
-    }
-    Ok(())
-}
-
-/// Fetching the inputs, too, keeps their memory: nothing can be done in place.
-fn check_in_place(function: &Function) -> Result<()> {
-    let outputs: Vec<&str> = function.outputs.iter().map(|(n, _)| n.as_str()).collect();
-    let inputs = function.inputs.iter().map(|(n, _)| n.as_str());
-    let all: Vec<&str> = outputs.iter().copied().chain(inputs).collect();
-    let (free, kept) = (function.fetch(&outputs)?, function.fetch(&all)?);
-    if !free.iter().zip(&kept).all(|(a, b)| same_bits(a, b)) {
-        return Err(failure("results differ between memory of its own and in place"));
-    }
-    let changed = function
-        .inputs
-        .iter()
-        .zip(&kept[outputs.len()..])
-        .find(|((_, before), after)| !same_bits(before, after));
-    match changed {
-        Some(((name, _), _)) => Err(failure(format!("input `{name}` is changed"))),
-        None => Ok(()),
-    }
-}
-
-/// What a tape computes, and the program that is written down meanwhile, is what the program computes.
-fn check_eager(ops: &OpInfoMap, function: &Function) -> Result<()> {
-    let tape = Builder::eager_with_ops(ops.clone(), 1);
-    let leaves = function.leaves(&tape);
-    let named: Vec<(&str, &Expr)> = function.inputs.iter().map(|(n, _)| n.as_str()).zip(&leaves).collect();
-    let mut expected = function.run()?;
-    let mut traced = trace(&tape, &named, || {
-        let mut values = function.eager(&tape, &leaves)?;
-        if values.iter().any(Expr::has_derivative)
-            && let Ok((gradient, names)) = function.gradient(ops, &[])
-        {
-            let seeds = &gradient.inputs[function.inputs.len()..];
-            let seeds: Vec<Expr> = seeds.iter().map(|(_, t)| tape.constant(t.clone())).collect();
-            let seeds: Vec<&Expr> = seeds.iter().collect();
-            let roots: Vec<&Expr> = values.iter().filter(|out| out.dtype().is_float()).collect();
-            let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.has_derivative()).collect();
-            let found = grad(&roots, &inputs, &Grad { seeds: Some(&seeds), create_graph: false })?;
-            if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
-                return Err(failure("other inputs have a gradient than in the program"));
-            }
-            expected.extend(gradient.run()?);
-            values.extend(found.into_iter().flatten());
+        (Some(change), false) => {
+            warnings.push(format!("it is declared to have `NoGrad`, though {change}"));
+            Ok(())
         }
-        Ok(values)
-    })?;
-    let mut executor = Executor::with_threads(1).with_ops(ops.clone());
-    let feeds: Vec<(&str, &Tensor)> = function.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    let fetches: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
-    let again = executor.run(&traced.program, &mut traced.scope, &feeds, &fetches)?;
-    for ((value, again), expected) in traced.values.iter().zip(&again).zip(&expected) {
-        let tensor = value.tensor()?;
-        if !same_bits(&tensor, expected) || !same_bits(again, expected) {
-            let text = format!("{value} is {tensor:?}, traced {again:?}, in the program {expected:?}");
-            return Err(failure(text));
+        (None, _) => Ok(()),
+    }
+}
+
+fn check_values(
+    ops: &OpInfoMap,
+    sample: &Sample,
+    (function, single): (&Function, &Function),
+    built: Option<&Built>,
+) -> Result<()> {
+    check_single(single, function)?;
+    check_in_place(function)?;
+    match check_eager(ops, function, built) {
+        // Lists and hand-written blocks are for programs alone.
+        Err(e) if sample.program.is_some() && e.kind() == ErrorKind::Program => Ok(()),
+        outcome => outcome.map_err(when("eagerly, ")),
+    }
+}
+
+fn check_gradients(
+    ops: &OpInfoMap,
+    sample: &Sample,
+    (function, single): (&Function, &Function),
+    many: &Arc<Cx>,
+    checked: &mut Checked,
+) -> Result<()> {
+    let (bound, warnings) = (bound(sample), &mut checked.warnings);
+    let built = Built::of(ops, function)?;
+    let second = match Built::of(ops, &built.gradient) {
+        Err(e) if e.kind() == ErrorKind::NoGradient => {
+            warnings.push(format!("its gradient has no gradient: {}", e.message()));
+            None
         }
-    }
-    Ok(())
-}
-
-fn same_bits(a: &Tensor, b: &Tensor) -> bool {
-    a.dims() == b.dims() && a.bytes() == b.bytes()
-}
-
-/// Compares the built gradients with central differences: how many elements, and the largest distance.
-fn check_derivative(ops: &OpInfoMap, function: &Function, bound: f64) -> Result<(usize, f64)> {
-    let (gradient, names) = function.gradient(ops, &[])?;
-    let cotangents: Vec<&Tensor> = gradient.inputs[function.inputs.len()..].iter().map(|(_, t)| t).collect();
-    let values = gradient.run()?;
-    let (mut elements, mut worst) = (0, 0.0_f64);
-    for (input, grad) in function.float_inputs().iter().zip(&names) {
-        let numeric = function.numeric(input, &cotangents)?;
-        let at = grad.as_ref().and_then(|g| gradient.outputs.iter().position(|(n, _)| n == g));
-        let built = at.map_or(vec![0.0; numeric.len()], |i| values[i].to_f64s());
-        let apart = distance(&built, &numeric);
-        if apart > bound {
-            let missing = if grad.is_none() { " (none was built)" } else { "" };
-            let text = format!(
-                "the gradient of `{input}`{missing} is {apart:.1e} off: {built:?}, numeric {numeric:?}"
-            );
-            return Err(failure(text));
-        }
-        elements += numeric.len();
-        worst = worst.max(apart);
-    }
-    Ok((elements, worst))
-}
-
-/// The gradient is itself a function whose gradient can be checked.
-fn check_second_order(ops: &OpInfoMap, function: &Function, bound: f64) -> Result<usize> {
-    let (gradient, _) = function.gradient(ops, &[])?;
-    match check_derivative(ops, &gradient, bound) {
-        Ok((elements, _)) => Ok(elements),
-        Err(e) if e.kind() == ErrorKind::NoGradient => Ok(0),
-        Err(e) => Err(e),
-    }
-}
-
-fn check_subsets(ops: &OpInfoMap, function: &Function) -> Result<()> {
-    let inputs = function.float_inputs();
-    let n = inputs.len();
-    let subsets: Vec<usize> =
-        if n <= SUBSETS { (1..1 << n).collect() } else { (0..n).map(|i| 1 << i).collect() };
-    let (gradient, names) = function.gradient(ops, &[])?;
-    let values = gradient.run()?;
-    let value = |names: &[Option<String>], gradient: &Function, values: &[Tensor], i: usize| {
-        let name = names.get(i)?.as_ref()?;
-        let at = gradient.outputs.iter().position(|(n, _)| n == name)?;
-        values.get(at).cloned()
+        outcome => Some(outcome.map_err(when("second order, "))?),
     };
-    for subset in subsets {
-        let is_excluded = |i: usize| subset & (1 << i) != 0;
-        let excluded: Vec<&str> = (0..n).filter(|i| is_excluded(*i)).map(|i| inputs[i].as_str()).collect();
-        let (rest, rest_names) = function.gradient(ops, &excluded)?;
-        let rest_values = rest.run()?;
-        for (i, input) in inputs.iter().enumerate() {
-            let built = value(&rest_names, &rest, &rest_values, i);
-            let full = value(&names, &gradient, &values, i);
-            let holds = match (&built, &full) {
-                (Some(_), _) if is_excluded(i) => false,
-                (Some(built), Some(full)) => same_bits(built, full),
-                (None, Some(_)) => is_excluded(i),
-                (built, None) => built.is_none(),
-            };
-            if !holds {
-                return Err(failure(format!(
-                    "without the gradients of {excluded:?}, that of `{input}` is another"
-                )));
-            }
+    let whole = second.as_ref().map_or(&built.gradient, |second| &second.gradient);
+    check_kernels(ops, whole, many, warnings)?;
+    check_kernels(ops, &Built::of(ops, single)?.gradient, many, &mut vec![])?;
+    check_unknown(ops, whole, sample, warnings)?;
+    check_values(ops, sample, (function, single), Some(&built))?;
+    check_threads(ops, whole, many)?;
+    if sample.smooth.is_some() {
+        return Ok(());
+    }
+    let before = warnings.len();
+    (checked.elements, checked.worst) = check_derivatives(function, &built, bound, warnings)?;
+    if let Some(second) = &second {
+        let outcome = check_derivatives(&built.gradient, second, bound, &mut vec![]);
+        // A kink of the first order is where the second jumps.
+        let kinks = warnings[before..].join("; ");
+        let case =
+            if kinks.is_empty() { "second order, ".into() } else { format!("second order, where {kinks}: ") };
+        checked.second_order = outcome.map_err(when(&case))?.0;
+    }
+    check_subsets(ops, function, &built)?;
+    for same in repeatable(sample, function) {
+        // Not every operator takes one variable twice: a shape or domain may not allow it.
+        if let Ok(function) = Function::of(ops, sample, DType::F64, Some(same)) {
+            let built = Built::of(ops, &function)?;
+            let outcome = check_derivatives(&function, &built, bound, &mut vec![]);
+            outcome.map_err(when("the same variable twice, "))?;
         }
     }
     Ok(())
+}
+
+/// Where its shape rule accepts the sample, so do the kernels; data that they refuse may be outside of what is left.
+fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
+    let function = match catch(|| Function::of(ops, sample, DType::F64, None)) {
+        Err(e) if e.kind() == ErrorKind::Check => return Err(e),
+        Err(_) => return Ok(()),
+        Ok(function) => function,
+    };
+    let outcome = catch(|| {
+        function.run()?;
+        if let GradKind::None | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
+            return check_kernels(ops, &function, many, &mut vec![]);
+        }
+        let built = Built::of(ops, &function)?;
+        check_kernels(ops, &built.gradient, many, &mut vec![])?;
+        if sample.smooth.is_none() {
+            check_derivatives(&function, &built, bound(sample), &mut vec![])?;
+        }
+        Ok(())
+    });
+    match outcome {
+        Err(e) if e.kind() != ErrorKind::Data => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Pairs of inputs that could be one variable: drawn alike, in slots that do not depend on each other's shape.
 fn repeatable(sample: &Sample, function: &Function) -> Vec<(usize, usize)> {
+    if sample.program.is_some() {
+        return vec![];
+    }
     let index = |name: &str| name.trim_start_matches('v').parse::<usize>().ok();
     let inputs: Vec<_> = function.inputs.iter().filter_map(|(n, t)| Some((index(n)?, t))).collect();
     let mut pairs = vec![];

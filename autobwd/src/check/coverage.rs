@@ -1,38 +1,148 @@
 //! Whether samples are worth checking: what they leave out would not be found.
 
-use super::sample::Sample;
-use crate::{Arity, AttrType, OpInfo, SlotDef, Slots};
+use super::{function::Function, sample::Sample};
+use crate::{Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var};
+
+/// The operator as the samples have it; one that is a program may have it several times.
+fn descs(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<OpDesc> {
+    let mut all = vec![];
+    for sample in samples {
+        match sample.program {
+            None => all.push(sample.desc.clone()),
+            Some(_) => {
+                let function = Function::of(ops, sample, DType::F64, None);
+                all.extend(function.iter().flat_map(|f| f.operators(info.schema().name)).cloned());
+            }
+        }
+    }
+    all
+}
 
 /// What an operator's samples leave out: an attribute that has the same value everywhere, an optional slot that is always
 /// or never there, a shape in which two dimensions could be mixed up.
-pub(super) fn gaps(info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
+pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
     let schema = info.schema();
-    let rows: Vec<_> = samples.iter().filter(|s| s.error.is_none()).collect();
+    let rows: Vec<&Sample> = samples.iter().filter(|s| s.error.is_none()).copied().collect();
     if rows.is_empty() {
         return vec!["it has no samples".into()];
     }
+    let (all, rows_descs) = (descs(ops, info, samples), descs(ops, info, &rows));
     let mut found = vec![];
     for attr in schema.attrs.iter().filter(|a| !matches!(a.ty, AttrType::Block | AttrType::Blocks)) {
-        let first = samples[0].desc.attrs.get(attr.name);
-        if samples.iter().all(|s| s.desc.attrs.get(attr.name) == first) {
+        let default = attr.default.map(|default| default());
+        let value = |desc: &OpDesc| desc.attrs.get(attr.name).cloned().or(default.clone());
+        if all.windows(2).all(|two| value(&two[0]) == value(&two[1])) {
             found.push(format!("attribute `{}` has one value in all samples", attr.name));
         }
     }
-    let mut optional = |side: &str, slots: &[SlotDef], of: &dyn Fn(&Sample) -> &Slots| {
+    let mut optional = |side: &str, slots: &[SlotDef], of: &dyn Fn(&OpDesc) -> &Slots| {
         for slot in slots.iter().filter(|s| s.arity == Arity::Optional) {
-            let there = rows.iter().filter(|s| !of(s).get(slot.name).is_empty()).count();
-            if there == 0 || there == rows.len() {
+            let there = rows_descs.iter().filter(|desc| !of(desc).get(slot.name).is_empty()).count();
+            if there == 0 || there == rows_descs.len() {
                 let how = if there == 0 { "never" } else { "always" };
                 found.push(format!("optional {side} `{}` is {how} there", slot.name));
             }
         }
     };
-    optional("input", schema.inputs, &|s| &s.desc.inputs);
-    optional("output", schema.outputs, &|s| &s.desc.outputs);
+    optional("input", schema.inputs, &|desc| &desc.inputs);
+    optional("output", schema.outputs, &|desc| &desc.outputs);
     let mixed_up = |dims: &[usize]| dims.iter().enumerate().any(|(i, n)| *n > 1 && dims[..i].contains(n));
     let clear = |s: &Sample| !s.draws.iter().any(|d| mixed_up(d.dims()));
     if !rows.iter().any(|s| clear(s)) {
         found.push("in every sample some shape has two equal dimensions".into());
+    }
+    found
+}
+
+/// Corners that an operator's samples do not reach, as far as can be told: lists of one length, operands that never
+/// broadcast, dtypes that its shape rule takes, numbers of one sign where those of the other give numbers, too.
+pub(super) fn corners(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
+    let schema = info.schema();
+    let rows: Vec<&Sample> =
+        samples.iter().filter(|s| s.error.is_none() && s.program.is_none()).copied().collect();
+    let mut found = vec![];
+    for slot in schema.inputs.iter().filter(|s| matches!(s.arity, Arity::Many | Arity::Holes)) {
+        let mut lengths: Vec<usize> = rows.iter().map(|s| s.desc.inputs.get(slot.name).len()).collect();
+        lengths.dedup();
+        if let [length] = lengths[..] {
+            found.push(format!("input `{}` has {length} variables in all samples", slot.name));
+        }
+    }
+    let inputs = |s: &Sample| s.draws.iter().filter(|d| !d.is_output()).cloned().collect::<Vec<_>>();
+    let alike = |s: &&Sample| inputs(s).windows(2).all(|two| two[0].dims() == two[1].dims());
+    if schema.broadcast && !rows.is_empty() && rows.iter().all(alike) {
+        found.push("in no sample operands are broadcast".into());
+    }
+    found.extend(dtypes(info, &rows));
+    if !matches!(info.grad_kind(), GradKind::None) {
+        found.extend(signs(ops, info, &rows));
+    }
+    found
+}
+
+/// Variable k + 1 stands for draw number k.
+fn draw(var: Var) -> usize {
+    var.index() - 1
+}
+
+/// Dtypes that the shape rule takes where samples have floating point numbers alone.
+fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
+    let accepts = |sample: &Sample, other: DType| {
+        let of = |var: Var| {
+            let draw = &sample.draws[draw(var)];
+            Ok(Meta::new(draw.dtype(other), draw.dims()))
+        };
+        let any = sample.desc.reads().any(|var| sample.draws[draw(var)].is_of_float());
+        any && info.infer(&sample.desc, &of, &mut |_, _| {}).is_ok()
+    };
+    let others = [DType::Bool, DType::U8, DType::I32, DType::I64];
+    let accepted: Vec<DType> =
+        others.into_iter().filter(|other| rows.iter().any(|sample| accepts(sample, *other))).collect();
+    // Slots that have floating point numbers in one sample, and others in another.
+    let slots = |is_float: bool| {
+        let reads = rows.iter().flat_map(|s| s.desc.reads().map(move |v| (*s, v)));
+        let reads = reads.filter(move |(s, v)| s.draws[draw(*v)].is_of_float() == is_float);
+        reads.filter_map(|(s, v)| s.desc.inputs.slot_of(v)).collect::<Vec<_>>()
+    };
+    let floats = slots(true);
+    if accepted.is_empty() || slots(false).iter().any(|slot| floats.contains(slot)) {
+        return vec![];
+    }
+    let accepted: Vec<String> = accepted.iter().map(DType::to_string).collect();
+    vec![format!(
+        "its shape rule takes {}, and samples have floating point numbers alone",
+        accepted.join(", ")
+    )]
+}
+
+/// Inputs that have no negative, or no positive number in any sample, though the operator takes them.
+fn signs(ops: &OpInfoMap, info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
+    let functions: Vec<_> =
+        rows.iter().filter_map(|s| Some((*s, Function::of(ops, s, DType::F64, None).ok()?))).collect();
+    let mut found = vec![];
+    for slot in info.schema().inputs {
+        let mut probe = None;
+        let (mut negative, mut positive) = (false, false);
+        for (sample, function) in &functions {
+            for var in sample.desc.inputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY) {
+                let name = format!("v{}", draw(*var));
+                let input = function.inputs.iter().find(|(n, t)| *n == name && t.dtype() == DType::F64);
+                let Some((_, tensor)) = input.filter(|_| sample.draws[draw(*var)].is_of_any_sign()) else {
+                    continue;
+                };
+                let numbers = tensor.to_f64s();
+                negative |= numbers.iter().any(|x| *x < 0.0);
+                positive |= numbers.iter().any(|x| *x > 0.0);
+                probe = probe.or((!numbers.is_empty()).then_some((function, name, tensor, numbers)));
+            }
+        }
+        let (Some((function, name, tensor, numbers)), true) = (probe, negative != positive) else { continue };
+        let turned = Tensor::from_vec(tensor.dims(), numbers.iter().map(|x| -x).collect());
+        let values = turned.and_then(|turned| function.at(&name, turned));
+        if values.is_ok_and(|values| values.iter().flat_map(Tensor::to_f64s).all(f64::is_finite)) {
+            let (slot, sign) = (slot.name, if negative { "positive" } else { "negative" });
+            found.push(format!("input `{slot}` has no {sign} numbers in any sample"));
+        }
     }
     found
 }

@@ -1,14 +1,28 @@
 use std::{collections::HashMap, panic::Location};
 
-use super::sample::{Sample, rng, uniform};
+use super::sample::{MakeProgram, Sample, rng, uniform};
 use crate::{
-    Arg, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Meta, OpInfoMap, Program, Result, Role,
-    Scope, Session, Tensor, Var, VarDesc, Words, build::OpArgs, gradients_in,
+    Arg, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Meta, OpDesc, OpInfoMap, Program, Result,
+    Role, Scope, Session, Tensor, Var, VarDesc, Words, build::OpArgs, gradients_in,
 };
 
 /// Step of the central differences, relative to the element: the error of the difference is about its square, that of
 /// rounding about 1e-16 over it.
 const STEP: f64 = 1e-5;
+
+/// How often a loop may run its body: with other shapes than its author had in mind, it may not end.
+const LOOP: u64 = 10_000;
+
+impl Sample {
+    /// The program of the operator alone, and values of its inputs by name, with floating point numbers of dtype `float`.
+    ///
+    /// # Errors
+    /// The operator is unknown, or refuses these inputs.
+    pub fn program(&self, float: DType) -> Result<(Program, Vec<(String, Tensor)>)> {
+        let function = Function::of(OpInfoMap::linked()?, self, float, None)?;
+        Ok((function.program, function.inputs))
+    }
+}
 
 /// A program as a function of named inputs with values, to named outputs.
 pub(super) struct Function {
@@ -16,11 +30,21 @@ pub(super) struct Function {
     executor: Executor,
     pub(super) inputs: Vec<(String, Tensor)>,
     pub(super) outputs: Vec<(String, Meta)>,
+    /// What has made the program, if the sample says so.
+    make: Option<MakeProgram>,
+}
+
+/// A derivative by differences: the central one, and those of both sides, which are others where there is a kink.
+#[derive(Clone, Copy)]
+pub(super) struct Slope {
+    pub(super) central: f64,
+    pub(super) left: f64,
+    pub(super) right: f64,
 }
 
 impl Function {
-    /// The program of one operator, its inputs drawn, with floating point numbers of dtype `float`. With `same`, the
-    /// second of these inputs is the first.
+    /// The program of a sample, its inputs drawn, with floating point numbers of dtype `float`. With `same`, the second of
+    /// these inputs is the first.
     pub(super) fn of(
         ops: &OpInfoMap,
         sample: &Sample,
@@ -40,29 +64,27 @@ impl Function {
         for (var, draw) in vars.iter().zip(&sample.draws).filter(|(_, draw)| !draw.is_output()) {
             // Drawn in any case, so that a repeated input leaves the others what they are.
             let tensor = draw.tensor(float, &mut rng)?;
-            if desc.reads().any(|v| v == *var) {
+            if sample.program.is_some() || desc.reads().any(|v| v == *var) {
                 let meta = tensor.meta();
                 program.root_mut().vars.insert(*var, VarDesc::new(meta.dtype, meta.dims));
                 inputs.push((program.name(*var).to_string(), tensor));
             }
         }
-        let info = ops.get(&desc.ty)?;
-        let mut outputs = vec![];
-        let of = |var: Var| {
-            let known = program.root().vars.get(&var).map(VarDesc::meta);
-            known.ok_or_else(|| failure(format!("`{}` is no input", program.name(var))))
+        let executor = executor(ops);
+        let (program, outputs) = match sample.program {
+            Some(make) => made(ops, program, &vars, make)?,
+            None => of_one(ops, program, desc)?,
         };
-        let inferred = info
-            .check(&desc)
-            .and_then(|()| info.infer(&desc, &of, &mut |var, meta| outputs.push((var, meta))));
-        inferred.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, 0, &desc)))?;
-        for (var, meta) in &outputs {
-            program.root_mut().vars.insert(*var, VarDesc::of(meta.clone()));
+        let found = Function { program, executor, inputs, outputs, make: sample.program };
+        if found.operators(sample.op()).next().is_none() {
+            return Err(failure(format!("the program of the sample has no `{}`", sample.op())));
         }
-        program.root_mut().ops.push(desc);
-        let outputs = outputs.into_iter().map(|(v, meta)| (program.name(v).to_string(), meta)).collect();
-        let executor = Executor::with_threads(1).with_ops(ops.clone());
-        Ok(Function { program, executor, inputs, outputs })
+        Ok(found)
+    }
+
+    /// The operators of that type, in all blocks.
+    pub(super) fn operators(&self, ty: &str) -> impl Iterator<Item = &OpDesc> {
+        self.program.blocks().iter().flat_map(|block| &block.ops).filter(move |op| &*op.ty == ty)
     }
 
     /// Names of what is differentiated with respect to.
@@ -70,20 +92,29 @@ impl Function {
         self.inputs.iter().filter(|(_, t)| t.dtype().is_float()).map(|(n, _)| n.clone()).collect()
     }
 
+    /// The shape of an input.
+    pub(super) fn dims(&self, input: &str) -> &[usize] {
+        self.inputs.iter().find(|(name, _)| name == input).map_or(&[], |(_, tensor)| tensor.dims())
+    }
+
     fn float_outputs(&self) -> impl Iterator<Item = &(String, Meta)> {
         self.outputs.iter().filter(|(_, meta)| meta.dtype.is_float())
     }
 
-    fn session(&self, fetches: &[&str]) -> Result<(Session, Scope)> {
+    fn session(&self, executor: &Executor, fetches: &[&str]) -> Result<(Session, Scope)> {
         let mut scope = Scope::new();
         let feeds: Vec<_> = self.inputs.iter().map(|(n, t)| (n.as_str(), t.meta())).collect();
-        let session = self.executor.prepare(&self.program, &mut scope, &feeds, fetches)?;
+        let session = executor.prepare(&self.program, &mut scope, &feeds, fetches)?;
         Ok((session, scope))
     }
 
     /// The values of these variables.
     pub(super) fn fetch(&self, names: &[&str]) -> Result<Vec<Tensor>> {
-        let (mut session, mut scope) = self.session(names)?;
+        self.fetch_by(&self.executor, names)
+    }
+
+    fn fetch_by(&self, executor: &Executor, names: &[&str]) -> Result<Vec<Tensor>> {
+        let (mut session, mut scope) = self.session(executor, names)?;
         self.inputs.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
         session.run(&mut scope)?;
         names.iter().map(|name| session.fetch(name)).collect()
@@ -91,8 +122,13 @@ impl Function {
 
     /// The values of all outputs.
     pub(super) fn run(&self) -> Result<Vec<Tensor>> {
+        self.run_by(&self.executor)
+    }
+
+    /// The same, by another executor.
+    pub(super) fn run_by(&self, executor: &Executor) -> Result<Vec<Tensor>> {
         let names: Vec<_> = self.outputs.iter().map(|(n, _)| n.as_str()).collect();
-        self.fetch(&names)
+        self.fetch_by(executor, &names)
     }
 
     /// The inputs as values of a tape.
@@ -102,31 +138,46 @@ impl Function {
 
     /// Runs the operators one by one, eagerly.
     pub(super) fn eager(&self, tape: &Builder, inputs: &[Expr]) -> Result<Vec<Expr>> {
+        if let Some(make) = self.make {
+            return make(tape, inputs);
+        }
         let mut known: HashMap<Var, Expr> = HashMap::new();
         for ((name, _), input) in self.inputs.iter().zip(inputs) {
             known.insert(self.program.expect_var(name)?, input.clone());
         }
         for op in &self.program.root().ops {
-            let (mut desc, mut args, mut vars) = (op.clone(), OpArgs::new(), vec![]);
-            desc.site = None;
-            let unknown = || failure("an operator reads what nobody has written");
-            for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
-                args.push((Role::Input, "", Some(known.get(arg).cloned().ok_or_else(unknown)?.into())));
-                vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
-            }
-            for arg in desc.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
-                args.push((Role::Output, "", Some(Arg::New)));
-                vars.push(std::mem::replace(arg, Var::stand_in(args.len())));
+            let ((desc, vars), mut args) = (stand_ins(op), OpArgs::new());
+            for (role, var) in &vars {
+                let arg = match role {
+                    Role::Input => known.get(var).cloned().ok_or_else(unwritten)?.into(),
+                    Role::Output => Arg::New,
+                };
+                args.push((*role, "", Some(arg)));
             }
             let (mut words, at) = (Words::of(&desc), Location::caller());
             tape.append_args(&mut args, &mut words, at, &mut || Ok(desc.clone()))?;
-            known.extend(vars.into_iter().zip(args.into_iter().filter_map(|(.., arg)| arg?.expr())));
+            let values = args.into_iter().filter_map(|(.., arg)| arg?.expr());
+            known.extend(vars.into_iter().map(|(_, var)| var).zip(values));
         }
         let output = |(name, _): &(String, Meta)| {
             let var = self.program.expect_var(name)?;
             known.get(&var).cloned().ok_or_else(|| failure("an output that nobody has written"))
         };
         self.outputs.iter().map(output).collect()
+    }
+
+    /// A random cotangent for every floating point output: ones would hide errors that cancel in a sum.
+    pub(super) fn cotangents(&self) -> Result<Vec<Tensor>> {
+        let mut rng = rng(7);
+        let mut cotangents = vec![];
+        for (_, meta) in self.float_outputs() {
+            let dims = meta.dims.known().ok_or_else(|| failure("an output of unknown shape"))?;
+            let drawn = uniform([dims.iter().product()]).tensor(meta.dtype, &mut rng)?;
+            let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
+            tensor.bytes_mut().copy_from_slice(drawn.bytes());
+            cotangents.push(tensor);
+        }
+        Ok(cotangents)
     }
 
     /// This function's gradient: the same inputs and random cotangents of the floating point outputs, to the gradients of
@@ -136,15 +187,9 @@ impl Function {
         ops: &OpInfoMap,
         no_grad: &[&str],
     ) -> Result<(Function, Vec<Option<String>>)> {
-        // Random cotangents: ones would hide errors that cancel in a sum.
-        let mut rng = rng(7);
         let (mut program, mut inputs) = (self.program.clone(), self.inputs.clone());
         let (mut targets, mut cotangents) = (vec![], vec![]);
-        for (name, meta) in self.float_outputs() {
-            let dims = meta.dims.known().ok_or_else(|| failure("an output of unknown shape"))?;
-            let drawn = uniform([dims.iter().product()]).tensor(meta.dtype, &mut rng)?;
-            let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
-            tensor.bytes_mut().copy_from_slice(drawn.bytes());
+        for ((name, meta), tensor) in self.float_outputs().zip(self.cotangents()?) {
             let cotangent = format!("cotangent_of_{name}");
             let var = program.var(&cotangent);
             program.root_mut().vars.insert(var, VarDesc::new(meta.dtype, meta.dims.clone()));
@@ -155,7 +200,7 @@ impl Function {
         let (wanted, mut outputs) = (self.float_inputs(), vec![]);
         if targets.is_empty() || wanted.is_empty() {
             let none = wanted.iter().map(|_| None).collect();
-            return Ok((Function { program, executor: self.executor(ops), inputs, outputs }, none));
+            return Ok((Function { program, executor: executor(ops), inputs, outputs, make: None }, none));
         }
         let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
         let given: Vec<_> = cotangents.iter().map(|c| Some(c.as_str())).collect();
@@ -170,42 +215,113 @@ impl Function {
             }
             names.push(named);
         }
-        Ok((Function { program, executor: self.executor(ops), inputs, outputs }, names))
+        Ok((Function { program, executor: executor(ops), inputs, outputs, make: None }, names))
     }
 
-    fn executor(&self, ops: &OpInfoMap) -> Executor {
-        Executor::with_threads(self.executor.threads()).with_ops(ops.clone())
+    /// The same function where an input has another value.
+    pub(super) fn at(&self, input: &str, value: Tensor) -> Result<Vec<Tensor>> {
+        let names: Vec<_> = self.outputs.iter().map(|(n, _)| n.as_str()).collect();
+        let (mut session, mut scope) = self.session(&self.executor, &names)?;
+        for (name, tensor) in &self.inputs {
+            session.feed(name, if name == input { &value } else { tensor })?;
+        }
+        session.run(&mut scope)?;
+        names.iter().map(|name| session.fetch(name)).collect()
     }
 
-    /// Derivative of the sum of all floating point outputs times weights, with respect to one input, by central
+    /// Derivatives of the sum of all floating point outputs times weights, with respect to the elements of one input, by
     /// differences.
-    pub(super) fn numeric(&self, input: &str, weights: &[&Tensor]) -> Result<Vec<f64>> {
+    pub(super) fn numeric(&self, input: &str, weights: &[&Tensor]) -> Result<Vec<Slope>> {
         let fetches: Vec<_> = self.float_outputs().map(|(n, _)| n.as_str()).collect();
-        let (mut session, mut scope) = self.session(&fetches)?;
+        let (mut session, mut scope) = self.session(&self.executor, &fetches)?;
         let mut inputs = self.inputs.clone();
         let Some(at) = inputs.iter().position(|(n, _)| n == input) else { return Ok(vec![]) };
-        let mut derivative = vec![];
+        let weights: Vec<f64> = weights.iter().flat_map(|t| t.to_f64s()).collect();
+        let mut values = |inputs: &[(String, Tensor)]| -> Result<Vec<f64>> {
+            inputs.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
+            session.run(&mut scope)?;
+            let outputs = fetches.iter().map(|name| Ok(session.fetch(name)?.to_f64s()));
+            Ok(outputs.collect::<Result<Vec<_>>>()?.concat())
+        };
+        // Differences first: large outputs that do not change must not cost digits.
+        let slope = |to: &[f64], from: &[f64], step: f64| -> f64 {
+            to.iter().zip(from).zip(&weights).map(|((to, from), w)| (to - from) * w).sum::<f64>() / step
+        };
+        let (mut slopes, here) = (vec![], values(&inputs)?);
         for i in 0..inputs[at].1.numel() {
             let x = inputs[at].1.slice::<f64>()?[i];
             let step = STEP * x.abs().max(1.0);
-            let mut sides = [vec![], vec![]];
-            for (side, x) in sides.iter_mut().zip([x + step, x - step]) {
+            let mut moved = |x: f64| {
                 inputs[at].1.slice_mut::<f64>()?[i] = x;
-                inputs.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
-                session.run(&mut scope)?;
-                for name in &fetches {
-                    side.extend(session.fetch(name)?.to_f64s());
-                }
-            }
+                values(&inputs)
+            };
+            let (up, down) = (moved(x + step)?, moved(x - step)?);
             inputs[at].1.slice_mut::<f64>()?[i] = x;
-            // Differences first: large outputs that do not change must not cost digits.
-            let weights = weights.iter().flat_map(|t| t.to_f64s());
-            let [up, down] = &sides;
-            let change: f64 = up.iter().zip(down).zip(weights).map(|((u, d), w)| (u - d) * w).sum();
-            derivative.push(change / (2.0 * step));
+            slopes.push(Slope {
+                central: slope(&up, &down, 2.0 * step),
+                left: slope(&here, &down, step),
+                right: slope(&up, &here, step),
+            });
         }
-        Ok(derivative)
+        Ok(slopes)
     }
+}
+
+fn executor(ops: &OpInfoMap) -> Executor {
+    Executor::with_threads(1).with_ops(ops.clone()).loop_limit(LOOP)
+}
+
+/// What a builder makes of these inputs, with what comes out.
+fn made(
+    ops: &OpInfoMap,
+    inputs: Program,
+    vars: &[Var],
+    make: MakeProgram,
+) -> Result<(Program, Vec<(String, Meta)>)> {
+    let net = Builder::with_ops(ops.clone());
+    net.edit(|program| {
+        *program = inputs;
+        Ok(())
+    })?;
+    let inputs: Vec<Expr> = vars.iter().map(|var| net.existing(*var)).collect();
+    let outputs = make(&net, &inputs)?.iter().map(|out| (out.name(), out.meta())).collect();
+    let program = net.program().clone();
+    Ok((program, outputs))
+}
+
+/// Appends one operator, with what comes out.
+fn of_one(ops: &OpInfoMap, mut program: Program, desc: OpDesc) -> Result<(Program, Vec<(String, Meta)>)> {
+    let (info, mut outputs) = (ops.get(&desc.ty)?, vec![]);
+    let of = |var: Var| {
+        let known = program.root().vars.get(&var).map(VarDesc::meta);
+        known.ok_or_else(|| failure(format!("`{}` is no input", program.name(var))))
+    };
+    let inferred =
+        info.check(&desc).and_then(|()| info.infer(&desc, &of, &mut |var, meta| outputs.push((var, meta))));
+    inferred.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, 0, &desc)))?;
+    for (var, meta) in &outputs {
+        program.root_mut().vars.insert(*var, VarDesc::of(meta.clone()));
+    }
+    program.root_mut().ops.push(desc);
+    let outputs = outputs.into_iter().map(|(v, meta)| (program.name(v).to_string(), meta)).collect();
+    Ok((program, outputs))
+}
+
+/// The operator with variable k + 1 for its k-th argument, holes apart, and the arguments.
+pub(super) fn stand_ins(op: &OpDesc) -> (OpDesc, Vec<(Role, Var)>) {
+    let (mut desc, mut args) = (op.clone(), vec![]);
+    desc.site = None;
+    for (role, slots) in [(Role::Input, &mut desc.inputs), (Role::Output, &mut desc.outputs)] {
+        for arg in slots.args_mut().filter(|v| **v != Var::EMPTY) {
+            args.push((role, *arg));
+            *arg = Var::stand_in(args.len());
+        }
+    }
+    (desc, args)
+}
+
+pub(super) fn unwritten() -> Error {
+    failure("an operator reads what nobody has written")
 }
 
 pub(super) fn failure(text: impl Into<String>) -> Error {

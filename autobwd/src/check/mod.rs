@@ -1,12 +1,25 @@
 //! Checking operators against what they declare: samples, and gradients against central differences.
+//!
+//! A sample is an operator with a way to draw numbers in its slots ([`samples!`](crate::samples)), or a small program
+//! that has the operator ([`Sample::of_program`]). [`check_sample`] lists what must hold for each; [`check_all!`](crate::check_all)
+//! checks all of a crate in one test, and warns of what they leave out.
 
+mod allocations;
 mod checks;
 mod coverage;
+mod derivatives;
 mod function;
+mod kernels;
+mod package;
+mod panics;
 mod sample;
+mod shapes;
+mod values;
 
-pub use checks::{Checked, check_crate, check_sample, check_sample_in};
+pub use allocations::CountingAllocator;
+pub use checks::{Checked, check_sample, check_sample_in};
+pub use package::{Coverage, Report, check_coverage, check_crate};
 pub use sample::{
-    Draw, OpSamples, Sample, away_from, between, distinct, given, integers_below, out, positive,
+    Draw, MakeProgram, OpSamples, Sample, away_from, between, distinct, given, integers_below, out, positive,
     probabilities, samples, uniform,
 };

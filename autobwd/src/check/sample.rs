@@ -1,7 +1,7 @@
 use rand::{Rng, RngExt, SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64Mcg;
 
-use crate::{Bool, DType, Describe, OpDesc, Result, Role, Shape, Tensor, Var};
+use crate::{Bool, Builder, DType, Describe, Expr, Op, OpDesc, Result, Role, Shape, Tensor, Var};
 
 /// How an input of a sample is drawn, or the place of an output.
 #[derive(Clone, Debug)]
@@ -87,6 +87,30 @@ impl Draw {
         matches!(self.domain, Domain::Output)
     }
 
+    /// The same with dimensions of `from` elements replaced by such of `to`; `None` where nothing is known to fill it with.
+    fn resized(&self, from: usize, to: usize) -> Option<Draw> {
+        let dims: Shape = self.dims.iter().map(|n| if *n == from { to } else { *n }).collect();
+        let domain = match &self.domain {
+            Domain::Given(elements) => {
+                let count = dims.iter().product();
+                let again = elements.iter().copied().cycle().take(count).collect::<Vec<_>>();
+                Domain::Given(Some(again).filter(|again| again.len() == count)?)
+            }
+            other => other.clone(),
+        };
+        Some(Draw { dims, domain, ..self.clone() })
+    }
+
+    /// Whether it has the floating point dtype of the check.
+    pub(super) fn is_of_float(&self) -> bool {
+        self.dtype.is_none() && !self.is_output()
+    }
+
+    /// Whether its numbers could have any sign: those of others mean something.
+    pub(super) fn is_of_any_sign(&self) -> bool {
+        !matches!(self.domain, Domain::Output | Domain::Probabilities | Domain::IntegersBelow(_))
+    }
+
     /// Whether the same numbers could be drawn for both.
     pub(super) fn same_domain(&self, other: &Draw) -> bool {
         std::mem::discriminant(&self.domain) == std::mem::discriminant(&other.domain)
@@ -145,15 +169,20 @@ pub(super) fn rng(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(seed)
 }
 
+/// Makes a small program of inputs, and says what comes out.
+pub type MakeProgram = fn(&Builder, &[Expr]) -> Result<Vec<Expr>>;
+
 /// One case of an operator: how its inputs are drawn, its attributes, and what is expected of it.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Variable k + 1 stands for `draws[k]`.
+    /// Variable k + 1 stands for `draws[k]`. Of a sample that is a program: the operator's type alone.
     pub(super) desc: OpDesc,
     pub(super) draws: Vec<Draw>,
+    pub(super) program: Option<MakeProgram>,
     pub(super) tolerance: Option<(f64, &'static str)>,
     pub(super) error: Option<&'static str>,
     pub(super) smooth: Option<&'static str>,
+    pub(super) known_dims: Option<&'static str>,
 }
 
 impl<D: Describe<Draw>> From<D> for Sample {
@@ -167,7 +196,7 @@ impl<D: Describe<Draw>> From<D> for Sample {
         });
         // Naming a slot cannot fail: the closure always returns `Ok`.
         let desc = desc.unwrap_or_else(|_| OpDesc::new("?"));
-        Sample { desc, draws, tolerance: None, error: None, smooth: None }
+        Sample { desc, draws, program: None, tolerance: None, error: None, smooth: None, known_dims: None }
     }
 }
 
@@ -188,6 +217,46 @@ impl Sample {
         Sample { smooth: Some(reason), ..row.into() }
     }
 
+    /// A row whose shape rule has to guess where dimensions are unknown, and why: what it then says is not compared with
+    /// what it says when they are known.
+    pub fn known_dims(row: impl Into<Sample>, reason: &'static str) -> Sample {
+        Sample { known_dims: Some(reason), ..row.into() }
+    }
+
+    /// A row of an operator that [needs a program](crate::OpInfo::needs_program) around it: one that runs a sub-block, or
+    /// takes or makes lists. `make` appends a small program that has the operator to a builder; it gets the inputs that
+    /// are drawn and returns what comes out. The builder may also compute at once.
+    ///
+    /// ```standalone_crate
+    /// use autobwd::{OpInfoMap, check::{Sample, check_sample, positive, uniform}};
+    /// use autobwd_ops::{Math, control::{While, while_loop}};
+    ///
+    /// let sample = Sample::of_program::<While>([positive([2]), uniform([2])], |_, x| {
+    ///     let limit = (&(&x[0].sum(&[])? * 0.0)? + 9.0)?;
+    ///     while_loop(&[x[0].clone()], |x| x[0].sum(&[])?.less_than(&limit), |y| Ok(vec![(&(&y[0] * 1.5)? + &x[1].exp()?)?]))
+    /// });
+    /// assert_eq!(check_sample(&sample)?.elements, 4);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn of_program<O: Op>(inputs: impl IntoIterator<Item = Draw>, make: MakeProgram) -> Sample {
+        let (desc, draws) = (OpDesc::new(O::SCHEMA.name), inputs.into_iter().collect());
+        Sample {
+            desc,
+            draws,
+            program: Some(make),
+            tolerance: None,
+            error: None,
+            smooth: None,
+            known_dims: None,
+        }
+    }
+
+    /// The same with all dimensions of `from` elements replaced by such of `to`, if that can be.
+    pub(super) fn resized(&self, from: usize, to: usize) -> Option<Sample> {
+        let draws = self.draws.iter().map(|draw| draw.resized(from, to)).collect::<Option<_>>()?;
+        Some(Sample { draws, ..self.clone() })
+    }
+
     /// The operator type.
     pub fn op(&self) -> &'static str {
         self.desc.ty.as_str()
@@ -200,6 +269,8 @@ pub struct OpSamples {
     pub op: &'static str,
     /// The package that has declared them.
     pub krate: &'static str,
+    /// The module that has declared them.
+    pub module: &'static str,
     /// Makes the rows.
     pub rows: fn() -> Vec<Sample>,
 }
@@ -210,12 +281,7 @@ pub fn samples() -> Vec<Sample> {
     samples_where(|_| true)
 }
 
-/// The samples that a package has declared, sorted by operator.
-pub(super) fn samples_of(krate: &str) -> Vec<Sample> {
-    samples_where(|samples| samples.krate == krate)
-}
-
-fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
+pub(super) fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
     let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().filter(|s| of(s)).collect();
     all.sort_by_key(|s| s.op);
     all.into_iter().flat_map(|s| (s.rows)()).collect()
@@ -239,6 +305,7 @@ macro_rules! samples {
                 $crate::check::OpSamples {
                     op: <$op as $crate::Op>::SCHEMA.name,
                     krate: ::core::env!("CARGO_PKG_NAME"),
+                    module: ::core::module_path!(),
                     rows: || ::std::vec![$($crate::check::Sample::from($row)),*],
                 }
             }

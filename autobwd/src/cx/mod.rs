@@ -9,4 +9,5 @@ mod scratch;
 
 pub(crate) use pool::CHUNK;
 pub use pool::Cx;
+pub(crate) use product::products_allocate;
 pub use product::{Mat, Product, Strided};

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::{
-    hint, panic,
+    any::Any,
+    hint, mem, panic,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -15,6 +16,9 @@ use crate::{Error, Result};
 
 /// Elements of a unit of parallel work and of summation.
 pub(crate) const CHUNK: usize = 1 << 16;
+
+/// More threads than that are not started, whoever asks for them: no machine has many more cores.
+const MAX_THREADS: usize = 1024;
 
 /// Rounds that a helper waits awake, some 50 µs: longer would starve a busy neighbour, shorter would sleep between the
 /// operators of one step.
@@ -45,13 +49,18 @@ struct Shared {
     ready: AtomicUsize,
     /// Helpers at work. One that wakes up late finds nothing to do and is not waited for.
     active: AtomicUsize,
-    panicked: AtomicBool,
+    /// What the first part panicked with, if one did.
+    panicked: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
 }
 
 impl Shared {
     fn job(&self) -> MutexGuard<'_, Option<Job>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn panicked(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
+        self.panicked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,7 +72,7 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// `threads` workers, the caller among them; at least one.
+    /// `threads` workers, the caller among them; at least one, at most [`MAX_THREADS`].
     pub(crate) fn new(threads: usize) -> Cx {
         let shared = Arc::new(Shared::default());
         let helper = |worker: usize| {
@@ -71,7 +80,7 @@ impl Cx {
             // A machine that refuses a thread leaves its work to the others.
             thread::Builder::new().name(format!("autobwd-{worker}")).spawn(move || help(&shared, worker)).ok()
         };
-        let helpers: Vec<_> = (1..threads).map_while(helper).collect();
+        let helpers: Vec<_> = (1..threads.min(MAX_THREADS)).map_while(helper).collect();
         // What a thread allocates for itself is there before the first run.
         while shared.ready.load(Ordering::Acquire) < helpers.len() {
             thread::yield_now();
@@ -86,18 +95,25 @@ impl Cx {
 
     /// Runs `work(part, worker)` for every part, each once; at most `workers` of them at a time, with `worker` below
     /// that. Cut the parts by the size of the work, never by the number of workers.
+    ///
+    /// # Panics
+    /// As `work` does, with what the first part panicked with; parts that have not started by then do not run. All
+    /// workers are there for the next call.
     pub fn parts(&self, parts: usize, workers: usize, work: &Work<'_>) {
         if self.helpers.is_empty() || parts < 2 || workers < 2 {
             return (0..parts).for_each(|part| work(part, 0));
         }
         let shared = &*self.shared;
-        // Somebody else has the helpers, or this is work within work: the caller does it all.
-        let Ok(_turn) = shared.turn.try_lock() else {
-            return (0..parts).for_each(|part| work(part, 0));
+        let _turn = match shared.turn.try_lock() {
+            Ok(turn) => turn,
+            // A panic in an earlier call passed by; `Finish` had put everything in order.
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            // Somebody else has the helpers, or this is work within work: the caller does it all.
+            Err(TryLockError::WouldBlock) => return (0..parts).for_each(|part| work(part, 0)),
         };
         // SAFETY: helpers use the reference while they are active; `Finish` takes the job away and waits until none is,
-        // before this frame ends, also when `work` panics.
-        let work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        // before this frame ends, also when it unwinds.
+        let work = unsafe { mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
         let job = Job { work, parts, workers };
         {
             let mut current = shared.job();
@@ -120,8 +136,9 @@ impl Cx {
         let finish = Finish(shared);
         take_parts(shared, job, 0);
         drop(finish);
-        if shared.panicked.swap(false, Ordering::Relaxed) {
-            panic!("autobwd bug: a kernel panicked in a helper thread");
+        let panicked = shared.panicked().take();
+        if let Some(payload) = panicked {
+            panic::resume_unwind(payload);
         }
     }
 
@@ -200,16 +217,23 @@ impl<T> Start<T> {
     }
 }
 
+/// Runs parts until none is left. A part that panics leaves what it panicked with, and the rest undone.
 fn take_parts(shared: &Shared, job: Job, worker: usize) {
     if worker >= job.workers {
         return;
     }
-    loop {
-        let part = shared.next.fetch_add(1, Ordering::Relaxed);
-        if part >= job.parts {
-            return;
+    let run = panic::AssertUnwindSafe(|| {
+        loop {
+            let part = shared.next.fetch_add(1, Ordering::Relaxed);
+            if part >= job.parts {
+                return;
+            }
+            (job.work)(part, worker);
         }
-        (job.work)(part, worker);
+    });
+    if let Err(payload) = panic::catch_unwind(run) {
+        shared.next.store(job.parts, Ordering::Relaxed);
+        shared.panicked().get_or_insert(payload);
     }
 }
 
@@ -234,10 +258,7 @@ fn help(shared: &Shared, worker: usize) {
         let Some(current) = *job else { continue };
         shared.active.fetch_add(1, Ordering::Relaxed);
         drop(job);
-        let run = panic::AssertUnwindSafe(|| take_parts(shared, current, worker));
-        if panic::catch_unwind(run).is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
-        }
+        take_parts(shared, current, worker);
         shared.active.fetch_sub(1, Ordering::Release);
     }
 }
@@ -292,13 +313,27 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_part_reaches_the_caller_and_leaves_the_pool_usable() {
+    fn a_panic_in_a_part_reaches_the_caller_and_leaves_all_workers_usable() {
         let cx = Cx::new(2);
-        let run = || cx.parts(8, 2, &|part, _| assert_ne!(part, 3));
-        assert!(panic::catch_unwind(panic::AssertUnwindSafe(run)).is_err());
-        let mut out = vec![0; 10];
-        cx.chunks_mut(&mut out, 3, |i, chunk| chunk.fill(i));
-        assert_eq!(out, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+        let meeting = std::sync::Barrier::new(2);
+        for panics in [&[0][..], &[1], &[0, 1]] {
+            let run = || {
+                cx.parts(2, 2, &|part, _| {
+                    // Each worker has one of the parts.
+                    meeting.wait();
+                    if panics.contains(&part) {
+                        panic!("part {part}");
+                    }
+                });
+            };
+            let payload = panic::catch_unwind(panic::AssertUnwindSafe(run)).unwrap_err();
+            let text = payload.downcast_ref::<String>().expect("what the part panicked with");
+            assert!(panics.iter().any(|part| *text == format!("part {part}")), "{text}");
+            // Would wait for ever if one worker had both parts.
+            cx.parts(2, 2, &|_, _| {
+                meeting.wait();
+            });
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl<T> Mat<'_, T> {
 pub struct Strided<'a, T> {
     /// Rows and columns; the elements may go on behind the last row.
     pub mat: Mat<'a, T>,
-    /// Elements from one row to the next, at least as many as a row has.
+    /// Elements from one row to the next, at least as many as a row has; of no consequence where there is one row.
     pub stride: usize,
 }
 
@@ -57,22 +57,28 @@ impl<T> Strided<'_, T> {
         Strided { mat: self.mat.t(), ..self }
     }
 
-    fn fits(&self) -> bool {
-        fits(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
+    /// The same with a stride that is a number of its elements, if it has all of them.
+    fn fitting(self) -> Option<Self> {
+        let stride = stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)?;
+        Some(Strided { stride, ..self })
     }
 
     /// Elements from one row to the next, and from one column to the next, as read.
     fn strides(&self) -> (isize, isize) {
+        // A slice has no more elements than that.
         let stride = self.stride as isize;
         if self.mat.transposed { (1, stride) } else { (stride, 1) }
     }
 }
 
-/// Whether so many elements hold a matrix.
-fn fits(len: usize, rows: usize, cols: usize, stride: usize) -> bool {
-    let Some(before) = rows.checked_sub(1) else { return true };
-    let end = before.checked_mul(stride).and_then(|at| at.checked_add(cols));
-    cols <= stride && end.is_some_and(|end| end <= len)
+/// The stride of a matrix, at most `len`, if so many elements hold it. That of a single row leads nowhere, whatever it is.
+fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
+    if cols > stride {
+        return None;
+    }
+    let stride = if rows > 1 { stride } else { cols.min(len) };
+    let end = rows.saturating_sub(1).checked_mul(stride)?.checked_add(cols)?;
+    (rows == 0 || end <= len).then_some(stride.min(len))
 }
 
 impl Buf<'_> {
@@ -93,8 +99,15 @@ const GRAIN: usize = 16;
 /// Up to that many multiplications, calling a library takes longer than the product.
 const TINY: usize = 512;
 
-/// Element types that products exist for.
-pub trait Product: Element + ops::Add<Output = Self> + ops::Mul<Output = Self> {
+/// The libraries know no other types.
+mod sealed {
+    pub trait Product {}
+    impl Product for f32 {}
+    impl Product for f64 {}
+}
+
+/// Element types that products exist for: `f32` and `f64`.
+pub trait Product: sealed::Product + Element + ops::Add<Output = Self> + ops::Mul<Output = Self> {
     /// 1.
     const ONE: Self;
     /// 0.
@@ -110,6 +123,14 @@ impl Product for f64 {
 }
 
 /// Makes the libraries allocate what they keep for each thread.
+/// Whether the library in use allocates memory for each product: the fallback does.
+pub(crate) fn products_allocate() -> bool {
+    #[cfg(all(feature = "asm", target_arch = "x86_64"))]
+    return assembly::instructions().is_none();
+    #[cfg(not(all(feature = "asm", target_arch = "x86_64")))]
+    true
+}
+
 pub(super) fn warm_up() {
     fn once<T: Product>() {
         let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
@@ -183,7 +204,11 @@ impl Cx {
         y: Strided<'_, T>,
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
-        if k != k2 || !fits(out.len(), m, n, stride) || !x.fits() || !y.fits() {
+        let fitting = (x.fitting(), y.fitting(), self::stride(out.len(), m, n, stride));
+        let (Some(x), Some(y), Some(stride)) = fitting else {
+            return Err(no_product(&x.mat, &y.mat, out.len()));
+        };
+        if k != k2 {
             return Err(no_product(&x.mat, &y.mat, out.len()));
         }
         if m == 0 || n == 0 || (k == 0 && add) {
@@ -202,8 +227,14 @@ impl Cx {
         let start = Start(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {
             let start = &start;
-            // SAFETY: the sizes were checked above; parts write disjoint rectangles of `out`, which is borrowed for
-            // the whole call; `T` is `f32` or `f64`, for which `gemm` is defined.
+            // Half of a few rows may be none: there is nothing behind the last one to point at.
+            if rows.0 == rows.1 || cols.0 == cols.1 {
+                return;
+            }
+            // SAFETY: the first elements of these rows and columns are there, since none of them is empty, and offsets
+            // are below the lengths of slices: `stride` has checked that the last element of each matrix is within its
+            // slice. Parts write disjoint rectangles of `out`, which is borrowed for the whole call. `T` is `f32` or
+            // `f64`.
             unsafe {
                 let out = start.0.add(rows.0 * stride + cols.0);
                 let x = x.mat.data.as_ptr().offset(rows.0 as isize * x_row);

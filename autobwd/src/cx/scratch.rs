@@ -10,26 +10,55 @@ use crate::{
 
 /// One piece of memory, lent to one kernel at a time.
 #[derive(Default)]
-pub(super) struct Scratch(Mutex<Option<Memory>>);
+pub(super) struct Scratch(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    held: Option<Memory>,
+    watched: Option<Watched>,
+}
+
+/// What a kernel does with scratch memory, for the check of operators.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Watched {
+    /// What every byte is when it is lent.
+    fill: u8,
+    lent: usize,
+    /// The most bytes that were lent at a time.
+    pub(crate) most: usize,
+    /// Whether more was asked for than was there.
+    pub(crate) exceeded: bool,
+}
 
 impl Scratch {
-    fn held(&self) -> MutexGuard<'_, Option<Memory>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the memory, or allocates some where it is too small or lent already.
     fn take(&self, bytes: usize) -> Result<Memory> {
-        let held = self.held().take();
-        match held {
-            Some(memory) if memory.len() >= bytes => Ok(memory),
-            _ => Memory::zeroed(bytes),
+        let mut state = self.state();
+        let held = state.held.take().filter(|memory| memory.len() >= bytes);
+        if let Some(watched) = &mut state.watched {
+            watched.lent = watched.lent.saturating_add(bytes);
+            watched.most = watched.most.max(watched.lent);
+            watched.exceeded |= held.is_none();
+            let mut memory = held.map_or_else(|| Memory::zeroed(bytes), Ok)?;
+            let len = memory.len();
+            memory.slice_mut(0, len).fill(watched.fill);
+            return Ok(memory);
         }
+        drop(state);
+        held.map_or_else(|| Memory::zeroed(bytes), Ok)
     }
 
-    fn give_back(&self, memory: Memory) {
-        let mut held = self.held();
-        if held.as_ref().is_none_or(|held| held.len() < memory.len()) {
-            *held = Some(memory);
+    fn give_back(&self, memory: Memory, bytes: usize) {
+        let mut state = self.state();
+        if let Some(watched) = &mut state.watched {
+            watched.lent = watched.lent.saturating_sub(bytes);
+        }
+        if state.held.as_ref().is_none_or(|held| held.len() < memory.len()) {
+            state.held = Some(memory);
         }
     }
 }
@@ -44,9 +73,10 @@ impl Cx {
         if len == 0 {
             return work(&mut []);
         }
-        let mut memory = self.scratch.take(len.saturating_mul(size_of::<T>()))?;
+        let bytes = len.saturating_mul(size_of::<T>());
+        let mut memory = self.scratch.take(bytes)?;
         let result = work(memory.slice_mut(0, len));
-        self.scratch.give_back(memory);
+        self.scratch.give_back(memory, bytes);
         result
     }
 
@@ -55,8 +85,20 @@ impl Cx {
         if bytes == 0 {
             return Ok(0);
         }
-        self.scratch.give_back(self.scratch.take(bytes)?);
+        self.scratch.give_back(self.scratch.take(bytes)?, bytes);
         Ok(padded(bytes))
+    }
+
+    /// Has so many bytes to be lent, no more, each of them `fill` whenever they are, and watches what is asked for.
+    pub(crate) fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
+        let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
+        *self.scratch.state() = State { held, watched: Some(Watched { fill, ..Watched::default() }) };
+        Ok(())
+    }
+
+    /// What was asked for since, if that is watched.
+    pub(crate) fn watched_scratch(&self) -> Watched {
+        self.scratch.state().watched.unwrap_or_default()
     }
 }
 
@@ -79,6 +121,28 @@ mod tests {
         assert_eq!(place(100)?, first);
         assert_eq!(place(1000)?.1, 1000);
         assert!(place(usize::MAX / 8).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_asked_for_is_watched() -> Result<()> {
+        let cx = Cx::new(1);
+        cx.scratch::<f32, _>(1000, |_| Ok(()))?;
+        for (len, inner, most, exceeded) in
+            [(10, 0, 40, false), (16, 0, 64, false), (17, 0, 68, true), (8, 8, 64, true)]
+        {
+            cx.watch_scratch(64, 0xff)?;
+            cx.scratch::<f32, _>(len, |outer| {
+                assert!(outer.iter().all(|x| x.is_nan()));
+                outer.fill(0.0);
+                cx.scratch::<f32, _>(inner, |inner| {
+                    assert!(inner.iter().all(|x| x.is_nan()));
+                    Ok(())
+                })
+            })?;
+            let watched = cx.watched_scratch();
+            assert_eq!((watched.most, watched.exceeded), (most, exceeded), "{len} and {inner}");
+        }
         Ok(())
     }
 }

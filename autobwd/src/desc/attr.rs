@@ -35,6 +35,19 @@ pub enum Attr {
     Blocks(Vec<BlockId>),
 }
 
+impl Attr {
+    /// Whether a number in it is NaN.
+    pub(crate) fn has_nan(&self) -> bool {
+        match self {
+            Attr::F32(x) => x.is_nan(),
+            Attr::F64(x) => x.is_nan(),
+            Attr::F32s(all) => all.iter().any(|x| x.is_nan()),
+            Attr::F64s(all) => all.iter().any(|x| x.is_nan()),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Attr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,7 +55,8 @@ impl fmt::Display for Attr {
             Attr::I32(x) => x.fmt(f),
             Attr::I64(x) => x.fmt(f),
             Attr::F32(x) => write!(f, "{x:?}"),
-            Attr::F64(x) => write!(f, "{x:?}"),
+            // Or it would read as single precision.
+            Attr::F64(x) => write!(f, "{x:?}f64"),
             Attr::Str(x) => write!(f, "{x:?}"),
             Attr::Bools(x) => write!(f, "{x:?}"),
             Attr::I32s(x) => write!(f, "{x:?}"),

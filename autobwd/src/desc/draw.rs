@@ -29,67 +29,97 @@ impl Program {
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     pub fn to_dot(&self) -> String {
-        let mut text = String::from(
-            "digraph program {\n  compound=true\n  node [fontname=\"Helvetica\", fontsize=12, height=0.3, style=filled]\n  \
-             edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"]\n",
-        );
-        let picture = Picture::of(self);
-        picture.in_blocks(&mut text, |text, part| match part {
-            Part::Open(id) => {
-                _ = writeln!(text, "subgraph cluster_{id} {{\n  label=\"block {id}\"; fontname=\"Helvetica\"; color=\"#999999\"");
-                // What the arrow of the operator points to that has this block.
-                _ = writeln!(text, "  block{id} [shape=point, style=invis]");
-            }
-            Part::Close => text.push_str("}\n"),
-            Part::Node(node) => {
-                let (fill, line) = node.kind.colours();
-                let shape = if node.kind.is_op() { "box" } else { "ellipse" };
-                let (label, tooltip) = (dot_text(&node.label), dot_text(&node.tooltip));
-                _ = writeln!(
-                    text,
-                    "  {} [label=\"{label}\", shape={shape}, fillcolor=\"{fill}\", color=\"{line}\", \
-                     tooltip=\"{tooltip}\"]",
-                    node.name
-                );
-            }
-        });
-        for Edge { from, to, label, block } in &picture.edges {
-            _ = match block {
-                Some(id) => writeln!(text, "  {from} -> {to} [style=dashed, lhead=cluster_{id}]"),
-                None if label.is_empty() => writeln!(text, "  {from} -> {to}"),
-                None => writeln!(text, "  {from} -> {to} [label=\"{}\"]", dot_text(label)),
-            };
-        }
-        text + "}\n"
+        dot(self, Labels::default())
     }
 
     /// The program as a [Mermaid](https://mermaid.js.org) flow chart, which pages such as those of code hosts show:
     /// otherwise as [`to_dot`](Program::to_dot).
     pub fn to_mermaid(&self) -> String {
-        let mut text = String::from("flowchart TD\n");
-        for kind in Kind::ALL {
-            let (fill, line) = kind.colours();
-            _ = writeln!(text, "  classDef {} fill:{fill},stroke:{line},color:#000000", kind.name());
-        }
-        let picture = Picture::of(self);
-        picture.in_blocks(&mut text, |text, part| match part {
-            Part::Open(id) => _ = writeln!(text, "subgraph block{id}[\"block {id}\"]"),
-            Part::Close => text.push_str("end\n"),
-            Part::Node(node) => {
-                let (open, close) = if node.kind.is_op() { ("[", "]") } else { ("([", "])") };
-                let label = mermaid_text(&node.label);
-                _ = writeln!(text, "  {}{open}\"{label}\"{close}:::{}", node.name, node.kind.name());
-            }
-        });
-        for Edge { from, to, label, block } in &picture.edges {
-            _ = match block {
-                Some(_) => writeln!(text, "  {from} -.-> {to}"),
-                None if label.is_empty() => writeln!(text, "  {from} --> {to}"),
-                None => writeln!(text, "  {from} -->|\"{}\"| {to}", mermaid_text(label)),
-            };
-        }
-        text
+        mermaid(self, Labels::default())
     }
+}
+
+/// What a picture says beside what the program does.
+#[derive(Clone, Copy)]
+pub(crate) struct Labels<'a> {
+    /// Of a variable, below its name and type.
+    pub(crate) note: &'a dyn Fn(Var) -> Option<String>,
+    /// Above the frame of a block.
+    pub(crate) title: &'a dyn Fn(usize) -> String,
+}
+impl Default for Labels<'_> {
+    fn default() -> Self {
+        Labels { note: &|_| None, title: &|block| format!("block {block}") }
+    }
+}
+
+/// As [`Program::to_dot`], with other labels.
+pub(crate) fn dot(program: &Program, labels: Labels<'_>) -> String {
+    let mut text = String::from(
+        "digraph program {\n  compound=true\n  node [fontname=\"Helvetica\", fontsize=12, height=0.3, style=filled]\n  \
+         edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"]\n",
+    );
+    let picture = Picture::of(program, labels);
+    picture.in_blocks(&mut text, |text, part| match part {
+        Part::Open(id) => {
+            let title = dot_text(&(labels.title)(id));
+            _ = writeln!(
+                text,
+                "subgraph cluster_{id} {{\n  label=\"{title}\"; fontname=\"Helvetica\"; color=\"#999999\""
+            );
+            // What the arrow of the operator points to that has this block.
+            _ = writeln!(text, "  block{id} [shape=point, style=invis]");
+        }
+        Part::Close => text.push_str("}\n"),
+        Part::Node(node) => {
+            let (fill, line) = node.kind.colours();
+            let shape = if node.kind.is_op() { "box" } else { "ellipse" };
+            let (label, tooltip) = (dot_text(&node.label), dot_text(&node.tooltip));
+            _ = writeln!(
+                text,
+                "  {} [label=\"{label}\", shape={shape}, fillcolor=\"{fill}\", color=\"{line}\", \
+                 tooltip=\"{tooltip}\"]",
+                node.name
+            );
+        }
+    });
+    for Edge { from, to, label, block } in &picture.edges {
+        _ = match block {
+            Some(id) => writeln!(text, "  {from} -> {to} [style=dashed, lhead=cluster_{id}]"),
+            None if label.is_empty() => writeln!(text, "  {from} -> {to}"),
+            None => writeln!(text, "  {from} -> {to} [label=\"{}\"]", dot_text(label)),
+        };
+    }
+    text + "}\n"
+}
+
+/// As [`Program::to_mermaid`], with other labels.
+pub(crate) fn mermaid(program: &Program, labels: Labels<'_>) -> String {
+    let mut text = String::from("flowchart TD\n");
+    for kind in Kind::ALL {
+        let (fill, line) = kind.colours();
+        _ = writeln!(text, "  classDef {} fill:{fill},stroke:{line},color:#000000", kind.name());
+    }
+    let picture = Picture::of(program, labels);
+    picture.in_blocks(&mut text, |text, part| match part {
+        Part::Open(id) => {
+            _ = writeln!(text, "subgraph block{id}[\"{}\"]", mermaid_text(&(labels.title)(id)));
+        }
+        Part::Close => text.push_str("end\n"),
+        Part::Node(node) => {
+            let (open, close) = if node.kind.is_op() { ("[", "]") } else { ("([", "])") };
+            let label = mermaid_text(&node.label);
+            _ = writeln!(text, "  {}{open}\"{label}\"{close}:::{}", node.name, node.kind.name());
+        }
+    });
+    for Edge { from, to, label, block } in &picture.edges {
+        _ = match block {
+            Some(_) => writeln!(text, "  {from} -.-> {to}"),
+            None if label.is_empty() => writeln!(text, "  {from} --> {to}"),
+            None => writeln!(text, "  {from} -->|\"{}\"| {to}", mermaid_text(label)),
+        };
+    }
+    text
 }
 
 /// What stands between the quotes of a Graphviz label, where `&…;` and `\…` mean something.
@@ -200,6 +230,7 @@ enum Part<'a> {
 
 struct Picture<'a> {
     program: &'a Program,
+    labels: Labels<'a>,
     /// By block, in the order in which they are met.
     nodes: Vec<Vec<Node>>,
     edges: Vec<Edge>,
@@ -214,7 +245,7 @@ struct Picture<'a> {
 }
 
 impl<'a> Picture<'a> {
-    fn of(program: &'a Program) -> Picture<'a> {
+    fn of(program: &'a Program, labels: Labels<'a>) -> Picture<'a> {
         let blocks = program.blocks();
         let mut writers: Vec<HashMap<Var, Vec<usize>>> = vec![HashMap::new(); blocks.len()];
         let mut outer: Vec<_> = blocks.iter().map(|b| Some((b.parent?.index(), usize::MAX))).collect();
@@ -234,7 +265,7 @@ impl<'a> Picture<'a> {
         outer.iter_mut().enumerate().for_each(|(b, outer)| *outer = outer.filter(|(parent, _)| *parent < b));
         let nodes = blocks.iter().map(|_| vec![]).collect();
         let (shown, read) = (HashMap::new(), HashSet::new());
-        let mut picture = Picture { program, nodes, edges: vec![], writers, outer, shown, read };
+        let mut picture = Picture { program, labels, nodes, edges: vec![], writers, outer, shown, read };
         blocks.iter().enumerate().for_each(|(b, block)| picture.block(b, block));
         blocks.iter().enumerate().for_each(|(b, block)| picture.results(b, block));
         picture
@@ -351,13 +382,15 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Name and type.
+    /// Name, type and note.
     fn label(&self, b: usize, var: Var) -> String {
-        let name = self.program.name(var);
-        match self.program.lookup(BlockId::new(b), var) {
-            Some(desc) => format!("{name}\n{}", Type(desc)),
-            None => name.into(),
+        let mut label = self.program.name(var).to_string();
+        let ty = self.program.lookup(BlockId::new(b), var).map(|desc| Type(desc).to_string());
+        for line in ty.into_iter().chain((self.labels.note)(var)) {
+            label += "\n";
+            label += &line;
         }
+        label
     }
 
     /// Goes through the blocks, each inside its parent.

@@ -128,7 +128,9 @@ macro_rules! number {
                     NumberOrText::Text(t) => match t.as_str() {
                         "inf" => <$t>::INFINITY,
                         "-inf" => <$t>::NEG_INFINITY,
-                        "NaN" => <$t>::NAN,
+                        "NaN" => return Err(de::Error::custom(
+                            "an attribute is NaN: a program that holds one would not equal its copies",
+                        )),
                         other => return Err(de::Error::custom(format!("`{other}` is not a number"))),
                     },
                 }))
@@ -155,8 +157,9 @@ impl Program {
     /// Reads a program from JSON.
     ///
     /// # Errors
-    /// Text that is no such JSON (with line and column), blocks or variables that contradict each other. Whether the
-    /// operators make sense is [`verify`](crate::verify())'s question.
+    /// Text that is no such JSON (with line and column), blocks or variables that contradict each other, blocks that
+    /// contain themselves or are nested more than 32 deep. Whether the operators make sense is
+    /// [`verify`](crate::verify())'s question, which is asked before such a program is run or differentiated.
     pub fn from_json(json: &str) -> Result<Program> {
         let file: File = serde_json::from_str(json)
             .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")))?;
@@ -229,8 +232,10 @@ impl VarJson {
             Some(name) => DType::from_name(name)
                 .ok_or_else(|| format_error(format!("variable `{}`: unknown dtype `{name}`", self.name)))?,
         };
-        let dims = Dims::from_wire(self.shape.as_deref().unwrap_or_default())
-            .map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
+        // The reference multiplies unknown dimensions with others: −2 is as unknown as −1.
+        let dims: Vec<i64> = self.shape.iter().flatten().map(|dim| (*dim).max(-1)).collect();
+        let dims =
+            Dims::from_wire(&dims).map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
         Ok(VarDesc {
             kind: match self.kind {
                 KindJson::LodTensor => VarKind::Tensor,
@@ -303,6 +308,8 @@ impl File {
                 block.ops = built.ops;
             }
         }
+        program.loaded = true;
+        program.check_structure().map_err(|e| format_error(e.to_string()))?;
         Ok(program)
     }
 }

@@ -4,12 +4,13 @@
 
 mod attr;
 mod diff;
-mod draw;
+pub(crate) mod draw;
 mod json;
 mod name;
 mod names;
 mod op;
 mod program;
+mod structure;
 mod text;
 mod vars;
 mod words;
@@ -19,5 +20,6 @@ pub use diff::{Diff, diff};
 pub use name::Name;
 pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
+pub(crate) use structure::{check_name, is_name};
 pub use vars::Vars;
 pub use words::Words;

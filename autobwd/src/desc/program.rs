@@ -9,7 +9,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Vars, names::Names};
+use super::{OpDesc, Vars, names::Names, structure::Verified};
 use crate::{DType, Dim, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
 
 type Hasher = BuildHasherDefault<FxHasher>;
@@ -125,6 +125,18 @@ impl VarDesc {
         meta.array = matches!(self.kind, VarKind::TensorArray | VarKind::StepScopes);
         meta
     }
+
+    /// Whether an operator may write that to the variable: what it is declared as; a scalar also where one element, `[1]`,
+    /// is declared, as the reference did before version 2.5.
+    pub(crate) fn allows(&self, meta: &Meta) -> bool {
+        let of_one_element = {
+            let mut one = meta.clone();
+            one.dims = [1].into();
+            one
+        };
+        let declared = self.meta();
+        declared.agrees(meta) || (meta.rank() == 0 && !self.persistable && declared.agrees(&of_one_element))
+    }
 }
 
 /// A list of operators and the variables declared beside them.
@@ -158,6 +170,9 @@ pub struct Program {
     blocks: Vec<Block>,
     counters: IndexMap<Box<str>, u32, Hasher>,
     stamp: u64,
+    pub(super) verified: Verified,
+    /// Whether it was read from a file.
+    pub(super) loaded: bool,
 }
 
 impl Default for Program {
@@ -171,7 +186,8 @@ impl Program {
     pub fn new() -> Program {
         let mut names = Names::default();
         names.insert("@EMPTY@");
-        Program { names, blocks: vec![Block::default()], counters: IndexMap::default(), stamp: next_stamp() }
+        let (blocks, counters) = (vec![Block::default()], IndexMap::default());
+        Program { names, blocks, counters, stamp: next_stamp(), verified: Verified::default(), loaded: false }
     }
 
     /// The variable of that name, wherever it may be declared.
@@ -359,6 +375,14 @@ impl Program {
     pub fn expect_var(&self, name: &str) -> Result<Var> {
         let declared = self.find(name).filter(|v| self.root().vars.contains_key(v));
         declared.ok_or_else(|| {
+            let in_block = |var: Var| self.blocks.iter().position(|block| block.vars.contains_key(&var));
+            if let Some(block) = self.find(name).and_then(in_block) {
+                let text = format!(
+                    "`{name}` is a variable of block {block}, which exists only while that runs: name a variable of the \
+                     root block"
+                );
+                return Error::new(ErrorKind::UnknownVar, text);
+            }
             let known = self.root().vars.keys().map(|v| self.name(*v));
             let hint = did_you_mean(name, known);
             Error::new(ErrorKind::UnknownVar, format!("the program has no variable `{name}`{hint}"))
@@ -394,6 +418,11 @@ impl Program {
         self.stamp
     }
 
+    /// Whether it was read from a file, so that it need not be what the caller has written.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
     /// For messages: `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
     pub fn describe_op(&self, block: BlockId, index: usize, op: &OpDesc) -> String {
         self.describe_at(&format!("block {}, operator {index}", block.index()), op)
@@ -416,10 +445,8 @@ impl Program {
     /// Refuses what an operator of a block writes if a variable is declared otherwise.
     pub(crate) fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
         for (var, meta) in written {
-            if let Some(known) = self.lookup(block, *var).map(VarDesc::meta)
-                && !known.agrees(meta)
-            {
-                let name = self.name(*var);
+            if let Some(desc) = self.lookup(block, *var).filter(|desc| !desc.allows(meta)) {
+                let (name, known) = (self.name(*var), desc.meta());
                 let text = format!("`{}` is {meta}, but `{name}` is {known}", meta.slot());
                 return Err(Error::new(ErrorKind::Shape, text));
             }
@@ -460,6 +487,7 @@ impl PartialEq for Program {
 }
 
 fn next_stamp() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // 0 is the stamp of no program.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

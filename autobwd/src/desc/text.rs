@@ -44,8 +44,8 @@ impl Program {
         Ok(())
     }
 
-    /// `y = relu(X=x)`
-    pub(crate) fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
+    /// An operator with the names of this program, as the program prints it: `y = relu(X=x)`.
+    pub fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             self.write_outputs(f, op.outputs.iter().filter(|(_, args)| !args.is_empty()))?;
             write!(f, "{}(", op.ty)?;

@@ -49,6 +49,13 @@ impl Vars {
         Some(removed.1)
     }
 
+    /// Withdraws all declarations but the first so many.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        for (var, _) in self.list.drain(len.min(self.list.len())..) {
+            self.places[var.index() - self.first] = 0;
+        }
+    }
+
     fn note(&mut self, position: usize) {
         let index = self.list[position].0.index();
         if self.places.is_empty() {
@@ -120,5 +127,12 @@ mod tests {
         assert_eq!(vars.remove(&Var::stand_in(3)), Some(desc(3)));
         assert_eq!((vars.remove(&Var::stand_in(5)), vars.remove(&Var::stand_in(0))), (None, None));
         assert_eq!(vars.get(&Var::stand_in(4)), Some(&desc(4)));
+        vars.truncate(5);
+        vars.truncate(1);
+        assert_eq!((vars.len(), vars.get(&Var::stand_in(4))), (1, None));
+        assert_eq!(
+            (vars.insert(Var::stand_in(4), desc(5)), vars.insert(Var::stand_in(4), desc(4))),
+            (None, Some(desc(5)))
+        );
     }
 }

@@ -1,17 +1,21 @@
 //! From plan to frames: every slot gets its memory, every frame is proven sound.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
 
 use super::{
     Scope,
     body::Body,
     control::CallFrame,
     finite::Probe,
+    journal::Journal,
     late::{Found, LateFrame},
     stretch::Planner,
 };
 use crate::{
-    BlockId, Buf, Cx, Error, Kernel, Origin, Program, Result, Var, VarDesc, VarKind, frame,
+    BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, Var, VarDesc, VarKind, frame,
     lanes::{Region, Regions},
     plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
@@ -51,9 +55,17 @@ pub(super) struct Options<'a> {
 }
 
 /// Copies one buffer to another.
-struct CopyFrame {
+pub(super) struct CopyFrame {
     from: Buf<'static>,
     to: Buf<'static>,
+}
+impl CopyFrame {
+    pub(super) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyFrame> {
+        let mut binder = Binder::default();
+        let frame = CopyFrame { from: binder.input(meta, from, Reach::Read)?, to: binder.output(meta, to)? };
+        binder.finish()?;
+        Ok(frame)
+    }
 }
 impl Kernel for CopyFrame {
     fn run(&mut self, _: &Cx) -> Result<()> {
@@ -70,6 +82,8 @@ pub(super) struct Bound {
     pub(super) cells: Vec<Held>,
     /// What runs behind them, planned when it runs.
     pub(super) late: Option<Box<LateFrame>>,
+    /// What they overwrite in the scope before one that may fail.
+    pub(super) journal: Journal,
     /// Tensor memory that regions hold, in bytes.
     pub(super) scratch_bytes: usize,
     /// The most that is lent to a kernel while it runs, in bytes.
@@ -90,8 +104,12 @@ pub(super) fn bind(
     let (check_finite, workers) = (options.check_finite, options.cx.threads());
     let mut bind =
         Bind { program, block, plan, arena, scope, outer, options, cells: HashMap::new(), held: 0 };
-    let (frames, cells) = (vec![], vec![]);
-    let mut bound = Bound { frames, constants: 0, cells, late: None, scratch_bytes: 0, lent_bytes: 0 };
+    let (frames, cells, journal) = (vec![], vec![], bind.journal()?);
+    let mut bound =
+        Bound { frames, constants: 0, cells, late: None, journal, scratch_bytes: 0, lent_bytes: 0 };
+    bound.scratch_bytes = bound.journal.bytes();
+    // In the order of the groups after which they happen.
+    let mut copies = plan.layout.copies.iter().peekable();
     for (first, groups) in plan.frames() {
         let node = groups[0].nodes.start;
         let mut place = |v| bind.place(v, spots[v]);
@@ -112,7 +130,7 @@ pub(super) fn bind(
             let kernel = Box::new(bind.probe(&graph.nodes[node])?);
             bound.frames.push(Frame { kernel, node });
         }
-        for copy in plan.layout.copies.iter().filter(|c| (first..first + groups.len()).contains(&c.after)) {
+        while let Some(copy) = copies.next_if(|copy| copy.after < first + groups.len()) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
             bound.frames.push(Frame { kernel, node });
         }
@@ -125,12 +143,12 @@ pub(super) fn bind(
     }
     // What must be there at the end may be what was there at the start.
     graph.ends.iter().filter(|id| graph.values[**id].meta.array).for_each(|id| drop(bind.cell(*id)));
-    bound.scratch_bytes += bind.held;
+    bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held);
     // What a step is given is filled by whoever runs it.
     let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
+    let given: HashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
     for (var, cell) in bind.cells {
-        let own = !plan.graph.values.iter().any(|v| v.var == var && given(v));
-        bound.cells.push(Held { var, cell, own });
+        bound.cells.push(Held { var, cell, own: !given.contains(&var) });
     }
     Ok(bound)
 }
@@ -168,6 +186,34 @@ impl Bind<'_> {
         }
     }
 
+    /// What is to be put back in the scope where a step fails; sub-blocks write nothing there.
+    fn journal(&mut self) -> Result<Journal> {
+        let (plan, program) = (self.plan, self.program);
+        let Some(scope) = &mut self.scope else { return Ok(Journal::default()) };
+        let late = plan.graph.late.as_ref();
+        let end = match self.options.check_finite || late.is_some() {
+            true => plan.groups.len(),
+            false => plan.may_fail.iter().rposition(|may_fail| *may_fail).map_or(0, |last| last + 1),
+        };
+        let nodes = plan.groups[..end].iter().flat_map(|group| &plan.graph.nodes[group.nodes.clone()]);
+        let values = nodes.flat_map(Node::writes).map(|id| &plan.graph.values[id]);
+        let mut kept: BTreeMap<&str, Meta> =
+            values.filter(|v| v.kept).map(|v| (program.name(v.var), v.meta.clone())).collect();
+        if let Some(late) = late {
+            let written = program.root().ops[late.index..].iter().flat_map(OpDesc::writes);
+            for var in written.filter(|var| late.kept.iter().any(|(kept, _)| kept == var)) {
+                let declared = || program.root().vars.get(&var).map(VarDesc::meta);
+                let known = scope.meta(program.name(var)).or_else(declared);
+                // What has no known shape has no value yet, and cannot be written late.
+                kept.extend(
+                    known.filter(|meta| meta.bytes().is_some()).map(|meta| (program.name(var), meta)),
+                );
+            }
+        }
+        let place = |(name, meta): (&str, Meta)| Ok((scope.place(name, &meta)?, meta));
+        Journal::new(&kept.into_iter().map(place).collect::<Result<Vec<_>>>()?)
+    }
+
     fn memory(&mut self, value: ValueId, spot: Spot) -> Result<Place> {
         self.place(value, spot)?.ok_or_else(|| Error::internal("a block register is no memory"))
     }
@@ -198,7 +244,7 @@ impl Bind<'_> {
     fn input(&mut self, binder: &mut Binder, value: ValueId) -> Result<Buf<'static>> {
         let meta = &self.plan.graph.values[value].meta;
         if meta.array {
-            return Ok(Binder::cell(meta, self.cell(value)));
+            return Ok(binder.cell(meta, self.cell(value)));
         }
         let place = self.memory(value, self.plan.layout.spots[value])?;
         binder.input(meta, place, Reach::Read)
@@ -207,7 +253,7 @@ impl Bind<'_> {
     fn output(&mut self, binder: &mut Binder, value: ValueId) -> Result<Buf<'static>> {
         let meta = &self.plan.graph.values[value].meta;
         if meta.array {
-            return Ok(Binder::cell(meta, self.cell(value)));
+            return Ok(binder.cell(meta, self.cell(value)));
         }
         let place = self.memory(value, self.plan.layout.spots[value])?;
         binder.output(meta, place)
@@ -228,18 +274,22 @@ impl Bind<'_> {
     fn call(&mut self, node: &Node, called: &Called) -> Result<CallFrame> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         let mut frame = self.call_of(node, block, called, &node.outputs)?;
-        self.held += called.held_bytes();
+        self.hold(called.held_bytes());
         if let Some(again) = &called.again {
-            self.held += again.held_bytes();
+            self.hold(again.held_bytes());
             frame.run_again(self.call_of(node, again.block, &again.called, &Wires::new())?, again)?;
         }
         Ok(frame)
     }
 
+    fn hold(&mut self, bytes: usize) {
+        self.held = self.held.saturating_add(bytes);
+    }
+
     fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
         let outer = called.outer.iter().map(|value| self.outside(*value)).collect::<Result<Vec<_>>>()?;
         let body = Body::of_block(self.program, block, &called.plan, &outer, self.options)?;
-        self.held += body.bytes();
+        self.hold(body.bytes());
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
         let inputs = inputs.map(|v| Ok((v, self.input(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
@@ -306,12 +356,7 @@ impl Bind<'_> {
     }
 
     fn copy(&mut self, value: ValueId, from: Spot, to: Spot) -> Result<CopyFrame> {
-        let meta = self.plan.graph.values[value].meta.clone();
         let (from, to) = (self.memory(value, from)?, self.memory(value, to)?);
-        let mut binder = Binder::default();
-        let frame =
-            CopyFrame { from: binder.input(&meta, from, Reach::Read)?, to: binder.output(&meta, to)? };
-        binder.finish()?;
-        Ok(frame)
+        CopyFrame::new(&self.plan.graph.values[value].meta, from, to)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     bind::{Bound, Frame, Held, Options, Outer, bind},
+    journal::Journal,
     late::LateFrame,
 };
 use crate::{
@@ -22,6 +23,7 @@ pub(super) struct Body {
     /// For messages, by frame.
     ops: Vec<String>,
     cells: Vec<Held>,
+    journal: Journal,
     /// What must be there at the end.
     ends: Vec<End>,
     pub(super) scratch_bytes: usize,
@@ -65,12 +67,13 @@ impl Body {
             let node = &plan.graph.nodes[f.node];
             program.describe_op(block, node.index, &node.desc)
         };
-        let Bound { mut frames, constants, cells, late, scratch_bytes, lent_bytes } = bound;
+        let Bound { mut frames, constants, cells, late, journal, scratch_bytes, lent_bytes } = bound;
         for mut frame in frames.drain(..constants) {
             frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
         }
         let ops = frames.iter().map(describe).collect();
-        let mut body = Body { ops, frames, late, arena, cells, ends: vec![], scratch_bytes, lent_bytes };
+        let ends = vec![];
+        let mut body = Body { ops, frames, late, arena, cells, journal, ends, scratch_bytes, lent_bytes };
         let end = |id: &ValueId| {
             let value = &plan.graph.values[*id];
             let cell = body.cell(value.var).filter(|_| value.meta.array).cloned();
@@ -83,7 +86,8 @@ impl Body {
 
     /// Bytes of tensor memory that it holds.
     pub(super) fn bytes(&self) -> usize {
-        self.arena.len() + self.scratch_bytes + self.late.as_ref().map_or(0, |late| late.bytes())
+        let late = self.late.as_ref().map_or(0, |late| late.bytes());
+        self.arena.len().saturating_add(self.scratch_bytes).saturating_add(late)
     }
 
     /// What must be there at the end, with the memory that it is in.
@@ -101,9 +105,7 @@ impl Body {
     pub(super) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
         let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
         // What is fetched from outside of the block is copied into its arena.
-        let mut fetched = plan.graph.fetches.iter().zip(&plan.layout.fetched);
-        let fetched = fetched.find(|(v, _)| **v == id).map(|(_, spot)| *spot);
-        match fetched.unwrap_or(plan.layout.spots[id]) {
+        match plan.layout.fetched_at.get(&id).copied().unwrap_or(plan.layout.spots[id]) {
             Spot::Arena(at) => Ok(Span { at, bytes }),
             _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
         }
@@ -117,12 +119,19 @@ impl Body {
         self.each_frame(cx, |frame| frame.kernel.run(cx))
     }
 
+    /// Runs all frames, and leaves the scope as it was if one fails.
     #[inline]
-    pub(super) fn each_frame(
-        &mut self,
-        cx: &Cx,
-        mut run: impl FnMut(&mut Frame) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn each_frame(&mut self, cx: &Cx, run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
+        self.journal.save(cx)?;
+        let outcome = self.frames(cx, run);
+        if outcome.is_err() {
+            self.journal.restore(cx)?;
+        }
+        outcome
+    }
+
+    #[inline]
+    fn frames(&mut self, cx: &Cx, mut run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
         self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
         for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
             run(frame).map_err(|e| e.at_op(|| op.clone()))?;

@@ -6,12 +6,13 @@ use super::body::{Body, Span};
 use crate::{
     Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Result, StepCount, Var,
     plan::{Again, Called, ValueId},
-    tensor::{Cell, Memory, Step},
+    tensor::{Cell, Memory, Step, whole_bytes},
 };
 
 /// A loop that has reached its limit.
 pub(super) fn endless(steps: u64) -> Error {
-    let text = format!("the loop has not ended after {steps} steps, its limit");
+    let text =
+        format!("the loop has not ended after {steps} steps, its limit; `Executor::loop_limit` sets another");
     Error::new(ErrorKind::Data, text)
 }
 
@@ -19,8 +20,14 @@ pub(super) fn endless(steps: u64) -> Error {
 struct Handed {
     first: Option<usize>,
     start: Option<Span>,
-    end: Option<Span>,
+    end: Option<Ended>,
     last: Option<Buf<'static>>,
+}
+
+/// What a step ends with: where it stands, and what it is. Rows of a tensor leave the block as the whole.
+struct Ended {
+    at: usize,
+    meta: Meta,
 }
 
 /// What a step adds to a sum.
@@ -40,9 +47,10 @@ pub(super) struct CallFrame {
     inputs: Vec<Buf<'static>>,
     carried: Vec<Handed>,
     slices: Vec<(usize, Span)>,
-    stacks: Vec<(Span, Buf<'static>)>,
+    stacks: Vec<(Ended, Buf<'static>)>,
     sums: Vec<(Term, Buf<'static>)>,
     scopes: Option<Arc<Cell>>,
+    shared: bool,
     /// Where in the arena, and where in what a step leaves.
     left: Vec<(Span, usize)>,
     left_bytes: usize,
@@ -83,12 +91,15 @@ impl CallFrame {
         };
         let plan = &called.plan;
         let span = |id: ValueId| body.span(plan, id);
+        let ended = |id: ValueId| -> Result<Ended> {
+            Ok(Ended { at: body.span(plan, id)?.at, meta: plan.graph.values[id].meta.clone() })
+        };
         let mut carried = vec![];
         for each in &called.carried {
             carried.push(Handed {
                 first: each.first.map(input).transpose()?,
                 start: each.start.map(span).transpose()?,
-                end: each.end.map(span).transpose()?,
+                end: each.end.map(ended).transpose()?,
                 last: each.last.map(&mut output).transpose()?,
             });
         }
@@ -98,7 +109,7 @@ impl CallFrame {
         }
         let mut stacks = vec![];
         for (inner, out) in &called.stacks {
-            stacks.push((span(*inner)?, output(*out)?));
+            stacks.push((ended(*inner)?, output(*out)?));
         }
         let mut sums = vec![];
         for (inner, out) in &called.sums {
@@ -140,6 +151,7 @@ impl CallFrame {
             stacks,
             sums,
             scopes,
+            shared: called.shared,
             left,
             left_bytes: called.left_bytes,
             every: called.every,
@@ -166,10 +178,9 @@ impl CallFrame {
     fn enter(&mut self) -> Result<()> {
         for each in &self.carried {
             let Some(Span { at, bytes }) = each.start else { continue };
-            let start = self.body.arena.slice_mut::<u8>(at, bytes);
             match each.first {
-                Some(first) => start.copy_from_slice(self.inputs[first].bytes()?),
-                None => start.fill(0),
+                Some(first) => self.inputs[first].copy_whole(&mut self.body.arena, at)?,
+                None => self.body.arena.slice_mut::<u8>(at, bytes).fill(0),
             }
         }
         Ok(())
@@ -179,10 +190,9 @@ impl CallFrame {
     fn hand_on(&mut self) {
         for each in &self.carried {
             let Some(Span { at, bytes }) = each.start else { continue };
-            let arena = self.body.arena.slice_mut::<u8>(0, self.body.arena.len());
-            match each.end {
-                Some(end) => arena.copy_within(end.at..end.at + bytes, at),
-                None => arena[at..at + bytes].fill(0),
+            match &each.end {
+                Some(end) => self.body.arena.move_whole(end.at, &end.meta, at),
+                None => self.body.arena.slice_mut::<u8>(at, bytes).fill(0),
             }
         }
     }
@@ -191,11 +201,10 @@ impl CallFrame {
     fn leave(&mut self, ran: bool) -> Result<()> {
         for each in &mut self.carried {
             let Some(last) = &mut each.last else { continue };
-            let last = last.bytes_mut()?;
-            match (ran, each.end, each.first) {
-                (true, Some(end), _) => last.copy_from_slice(self.body.arena.slice(end.at, end.bytes)),
-                (false, _, Some(first)) => last.copy_from_slice(self.inputs[first].bytes()?),
-                (true, None, _) | (false, _, None) => last.fill(0),
+            match (ran, &each.end, each.first) {
+                (true, Some(end), _) => self.body.arena.copy_whole(end.at, &end.meta, last.bytes_mut()?),
+                (false, _, Some(first)) => last.write_whole(&self.inputs[first])?,
+                (true, None, _) | (false, _, None) => last.bytes_mut()?.fill(0),
             }
         }
         if !ran {
@@ -213,14 +222,7 @@ impl CallFrame {
     fn step(&mut self, cx: &Cx, number: usize) -> Result<()> {
         let leaves = number.is_multiple_of(self.every);
         let Some(scopes) = self.scopes.as_ref().filter(|_| leaves) else { return self.body.run(cx) };
-        let spare = scopes.steps()?.spare.pop();
-        let mut step = match spare {
-            Some(step) => step,
-            None => {
-                let nested = self.nested.iter().map(|_| Default::default()).collect();
-                Step { memory: Memory::zeroed(self.left_bytes)?, nested, record: None }
-            }
-        };
+        let mut step = scopes.steps()?.step(self.left_bytes, self.nested.len())?;
         self.exchange(&mut step)?;
         let outcome = self.body.run(cx);
         self.exchange(&mut step)?;
@@ -229,7 +231,7 @@ impl CallFrame {
             kept.copy_from_slice(self.body.arena.slice(*at, *bytes));
         }
         if let Some(scopes) = &self.scopes {
-            scopes.steps()?.list.push(step);
+            scopes.steps()?.push(step)?;
         }
         outcome
     }
@@ -256,18 +258,17 @@ impl CallFrame {
 
     /// What a step reads of the slices.
     fn slice(&mut self, index: usize) -> Result<()> {
-        for (input, Span { at, bytes }) in &self.slices {
-            let part = &self.inputs[*input].bytes()?[index * bytes..][..*bytes];
-            self.body.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(part);
+        for (input, Span { at, .. }) in &self.slices {
+            self.inputs[*input].copy_part(index, &mut self.body.arena, *at)?;
         }
         Ok(())
     }
 
     /// What a step contributes to stacks and sums.
     fn gather(&mut self, cx: &Cx, index: usize, first: bool) -> Result<()> {
-        for (Span { at, bytes }, out) in &mut self.stacks {
-            let part = &mut out.bytes_mut()?[index * *bytes..][..*bytes];
-            part.copy_from_slice(self.body.arena.slice(*at, *bytes));
+        for (Ended { at, meta }, out) in &mut self.stacks {
+            let bytes = whole_bytes(meta);
+            self.body.arena.copy_whole(*at, meta, &mut out.bytes_mut()?[index * bytes..][..bytes]);
         }
         for (term, sum) in &mut self.sums {
             match term {
@@ -325,12 +326,23 @@ impl CallFrame {
         again.before = before * self.every;
         let end = std::mem::replace(&mut scopes.steps()?.count, again.before);
         let outcome = again.run(cx, &start, end);
-        scopes.steps()?.spare.push(start);
+        scopes.steps()?.recycle(start);
         outcome?;
         Ok(again.cell.steps()?.pop().map(|(step, before)| (step, again.before + before)))
     }
 
+    /// Goes back through the steps. What they have left is consumed, unless another operator needs it, too.
     fn backward(&mut self, cx: &Cx, reverse: bool) -> Result<u64> {
+        let Some(scopes) = self.scopes.clone().filter(|_| self.shared) else {
+            return self.consume(cx, reverse);
+        };
+        let kept = scopes.steps()?.try_clone()?;
+        let steps = self.consume(cx, reverse)?;
+        *scopes.steps()? = kept;
+        Ok(steps)
+    }
+
+    fn consume(&mut self, cx: &Cx, reverse: bool) -> Result<u64> {
         // A run that has failed may have left some.
         self.again.iter().for_each(|again| again.cell.clear());
         let mut steps = 0;
@@ -339,7 +351,7 @@ impl CallFrame {
             self.slice(index)?;
             let outcome = self.step_back(cx, &mut step);
             if let Some(cell) = self.again.as_ref().map(|again| &again.cell).or(self.scopes.as_ref()) {
-                cell.steps()?.spare.push(step);
+                cell.steps()?.recycle(step);
             }
             outcome?;
             self.gather(cx, index, steps == 0)?;

@@ -1,13 +1,17 @@
-use std::{collections::VecDeque, num::NonZero, sync::Arc, thread};
+use std::{any::Any, collections::VecDeque, num::NonZero, sync::Arc, thread};
 
-use super::{Scope, Session};
+use super::{Feed, Scope, Session};
 use crate::{
     Cx, Meta, OpInfoMap, Program, Result, RunPlan, Tensor,
-    plan::{Plan, Request},
+    plan::{Plan, Request, cut},
+    verify::require_valid,
 };
 
 /// How many sessions [`Executor::run`] keeps.
 const SESSIONS: usize = 16;
+
+/// How often a loop of a program from a file may run its body, if nothing else is said.
+const LOADED_LOOP_LIMIT: u64 = 1_000_000;
 
 /// Runs programs.
 ///
@@ -20,6 +24,8 @@ pub struct Executor {
     loop_limit: Option<u64>,
     /// Most recently used first.
     sessions: VecDeque<(Key, Session)>,
+    /// What callers keep with it.
+    attached: Option<Box<dyn Any + Send>>,
 }
 
 #[derive(PartialEq)]
@@ -31,9 +37,10 @@ struct Key {
 }
 
 impl Key {
-    fn is(&self, program: &Program, scope: &Scope, feeds: &[(&str, &Tensor)], fetches: &[&str]) -> bool {
-        let same_feed =
-            |((name, meta), (n, t)): (&(String, Meta), &(&str, &Tensor))| name == n && *meta == t.meta();
+    fn is(&self, program: &Program, scope: &Scope, feeds: &[(&str, &dyn Feed)], fetches: &[&str]) -> bool {
+        let same_feed = |((name, meta), (n, fed)): (&(String, Meta), &(&str, &dyn Feed))| {
+            name == n && *meta == fed.meta()
+        };
         self.program == program.stamp()
             && self.scope == scope.stamp()
             && self.feeds.len() == feeds.len()
@@ -54,16 +61,27 @@ impl Executor {
         Executor::with_threads(thread::available_parallelism().map_or(1, NonZero::get))
     }
 
-    /// Runs with that many threads, the caller's among them. Results do not depend on it.
+    /// Runs with that many threads, the caller's among them, but no more than 1,024. Results do not depend on it.
     pub fn with_threads(threads: usize) -> Executor {
-        let cx = Arc::new(Cx::new(threads.max(1)));
-        Executor { cx, ops: None, check_finite: false, loop_limit: None, sessions: VecDeque::new() }
+        Executor::of_cx(Arc::new(Cx::new(threads.max(1))))
+    }
+
+    /// Runs with the threads of others.
+    pub(crate) fn of_cx(cx: Arc<Cx>) -> Executor {
+        Executor {
+            cx,
+            ops: None,
+            check_finite: false,
+            loop_limit: None,
+            sessions: VecDeque::new(),
+            attached: None,
+        }
     }
 
     /// Runs with these operators instead of those that this binary links.
     #[must_use]
     pub fn with_ops(self, ops: OpInfoMap) -> Executor {
-        Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), ..self }
+        Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), attached: None, ..self }
     }
 
     /// Looks for NaN and infinities after every operator: the first one that has written any fails the run, before
@@ -92,10 +110,12 @@ impl Executor {
     /// ```
     #[must_use]
     pub fn check_finite(self, on: bool) -> Executor {
-        Executor { check_finite: on, sessions: VecDeque::new(), ..self }
+        Executor { check_finite: on, sessions: VecDeque::new(), attached: None, ..self }
     }
 
-    /// Lets no loop run its body more often than that: one that does not end by then fails the run.
+    /// Lets no loop run its body more often than that: one that does not end by then fails the run. Without it, loops of
+    /// programs that were read from a file ([`Program::load`], [`Program::from_json`]) end after a million steps, all
+    /// others never.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -107,12 +127,12 @@ impl Executor {
     /// let mut executor = Executor::new().loop_limit(1000);
     /// let e = executor.run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&last[0].name()]).unwrap_err();
     /// assert!(e.to_string().contains("operator `while` (block 0, operator"), "{e}");
-    /// assert!(e.to_string().ends_with("the loop has not ended after 1000 steps, its limit"), "{e}");
+    /// assert!(e.to_string().contains("the loop has not ended after 1000 steps, its limit"), "{e}");
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     #[must_use]
     pub fn loop_limit(self, steps: u64) -> Executor {
-        Executor { loop_limit: Some(steps), sessions: VecDeque::new(), ..self }
+        Executor { loop_limit: Some(steps), sessions: VecDeque::new(), attached: None, ..self }
     }
 
     /// How many threads there are.
@@ -125,8 +145,8 @@ impl Executor {
     /// first time get their memory there.
     ///
     /// # Errors
-    /// Feeds that do not fit the program; names that do not exist; values missing in the scope; operators that are
-    /// unknown or whose slots, attributes or shapes are wrong: each with operator, variables and source line.
+    /// A program that is not valid, as [`verify`](crate::verify()) tells it; feeds that do not fit the program; names that
+    /// do not exist; values missing in the scope; shapes that are wrong: each with operator, variables and source line.
     pub fn prepare(
         &self,
         program: &Program,
@@ -134,8 +154,16 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
-        let options = (self.check_finite, self.loop_limit);
-        Session::new(program, self.operators()?, scope, feeds, fetches, options, self.cx.clone())
+        let ops = self.operators()?;
+        require_valid(ops, program)?;
+        let loop_limit = self.loop_limit.or(program.is_loaded().then_some(LOADED_LOOP_LIMIT));
+        let (options, known) = ((self.check_finite, loop_limit), scope.len());
+        let program = &*cut(program, feeds)?;
+        let session = Session::new(program, ops, scope, feeds, fetches, options, self.cx.clone());
+        if session.is_err() {
+            scope.truncate(known);
+        }
+        session
     }
 
     /// What [`prepare`](Executor::prepare) would make of a program, to look at: which operators run together, and when
@@ -166,9 +194,23 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<RunPlan> {
+        let ops = self.operators()?;
+        require_valid(ops, program)?;
+        let program = &*cut(program, feeds)?;
         let kept = |name: &str| scope.meta(name);
         let request = Request::new(feeds, &kept, fetches, self.check_finite);
-        Ok(RunPlan::new(program, &Plan::new(program, self.operators()?, &request)?))
+        Ok(RunPlan::new(program, &Plan::new(program, ops, &request)?))
+    }
+
+    /// Takes out what was attached; nothing, if that was of another type or options have changed.
+    pub(crate) fn take_attached<T: Any + Default>(&mut self) -> T {
+        let attached = self.attached.take().and_then(|attached| attached.downcast().ok());
+        attached.map_or_else(T::default, |attached| *attached)
+    }
+
+    /// Keeps something for [`take_attached`](Executor::take_attached).
+    pub(crate) fn attach<T: Any + Send>(&mut self, value: T) {
+        self.attached = Some(Box::new(value));
     }
 
     pub(crate) fn operators(&self) -> Result<&OpInfoMap> {
@@ -178,37 +220,63 @@ impl Executor {
         }
     }
 
-    /// Runs a program once and returns what is fetched.
+    /// Runs a program once and returns what is fetched. What is fed are tensors, arrays and views: [`Feed`]. A run that
+    /// fails leaves the scope as it was.
+    ///
+    /// A variable that the program computes may be fed, too: the program is cut there. Its operator writes nothing to
+    /// it, and operators that nothing else needs do not run, so that what they read need not be fed. A variable that is
+    /// read before an operator writes it starts with what is fed.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Scope, Tensor};
+    /// # use autobwd_ops::Math;
+    /// let net = Builder::new();
+    /// let code = net.input("x", DType::F32, &[])?.square()?;
+    /// let decoded = (&code + 1.0)?;
+    /// let given = Tensor::scalar(100.0_f32)?;
+    /// let (program, mut scope) = (net.program(), Scope::new());
+    /// let found = Executor::new().run(&program, &mut scope, &[(&code.name(), &given)], &[&decoded.name()])?;
+    /// assert_eq!(found[0].item()?, 101.0);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`prepare`](Executor::prepare) and [`Session::run`].
+    /// As [`prepare`](Executor::prepare) and [`Session::run`]. A fed variable that several operators write, or one in a
+    /// sub-block: it would not keep what is fed.
     pub fn run(
         &mut self,
         program: &Program,
         scope: &mut Scope,
-        feeds: &[(&str, &Tensor)],
+        feeds: &[(&str, &dyn Feed)],
         fetches: &[&str],
     ) -> Result<Vec<Tensor>> {
+        let known = scope.len();
         let session = self.session(program, scope, feeds, fetches)?;
-        for (name, tensor) in feeds {
-            session.feed(name, tensor)?;
+        let fed = feeds.iter().try_for_each(|(name, fed)| session.feed(name, *fed));
+        let outcome = fed.and_then(|()| session.run(scope));
+        if outcome.is_ok() {
+            return (0..fetches.len()).map(|k| session.fetch_at(k)).collect();
         }
-        session.run(scope)?;
-        fetches.iter().map(|name| session.fetch(name)).collect()
+        if scope.len() > known {
+            // Values that this run would have been the first to write are not there either.
+            self.sessions.pop_front();
+            scope.truncate(known);
+        }
+        outcome.map(|()| vec![])
     }
 
     fn session(
         &mut self,
         program: &Program,
         scope: &mut Scope,
-        feeds: &[(&str, &Tensor)],
+        feeds: &[(&str, &dyn Feed)],
         fetches: &[&str],
     ) -> Result<&mut Session> {
         let known = self.sessions.iter().position(|(key, _)| key.is(program, scope, feeds, fetches));
         let entry = match known.and_then(|i| self.sessions.remove(i)) {
             Some(entry) => entry,
             None => {
-                let metas: Vec<_> = feeds.iter().map(|(name, t)| (*name, t.meta())).collect();
+                let metas: Vec<_> = feeds.iter().map(|(name, fed)| (*name, fed.meta())).collect();
                 let session = self.prepare(program, scope, &metas, fetches)?;
                 let key = Key {
                     program: program.stamp(),

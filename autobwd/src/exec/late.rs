@@ -11,7 +11,7 @@ use super::{
 use crate::{
     BlockId, Bool, Buf, Cx, Error, ErrorKind, Meta, Result, StepCount, Tensor, Var,
     plan::{Entered, Entering, Entry, Given, Late, Record, Source, ValueId, ends},
-    tensor::{Cell, Memory, Step, add_up, padded},
+    tensor::{Cell, Memory, Step, Steps, add_up, padded},
 };
 
 /// Something that was computed before.
@@ -48,6 +48,8 @@ struct State {
     carried: Vec<Option<Tensor>>,
     /// What these are.
     lists: Vec<Option<Meta>>,
+    /// Sequences of which there are rows only, made whole.
+    sequences: Vec<Option<Tensor>>,
     stacks: Vec<Vec<(usize, Tensor)>>,
     sums: Vec<Option<Tensor>>,
 }
@@ -156,16 +158,25 @@ impl LateFrame {
                     self.step(cx, &mut state, index, None)?;
                 }
             }
-            StepCount::Recorded { reverse } => loop {
-                let Some((mut step, before)) = self.scopes.steps()?.pop() else { break };
-                let index = if reverse { count.saturating_sub(before + 1) } else { before };
-                self.step(cx, &mut state, index, Some(&mut step))?;
-                if step.record.is_none() {
-                    self.scopes.steps()?.spare.push(step);
+            StepCount::Recorded { reverse } => {
+                let kept = late.shared.then(|| self.scopes.steps()?.try_clone()).transpose()?;
+                while let Some((mut step, before)) = self.pop_step()? {
+                    let index = if reverse { count.saturating_sub(before + 1) } else { before };
+                    self.step(cx, &mut state, index, Some(&mut step))?;
+                    if step.record.is_none() {
+                        self.scopes.steps()?.recycle(step);
+                    }
                 }
-            },
+                if let Some(kept) = kept {
+                    *self.scopes.steps()? = kept;
+                }
+            }
         }
         self.finish(count, state)
+    }
+
+    fn pop_step(&self) -> Result<Option<(Step, usize)>> {
+        Ok(self.scopes.steps()?.pop())
     }
 
     /// What the first step finds.
@@ -175,14 +186,19 @@ impl LateFrame {
             lists.push(each.meta.clone().filter(|meta| meta.array));
             carried.push(match (each.first, &each.meta) {
                 _ if each.is_list() => None,
-                (Some(first), _) => Some(tensor(self.input(first)?)?),
+                (Some(first), _) => Some(self.input(first)?.to_tensor()?),
                 (None, Some(meta)) => Some(zeros(meta)?),
                 (None, None) => None,
             });
         }
         let call = &self.late.call;
         let stacks = call.stacks.iter().map(|_| vec![]).collect();
-        Ok(State { carried, lists, stacks, sums: call.sums.iter().map(|_| None).collect() })
+        let whole = |(id, ..): &(ValueId, Var, Meta)| {
+            let buf = self.input(*id)?;
+            buf.is_sparse().then(|| buf.to_tensor()).transpose()
+        };
+        let sequences = entering.slices.iter().map(whole).collect::<Result<_>>()?;
+        Ok(State { carried, lists, sequences, stacks, sums: call.sums.iter().map(|_| None).collect() })
     }
 
     /// One step, at that index of sequences; `back` is what one of another operator has left.
@@ -212,14 +228,15 @@ impl LateFrame {
         let mut ready = self.steps.ready(cx, &self.planner, &key, &self.outer, found)?;
 
         // What goes in.
-        let slice = |(id, ..): &(ValueId, Var, Meta)| -> Result<&[u8]> {
+        let mut slices = vec![];
+        for ((id, ..), whole) in entering.slices.iter().zip(&state.sequences) {
             let buf = self.inputs.iter().find(|(v, _)| v == id).map(|(_, buf)| buf);
             let buf = buf.ok_or_else(|| Error::internal("a sequence that is not bound"))?;
-            let (bytes, steps) = (buf.bytes()?, buf.dims().first().copied().unwrap_or(0));
+            let bytes = whole.as_ref().map_or_else(|| buf.bytes(), |whole| Ok(whole.bytes()))?;
+            let steps = buf.dims().first().copied().unwrap_or(0);
             let bytes_each = bytes.len().checked_div(steps).unwrap_or(0);
-            Ok(&bytes[index * bytes_each..][..bytes_each])
-        };
-        let slices = entering.slices.iter().map(slice).collect::<Result<Vec<_>>>()?;
+            slices.push(&bytes[index * bytes_each..][..bytes_each]);
+        }
         let carried = entering.carried.iter().zip(&state.carried).filter(|(each, _)| each.read);
         let carried = carried.filter_map(|(_, value)| Some(Some(value.as_ref()?.bytes())));
         let step = back.as_deref();
@@ -287,8 +304,9 @@ impl LateFrame {
             }
         }
         if let Some(leave) = leave {
-            let step = leaves(&ready, leave, &self.planner)?;
-            self.scopes.steps()?.list.push(step);
+            let mut steps = self.scopes.steps()?;
+            let step = leaves(&ready, leave, &self.planner, &mut steps)?;
+            steps.push(step)?;
         }
         Ok(())
     }
@@ -368,7 +386,7 @@ impl LateFrame {
 }
 
 /// What a step that has run leaves: what it has found of that, or has computed.
-fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner) -> Result<Step> {
+fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner, steps: &mut Steps) -> Result<Step> {
     let (mut record, mut nested, mut parts, mut bytes) = (Record::default(), vec![], vec![], 0);
     for (var, elements) in leave {
         let found = ready.fed.iter().find(|(v, ..)| v == var);
@@ -391,7 +409,7 @@ fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner) -> Result
         }
         record.entries.push(Entry { var: *var, meta: meta.clone(), at: offset });
     }
-    let mut memory = Memory::zeroed(bytes)?;
+    let mut memory = steps.memory(bytes)?;
     let mut offset = 0;
     for (from, Span { at, bytes }) in parts {
         memory.slice_mut::<u8>(offset, bytes).copy_from_slice(from.slice(at, bytes));
@@ -402,12 +420,6 @@ fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner) -> Result
 
 fn zeros(meta: &Meta) -> Result<Tensor> {
     Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())
-}
-
-fn tensor(buf: &Buf<'_>) -> Result<Tensor> {
-    let mut tensor = Tensor::zeros(buf.dtype(), buf.dims())?;
-    tensor.bytes_mut().copy_from_slice(buf.bytes()?);
-    Ok(tensor)
 }
 
 /// The parts of so many steps, one after another.

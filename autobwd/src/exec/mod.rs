@@ -7,12 +7,15 @@ mod bind;
 mod body;
 mod control;
 mod executor;
+mod feed;
 mod finite;
+mod journal;
 mod late;
 mod scope;
 mod session;
 mod stretch;
 
 pub use executor::Executor;
+pub use feed::Feed;
 pub use scope::Scope;
 pub use session::Session;

@@ -126,6 +126,11 @@ impl Scope {
         Ok(())
     }
 
+    /// Forgets all values but the first so many.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.values.truncate(len);
+    }
+
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -140,10 +145,11 @@ impl Scope {
             let dims = meta.dims.known().ok_or_else(|| Error::internal("a kept value of unknown shape"))?;
             self.set(name, Tensor::zeros(meta.dtype, &dims)?);
         }
-        let tensor = self.get(name)?;
+        let Some(tensor) = self.values.get_mut(name) else { return Err(self.unknown(name)) };
         if tensor.meta().bytes() != meta.bytes() {
             return Err(Error::internal(format!("`{name}` stands in the scope with another size")));
         }
-        tensor.memory().place(0, tensor.bytes().len())
+        let bytes = tensor.bytes().len();
+        tensor.memory()?.place(0, bytes)
     }
 }

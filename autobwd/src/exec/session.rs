@@ -3,8 +3,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ndarray::{ArrayView, Dimension};
+
 use super::{
-    Scope,
+    Feed, Scope,
     bind::{Frame, Options, bind},
     body::{Body, End},
     stretch::Planner,
@@ -13,7 +15,7 @@ use crate::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     error::did_you_mean,
     plan::{Plan, Request, Spot},
-    tensor::{Memory, Rows, ToF64},
+    tensor::{Memory, Rows, ToF64, dimension},
     with_dtype,
 };
 
@@ -116,28 +118,26 @@ impl Session {
         Ok(self.body.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
     }
 
-    /// Copies data in.
+    /// Copies data in: a tensor, an array or a view of one.
     ///
     /// # Errors
     /// A name that the session was not prepared for, or another dtype or shape.
-    pub fn feed(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        let slot = fed(&mut self.feeds, name)?;
-        if slot.meta != tensor.meta() {
-            let (dtype, dims) = (slot.meta.dtype, &slot.meta.dims);
-            let (given, shape) = (tensor.dtype(), tensor.dims());
-            let text = format!(
-                "`{name}` cannot be fed: the session was prepared for {dtype} {dims}, not {given} {shape:?}"
-            );
+    pub fn feed(&mut self, name: &str, data: &(impl Feed + ?Sized)) -> Result<()> {
+        let (meta, given) = (&fed(&mut self.feeds, name)?.meta, data.meta());
+        if *meta != given {
+            let text = format!("`{name}` cannot be fed: the session was prepared for {meta}, not {given}");
             return Err(Error::new(ErrorKind::Feed, text));
         }
-        let bytes = tensor.bytes();
-        self.body.arena.slice_mut::<u8>(slot.at, bytes.len()).copy_from_slice(bytes);
-        slot.set = true;
-        Ok(())
+        data.feed(name, self)
     }
 
     /// Runs the program once. Everything that is fed must have been fed since the last run: its memory serves other
     /// values while running.
+    ///
+    /// A step commits as a whole: one that fails leaves the values of the scope as they were. For that, values that are
+    /// overwritten ahead of an operator that may refuse data ([`infallible!`](crate::infallible) says which do not) are
+    /// copied at each run; of programs for training, statistics and counters as a rule. With
+    /// [`check_finite`](crate::Executor::check_finite), which lets every operator fail, all are copied.
     ///
     /// # Errors
     /// Something that was not fed; a scope other than the one prepared for, or one in which a value was replaced by one
@@ -185,16 +185,26 @@ impl Session {
         Ok(())
     }
 
-    fn fetched(&self, name: &str) -> Result<(&Memory, &End)> {
+    fn fetched_at(&self, k: usize) -> Result<(&Memory, &End)> {
         if !self.ran {
             return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or failed"));
         }
+        self.body.end(k)
+    }
+
+    fn fetched(&self, name: &str) -> Result<(&Memory, &End)> {
         let Some(k) = self.fetches.iter().position(|fetch| fetch == name) else {
             let hint = did_you_mean(name, self.fetches.iter().map(String::as_str));
             let text = format!("the session was not prepared to fetch `{name}`{hint}");
             return Err(Error::new(ErrorKind::Fetch, text));
         };
-        self.body.end(k)
+        self.fetched_at(k)
+    }
+
+    /// As [`fetch`](Session::fetch), by position.
+    pub(super) fn fetch_at(&self, k: usize) -> Result<Tensor> {
+        let (memory, End { meta, at, .. }) = self.fetched_at(k)?;
+        Tensor::copy_of(memory, at.at, meta)
     }
 
     /// The elements of a fetched value.
@@ -213,6 +223,19 @@ impl Session {
             return Err(Error::new(ErrorKind::Fetch, text));
         }
         Ok(memory.slice(at.at, meta.dims.numel().get().unwrap_or(0)))
+    }
+
+    /// A fetched value as an array of fixed rank, or of any, which is read where it is.
+    ///
+    /// # Errors
+    /// As [`slice`](Session::slice), and another rank.
+    pub fn view<T: Element, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>> {
+        let (elements, (_, End { meta, .. })) = (self.slice(name)?, self.fetched(name)?);
+        let dims = meta.dims.known().as_deref().and_then(dimension::<D>).ok_or_else(|| {
+            let rank = D::NDIM.unwrap_or_default();
+            Error::new(ErrorKind::Shape, format!("`{name}` is {meta}, not an array of {rank} dimensions"))
+        })?;
+        ArrayView::from_shape(dims, elements).map_err(Error::internal)
     }
 
     /// The rows of a fetched sparse gradient.
@@ -260,7 +283,7 @@ impl Session {
     ///
     /// Of operators whose shapes are known only when they run: what they have taken by now.
     pub fn peak_bytes(&self) -> usize {
-        self.body.bytes() + self.lent_bytes
+        self.body.bytes().saturating_add(self.lent_bytes)
     }
 
     /// Bytes beside the arena: what regions and sub-blocks hold, and scratch memory of kernels, which sessions of one

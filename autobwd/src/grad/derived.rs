@@ -304,6 +304,7 @@ impl<O: Lanes, N: Order> Op for Derivative<O, N> {
         attrs: O::SCHEMA.attrs as &[AttrDef],
         pointwise: true,
         broadcast: O::SCHEMA.broadcast,
+        integers: false,
         doc: "The derivative of a formula, made from the formula.",
         file: O::SCHEMA.file,
         line: O::SCHEMA.line,
@@ -371,11 +372,17 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
                 continue;
             }
             let mut dx = F::of(0.0);
-            O::lane::<Dual<F>>(
-                attrs,
-                |k| if k == i { Dual::variable(x[k]) } else { Dual::constant(x[k]) },
-                |j, out| dx = dx + dout[j] * out.derivative,
-            );
+            let of_slot = |k: usize| match k {
+                _ if k == i => Dual::variable(x[k]),
+                _ if k < inputs => Dual::constant(x[k]),
+                _ => Dual::constant(F::of(0.0)),
+            };
+            let add = |j: usize, out: Dual<F>| {
+                if j < outputs {
+                    dx = dx + dout[j] * out.derivative
+                }
+            };
+            O::lane::<Dual<F>>(attrs, of_slot, add);
             put(slot, dx);
             slot += 1;
         }

@@ -4,9 +4,11 @@
 
 mod derived;
 mod parts;
+mod single;
 
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
+pub use single::GradientOps;
 
 use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 

@@ -1,5 +1,7 @@
 //! What no rule emits: contributions to gradients by names of their own, their sums, zeros; and what no rule may emit.
 
+use rustc_hash::FxHashSet;
+
 use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var};
 
 /// What the gradient of a variable is called, behind its name.
@@ -49,15 +51,19 @@ pub(crate) fn check_emitted(
             info.check(op).map_err(place)?;
         }
     }
+    let mut written: FxHashSet<Var> = FxHashSet::default();
     for (i, op) in own.iter().enumerate() {
-        let earlier = |v: &Var| own[..i].iter().any(|op| op.writes().any(|w| w == *v));
-        if let Some(grad) = op.reads().find(|v| is_gradient(*v) && earlier(v)) {
+        if let Some(grad) = op.reads().find(|v| written.contains(v) && is_gradient(*v)) {
             let text = format!(
                 "the gradient rule of `{}` reads `{}` after writing it; others may contribute to it, use a fresh variable",
                 fwd.ty,
                 names.name(grad)
             );
             return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+        // Nothing comes after the last one, which is mostly the only one.
+        if i + 1 < own.len() {
+            written.extend(op.writes());
         }
     }
     Ok(())

@@ -2,9 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::{
-    any::Any,
-    mem::{ManuallyDrop, MaybeUninit},
-    sync::OnceLock,
+    mem::MaybeUninit,
+    sync::{Arc, OnceLock},
 };
 
 use super::{float::Lane, origin::Origin};
@@ -23,8 +22,9 @@ pub(super) type Arg = *mut u8;
 ///
 /// # Safety
 /// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
-/// `shape_only` slots are null; behind each are `n` elements (from `first` on, when it moves), whole cache lines of them; those written are
-/// the very same as, or apart from, any other. The attributes are those that the operator's `LaneEntry` has made.
+/// `shape_only` slots are null. Behind each are `n` initialised elements (from `first` on, when it moves), and `n` is a
+/// whole number of cache lines. Nobody else writes the elements that are read, or uses those that are written, meanwhile;
+/// those of two arguments are the very same, or apart. The attributes are those that the operator's `LaneEntry` has made.
 pub(super) type BlockFn = unsafe fn(args: *const Arg, attrs: *const (), first: usize, n: usize);
 
 /// A set of instructions.
@@ -72,8 +72,9 @@ fn detect() -> Isa {
 }
 
 /// # Safety
-/// As [`BlockFn`]. Every input chunk is loaded before any output chunk is stored and no reference is ever formed, so an
-/// output may be the very same place as an input.
+/// As [`BlockFn`], of an `F` that is the dtype's. Of the operator, nothing is trusted: `O::lane` reads and writes copies on
+/// the stack, of the slots that its schema has. Every input chunk is loaded before any output chunk is stored and no
+/// reference is ever formed, so an output may be the very same place as an input.
 #[inline(always)]
 unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     args: *const Arg,
@@ -82,10 +83,12 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     n: usize,
 ) {
     let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
-    // SAFETY: the caller's promises, with `F` as large as the dtype that the function was chosen for.
+    // SAFETY: there are `inputs + outputs` arguments, `MAX_ARGS` at most (`LaneEntry::of` sees to it), and the elements
+    // behind them are lines of `VL` (`choose` sees to it), aligned and initialised, as the caller promises. `x` is written
+    // before it is read for all inputs and `y` for all outputs, and `lane` reaches no others.
     unsafe {
         // A copy of its own, which outputs cannot overwrite: else attributes would be loaded again for every line.
-        let attrs = &*ManuallyDrop::new(attrs.cast::<O::Attrs>().read());
+        let attrs = &O::Attrs::clone(&*attrs.cast());
         let mut start = [std::ptr::null_mut::<F>(); MAX_ARGS];
         for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
             let arg = *args.add(k);
@@ -107,7 +110,14 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
                 y.write([F::of(0.0); VL]);
             }
             for l in 0..VL {
-                O::lane::<F>(attrs, |k| x[k].assume_init_ref()[l], |k, v| y[k].assume_init_mut()[l] = v);
+                // Generated formulas name their slots by constants, so that this is no question when it runs.
+                let get = |k: usize| if k < inputs { x[k].assume_init_ref()[l] } else { F::of(0.0) };
+                let put = |k: usize, v: F| {
+                    if k < outputs {
+                        y[k].assume_init_mut()[l] = v
+                    }
+                };
+                O::lane::<F>(attrs, get, put);
             }
             for k in 0..outputs {
                 let out = start[inputs + k];
@@ -192,12 +202,24 @@ type Copies = Vec<(usize, usize)>;
 pub(crate) struct LaneEntry {
     schema: &'static Schema,
     block: fn(DType) -> Option<BlockFn>,
-    attrs: fn(&OpDesc) -> Result<Box<dyn Any + Send + Sync>>,
+    attrs: fn(&OpDesc) -> Result<LaneAttrs>,
     copies: fn(&OpDesc) -> Result<Copies>,
+}
+
+/// Attributes of a formula, at an address that stays. Block functions know their type.
+#[derive(Clone)]
+pub(super) struct LaneAttrs(Arc<dyn Send + Sync>);
+
+impl LaneAttrs {
+    #[inline]
+    pub(super) fn ptr(&self) -> *const () {
+        Arc::as_ptr(&self.0).cast()
+    }
 }
 
 impl LaneEntry {
     pub(crate) const fn of<O: Lanes>() -> LaneEntry {
+        const { assert!(O::SCHEMA.inputs.len() + O::SCHEMA.outputs.len() <= MAX_ARGS, "too many slots") }
         LaneEntry {
             schema: &O::SCHEMA,
             block: |dtype| match dtype {
@@ -205,11 +227,15 @@ impl LaneEntry {
                 DType::F64 => Some(choose::<O, f64, 8>()),
                 _ => None,
             },
-            attrs: |desc| Ok(Box::new(O::attrs(desc)?)),
+            attrs: |desc| Ok(LaneAttrs(Arc::new(O::attrs(desc)?))),
             copies: |desc| {
                 let (attrs, mut copies) = (O::attrs(desc)?, Copies::new());
-                let put = |output, Origin(input): Origin| copies.extend(input.map(|input| (output, input)));
-                O::lane(&attrs, |input| Origin(Some(input)), put);
+                let reads = |input: &usize| O::SCHEMA.inputs.get(*input).is_some_and(|slot| !slot.shape_only);
+                let put = |output, Origin(input): Origin| {
+                    let input = input.filter(|_| output < O::SCHEMA.outputs.len());
+                    copies.extend(input.map(|input| (output, input)))
+                };
+                O::lane(&attrs, |input| Origin(Some(input).filter(reads)), put);
                 Ok(copies)
             },
         }
@@ -228,7 +254,7 @@ impl LaneEntry {
         (self.block)(dtype)
     }
 
-    pub(super) fn attrs(&self, desc: &OpDesc) -> Result<Box<dyn Any + Send + Sync>> {
+    pub(super) fn attrs(&self, desc: &OpDesc) -> Result<LaneAttrs> {
         (self.attrs)(desc)
     }
 }

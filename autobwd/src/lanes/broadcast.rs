@@ -44,7 +44,9 @@ pub(crate) fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dim
     let mut full: Dims = std::iter::repeat_n(one, rank).collect();
     for (i, input) in inputs.iter().enumerate() {
         let refuse = || {
-            let others = inputs[..i].iter().map(|m| format!("`{}` {}", m.slot(), m.dims)).collect::<Vec<_>>();
+            // The first of them all can be wrong, too.
+            let others = if i == 0 { &inputs[1..] } else { &inputs[..i] };
+            let others = others.iter().map(|m| format!("`{}` {}", m.slot(), m.dims)).collect::<Vec<_>>();
             let axis = axis.map(|a| format!(" from axis {a} on")).unwrap_or_default();
             let text = format!(
                 "`{}`: shape {} does not broadcast{axis} with {}",

@@ -11,19 +11,21 @@ pub(super) struct Operand {
     pub(super) place: Place,
     pub(super) spread: Spread,
     pub(super) dtype: DType,
+    /// Whether it is there element for element: others than those that are read may be written meanwhile.
+    pub(super) whole: bool,
 }
 
 impl Operand {
     /// Reads the elements for `first..first + block.len()` of the full shape.
     ///
     /// # Safety
-    /// The place holds the operand, and nobody writes it meanwhile.
+    /// The place holds the operand, and nobody writes it meanwhile: of one that is whole, these elements of it.
     #[inline]
     pub(super) unsafe fn load<T: LaneType>(&self, first: usize, block: &mut [T]) {
         // SAFETY: passed on.
         unsafe {
             match self.dtype == T::DTYPE {
-                true => self.spread.load(self.elements::<T>(), first, block, |x| x),
+                true => self.read::<T, T>(first, block, |x| x),
                 false => self.convert(first, block),
             }
         }
@@ -34,14 +36,23 @@ impl Operand {
     #[inline(never)]
     unsafe fn convert<T: LaneType>(&self, first: usize, block: &mut [T]) {
         // SAFETY: passed on.
-        with_dtype!(self.dtype, U => unsafe { self.spread.load(self.elements::<U>(), first, block, T::load) });
+        with_dtype!(self.dtype, U => unsafe { self.read::<U, T>(first, block, T::load) });
     }
 
     /// # Safety
     /// As [`load`](Operand::load), of elements of this type.
-    unsafe fn elements<U>(&self) -> &[U] {
-        // SAFETY: passed on.
-        unsafe { slice::from_raw_parts(self.place.ptr().cast::<U>(), self.spread.numel()) }
+    #[inline(always)]
+    unsafe fn read<U: Element, T: Copy>(&self, first: usize, block: &mut [T], of: impl Fn(U) -> T) {
+        let elements = self.place.ptr().cast::<U>();
+        if self.whole {
+            // SAFETY: passed on; these are elements of the operand.
+            let elements = unsafe { slice::from_raw_parts(elements.add(first), block.len()) };
+            block.iter_mut().zip(elements).for_each(|(b, x)| *b = of(*x));
+        } else {
+            // SAFETY: passed on.
+            let elements = unsafe { slice::from_raw_parts(elements, self.spread.numel()) };
+            self.spread.load(elements, first, block, of);
+        }
     }
 }
 

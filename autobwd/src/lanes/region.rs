@@ -4,11 +4,11 @@
 //! block runs; outputs with the shape of a broadcast operand are added up chunk by chunk.
 #![allow(unsafe_code)]
 
-use std::{any::Any, collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range};
 
 use super::{
     LaneEntry,
-    block::{Arg, BlockFn},
+    block::{Arg, BlockFn, LaneAttrs},
     operand::{LaneType, Operand, store},
     spread::Spread,
 };
@@ -94,7 +94,7 @@ impl Sum {
     /// Each chunk but the first has a partial sum, unless they would take more memory than what is summed.
     fn new(place: Place, spread: Spread, numel: usize, size: usize) -> Result<Sum> {
         let chunks = numel.div_ceil(CHUNK).max(1);
-        let partials = spread.numel() * chunks <= numel.max(1) || chunks == 1;
+        let partials = spread.numel().saturating_mul(chunks) <= numel.max(1) || chunks == 1;
         let stride = if partials { padded(spread.numel() * size) } else { 0 };
         Ok(Sum { place, partial: Memory::zeroed((chunks - 1) * stride)?, stride, spread })
     }
@@ -117,12 +117,12 @@ pub(crate) struct Region {
     /// One set of arguments and of registers a worker.
     workers: Vec<(Vec<Arg>, Memory)>,
     touched: Vec<Touched>,
-    _attrs: Vec<Box<dyn Any + Send + Sync>>,
+    _attrs: Vec<LaneAttrs>,
 }
-// SAFETY: the pointers lead to attributes and memory that the region owns, and to places that its executor owns; a
-// region runs behind `&mut`, its workers write disjoint chunks.
+// SAFETY: the pointers lead to attributes, which are `Send` and `Sync` and which the region keeps alive, to registers
+// that it owns, and to places of plain bytes, which belong to no thread.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: as above; what `&Region` does with them is unsafe to call (`run_part`).
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -135,8 +135,10 @@ impl Region {
         let Build { actions, args, loads, folds, attrs, registers, .. } = build;
         let size = dtype.size();
         let line = LINE / size;
-        let whole = numel.next_multiple_of(line);
-        let touched = touched(&values, &steps, numel, whole * size, size);
+        let too_large = || Error::internal("more elements than can be addressed");
+        let whole = numel.checked_next_multiple_of(line).ok_or_else(too_large)?;
+        let whole_bytes = whole.checked_mul(size).ok_or_else(too_large)?;
+        let touched = touched(&values, &steps, numel, whole_bytes, size)?;
 
         let chunks = numel.div_ceil(CHUNK).max(1);
         let sums = folds.into_iter().map(|(place, spread)| Sum::new(place, spread, numel, size));
@@ -184,7 +186,11 @@ impl Region {
     }
 
     /// # Safety
-    /// Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places meanwhile.
+    /// `T` is the region's dtype. Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places
+    /// meanwhile, but for other chunks of the region.
+    ///
+    /// What that takes: `touched` has found room behind every place, and `check_apart` has seen that what is written meets
+    /// nothing but itself, element for element. So chunks of one region write elements that no other chunk uses.
     unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
         let Ok(registers) = registers.place(0, 0) else { return };
@@ -197,21 +203,23 @@ impl Region {
             let real = n.min(self.numel - first);
             for action in &self.actions {
                 match *action {
-                    // SAFETY: `Build::step` has pushed an argument for every slot, null for absent optional ones only;
-                    // places hold `whole` elements, registers a block; `check_apart` has seen to overlaps.
+                    // SAFETY: `Build::step` has pushed an argument for every slot, null for those alone that may be absent,
+                    // and the attributes of the same `LaneEntry`; places hold `whole` elements, of which `first..first + n`
+                    // are whole lines of this chunk, registers hold a block, and are initialised (zeroed).
                     Action::Run { block, attrs, args: at } => unsafe {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
                     Action::Load { operand, register } => {
-                        // SAFETY: the place holds the operand, which nobody writes meanwhile (`check_apart`); the
-                        // register is this worker's own and holds a block.
+                        // SAFETY: the place holds the operand (`touched`). One that is whole may be written by other chunks,
+                        // but not these elements; another one is written by nobody (`check_apart`). The register is
+                        // this worker's own and holds a block, of which `real` elements are at least 0 and at most `n`.
                         unsafe {
                             let block: &mut [T] = std::slice::from_raw_parts_mut(register_at(register), real);
                             self.loads[operand].load(first, block);
                         }
                     }
-                    // SAFETY: as above; the place holds an element for each of `numel`, and these are of this chunk
-                    // alone.
+                    // SAFETY: as above; the place holds an element for each of `numel` (`Build::step` takes no other), and
+                    // these are of this chunk alone.
                     Action::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
                         store(block, place, dtype, first);
@@ -224,8 +232,9 @@ impl Region {
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
-                        // SAFETY: the target is this chunk's own (or chunks run one after the other), it holds the
-                        // operand, and is apart from every other place of the region.
+                        // SAFETY: the target holds the operand (`touched`, or `Sum::new`) and is apart from every other
+                        // place of the region (`check_apart`). It is this chunk's own: chunk 0 has the place, others have
+                        // partial sums; where there are none, chunks run one after the other (`parts`).
                         let (block, operand) = unsafe {
                             (
                                 std::slice::from_raw_parts(register_at(register), real),
@@ -259,8 +268,8 @@ impl Region {
     }
 
     /// # Safety
-    /// Nobody else runs this part, nor any part with this worker, nor uses the region's places meanwhile; all other
-    /// parts have the same number of workers.
+    /// Nobody else runs this part, nor any part with this worker, nor uses the region's places meanwhile, but for other
+    /// parts of the region.
     pub(super) unsafe fn run_part(&self, part: usize, worker: usize) {
         // SAFETY: passed on.
         unsafe {
@@ -278,7 +287,8 @@ impl Region {
         let set = if self.workers.len() < self.parts() { worker } else { part };
         let chunks = if self.parallel { part..part + 1 } else { 0..self.numel.div_ceil(CHUNK) };
         for chunk in chunks {
-            // SAFETY: a part's chunks are its own.
+            // SAFETY: a part's chunks are its own, and so is the set of registers: it belongs to the part, to the worker,
+            // who runs one part at a time, or, where there is one part alone, to nobody else. `run_part` has chosen `T`.
             unsafe { self.run_chunk::<T>(chunk, set) }
         }
     }
@@ -301,7 +311,7 @@ impl Region {
 
     fn clear_sums<T: LaneType>(&mut self) {
         for sum in &mut self.sums {
-            // SAFETY: the place holds that many elements, and the region is borrowed alone.
+            // SAFETY: the place holds that many elements (`touched`), and no part runs: the region is borrowed mutably.
             unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
                 .fill(T::default());
             let n = sum.partial.len() / size_of::<T>();
@@ -314,7 +324,7 @@ impl Region {
         for sum in &self.sums {
             let n = sum.spread.numel();
             for partial in 0..if sum.stride > 0 { chunks.saturating_sub(1) } else { 0 } {
-                // SAFETY: as above; the partial sums are the region's own.
+                // SAFETY: as in `clear_sums`; the partial sums are memory of their own.
                 let out = unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), n) };
                 let partial = sum.partial.slice::<T>(partial * sum.stride, n);
                 out.iter_mut().zip(partial).for_each(|(o, x)| *o = *o + *x);
@@ -337,7 +347,7 @@ struct Build {
     args: Vec<ArgAt>,
     loads: Vec<Operand>,
     folds: Vec<(Place, Spread)>,
-    attrs: Vec<Box<dyn Any + Send + Sync>>,
+    attrs: Vec<LaneAttrs>,
 }
 
 impl Build {
@@ -423,7 +433,7 @@ impl Build {
         let attrs = step.entry.attrs(step.desc)?;
         let at = self.args.len();
         self.args.append(&mut args);
-        self.actions.push(Action::Run { block, attrs: &raw const *attrs as *const (), args: at });
+        self.actions.push(Action::Run { block, attrs: attrs.ptr(), args: at });
         self.attrs.push(attrs);
         self.actions.append(&mut stores);
         let first_sum = self.folds.len() - folds.len();
@@ -447,20 +457,21 @@ impl Build {
                 Some(r) => ArgAt::Register(*r),
                 None => return Err(Error::internal("a region reads a register before it is written")),
             },
-            Home::Spread(place, spread) => self.load(value, Operand { place, spread, dtype }),
-            Home::Converted(place, spread, dtype) => self.load(value, Operand { place, spread, dtype }),
+            Home::Spread(place, spread) => self.load(value, place, spread, dtype),
+            Home::Converted(place, spread, dtype) => self.load(value, place, spread, dtype),
         })
     }
 
     /// A register with the operand.
-    fn load(&mut self, value: usize, operand: Operand) -> ArgAt {
+    fn load(&mut self, value: usize, place: Place, spread: Spread, dtype: DType) -> ArgAt {
         if let Some(register) = self.register_of.get(&value) {
             return ArgAt::Register(*register);
         }
         let register = self.take_register();
         self.register_of.insert(value, register);
         self.actions.push(Action::Load { operand: self.loads.len(), register });
-        self.loads.push(operand);
+        let whole = spread.numel() == self.numel;
+        self.loads.push(Operand { place, spread, dtype, whole });
         ArgAt::Register(register)
     }
 }
@@ -475,26 +486,26 @@ pub(super) struct Touched {
     pub(super) written: bool,
 }
 
+/// What is read and written, in places that have room for it.
 fn touched(
     values: &[Home],
     steps: &[Step<'_>],
     numel: usize,
     whole_bytes: usize,
     size: usize,
-) -> Vec<Touched> {
+) -> Result<Vec<Touched>> {
     let mut written = vec![false; values.len()];
     steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
     let touched = values.iter().zip(written).filter_map(|(value, written)| {
         let (place, bytes, whole) = match value {
             Home::Register => return None,
             Home::Whole(place) => (place, whole_bytes, true),
-            Home::Spread(place, spread) => (place, spread.numel() * size, false),
+            Home::Spread(place, spread) => (place, spread.numel().saturating_mul(size), false),
             Home::Converted(place, spread, dtype) => {
-                (place, spread.numel() * dtype.size(), spread.numel() == numel)
+                (place, spread.numel().saturating_mul(dtype.size()), spread.numel() == numel)
             }
         };
-        let start = place.ptr().addr();
-        Some(Touched { bytes: start..start + bytes, whole, written })
+        Some(place.range(bytes).map(|bytes| Touched { bytes, whole, written }))
     });
     touched.collect()
 }

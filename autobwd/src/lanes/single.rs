@@ -1,11 +1,9 @@
 //! One formula on memory of its own, without the preparations of a region: what a tape of small values runs.
 #![allow(unsafe_code)]
 
-use std::any::Any;
-
 use super::{
     LaneEntry,
-    block::{Arg, BlockFn},
+    block::{Arg, BlockFn, LaneAttrs},
 };
 use crate::{
     Arity, DType, Error, ErrorKind, OpDesc, Result,
@@ -15,7 +13,7 @@ use crate::{
 /// A formula with its attributes, for operands of one shape.
 pub(crate) struct Formula {
     block: BlockFn,
-    attrs: Box<dyn Any + Send + Sync>,
+    attrs: LaneAttrs,
     bytes: usize,
     /// Elements in whole lines.
     numel: usize,
@@ -92,7 +90,7 @@ impl Formula {
         // SAFETY: an argument for every slot, null for optional and `shape_only` ones alone (seen in `new`), each with
         // `bytes` bytes behind it (just seen); what is written is borrowed mutably, so it is apart from all else; the
         // attributes are this entry's.
-        unsafe { (self.block)(args.as_ptr(), &raw const *self.attrs as *const (), 0, self.numel) };
+        unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };
         Ok(())
     }
 
@@ -109,7 +107,7 @@ impl Formula {
         (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
         // SAFETY: as in `run`; what is written is the very same as the first input, and apart from the second, since it is
         // borrowed mutably.
-        unsafe { (self.block)(args.as_ptr(), &raw const *self.attrs as *const (), 0, self.numel) };
+        unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };
         Ok(())
     }
 }

@@ -12,13 +12,20 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `aligned` are the operand's dimensions, as many as the full shape's, 1 where it is broadcast.
-    pub(crate) fn new(full: &[usize], aligned: &[usize]) -> Spread {
+    /// `aligned` are the operand's dimensions, as many as the full shape's, 1 where it is broadcast; `None` for others, and
+    /// for more elements than can be counted.
+    pub(crate) fn new(full: &[usize], aligned: &[usize]) -> Option<Spread> {
         let mut dims: SmallVec<[(usize, usize); 4]> = SmallVec::new();
-        let mut stride = 1;
+        let mut stride: usize = 1;
+        if full.len() != aligned.len() {
+            return None;
+        }
         for (&n, &own) in full.iter().zip(aligned).rev() {
+            if own != n && own != 1 {
+                return None;
+            }
             let step = if own == 1 { 0 } else { stride };
-            stride *= own;
+            stride = stride.checked_mul(own)?;
             match dims.last_mut() {
                 _ if n == 1 => {}
                 // The operand moves on along `inner` as it would along a longer `inner`.
@@ -34,7 +41,7 @@ impl Spread {
             dims.push((1, 0));
         }
         dims.reverse();
-        Spread { dims, numel: stride }
+        Some(Spread { dims, numel: stride })
     }
 
     /// Elements of the operand.
@@ -128,17 +135,26 @@ mod tests {
 
     #[test]
     fn joins_dimensions_with_one_rule() {
-        assert_eq!(Spread::new(&[4, 3, 2], &[1, 3, 2]).dims.as_slice(), [(4, 0), (6, 1)]);
-        assert_eq!(Spread::new(&[4, 3, 2], &[4, 1, 1]).dims.as_slice(), [(4, 1), (6, 0)]);
-        assert_eq!(Spread::new(&[4, 3, 2], &[4, 1, 2]).dims.as_slice(), [(4, 2), (3, 0), (2, 1)]);
-        assert_eq!(Spread::new(&[4, 3], &[1, 1]).dims.as_slice(), [(12, 0)]);
-        assert_eq!(Spread::new(&[], &[]).dims.as_slice(), [(1, 0)]);
+        let of = |full: &[usize], aligned: &[usize]| Spread::new(full, aligned).unwrap().dims.to_vec();
+        assert_eq!(of(&[4, 3, 2], &[1, 3, 2]), [(4, 0), (6, 1)]);
+        assert_eq!(of(&[4, 3, 2], &[4, 1, 1]), [(4, 1), (6, 0)]);
+        assert_eq!(of(&[4, 3, 2], &[4, 1, 2]), [(4, 2), (3, 0), (2, 1)]);
+        assert_eq!(of(&[4, 3], &[1, 1]), [(12, 0)]);
+        assert_eq!(of(&[], &[]), [(1, 0)]);
+    }
+
+    #[test]
+    fn what_does_not_line_up_is_refused() {
+        assert_eq!(Spread::new(&[4, 3], &[3, 3]), None);
+        assert_eq!(Spread::new(&[4, 3], &[3]), None);
+        assert_eq!(Spread::new(&[1], &[2]), None);
+        assert_eq!(Spread::new(&[usize::MAX, 2], &[usize::MAX, 2]), None);
     }
 
     #[test]
     fn adding_is_the_adjoint_of_loading() {
         for aligned in [[1, 3, 2], [4, 1, 1], [4, 1, 2], [1, 1, 2], [1, 1, 1], [1, 3, 1]] {
-            let spread = Spread::new(&[4, 3, 2], &aligned);
+            let spread = Spread::new(&[4, 3, 2], &aligned).unwrap();
             let operand: Vec<f64> = (0..spread.numel()).map(|i| i as f64 + 1.0).collect();
             let cotangent: Vec<f64> = (0..24).map(|i| (i as f64).sin()).collect();
             let (mut whole, mut parts) = (vec![0.0; 24], vec![0.0; 24]);

@@ -24,7 +24,7 @@ const DEEPEST: usize = 64;
 /// assert_eq!((net.inputs(), net.outputs(), net.intermediates()), (vec!["a", "b"], vec!["y"], vec!["h"]));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NetOp {
     name: String,
     pub(super) ops: Vec<Operator>,

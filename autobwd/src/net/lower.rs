@@ -1,4 +1,4 @@
-//! Trees as programs, and running them.
+//! Trees as programs.
 
 use rustc_hash::FxHashSet;
 
@@ -7,7 +7,7 @@ use super::{
     rnn::{Arrival, GradStep},
 };
 use crate::{
-    Attr, BlockId, Error, ErrorKind, Executor, Meta, OpDesc, OpInfoMap, Program, Result, Scope, Var, VarDesc,
+    Attr, BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
     grad::{GRAD, sum, zeros},
 };
 
@@ -23,8 +23,7 @@ impl Operator {
     ///
     /// # Errors
     /// A variable that is read and neither written before nor among the inputs; operators that are unknown or whose
-    /// slots, attributes or shapes are wrong; sequences of no steps or more than 100,000, of different or of unknown
-    /// length.
+    /// slots, attributes or shapes are wrong; sequences of more than 100,000 steps, of different or of unknown length.
     pub fn lower(&self, inputs: &[(&str, Meta)]) -> Result<Program> {
         self.lower_in(OpInfoMap::linked()?, inputs)
     }
@@ -36,40 +35,24 @@ impl Operator {
     pub fn lower_in(&self, ops: &OpInfoMap, inputs: &[(&str, Meta)]) -> Result<Program> {
         let known =
             |name: &str| inputs.iter().find(|(known, _)| *known == name).map(|(_, meta)| meta.clone());
-        Ok(self.lowered(ops, &known)?.program)
+        Ok(self.lowered(ops, &known)?.0)
     }
 
-    fn lowered<'a>(&self, ops: &'a OpInfoMap, known: &'a dyn Fn(&str) -> Option<Meta>) -> Result<Lower<'a>> {
-        let mut lower =
-            Lower { ops, known, program: Program::new(), inputs: vec![], scopes: FxHashSet::default() };
+    /// The program, and what it reads and does not write before.
+    pub(super) fn lowered(
+        &self,
+        ops: &OpInfoMap,
+        known: &dyn Fn(&str) -> Option<Meta>,
+    ) -> Result<(Program, Vec<Var>)> {
+        let mut lower = Lower::new(ops, known);
         lower.operator(self, &Names::default())?;
-        Ok(lower)
-    }
-
-    /// Runs the tree as a program: what it reads is taken from the scope, and all that it writes is put there, values
-    /// between its operators and of its steps included, because its gradient may read them.
-    ///
-    /// The program is made and planned anew for every run; in loops, [lower](Operator::lower) once.
-    ///
-    /// # Errors
-    /// As [`lower`](Operator::lower), and those of running a program.
-    pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
-        let known = |name: &str| scope.meta(name);
-        let Lower { program, inputs, .. } = self.lowered(executor.operators()?, &known)?;
-        let inputs = inputs.iter().map(|var| program.name(*var));
-        let feeds = inputs.map(|name| Ok((name, scope.get(name)?))).collect::<Result<Vec<_>>>()?;
-        let mut seen = FxHashSet::default();
-        let written = program.root().ops.iter().flat_map(OpDesc::writes).filter(|var| seen.insert(*var));
-        let names: Vec<&str> = written.map(|var| program.name(var)).collect();
-        let fetched = executor.run(&program, &mut Scope::new(), &feeds, &names)?;
-        names.iter().zip(fetched).for_each(|(name, value)| scope.set(name, value));
-        Ok(())
+        Ok((lower.program, lower.inputs))
     }
 }
 
 /// What the names of a scope are called in the program.
 #[derive(Default)]
-struct Names<'a> {
+pub(super) struct Names<'a> {
     /// Of a step: the scope of its recurrent operator.
     outer: Option<&'a Names<'a>>,
     /// Before the names of the step.
@@ -81,14 +64,20 @@ struct Names<'a> {
     copies: String,
 }
 
-impl Names<'_> {
-    fn called(&self, name: &str) -> String {
+impl<'a> Names<'a> {
+    pub(super) fn called(&self, name: &str) -> String {
         match self.outer {
             None => name.into(),
             Some(_) if self.local.contains(name) => format!("{}{name}", self.prefix),
             Some(_) if self.shared.contains(name) => format!("{}{name}", self.copies),
             Some(outer) => outer.called(name),
         }
+    }
+
+    /// The names of any step of a recurrent operator in this scope.
+    pub(super) fn any_step(&'a self, rnn: &RnnOp, local: FxHashSet<&'a str>) -> Names<'a> {
+        let prefix = format!("{}{}@t/", self.prefix, rnn.name());
+        Names { outer: Some(self), prefix, local, ..Names::default() }
     }
 
     /// What is before the names of a step of a recurrent operator in this scope.
@@ -107,7 +96,11 @@ struct Lower<'a> {
     scopes: FxHashSet<String>,
 }
 
-impl Lower<'_> {
+impl<'a> Lower<'a> {
+    fn new(ops: &'a OpInfoMap, known: &'a dyn Fn(&str) -> Option<Meta>) -> Lower<'a> {
+        Lower { ops, known, program: Program::new(), inputs: vec![], scopes: FxHashSet::default() }
+    }
+
     fn operator(&mut self, op: &Operator, names: &Names<'_>) -> Result<()> {
         match op {
             Operator::Nop => Ok(()),
@@ -188,14 +181,14 @@ impl Lower<'_> {
         self.push(OpDesc::new("stack").input("X", parts).output("Y", [sequence]).attr("axis", Attr::I32(0)))
     }
 
-    /// How many steps there are.
+    /// How many steps there are, and perhaps none.
     fn count_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<usize> {
         let mut found: Option<(usize, &str)> = None;
         for link in rnn.step_inputs() {
             let var = self.program.var(&names.called(&link.outer));
             self.declared(var)?;
             let dims = self.program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
-            let steps = dims.first().and_then(|dim| dim.get()).filter(|steps| *steps > 0);
+            let steps = dims.first().and_then(|dim| dim.get());
             let steps = steps.ok_or_else(|| {
                 Error::new(
                     ErrorKind::Shape,
@@ -227,6 +220,9 @@ impl Lower<'_> {
         }
         let place = |e: Error| e.at_op(|| format!("recurrent operator `{}`", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
+        if steps == 0 {
+            return self.no_steps(rnn, names);
+        }
         let every = |name: &str| (0..steps).map(|t| names.step(rnn, t) + name).collect();
         for link in rnn.step_inputs() {
             self.unstack(names.called(&link.outer), every(&link.inner))?;
@@ -255,10 +251,56 @@ impl Lower<'_> {
         Ok(())
     }
 
+    /// Sequences of nothing, with the shapes that one step would give them.
+    fn no_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
+        let sequences: FxHashSet<String> =
+            rnn.step_inputs().iter().map(|link| names.called(&link.outer)).collect();
+        let known = |name: &str| {
+            let declared = self.program.find(name).and_then(|var| self.program.lookup(BlockId::ROOT, var));
+            let meta = declared.map(VarDesc::meta).or_else(|| (self.known)(name))?;
+            let rest = meta.dims.iter().skip(1).copied();
+            let dims = || [Dim::from(1)].into_iter().chain(rest).collect::<Dims>();
+            Some(if sequences.contains(name) { Meta::new(meta.dtype, dims()) } else { meta })
+        };
+        let mut one = Lower::new(self.ops, &known);
+        one.rnn(rnn, names)?;
+        let mut empty = vec![];
+        for link in rnn.step_outputs() {
+            let name = names.called(&link.outer);
+            let meta = one.program.find(&name).and_then(|var| one.program.lookup(BlockId::ROOT, var));
+            let meta = meta.map(VarDesc::meta).ok_or_else(|| Error::internal("a sequence without shape"))?;
+            empty.push((name, meta));
+        }
+        for (name, meta) in empty {
+            let shape = [0].into_iter().chain(meta.dims.iter().skip(1).map(|dim| dim.wire())).collect();
+            let fill = OpDesc::new("fill_constant").output("Out", [self.program.var(&name)]);
+            let fill = fill.attr("shape", Attr::I64s(shape)).attr("dtype", Attr::I32(meta.dtype.code()));
+            self.push(fill)?;
+        }
+        Ok(())
+    }
+
+    /// The gradient of no steps: zeros, because nothing depends on anything.
+    fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
+        let rnn = grad.forward();
+        let sequences = rnn.step_inputs().iter().map(|link| &link.outer).zip(&grad.input_grads);
+        let boots = rnn.memories().iter().map(|memory| &memory.boot).zip(&grad.boot_grads);
+        for (value, to) in sequences.chain(boots) {
+            if let Some(to) = to {
+                self.zeros(names.called(value), names.called(to))?;
+            }
+        }
+        let mut shared = grad.shared_grads.iter();
+        shared.try_for_each(|(name, to)| self.zeros(names.called(name), names.called(to)))
+    }
+
     fn rnn_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
         let rnn = grad.forward();
         let place = |e: Error| e.at_op(|| format!("the gradient of recurrent operator `{}`", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
+        if steps == 0 {
+            return self.no_steps_grad(grad, names);
+        }
         let step = |t: usize, name: &str| names.step(rnn, t) + name;
         let of = |name: &str| format!("{name}{GRAD}");
         let gradient = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];

@@ -151,7 +151,8 @@
 //! # Running
 //!
 //! Values live in a [`Scope`](crate::Scope): [`Operator::run`] reads there what the tree reads, and puts there all that it
-//! writes. [`Operator::lower`] makes a [`Program`](crate::Program) of the tree; the gradients that a program
+//! writes; the executor keeps what it has planned for it. [`Operator::to_dot`] and [`Operator::to_mermaid`] draw it.
+//! [`Operator::lower`] makes a [`Program`](crate::Program) of the tree; the gradients that a program
 //! [gets](crate::gradients) are those of the net, to the last bit.
 //!
 //! ```
@@ -203,11 +204,13 @@
 
 mod accumulate;
 mod backward;
+mod draw;
 mod list;
 mod lower;
 mod op;
 mod reach;
 mod rnn;
+mod run;
 mod text;
 
 use std::fmt;
@@ -221,7 +224,7 @@ use text::Indented;
 use crate::{Describe, Error, ErrorKind, OpInfoMap, Result};
 
 /// A node of a tree of operators. Variables are names; they live in a [`Scope`](crate::Scope).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Operator {
     /// Does nothing: the gradient of what has none.
     Nop,

@@ -21,7 +21,7 @@ const EMPTY: &str = "@EMPTY@";
 /// let double = NamedOp::new("scale").input("X", ["x"]).output("Out", ["y"]).attr("scale", Attr::F32(2.0));
 /// assert_eq!(double.to_string(), "y = scale(X=x, scale=2.0)");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NamedOp {
     /// Operator type, as registered.
     pub ty: Name,

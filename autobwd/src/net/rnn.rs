@@ -34,7 +34,7 @@ use crate::{Error, ErrorKind, Result, error::did_you_mean};
 /// ");
 /// # Ok::<(), autobwd::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RnnOp {
     name: String,
     step: NetOp,
@@ -44,7 +44,7 @@ pub struct RnnOp {
 }
 
 /// A sequence outside, and its part in every step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// The sequence.
     pub outer: String,
@@ -53,7 +53,7 @@ pub struct Link {
 }
 
 /// What a step leaves to the next.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     /// The variable outside that the first step finds.
     pub boot: String,
@@ -218,7 +218,7 @@ impl fmt::Display for RnnOp {
 /// have left. Made by [`backward`](super::backward()).
 ///
 /// The last steps have gradients of their own, because less arrives there: nothing comes from a step behind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RnnGradOp {
     pub(super) forward: RnnOp,
     /// The gradient of the last step, of the one before, …; the last of them is that of all steps before, too.
@@ -234,7 +234,7 @@ pub struct RnnGradOp {
 }
 
 /// The gradient of a step net.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct GradStep {
     pub(super) op: Operator,
     /// What arrives, under the name that it has in the step.

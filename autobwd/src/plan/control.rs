@@ -72,6 +72,8 @@ pub(crate) struct Called {
     pub(crate) sums: Vec<(Option<ValueId>, ValueId)>,
     /// The step scopes that it fills or consumes.
     pub(crate) scopes: Option<ValueId>,
+    /// Whether a later operator consumes the same step scopes.
+    pub(crate) shared: bool,
     /// Inner values, and their offsets in what each step leaves.
     pub(crate) left: Vec<(ValueId, usize)>,
     /// Bytes that each step leaves.
@@ -98,7 +100,7 @@ struct Planned {
     inputs: Wires,
     /// What its outputs are.
     metas: Vec<(Var, Meta)>,
-    /// The outputs of what is carried, of stacks and of sums.
+    /// The outputs of what is carried, of stacks and of sums: whole tensors, or lists.
     lasts: Vec<Option<Var>>,
     stacks: Vec<(ValueId, Var)>,
     sums: Vec<(Option<ValueId>, Var)>,
@@ -152,12 +154,6 @@ impl Build<'_> {
         info: &'static OpInfo,
         call: &Call,
     ) -> Result<()> {
-        let parameter = |v: &Var| self.desc(*v).is_some_and(|desc| desc.parameter);
-        if let Some(var) = desc.writes().find(parameter) {
-            let name = self.program.name(var);
-            let text = format!("block {} writes the parameter `{name}`", call.block.index());
-            return Err(Error::new(ErrorKind::Program, text));
-        }
         let leaves = call.scopes.filter(|v| !call.is_recorded() && self.left[v.index()]);
         let leave = leaves.map(|scopes| recorded(self.program, self.ops, scopes)).transpose()?;
         let entering = self.enter(call)?;
@@ -166,6 +162,7 @@ impl Build<'_> {
             return Ok(());
         };
         let Planned { mut called, inputs, metas, lasts, stacks, sums, record } = planned;
+        called.shared = self.shares_steps(index, call);
 
         let mut outputs = Wires::new();
         let node = self.graph.nodes.len();
@@ -190,9 +187,18 @@ impl Build<'_> {
         called.stacks = stacks.into_iter().map(|(inner, out)| (inner, value(out))).collect();
         called.sums = sums.into_iter().map(|(inner, out)| (inner, value(out))).collect();
         let called = Some(Box::new(called));
-        let node = Node { index, desc: desc.clone(), info, inputs, outputs, part: None, called };
+        let node = Node { index, desc: Arc::new(desc.clone()), info, inputs, outputs, part: None, called };
         self.graph.nodes.push(node);
         Ok(())
+    }
+
+    /// Whether an operator goes back through steps that a later operator of the block goes back through, too: the
+    /// gradients of two targets do.
+    pub(super) fn shares_steps(&self, index: usize, call: &Call) -> bool {
+        let Some(scopes) = call.scopes.filter(|_| call.is_recorded()) else { return false };
+        let block = self.program.block(self.request.block);
+        let later = block.into_iter().flat_map(|block| block.ops.iter().skip(index + 1));
+        later.flat_map(OpDesc::reads).any(|var| var == scopes)
     }
 
     /// Plans a sub-block of which each step leaves these values, and whether their elements; not if its shapes are not
@@ -286,9 +292,9 @@ impl Build<'_> {
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
                 (Some(meta), Some(before)) if meta.dims != before.dims => return Ok(None),
-                (Some(meta), _) => meta,
+                (Some(meta), _) => meta.whole(),
                 (None, Some(before)) => before.clone(),
-                (None, None) => self.meta_of(None, like(&each.first), each.start)?,
+                (None, None) => self.meta_of(None, like(&each.first), each.start)?.whole(),
             };
             handed.push(Handed { first, start, end, last: None });
             lasts.push(each.last);
@@ -307,8 +313,17 @@ impl Build<'_> {
         }
         let mut sums = vec![];
         for (var, out, like) in &call.sums {
-            metas.push((*out, self.meta_of(None, *like, *like)?));
-            sums.push((end(*var), *out));
+            let (meta, term) = (self.meta_of(None, *like, *like)?.whole(), end(*var));
+            let fits = |term: &Meta| {
+                (term.dtype, term.array) == (meta.dtype, meta.array) && term.dims.agrees(&meta.dims)
+            };
+            if let Some(term) = term.map(inner).filter(|term| !fits(term)) {
+                let [var, out] = [var, out].map(|v| program.name(*v));
+                let text = format!("steps add up `{var}`, which is {term}, to `{out}`, which is {meta}");
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
+            metas.push((*out, meta));
+            sums.push((term, *out));
         }
 
         let is_scopes =
@@ -346,6 +361,7 @@ impl Build<'_> {
             stacks: vec![],
             sums: vec![],
             scopes: entering.scopes,
+            shared: false,
             left: if call.is_recorded() { stored } else { left },
             left_bytes,
             nested,

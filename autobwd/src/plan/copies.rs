@@ -1,6 +1,8 @@
 //! Copies that formulas make are left out: who reads a copy reads what was copied.
 
-use std::{collections::HashMap, mem};
+use std::{collections::HashMap, mem, sync::Arc};
+
+use rustc_hash::FxHashMap;
 
 use super::graph::{Graph, Node, Source, ValueId};
 use crate::{Arity, Result, Var};
@@ -8,13 +10,18 @@ use crate::{Arity, Result, Var};
 /// Leaves out what formulas copy from one value between operators to another; operators of which nothing remains, too.
 pub(super) fn leave_out(graph: &mut Graph) -> Result<()> {
     let known = Known::of(graph);
+    let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
     for mut node in mem::take(&mut graph.nodes) {
+        copied.clear();
         for value in node.inputs.iter_mut().filter_map(|(_, v)| v.as_mut()) {
             if let Source::Copy(of) = graph.values[*value].source {
-                let [copy, of_var] = [*value, of].map(|v| graph.values[v].var);
-                node.desc.inputs.args_mut().filter(|var| **var == copy).for_each(|var| *var = of_var);
+                copied.insert(graph.values[*value].var, graph.values[of].var);
                 *value = of;
             }
+        }
+        if !copied.is_empty() {
+            let args = Arc::make_mut(&mut node.desc).inputs.args_mut();
+            args.for_each(|var| *var = copied.get(var).copied().unwrap_or(*var));
         }
         let mut copies = copies(graph, &node, &known)?;
         let is_all = !copies.is_empty() && copies.len() == node.writes().count();
@@ -28,7 +35,7 @@ pub(super) fn leave_out(graph: &mut Graph) -> Result<()> {
             if let Some(copy) = copy.take() {
                 graph.values[copy].source = Source::Copy(of);
             }
-            node.desc.outputs.set(*slot, [Var::EMPTY]);
+            Arc::make_mut(&mut node.desc).outputs.set(*slot, [Var::EMPTY]);
         }
         if !is_all {
             graph.nodes.push(node);

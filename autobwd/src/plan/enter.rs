@@ -1,4 +1,4 @@
-//! What goes into a sub-block, and what it finds there.
+//! What goes into a sub-block, and what it finds there: what is copied in, as whole tensors.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
-    Result, StepCount, Var, VarKind,
+    Result, Var, VarKind,
 };
 
 /// What goes into a sub-block, as values of the block around it.
@@ -145,15 +145,6 @@ impl Build<'_> {
         let mut entering = Entering { condition, ..Entering::default() };
         if let Some(id) = entering.condition {
             self.is_boolean(id)?;
-        }
-        if let StepCount::While(var) = call.steps {
-            let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
-            let written = own.iter().flat_map(OpDesc::writes).any(|v| v == var);
-            if !written || !call.carried.iter().any(|c| c.end == var) {
-                let name = program.name(var);
-                let text = format!("the body never changes the condition `{name}`: the loop would not end");
-                return Err(Error::new(ErrorKind::Program, text));
-            }
         }
         for var in call.reads.iter().filter(|v| read.contains(v)) {
             let id = self.value(*var)?;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::parts::Part;
 use crate::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
-    Var, VarDesc, VarKind, error::did_you_mean,
+    Var, VarDesc, VarKind, error::did_you_mean, tensor::padded,
 };
 
 use super::{
@@ -92,7 +92,8 @@ pub(crate) type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
 pub(crate) struct Node {
     /// Position in the block, for messages.
     pub(crate) index: usize,
-    pub(crate) desc: OpDesc,
+    /// Shared by the parts that it is taken into.
+    pub(crate) desc: Arc<OpDesc>,
     pub(crate) info: &'static OpInfo,
     pub(crate) inputs: Wires,
     pub(crate) outputs: Wires,
@@ -167,8 +168,23 @@ impl Graph {
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
         let values = metas.iter().zip(inputs).enumerate().map(value).collect();
         let (inputs, outputs, part, called) = (reads, writes, None, None);
-        let node = Node { index: 0, desc: desc.clone(), info, inputs, outputs, part, called };
+        let node = Node { index: 0, desc: Arc::new(desc.clone()), info, inputs, outputs, part, called };
         Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None }
+    }
+
+    /// Refuses values that take more memory together than can be addressed: no sum of some of them overflows.
+    pub(super) fn addressable(&self, program: &Program) -> Result<()> {
+        let bytes = |value: &Value| value.meta.bytes().map_or(0, padded);
+        let total = self.values.iter().map(bytes).fold(0, usize::saturating_add);
+        if total <= isize::MAX as usize / 8 {
+            return Ok(());
+        }
+        let largest = self.values.iter().max_by_key(|value| bytes(value));
+        let largest = largest.map_or(String::new(), |value| {
+            format!("; the largest is `{}`, {}", program.name(value.var), value.meta)
+        });
+        let text = format!("the values of the program take more memory than can be addressed{largest}");
+        Err(Error::new(ErrorKind::Shape, text))
     }
 
     /// Another definition of the same variable.
@@ -307,6 +323,9 @@ impl Build<'_> {
                         desc.dims, meta.dims
                     ));
                 }
+                _ if meta.bytes().is_none() => {
+                    return refuse(format!("its shape {} is unknown or too large", meta.dims));
+                }
                 _ if self.current[var.index()].is_some() => return refuse("it is fed twice".into()),
                 _ => {}
             }
@@ -318,6 +337,11 @@ impl Build<'_> {
 
     /// The value that a variable has at this point.
     pub(super) fn value(&mut self, var: Var) -> Result<ValueId> {
+        self.value_used(var, "read")
+    }
+
+    /// The same; errors say what it is used for.
+    fn value_used(&mut self, var: Var, used: &str) -> Result<ValueId> {
         if let Some(id) = self.current[var.index()] {
             return Ok(id);
         }
@@ -329,7 +353,7 @@ impl Build<'_> {
             }
             Some(_) if self.request.block != BlockId::ROOT => {
                 let text = format!(
-                    "`{name}` is read, but neither written before nor an input of the operator that runs the block"
+                    "`{name}` is {used}, but neither written before nor an input of the operator that runs the block"
                 );
                 Err(Error::new(ErrorKind::NoValue, text))
             }
@@ -346,7 +370,7 @@ impl Build<'_> {
                 Ok(self.define(var, meta, Source::Kept))
             }
             Some(_) => {
-                let text = format!("`{name}` is read, but neither fed nor written before");
+                let text = format!("`{name}` is {used}, but neither fed nor written before");
                 Err(Error::new(ErrorKind::Feed, text))
             }
             None => {
@@ -354,7 +378,7 @@ impl Build<'_> {
                 let hint = did_you_mean(name, known);
                 Err(Error::new(
                     ErrorKind::UnknownVar,
-                    format!("`{name}` is read, but declared nowhere{hint}"),
+                    format!("`{name}` is {used}, but declared nowhere{hint}"),
                 ))
             }
         }
@@ -363,8 +387,7 @@ impl Build<'_> {
     fn node(&mut self, index: usize, desc: &OpDesc, info: &'static OpInfo) -> Result<()> {
         info.check(desc)?;
         if let Some(call) = info.call(desc, self.program)? {
-            let ends: Vec<Var> = call.ends().collect();
-            self.program.lost_writes(call.block, &ends).into_iter().try_for_each(Err)?;
+            call.faults(desc, self.program).into_iter().try_for_each(Err)?;
             return self.call(index, desc, info, &call);
         }
         let mut inputs = Wires::new();
@@ -398,7 +421,8 @@ impl Build<'_> {
                 outputs.push((slot.name, Some(id)));
             }
         }
-        let node = Node { index, desc: desc.clone(), info, inputs, outputs, part: None, called: None };
+        let desc = Arc::new(desc.clone());
+        let node = Node { index, desc, info, inputs, outputs, part: None, called: None };
         self.graph.nodes.push(node);
         Ok(())
     }
@@ -413,7 +437,10 @@ impl Build<'_> {
             let text = format!("`{slot}`: `{name}` is declared nowhere");
             return Err(Error::new(ErrorKind::UnknownVar, text));
         };
-        let mut declared = vec![(desc.meta(), "is declared")];
+        let mut declared = vec![];
+        if !desc.allows(meta) {
+            declared.push((desc.meta(), "is declared"));
+        }
         if desc.persistable {
             if meta.rows.is_some() {
                 let text =
@@ -438,9 +465,8 @@ impl Build<'_> {
                 .program
                 .expect_var(name)
                 .map_err(|e| Error::new(ErrorKind::Fetch, format!("fetched, but {e}")))?;
-            let id = self
-                .value(var)
-                .map_err(|e| Error::new(ErrorKind::Fetch, format!("`{name}` is fetched, but {e}")))?;
+            let id =
+                self.value_used(var, "fetched").map_err(|e| Error::new(ErrorKind::Fetch, e.message()))?;
             if self.graph.values[id].meta.array {
                 let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
                 return Err(Error::new(ErrorKind::Fetch, text));

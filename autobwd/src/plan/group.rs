@@ -5,7 +5,7 @@ use std::{collections::HashMap, mem, ops::Range};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    DType, Error, OpInfoMap, Origin, Result, Shape, Var,
+    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var,
     cx::CHUNK,
     lanes,
     plan::{
@@ -74,8 +74,8 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
         dims.as_ref().map_or(smallvec![], of_dtype)
     };
     let (info, desc) = node.runs();
-    // A formula takes whole tensors: with others, it is the operator's kernel that runs.
-    if info.lanes().is_none() || node.reads().any(|v| !graph.is_whole_tensor(v)) {
+    // A formula takes and makes whole tensors: with others, it is the operator's kernel that runs.
+    if info.lanes().is_none() || node.reads().chain(node.writes()).any(|v| !graph.is_whole_tensor(v)) {
         return smallvec![];
     }
     let meta = |value: ValueId| &graph.values[value].meta;
@@ -103,7 +103,20 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
     }
     let inputs: Vec<_> = node.inputs.iter().filter_map(|(_, v)| *v).map(|v| meta(v).clone()).collect();
     let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok();
+    let dims = dims.filter(|dims| !info.has_kernel() || writes_as_formula(graph, node, dims));
     of(&floats, dims.and_then(|dims| dims.known()))
+}
+
+/// Whether the outputs of an operator have the shapes that its formula gives them. The shape rule beside a kernel is the
+/// author's, and may say something else: the kernel then makes of it what it can.
+fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
+    let schema = node.runs().0.schema();
+    let dims = |value: ValueId| &graph.values[value].meta.dims;
+    node.outputs.iter().filter_map(|(slot, v)| Some((slot, (*v)?))).all(|(slot, value)| {
+        let like = schema.output(slot).and_then(|slot| slot.like);
+        let input = like.and_then(|like| node.inputs.iter().find(|(slot, _)| *slot == like)?.1);
+        dims(value) == input.map_or(full, dims)
+    })
 }
 
 /// Refuses a part that blocks cannot run over: whoever wrote it answers for its shapes, and there is no shape rule to
@@ -217,7 +230,7 @@ impl Sort {
         let numel = |dims: &Shape| dims.iter().product::<usize>();
         let sums = graph.values[reduced].meta.dims.known().map_or(0, |dims| numel(&dims));
         // More sums would make chunks wait for each other.
-        sums * numel(&extent.dims).div_ceil(CHUNK) <= numel(&extent.dims)
+        sums.saturating_mul(numel(&extent.dims).div_ceil(CHUNK)) <= numel(&extent.dims)
     }
 
     fn add(&mut self, graph: &Graph, node: Node) {

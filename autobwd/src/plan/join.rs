@@ -1,6 +1,6 @@
 //! Pairs of operators replaced by one.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::graph::{Graph, Node, Source, ValueId, Wires};
 use crate::{Error, Meta, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
@@ -111,7 +111,8 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDe
     let outputs =
         wires(&desc.outputs, info.schema().outputs, &|var| find([&first.outputs, &then.outputs], var))?;
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
-    Ok(Node { index: first.index, desc: desc.clone(), info, inputs, outputs, part: None, called: None })
+    let desc = Arc::new(desc.clone());
+    Ok(Node { index: first.index, desc, info, inputs, outputs, part: None, called: None })
 }
 
 /// Refuses an operator whose shape rule says something else of its outputs than is known of them.

@@ -14,6 +14,8 @@ pub(crate) struct Late {
     /// Position of the operator in its block.
     pub(crate) index: usize,
     pub(crate) call: Call,
+    /// Whether a later operator consumes the same step scopes.
+    pub(crate) shared: bool,
     pub(crate) entering: Entering,
     /// What the steps of another operator have left, if that is known, and what is read of it.
     pub(crate) record: Option<Arc<Record>>,
@@ -39,13 +41,14 @@ impl Build<'_> {
         leave: Option<Vec<(Var, bool)>>,
     ) -> Result<Late> {
         let reads = unsupplied(self.program, self.ops, call)?;
-        let like = |(_, _, like): &(Var, Var, Var)| self.meta_of(None, *like, *like);
+        let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.whole());
         Ok(Late {
             index,
             record: entering.scopes.and_then(|id| self.graph.values[id].record.clone()),
             reads,
             leave,
             sums: call.sums.iter().map(like).collect::<Result<_>>()?,
+            shared: self.shares_steps(index, call),
             call: call.clone(),
             entering,
             found: vec![],

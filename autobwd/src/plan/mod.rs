@@ -8,6 +8,7 @@ mod beside;
 mod control;
 mod copies;
 mod enter;
+mod feeds;
 mod graph;
 mod group;
 mod join;
@@ -19,6 +20,7 @@ mod report;
 
 pub(crate) use control::{Again, Called, Entry, Record};
 pub(crate) use enter::{Entered, Entering, ends};
+pub(crate) use feeds::cut;
 pub(crate) use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
 pub(crate) use group::{Extent, Group, extent, group, is_native, operand_dims};
 pub(crate) use late::Late;
@@ -34,14 +36,16 @@ pub(crate) struct Plan {
     pub(crate) groups: Vec<Group>,
     /// How many groups at the beginning compute constants: they run once, when the plan is bound to memory.
     pub(crate) constants: usize,
+    /// By group: whether it may refuse data.
+    pub(crate) may_fail: Vec<bool>,
     pub(crate) layout: Layout,
 }
 
 impl Plan {
     pub(crate) fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
-        program.own_variables()?;
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
+        graph.addressable(program)?;
         if !request.apart {
             copies::leave_out(&mut graph)?;
         }
@@ -51,7 +55,19 @@ impl Plan {
         if !request.apart {
             beside::mark(&graph, &mut groups, constants, &layout);
         }
-        Ok(Plan { graph, groups, constants, layout })
+        // Sub-blocks allocate what their steps leave, and lists what they hold.
+        let is_list =
+            |(_, value): &(&str, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
+        let node_may_fail = |node: &Node| {
+            node.called.is_some()
+                || ops.may_fail(&node.desc.ty)
+                || node.inputs.iter().chain(&node.outputs).any(is_list)
+        };
+        let group_may_fail = |group: &Group| {
+            group.region.is_none() && graph.nodes[group.nodes.clone()].iter().any(node_may_fail)
+        };
+        let may_fail = groups.iter().map(group_may_fail).collect();
+        Ok(Plan { graph, groups, constants, may_fail, layout })
     }
 
     /// The groups of every frame.

@@ -1,6 +1,9 @@
 //! Offsets of buffers in one arena.
 
-use std::cmp::Reverse;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+};
 
 /// Memory that is needed from one group to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,12 +21,21 @@ impl Buffer {
 
 /// Where other orders are tried, too, if two leave gaps: with more buffers it would take long.
 const MANY: usize = 4096;
+/// Comparisons of two buffers that one order may take: as many as for 8,000 buffers that are all live together.
+const COMPARISONS: usize = 1 << 25;
 
-/// Offsets, and the size of the arena: largest first, each at the lowest offset where it meets no buffer that is live
+/// Offsets, and the size of the arena. An order that takes too many comparisons is given up: the time that buffers are
+/// placed in then replaces the order of sizes.
+pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
+    by_size(buffers, COMPARISONS).unwrap_or_else(|| by_time(buffers))
+}
+
+/// Largest first, each at the lowest offset where it meets no buffer that is live
 /// at the same time ("greedy by size", Pisarchyk and Lee, 2020). Of those of one size, the one that is needed longest
 /// comes first, which suits values that wait for the backward part. While that leaves gaps, other orders are tried: of
-/// one size, the one that is needed first; largest and longest first; the one that waits for the end first.
-pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
+/// one size, the one that is needed first; largest and longest first; the one that waits for the end first. Gives up
+/// when the first order takes more comparisons than that.
+fn by_size(buffers: &[Buffer], comparisons: usize) -> Option<(Vec<usize>, usize)> {
     type Key = (Reverse<usize>, Reverse<usize>, usize);
     let orders: [fn(&Buffer) -> Key; 4] = [
         |b| (Reverse(b.bytes), Reverse(b.last), b.first),
@@ -32,40 +44,123 @@ pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
         |b| (Reverse(b.last), Reverse(b.bytes), b.first),
     ];
     let (least, tried) = (live_bytes(buffers), if buffers.len() > MANY { 2 } else { orders.len() });
-    let mut best = (vec![], usize::MAX);
+    let mut best: Option<(Vec<usize>, usize)> = None;
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     for key in &orders[..tried] {
         order.sort_by_key(|i| key(&buffers[*i]));
-        let placed = place_in(&order, buffers);
-        if placed.1 < best.1 {
-            best = placed;
+        let Some(placed) = place_in(&order, buffers, comparisons) else { break };
+        if best.as_ref().is_none_or(|best| placed.1 < best.1) {
+            best = Some(placed);
         }
-        if best.1 == least {
+        if best.as_ref().is_some_and(|best| best.1 == least) {
             break;
         }
     }
     best
 }
 
-fn place_in(order: &[usize], buffers: &[Buffer]) -> (Vec<usize>, usize) {
-    let (mut offsets, mut top) = (vec![0; buffers.len()], 0);
-    // Placed buffers, sorted by offset.
-    let mut placed: Vec<usize> = Vec::with_capacity(buffers.len());
+fn place_in(order: &[usize], buffers: &[Buffer], comparisons: usize) -> Option<(Vec<usize>, usize)> {
+    let (mut offsets, mut top, mut compared) = (vec![0; buffers.len()], 0, 0);
+    // Placed buffers with their offsets, sorted by these.
+    let mut placed: Vec<(usize, Buffer)> = Vec::with_capacity(buffers.len());
     for &i in order {
         let buffer = &buffers[i];
         let mut at = 0;
-        for other in placed.iter().filter(|o| buffers[**o].meets(buffer)) {
-            if offsets[*other] >= at + buffer.bytes {
+        for (offset, other) in &placed {
+            compared += 1;
+            if !other.meets(buffer) {
+                continue;
+            }
+            if *offset >= at + buffer.bytes {
                 break;
             }
-            at = at.max(offsets[*other] + buffers[*other].bytes);
+            at = at.max(offset + other.bytes);
+        }
+        if compared > comparisons {
+            return None;
         }
         offsets[i] = at;
         top = top.max(at + buffer.bytes);
-        let position = placed.partition_point(|o| offsets[*o] < at);
-        placed.insert(position, i);
+        let position = placed.partition_point(|(offset, _)| *offset < at);
+        placed.insert(position, (at, *buffer));
     }
-    (offsets, top)
+    Some((offsets, top))
+}
+
+/// In the order in which buffers are needed, forwards and backwards in time, each in the smallest gap that is free then
+/// ("best fit"): n log n. The better of both.
+fn by_time(buffers: &[Buffer]) -> (Vec<usize>, usize) {
+    let end = buffers.iter().map(|b| b.last).max().unwrap_or(0);
+    let reversed = |b: &Buffer| Buffer { first: end - b.last, last: end - b.first, ..*b };
+    let (forwards, backwards) =
+        (best_fit(buffers), best_fit(&buffers.iter().map(reversed).collect::<Vec<_>>()));
+    if backwards.1 < forwards.1 { backwards } else { forwards }
+}
+
+fn best_fit(buffers: &[Buffer]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    order.sort_by_key(|i| (buffers[*i].first, Reverse(buffers[*i].bytes)));
+    let (mut offsets, mut gaps) = (vec![0; buffers.len()], Gaps::default());
+    let mut live: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
+    for i in order {
+        while let Some(Reverse((last, gone))) = live.peek().copied()
+            && last < buffers[i].first
+        {
+            live.pop();
+            gaps.give(offsets[gone], buffers[gone].bytes);
+        }
+        offsets[i] = gaps.take(buffers[i].bytes);
+        live.push(Reverse((buffers[i].last, i)));
+    }
+    (offsets, gaps.top)
+}
+
+/// Gaps below the top of an arena that grows.
+#[derive(Default)]
+struct Gaps {
+    /// Sizes by offset, and the same by size.
+    by_offset: BTreeMap<usize, usize>,
+    by_size: BTreeSet<(usize, usize)>,
+    top: usize,
+}
+
+impl Gaps {
+    fn remove(&mut self, at: usize, bytes: usize) {
+        self.by_offset.remove(&at);
+        self.by_size.remove(&(bytes, at));
+    }
+
+    fn add(&mut self, at: usize, bytes: usize) {
+        if bytes > 0 {
+            self.by_offset.insert(at, bytes);
+            self.by_size.insert((bytes, at));
+        }
+    }
+
+    fn take(&mut self, bytes: usize) -> usize {
+        let fits = self.by_size.range((bytes, 0)..).next().copied();
+        // Otherwise the arena grows, from a gap at its end on.
+        let at_end = || self.by_offset.last_key_value().filter(|(at, gap)| *at + *gap == self.top);
+        let (gap, at) = fits.or_else(|| at_end().map(|(at, gap)| (*gap, *at))).unwrap_or((0, self.top));
+        self.remove(at, gap);
+        self.add(at + bytes, gap.saturating_sub(bytes));
+        self.top = self.top.max(at + bytes);
+        at
+    }
+
+    fn give(&mut self, mut at: usize, mut bytes: usize) {
+        if let Some((&before, &gap)) = self.by_offset.range(..at).next_back()
+            && before + gap == at
+        {
+            self.remove(before, gap);
+            (at, bytes) = (before, bytes + gap);
+        }
+        if let Some(&gap) = self.by_offset.get(&(at + bytes)) {
+            self.remove(at + bytes, gap);
+            bytes += gap;
+        }
+        self.add(at, bytes);
+    }
 }
 
 /// The largest sum of bytes that are live in one group.
@@ -106,16 +201,33 @@ mod tests {
                     buffer(64 * (1 + next(20) as usize), first, first + next(8) as usize)
                 })
                 .collect();
-            let (offsets, top) = offsets(&buffers);
-            for (i, a) in buffers.iter().enumerate() {
-                assert!(offsets[i] + a.bytes <= top);
-                for (j, b) in buffers.iter().enumerate().take(i) {
-                    let apart = offsets[i] + a.bytes <= offsets[j] || offsets[j] + b.bytes <= offsets[i];
-                    assert!(apart || !a.meets(b), "{a:?} {b:?}");
+            for (offsets, top) in [offsets(&buffers), by_time(&buffers)] {
+                for (i, a) in buffers.iter().enumerate() {
+                    assert!(offsets[i] + a.bytes <= top);
+                    for (j, b) in buffers.iter().enumerate().take(i) {
+                        let apart = offsets[i] + a.bytes <= offsets[j] || offsets[j] + b.bytes <= offsets[i];
+                        assert!(apart || !a.meets(b), "{a:?} {b:?}");
+                    }
                 }
+                assert!(top >= live_bytes(&buffers));
+                assert!(top <= 2 * live_bytes(&buffers), "{top} for {}", live_bytes(&buffers));
             }
-            assert!(top >= live_bytes(&buffers));
         }
+    }
+
+    #[test]
+    fn many_buffers_take_no_more_comparisons_than_allowed() {
+        // All live together, and one after the other.
+        let wide: Vec<_> = (0..300_000).map(|i| buffer(64, i, 300_000)).collect();
+        let chain: Vec<_> = (0..300_000).map(|i| buffer(64, i, i + 1)).collect();
+        for (buffers, top) in [(wide, 300_000 * 64), (chain, 128)] {
+            assert_eq!(by_size(&buffers, 1 << 20), None);
+            assert_eq!(by_time(&buffers).1, top);
+            // Hundreds of times the comparisons that are allowed, if it did not give up.
+            assert_eq!(offsets(&buffers).1, top);
+        }
+        let few: Vec<_> = (0..4000).map(|i| buffer(64, i, 4000)).collect();
+        assert!(by_size(&few, COMPARISONS).is_some());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Operators taken apart into the elementwise ones that they are composed of.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::graph::{Graph, Node, ValueId, Wires};
@@ -13,25 +14,28 @@ pub(crate) struct Part {
     pub(crate) aligned: SmallVec<[(ValueId, Shape); 1]>,
 }
 
-/// The parts of an operator, if it has any and all that it reads are whole tensors; new values for what they hand on.
+/// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; new values for
+/// what they hand on.
 pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
     let Some(compose) = node.info.compose() else { return Ok(None) };
-    if node.inputs.iter().chain(&node.outputs).any(|(_, v)| v.is_some_and(|v| !graph.is_whole_tensor(v))) {
+    let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
+    let dtype = values.clone().next().map(|v| graph.values[v].meta.dtype).filter(|dtype| dtype.is_float());
+    if values.any(|v| !graph.is_whole_tensor(v) || Some(graph.values[v].meta.dtype) != dtype) {
         return Ok(None);
     }
     let inputs = known(node.info.schema().inputs, &node.desc.inputs, &node.inputs);
     let outputs = known(node.info.schema().outputs, &node.desc.outputs, &node.outputs);
-    let find = |of: &[(Var, ValueId)], var: Var| of.iter().rev().find(|(v, _)| *v == var).map(|(_, id)| *id);
     let meta = |var: Var| {
-        let id = find(&inputs, var).or_else(|| find(&outputs, var))?;
-        Some(graph.values[id].meta.clone())
+        let id = inputs.get(&var).or_else(|| outputs.get(&var))?;
+        Some(graph.values[*id].meta.clone())
     };
     let mut parts = Parts::new(&meta);
     compose(&node.desc, &mut parts)?;
     let Parts { ops: descs, aligned, .. } = parts;
 
     let wrong = |what: &str| Error::internal(format!("a part of operator `{}` {what}", node.desc.ty));
-    let last_writer = |var: Var| descs.iter().rposition(|desc| desc.writes().any(|v| v == var));
+    let written = descs.iter().enumerate().flat_map(|(i, desc)| desc.writes().map(move |var| (var, i)));
+    let last_writer: FxHashMap<Var, usize> = written.collect();
     let mut now = inputs.clone();
     let mut nodes = vec![];
     for (i, desc) in descs.iter().enumerate() {
@@ -44,16 +48,16 @@ pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
         let mut reads = Wires::new();
         for slot in schema.inputs {
             for var in desc.inputs.get(slot.name) {
-                let id = find(&now, *var).ok_or_else(|| wrong("reads what the operator does not"))?;
-                reads.push((slot.name, Some(id)));
+                let id = now.get(var).ok_or_else(|| wrong("reads what the operator does not"))?;
+                reads.push((slot.name, Some(*id)));
             }
         }
         let mut writes = Wires::new();
         for slot in schema.outputs {
             for var in desc.outputs.get(slot.name) {
-                let end = find(&outputs, *var).ok_or_else(|| wrong("writes what the operator does not"))?;
-                let id = if last_writer(*var) == Some(i) { end } else { graph.again(end) };
-                now.push((*var, id));
+                let end = *outputs.get(var).ok_or_else(|| wrong("writes what the operator does not"))?;
+                let id = if last_writer.get(var) == Some(&i) { end } else { graph.again(end) };
+                now.insert(*var, id);
                 writes.push((slot.name, Some(id)));
             }
         }
@@ -83,7 +87,7 @@ pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
 }
 
 /// Variables in slots, with their values.
-fn known(schema: &[SlotDef], slots: &Slots, wires: &Wires) -> SmallVec<[(Var, ValueId); 4]> {
+fn known(schema: &[SlotDef], slots: &Slots, wires: &Wires) -> FxHashMap<Var, ValueId> {
     // Wires are in the order of the schema.
     let vars = schema.iter().flat_map(|slot| slots.get(slot.name));
     vars.zip(wires).filter_map(|(var, (_, id))| Some((*var, (*id)?))).collect()

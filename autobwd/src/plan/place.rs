@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use rustc_hash::FxHashMap;
+
 use super::{
     graph::{Graph, Node, Source, Value, ValueId},
     group::{Extent, Group, is_whole},
@@ -37,8 +39,8 @@ pub(crate) struct Copy {
 pub(crate) struct Layout {
     /// By value.
     pub(crate) spots: Vec<Spot>,
-    /// By fetch.
-    pub(crate) fetched: Vec<Spot>,
+    /// Where what is fetched stands at the end.
+    pub(crate) fetched_at: FxHashMap<ValueId, Spot>,
     pub(crate) copies: Vec<Copy>,
     /// Memory of the arena, each with its offset and the values that it serves in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
@@ -64,6 +66,8 @@ pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bo
         inside: vec![false; graph.values.len()],
         written_back: vec![],
         taken: HashSet::new(),
+        reads: FxHashMap::default(),
+        kept_reads: FxHashMap::default(),
     };
     for feed in &graph.feeds {
         place.allocate(*feed, 0);
@@ -90,6 +94,11 @@ struct Place<'a> {
     written_back: Vec<(usize, ValueId)>,
     /// Buffers that an output of the current group has taken over.
     taken: HashSet<usize>,
+    /// What the current group reads, if it is a region: the position of the last reader, and whether all read it element by
+    /// element.
+    reads: FxHashMap<ValueId, (usize, bool)>,
+    /// Those of the values that are of the scope, by variable.
+    kept_reads: FxHashMap<Var, Vec<ValueId>>,
 }
 
 /// By value: the last group that reads its elements; past the last one when it is fetched.
@@ -116,6 +125,9 @@ impl Place<'_> {
 
     fn group(&mut self, g: usize, group: &Group) {
         self.taken.clear();
+        if let Some(extent) = &group.region {
+            self.note_reads(group, extent);
+        }
         for position in group.nodes.clone() {
             let node = &self.graph.nodes[position];
             for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
@@ -149,17 +161,34 @@ impl Place<'_> {
         }
     }
 
+    fn note_reads(&mut self, group: &Group, extent: &Extent) {
+        self.reads.clear();
+        self.kept_reads.clear();
+        for position in group.nodes.clone() {
+            let node = &self.graph.nodes[position];
+            for value in node.reads() {
+                let whole = is_whole(self.graph, node, value, extent);
+                let known = self.reads.entry(value).or_insert_with(|| {
+                    let Value { var, kept, .. } = &self.graph.values[value];
+                    if *kept {
+                        self.kept_reads.entry(*var).or_default().push(value);
+                    }
+                    (position, true)
+                });
+                *known = (position, known.1 && whole);
+            }
+        }
+    }
+
     /// Whether an operator may write its output to the scope at once: nobody of its group still reads what stands
     /// there, other than element by element, or as the partner of an operator that works in place.
     fn writes_directly(&self, group: &Group, node: &Node, slot: &str, value: ValueId, whole: bool) -> bool {
         let var = self.graph.values[value].var;
         let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].kept && v != value;
         match &group.region {
-            Some(extent) => {
-                let nodes = &self.graph.nodes[group.nodes.clone()];
-                let reads_whole =
-                    |n: &Node| n.reads().filter(|v| old(*v)).all(|v| is_whole(self.graph, n, v, extent));
-                whole && nodes.iter().all(reads_whole)
+            Some(_) => {
+                let read = self.kept_reads.get(&var).into_iter().flatten();
+                whole && read.filter(|v| old(**v)).all(|v| self.reads[v].1)
             }
             None => match node.reads().filter(|v| old(*v)).count() {
                 0 => true,
@@ -193,14 +222,18 @@ impl Place<'_> {
             let buffer = self.buffer_of[x]?;
             let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
             let metas = [x, value].map(|v| &self.graph.values[v].meta);
-            let alike = metas.iter().all(|meta| meta.rows.is_none()) && metas[0].dtype == metas[1].dtype;
+            let [a, b] = metas.map(|meta| (meta.dtype, meta.dims.numel()));
+            // Buffers are whole lines: equal ones may hold more elements and fewer.
+            let alike = metas.iter().all(|meta| meta.rows.is_none()) && a == b;
             (alike && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
                 .then_some(buffer)
         };
         match &group.region {
-            Some(extent) if whole => node
-                .reads()
-                .find_map(|x| fits(x).filter(|_| self.read_for_the_last_time(group, extent, position, x))),
+            // Read element by element only, and not after that position.
+            Some(_) if whole => node.reads().find_map(|x| {
+                let (last, whole) = self.reads[&x];
+                fits(x).filter(|_| whole && last <= position)
+            }),
             Some(_) => None,
             None => {
                 let x = self.partner(node, slot)?;
@@ -208,14 +241,6 @@ impl Place<'_> {
                 fits(x).filter(|_| once)
             }
         }
-    }
-
-    /// Whether a region reads a value element by element only, and not after that position.
-    fn read_for_the_last_time(&self, group: &Group, extent: &Extent, position: usize, x: ValueId) -> bool {
-        group.nodes.clone().all(|p| {
-            let node = &self.graph.nodes[p];
-            node.reads().all(|v| v != x || (p <= position && is_whole(self.graph, node, x, extent)))
-        })
     }
 
     fn finish(mut self, end: usize) -> Layout {
@@ -242,13 +267,13 @@ impl Place<'_> {
             let to = Spot::Kept(self.graph.values[*value].var);
             copies.push(Copy { after: *after, value: *value, from: spots[*value], to });
         }
-        let mut fetched = vec![];
+        let mut fetched_at = FxHashMap::default();
         for (value, buffer) in self.graph.fetches.iter().zip(fetch_buffers) {
             let to = buffer.map_or(spots[*value], |b| Spot::Arena(offsets[b]));
             if to != spots[*value] {
                 copies.push(Copy { after: end.saturating_sub(1), value: *value, from: spots[*value], to });
             }
-            fetched.push(to);
+            fetched_at.entry(*value).or_insert(to);
         }
         debug_assert!(
             self.graph
@@ -263,6 +288,6 @@ impl Place<'_> {
         for (value, buffer) in self.buffer_of.iter().enumerate().filter_map(|(v, b)| Some((v, (*b)?))) {
             buffers[buffer].2.push(value);
         }
-        Layout { live_bytes, spots, fetched, copies, buffers, arena_bytes }
+        Layout { live_bytes, spots, fetched_at, copies, buffers, arena_bytes }
     }
 }

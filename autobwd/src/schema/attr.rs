@@ -123,7 +123,6 @@ attr_values!(
     i32 => I32, |x| *x as u64;
     i64 => I64, |x| *x as u64;
     f32 => F32, |x| u64::from(x.to_bits());
-    f64 => F64, |x| x.to_bits();
     String => Str;
     Vec<bool> => Bools;
     Vec<i32> => I32s;
@@ -134,6 +133,27 @@ attr_values!(
     BlockId => Block;
     Vec<BlockId> => Blocks;
 );
+
+/// In programs a number is of single precision, as in the reference, where that holds it exactly, else of double
+/// precision: what a file of the reference says keeps its value, and no number is rounded.
+impl AttrValue for f64 {
+    const TYPE: AttrType = AttrType::F64;
+
+    fn into_attr(self) -> Attr {
+        let single = self as f32;
+        if f64::from(single) == self { Attr::F32(single) } else { Attr::F64(self) }
+    }
+    fn from_attr(attr: &Attr) -> Result<Self, String> {
+        match attr {
+            Attr::F32(x) => Ok((*x).into()),
+            Attr::F64(x) => Ok(*x),
+            other => expected(AttrType::F64, other),
+        }
+    }
+    fn words(&self, words: &mut Words) {
+        words.put(self.to_bits());
+    }
+}
 
 impl AttrValue for DType {
     const TYPE: AttrType = AttrType::I32;

@@ -123,17 +123,17 @@ const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
 }
 
 /// Text put together during constant evaluation, for panic messages.
-struct Text {
+pub(super) struct Text {
     bytes: [u8; 512],
     len: usize,
 }
 
 impl Text {
-    const fn new() -> Text {
+    pub(super) const fn new() -> Text {
         Text { bytes: [0; 512], len: 0 }
     }
 
-    const fn add(mut self, text: &str) -> Text {
+    pub(super) const fn add(mut self, text: &str) -> Text {
         let text = text.as_bytes();
         let mut i = 0;
         while i < text.len() && self.len < self.bytes.len() {
@@ -165,7 +165,7 @@ impl Text {
         self
     }
 
-    const fn as_str(&self) -> &str {
+    pub(super) const fn as_str(&self) -> &str {
         let mut len = self.len;
         loop {
             match core::str::from_utf8(self.bytes.split_at(len).0) {

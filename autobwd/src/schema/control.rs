@@ -1,6 +1,6 @@
 //! Operators that run sub-blocks: what they say about it.
 
-use crate::{BlockId, Program, Result, Var};
+use crate::{BlockId, Error, ErrorKind, OpDesc, Program, Result, Var};
 
 /// How an operator runs its sub-block: implemented, in place of a shape rule and a kernel, for the description of an
 /// operator with a `#[block]`.
@@ -121,6 +121,32 @@ impl Call {
             every: None,
             ..self.clone()
         }
+    }
+
+    /// What is wrong with the block as the operator `op` runs it, shapes apart.
+    pub(crate) fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
+        let (mut found, number) = (vec![], self.block.index());
+        let mut refuse = |text: String| found.push(Error::new(ErrorKind::Program, text));
+        let parameter = |v: &Var| program.lookup(self.block, *v).is_some_and(|desc| desc.parameter);
+        for var in op.writes().filter(parameter) {
+            refuse(format!("block {number} writes the parameter `{}`", program.name(var)));
+        }
+        let own = program.block(self.block).map_or(&[][..], |block| &block.ops);
+        let written = |var: Var| own.iter().any(|op| op.writes().any(|v| v == var));
+        if let StepCount::While(var) = self.steps
+            && !(written(var) && self.carried.iter().any(|c| c.end == var))
+        {
+            let name = program.name(var);
+            refuse(format!("the body never changes the condition `{name}`: the loop would not end"));
+        }
+        for (var, _) in &self.stacks {
+            if self.slices.is_empty() || !(written(*var) || self.supplied().any(|v| v == *var)) {
+                refuse(format!("block {number} does not compute `{}`", program.name(*var)));
+            }
+        }
+        let ends: Vec<Var> = self.ends().collect();
+        found.extend(program.lost_writes(self.block, &ends));
+        found
     }
 
     /// The boolean that decides.

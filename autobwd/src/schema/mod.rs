@@ -9,8 +9,10 @@ mod contract;
 mod control;
 mod convert;
 mod cost;
+mod infallible;
 mod join;
 mod slot;
+mod unused;
 
 pub use attr::{AttrType, AttrValue};
 pub use compose::{Compose, Parts};
@@ -19,10 +21,12 @@ pub use contract::check_contract;
 pub use control::{Call, Carried, Control, First, StepCount};
 pub use convert::{above, at_least, at_most, attr, below, gather_slot, like, put_values};
 pub use cost::Cost;
+pub use infallible::Infallible;
 pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
+pub use unused::{Unwritten, Written, refuse_unused};
 
-use crate::{Attr, Cx, Dim, Float, GradRule, OpDesc, Result, Var};
+use crate::{Attr, Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var};
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +126,8 @@ pub struct Schema {
     pub pointwise: bool,
     /// Whether the formula's inputs broadcast against each other.
     pub broadcast: bool,
+    /// Whether there is a formula for integers, too.
+    pub integers: bool,
     /// The struct's documentation.
     pub doc: &'static str,
     /// Source file of the struct.
@@ -280,7 +286,55 @@ pub trait Pointwise {
     fn eval(&mut self);
 }
 
+/// The formula of an operator that is declared `pointwise, integers`, for integers, written on `Clip<I>` with
+/// `I: Integer`: one element of int32 or int64. Sums, differences and products wrap around; integers have no gradient.
+///
+/// ```standalone_crate
+/// use autobwd::{Float, Integer, NoGrad, Pointwise, PointwiseInteger, Result, Var, register_op};
+///
+/// /// `out = by * x`
+/// #[register_op(grad = NoGrad, pointwise, integers)]
+/// pub struct Times<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape as `x`.
+///     #[output(inplace = x)]
+///     pub out: V,
+///     /// The factor.
+///     #[attr]
+///     pub by: f64,
+/// }
+/// impl<F: Float> Pointwise for Times<F> {
+///     fn eval(&mut self) {
+///         self.out = F::of(self.by) * self.x;
+///     }
+/// }
+/// impl<I: Integer> PointwiseInteger for Times<I> {
+///     fn eval(&mut self) -> Result<()> {
+///         self.out = I::of("by", self.by)? * self.x;
+///         Ok(())
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no formula for integers",
+    label = "this operator is declared `integers`",
+    note = "write `impl<I: Integer> PointwiseInteger for ..<I>`"
+)]
+pub trait PointwiseInteger {
+    /// Sets the output from the inputs.
+    ///
+    /// # Errors
+    /// An attribute that is no integer ([`Integer::of`]), of which the shape rule learns by evaluating the formula once;
+    /// an element without result (a division by 0), which is [`Error::data`](crate::Error::data).
+    fn eval(&mut self) -> Result<()>;
+}
+
 /// Generated for pointwise operators: runs the formula on one lane.
+///
+/// Nothing unsafe relies on an implementation: a slot that the schema does not have reads as 0, and what is written to
+/// one is lost.
 #[diagnostic::on_unimplemented(
     message = "the gradient of `{Self}` cannot be derived: it has no formula",
     label = "`grad = Derived` needs a formula",
@@ -288,8 +342,9 @@ pub trait Pointwise {
             operator or rule"
 )]
 pub trait Lanes: Op {
-    /// Attributes, and which optional slots are present.
-    type Attrs: Send + Sync + 'static;
+    /// Attributes, and which optional slots are present. They are cloned for every block: those that the macro takes are
+    /// `Copy`.
+    type Attrs: Clone + Send + Sync + 'static;
 
     /// Runs the formula: `get` reads an input, `put` writes an output, by index in the schema.
     fn lane<F: Float>(attrs: &Self::Attrs, get: impl FnMut(usize) -> F, put: impl FnMut(usize, F));
@@ -299,4 +354,13 @@ pub trait Lanes: Op {
     /// # Errors
     /// As [`Op::gather`].
     fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
+}
+
+/// Generated for operators that are declared `integers`: runs the formula for integers on one element.
+pub trait IntegerLanes: Lanes {
+    /// Runs the formula: `get` reads an input, by index in the schema; returns the output.
+    ///
+    /// # Errors
+    /// Those of the formula.
+    fn integer_lane<I: Integer>(attrs: &Self::Attrs, get: impl FnMut(usize) -> I) -> Result<I>;
 }

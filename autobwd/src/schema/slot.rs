@@ -13,12 +13,22 @@ pub enum Arity {
     Holes,
 }
 
-/// The type of a slot field: `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`.
+/// The slot types. Frames hold nothing else of a [`Buf`](crate::Buf), so a type with a `Drop` or a place to hide one is
+/// none.
+mod sealed {
+    pub trait Slot<V> {}
+    impl<V> Slot<V> for V {}
+    impl<V> Slot<V> for Option<V> {}
+    impl<V> Slot<V> for Vec<V> {}
+    impl<V> Slot<V> for Vec<Option<V>> {}
+}
+
+/// The type of a slot field: `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`, and no other: the trait is sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a slot",
     label = "a slot is `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`"
 )]
-pub trait Slot<V>: Sized {
+pub trait Slot<V>: sealed::Slot<V> + Sized {
     /// How many variables it takes.
     const ARITY: Arity;
     /// The same slot holding something else.

@@ -13,7 +13,7 @@ use std::{
 use super::queue::{Goal, Queue, Walk, ones};
 use crate::{
     Builder, Error, ErrorKind, Expr, OpInfoMap, Result, Tensor,
-    build::eager::{Eager, Given, Value},
+    build::eager::{Eager, Function, Given, Value},
 };
 
 impl Builder {
@@ -22,7 +22,8 @@ impl Builder {
         Builder::eager_with_threads(thread::available_parallelism().map_or(1, NonZero::get))
     }
 
-    /// As [`eager`](Builder::eager), with that many threads, the caller's among them. Results do not depend on it.
+    /// As [`eager`](Builder::eager), with that many threads, the caller's among them, but no more than 1,024. Results
+    /// do not depend on it.
     pub fn eager_with_threads(threads: usize) -> Builder {
         Builder::of_eager(Eager::new(threads.max(1)), None)
     }
@@ -107,7 +108,8 @@ pub struct Grad<'a> {
     pub create_graph: bool,
 }
 
-/// Derivatives of the sum of all elements of `outputs` with respect to each of `inputs`: `None` where no path leads there.
+/// Derivatives of the sum of all elements of `outputs` with respect to each of `inputs`: `None` where no path leads there,
+/// of which [`missing`](super::missing) gives the reason.
 /// Nothing is added to what leaves have got, and only operators on the way are visited.
 ///
 /// # Errors
@@ -138,13 +140,55 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
     Ok(goal.found().into_iter().map(|value| Some(builder.hold(value?))).collect())
 }
 
+/// Calls a function of your own; [`backward`](Expr::backward) goes through it by its [`Function::backward`].
+///
+/// ```
+/// use autobwd::{Builder, Result, Tensor, tape::{Function, apply}};
+///
+/// /// `x · y`
+/// struct Product;
+/// impl Function for Product {
+///     fn name(&self) -> &'static str {
+///         "product"
+///     }
+///     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+///         Tensor::scalar(inputs[0].item()? * inputs[1].item()?)
+///     }
+///     fn backward(&self, inputs: &[Tensor], _: &Tensor, gradient: &Tensor) -> Result<Vec<Tensor>> {
+///         let (x, y, d) = (inputs[0].item()?, inputs[1].item()?, gradient.item()?);
+///         Ok(vec![Tensor::scalar(d * y)?, Tensor::scalar(d * x)?])
+///     }
+/// }
+///
+/// let tape = Builder::eager();
+/// let x = tape.leaf("x", Tensor::scalar(2.0)?);
+/// let y = apply(Product, &[&x, &apply(Product, &[&x, &x])?])?;
+/// y.backward()?;
+/// assert_eq!((y.item()?, x.gradient()?.item()?), (8.0, 12.0));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Variables of a program; no inputs; those of [`Function::forward`]; a function that is being traced: a program has
+/// operators alone.
+#[track_caller]
+pub fn apply(function: impl Function, inputs: &[&Expr]) -> Result<Expr> {
+    let site = Location::caller();
+    let Some(first) = inputs.first() else {
+        let text = format!("function `{}` is called without inputs", function.name());
+        return Err(Error::new(ErrorKind::Slot, text));
+    };
+    let values = inputs.iter().map(|input| input.value()).collect::<Result<Vec<_>>>()?;
+    Ok(first.builder().hold(first.engine()?.apply(Arc::new(function), &values, site)?))
+}
+
 /// A hook that can be taken off again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookId(u64);
 
 impl Expr {
     /// The value that was computed.
-    fn value(&self) -> Result<&Value> {
+    pub(super) fn value(&self) -> Result<&Value> {
         self.held_value().ok_or_else(|| {
             let text = format!("`{}` is a variable of a program, not a value that was computed", self.name());
             Error::new(ErrorKind::NoValue, text)
@@ -198,7 +242,8 @@ impl Expr {
         self.held_value().is_some_and(Value::is_leaf)
     }
 
-    /// Adds the derivative of this value, a single number, to all leaves that it was computed from.
+    /// Adds the derivative of this value, a single number, to all leaves that it was computed from. Why one is not among
+    /// them, [`missing`](super::missing) tells.
     ///
     /// # Errors
     /// More or less than one element; a value without history; an operator on the way without gradient; a value that is
@@ -257,7 +302,7 @@ impl Expr {
     pub fn gradient(&self) -> Result<Expr> {
         let value = self.value()?;
         let derivative = value.watched(|w| w.derivative.clone()).flatten();
-        let text = || format!("no derivative has arrived at {value}");
+        let text = || format!("no derivative has arrived at {value}: `tape::missing` tells why");
         derivative.map(|d| self.builder().hold(d)).ok_or_else(|| Error::new(ErrorKind::NoValue, text()))
     }
 
@@ -321,6 +366,6 @@ impl Expr {
             let text = format!("{value} is set while a function is traced: use an operator, `assign` say");
             return Err(Error::new(ErrorKind::Program, text));
         }
-        value.overwrite(&meta, tensor.into_memory(), ("set", Location::caller()))
+        value.overwrite(&meta, tensor.into_memory()?, ("set", Location::caller()))
     }
 }

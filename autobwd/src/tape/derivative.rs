@@ -64,8 +64,7 @@ impl Derivative {
     #[inline]
     fn loose(&mut self, meta: &Meta) -> Result<&mut Memory> {
         if let Derivative::Value(value, shared) = self {
-            let copy = Tensor::copy_of(value.memory(shared.as_ref())?, 0, meta)?;
-            *self = Derivative::Loose(copy.into_memory());
+            *self = Derivative::Loose(Tensor::memory_of(value.memory(shared.as_ref())?, meta)?);
         }
         match self {
             Derivative::Loose(memory) => Ok(memory),

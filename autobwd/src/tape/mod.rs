@@ -48,6 +48,10 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
+//! The closure may look at more than the text: [`Queue::iter`] gives every value with its derivative. Afterwards,
+//! [`Expr::history`](crate::Expr::history) has the operators, variables and values that a value was computed from; it
+//! prints and draws.
+//!
 //! The chain rule of an operator is not written anywhere a second time: it is the backward part of a program of that one
 //! operator, made from its gradient rule when it is needed first, and remembered with its shapes.
 //!
@@ -70,6 +74,11 @@
 //! }
 //! # Ok::<(), autobwd::Error>(())
 //! ```
+//!
+//! # Functions of your own
+//!
+//! What is worth more than one use is an operator. For anything else, [`apply`] calls a [`Function`]: its value and its
+//! gradient, in Rust.
 //!
 //! # Overwriting
 //!
@@ -94,10 +103,16 @@
 
 mod api;
 mod derivative;
+mod history;
+mod missing;
 mod queue;
 mod rule;
 mod trace;
 
-pub use api::{Grad, HookId, grad};
-pub use queue::Queue;
+pub use api::{Grad, HookId, apply, grad};
+pub use history::History;
+pub use missing::missing;
+pub use queue::{Queue, QueueEntry};
 pub use trace::{Traced, trace};
+
+pub use crate::build::eager::Function;

@@ -10,8 +10,8 @@ use super::{
     rule::chain_rule,
 };
 use crate::{
-    Builder, DType, Error, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
-    build::eager::{Call, Eager, Node, Reading, Rule, RuleStep, Source, Value},
+    Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
+    build::eager::{Applied, Call, Eager, Made, Node, Reading, Rule, RuleStep, Source, Value},
     tensor::Memory,
 };
 
@@ -35,6 +35,21 @@ fn key(of: &Value) -> Key {
 }
 
 impl<'a> Queue<'a> {
+    /// What waits, next first.
+    pub fn iter(&self) -> impl Iterator<Item = QueueEntry<'_>> {
+        self.next.iter().chain(self.rest.values().rev()).map(|entry| QueueEntry(entry))
+    }
+
+    /// How many values wait.
+    pub fn len(&self) -> usize {
+        self.rest.len() + usize::from(self.next.is_some())
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Whether what has that key goes before all that are there.
     #[inline]
     fn is_first(&self, at: Key) -> bool {
@@ -80,19 +95,41 @@ impl<'a> Queue<'a> {
     }
 }
 
+/// A value that waits in a [`Queue`], with what has arrived of its derivative.
+pub struct QueueEntry<'q>(&'q Entry<'q>);
+
+impl<'q> QueueEntry<'q> {
+    /// The value; [`Builder::hold`] makes an expression of it.
+    pub fn value(&self) -> &'q Value {
+        self.0.of
+    }
+
+    /// Its name; of what has none, that of the operator that computed it.
+    pub fn name(&self) -> String {
+        self.0.of.name()
+    }
+
+    /// What has arrived, to be added up: one tensor, or several where some are sparse.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn derivatives(&self) -> Result<Vec<Tensor>> {
+        let Entry { of, derivative, more } = self.0;
+        let copy = |part: &Derivative| Tensor::copy_of(part.memory()?, 0, part.meta(of));
+        [derivative].into_iter().chain(more).map(copy).collect()
+    }
+}
+
 impl fmt::Display for Queue<'_> {
     /// Values with their derivatives, next first: `x: 3, y: 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, entry) in self.next.iter().chain(self.rest.values().rev()).enumerate() {
-            let Entry { of, derivative, more } = &**entry;
-            write!(f, "{}{}: ", if i > 0 { ", " } else { "" }, of.name())?;
-            for (i, part) in [derivative].into_iter().chain(more).enumerate() {
+        for (i, entry) in self.iter().enumerate() {
+            write!(f, "{}{}: ", if i > 0 { ", " } else { "" }, entry.name())?;
+            for (i, part) in entry.derivatives().map_err(|_| fmt::Error)?.iter().enumerate() {
                 f.write_str(if i > 0 { " + " } else { "" })?;
-                let tensor = part.memory().and_then(|memory| Tensor::copy_of(memory, 0, part.meta(of)));
-                match tensor.map(|t| t.to_f64s()).as_deref() {
-                    Ok([x]) => write!(f, "{x}")?,
-                    Ok(all) => write!(f, "{all:?}")?,
-                    Err(_) => return Err(fmt::Error),
+                match part.to_f64s()[..] {
+                    [x] => write!(f, "{x}")?,
+                    ref all => write!(f, "{all:?}")?,
                 }
             }
         }
@@ -132,16 +169,20 @@ impl<'a> Goal<'a> {
         let mut rest: Vec<&Arc<Node>> = outputs.iter().map(|v| &v.node).collect();
         while let Some(node) = rest.pop() {
             if node.number >= oldest && seen.insert(Arc::as_ptr(node), node).is_none() {
-                let read = node.call().map(|call| &call.inputs[..]).unwrap_or_default();
-                rest.extend(read.iter().filter(|value| value.has_derivative()).map(|value| &value.node));
+                rest.extend(
+                    node.inputs().iter().filter(|value| value.has_derivative()).map(|value| &value.node),
+                );
             }
         }
         let mut nodes: Vec<&Node> = seen.into_values().collect();
         nodes.sort_unstable_by_key(|node| node.number);
         let mut leads: FxHashSet<*const Node> = inputs.iter().map(|v| Arc::as_ptr(&v.node)).collect();
         for node in nodes {
-            let read = node.call().map(|call| &call.inputs[..]).unwrap_or_default();
-            if read.iter().any(|value| value.has_derivative() && leads.contains(&Arc::as_ptr(&value.node))) {
+            if node
+                .inputs()
+                .iter()
+                .any(|value| value.has_derivative() && leads.contains(&Arc::as_ptr(&value.node)))
+            {
                 leads.insert(node);
             }
         }
@@ -149,7 +190,7 @@ impl<'a> Goal<'a> {
     }
 
     #[inline]
-    fn wants(&self, value: &Value) -> bool {
+    pub(super) fn wants(&self, value: &Value) -> bool {
         value.has_derivative()
             && match self {
                 Goal::Leaves => true,
@@ -206,7 +247,14 @@ impl<'a> Walk<'a> {
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
             let of = entry.of;
             self.arrive(&mut entry)?;
-            let Some(call) = of.node.call() else { continue };
+            let call = match &of.node.made {
+                Made::Computed(call) => call,
+                Made::Applied(applied) => {
+                    self.applied(applied, &entry).map_err(|e| e.at_op(|| applied.describe()))?;
+                    continue;
+                }
+                Made::Given(_) => continue,
+            };
             if call.outputs.len() == 1 {
                 self.arrived.push(Some(entry));
             } else {
@@ -308,6 +356,23 @@ impl<'a> Walk<'a> {
             true => self.compute(rule, call),
             false => self.record(rule, of, call, sparse),
         }
+    }
+
+    /// Goes through a function of the user's.
+    fn applied(&mut self, applied: &'a Applied, entry: &Entry<'a>) -> Result<()> {
+        if !self.forgets {
+            let text = "its backward is Rust that no tape records, so there is no derivative of its derivative: make it \
+                        an operator";
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+        let Entry { of, derivative, .. } = entry;
+        let gradient = Tensor::copy_of(derivative.memory()?, 0, derivative.meta(of))?;
+        for (input, gradient) in applied.inputs.iter().zip(applied.backward(&gradient)?) {
+            if self.goal.wants(input) {
+                self.push(input, Derivative::Loose(gradient.into_memory()?))?;
+            }
+        }
+        Ok(())
     }
 
     /// Goes through a chain rule; nobody else gets what is on the way.

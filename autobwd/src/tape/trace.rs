@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Scope, Site, Var, VarDesc,
     build::eager::{Eager, Made, Node, Ready, Value},
+    desc::check_name,
 };
 
 /// A program, written down while a function ran.
@@ -42,7 +43,8 @@ pub struct Traced {
 /// ```
 ///
 /// # Errors
-/// A builder of programs, or one that is being traced; variables of a program; a name given twice; those of the function,
+/// A builder of programs, or one that is being traced; variables of a program; a name given twice, or one that no variable
+/// of a program can have; those of the function,
 /// which must not [`set`](Expr::set) values.
 pub fn trace(
     tape: &Builder,
@@ -113,6 +115,7 @@ impl Notes {
     fn input(&mut self, name: &str, value: &Value) -> Result<()> {
         let stop_gradient = !value.has_derivative();
         let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
+        check_name(name)?;
         let twice = || Error::new(ErrorKind::Program, format!("two inputs are called `{name}`"));
         let var = self.declare(name, desc).ok_or_else(twice)?;
         self.know(value, var);
@@ -155,7 +158,7 @@ impl Notes {
             false => VarDesc { persistable: true, ..VarDesc::data(dtype, dims) },
         };
         let own = match &value.node.made {
-            Made::Given(given) if !given.name.is_empty() => self.declare(&given.name, desc.clone()),
+            Made::Given(given) if check_name(&given.name).is_ok() => self.declare(&given.name, desc.clone()),
             _ => None,
         };
         let var = own.unwrap_or_else(|| {

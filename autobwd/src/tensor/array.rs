@@ -1,9 +1,8 @@
 //! Values that are no tensors: lists of them, and what the steps of a loop leave for its backward part.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
 
 use super::{Buf, Memory, Tensor, value::add_up};
 use crate::{Error, ErrorKind, Result};
@@ -17,7 +16,7 @@ pub struct TensorArray(Mutex<Elements>);
 
 #[derive(Default)]
 struct Elements {
-    list: BTreeMap<usize, Tensor>,
+    list: FxHashMap<usize, Tensor>,
     /// One more than the last position ever written.
     len: usize,
     /// Memory of elements that are gone.
@@ -46,8 +45,8 @@ impl TensorArray {
     pub fn set(&self, position: usize, value: &Buf<'_>) -> Result<()> {
         let bytes = value.bytes()?;
         let mut elements = self.elements();
-        let old = elements.list.remove(&position);
-        elements.spare.extend(old);
+        elements.make_spare(position);
+        elements.reserve(position)?;
         let fits = |t: &Tensor| t.dtype() == value.dtype() && t.dims() == value.dims();
         let spare = elements.spare.iter().rposition(fits).map(|i| elements.spare.swap_remove(i));
         let mut tensor = spare.map_or_else(|| Tensor::zeros(value.dtype(), value.dims()), Ok)?;
@@ -72,8 +71,7 @@ impl TensorArray {
     pub fn take(&self, position: usize, out: &mut Buf<'_>) -> Result<bool> {
         let mut elements = self.elements();
         let found = elements.copy(position, out)?;
-        let old = elements.list.remove(&position);
-        elements.spare.extend(old);
+        elements.make_spare(position);
         Ok(found)
     }
 
@@ -91,6 +89,7 @@ impl TensorArray {
             match elements.list.get_mut(position) {
                 Some(sum) => add_up(sum, tensor)?,
                 None => {
+                    elements.reserve(*position)?;
                     elements.list.insert(*position, tensor.clone());
                 }
             }
@@ -100,14 +99,30 @@ impl TensorArray {
 
     /// Forgets all elements.
     pub fn clear(&self) {
-        let mut elements = self.elements();
-        let old = std::mem::take(&mut elements.list);
-        elements.spare.extend(old.into_values());
-        elements.len = 0;
+        let Elements { list, spare, len } = &mut *self.elements();
+        match spare.try_reserve(list.len()) {
+            Ok(()) => spare.extend(list.drain().map(|(_, tensor)| tensor)),
+            Err(_) => list.clear(),
+        }
+        *len = 0;
     }
 }
 
 impl Elements {
+    /// Room for one more element.
+    fn reserve(&mut self, position: usize) -> Result<()> {
+        let refuse = |_| Error::new(ErrorKind::Data, format!("no memory for element {position} of a list"));
+        self.list.try_reserve(1).map_err(refuse)
+    }
+
+    /// Takes an element out of the list; its memory serves the next that is like it, if there is room to remember it.
+    fn make_spare(&mut self, position: usize) {
+        let old = self.list.remove(&position);
+        if self.spare.try_reserve(1).is_ok() {
+            self.spare.extend(old);
+        }
+    }
+
     fn copy(&self, position: usize, out: &mut Buf<'_>) -> Result<bool> {
         let Some(tensor) = self.list.get(&position) else { return Ok(false) };
         if tensor.dtype() != out.dtype() || tensor.dims() != out.dims() {
@@ -129,6 +144,68 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
+    /// A step to be filled, with so many bytes and operators within.
+    ///
+    /// # Errors
+    /// No memory. All that the steps have left is then let go of, here as in [`push`](Steps::push), so that there is
+    /// memory to tell it.
+    pub(crate) fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
+        if let Some(step) = self.spare.pop() {
+            return Ok(step);
+        }
+        let mut all = vec![];
+        if all.try_reserve_exact(nested).is_err() {
+            return Err(self.out_of_memory(bytes));
+        }
+        all.resize_with(nested, Steps::default);
+        Ok(Step { memory: self.memory(bytes)?, nested: all, record: None })
+    }
+
+    /// Memory for a step.
+    ///
+    /// # Errors
+    /// As [`step`](Steps::step).
+    pub(crate) fn memory(&mut self, bytes: usize) -> Result<Memory> {
+        Memory::try_zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes))
+    }
+
+    /// Adds what a step has left.
+    ///
+    /// # Errors
+    /// As [`step`](Steps::step).
+    pub(crate) fn push(&mut self, step: Step) -> Result<()> {
+        if self.list.try_reserve(1).is_err() {
+            return Err(self.out_of_memory(step.memory.len()));
+        }
+        self.list.push(step);
+        Ok(())
+    }
+
+    /// Keeps the memory of a step that was consumed, if there is room to remember it.
+    pub(crate) fn recycle(&mut self, step: Step) {
+        if self.spare.try_reserve(1).is_ok() {
+            self.spare.push(step);
+        }
+    }
+
+    fn out_of_memory(&mut self, bytes: usize) -> Error {
+        let before = self.list.len();
+        *self = Steps::default();
+        let text = format!(
+            "no memory: a step leaves {bytes} bytes for the backward part, as {before} steps before it have done"
+        );
+        Error::new(ErrorKind::Data, text)
+    }
+
+    /// A copy of what the steps have left.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn try_clone(&self) -> Result<Steps> {
+        let list = self.list.iter().map(Step::try_clone).collect::<Result<_>>()?;
+        Ok(Steps { list, spare: vec![], count: self.count })
+    }
+
     /// The last step that is not consumed, and how many there are before it.
     pub(crate) fn pop(&mut self) -> Option<(Step, usize)> {
         let step = self.list.pop()?;
@@ -142,6 +219,15 @@ pub(crate) struct Step {
     pub(crate) nested: Vec<Steps>,
     /// Tells what is where in it, if that differs from step to step.
     pub(crate) record: Option<usize>,
+}
+
+impl Step {
+    fn try_clone(&self) -> Result<Step> {
+        let mut memory = Memory::any(self.memory.len())?;
+        memory.slice_mut::<u8>(0, self.memory.len()).copy_from_slice(self.memory.slice(0, self.memory.len()));
+        let nested = self.nested.iter().map(Steps::try_clone).collect::<Result<_>>()?;
+        Ok(Step { memory, nested, record: self.record })
+    }
 }
 
 /// Where a value lives that is no tensor.
@@ -163,8 +249,11 @@ impl Cell {
         match self {
             Cell::Array(array) => array.clear(),
             Cell::Steps(steps) => {
-                let steps = &mut *steps.lock().unwrap_or_else(PoisonError::into_inner);
-                steps.spare.append(&mut steps.list);
+                let Steps { list, spare, .. } = &mut *steps.lock().unwrap_or_else(PoisonError::into_inner);
+                match spare.try_reserve(list.len()) {
+                    Ok(()) => spare.append(list),
+                    Err(_) => list.clear(),
+                }
             }
         }
     }

@@ -35,6 +35,11 @@ impl DType {
         matches!(self, DType::F32 | DType::F64)
     }
 
+    /// Whether it is one of the integers that formulas can compute with.
+    pub fn is_signed_integer(self) -> bool {
+        matches!(self, DType::I32 | DType::I64)
+    }
+
     /// The name used in programs and messages, as NumPy spells it.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +84,7 @@ impl fmt::Display for DType {
 /// A Rust type that tensors can hold.
 ///
 /// # Safety
-/// Every bit pattern is a value, `DTYPE.size() == size_of::<Self>()`, and the alignment is at most 64.
+/// Every bit pattern is a value, and size and alignment are both `DTYPE.size()`.
 #[diagnostic::on_unimplemented(
     message = "tensors cannot hold `{Self}`",
     label = "elements are `f32`, `f64`, `i32`, `i64`, `u8` or `Bool`"
@@ -157,6 +162,33 @@ macro_rules! with_dtype {
                 type $t = f64;
                 $body
             }
+        }
+    };
+}
+
+/// Runs `$body` with `$t` standing for `f32`, `f64`, `i32` or `i64`; for another dtype the enclosing function returns an
+/// error that names the slot of `$buf`.
+#[macro_export]
+macro_rules! with_signed {
+    ($buf:expr, $t:ident => $body:expr) => {
+        match $buf.dtype() {
+            $crate::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            $crate::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => return Err($buf.wrong("signed or floating point numbers are needed")),
         }
     };
 }

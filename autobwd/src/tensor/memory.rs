@@ -1,17 +1,35 @@
 //! Memory, and the views of it that kernels get.
 //!
-//! The invariant of a frame, checked by [`Binder::finish`] and trusted by nobody: the bytes of every writable [`Buf`]
-//! are disjoint from the bytes of every other `Buf` of the frame, and an input that an output takes over owns no
-//! bytes at all. Hence `&Buf -> &[T]` and `&mut Buf -> &mut [T]` are sound, and the borrow checker does the rest.
-//! `Buf<'a>`'s lifetime ends when [`Kernel::run`](crate::Kernel::run) returns: a kernel that keeps one does not compile.
+//! The invariant of a frame: every [`Buf`] has the bytes that its dtype and shape need, those of one that may be written
+//! are apart from those of every other, and an input that an output takes over, or of which only the shape is needed,
+//! has none. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each other before
+//! the frame runs ([`Binder::finish`]).
+//!
+//! While a frame runs, nobody else uses its memory: a session is borrowed mutably and so is the scope that it is bound
+//! to, a tape borrows what an operator reads and owns what it writes. Hence `&Buf -> &[T]` and `&mut Buf -> &mut [T]`
+//! are sound, and the borrow checker does the rest.
+//!
+//! When it does not run, its `Buf`s are not used: their lifetime ends when [`Kernel::run`](crate::Kernel::run) returns,
+//! so that a kernel that keeps one does not compile; and when a frame is dropped, its [`Lease`] has ended.
 #![allow(unsafe_code)]
 
 mod lines;
+mod vector;
 
-use std::{alloc, marker::PhantomData, ops::Range, ptr::NonNull, sync::Arc};
+use std::{
+    alloc,
+    marker::PhantomData,
+    ops::Range,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use ndarray::{ArrayView, ArrayViewMut, Dimension, IxDyn, ShapeBuilder};
+use ndarray::{ArrayView, ArrayViewMut, Dimension};
 
+pub(super) use self::vector::Vector;
 use super::{Cell, DType, Dim, Element, Meta, Rows, Shape, TensorArray};
 use crate::{Error, ErrorKind, Result};
 
@@ -23,15 +41,15 @@ pub(crate) fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
-/// Owned initialised memory at a fixed address.
+/// Owned initialised memory at a fixed address, aligned to a line.
 pub(crate) struct Memory {
     ptr: NonNull<u8>,
     len: usize,
 }
-// SAFETY: owned bytes, reached through `&Memory` for reading and `&mut Memory` for writing; places are handed to one
-// executor, which is itself `&mut` while it runs.
+// SAFETY: owned plain bytes, which belong to no thread.
 unsafe impl Send for Memory {}
-// SAFETY: as above; `&Memory` only reads.
+// SAFETY: the methods of `&Memory` read. Frames write through places, while what owns the memory is borrowed mutably
+// (see the top of this file).
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -39,14 +57,19 @@ impl Memory {
     /// There is no such amount of memory.
     pub(crate) fn zeroed(bytes: usize) -> Result<Memory> {
         let refuse = || Error::new(ErrorKind::Data, format!("cannot allocate {bytes} bytes"));
+        Memory::try_zeroed(bytes).ok_or_else(refuse)
+    }
+
+    /// As [`zeroed`](Memory::zeroed), without an error, which takes memory itself.
+    pub(crate) fn try_zeroed(bytes: usize) -> Option<Memory> {
         if bytes > isize::MAX as usize - LINE {
-            return Err(refuse());
+            return None;
         }
         let len = padded(bytes);
-        let layout = alloc::Layout::from_size_align(len, LINE).map_err(|_| refuse())?;
+        let layout = alloc::Layout::from_size_align(len, LINE).ok()?;
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
-        NonNull::new(ptr).map(|ptr| Memory { ptr, len }).ok_or_else(refuse)
+        NonNull::new(ptr).map(|ptr| Memory { ptr, len })
     }
 
     /// Memory with whatever it holds.
@@ -68,24 +91,31 @@ impl Memory {
     /// Where it starts, if there are so many bytes.
     #[inline]
     pub(crate) fn start(&self, bytes: usize) -> Result<Place> {
-        if bytes <= self.len { Ok(Place { ptr: self.ptr.as_ptr() }) } else { Err(outside(0, bytes)) }
+        if bytes > self.len {
+            return Err(outside(0, bytes));
+        }
+        Ok(Place { ptr: self.ptr.as_ptr(), len: bytes })
     }
 
-    /// A place inside, if it is on a line and within bounds.
+    /// A place inside, of so many bytes in whole lines, if it is on a line and within bounds.
     #[inline]
     pub(crate) fn place(&self, at: usize, bytes: usize) -> Result<Place> {
-        let end = at.checked_add(padded(bytes)).filter(|end| at.is_multiple_of(LINE) && *end <= self.len);
-        if end.is_none() {
-            return Err(outside(at, bytes));
+        let len = bytes.max(1).checked_next_multiple_of(LINE);
+        let end = len.and_then(|len| at.checked_add(len));
+        match (len, end) {
+            (Some(len), Some(end)) if at.is_multiple_of(LINE) && end <= self.len => {
+                // SAFETY: `at` is within the allocation, as just checked.
+                Ok(Place { ptr: unsafe { self.ptr.add(at) }.as_ptr(), len })
+            }
+            _ => Err(outside(at, bytes)),
         }
-        // SAFETY: `at` is within the allocation, as just checked.
-        Ok(Place { ptr: unsafe { self.ptr.add(at) }.as_ptr() })
     }
 
     /// The first `n` elements from byte `at` on.
     pub(crate) fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
-        // SAFETY: within bounds and aligned (just asserted), initialised (zeroed), every pattern is a `T`.
+        // SAFETY: within bounds and aligned (just asserted, and memory starts on a line), initialised since `zeroed`,
+        // every pattern is a `T`; what writes meanwhile would have to borrow the owner mutably.
         unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
@@ -114,14 +144,17 @@ impl Memory {
 impl Default for Memory {
     /// None.
     fn default() -> Memory {
-        Memory { ptr: NonNull::dangling(), len: 0 }
+        #[repr(align(64))]
+        struct Line;
+        const { assert!(align_of::<Line>() == LINE) }
+        Memory { ptr: NonNull::<Line>::dangling().cast(), len: 0 }
     }
 }
 impl Drop for Memory {
     #[inline]
     fn drop(&mut self) {
         if !lines::keep(self) && self.len > 0 {
-            // SAFETY: allocated in `zeroed` with this very layout.
+            // SAFETY: allocated in `zeroed` with this very layout: a length that is not 0 is the one asked for there.
             unsafe {
                 alloc::dealloc(self.ptr.as_ptr(), alloc::Layout::from_size_align_unchecked(self.len, LINE))
             }
@@ -134,12 +167,14 @@ fn outside(at: usize, bytes: usize) -> Error {
     Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory"))
 }
 
-/// An address inside some [`Memory`]; only [`Memory::place`] makes one.
+/// Some bytes of a [`Memory`], from a line on; only `Memory` makes one. Whoever uses them sees to it that the memory is
+/// still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     ptr: *mut u8,
+    len: usize,
 }
-// SAFETY: an address alone; what a `Binder` makes of it is `&mut` while it runs, as its `Memory` is.
+// SAFETY: an address and a number; using the bytes takes unsafe code, which has reasons of its own.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -148,6 +183,40 @@ impl Place {
     #[inline]
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr
+    }
+
+    /// The addresses of the first bytes.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub(crate) fn range(self, bytes: usize) -> Result<Range<usize>> {
+        if bytes > self.len {
+            let text = format!("{bytes} bytes are needed in a place of {}", self.len);
+            return Err(Error::internal(text));
+        }
+        Ok(self.ptr.addr()..self.ptr.addr() + bytes)
+    }
+}
+
+/// Until when the bufs of a frame can be used. An operator's struct may hold types that have a `Drop` of their own, which
+/// runs when the frame goes: the memory may be gone before that, or in use.
+#[derive(Clone)]
+pub(crate) struct Lease(Arc<AtomicBool>);
+
+impl Default for Lease {
+    fn default() -> Lease {
+        Lease(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Lease {
+    pub(crate) fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn lasts(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -181,9 +250,10 @@ pub struct Buf<'a> {
     access: Access,
     /// What it holds if it is no tensor.
     cell: Option<Arc<Cell>>,
+    lease: Lease,
     life: PhantomData<&'a mut [u8]>,
 }
-// SAFETY: a `Buf` is a reference to bytes that its frame alone may write (see the top of this file).
+// SAFETY: a `Buf` is a `&mut [u8]` if it may be written, and a `&[u8]` if not (see the top of this file).
 unsafe impl Send for Buf<'_> {}
 // SAFETY: as above; `&Buf` only reads.
 unsafe impl Sync for Buf<'_> {}
@@ -230,6 +300,11 @@ impl Buf<'_> {
         matches!(self.access, Access::ReadRows(_) | Access::WriteRows(_))
     }
 
+    /// Whether it is an input whose memory an output has taken over.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.access == Access::TakenOver
+    }
+
     /// Name of the slot.
     pub fn slot(&self) -> &'static str {
         self.slot
@@ -258,6 +333,7 @@ impl Buf<'_> {
             | Access::WriteRows(_)
             | Access::Cell => false,
         };
+        let allowed = allowed && self.lease.lasts();
         if T::DTYPE == self.dtype && allowed { Ok(self.ptr.cast()) } else { Err(self.refuse(T::DTYPE)) }
     }
 
@@ -267,6 +343,7 @@ impl Buf<'_> {
         Error::new(
             ErrorKind::Slot,
             match self.access {
+                _ if !self.lease.lasts() => format!("`{slot}` has no memory any more: its frame is gone"),
                 _ if wanted != self.dtype => {
                     format!("`{slot}` holds {}, the kernel asked for {wanted}", self.dtype)
                 }
@@ -292,7 +369,8 @@ impl Buf<'_> {
     /// `shape_only`.
     #[inline]
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
-        // SAFETY: the frame's invariant; `numel` elements were placed; every bit pattern is a `T`.
+        // SAFETY: the frame's invariant; `Binder::bind` has found room for `numel` elements of this dtype, on a line, in
+        // initialised memory; every bit pattern is a `T`.
         Ok(unsafe { std::slice::from_raw_parts(self.typed::<T>(false)?, self.numel) })
     }
 
@@ -306,23 +384,28 @@ impl Buf<'_> {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.typed::<T>(true)?, self.numel) })
     }
 
-    /// The elements as an array of fixed rank (`Ix2`) or any rank (`IxDyn`, which costs some 60 ns more).
+    /// The elements as an array of fixed rank (`Ix2`), or of any (`IxDyn`, which costs some 60 ns more). Up to rank 4, it
+    /// allocates nothing.
     ///
     /// # Errors
     /// As [`slice`](Buf::slice), and a shape of another rank.
     pub fn view<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
-        let view = ArrayView::from_shape(IxDyn(&self.dims).f_or_c(), self.slice()?);
-        view.and_then(|v| v.into_dimensionality()).map_err(|_| self.wrong("another rank is needed"))
+        let dims = dimension::<D>(&self.dims).ok_or_else(|| self.other_rank::<D>())?;
+        ArrayView::from_shape(dims, self.slice()?).map_err(Error::internal)
     }
 
-    /// The elements of an output as an array, to be written.
+    /// The elements of an output as an array, to be written: otherwise as [`view`](Buf::view).
     ///
     /// # Errors
     /// As [`slice_mut`](Buf::slice_mut), and a shape of another rank.
     pub fn view_mut<T: Element, D: Dimension>(&mut self) -> Result<ArrayViewMut<'_, T, D>> {
-        let (dims, rank) = (self.dims.clone(), self.wrong("another rank is needed"));
-        let view = ArrayViewMut::from_shape(IxDyn(&dims), self.slice_mut()?);
-        view.and_then(|v| v.into_dimensionality()).map_err(|_| rank)
+        let dims = dimension::<D>(&self.dims).ok_or_else(|| self.other_rank::<D>())?;
+        ArrayViewMut::from_shape(dims, self.slice_mut()?).map_err(Error::internal)
+    }
+
+    #[cold]
+    fn other_rank<D: Dimension>(&self) -> Error {
+        self.wrong(&format!("an array of {} dimensions is asked for", D::NDIM.unwrap_or_default()))
     }
 
     /// For `#[output(inplace = x)]`: one slice when the executor let them share, two when it did not.
@@ -342,7 +425,8 @@ impl Buf<'_> {
     /// Another dtype, or a whole tensor.
     pub fn rows<T: Element>(&self) -> Result<Rows<'_, T>> {
         let (n, numbers, values) = self.row_parts::<T>(false)?;
-        // SAFETY: the frame's invariant; `Meta::bytes` has room for `n` numbers and the values of `n` rows behind them.
+        // SAFETY: the frame's invariant; `Binder::bind` has found room for `n` numbers and, on the line behind them, the
+        // values of `n` rows of this dtype (`Meta::bytes`).
         let (numbers, values) = unsafe {
             let values = std::slice::from_raw_parts(values, n * row_len(&self.dims));
             (std::slice::from_raw_parts(numbers, n), values)
@@ -387,13 +471,13 @@ impl Buf<'_> {
     /// How many rows there is room for, and where their numbers and values are.
     fn row_parts<T: Element>(&self, write: bool) -> Result<(usize, *mut i64, *mut T)> {
         let n = match self.access {
-            _ if T::DTYPE != self.dtype => return Err(self.refuse(T::DTYPE)),
+            _ if T::DTYPE != self.dtype || !self.lease.lasts() => return Err(self.refuse(T::DTYPE)),
             Access::ReadRows(n) if !write => n,
             Access::WriteRows(n) => n,
             Access::ReadRows(_) => return Err(self.wrong("an output is needed")),
             _ => return Err(self.wrong("rows of a tensor are needed")),
         };
-        // SAFETY: within the bytes of `Meta::bytes`, which were placed.
+        // SAFETY: within the bytes of `Meta::bytes`, for which `Binder::bind` has found room.
         let values = unsafe { self.ptr.add(padded(n * size_of::<i64>())) };
         Ok((n, self.ptr.cast(), values.cast()))
     }
@@ -404,7 +488,7 @@ impl Buf<'_> {
     /// As [`slice`](Buf::slice), dtype apart.
     pub fn bytes(&self) -> Result<&[u8]> {
         match self.access {
-            Access::Read | Access::Write => {
+            Access::Read | Access::Write if self.lease.lasts() => {
                 // SAFETY: as in `slice`.
                 Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.byte_len()) })
             }
@@ -418,8 +502,10 @@ impl Buf<'_> {
     /// An input.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         match self.access {
-            // SAFETY: as in `slice_mut`; any bytes are elements.
-            Access::Write => Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.byte_len()) }),
+            Access::Write if self.lease.lasts() => {
+                // SAFETY: as in `slice_mut`; any bytes are elements.
+                Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.byte_len()) })
+            }
             _ => Err(self.refuse(self.dtype)),
         }
     }
@@ -444,20 +530,22 @@ impl Buf<'_> {
     }
 }
 
-/// Row-major is the only layout there is; the name keeps `view` readable.
-trait RowMajor: Sized {
-    fn f_or_c(self) -> ndarray::StrideShape<IxDyn>;
-}
-impl RowMajor for IxDyn {
-    fn f_or_c(self) -> ndarray::StrideShape<IxDyn> {
-        self.set_f(false).into()
+/// Dimensions as ndarray has them, if the type takes so many.
+pub(crate) fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
+    if D::NDIM.is_some_and(|rank| rank != dims.len()) {
+        return None;
     }
+    let mut dimension = D::zeros(dims.len());
+    dimension.slice_mut().copy_from_slice(dims);
+    Some(dimension)
 }
 
-/// Hands out the [`Buf`]s of one frame and proves the frame's invariant.
+/// Hands out the [`Buf`]s of one frame, each with room for what it claims to hold, and proves the frame's invariant.
 #[derive(Default)]
 pub(crate) struct Binder {
+    /// Addresses, and whether they may be written.
     taken: Vec<(Range<usize>, bool)>,
+    lease: Lease,
 }
 
 /// How a frame reaches an input.
@@ -478,11 +566,11 @@ impl Binder {
 
     /// An input that has no memory: nobody may look at it.
     pub(crate) fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
-        self.bind(meta, Place { ptr: std::ptr::null_mut() }, Access::ShapeOnly)
+        self.bind(meta, Place { ptr: std::ptr::null_mut(), len: 0 }, Access::ShapeOnly)
     }
 
     /// What is no tensor is shared, and locks itself.
-    pub(crate) fn cell<'a>(meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
+    pub(crate) fn cell<'a>(&self, meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
         Buf {
             ptr: std::ptr::null_mut(),
             dtype: meta.dtype,
@@ -491,6 +579,7 @@ impl Binder {
             slot: meta.slot(),
             access: Access::Cell,
             cell: Some(cell),
+            lease: self.lease.clone(),
             life: PhantomData,
         }
     }
@@ -500,12 +589,11 @@ impl Binder {
     }
 
     fn bind<'a>(&mut self, meta: &Meta, at: Place, access: Access) -> Result<Buf<'a>> {
-        let (Some(dims), Some(bytes)) = (meta.dims.known(), meta.bytes()) else {
-            return Err(Error::internal(format!(
-                "`{}` of unknown shape {} was bound",
-                meta.slot(),
-                meta.dims
-            )));
+        // Where the bytes are known there are not too many, so that products of dimensions do not overflow.
+        let known = meta.dims.known().zip(meta.dims.numel().get()).zip(meta.bytes()).filter(|_| !meta.array);
+        let Some(((dims, numel), bytes)) = known else {
+            let text = format!("`{}`, {meta}, was bound as a tensor of known shape", meta.slot());
+            return Err(Error::internal(text));
         };
         let access = match (access, meta.rows.and_then(Dim::get)) {
             (Access::Read, Some(n)) => Access::ReadRows(n),
@@ -514,21 +602,30 @@ impl Binder {
         };
         let written = matches!(access, Access::Write | Access::WriteRows(_));
         if written || matches!(access, Access::Read | Access::ReadRows(_)) {
-            let start = at.ptr as usize;
-            self.taken.push((start..start + bytes, written));
+            self.taken.push((at.range(bytes)?, written));
         }
-        let numel = dims.iter().product();
-        let (dtype, slot) = (meta.dtype, meta.slot());
-        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell: None, life: PhantomData })
+        let (dtype, slot, lease) = (meta.dtype, meta.slot(), self.lease.clone());
+        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell: None, lease, life: PhantomData })
+    }
+
+    /// What the frame ends when it is dropped.
+    pub(crate) fn lease(&self) -> Lease {
+        self.lease.clone()
     }
 
     /// Must be called before the frame runs.
-    pub(crate) fn finish(self) -> Result<()> {
-        for (i, (a, a_written)) in self.taken.iter().enumerate() {
-            for (b, b_written) in &self.taken[..i] {
-                if (*a_written || *b_written) && a.start < b.end && b.start < a.end {
-                    return Err(Error::internal("a written buffer overlaps another one of its operator"));
-                }
+    pub(crate) fn finish(mut self) -> Result<()> {
+        // By start, what overlaps any buffer before it overlaps the one that reaches farthest.
+        self.taken.retain(|(bytes, _)| !bytes.is_empty());
+        self.taken.sort_unstable_by_key(|(bytes, _)| bytes.start);
+        let (mut end, mut written_end) = (0, 0);
+        for (bytes, written) in &self.taken {
+            if bytes.start < if *written { end } else { written_end } {
+                return Err(Error::internal("a written buffer overlaps another one of its operator"));
+            }
+            end = end.max(bytes.end);
+            if *written {
+                written_end = written_end.max(bytes.end);
             }
         }
         Ok(())

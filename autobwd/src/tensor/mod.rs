@@ -5,19 +5,24 @@
 
 mod array;
 mod dtype;
+mod file;
 mod memory;
 mod rows;
 mod save;
 mod shape;
 mod value;
+mod whole;
 
 pub use array::TensorArray;
-pub(crate) use array::{Cell, Step};
+pub(crate) use array::{Cell, Step, Steps};
 pub use dtype::{Bool, DType, Element};
-pub(crate) use memory::{Binder, LINE, Memory, Place, Reach, padded};
+pub use file::write_beside;
+use memory::Vector;
+pub(crate) use memory::{Binder, LINE, Lease, Memory, Place, Reach, dimension, padded};
 pub use memory::{Buf, InOut};
 pub use rows::Rows;
-pub use save::{load_tensors, save_tensors, write_beside};
+pub use save::{load_tensors, save_tensors};
 pub use shape::{Dim, Dims, Meta, Shape};
 pub use value::Tensor;
 pub(crate) use value::{ToF64, add_up};
+pub(crate) use whole::whole_bytes;

@@ -1,45 +1,20 @@
 //! Tensors in files, as safetensors.
 
-use std::{fs, io::Write, path::Path};
+use std::{collections::HashSet, fs, path::Path};
 
 use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
 
-use super::{DType, Tensor};
+use super::{
+    DType, Tensor,
+    file::{failure, write_beside},
+};
 use crate::{Error, ErrorKind, Result};
 
-/// The largest file that is read.
+/// The largest file that is written and read.
 const LIMIT: u64 = 1 << 34;
 
-fn io(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
-}
-
-/// Temporary files are private; what they become is not.
-#[cfg(unix)]
-fn like_any_file<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
-    use std::os::unix::fs::PermissionsExt;
-    builder.permissions(fs::Permissions::from_mode(0o666))
-}
-#[cfg(not(unix))]
-fn like_any_file<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
-    builder
-}
-
-/// Writes a file beside its final place and renames it, so that it is never there in half.
-///
-/// # Errors
-/// The file system's, naming the path.
-pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
-    let path = path.as_ref();
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // The temporary file's own name says nothing to anybody: only the kind of error is passed on.
-    let mut file = like_any_file(&mut tempfile::Builder::new())
-        .tempfile_in(folder)
-        .map_err(|e| io(path, "write", e.kind()))?;
-    file.write_all(bytes).and_then(|()| file.flush()).map_err(|e| io(path, "write", e.kind()))?;
-    file.persist(path).map_err(|e| io(path, "write", e.error.kind()))?;
-    Ok(())
-}
+/// The name under which a safetensors file keeps notes about itself.
+const NOTES: &str = "__metadata__";
 
 fn to_file_dtype(dtype: DType) -> Dtype {
     match dtype {
@@ -56,25 +31,36 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|d| to_file_dtype(*d) == dtype)
 }
 
-/// Saves named tensors as a safetensors file; never half of it.
+/// Saves named tensors as a safetensors file; never half of it, and never one that [`load_tensors`] would refuse.
 ///
 /// # Errors
-/// The file system's, naming the path.
+/// A tensor called `__metadata__`, which such files keep for themselves; two tensors of one name; more than 16 GiB; those
+/// of [`write_beside`].
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<()> {
-    let format = |e: safetensors::SafeTensorError| Error::new(ErrorKind::Format, format!("cannot save: {e}"));
-    let views = tensors
-        .into_iter()
-        .map(|(name, t)| {
-            Ok((
-                name,
-                TensorView::new(to_file_dtype(t.dtype()), t.dims().to_vec(), t.bytes()).map_err(format)?,
-            ))
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let path = path.as_ref();
+    let refuse =
+        |why: String| Error::new(ErrorKind::Format, format!("cannot save to `{}`: {why}", path.display()));
+    let format = |e: safetensors::SafeTensorError| refuse(e.to_string());
+    let (mut names, mut views) = (HashSet::new(), vec![]);
+    for (name, t) in tensors {
+        if name == NOTES {
+            return Err(refuse(format!("a safetensors file keeps `{NOTES}` for itself: rename the value")));
+        }
+        if !names.insert(name) {
+            return Err(refuse(format!("two tensors are called `{name}`")));
+        }
+        let view = TensorView::new(to_file_dtype(t.dtype()), t.dims().to_vec(), t.bytes());
+        views.push((name, view.map_err(format)?));
+    }
     let bytes = safetensors::serialize(views, None).map_err(format)?;
+    if bytes.len() as u64 > LIMIT {
+        return Err(refuse(format!("{} bytes are more than the {LIMIT} that are read", bytes.len())));
+    }
+    // Whatever else may be wrong with names and sizes, the reader would say.
+    SafeTensors::read_metadata(&bytes).map_err(format)?;
     write_beside(path, &bytes)
 }
 
@@ -85,12 +71,12 @@ pub fn save_tensors<'a>(
 /// there is no counterpart for.
 pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let path = path.as_ref();
-    let size = fs::metadata(path).map_err(|e| io(path, "read", e))?.len();
+    let size = fs::metadata(path).map_err(|e| failure(path, "read", e))?.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
     if size > LIMIT {
         return Err(refuse(format!("{size} bytes are more than the {LIMIT} that are read")));
     }
-    let bytes = fs::read(path).map_err(|e| io(path, "read", e))?;
+    let bytes = fs::read(path).map_err(|e| failure(path, "read", e))?;
     let file =
         SafeTensors::deserialize(&bytes).map_err(|e| refuse(format!("not a whole safetensors file: {e}")))?;
     let mut tensors = file

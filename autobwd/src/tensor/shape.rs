@@ -226,24 +226,34 @@ impl Meta {
         self.set(x.dtype, x.dims.clone());
     }
 
+    /// The whole tensor, of what may be rows of it.
+    pub(crate) fn whole(self) -> Meta {
+        Meta { rows: None, ..self }
+    }
+
     /// Makes an output a list of tensors of the dtype and dimensions of `x`.
     pub fn array_of(&mut self, x: &Meta) {
         self.like(x);
         self.array = true;
     }
 
-    /// Memory in bytes; nothing for a list, which keeps its own; `None` while a dimension is unknown or when it exceeds what can be addressed. Rows take theirs
-    /// twice: their numbers, in whole lines, and behind them their values.
+    /// Memory in bytes; nothing for a list, which keeps its own; `None` while a dimension is unknown or when the memory
+    /// exceeds what can be addressed. Dimensions of 0 do not count for that, as in NumPy: no product of some of a
+    /// shape's dimensions overflows. Rows take their memory twice: row numbers, in whole lines, and behind them values.
     pub fn bytes(&self) -> Option<usize> {
         if self.array {
             return Some(0);
         }
         let limit = |bytes: &usize| *bytes <= isize::MAX as usize / 2;
         let of = |n: Dim, size: usize| n.get()?.checked_mul(size).filter(limit);
+        let product =
+            |dims: &[Dim]| dims.iter().filter(|dim| **dim != 0).fold(1.into(), |n: Dim, dim| n * *dim);
+        of(product(&self.dims), self.dtype.size())?;
         let whole = of(self.dims.numel(), self.dtype.size())?;
         let Some(rows) = self.rows else { return Some(whole) };
-        let row = self.dims.get(1..)?.iter().fold(rows, |n, dim| n * *dim);
-        let (numbers, values) = (of(rows, size_of::<i64>())?, of(row, self.dtype.size())?);
+        let row = product(self.dims.get(1..)?);
+        let (numbers, values) = (of(rows, size_of::<i64>())?, of(rows * row, self.dtype.size())?);
+        let values = if self.dims.get(1..)?.iter().any(|dim| *dim == 0) { 0 } else { values };
         padded(numbers).checked_add(values).filter(limit)
     }
 
@@ -314,6 +324,15 @@ impl Meta {
     /// Names the slot and its dtype.
     pub fn float(&self) -> Result<()> {
         if self.dtype.is_float() { Ok(()) } else { Err(self.wrong("floating point numbers are needed")) }
+    }
+
+    /// Refuses a dtype that is neither floating point nor int32 or int64.
+    ///
+    /// # Errors
+    /// Names the slot and its dtype.
+    pub fn signed(&self) -> Result<()> {
+        let signed = self.dtype.is_float() || self.dtype.is_signed_integer();
+        self.require(signed, || "signed or floating point numbers are needed".into())
     }
 
     /// The position that a possibly negative axis means.

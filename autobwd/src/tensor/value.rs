@@ -1,24 +1,41 @@
 use std::{fmt, ops::AddAssign};
 
-use ndarray::{ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
+use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension, IxDyn};
 
-use super::{DType, Dims, Element, Memory, Meta, Shape};
+use super::{DType, Dims, Element, Memory, Meta, Shape, Vector, dimension};
 use crate::{Error, ErrorKind, Result, with_dtype};
 
 /// A tensor that somebody owns: fed, fetched, kept in a [`Scope`](crate::Scope). Row-major.
 ///
 /// ```
-/// use autobwd::Tensor;
+/// use autobwd::{Tensor, ndarray::{Ix2, array}};
 /// let x = Tensor::from_vec([2, 2], vec![1.0_f32, 2.0, 3.0, 4.0])?;
 /// assert_eq!(x.dims(), [2, 2]);
 /// assert_eq!(x.slice::<f32>()?[3], 4.0);
-/// assert_eq!(x.view::<f32>()?.sum(), 10.0);
+/// assert_eq!(x.view::<f32, Ix2>()?.row(1).sum(), 7.0);
+/// assert_eq!(x.into_array::<f32, Ix2>()?, array![[1.0, 2.0], [3.0, 4.0]]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+///
+/// # Copies
+///
+/// A tensor takes over the memory of a vector or a row-major array that it is made from by value, and
+/// [`into_vec`](Tensor::into_vec) and [`into_array`](Tensor::into_array) give it back: neither copies. What is fetched
+/// is such a vector, too. Kernels need memory that begins on a cache line, so such a tensor is copied once where they work
+/// on it: when the first session that uses it is prepared, in a [`Scope`](crate::Scope), or when it becomes a value of an
+/// eager [`Builder`](crate::Builder). Feeding copies into the plan's memory, always.
 pub struct Tensor {
     dtype: DType,
     dims: Shape,
-    memory: Memory,
+    elements: Elements,
+}
+
+/// Who has a tensor's elements.
+enum Elements {
+    /// Whole cache lines, as kernels need them.
+    Lines(Memory),
+    /// A vector that was taken over.
+    Vector(Vector),
 }
 
 impl Tensor {
@@ -27,26 +44,21 @@ impl Tensor {
     /// # Errors
     /// More bytes than there are.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Tensor> {
-        let bytes = Meta::new(dtype, dims).bytes();
-        let bytes =
-            bytes.ok_or_else(|| Error::new(ErrorKind::Shape, format!("no memory holds {dtype} {dims:?}")))?;
-        Ok(Tensor { dtype, dims: dims.into(), memory: Memory::zeroed(bytes)? })
+        let elements = Elements::Lines(Memory::zeroed(bytes(dtype, dims)?)?);
+        Ok(Tensor { dtype, dims: dims.into(), elements })
     }
 
-    /// Takes the elements from a vector, in row-major order.
+    /// Takes over a vector of elements in row-major order, without a copy.
     ///
     /// # Errors
-    /// A number of elements that is not the shape's.
+    /// A number of elements that is not the shape's; a shape that no memory holds, with elements or without.
     pub fn from_vec<T: Element>(dims: impl AsRef<[usize]>, elements: Vec<T>) -> Result<Tensor> {
         let dims = dims.as_ref();
-        let mut tensor = Tensor::zeros(T::DTYPE, dims)?;
-        let slice = tensor.slice_mut()?;
-        if slice.len() != elements.len() {
+        if bytes(T::DTYPE, dims)? != size_of_val(&*elements) {
             let n = elements.len();
             return Err(Error::new(ErrorKind::Shape, format!("{n} elements given for shape {dims:?}")));
         }
-        slice.copy_from_slice(&elements);
-        Ok(tensor)
+        Ok(Tensor { dtype: T::DTYPE, dims: dims.into(), elements: Elements::Vector(elements.into()) })
     }
 
     /// One element, rank 0.
@@ -90,7 +102,15 @@ impl Tensor {
     /// Another dtype.
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
         self.check::<T>()?;
-        Ok(self.memory.slice(0, self.numel()))
+        Ok(self.elements())
+    }
+
+    /// The elements, which are of that type.
+    fn elements<T: Element>(&self) -> &[T] {
+        match &self.elements {
+            Elements::Lines(memory) => memory.slice(0, self.numel()),
+            Elements::Vector(vector) => vector.slice(),
+        }
     }
 
     /// The elements in row-major order, to be changed.
@@ -100,23 +120,63 @@ impl Tensor {
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check::<T>()?;
         let n = self.numel();
-        Ok(self.memory.slice_mut(0, n))
+        Ok(match &mut self.elements {
+            Elements::Lines(memory) => memory.slice_mut(0, n),
+            Elements::Vector(vector) => vector.slice_mut(),
+        })
     }
 
-    /// The elements as an array.
+    /// The elements as an array of fixed rank (`Ix2`), or of any (`IxDyn`).
     ///
     /// # Errors
-    /// Another dtype.
-    pub fn view<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
-        ArrayViewD::from_shape(IxDyn(&self.dims), self.slice()?).map_err(Error::internal)
+    /// Another dtype or rank.
+    pub fn view<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
+        ArrayView::from_shape(self.dimension::<D>()?, self.slice()?).map_err(Error::internal)
     }
 
-    /// The elements as an array that is owned.
+    /// The elements as an array, to be changed.
+    ///
+    /// # Errors
+    /// As [`view`](Tensor::view).
+    pub fn view_mut<T: Element, D: Dimension>(&mut self) -> Result<ArrayViewMut<'_, T, D>> {
+        ArrayViewMut::from_shape(self.dimension::<D>()?, self.slice_mut()?).map_err(Error::internal)
+    }
+
+    fn dimension<D: Dimension>(&self) -> Result<D> {
+        dimension(&self.dims).ok_or_else(|| {
+            let (rank, dims) = (D::NDIM.unwrap_or_default(), &self.dims);
+            Error::new(ErrorKind::Shape, format!("the tensor has shape {dims:?}, not {rank} dimensions"))
+        })
+    }
+
+    /// A copy of the elements as an array.
     ///
     /// # Errors
     /// Another dtype.
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
-        Ok(self.view()?.to_owned())
+        Ok(self.view::<T, IxDyn>()?.to_owned())
+    }
+
+    /// The elements in row-major order as a vector: that which the tensor was made from or fetched as, without a copy.
+    ///
+    /// # Errors
+    /// Another dtype; no memory for the copy where one is needed.
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
+        self.check::<T>()?;
+        match self.elements {
+            Elements::Vector(vector) => {
+                vector.into_vec().map_err(|_| Error::internal("a vector of another dtype"))
+            }
+            Elements::Lines(_) => copied(self.elements()),
+        }
+    }
+
+    /// The elements as an array of fixed rank, or of any: without a copy, as [`into_vec`](Tensor::into_vec).
+    ///
+    /// # Errors
+    /// Another dtype or rank; no memory for the copy where one is needed.
+    pub fn into_array<T: Element, D: Dimension>(self) -> Result<Array<T, D>> {
+        Array::from_shape_vec(self.dimension::<D>()?, self.into_vec()?).map_err(Error::internal)
     }
 
     /// The only element of a tensor of one, converted to `f64`.
@@ -134,39 +194,92 @@ impl Tensor {
 
     /// All elements, converted to `f64`.
     pub fn to_f64s(&self) -> Vec<f64> {
-        with_dtype!(self.dtype, T => self.memory.slice::<T>(0, self.numel()).iter().map(|x| x.to_f64()).collect())
+        with_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.memory.slice(0, self.numel() * self.dtype.size())
+        match &self.elements {
+            Elements::Lines(memory) => memory.slice(0, self.numel() * self.dtype.size()),
+            Elements::Vector(vector) => vector.bytes(),
+        }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.numel() * self.dtype.size();
-        self.memory.slice_mut(0, n)
+        match &mut self.elements {
+            Elements::Lines(memory) => memory.slice_mut(0, n),
+            Elements::Vector(vector) => vector.bytes_mut(),
+        }
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
+    /// The elements in lines of memory, as kernels need them: a vector is copied.
+    ///
+    /// # Errors
+    /// No memory for the copy.
+    pub(crate) fn into_memory(self) -> Result<Memory> {
+        match self.elements {
+            Elements::Lines(memory) => Ok(memory),
+            Elements::Vector(vector) => lines(vector.bytes()),
+        }
     }
 
-    pub(crate) fn into_memory(self) -> Memory {
-        self.memory
+    /// As [`into_memory`](Tensor::into_memory), but the tensor stays.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn memory(&mut self) -> Result<&Memory> {
+        if let Elements::Vector(vector) = &self.elements {
+            self.elements = Elements::Lines(lines(vector.bytes())?);
+        }
+        match &self.elements {
+            Elements::Lines(memory) => Ok(memory),
+            Elements::Vector(_) => Err(Error::internal("a tensor without memory")),
+        }
     }
 
     /// A copy of what is at byte `at`; of rows of a tensor, the whole tensor, with zeros in all other rows.
     pub(crate) fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
-        let mut tensor = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
+        let dims = meta.dims.known().unwrap_or_default();
         if meta.rows.is_some() {
+            let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
             with_dtype!(meta.dtype, T => for (row, values) in memory.rows::<T>(at, meta).iter() {
                 tensor.slice_mut()?[row * values.len()..][..values.len()].copy_from_slice(values);
             });
-        } else {
-            let bytes = tensor.bytes_mut();
-            bytes.copy_from_slice(memory.slice(at, bytes.len()));
+            return Ok(tensor);
         }
-        Ok(tensor)
+        let numel = dims.iter().product();
+        with_dtype!(meta.dtype, T => Tensor::from_vec(dims, copied(memory.slice::<T>(at, numel))?))
     }
+
+    /// As [`copy_of`](Tensor::copy_of), as memory from its first byte on.
+    pub(crate) fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
+        match (meta.rows, meta.bytes()) {
+            (None, Some(bytes)) => lines(memory.slice(0, bytes)),
+            _ => Tensor::copy_of(memory, 0, meta)?.into_memory(),
+        }
+    }
+}
+
+/// Bytes of a tensor.
+fn bytes(dtype: DType, dims: &[usize]) -> Result<usize> {
+    let refuse = || Error::new(ErrorKind::Shape, format!("no memory holds {dtype} {dims:?}"));
+    Meta::new(dtype, dims).bytes().ok_or_else(refuse)
+}
+
+/// A copy in lines of memory.
+fn lines(bytes: &[u8]) -> Result<Memory> {
+    let mut memory = Memory::any(bytes.len())?;
+    memory.slice_mut(0, bytes.len()).copy_from_slice(bytes);
+    Ok(memory)
+}
+
+/// A copy, or an error where there is no memory for it.
+fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
+    let mut copy = vec![];
+    let refuse = |_| Error::new(ErrorKind::Data, format!("cannot allocate {} bytes", size_of_val(elements)));
+    copy.try_reserve_exact(elements.len()).map_err(refuse)?;
+    copy.extend_from_slice(elements);
+    Ok(copy)
 }
 
 /// Adds the elements of `x` to those of `sum`, numbers of one dtype and shape.
@@ -216,15 +329,25 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> TryFrom<&ArrayBase<S, D>> for 
         Tensor::from_vec(array.shape(), array.iter().copied().collect())
     }
 }
+impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
+    type Error = Error;
+    /// Takes over the memory of a row-major array; the elements of another one are copied.
+    fn try_from(array: Array<T, D>) -> Result<Tensor> {
+        if !array.is_standard_layout() {
+            return Tensor::try_from(&array);
+        }
+        let (dims, numel) = (Shape::from(array.shape()), array.len());
+        let (mut elements, first) = array.into_raw_vec_and_offset();
+        // The array may be a part of what it was.
+        elements.drain(..first.unwrap_or(0));
+        elements.truncate(numel);
+        Tensor::from_vec(dims, elements)
+    }
+}
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        let mut copy = match Tensor::zeros(self.dtype, &self.dims) {
-            Ok(copy) => copy,
-            // What `Vec::clone` does when memory runs out.
-            Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<Tensor>()),
-        };
-        copy.bytes_mut().copy_from_slice(self.bytes());
-        copy
+        let elements = with_dtype!(self.dtype, T => Elements::Vector(self.elements::<T>().to_vec().into()));
+        Tensor { dtype: self.dtype, dims: self.dims.clone(), elements }
     }
 }
 impl PartialEq for Tensor {
@@ -237,7 +360,7 @@ impl PartialEq for Tensor {
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.dtype)?;
-        with_dtype!(self.dtype, T => match self.view::<T>() {
+        with_dtype!(self.dtype, T => match self.view::<T, IxDyn>() {
             Ok(view) => view.fmt(f),
             Err(_) => Err(fmt::Error),
         })

@@ -41,7 +41,7 @@ impl Values {
 
     /// With the backward part and the updates.
     fn minimize(mut self, loss: &Expr, rate: f32) -> Result<Model> {
-        Sgd { rate }.minimize(loss)?;
+        Sgd { rate }.minimize(loss)?.complete()?;
         self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
         Ok(Model { net: self.net, scope: self.scope, loss: loss.name() })
     }

@@ -44,7 +44,7 @@ impl Network {
         // From scores and labels to a loss, and back to the weights.
         let label = net.input("label", DType::I64, &[-1, 1])?;
         let loss = scores.cross_entropy(&label)?.mean()?;
-        Adam::new(LEARNING_RATE).minimize(&loss)?;
+        Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
 
         let (startup, training) = (net.startup().program().clone(), net.program().clone());
         Ok(Network { startup, training, loss: loss.name(), reader })

@@ -105,7 +105,7 @@ fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs
     let mut last = f64::NAN;
     for epoch in 0..epochs {
         let loss = network.forward(&x)?.sigmoid_cross_entropy(&y)?.mean()?;
-        optimizer.minimize(&loss)?;
+        optimizer.minimize(&loss)?.complete()?;
         last = loss.item()?;
         if epoch % 10 == 9 {
             let right = right(tape, network, points)?;

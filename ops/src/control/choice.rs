@@ -43,6 +43,7 @@ pub fn cond(
     if condition.builder().is_eager() {
         return if is_true(condition)? { if_true() } else { if_false() };
     }
+    let transaction = condition.builder().transaction();
     // Branches may overwrite the condition.
     let (otherwise, mask) = (condition.logical_not()?, condition.cast(DType::I32)?);
     let yes = branch(condition, if_true)?;
@@ -58,6 +59,7 @@ pub fn cond(
         let x = vec![Some(no.into()), Some(yes.into())];
         chosen.push(emit(SelectInput { x, mask: (&mask).into(), out: New })?.out);
     }
+    transaction.commit();
     Ok(chosen)
 }
 
@@ -110,7 +112,7 @@ pub fn case<'a>(branches: Vec<(Expr, Branch<'a>)>, default: Branch<'a>) -> Resul
 /// What the branch of number `index` returns, else what `default` does.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd::{Builder, DType, Executor, Feed, Scope, Tensor};
 /// use autobwd_ops::{Math, control::{Branch, switch_case}};
 ///
 /// let net = Builder::new();
@@ -120,8 +122,9 @@ pub fn case<'a>(branches: Vec<(Expr, Branch<'a>)>, default: Branch<'a>) -> Resul
 ///     (7, Box::new(|| Ok(vec![x.exp()?]))),
 /// ];
 /// let out = switch_case(&index, branches, Box::new(|| Ok(vec![x.clone()])))?;
-/// let feeds = [("index", &Tensor::from_vec([1], vec![3_i64])?), ("x", &Tensor::from_vec([2], vec![2.0_f32, 3.0])?)];
-/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), &feeds, &[&out[0].name()])?;
+/// let (index, x) = (Tensor::from_vec([1], vec![3_i64])?, Tensor::from_vec([2], vec![2.0_f32, 3.0])?);
+/// let feeds: &[(&str, &dyn Feed)] = &[("index", &index), ("x", &x)];
+/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), feeds, &[&out[0].name()])?;
 /// assert_eq!(fetched[0].slice::<f32>()?, [4.0, 9.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```

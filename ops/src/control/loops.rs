@@ -152,13 +152,16 @@ pub fn while_loop(
         }
         Ok(next)
     };
-    let mut vars: Vec<Expr> = vars.iter().map(copy).collect::<Result<_>>()?;
+    let copies = || vars.iter().map(copy).collect::<Result<Vec<Expr>>>();
     if net.is_eager() {
+        let mut vars = copies()?;
         while is_true(&holds(&vars)?)? {
             vars = step(&vars).map_err(&asked)?;
         }
         return Ok(vars);
     }
+    let transaction = net.transaction();
+    let vars = copies()?;
     let condition = copy(&holds(&vars)?)?;
     let (sub_block, mut changed) = net.sub_block(|| {
         let next = step(&vars)?;
@@ -193,6 +196,7 @@ pub fn while_loop(
         checkpoint_every: 0,
         sub_block,
     })?;
+    transaction.commit();
     Ok(vars)
 }
 

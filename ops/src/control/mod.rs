@@ -6,6 +6,7 @@ mod loops;
 mod recurrent;
 mod repeat;
 mod rnn;
+mod samples;
 mod scan;
 
 pub use branch::{ConditionalBlock, ConditionalBlockGrad};

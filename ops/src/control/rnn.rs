@@ -53,7 +53,7 @@ struct Memory {
 /// On values that are computed at once, it is a loop of Rust: `step` is called again for every step.
 ///
 /// ```
-/// use autobwd::{Backward, Builder, DType, Executor, Scope, Tensor, append_backward};
+/// use autobwd::{Backward, Builder, DType, Executor, Feed, Scope, Tensor, append_backward};
 /// use autobwd_ops::{Init, Math, control::static_rnn};
 ///
 /// // h ← tanh(h · w + x), from 0.
@@ -74,8 +74,9 @@ struct Memory {
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
 /// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
 /// let x = Tensor::from_vec([3, 1, 2], vec![0.1, 0.2, 0.3, 0.4, 0.5, 0.6])?;
-/// let feeds = [("x", &x), ("zero", &Tensor::zeros(DType::F64, &[1, 2])?)];
-/// let fetched = executor.run(&program, &mut scope, &feeds, &[&states[0].name(), "w@GRAD"])?;
+/// let zero = Tensor::zeros(DType::F64, &[1, 2])?;
+/// let feeds: &[(&str, &dyn Feed)] = &[("x", &x), ("zero", &zero)];
+/// let fetched = executor.run(&program, &mut scope, feeds, &[&states[0].name(), "w@GRAD"])?;
 /// assert_eq!((fetched[0].dims(), fetched[1].dims()), (&[3, 1, 2][..], &[2, 2][..]));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
@@ -129,6 +130,7 @@ fn of_program(
     reverse: bool,
     mut step: impl FnMut(&mut StaticRnn) -> Result<()>,
 ) -> Result<Vec<Expr>> {
+    let transaction = net.transaction();
     let around = net.block();
     let (sub_block, mut rnn) = net.sub_block(|| {
         let mut rnn = StaticRnn::new(net, Form::Program { block: net.block(), around });
@@ -163,6 +165,7 @@ fn of_program(
         checkpoint_every: rnn.checkpoint_every,
         sub_block,
     })?;
+    transaction.commit();
     rnn.outputs.extend(rnn.lasts);
     Ok(rnn.outputs)
 }
@@ -215,7 +218,7 @@ impl StaticRnn {
         // In the block its name means a step: what is read as a whole has another name.
         let input = net.within(around, || -> Result<Expr> {
             let input = copy(sequence)?;
-            Ok(if stop_gradient { input.stop_gradient() } else { input })
+            Ok(if stop_gradient { input.freeze() } else { input })
         })?;
         let dims: Dims = dims.iter().copied().collect();
         net.declare_in(block, &input, VarDesc { stop_gradient, ..VarDesc::new(dtype, dims) });

@@ -12,7 +12,7 @@ use super::static_rnn;
 /// at once, `step` is called again for every step.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+/// use autobwd::{Builder, DType, Executor, Feed, Scope, Tensor};
 /// use autobwd_ops::{Math, control::scan};
 ///
 /// // Running sums.
@@ -24,8 +24,9 @@ use super::static_rnn;
 ///     Ok((vec![sum.clone()], vec![sum]))
 /// })?;
 /// let x = Tensor::from_vec([3, 2], vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
-/// let feeds = [("x", &x), ("zeros", &Tensor::zeros(DType::F32, &[2])?)];
-/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), &feeds, &[&sums[0].name()])?;
+/// let zeros = Tensor::zeros(DType::F32, &[2])?;
+/// let feeds: &[(&str, &dyn Feed)] = &[("x", &x), ("zeros", &zeros)];
+/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), feeds, &[&sums[0].name()])?;
 /// assert_eq!(fetched[0].slice::<f32>()?, [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```

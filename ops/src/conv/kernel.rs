@@ -110,11 +110,14 @@ impl Convolution {
         (self.images.div_ceil(each), each)
     }
 
+    /// Whether there is nothing to multiply.
+    fn is_nothing(&self) -> bool {
+        [self.images, self.filters(), self.x.pixels(), self.y.pixels()].contains(&0)
+    }
+
     /// Scratch elements that `forward` and `data_grad` need.
     pub(super) fn scratch(&self, workers: usize) -> usize {
-        // Where there is nothing to multiply, nothing is.
-        let nothing = self.filters() == 0 || self.x.pixels() == 0 || self.y.pixels() == 0;
-        if nothing || self.is_direct() {
+        if self.is_nothing() || self.is_direct() {
             return 0;
         }
         let bands = self.bands();
@@ -125,7 +128,7 @@ impl Convolution {
     /// Scratch elements that gradients need, with that of the filters or without.
     pub(super) fn grad_scratch(&self, filters: bool, workers: usize) -> usize {
         let scratch = self.scratch(workers);
-        if !filters || self.is_direct() {
+        if !filters || self.is_nothing() || self.is_direct() {
             return scratch;
         }
         scratch.max(self.filter_scratch(workers))
@@ -196,7 +199,7 @@ impl Convolution {
 
     /// `y` = the products of the filters with what lies under every window of `x`.
     pub(super) fn forward<T: Real>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
-        if x.is_empty() || filters.is_empty() {
+        if self.is_nothing() {
             y.fill(T::ZERO);
             return Ok(());
         }
@@ -242,7 +245,7 @@ impl Convolution {
 
     /// `dx` = the gradient of `x` for `dy`, that of `y`: each element of `dy` times its filter, where its window was.
     pub(super) fn data_grad<T: Real>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
-        if dy.is_empty() || filters.is_empty() {
+        if self.is_nothing() {
             dx.fill(T::ZERO);
             return Ok(());
         }
@@ -296,7 +299,7 @@ impl Convolution {
     /// `dfilters` = the gradient of the filters for `dy`, that of `y`: each element of `dy` times what lay under its
     /// window, summed.
     pub(super) fn filter_grad<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) -> Result<()> {
-        if x.is_empty() || dy.is_empty() {
+        if self.is_nothing() {
             dfilters.fill(T::ZERO);
             return Ok(());
         }

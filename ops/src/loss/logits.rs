@@ -1,7 +1,7 @@
 //! Cross entropy of the softmax of logits.
 
 use autobwd::{
-    Buf, Cx, DType, Error, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    Buf, Cx, DType, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op,
     with_float,
 };
 use ndarray::ArrayView1;
@@ -9,13 +9,14 @@ use ndarray::ArrayView1;
 use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_negated, push_ones, weighted};
 use crate::{
     common::Real,
-    elementwise::{ElementwiseMul, ElementwiseSub},
+    elementwise::{ElementwiseDiv, ElementwiseMul, ElementwiseSub},
     fill::FillZerosLike,
+    shape::Assign,
     softmax::{Lanes, SoftmaxGrad, largest, push_product_sum, push_sum, softmax, sum, sum_along},
 };
 
 /// Softmax, and its cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`,
-/// `loss = -ln softmax[label]`, or `-Σ label * ln softmax` with soft labels.
+/// `loss = -ln softmax[label]`, or `-Σ label * ln softmax` with soft labels. Without `use_softmax`, `softmax = logits`.
 ///
 /// Right however small a probability is.
 #[register_op(grad = SoftmaxWithCrossEntropyRule)]
@@ -42,7 +43,7 @@ pub struct SoftmaxWithCrossEntropy<V = Var> {
     /// Accepted for the sake of old programs: the computation is always stable.
     #[attr(default = true)]
     pub numeric_stable_mode: bool,
-    /// Always true; for what is a probability already there is `cross_entropy`.
+    /// Whether `logits` are no probabilities yet.
     #[attr(default = true)]
     pub use_softmax: bool,
     /// The axis of the classes, a negative one from behind.
@@ -51,7 +52,6 @@ pub struct SoftmaxWithCrossEntropy<V = Var> {
 }
 impl Infer for SoftmaxWithCrossEntropy<Meta> {
     fn infer(&mut self) -> Result<()> {
-        refuse_probabilities(self.use_softmax)?;
         let dims = infer_loss(&self.logits, &self.label, self.axis, self.soft_label)?;
         self.softmax.like(&self.logits);
         self.loss.set(self.logits.dtype, dims);
@@ -63,13 +63,20 @@ impl Kernel for SoftmaxWithCrossEntropy<Buf<'_>> {
         with_float!(self.logits, T => {
             let (lanes, logits) = (Lanes::along(&self.logits, self.axis), self.logits.slice::<T>()?);
             let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
-            lanes.each(cx, InOut::Apart(logits, self.softmax.slice_mut()?), |_, x| softmax(x));
+            if self.use_softmax {
+                lanes.each(cx, InOut::Apart(logits, self.softmax.slice_mut()?), |_, x| softmax(x));
+            } else {
+                self.softmax.slice_mut()?.copy_from_slice(logits);
+            }
             let softmax = self.softmax.slice()?;
             lanes.fill(cx, self.loss.slice_mut()?, |i| {
                 let (x, p) = (lanes.lane(logits, i), lanes.lane(softmax, i));
                 match target {
-                    Target::Hard(labels) => labels.class(i).map_or(0.0, |class| hard_loss(x, p, class)),
-                    Target::Soft(labels) => soft_loss(x, p, lanes.lane(labels, i)),
+                    Target::Hard(labels) if self.use_softmax => {
+                        labels.class(i).map_or(0.0, |class| hard_loss(x, p, class))
+                    }
+                    Target::Soft(labels) if self.use_softmax => soft_loss(x, p, lanes.lane(labels, i)),
+                    of_probabilities => of_probabilities.cross_entropy(&lanes, i, p),
                 }
             });
             Ok(())
@@ -99,6 +106,19 @@ autobwd::samples!(
         soft(uniform([4, 3]), probabilities([4, 3]), -1),
         soft(uniform([2, 3, 4]), uniform([2, 3, 4]), 1),
         soft(uniform([0, 3]), uniform([0, 3]), -1),
+        SoftmaxWithCrossEntropy {
+            use_softmax: false,
+            ..hard(
+                probabilities([2, 3, 4]),
+                given([2, 4], [0.0, 2.0, 5.0, 1.0, 5.0, 0.0, 1.0, 1.0]).of(DType::I64),
+                5,
+                1
+            )
+        },
+        SoftmaxWithCrossEntropy {
+            use_softmax: false,
+            ..soft(between(0.2, 0.9, [2, 4, 3]), probabilities([2, 4, 3]), -1)
+        },
         Sample::fails(
             hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1),
             "`Label`: 3 is none"
@@ -109,9 +129,9 @@ autobwd::samples!(
         Sample::fails(
             SoftmaxWithCrossEntropy {
                 use_softmax: false,
-                ..soft(probabilities([2, 3]), probabilities([2, 3]), -1)
+                ..soft(probabilities([2, 3]), probabilities([3, 2]), -1)
             },
-            "attribute `use_softmax`"
+            "`Label`: shape [3, 2] does not match"
         ),
     ]
 );
@@ -156,7 +176,10 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
             }
             if g.arrives(fwd.softmax) {
                 let dout = g.grad(fwd.softmax);
-                g.push(SoftmaxGrad { out: fwd.softmax, dout, dx: dlogits, axis: fwd.axis });
+                match fwd.use_softmax {
+                    true => g.push(SoftmaxGrad { out: fwd.softmax, dout, dx: dlogits, axis: fwd.axis }),
+                    false => g.push(Assign { x: dout, out: dlogits }),
+                }
             }
         }
         push_label_gradient(g, fwd.label, fwd.softmax, dloss);
@@ -164,7 +187,7 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
 }
 
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
-/// lanes that do not count.
+/// lanes that do not count. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
 #[register_op(grad = SoftmaxWithCrossEntropyGradGrad)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     /// As in the forward operator.
@@ -197,7 +220,6 @@ pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
 }
 impl Infer for SoftmaxWithCrossEntropyGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        refuse_probabilities(self.use_softmax)?;
         let dims = infer_loss(&self.softmax, &self.label, self.axis, self.soft_label)?;
         infer_loss_grad(dims, &self.softmax, &self.dloss, &mut self.dlogits)
     }
@@ -207,7 +229,18 @@ impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
         with_float!(self.dloss, T => {
             let (lanes, dloss) = (Lanes::along(&self.softmax, self.axis), self.dloss.slice::<T>()?);
             let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            let use_softmax = self.use_softmax;
             lanes.each(cx, self.dlogits.inout(&self.softmax)?, |i, mut dx| match target {
+                Target::Hard(labels) if !use_softmax => {
+                    let class = labels.class(i);
+                    let quotient = class.map(|class| -dloss[i] / dx[class]);
+                    dx.fill(0.0);
+                    class.zip(quotient).into_iter().for_each(|(class, quotient)| dx[class] = quotient);
+                }
+                Target::Soft(labels) if !use_softmax => {
+                    let quotient = |p: T, label: T| if label == 0.0 { 0.0 } else { -dloss[i] * label / p };
+                    dx.zip_mut_with(&lanes.lane(labels, i), |p, label| *p = quotient(*p, *label));
+                }
                 Target::Hard(labels) => match labels.class(i) {
                     Some(class) => {
                         dx.mapv_inplace(|p| p * dloss[i]);
@@ -239,6 +272,9 @@ impl GradRule<SoftmaxWithCrossEntropyGrad> for SoftmaxWithCrossEntropyGradGrad {
             g.push(ElementwiseMul { x: ddlogits, y: dlogits, out: product, axis: -1 });
             g.push(sum_along(product, ddloss, axis));
         }
+        if !fwd.use_softmax {
+            return of_probabilities(fwd, ddlogits, g);
+        }
         if let Some(d_softmax) = g.wanted(softmax) {
             // Without softmax, -dloss * label remains.
             let (softmax, dlogits, product) = (g.fresh("zeros"), g.fresh("weights"), g.fresh("product"));
@@ -256,11 +292,17 @@ impl GradRule<SoftmaxWithCrossEntropyGrad> for SoftmaxWithCrossEntropyGradGrad {
     }
 }
 
-fn refuse_probabilities(use_softmax: bool) -> Result<()> {
-    if use_softmax {
-        return Ok(());
+/// For probabilities `dloss * label * ddlogits / softmax²`, for labels `-dloss * ddlogits / softmax`.
+fn of_probabilities(fwd: &SoftmaxWithCrossEntropyGrad, ddlogits: Var, g: &mut GradCx<'_>) {
+    let SoftmaxWithCrossEntropyGrad { label, softmax, dloss, dlogits, .. } = *fwd;
+    let (d_softmax, d_label) = (g.wanted(softmax), g.wanted(label));
+    for (out, factor) in [(d_softmax, dlogits), (d_label, dloss)] {
+        let Some(out) = out else { continue };
+        let (product, quotient) = (g.fresh("product"), g.fresh("quotient"));
+        g.push(ElementwiseMul { x: ddlogits, y: factor, out: product, axis: -1 });
+        g.push(ElementwiseDiv { x: product, y: softmax, out: quotient, axis: -1 });
+        push_negated(g, quotient, out);
     }
-    Err(Error::attr("use_softmax", "must be true; probabilities have `cross_entropy`"))
 }
 
 fn hard_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, class: usize) -> T {

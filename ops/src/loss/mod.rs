@@ -12,12 +12,14 @@ pub use logits::{
 pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyGradGrad, CrossEntropyRule};
 
 use autobwd::{Buf, DType, Dim, Dims, Error, GradCx, Meta, Result, Var};
+use ndarray::ArrayView1;
 
 use crate::{
     activation::{Log, Scale},
     common::Real,
     elementwise::ElementwiseMul,
     fill::FillAnyLike,
+    softmax::{Lanes, sum},
 };
 
 /// `dlabel = -dloss * ln x`, if anybody wants it; class numbers have no gradient.
@@ -85,6 +87,16 @@ impl<'a, T: Real> Target<'a, T> {
             Ok(Target::Soft(label.slice()?))
         } else {
             Ok(Target::Hard(Labels::new(label, classes, ignored)?))
+        }
+    }
+}
+
+impl<T: Real> Target<'_, T> {
+    /// The cross entropy of the probabilities `p` of a lane.
+    fn cross_entropy(&self, lanes: &Lanes, i: usize, p: ArrayView1<'_, T>) -> T {
+        match self {
+            Target::Hard(labels) => labels.class(i).map_or(T::ZERO, |class| -p[class].ln()),
+            Target::Soft(labels) => T::of(-sum(p, lanes.lane(labels, i), |p, label| weighted(label, p.ln()))),
         }
     }
 }

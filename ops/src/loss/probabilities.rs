@@ -4,11 +4,11 @@ use autobwd::{
     Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_ones, weighted};
+use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_ones};
 use crate::{
     common::Real,
     elementwise::ElementwiseMul,
-    softmax::{Lanes, push_sum, sum, sum_along},
+    softmax::{Lanes, push_sum, sum_along},
 };
 
 /// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
@@ -43,15 +43,7 @@ impl Kernel for CrossEntropy<Buf<'_>> {
         with_float!(self.x, T => {
             let (lanes, x) = (Lanes::along(&self.x, -1), self.x.slice::<T>()?);
             let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
-            lanes.fill(cx, self.y.slice_mut()?, |i| {
-                let x = lanes.lane(x, i);
-                match target {
-                    Target::Hard(labels) => labels.class(i).map_or(0.0, |class| -x[class].ln()),
-                    Target::Soft(labels) => {
-                        T::of(-sum(x, lanes.lane(labels, i), |x, label| weighted(label, x.ln())))
-                    }
-                }
-            });
+            lanes.fill(cx, self.y.slice_mut()?, |i| target.cross_entropy(&lanes, i, lanes.lane(x, i)));
             Ok(())
         })
     }

@@ -7,8 +7,10 @@ use crate::{
     binary::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     conv::Conv2d,
+    division::{ElementwiseFloordiv, ElementwiseMod},
     dropout::{Dropout, DropoutImplementation},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    fill::FillConstant,
     image::PaddingAlgorithm,
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     lookup::LookupTableV2,
@@ -91,13 +93,14 @@ macro_rules! pooling {
 
 impl Math for Expr {
     unary!(
-        relu Relu, relu6 Relu6, silu Silu, softsign Softsign, tanh Tanh, sigmoid Sigmoid, erf Erf,
+        relu Relu, silu Silu, softsign Softsign, tanh Tanh, sigmoid Sigmoid, erf Erf,
         exp Exp, expm1 Expm1, log Log, log1p Log1p, square Square, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal,
         sin Sin, cos Cos, abs Abs, sign Sign, floor Floor, round Round, logical_not LogicalNot, mean Mean
     );
     binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor);
     broadcasting!(
         maximum ElementwiseMax, minimum ElementwiseMin, pow ElementwisePow,
+        floor_divide ElementwiseFloordiv, remainder ElementwiseMod,
         less_than LessThan, less_equal LessEqual, greater_than GreaterThan, greater_equal GreaterEqual,
         equal Equal, not_equal NotEqual
     );
@@ -106,12 +109,16 @@ impl Math for Expr {
         Ok(emit(Gelu { x: self.into(), out: New, approximate })?.out)
     }
 
-    fn leaky_relu(&self, slope: f32) -> Result<Expr> {
-        Ok(emit(LeakyRelu { x: self.into(), out: New, alpha: slope })?.out)
+    fn relu6(&self) -> Result<Expr> {
+        Ok(emit(Relu6 { x: self.into(), out: New, threshold: 6.0 })?.out)
     }
 
-    fn elu(&self, alpha: f32) -> Result<Expr> {
-        Ok(emit(Elu { x: self.into(), out: New, alpha })?.out)
+    fn leaky_relu(&self, slope: f64) -> Result<Expr> {
+        Ok(emit(LeakyRelu { x: self.into(), out: New, alpha: self.literal(slope) })?.out)
+    }
+
+    fn elu(&self, alpha: f64) -> Result<Expr> {
+        Ok(emit(Elu { x: self.into(), out: New, alpha: self.literal(alpha) })?.out)
     }
 
     fn softplus(&self) -> Result<Expr> {
@@ -126,8 +133,8 @@ impl Math for Expr {
         Ok(emit(HardSwish { x: self.into(), out: New, threshold: 6.0, scale: 6.0, offset: 3.0 })?.out)
     }
 
-    fn clip(&self, min: f32, max: f32) -> Result<Expr> {
-        Ok(emit(Clip { x: self.into(), out: New, min, max })?.out)
+    fn clip(&self, min: f64, max: f64) -> Result<Expr> {
+        Ok(emit(Clip { x: self.into(), out: New, min: self.literal(min), max: self.literal(max) })?.out)
     }
 
     fn where_cond(&self, yes: &Expr, no: &Expr) -> Result<Expr> {
@@ -184,6 +191,15 @@ impl Math for Expr {
             axis: -1,
         };
         Ok(emit(op)?.loss)
+    }
+
+    fn mean_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+        let losses = self.cross_entropy(labels)?;
+        let (shape, dtype, value) = (vec![1], labels.dtype(), -100.0);
+        let ignored = FillConstant { out: New, shape, dtype, value, str_value: String::new() };
+        let ignored = self.builder().emit(ignored)?.out;
+        let counted = labels.not_equal(&ignored)?.cast(losses.dtype())?;
+        losses.sum(&[])? / counted.sum(&[])?
     }
 
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
@@ -320,6 +336,6 @@ impl Math for Expr {
     }
 
     fn detach(&self) -> Result<Expr> {
-        Ok(self.copy()?.stop_gradient())
+        Ok(self.clone().stop_gradient())
     }
 }

@@ -39,10 +39,10 @@ pub trait Math: Sized {
     fn silu(&self) -> Result<Expr>;
     /// `x` where it is above 0, else `slope * x`.
     #[track_caller]
-    fn leaky_relu(&self, slope: f32) -> Result<Expr>;
+    fn leaky_relu(&self, slope: f64) -> Result<Expr>;
     /// `x` where it is above 0, else `alpha * (exp(x) - 1)`.
     #[track_caller]
-    fn elu(&self, alpha: f32) -> Result<Expr>;
+    fn elu(&self, alpha: f64) -> Result<Expr>;
     /// `ln(1 + exp(x))`
     #[track_caller]
     fn softplus(&self) -> Result<Expr>;
@@ -105,7 +105,7 @@ pub trait Math: Sized {
     fn sign(&self) -> Result<Expr>;
     /// `min(max(x, min), max)`
     #[track_caller]
-    fn clip(&self, min: f32, max: f32) -> Result<Expr>;
+    fn clip(&self, min: f64, max: f64) -> Result<Expr>;
     /// The larger of two, element by element; operands of this and the following broadcast.
     #[track_caller]
     fn maximum(&self, other: &Expr) -> Result<Expr>;
@@ -115,6 +115,12 @@ pub trait Math: Sized {
     /// `x ^ y`, element by element.
     #[track_caller]
     fn pow(&self, exponent: &Expr) -> Result<Expr>;
+    /// `⌊x / y⌋`, element by element.
+    #[track_caller]
+    fn floor_divide(&self, other: &Expr) -> Result<Expr>;
+    /// What remains of `x` after [`floor_divide`](Math::floor_divide), element by element.
+    #[track_caller]
+    fn remainder(&self, other: &Expr) -> Result<Expr>;
     /// `x < y`
     #[track_caller]
     fn less_than(&self, other: &Expr) -> Result<Expr>;
@@ -190,8 +196,26 @@ pub trait Math: Sized {
     #[track_caller]
     fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Result<Expr>;
     /// Cross entropy between `softmax(x)` along the last axis and class numbers of shape `[.., 1]`: one number a row.
+    ///
+    /// Label −100 means that a row does not count: its loss is 0, and so is its gradient. [`mean`](Math::mean) divides by
+    /// all rows, those among them; [`mean_cross_entropy`](Math::mean_cross_entropy) by the rows that count.
     #[track_caller]
     fn cross_entropy(&self, labels: &Expr) -> Result<Expr>;
+    /// The mean of [`cross_entropy`](Math::cross_entropy) over the rows that count, those with another label than −100;
+    /// rank 0. Where no row counts it is NaN, as PyTorch's.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd_ops::Math;
+    /// let tape = Builder::eager();
+    /// let x = tape.constant(Tensor::from_vec([3, 2], vec![1.0_f32, 1.0, 2.0, 2.0, 3.0, 4.0])?);
+    /// let labels = tape.constant(Tensor::from_vec([3, 1], vec![0_i64, 1, -100])?);
+    /// let loss = x.mean_cross_entropy(&labels)?;
+    /// assert_eq!(loss.tensor()?.slice::<f32>()?, [2.0_f32.ln()]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn mean_cross_entropy(&self, labels: &Expr) -> Result<Expr>;
     /// Cross entropy between `sigmoid(x)` and probabilities of yes, element by element; both of one shape.
     #[track_caller]
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr>;
@@ -260,7 +284,7 @@ pub trait Math: Sized {
     /// A copy under a name of its own.
     #[track_caller]
     fn copy(&self) -> Result<Expr>;
-    /// A copy that no gradient flows through.
+    /// As [`stop_gradient`](Expr::stop_gradient): the same elements, through which no gradient flows.
     #[track_caller]
     fn detach(&self) -> Result<Expr>;
 }

@@ -90,7 +90,7 @@ impl MultiHeadAttentionOptions<'_> {
         MultiHeadAttentionOptions { causal: true, ..self }
     }
 
-    /// With random values that follow from `seed`.
+    /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         MultiHeadAttentionOptions { seed, ..self }
@@ -109,10 +109,8 @@ impl MultiHeadAttentionOptions<'_> {
                 format!("{heads} heads do not share {width} numbers out evenly"),
             ));
         }
-        let linear = |i| {
-            Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed.wrapping_add(2 * i)).build()
-        };
-        let (query, key, value, output) = (linear(0)?, linear(1)?, linear(2)?, linear(3)?);
+        let linear = || Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed).build();
+        let (query, key, value, output) = (linear()?, linear()?, linear()?, linear()?);
         Ok(MultiHeadAttention { query, key, value, output, heads, causal })
     }
 }

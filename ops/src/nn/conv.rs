@@ -188,7 +188,7 @@ impl<'a, L> Conv2dOptions<'a, L> {
         Conv2dOptions { bias, ..self }
     }
 
-    /// With random values that follow from `seed`.
+    /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         Conv2dOptions { seed, ..self }
@@ -231,7 +231,7 @@ impl<'a, L> Conv2dOptions<'a, L> {
         let share = share.map(|groups| shared / groups).ok_or_else(|| {
             Error::attr("groups", format!("{shared} channels do not make {groups} equal shares"))
         })?;
-        let (name, dims) = (net.unique(self.name), [first, share, size, size]);
+        let (name, dims) = (net.layer_name(self.name), [first, share, size, size]);
         let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
         let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed)?;
         Ok((self.layer)(weight, bias, windows))

@@ -1,10 +1,11 @@
 use autobwd::{Arg, Builder, DType, Expr, Result, emit};
 
-use crate::{Math, fill::FillConstant, increment::Increment};
+use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 
 /// Elements dropped at random while a network is trained, others at each step (Srivastava et al., 2014).
 ///
-/// The masks follow from the seed and the number of steps alone, on every machine.
+/// The masks follow from the seed, the layer's name and the number of steps alone, on every machine: layers of one seed
+/// have different masks, and so have all steps.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -24,20 +25,21 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`, that is `seed`
-    /// at first.
+    /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`: a counter that
+    /// starts at a number of 62 bits, a hash of `seed` and its name.
     ///
     /// # Errors
     /// None so far.
     #[track_caller]
     pub fn new(net: &Builder, probability: f32, seed: i32) -> Result<Dropout> {
-        let name = format!("{}.seed", net.unique("dropout"));
+        let name = format!("{}.seed", net.layer_name("dropout"));
+        let first = stream(seed, &name) >> 2;
         let seed = net.persistable(&name, DType::I64, &[1], |counter| {
-            let (shape, dtype, str_value) = (vec![1], DType::I64, seed.to_string());
+            let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
             let op = FillConstant { out: Arg::from(counter), shape, dtype, value: 0.0, str_value };
             counter.builder().emit(op).map(|_| ())
         })?;
-        Ok(Dropout { seed: seed.stop_gradient(), probability })
+        Ok(Dropout { seed: seed.freeze(), probability })
     }
 
     /// `x` without some of its elements, and what is kept scaled.

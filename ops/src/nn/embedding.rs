@@ -17,7 +17,7 @@ use crate::{Init, lookup::LookupTableV2};
 /// let words = net.input("words", DType::I64, &[-1])?;
 /// let table = Embedding::new(&net, 50_000, 16).sparse().seed(7).build()?;
 /// let loss = table.forward(&words)?.square()?.mean()?;
-/// let updated = Adam { lazy: true, ..Adam::new(0.01) }.minimize(&loss)?;
+/// let updated = Adam { lazy: true, ..Adam::new(0.01) }.minimize(&loss)?.complete()?;
 /// let gradient = updated[0].1.name();
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
@@ -97,7 +97,7 @@ impl EmbeddingOptions<'_> {
         EmbeddingOptions { sparse: true, ..self }
     }
 
-    /// With random values that follow from `seed`.
+    /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         EmbeddingOptions { seed, ..self }
@@ -109,7 +109,7 @@ impl EmbeddingOptions<'_> {
     /// Those of the initialiser.
     #[track_caller]
     pub fn build(self) -> Result<Embedding> {
-        let name = format!("{}.w", self.net.unique("embedding"));
+        let name = format!("{}.w", self.net.layer_name("embedding"));
         let weight = parameter(self.net, &name, self.dtype, &self.dims, self.weight, self.seed)?;
         Ok(Embedding { weight, padding: self.padding, sparse: self.sparse })
     }

@@ -74,7 +74,7 @@ impl LinearOptions<'_> {
         LinearOptions { bias, ..self }
     }
 
-    /// With random values that follow from `seed`.
+    /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         LinearOptions { seed, ..self }
@@ -87,7 +87,7 @@ impl LinearOptions<'_> {
     #[track_caller]
     pub fn build(self) -> Result<Linear> {
         let (net, dims) = (self.net, [self.inputs, self.outputs]);
-        let name = net.unique("linear");
+        let name = net.layer_name("linear");
         let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
         let bias = bias(net, &name, self.dtype, self.outputs, self.bias, self.seed)?;
         Ok(Linear { weight, bias })

@@ -28,7 +28,7 @@ fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init
     net.parameter(name, dtype, dims, |parameter| init.emit(parameter, seed))
 }
 
-/// The bias of a layer, if it is to have one, with another seed than its weights.
+/// The bias of a layer, if it is to have one.
 #[track_caller]
 fn bias(
     net: &Builder,
@@ -38,6 +38,6 @@ fn bias(
     init: Option<Init>,
     seed: i32,
 ) -> Result<Option<Expr>> {
-    let bias = |init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed.wrapping_add(1));
+    let bias = |init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed);
     init.map(bias).transpose()
 }

@@ -56,7 +56,7 @@ impl<'a, L> NormOptions<'a, L> {
     #[track_caller]
     pub fn build(self) -> Result<L> {
         let NormOptions { net, width, dtype, epsilon, .. } = self;
-        let name = net.unique(self.name);
+        let name = net.layer_name(self.name);
         let vector = |part: &str, value| {
             parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
         };
@@ -251,7 +251,7 @@ impl BatchNorm {
                 let name = format!("{name}.{part}");
                 let kept =
                     net.persistable(&name, dtype, &[channels], |x| Init::Constant(value).emit(x, 0))?;
-                Ok::<_, autobwd::Error>(kept.stop_gradient())
+                Ok::<_, autobwd::Error>(kept.freeze())
             };
             let (mean, variance) = (running("mean", 0.0)?, running("variance", 1.0)?);
             Ok(BatchNorm { affine, mean, variance, momentum: 0.9 })
@@ -298,7 +298,7 @@ impl BatchNorm {
             use_global_stats: false,
             trainable_statistics: false,
         })?;
-        drop([op.saved_mean.stop_gradient(), op.saved_variance.stop_gradient()]);
+        drop([op.saved_mean.freeze(), op.saved_variance.freeze()]);
         Ok(op.y)
     }
 }

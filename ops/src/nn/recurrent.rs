@@ -117,7 +117,7 @@ pub type Rnn = Recurrence<RnnCell>;
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
 /// // Of each layer, the state at the end and, from the other direction, the state at the start.
 /// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
-/// Sgd { rate: 0.01 }.minimize(&last[2].square()?.mean()?)?;
+/// Sgd { rate: 0.01 }.minimize(&last[2].square()?.mean()?)?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Gru = Recurrence<GruCell>;
@@ -135,7 +135,7 @@ pub type Gru = Recurrence<GruCell>;
 /// let (hidden, last) = Lstm::new(&net, 8, 16).seed(7).build()?.forward(&x)?;
 /// assert_eq!(hidden.dims().to_string(), "[20, -1, 16]");
 /// assert_eq!(last.len(), 2); // the last state and the last cell
-/// Sgd { rate: 0.01 }.minimize(&last[0].square()?.mean()?)?;
+/// Sgd { rate: 0.01 }.minimize(&last[0].square()?.mean()?)?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Lstm = Recurrence<LstmCell>;
@@ -351,7 +351,7 @@ impl<C: Cell> RecurrenceOptions<'_, C> {
         RecurrenceOptions { weight, ..self }
     }
 
-    /// With random values that follow from `seed`.
+    /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         RecurrenceOptions { seed, ..self }
@@ -363,17 +363,13 @@ impl<C: Cell> RecurrenceOptions<'_, C> {
     /// Those of the initialiser.
     #[track_caller]
     pub fn build(self) -> Result<Recurrence<C>> {
-        let RecurrenceOptions { net, inputs, units, layers, directions, dtype, weight, mut seed, .. } = self;
+        let RecurrenceOptions { net, inputs, units, layers, directions, dtype, weight, seed, .. } = self;
         let columns = C::GATES * units;
         let mut passes = vec![];
         for pass in 0..layers * directions {
-            let name = net.unique(C::NAME);
-            let mut weights = |part, rows| {
-                let weights =
-                    parameter(net, &format!("{name}.{part}"), dtype, &[rows, columns], weight, seed);
-                seed = seed.wrapping_add(1);
-                weights
-            };
+            let name = net.layer_name(C::NAME);
+            let weights =
+                |part, rows| parameter(net, &format!("{name}.{part}"), dtype, &[rows, columns], weight, seed);
             let input_weight = weights("wx", if pass < directions { inputs } else { directions * units })?;
             let state_weight = weights("wh", units)?;
             let bias = parameter(net, &format!("{name}.b"), dtype, &[columns], Init::Constant(0.0), seed)?;

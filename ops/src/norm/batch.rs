@@ -178,7 +178,7 @@ autobwd::samples!(
 fn batch_norm(x: Draw, channels: usize) -> BatchNorm<Draw> {
     BatchNorm {
         x,
-        scale: Some(positive([channels])),
+        scale: Some(away_from(0.0, [channels])),
         bias: Some(uniform([channels])),
         mean: uniform([channels]),
         // Drawn like nothing else: one variable for it and a bias would make it negative.
@@ -276,7 +276,7 @@ impl GradRule<BatchNorm> for BatchNormRule {
             let mut c = Channels::new(g, BatchNormGrad { ..of });
             let mut share = |dout: Option<Var>, input: Option<Var>| {
                 let dout = dout?;
-                let kept = c.scaled(dout, fwd.momentum);
+                let kept = c.scaled(dout, fwd.momentum.into());
                 c.write(vec![kept], input);
                 Some(c.difference(dout, kept))
             };

@@ -100,7 +100,7 @@ impl<'g, 'a> Channels<'g, 'a> {
         let (ones, count) = (self.g.fresh("ones"), self.g.fresh("count"));
         self.g.push(FillAnyLike { x: self.of.x, out: ones, value: 1.0, dtype: None });
         let (n, _) = self.sums(ones);
-        self.g.push(Clip { x: n, out: count, min: 1.0, max: f32::MAX });
+        self.g.push(Clip { x: n, out: count, min: 1.0, max: f64::from(f32::MAX) });
         count
     }
 
@@ -123,7 +123,7 @@ impl<'g, 'a> Channels<'g, 'a> {
         out
     }
 
-    pub(super) fn scaled(&mut self, x: Var, scale: f32) -> Var {
+    pub(super) fn scaled(&mut self, x: Var, scale: f64) -> Var {
         let out = self.g.fresh("scaled");
         self.g.push(Scale { x, out, scale, bias: 0.0, bias_after_scale: true });
         out

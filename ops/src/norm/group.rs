@@ -101,7 +101,7 @@ autobwd::samples!(
 fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNorm<Draw> {
     GroupNorm {
         x,
-        scale: Some(positive([channels])),
+        scale: Some(away_from(0.0, [channels])),
         bias: Some(uniform([channels])),
         y: out(),
         mean: out(),
@@ -262,7 +262,7 @@ autobwd::samples!(
 );
 
 fn instance_norm(x: Draw, channels: usize) -> InstanceNorm<Draw> {
-    let (scale, bias) = (Some(positive([channels])), Some(uniform([channels])));
+    let (scale, bias) = (Some(away_from(0.0, [channels])), Some(uniform([channels])));
     InstanceNorm { x, scale, bias, y: out(), saved_mean: out(), saved_variance: out(), epsilon: 1e-5 }
 }
 

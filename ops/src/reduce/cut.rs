@@ -1,15 +1,14 @@
 //! How a tensor is cut for reducing it over some of its dimensions.
 
-use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result, Shape};
+use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result, Shape, with_float};
 
-use crate::common::{PART, Real, pieces};
+use crate::common::{Number, PART, Real, add_up, convert, pieces};
 
 /// Most dimensions that can be reduced: one bit each.
 const MAX_RANK: usize = 64;
 
 /// Dimensions of the result.
 pub(super) fn reduced_dims(x: &Meta, dim: &[i32], all: bool, keep: bool) -> Result<Dims> {
-    x.float()?;
     if x.rank() > MAX_RANK {
         return Err(x.wrong(&format!("at most {MAX_RANK} dimensions are possible")));
     }
@@ -40,23 +39,129 @@ pub(super) fn ones_where_reduced(full: &[usize], dim: &[i32], all: bool) -> Shap
     (0..rank).zip(full).map(|(axis, n)| if is_reduced(axis) { 1 } else { *n }).collect()
 }
 
-pub(super) fn same_dtypes(x: &Meta, in_dtype: Option<DType>, out_dtype: Option<DType>) -> Result<()> {
-    match in_dtype.into_iter().chain(out_dtype).find(|dtype| *dtype != x.dtype) {
-        Some(dtype) => {
-            Err(x.wrong(&format!("{dtype} is needed, as the attributes `in_dtype` and `out_dtype` say")))
-        }
-        None => Ok(()),
+/// The dtype of the result, to which `x` is converted first.
+pub(super) fn result_dtype(x: &Meta, in_dtype: Option<DType>, out_dtype: Option<DType>) -> Result<DType> {
+    if let Some(dtype) = in_dtype.filter(|dtype| *dtype != x.dtype) {
+        return Err(x.wrong(&format!("{dtype} is needed, as attribute `in_dtype` says")));
+    }
+    let dtype = out_dtype.unwrap_or(x.dtype);
+    if dtype.is_float() || dtype.is_signed_integer() {
+        return Ok(dtype);
+    }
+    let dtypes = [DType::F32, DType::F64, DType::I32, DType::I64].map(DType::name).join(", ");
+    match out_dtype {
+        Some(dtype) => Err(Error::attr("out_dtype", format!("{dtype} is none of {dtypes}"))),
+        None => Err(x.wrong(&format!("attribute `out_dtype` is needed, {dtypes}"))),
     }
 }
 
-pub(super) fn infer_grad(dims: Dims, x: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
-    dout.same_dtype(x)?;
+pub(super) fn infer_grad(
+    dims: Dims,
+    x: &Meta,
+    out_dtype: Option<DType>,
+    dout: &Meta,
+    dx: &mut Meta,
+) -> Result<()> {
+    x.float()?;
+    let dtype = out_dtype.unwrap_or(x.dtype);
+    dout.require(dout.dtype == dtype && dtype.is_float(), || {
+        format!("the dtype of the forward result, {dtype}, floating point, is needed")
+    })?;
     if !dout.dims.agrees(&dims) {
         return Err(dout.wrong(&format!("the shape of the forward result, {dims}, is needed")));
     }
     dx.like(x);
     Ok(())
 }
+
+/// Computes a gradient of `x` with the dtype of the result: `work` gets `x` and `dx` with that dtype.
+pub(super) fn with_result_dtype<T: Real + Number>(
+    cx: &Cx,
+    x: &Buf<'_>,
+    dx: &mut Buf<'_>,
+    work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
+) -> Result<()> {
+    if x.dtype() == T::DTYPE {
+        return work(x.slice()?, dx.slice_mut()?);
+    }
+    cx.scratch(2 * x.numel(), |converted| {
+        let (from, to) = converted.split_at_mut(x.numel());
+        convert(cx, x, from)?;
+        work(from, to)?;
+        narrow(to, dx)
+    })
+}
+
+/// Writes elements of another dtype.
+pub(super) fn narrow<T: Number>(from: &[T], to: &mut Buf<'_>) -> Result<()> {
+    with_float!(to, Y => {
+        let pairs = to.slice_mut::<Y>()?.iter_mut().zip(from);
+        pairs.for_each(|(to, from)| *to = Y::narrow(from.widen()));
+        Ok(())
+    })
+}
+
+/// What reductions compute with.
+pub(super) trait Reduce: Number + PartialOrd {
+    /// Sums; of integers they wrap around.
+    fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
+    /// Products; of integers they wrap around.
+    fn product(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
+    /// The term that none is `better` than.
+    fn pick(
+        cut: &Reduction<'_>,
+        cx: &Cx,
+        x: &[Self],
+        out: &mut [Self],
+        better: impl Fn(Self, Self) -> bool + Sync,
+    );
+}
+macro_rules! floats {
+    ($($t:ty),*) => {$(
+        impl Reduce for $t {
+            fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+                cut.reduce(cx, x, out, 1.0);
+            }
+            fn product(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+                cut.fold(cx, out, |i| cut.terms_of(i).map(|at| f64::from(x[at])).product::<f64>() as $t);
+            }
+            fn pick(
+                cut: &Reduction<'_>,
+                cx: &Cx,
+                x: &[$t],
+                out: &mut [$t],
+                better: impl Fn($t, $t) -> bool + Sync,
+            ) {
+                cut.pick(cx, x, out, better);
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
+macro_rules! integers {
+    ($($t:ty),*) => {$(
+        impl Reduce for $t {
+            fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+                cut.fold(cx, out, |i| cut.terms_of(i).fold(0, |sum: $t, at| sum.wrapping_add(x[at])));
+            }
+            fn product(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+                cut.fold(cx, out, |i| cut.terms_of(i).fold(1, |product: $t, at| product.wrapping_mul(x[at])));
+            }
+            fn pick(
+                cut: &Reduction<'_>,
+                cx: &Cx,
+                x: &[$t],
+                out: &mut [$t],
+                better: impl Fn($t, $t) -> bool + Sync,
+            ) {
+                let choose = |best, x| if better(x, best) { x } else { best };
+                // The shape rule has refused to choose from nothing.
+                cut.fold(cx, out, |i| cut.terms_of(i).map(|at| x[at]).reduce(choose).unwrap_or_default());
+            }
+        }
+    )*};
+}
+integers!(i32, i64);
 
 /// Partial sums of a whole tensor.
 const PARTIAL_SUMS: usize = 256;
@@ -139,6 +244,16 @@ impl<'a> Reduction<'a> {
         (0..self.terms).map(move |k| start + self.block(k / run, true) + k % run)
     }
 
+    /// Each element of the result by its index.
+    fn fold<T: Send>(&self, cx: &Cx, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
+        let size = (PART / self.terms.max(1)).max(1);
+        cx.chunks_mut(out, size, |part, out| {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = f(part * size + i);
+            }
+        });
+    }
+
     /// `out = Σ x / divisor`.
     pub(crate) fn reduce<T: Real>(&self, cx: &Cx, x: &[T], out: &mut [T], divisor: f64) {
         if let [out] = out {
@@ -152,7 +267,7 @@ impl<'a> Reduction<'a> {
                     let x = &x[self.block(part * size + i, false)..];
                     let blocks = (0..self.terms / self.inner)
                         .map(|i| sum(&x[self.block(i, true)..][..self.inner], |x| x));
-                    *out = T::of(blocks.sum::<f64>() / divisor);
+                    *out = T::of(add_up(blocks) / divisor);
                 }
             });
         } else {
@@ -261,7 +376,7 @@ pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + S
     let sums = &mut sums[..x.len().div_ceil(size)];
     let part_of = |part: usize| &x[part * size..][..size.min(x.len() - part * size)];
     cx.chunks_mut(sums, 1, |part, out| out.fill(sum(part_of(part), f)));
-    sums.iter().sum()
+    add_up(sums.iter().copied())
 }
 
 /// Several sums at once are faster than one, and more exact.

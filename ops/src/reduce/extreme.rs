@@ -4,13 +4,18 @@
 
 use autobwd::{
     Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    with_signed,
 };
 
 use super::{
     ReduceSum,
-    cut::{Reduction, infer_grad, reduced_dims, same_dtypes},
+    cut::{Reduce, Reduction, infer_grad, reduced_dims, result_dtype, with_result_dtype},
 };
-use crate::{elementwise::ElementwiseMul, fill::FillAnyLike};
+use crate::{
+    common::{converted_bytes, elements},
+    elementwise::ElementwiseMul,
+    fill::FillAnyLike,
+};
 
 /// The rows that both share.
 macro_rules! extreme_samples {
@@ -47,6 +52,24 @@ macro_rules! extreme_samples {
                 ),
                 Sample::fails(
                     row!($op, distinct([0, 3]), [0], false, false),
+                    "`X`: at least one element to choose from is needed"
+                ),
+                row!($op, given([2, 3], [3.0, -9.0, 4.0, 4.0, 0.0, -1.0]).of(DType::I32), [1], false, false),
+                row!($op, integers_below(99, [2, 3, 4]), [0, 2], true, false),
+                $op {
+                    out_dtype: Some(DType::I32),
+                    ..row!($op, integers_below(2, [2, 3]).of(DType::Bool), [1], false, false)
+                },
+                Sample::not_a_derivative(
+                    $op {
+                        in_dtype: Some(DType::F64),
+                        out_dtype: Some(DType::F32),
+                        ..row!($op, distinct([2, 3]).of(DType::F64), [1], false, false)
+                    },
+                    "rounded to float32, a small step vanishes"
+                ),
+                Sample::fails(
+                    row!($op, integers_below(9, [0, 3]), [0], false, false),
                     "`X`: at least one element to choose from is needed"
                 ),
                 Sample::fails(row!($op, distinct([2, 3]), [2], false, false), "attribute `dim` = 2"),
@@ -90,25 +113,28 @@ pub struct ReduceMax<V = Var> {
     /// The dtype of `x`, or −1, which means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As `in_dtype`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMax<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
         any_to_choose(&self.x, &self.out)
     }
 }
 impl Kernel for ReduceMax<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.pick::<T>(cx, self.x.slice()?, self.out.slice_mut()?, |x, best| x > best);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
+            T::pick(&cut, cx, x, self.out.slice_mut()?, |x, best| x > best);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
 extreme_samples!(ReduceMax);
@@ -156,17 +182,23 @@ impl Infer for ReduceMaxGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
         self.out.same_as(&self.dout)?;
-        infer_grad(dims, &self.x, &self.dout, &mut self.dx)
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
 impl Kernel for ReduceMaxGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            let results = (self.out.slice()?, self.dout.slice()?);
-            cut.put_back::<T>(cx, self.x.slice()?, results, self.dx.slice_mut()?);
-            Ok(())
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dout, T => {
+            let results = (self.out.slice::<T>()?, self.dout.slice()?);
+            with_result_dtype(cx, &self.x, &mut self.dx, |x, dx| {
+                cut.put_back(cx, x, results, dx);
+                Ok(())
+            })
         })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.dout.dtype(), 2)
     }
 }
 
@@ -225,25 +257,28 @@ pub struct ReduceMin<V = Var> {
     /// The dtype of `x`, or −1, which means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As `in_dtype`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMin<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
         any_to_choose(&self.x, &self.out)
     }
 }
 impl Kernel for ReduceMin<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.pick::<T>(cx, self.x.slice()?, self.out.slice_mut()?, |x, best| x < best);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
+            T::pick(&cut, cx, x, self.out.slice_mut()?, |x, best| x < best);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
 extreme_samples!(ReduceMin);
@@ -283,17 +318,23 @@ impl Infer for ReduceMinGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
         self.out.same_as(&self.dout)?;
-        infer_grad(dims, &self.x, &self.dout, &mut self.dx)
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
 impl Kernel for ReduceMinGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            let results = (self.out.slice()?, self.dout.slice()?);
-            cut.put_back::<T>(cx, self.x.slice()?, results, self.dx.slice_mut()?);
-            Ok(())
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dout, T => {
+            let results = (self.out.slice::<T>()?, self.dout.slice()?);
+            with_result_dtype(cx, &self.x, &mut self.dx, |x, dx| {
+                cut.put_back(cx, x, results, dx);
+                Ok(())
+            })
         })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.dout.dtype(), 2)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Product over dimensions.
 
-use autobwd::{Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float};
+use autobwd::{
+    Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float, with_signed,
+};
 
-use super::cut::{Reduction, infer_grad, reduced_dims, same_dtypes};
-use crate::common::{PART, Real, wide};
+use super::cut::{Reduce, Reduction, infer_grad, reduced_dims, result_dtype, with_result_dtype};
+use crate::common::{Real, add_up, converted_bytes, elements, elements_of_both, wide};
 
 /// Product over dimensions: `out = Π x`.
 #[register_op(grad = ReduceProdGrad)]
@@ -26,30 +28,28 @@ pub struct ReduceProd<V = Var> {
     /// The dtype of `x`, or −1, which means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As `in_dtype`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceProd<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
         Ok(())
     }
 }
 impl Kernel for ReduceProd<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (cut, x) = (Reduction::new(&self.x, &self.dim, self.reduce_all), self.x.slice::<T>()?);
-            let size = (PART / cut.terms.max(1)).max(1);
-            cx.chunks_mut(self.out.slice_mut::<T>()?, size, |part, out| {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = T::of(cut.terms_of(part * size + i).map(|at| wide(x[at])).product());
-                }
-            });
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
+            T::product(&cut, cx, x, self.out.slice_mut()?);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
 autobwd::samples!(
@@ -71,6 +71,25 @@ autobwd::samples!(
         reduce_prod(positive([]), &[], false, false),
         reduce_prod(positive([0, 3]), &[0], false, false),
         reduce_prod(positive([0, 3]), &[1], false, false),
+        reduce_prod(
+            given([2, 3], [3.0, -9.0, 65536.0, 4.0, 0.0, 65536.0]).of(DType::I32),
+            &[0],
+            false,
+            false
+        ),
+        reduce_prod(integers_below(9, [2, 3, 4]), &[1], false, false),
+        ReduceProd {
+            out_dtype: Some(DType::I64),
+            ..reduce_prod(integers_below(9, [2, 3]).of(DType::U8), &[1], false, false)
+        },
+        Sample::not_a_derivative(
+            ReduceProd {
+                in_dtype: Some(DType::F64),
+                out_dtype: Some(DType::F32),
+                ..reduce_prod(positive([2, 3]).of(DType::F64), &[1], false, false)
+            },
+            "rounded to float32, a small step vanishes"
+        ),
         Sample::fails(reduce_prod(uniform([2, 3]), &[2], false, false), "attribute `dim` = 2"),
     ]
 );
@@ -134,22 +153,28 @@ pub struct ReduceProdGrad<V = Var> {
 impl Infer for ReduceProdGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, &self.dout, &mut self.dx)
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
 impl Kernel for ReduceProdGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (cut, x) = (Reduction::new(&self.x, &self.dim, self.reduce_all), self.x.slice::<T>()?);
-            let dx = self.dx.slice_mut::<T>()?;
-            for (i, dout) in self.dout.slice::<T>()?.iter().enumerate() {
-                let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
-                for at in cut.terms_of(i) {
-                    dx[at] = T::of(wide(*dout) * factors.without([wide(x[at])]));
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dout, T => {
+            let dout = self.dout.slice::<T>()?;
+            with_result_dtype::<T>(cx, &self.x, &mut self.dx, |x, dx| {
+                for (i, dout) in dout.iter().enumerate() {
+                    let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
+                    for at in cut.terms_of(i) {
+                        dx[at] = T::of(wide(*dout) * factors.without([wide(x[at])]));
+                    }
                 }
-            }
-            Ok(())
+                Ok(())
+            })
         })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.dout.dtype(), 2)
     }
 }
 
@@ -177,12 +202,18 @@ pub struct ReduceProdGradGrad<V = Var> {
     /// As in `reduce_prod`.
     #[attr(default = false)]
     pub reduce_all: bool,
+    /// As in `reduce_prod`.
+    #[attr(default = None)]
+    pub in_dtype: Option<DType>,
+    /// As in `reduce_prod`.
+    #[attr(default = None)]
+    pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceProdGradGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
         let mut like_x = self.x.clone();
-        infer_grad(dims, &self.x, &self.dout, &mut like_x)?;
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut like_x)?;
         self.ddx.same_as(&self.x)?;
         self.ddout.iter_mut().for_each(|ddout| ddout.like(&self.dout));
         self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
@@ -190,32 +221,47 @@ impl Infer for ReduceProdGradGrad<Meta> {
     }
 }
 impl Kernel for ReduceProdGradGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (cut, x) = (Reduction::new(&self.x, &self.dim, self.reduce_all), self.x.slice::<T>()?);
-            let ddx = self.ddx.slice::<T>()?;
-            let mut ddout = self.ddout.as_mut().map(Buf::slice_mut::<T>).transpose()?;
-            let mut dx = self.dx.as_mut().map(Buf::slice_mut::<T>).transpose()?;
-            for (i, dout) in self.dout.slice::<T>()?.iter().enumerate() {
-                let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
-                if let Some(ddout) = &mut ddout {
-                    let terms = cut.terms_of(i).map(|at| wide(ddx[at]) * factors.without([wide(x[at])]));
-                    ddout[i] = T::of(terms.sum());
-                }
-                let Some(dx) = &mut dx else { continue };
-                // The sums over factors that are 0, and over the others, are all it takes.
-                let of_zeros: f64 = cut.terms_of(i).filter(|at| wide(x[*at]) == 0.0).map(|at| wide(ddx[at])).sum();
-                let of_others: f64 =
-                    cut.terms_of(i).filter(|at| wide(x[*at]) != 0.0).map(|at| wide(ddx[at]) / wide(x[at])).sum();
-                for at in cut.terms_of(i) {
-                    let (x, ddx) = (wide(x[at]), wide(ddx[at]));
-                    let (zeros, others) =
-                        if x == 0.0 { (of_zeros - ddx, of_others) } else { (of_zeros, of_others - ddx / x) };
-                    let with_other = factors.without([x]) * others;
-                    dx[at] = T::of(wide(*dout) * (with_other + factors.without([0.0, x]) * zeros));
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dout, T => elements_of_both::<T, _>(cx, [&self.x, &self.ddx], |x, ddx| {
+            let dout = self.dout.slice::<T>()?;
+            if let Some(ddout) = &mut self.ddout {
+                for (i, ddout) in ddout.slice_mut::<T>()?.iter_mut().enumerate() {
+                    *ddout = T::of(ddout_of(&cut, i, x, ddx));
                 }
             }
-            Ok(())
-        })
+            let Some(dx) = &mut self.dx else { return Ok(()) };
+            with_float!(dx, X => {
+                let dx = dx.slice_mut::<X>()?;
+                for (i, dout) in dout.iter().enumerate() {
+                    d_x(&cut, i, x, ddx, |at, slope| dx[at] = X::of(wide(*dout) * slope));
+                }
+                Ok(())
+            })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.dout.dtype(), 2)
+    }
+}
+
+/// `Σ ddx[i] * Π x` over all factors but `x[i]`.
+fn ddout_of<T: Real>(cut: &Reduction<'_>, i: usize, x: &[T], ddx: &[T]) -> f64 {
+    let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
+    add_up(cut.terms_of(i).map(|at| wide(ddx[at]) * factors.without([wide(x[at])])))
+}
+
+/// For each factor `Σ ddx[j] * Π x` over all but it and `x[j]`.
+fn d_x<T: Real>(cut: &Reduction<'_>, i: usize, x: &[T], ddx: &[T], mut put: impl FnMut(usize, f64)) {
+    let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
+    let terms = cut.terms_of(i).map(|at| (at, wide(x[at]), wide(ddx[at])));
+    // The sums over factors that are 0, and over the others, are all it takes.
+    let of_zeros = add_up(terms.clone().filter(|(_, x, _)| *x == 0.0).map(|(.., ddx)| ddx));
+    let of_others = add_up(terms.clone().filter(|(_, x, _)| *x != 0.0).map(|(_, x, ddx)| ddx / x));
+    for (at, x, ddx) in terms {
+        let (zeros, others) =
+            if x == 0.0 { (of_zeros - ddx, of_others) } else { (of_zeros, of_others - ddx / x) };
+        put(at, factors.without([x]) * others + factors.without([0.0, x]) * zeros);
     }
 }

@@ -2,11 +2,14 @@
 
 use autobwd::{
     Buf, Compose, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Parts, Pointwise, Result, Var,
-    check::*, register_op, with_float,
+    check::*, register_op, with_float, with_signed,
 };
 
-use super::cut::{Reduction, infer_grad, ones_where_reduced, reduced_dims, same_dtypes, total};
-use crate::{activation::Scale, common::Real};
+use super::cut::{Reduce, Reduction, infer_grad, ones_where_reduced, reduced_dims, result_dtype, total};
+use crate::{
+    activation::Scale,
+    common::{Real, converted_bytes, elements},
+};
 
 /// Mean of all elements: `out = Σ x / n`.
 #[register_op(grad = MeanGrad, composed)]
@@ -117,15 +120,14 @@ pub struct ReduceSum<V = Var> {
     /// The dtype of `x`, or −1, which means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As `in_dtype`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceSum<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
         Ok(())
     }
 }
@@ -136,11 +138,15 @@ impl Compose for ReduceSum {
 }
 impl Kernel for ReduceSum<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.reduce::<T>(cx, self.x.slice()?, self.out.slice_mut()?, 1.0);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
+            T::sum(&cut, cx, x, self.out.slice_mut()?);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
 autobwd::samples!(
@@ -165,6 +171,40 @@ autobwd::samples!(
         reduce_sum(uniform([]), &[], false, false),
         reduce_sum(uniform([0, 3]), &[0], false, false),
         reduce_sum(uniform([0, 3]), &[1], false, false),
+        reduce_sum(
+            given([2, 3], [1.0, -2.0, 3.0, 2147483647.0, 5.0, 9.0]).of(DType::I32),
+            &[0],
+            false,
+            false
+        ),
+        reduce_sum(integers_below(9, [2, 3, 4]), &[2, 0], true, false),
+        ReduceSum {
+            out_dtype: Some(DType::I64),
+            ..reduce_sum(given([2, 3], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).of(DType::Bool), &[1], false, false)
+        },
+        Sample::not_a_derivative(
+            ReduceSum {
+                in_dtype: Some(DType::F64),
+                out_dtype: Some(DType::F32),
+                ..reduce_sum(uniform([2, 3]).of(DType::F64), &[1], false, false)
+            },
+            "rounded to float32, a small step vanishes"
+        ),
+        Sample::fails(
+            ReduceSum {
+                in_dtype: Some(DType::F64),
+                ..reduce_sum(uniform([2, 3]).of(DType::F32), &[0], false, false)
+            },
+            "`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"
+        ),
+        Sample::fails(
+            ReduceSum { out_dtype: Some(DType::Bool), ..reduce_sum(uniform([2, 3]), &[0], false, false) },
+            "attribute `out_dtype`: bool is none of float32, float64, int32, int64"
+        ),
+        Sample::fails(
+            reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), &[0], false, false),
+            "`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"
+        ),
         Sample::fails(reduce_sum(uniform([2, 3]), &[2], false, false), "attribute `dim` = 2"),
         Sample::fails(
             reduce_sum(uniform([2, 3]), &[1, -1], false, false),
@@ -208,7 +248,7 @@ pub struct ReduceSumGrad<V = Var> {
 impl Infer for ReduceSumGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, &self.dout, &mut self.dx)
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
 impl Compose for ReduceSumGrad {
@@ -218,11 +258,15 @@ impl Compose for ReduceSumGrad {
 }
 impl Kernel for ReduceSumGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.spread::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dx, T => elements::<T, _>(cx, &self.dout, |dout| {
+            cut.spread(cx, dout, self.dx.slice_mut()?, 1.0);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.dout, self.dx.dtype(), 1)
     }
 }
 
@@ -260,16 +304,15 @@ pub struct ReduceMean<V = Var> {
     /// The dtype of `x`, or −1, which means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As `in_dtype`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMean<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        same_dtypes(&self.x, self.in_dtype, self.out_dtype)?;
-        self.out.set(self.x.dtype, dims);
-        Ok(())
+        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
+        self.out.float()
     }
 }
 impl Compose for ReduceMean {
@@ -279,11 +322,15 @@ impl Compose for ReduceMean {
 }
 impl Kernel for ReduceMean<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.reduce::<T>(cx, self.x.slice()?, self.out.slice_mut()?, cut.terms as f64);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
+            cut.reduce(cx, x, self.out.slice_mut()?, cut.terms as f64);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
 autobwd::samples!(
@@ -300,6 +347,14 @@ autobwd::samples!(
         reduce_mean(uniform([2, 3, 4]), &[0, 2], true, false),
         reduce_mean(uniform([2, 3]), &[0], false, true),
         reduce_mean(uniform([2, 3]), &[], true, false),
+        ReduceMean {
+            out_dtype: Some(DType::F64),
+            ..reduce_mean(integers_below(9, [2, 3]).of(DType::I32), &[1], false, false)
+        },
+        Sample::fails(
+            reduce_mean(integers_below(9, [2, 3]), &[1], false, false),
+            "`Out`: floating point numbers are needed, not int64"
+        ),
         Sample::fails(reduce_mean(uniform([2, 3]), &[-3], false, false), "attribute `dim` = -3"),
     ]
 );
@@ -339,7 +394,7 @@ pub struct ReduceMeanGrad<V = Var> {
 impl Infer for ReduceMeanGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, &self.dout, &mut self.dx)
+        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
 impl Compose for ReduceMeanGrad {
@@ -349,11 +404,15 @@ impl Compose for ReduceMeanGrad {
 }
 impl Kernel for ReduceMeanGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
-            cut.spread::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, cut.terms as f64);
+        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        with_float!(self.dx, T => elements::<T, _>(cx, &self.dout, |dout| {
+            cut.spread(cx, dout, self.dx.slice_mut()?, cut.terms as f64);
             Ok(())
-        })
+        }))
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        converted_bytes(&self.dout, self.dx.dtype(), 1)
     }
 }
 

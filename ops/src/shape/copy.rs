@@ -5,7 +5,7 @@ use autobwd::{
     register_op, with_dtype,
 };
 
-use crate::common::{Number, PART};
+use crate::common::convert;
 
 /// A copy: `out = x`.
 #[register_op(grad = AssignGrad, pointwise, kernel)]
@@ -76,13 +76,7 @@ impl Infer for Cast<Meta> {
 }
 impl Kernel for Cast<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_dtype!(self.in_dtype, X => with_dtype!(self.out_dtype, Y => {
-            let x = self.x.slice::<X>()?;
-            cx.chunks_mut(self.out.slice_mut::<Y>()?, PART, |part, out| {
-                out.iter_mut().zip(&x[part * PART..]).for_each(|(out, x)| *out = Y::narrow(x.widen()));
-            });
-            Ok(())
-        }))
+        with_dtype!(self.out_dtype, T => convert::<T>(cx, &self.x, self.out.slice_mut()?))
     }
 }
 impl<F: Float> Pointwise for Cast<F> {

@@ -183,7 +183,7 @@ pub struct Split<V = Var> {
     /// The dimension, negative from behind.
     #[attr(default = 0)]
     pub axis: i32,
-    /// How many equal pieces; 0 when `sections` says it.
+    /// How many equal pieces, whatever `sections` says; 0 when `sections` says it.
     #[attr(default = 0, min = 0)]
     pub num: i32,
     /// Lengths of the pieces; one −1 stands for what remains.
@@ -194,10 +194,10 @@ impl Infer for Split<Meta> {
     fn infer(&mut self) -> Result<()> {
         let axis = self.x.axis("axis", self.axis.into())?;
         let (num, sections) = (self.num as usize, &self.sections);
-        if (num == 0) == sections.is_empty() {
-            return Err(Error::attr("num", "either this or `sections` says how many pieces"));
+        if num == 0 && sections.is_empty() {
+            return Err(Error::attr("num", "0 needs `sections` to say how many pieces"));
         }
-        same_count("Out", self.out.len(), num.max(sections.len()))?;
+        same_count("Out", self.out.len(), if num == 0 { sections.len() } else { num })?;
         let lengths =
             if num == 0 { lengths(&self.x, axis, sections)? } else { vec![equal(&self.x, axis, num)?; num] };
         for (out, length) in self.out.iter_mut().zip(lengths) {
@@ -231,6 +231,11 @@ autobwd::samples!(
         },
         Split { x: uniform([5]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![5, 0] },
         Split { x: integers_below(9, [2, 4]), out: vec![out(), out()], axis: 1, num: 2, sections: vec![] },
+        Split { x: uniform([3, 4]), out: vec![out(), out()], axis: 1, num: 2, sections: vec![1, 2, 1] },
+        Sample::fails(
+            Split { x: uniform([4]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![] },
+            "attribute `num`: 0 needs `sections`"
+        ),
         Sample::fails(
             Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 2, sections: vec![] },
             "`X`: a length that 2 divides is needed",

@@ -1,19 +1,21 @@
 //! Operators of a third party, by the public interface of autobwd alone.
 //!
 //! [`bell`](bell()) is elementwise and has its gradient derived from its formula; [`dense`](dense()) has a shape rule, a
-//! kernel and a gradient operator. The README of this crate is the guide for authors of others.
+//! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule. The README of this crate is the guide for authors of others.
 
 pub mod bell;
+pub mod center;
 pub mod dense;
 
 pub use bell::bell;
+pub use center::center;
 pub use dense::dense;
 
 // Backward parts also consist of this crate's operators: `sum`, for one.
 use autobwd_ops as _;
 
-// Bell, Dense, DenseGrad.
-autobwd::operator_crate!(3);
+// Bell, Center, Dense, DenseGrad.
+autobwd::operator_crate!(4);
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -13,4 +13,5 @@ fn lines(source: &str) -> usize {
 fn operators_are_short() {
     assert_eq!(lines(include_str!("../src/bell.rs")), 25);
     assert_eq!(lines(include_str!("../src/dense.rs")), 60);
+    assert_eq!(lines(include_str!("../src/center.rs")), 48);
 }

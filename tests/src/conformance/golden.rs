@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use autobwd::{Attr, BlockId, DType, Program};
+use autobwd::{Attr, BlockId, DType, OpDesc, Program, Var};
 use serde_json::Value;
 
 use super::{
@@ -28,11 +28,31 @@ fn root_renames(text: &str) -> String {
     text.replace("@RENAME@block0@", "@RENAME@")
 }
 
-/// Whether rows 14 and 15 leave only the values to be compared: an increment, or a cast to an integer dtype, that the
-/// reference has differentiated.
+/// Gradients that autobwd composes of other operators than the reference, and why.
+pub const COMPOSED: &[(&str, &str)] = &[
+    ("argsort", "by the gradient of `take_along_axis`, which has gradients of any order"),
+    (
+        "group_norm",
+        "of operators over rows that have gradients of any order; the reference has none of second order",
+    ),
+    ("instance_norm", "as `group_norm`: each channel is a group"),
+    (
+        "scatter",
+        "of `scatter` and `gather`, so that rows written twice get the gradient of the last one alone",
+    ),
+    ("tril_triu", "the same operator again, which has gradients of any order"),
+];
+
+/// Whether only the values are to be compared: rows 14 and 15 say so (an increment, or a cast to an integer dtype, that the
+/// reference has differentiated), the reference loses a gradient in a loop or a branch (row 9), or autobwd composes it of
+/// other operators.
 pub(super) fn by_value_only(golden: &Program, forward: &Program) -> bool {
     let added = || build::new_ops(golden, Some(forward));
     let is_read = |name: &str| added().any(|op| op.reads().any(|v| golden.name(v) == name));
+    let composed = |op: &OpDesc| COMPOSED.iter().any(|(ty, _)| op.ty.strip_suffix("_grad") == Some(ty));
+    if added().any(|op| composed(op) || loses_gradients(golden, op)) {
+        return true;
+    }
     build::new_ops(forward, None).any(|op| match op.ty.as_str() {
         // Its gradient is an increment back.
         "increment" => added().any(|op| op.ty == "increment"),
@@ -45,6 +65,51 @@ pub(super) fn by_value_only(golden: &Program, forward: &Program) -> bool {
         }
         _ => false,
     })
+}
+
+/// Row 9: the gradient of a branch that is left empty; the gradient of a loop in which what a step computes for the value
+/// that it finds does not reach the step before, or none is computed and the step before reads that of the step behind.
+fn loses_gradients(golden: &Program, op: &OpDesc) -> bool {
+    let is_empty = |id: BlockId| golden.block(id).is_some_and(|b| b.forward.is_some() && b.ops.is_empty());
+    if op.attrs.blocks().any(is_empty) {
+        return true;
+    }
+    let (outs, read) = (op.inputs.get("Out"), op.inputs.get("Out@GRAD"));
+    let is_of = |grad: Var, v: Var| base(golden.name(grad)) == Some(golden.name(v));
+    let reaches = |v: Var, grad: Var| read.iter().any(|read| *read == grad || is_of(*read, v));
+    let pairs = op.inputs.get("X").iter().zip(op.outputs.get("X@GRAD"));
+    let mut carried = pairs.filter(|(v, _)| op.ty == "while_grad" && outs.contains(v));
+    carried.any(|(v, grad)| (*grad != Var::EMPTY) != reaches(*v, *grad))
+}
+
+/// Names that mean nothing in the reference's loops: gradients that nothing declares are read as zeros, but handed over by
+/// name; of a carried gradient that its block declares, the dtype is never set.
+pub(super) fn clean_loops(golden: &mut Program) {
+    let ids =
+        golden.blocks().iter().flat_map(|b| &b.ops).flat_map(|op| op.attrs.blocks()).collect::<Vec<_>>();
+    for id in std::iter::once(BlockId::ROOT).chain(ids) {
+        let names = golden.clone();
+        let float = |grad: Var| {
+            let var = base(names.name(grad)).and_then(|base| names.find(base));
+            var.and_then(|var| names.lookup(id, var)).map(|desc| desc.dtype).filter(|dtype| dtype.is_float())
+        };
+        let Some(block) = golden.block_mut(id) else { continue };
+        for op in block.ops.iter_mut().filter(|op| op.ty == "while_grad") {
+            let (read, none): (Vec<Var>, Vec<Var>) =
+                op.inputs.get("Out@GRAD").iter().partition(|v| names.lookup(id, **v).is_some());
+            op.inputs.set("Out@GRAD", read);
+            if let Some(Attr::Strs(texts)) = op.attrs.get("original_output_grad") {
+                let is_read = |text: &&String| !none.iter().any(|v| names.name(*v) == *text);
+                let texts = texts.iter().filter(is_read).cloned().collect();
+                op.attrs.set("original_output_grad", Attr::Strs(texts));
+            }
+        }
+        let unset = block.vars.iter().filter(|(_, desc)| desc.dtype == DType::Bool);
+        let unset: Vec<(Var, DType)> = unset.filter_map(|(var, _)| Some((*var, float(*var)?))).collect();
+        for (var, dtype) in unset {
+            block.vars.get_mut(&var).into_iter().for_each(|desc| desc.dtype = dtype);
+        }
+    }
 }
 
 /// `fill_any_like` with value 0 and the dtype of its input, in the backward part, reads as `fill_zeros_like`.

@@ -21,6 +21,7 @@ use std::{
 use autobwd::{OpInfoMap, Program};
 
 pub use corpus::{Answer, Call, Case, Entry, Refusal, Step, load_folder};
+pub use golden::COMPOSED;
 pub use report::{Summary, run};
 
 use build::{Expected, Replay};
@@ -157,7 +158,8 @@ fn comparable(case: &Case, golden: &serde_json::Value) -> Result<Option<Program>
         return Ok(None);
     }
     let forward = build::parse(&case.first.forward)?;
-    let golden = golden::parse(golden)?;
+    let mut golden = golden::parse(golden)?;
+    golden::clean_loops(&mut golden);
     Ok((!golden::by_value_only(&golden, &forward)).then_some(golden))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use autobwd::{DType, Executor, Program, Scope, Tensor, Var};
+use autobwd::{DType, Executor, Feed, Program, Scope, Tensor, Var};
 
 use super::{Case, Difference, build::Replay, differences};
 
@@ -33,8 +33,8 @@ pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize)
     for (name, found) in recorded.iter().zip(&found) {
         let golden = case.values("fetch").find(|(n, _)| n == name).map(|(_, value)| value);
         let golden = golden.ok_or_else(|| Difference::new(format!("the case holds no value of `{name}`")))?;
-        if golden.dims() != found.dims() {
-            let text = format!("`{name}` has shape {:?}, golden {:?}", found.dims(), golden.dims());
+        if (golden.dtype(), golden.dims()) != (found.dtype(), found.dims()) {
+            let text = format!("`{name}` is {}, golden {}", found.meta(), golden.meta());
             return Err(Difference::new(text));
         }
         close(name, "golden", &golden.to_f64s(), &found.to_f64s(), precision.golden)?;
@@ -156,7 +156,8 @@ impl Machine {
         for (name, value) in &self.kept {
             scope.set(name, value.clone());
         }
-        let feeds: Vec<_> = self.feeds.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let feeds: Vec<(&str, &dyn Feed)> =
+            self.feeds.iter().map(|(name, value)| (name.as_str(), value as _)).collect();
         let fetch: Vec<&str> = fetch.iter().map(String::as_str).collect();
         Ok(self.executor.run(program, &mut scope, &feeds, &fetch)?)
     }

@@ -10,7 +10,7 @@ use std::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Call, Made, Node, Reading, Ready, Value, value::Given};
+use super::{Applied, Call, Function, Made, Node, Reading, Ready, Value, function::describe, value::Given};
 use crate::{
     Builder, Cx, Error, ErrorKind, GradKind, Meta, Result, Tensor, Var, Words,
     build::MakeDesc,
@@ -139,13 +139,41 @@ impl Eager {
         let mut overwriting: SmallVec<[(&Value, Memory); 1]> = SmallVec::new();
         for (out, value) in into {
             let memory = match records {
-                true => Tensor::copy_of(&call.outputs[*out], 0, &ready.outputs[*out])?.into_memory(),
+                true => Tensor::memory_of(&call.outputs[*out], &ready.outputs[*out])?,
                 false => mem::take(&mut call.outputs[*out]),
             };
             overwriting.push((value, memory));
         }
         self.tell(&node, inputs, into, overwriting)?;
         Ok(node)
+    }
+
+    /// Calls a function of the user's.
+    ///
+    /// # Errors
+    /// Those of the function; it is being traced; a value that is not finite, if that is looked at.
+    pub(crate) fn apply(
+        &self,
+        function: Arc<dyn Function>,
+        inputs: &[&Value],
+        site: &'static Location<'static>,
+    ) -> Result<Value> {
+        let named = || describe(&*function, site);
+        if self.listener.borrow().is_some() {
+            let text = "a traced function calls it, and a program has operators alone: register it as one";
+            return Err(Error::new(ErrorKind::Program, text).at_op(named));
+        }
+        let tensors = inputs.iter().map(|input| input.tensor()).collect::<Result<Vec<_>>>()?;
+        let output = function.forward(&tensors).map_err(|e| e.at_op(named))?;
+        let (meta, memory) = (output.meta(), output.into_memory()?);
+        if self.checks_finite.get() && meta.dtype.is_float() {
+            finite(&memory, &meta.clone().in_slot("output")).map_err(|e| e.at_op(named))?;
+        }
+        let records =
+            self.records.get() && meta.dtype.is_float() && inputs.iter().any(|i| i.has_derivative());
+        let inputs =
+            if records { inputs.iter().map(|input| input.remembered()).collect() } else { SmallVec::new() };
+        Ok(Value::of(Node::applied(Applied { function, site, inputs, meta, memory }), 0))
     }
 
     /// Computes the outputs of an operator, for each of which there is memory; nobody remembers it.
@@ -232,6 +260,13 @@ impl Eager {
         let value = Value::from(Given::new(name, tensor, leaf));
         self.kept.borrow_mut().insert(var, value.clone());
         value
+    }
+
+    /// Has what is kept be a constant from now on, if it is that value.
+    pub(crate) fn freeze(&self, value: &Value) {
+        for kept in self.kept.borrow_mut().values_mut().filter(|kept| kept.same(value)) {
+            *kept = kept.clone().constant();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Values that were computed at once, and what they were computed from.
 
 use std::{
+    alloc::{Layout, handle_alloc_error},
     cell::{Cell, RefCell},
     fmt, mem,
     panic::Location,
@@ -12,7 +13,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::Ready;
+use super::{Applied, Ready};
 use crate::{
     Error, ErrorKind, Expr, Meta, Result, Tensor,
     tensor::{LINE, Memory},
@@ -45,6 +46,8 @@ pub(crate) enum Made {
     Given(Box<Given>),
     /// An operator has computed it.
     Computed(Call),
+    /// A function of the user's has computed it.
+    Applied(Box<Applied>),
 }
 
 /// A value that was given, and may be overwritten.
@@ -134,8 +137,24 @@ impl Node {
     pub(crate) fn call(&self) -> Option<&Call> {
         match &self.made {
             Made::Computed(call) => Some(call),
-            Made::Given(_) => None,
+            Made::Given(_) | Made::Applied(_) => None,
         }
+    }
+
+    /// What it was computed from, as far as that is remembered.
+    pub(crate) fn inputs(&self) -> &[Value] {
+        match &self.made {
+            Made::Computed(call) => &call.inputs,
+            Made::Applied(applied) => &applied.inputs,
+            Made::Given(_) => &[],
+        }
+    }
+
+    /// A function of the user's that was called; it has a history if it remembers inputs.
+    pub(crate) fn applied(applied: Applied) -> Arc<Node> {
+        let least = applied.inputs.iter().map(|input| input.node.number + 1).max();
+        let number = least.map_or(0, next_number);
+        Arc::new(Node { number, made: Made::Applied(Box::new(applied)), watches: OnceLock::new() })
     }
 }
 
@@ -153,12 +172,16 @@ fn next_number(least: u64) -> u64 {
 impl Drop for Node {
     /// Histories are as long as programs: they are taken apart in a loop.
     fn drop(&mut self) {
-        let Made::Computed(call) = &mut self.made else { return };
-        while let Some(Value { mut node, .. }) = call.inputs.pop() {
+        let inputs = match &mut self.made {
+            Made::Computed(call) => &mut call.inputs,
+            Made::Applied(applied) => &mut applied.inputs,
+            Made::Given(_) => return,
+        };
+        while let Some(Value { mut node, .. }) = inputs.pop() {
             // That others have it, too, is seen without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
             if let Some(Node { made: Made::Computed(last), watches, .. }) = own {
-                last.hand_over(&mut call.inputs);
+                last.hand_over(inputs);
                 last.outputs.clear();
                 watches.take();
                 let keep = |free: &RefCell<Vec<_>>| match free.try_borrow_mut() {
@@ -167,8 +190,12 @@ impl Drop for Node {
                 };
                 // Where a thread ends, nothing is kept.
                 let _ = FREE_NODES.try_with(keep);
-            } else if let Some(Node { made: Made::Computed(last), .. }) = &mut Arc::into_inner(node) {
-                last.hand_over(&mut call.inputs);
+            } else if let Some(mut last) = Arc::into_inner(node) {
+                match &mut last.made {
+                    Made::Computed(last) => last.hand_over(inputs),
+                    Made::Applied(last) => inputs.append(&mut last.inputs),
+                    Made::Given(_) => {}
+                }
             }
         }
     }
@@ -200,7 +227,9 @@ impl Call {
 impl Given {
     pub(crate) fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
-        Given::of(name, meta, tensor.into_memory(), leaf)
+        // What `Vec::clone` does when memory runs out.
+        let memory = tensor.into_memory().unwrap_or_else(|_| handle_alloc_error(Layout::new::<Tensor>()));
+        Given::of(name, meta, memory, leaf)
     }
 
     pub(crate) fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
@@ -230,6 +259,7 @@ impl Value {
         let constant = match &node.made {
             Made::Given(given) => !given.leaf,
             Made::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
+            Made::Applied(_) => node.number == 0,
         };
         Value { node, which: u64::from((out as u32) << 1 | u32::from(constant)) }
     }
@@ -249,6 +279,7 @@ impl Value {
         match &self.node.made {
             Made::Given(given) => &given.meta,
             Made::Computed(call) => &call.ready.outputs[self.out() as usize],
+            Made::Applied(applied) => &applied.meta,
         }
     }
 
@@ -272,7 +303,7 @@ impl Value {
     fn stays(&self) -> bool {
         match &self.node.made {
             Made::Given(given) => given.first.is_some() && given.version.load(Ordering::Acquire) == 0,
-            Made::Computed(_) => true,
+            Made::Computed(_) | Made::Applied(_) => true,
         }
     }
 
@@ -282,6 +313,7 @@ impl Value {
         match (&self.node.made, shared) {
             (_, Some(shared)) => Ok(shared),
             (Made::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
+            (Made::Applied(applied), None) => Ok(&applied.memory),
             (Made::Given(given), None) => {
                 given.first.as_deref().ok_or_else(|| Error::internal("memory that nobody keeps"))
             }
@@ -301,28 +333,45 @@ impl Value {
     pub(crate) fn remembered(&self) -> Value {
         let version = match &self.node.made {
             Made::Given(given) => given.version.load(Ordering::Acquire),
-            Made::Computed(_) => 0,
+            Made::Computed(_) | Made::Applied(_) => 0,
         };
         Value { node: self.node.clone(), which: u64::from(version) << 32 | u64::from(self.which as u32) }
     }
 
+    /// The name that it was given, if it was.
+    pub(crate) fn own_name(&self) -> Option<String> {
+        let given = || match &self.node.made {
+            Made::Given(given) => Some(given.name.clone()),
+            Made::Computed(_) | Made::Applied(_) => None,
+        };
+        let watched = self.watched(|w| w.name.clone()).filter(|name| !name.is_empty());
+        watched.or_else(given).filter(|name| !name.is_empty())
+    }
+
     /// The name that it was given; else, of what was computed, the operator.
     pub(crate) fn name(&self) -> String {
-        let given = self.watched(|w| w.name.clone()).filter(|name| !name.is_empty());
-        if let Some(given) = given {
-            return given;
+        if let Some(own) = self.own_name() {
+            return own;
         }
         match &self.node.made {
-            Made::Given(given) => given.name.clone(),
+            Made::Given(_) => String::new(),
             Made::Computed(call) => call.ready.desc.ty.to_string(),
+            Made::Applied(applied) => applied.function.name().to_string(),
         }
     }
 
     /// The same as a constant; its history is forgotten if nobody else holds it.
     pub(crate) fn constant(mut self) -> Value {
-        if let Some(Node { number, made: Made::Computed(call), .. }) = Arc::get_mut(&mut self.node) {
-            *number = 0;
-            call.inputs.clear();
+        match Arc::get_mut(&mut self.node) {
+            Some(Node { number, made: Made::Computed(call), .. }) => {
+                *number = 0;
+                call.inputs.clear();
+            }
+            Some(Node { number, made: Made::Applied(applied), .. }) => {
+                *number = 0;
+                applied.inputs.clear();
+            }
+            _ => {}
         }
         self.which |= 1;
         self
@@ -409,6 +458,7 @@ impl fmt::Display for Value {
                 let (op, at) = (call.ready.desc.ty, call.site);
                 write!(f, "the result of `{op}` at {}:{}", at.file(), at.line())
             }
+            Made::Applied(applied) => write!(f, "the result of {}", applied.describe()),
         }
     }
 }

@@ -1,0 +1,151 @@
+//! Marks `stop_gradient` that only follow from data.
+//!
+//! The reference marks what an operator computes of marked variables alone. A loop overwrites such a variable where it
+//! carries it: the mark tells of its first value, not of what the body makes of parameters.
+
+use rustc_hash::FxHashMap;
+
+use crate::{BlockId, Call, First, GradKind, OpDesc, OpInfoMap, Program, Result, StepCount, Var};
+
+/// The marked variables of a block that have something to do with gradients.
+#[derive(Default)]
+pub(super) struct Marks {
+    /// Those of which the mark only follows from data: operators compute their first values of marked variables alone, and
+    /// a sub-block overwrites them with something that has a gradient.
+    pub(super) of_data: Vec<Var>,
+    /// The others that are computed from something that has a gradient.
+    pub(super) cut: Vec<Var>,
+}
+
+/// Looks at the marks of a block. `no_grad` tells, by variable, whether that has no gradient, these marks apart.
+///
+/// # Errors
+/// Unknown operators.
+pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: &[bool]) -> Result<Marks> {
+    let mut found = Marks::default();
+    let Some(own) = program.block(block) else { return Ok(found) };
+    let sweep = Sweep { ops, program, no_grad };
+    let marked =
+        |var: Var| own.vars.get(&var).is_some_and(|desc| desc.stop_gradient && desc.dtype.is_float());
+    let mut known = Known { around: None, block, varies: FxHashMap::default() };
+    // By variable: whether its mark does not follow from data.
+    let mut explicit = vec![false; program.name_count()];
+    for op in &own.ops {
+        let Some(call) = ops.get(&op.ty)?.call(op, program)? else {
+            let of_marked =
+                op.reads().all(|v| program.lookup(block, v).is_none_or(|desc| desc.stop_gradient));
+            let varies = sweep.op(&mut known, op)?;
+            for var in op.writes() {
+                explicit[var.index()] |= !of_marked;
+                found.cut.extend(Some(var).filter(|v| varies && marked(*v)));
+            }
+            continue;
+        };
+        let ends = sweep.call(&known, &call)?;
+        for (out, end) in outputs(&call) {
+            let mut varies = ends.get(&end) == Some(&true);
+            if varies && marked(out) {
+                let first = out == end && op.reads().any(|v| v == out);
+                // What stays in the scope carries the mark of its declaration.
+                let declared = own.vars.get(&out).is_some_and(|desc| desc.persistable);
+                varies = first && !declared && !explicit[out.index()] && !is(no_grad, out);
+                if varies { &mut found.of_data } else { &mut found.cut }.push(out);
+            }
+            known.varies.insert(out, varies);
+        }
+    }
+    found.cut.retain(|v| !is(no_grad, *v));
+    Ok(found)
+}
+
+fn is(set: &[bool], var: Var) -> bool {
+    set.get(var.index()).copied().unwrap_or(false)
+}
+
+/// The outputs of an operator with a sub-block, each with what the block calls it at the end.
+fn outputs(call: &Call) -> impl Iterator<Item = (Var, Var)> + '_ {
+    let lasts = call.carried.iter().filter_map(|c| Some((c.last?, c.end)));
+    lasts.chain(call.stacks.iter().map(|(inner, outer)| (*outer, *inner)))
+}
+
+/// Whether what a block, and those around it, have computed so far depends on anything that has a gradient.
+struct Known<'a> {
+    around: Option<&'a Known<'a>>,
+    block: BlockId,
+    varies: FxHashMap<Var, bool>,
+}
+
+struct Sweep<'a> {
+    ops: &'a OpInfoMap,
+    program: &'a Program,
+    no_grad: &'a [bool],
+}
+
+impl Sweep<'_> {
+    fn varies(&self, known: &Known<'_>, var: Var) -> bool {
+        match (known.varies.get(&var), known.around) {
+            (Some(varies), _) => *varies,
+            (None, Some(around)) => self.varies(around, var),
+            (None, None) => {
+                let desc = self.program.lookup(known.block, var);
+                let open = !self.own_mark(known.block, var) && !is(self.no_grad, var);
+                open && desc.is_some_and(|desc| desc.dtype.is_float())
+            }
+        }
+    }
+
+    /// Whether a block marks one of its own variables: `no_grad` knows about those around it.
+    fn own_mark(&self, block: BlockId, var: Var) -> bool {
+        let own = self.program.block(block).and_then(|block| block.vars.get(&var));
+        own.is_some_and(|desc| desc.stop_gradient)
+    }
+
+    /// Notes what an operator without sub-block writes. Whether it depends on anything that has a gradient, marks apart.
+    fn op(&self, known: &mut Known<'_>, op: &OpDesc) -> Result<bool> {
+        let dead = matches!(self.ops.get(&op.ty)?.grad_kind(), GradKind::Zero);
+        let varies = !dead && op.reads().any(|v| self.varies(known, v));
+        for var in op.writes() {
+            let float = self.program.lookup(known.block, var).is_none_or(|desc| desc.dtype.is_float());
+            known.varies.insert(var, varies && float && !self.own_mark(known.block, var));
+        }
+        Ok(varies)
+    }
+
+    /// Whether what a sub-block computes depends on anything that has a gradient, at the end of any step.
+    fn call(&self, around: &Known<'_>, call: &Call) -> Result<FxHashMap<Var, bool>> {
+        let ops = self.program.block(call.block).map_or(&[][..], |block| &block.ops);
+        let mut starts: FxHashMap<Var, bool> = FxHashMap::default();
+        for carried in &call.carried {
+            starts
+                .insert(carried.start, matches!(carried.first, First::Value(v, _) if self.varies(around, v)));
+        }
+        for (outer, inner, _) in &call.slices {
+            starts.insert(*inner, self.varies(around, *outer));
+        }
+        loop {
+            let mut known = Known { around: Some(around), block: call.block, varies: starts.clone() };
+            for op in ops {
+                match self.ops.get(&op.ty)?.call(op, self.program)? {
+                    None => {
+                        self.op(&mut known, op)?;
+                    }
+                    Some(inner) => {
+                        let ends = self.call(&known, &inner)?;
+                        known
+                            .varies
+                            .extend(outputs(&inner).map(|(out, end)| (out, ends.get(&end) == Some(&true))));
+                    }
+                }
+            }
+            let again = !matches!(call.steps, StepCount::If(_));
+            let mut more = false;
+            for carried in call.carried.iter().filter(|_| again) {
+                let end = known.varies.get(&carried.end) == Some(&true);
+                more |= end && starts.insert(carried.start, true) != Some(true);
+            }
+            if !more {
+                return Ok(known.varies);
+            }
+        }
+    }
+}

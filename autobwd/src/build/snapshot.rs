@@ -1,0 +1,36 @@
+use std::{fmt, ops::Deref, rc::Rc};
+
+use crate::Program;
+
+/// A program as a [`Builder`](super::Builder) had it when [`program`](super::Builder::program) was called: it stays as it
+/// is while the builder goes on. Taking one copies nothing; the first change after that copies the program once.
+/// `clone` makes a [`Program`] of it.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::Math;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[2])?;
+/// let before = net.program();
+/// x.exp()?;
+/// assert_eq!((before.root().ops.len(), net.program().root().ops.len()), (0, 1));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub struct ProgramSnapshot(pub(super) Rc<Program>);
+
+impl Deref for ProgramSnapshot {
+    type Target = Program;
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+impl fmt::Display for ProgramSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&*self.0, f)
+    }
+}
+impl fmt::Debug for ProgramSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}

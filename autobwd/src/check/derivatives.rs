@@ -1,0 +1,141 @@
+//! Gradients against central differences.
+
+use super::{
+    function::{Function, Slope, failure},
+    kernels::index,
+};
+use crate::{Error, OpInfoMap, Result, Tensor};
+
+/// A jump of the slope by more than that, relative to the slopes, is a kink; less may be curvature.
+const KINK: f64 = 1e-2;
+
+/// A function's gradient: inputs and cotangents to gradients, and for each floating point input the name of its gradient.
+pub(super) struct Built {
+    pub(super) gradient: Function,
+    pub(super) names: Vec<Option<String>>,
+}
+
+impl Built {
+    pub(super) fn of(ops: &OpInfoMap, function: &Function) -> Result<Built> {
+        let (gradient, names) = function.gradient(ops, &[])?;
+        Ok(Built { gradient, names })
+    }
+
+    /// The gradient of the floating point input number `i` among the values of all outputs.
+    pub(super) fn value<'v>(&self, values: &'v [Tensor], i: usize) -> Option<&'v Tensor> {
+        let name = self.names.get(i)?.as_ref()?;
+        values.get(self.gradient.outputs.iter().position(|(n, _)| n == name)?)
+    }
+}
+
+/// Two lists of numbers compared.
+#[derive(Clone, Copy)]
+pub(super) struct Distance {
+    /// Where they are furthest apart.
+    at: usize,
+    /// |a − b| / (1 + max |b|) there; NaN beside NaN counts as equal.
+    pub(super) worst: f64,
+    /// At how many places that exceeds the bound.
+    exceeding: usize,
+}
+
+impl Distance {
+    pub(super) fn of(a: &[f64], b: &[f64], bound: f64) -> Distance {
+        let scale = 1.0 + b.iter().filter(|x| x.is_finite()).fold(0.0_f64, |m, x| m.max(x.abs()));
+        let mut found = Distance { at: 0, worst: 0.0, exceeding: 0 };
+        for (at, (a, b)) in a.iter().zip(b).enumerate() {
+            let same = a == b || (a.is_nan() && b.is_nan());
+            let apart = if same { 0.0 } else { (a - b).abs() / scale };
+            let apart = if apart.is_nan() { f64::INFINITY } else { apart };
+            found.exceeding += usize::from(apart > bound);
+            if apart > found.worst {
+                (found.at, found.worst) = (at, apart);
+            }
+        }
+        found
+    }
+
+    /// `` `Out`[0, 2] is 1.0, in float64 2.0: 5.0e-1 off, as are 3 of 6 elements ``
+    pub(super) fn error(&self, what: &str, other: &str, tensors: (&[f64], &[f64]), dims: &[usize]) -> Error {
+        let ((a, b), at, Distance { worst, exceeding, .. }) = (tensors, self.at, *self);
+        let index = index(dims, at);
+        let (a, b, n) = (a.get(at), b.get(at), b.len());
+        let [a, b] = [a, b].map(|x| x.copied().unwrap_or(f64::NAN));
+        failure(format!(
+            "{what} is {a:?} at {index:?}, {other} {b:?}: {worst:.1e} off; {exceeding} of {n} elements are off"
+        ))
+    }
+}
+
+/// Compares the built gradients with central differences: how many elements, and the largest distance. Kinks where they
+/// were compared go to `warnings`.
+pub(super) fn check_derivatives(
+    function: &Function,
+    built: &Built,
+    bound: f64,
+    warnings: &mut Vec<String>,
+) -> Result<(usize, f64)> {
+    let gradient = &built.gradient;
+    let cotangents: Vec<&Tensor> = gradient.inputs[function.inputs.len()..].iter().map(|(_, t)| t).collect();
+    let values = gradient.run()?;
+    let (mut elements, mut worst) = (0, 0.0_f64);
+    for (i, input) in function.float_inputs().iter().enumerate() {
+        let slopes = function.numeric(input, &cotangents)?;
+        let numeric: Vec<f64> = slopes.iter().map(|slope| slope.central).collect();
+        let found = built.value(&values, i);
+        let found_values = found.map_or(vec![0.0; numeric.len()], Tensor::to_f64s);
+        let distance = Distance::of(&found_values, &numeric, bound);
+        let dims = function.dims(input);
+        if distance.worst > bound {
+            let missing = if found.is_none() { " (none was built)" } else { "" };
+            let what = format!("the gradient of `{input}`{missing}");
+            let e = distance.error(&what, "by differences", (&found_values, &numeric), dims);
+            let text = match kink(&slopes[distance.at]) {
+                Some(kink) => format!(
+                    "{e}; {kink}: a row there is `Sample::not_a_derivative`, and `away_from` draws numbers elsewhere"
+                ),
+                None => e.to_string(),
+            };
+            return Err(failure(text));
+        }
+        if let Some((at, kink)) = slopes.iter().enumerate().find_map(|(at, slope)| Some((at, kink(slope)?))) {
+            warnings.push(format!(
+                "`{input}`{:?} is at a kink, so its gradient says little: {kink}",
+                index(dims, at)
+            ));
+        }
+        elements += numeric.len();
+        worst = worst.max(distance.worst);
+    }
+    Ok((elements, worst))
+}
+
+/// The slopes on both sides, where they differ.
+fn kink(slope: &Slope) -> Option<String> {
+    let Slope { left, right, .. } = *slope;
+    let jump = (right - left).abs() / (1.0 + left.abs().max(right.abs()));
+    (jump > KINK).then(|| format!("the slope is {left:.3} on its left, {right:.3} on its right"))
+}
+
+/// The first output that changes smoothly with an input: its derivative by differences is not 0.
+///
+/// # Errors
+/// Those of running it.
+pub(super) fn change(function: &Function, bound: f64) -> Result<Option<String>> {
+    let cotangents = function.cotangents()?;
+    let weights: Vec<&Tensor> = cotangents.iter().collect();
+    if weights.is_empty() {
+        return Ok(None);
+    }
+    for input in function.float_inputs() {
+        let slopes = function.numeric(&input, &weights)?;
+        let numeric: Vec<f64> = slopes.iter().map(|slope| slope.central).collect();
+        let distance = Distance::of(&vec![0.0; numeric.len()], &numeric, bound);
+        if distance.worst > bound {
+            let (at, is) = (index(function.dims(&input), distance.at), numeric[distance.at]);
+            let what = "its outputs change with";
+            return Ok(Some(format!("{what} `{input}`{at:?}: by differences, the derivative is {is:.3}")));
+        }
+    }
+    Ok(None)
+}

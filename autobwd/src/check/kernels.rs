@@ -1,0 +1,260 @@
+//! Running every kernel of a function by itself, on memory of its own that holds garbage before.
+
+use std::{collections::HashMap, rc::Rc};
+
+use super::{
+    allocations,
+    function::{Function, failure, stand_ins, unwritten},
+    panics::catch,
+};
+use crate::{
+    Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
+    build::eager::Ready,
+    cx::products_allocate,
+    frame,
+    plan::{Graph, ValueId},
+    registry::Run,
+    tensor::{Memory, padded},
+    with_dtype,
+};
+
+/// What every byte of memory is that nobody has written: NaN and a number near 0, to which anything can be added; no row
+/// has a number that consists of either.
+const FILLS: [u8; 2] = [0xff, 0x3f];
+
+/// Checks the kernels of a function: they write all elements of their outputs whatever was there before, ask for the scratch
+/// memory that they have said, allocate nothing, and compute the same bits on one thread as on those of `many`.
+///
+/// What should be said, but is no fault, goes to `warnings`.
+///
+/// # Errors
+/// What does not hold, with the operator.
+pub(super) fn check_kernels(
+    ops: &OpInfoMap,
+    function: &Function,
+    many: &Cx,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    let one = Cx::new(1);
+    let mut values: HashMap<Var, (Meta, Rc<Memory>)> = HashMap::new();
+    for (name, tensor) in &function.inputs {
+        let mut memory = Memory::zeroed(tensor.bytes().len())?;
+        memory.slice_mut(0, tensor.bytes().len()).copy_from_slice(tensor.bytes());
+        values.insert(function.program.expect_var(name)?, (tensor.meta(), Rc::new(memory)));
+    }
+    for op in &function.program.root().ops {
+        if ops.get(&op.ty)?.needs_program() {
+            // Lists and blocks are no memory; their operators are checked where they stand alone.
+            return Ok(());
+        }
+        let (desc, args) = stand_ins(op);
+        let reads = args.iter().filter(|(role, _)| *role == Role::Input);
+        let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten));
+        let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
+        let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
+        let alone = Alone { ready: Ready::new(ops, &desc, &metas)?, reads: &reads };
+        let outputs = catch(|| alone.check(&one, many, warnings)).map_err(|e| of_kernel(&e, &op.ty))?;
+        let written = args.iter().filter(|(role, _)| *role == Role::Output).map(|(_, var)| *var);
+        let outputs = alone.ready.outputs.iter().cloned().zip(outputs.into_iter().map(Rc::new));
+        values.extend(written.zip(outputs));
+    }
+    Ok(())
+}
+
+fn of_kernel(e: &Error, ty: &str) -> Error {
+    Error::new(e.kind(), format!("the kernel of `{ty}`: {e}"))
+}
+
+/// One operator with its inputs.
+struct Alone<'a> {
+    ready: Ready,
+    reads: &'a [(Meta, Rc<Memory>)],
+}
+
+/// What a run of a kernel comes to.
+struct Trial {
+    outputs: Vec<Memory>,
+    /// Bytes of scratch memory that it was to ask for.
+    scratch: usize,
+    allocations: u64,
+}
+
+impl Alone<'_> {
+    /// Computes the outputs, by the kernel if there is one.
+    fn check(&self, one: &Cx, many: &Cx, warnings: &mut Vec<String>) -> Result<Vec<Memory>> {
+        let ready = &self.ready;
+        let has_kernel = match ready.info.run() {
+            Run::Kernel(_) => true,
+            Run::Formula { others } => {
+                let other =
+                    |meta: &Meta| meta.rows.is_some() || matches!(meta.dtype, DType::I32 | DType::I64);
+                others.is_some() && ready.inputs.iter().any(other)
+            }
+            Run::Control(_) => false,
+        };
+        if !has_kernel {
+            let mut outputs = self.memory(0)?;
+            ready.run(one, |i| Ok(&self.reads[i].1), outputs.iter_mut())?;
+            return Ok(outputs);
+        }
+        let [first, second] = FILLS.map(|fill| self.trial(one, fill));
+        let (first, second) = (first?, second?);
+        let third = self.trial(many, FILLS[0])?;
+        for (k, meta) in ready.outputs.iter().enumerate() {
+            let of = |trial: &Trial| Spans::of(meta, &trial.outputs[k]);
+            self.compare(k, meta, &of(&first), (&first, &second), &third)?;
+        }
+        let asked = one.watched_scratch().most;
+        if asked < second.scratch {
+            let (ty, said) = (ready.desc.ty, second.scratch);
+            warnings.push(format!(
+                "the kernel of `{ty}` says in `scratch_bytes` that it needs {said} bytes, and asks for {asked}"
+            ));
+        }
+        if second.allocations > 0 && !products_allocate() {
+            let n = second.allocations;
+            return Err(failure(format!(
+                "it allocates memory, {n} times; a kernel gets what it needs from `Cx::scratch`"
+            )));
+        }
+        Ok(first.outputs)
+    }
+
+    fn memory(&self, fill: u8) -> Result<Vec<Memory>> {
+        let filled = |bytes: &usize| {
+            let mut memory = Memory::zeroed(*bytes)?;
+            let len = memory.len();
+            memory.slice_mut(0, len).fill(fill);
+            Ok(memory)
+        };
+        self.ready.sizes.iter().map(filled).collect()
+    }
+
+    /// Runs the kernel where every byte of outputs and scratch memory is `fill`.
+    fn trial(&self, cx: &Cx, fill: u8) -> Result<Trial> {
+        let (ready, outputs) = (&self.ready, self.memory(fill)?);
+        let args: Vec<_> =
+            (1..=ready.inputs.len() + outputs.len()).map(|k| ready.arg(Var::stand_in(k))).collect();
+        let meta = |(role, i): &(Role, usize)| match role {
+            Role::Input => ready.inputs[*i].clone(),
+            Role::Output => ready.outputs[*i].clone(),
+        };
+        let reads: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
+        let metas: Vec<Meta> = args.iter().map(meta).collect();
+        let graph = Graph::of_one(&ready.desc, ready.info, &metas, &reads);
+        let mut place = |value: ValueId| {
+            let memory = match args[value] {
+                (Role::Input, i) => &*self.reads[i].1,
+                (Role::Output, i) => &outputs[i],
+            };
+            memory.place(0, metas[value].bytes().unwrap_or(0)).map(Some)
+        };
+        let mut kernel = frame::kernel(&graph, &graph.nodes[0], &[], &mut place)?;
+        let scratch = kernel.scratch_bytes(cx.threads());
+        cx.watch_scratch(scratch, fill)?;
+        let before = allocations::count();
+        kernel.run(cx)?;
+        let allocations = allocations::count() - before;
+        let asked = cx.watched_scratch();
+        if asked.exceeded || asked.most > scratch {
+            let most = asked.most;
+            return Err(failure(format!(
+                "it has {most} bytes of scratch memory at a time; `scratch_bytes` says {scratch}, in one piece"
+            )));
+        }
+        Ok(Trial { outputs, scratch, allocations })
+    }
+
+    fn compare(
+        &self,
+        k: usize,
+        meta: &Meta,
+        spans: &Spans,
+        (first, second): (&Trial, &Trial),
+        many: &Trial,
+    ) -> Result<()> {
+        let all = [first, second, many].map(|trial| trial.outputs[k].slice::<u8>(0, trial.outputs[k].len()));
+        for (at, size, element) in spans.elements() {
+            let [a, b, c] = all.map(|bytes| &bytes[at..at + size]);
+            let text = if a.iter().all(|x| *x == FILLS[0]) && b.iter().all(|x| *x == FILLS[1]) {
+                "is not written"
+            } else if a != b {
+                "depends on what memory held before, of outputs or of scratch"
+            } else if a != c {
+                "is another with three threads than with one"
+            } else {
+                continue;
+            };
+            return Err(failure(format!("{}{} {text}", self.name(k, meta), spans.name(element))));
+        }
+        Ok(())
+    }
+
+    /// `` `Out` ``, or `` number 1 of `Out` `` of a slot with several variables.
+    fn name(&self, output: usize, meta: &Meta) -> String {
+        let stand_in = |v: &Var| *v != Var::EMPTY && self.ready.arg(*v) == (Role::Output, output);
+        let args = self.ready.desc.outputs.get(meta.slot());
+        match args.iter().position(stand_in) {
+            Some(at) if args.len() > 1 => format!("number {at} of `{}`", meta.slot()),
+            _ => format!("`{}`", meta.slot()),
+        }
+    }
+}
+
+/// Which bytes of an output have to be written.
+struct Spans {
+    dims: Vec<usize>,
+    size: usize,
+    /// Of rows: how many there is room for, and how many there are.
+    rows: Option<(usize, usize)>,
+}
+
+/// One number of an output.
+enum Element {
+    Number(usize),
+    Value(usize),
+}
+
+impl Spans {
+    fn of(meta: &Meta, memory: &Memory) -> Spans {
+        let dims = meta.dims.known().unwrap_or_default().to_vec();
+        let there = || with_dtype!(meta.dtype, T => memory.rows::<T>(0, meta).numbers().len());
+        let rows = meta.rows.and_then(Dim::get).map(|room| (room, there()));
+        Spans { dims, size: meta.dtype.size(), rows }
+    }
+
+    /// Where each number is, and how long.
+    fn elements(&self) -> impl Iterator<Item = (usize, usize, Element)> + '_ {
+        let number = size_of::<i64>();
+        let (numbers, first, count) = match self.rows {
+            None => (0, 0, self.dims.iter().product()),
+            // Behind the last row is a number that ends them, where there is room.
+            Some((room, there)) => {
+                let width: usize = self.dims.iter().skip(1).product();
+                (room.min(there + 1), padded(room * number), there * width)
+            }
+        };
+        let numbers = (0..numbers).map(move |i| (i * number, number, Element::Number(i)));
+        numbers.chain((0..count).map(move |i| (first + i * self.size, self.size, Element::Value(i))))
+    }
+
+    fn name(&self, element: Element) -> String {
+        match (element, self.rows) {
+            (Element::Number(i), _) => format!(", the number of row {i},"),
+            (Element::Value(i), None) => format!("{:?}", index(&self.dims, i)),
+            (Element::Value(i), Some((_, there))) => {
+                let dims: Vec<_> = [there].into_iter().chain(self.dims.iter().skip(1).copied()).collect();
+                format!("{:?} of its rows", index(&dims, i))
+            }
+        }
+    }
+}
+
+/// The position of element `i` of a tensor.
+pub(super) fn index(dims: &[usize], mut i: usize) -> Vec<usize> {
+    let mut index = vec![0; dims.len()];
+    for (at, n) in index.iter_mut().zip(dims).rev() {
+        (*at, i) = (i % n.max(&1), i / n.max(&1));
+    }
+    index
+}

@@ -1,0 +1,124 @@
+//! Shape rules where dimensions are unknown, and operators where dimensions are 0 and 1.
+
+use std::collections::HashMap;
+
+use super::{
+    function::{Function, failure, unwritten},
+    panics::catch,
+    sample::Sample,
+};
+use crate::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
+
+/// Dimensions of which every subset is tried; of more, each alone, all but each, and all.
+const SUBSETS: usize = 5;
+
+/// Runs the shape rule of every operator of a function where some dimensions of its inputs are unknown: it does not panic,
+/// and says nothing that turns out to be wrong. What it refuses, though it accepts it when all are known, goes to
+/// `warnings`.
+///
+/// # Errors
+/// What does not hold, with the operator and the shapes.
+pub(super) fn check_unknown(
+    ops: &OpInfoMap,
+    function: &Function,
+    sample: &Sample,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
+    let mut known: HashMap<Var, Meta> = HashMap::new();
+    for (name, tensor) in &function.inputs {
+        known.insert(function.program.expect_var(name)?, tensor.meta());
+    }
+    for op in &function.program.root().ops {
+        let info = ops.get(&op.ty)?;
+        if info.is_control() {
+            // What comes out of a sub-block follows from the program.
+            return Ok(());
+        }
+        let mut inputs: Vec<(Var, Meta)> = vec![];
+        for var in op.reads().filter(|v| *v != Var::EMPTY) {
+            if inputs.iter().all(|(v, _)| *v != var) {
+                inputs.push((var, known.get(&var).cloned().ok_or_else(unwritten)?));
+            }
+        }
+        let outputs = infer(info, op, &inputs)?;
+        let (count, mut refused) = (inputs.iter().map(|(_, meta)| meta.rank()).sum(), None);
+        for subset in subsets(count) {
+            let (mut some, mut at) = (inputs.clone(), 0);
+            for dim in some.iter_mut().flat_map(|(_, meta)| meta.dims.iter_mut()) {
+                if subset(at) {
+                    *dim = Dim::UNKNOWN;
+                }
+                at += 1;
+            }
+            let at = |e: &Error| {
+                let inputs: Vec<String> = some.iter().map(|(var, meta)| input(op, *var, meta)).collect();
+                format!("the shape rule of `{}`, where {}: {e}", op.ty, inputs.join(", "))
+            };
+            match infer(info, op, &some) {
+                // It panicked.
+                Err(e) if e.kind() == ErrorKind::Check => return Err(failure(at(&e))),
+                Err(e) => refused = refused.or(Some(at(&e))),
+                Ok(_) if sample.known_dims.is_some() => {}
+                Ok(said) => compare(&said, &outputs).map_err(|e| failure(at(&e)))?,
+            }
+        }
+        warnings.extend(refused.map(|text| format!("refused where dimensions are unknown: {text}")));
+        known.extend(outputs);
+    }
+    Ok(())
+}
+
+/// `` `X` is float64 [-1, 3] ``
+fn input(op: &OpDesc, var: Var, meta: &Meta) -> String {
+    let slot = op.inputs.slot_of(var).map(|slot| slot.to_string());
+    format!("`{}` is {meta}", slot.unwrap_or_default())
+}
+
+fn infer(info: &OpInfo, op: &OpDesc, inputs: &[(Var, Meta)]) -> Result<Vec<(Var, Meta)>> {
+    let of = |var: Var| {
+        let known = inputs.iter().find(|(v, _)| *v == var);
+        known.map(|(_, meta)| meta.clone()).ok_or_else(unwritten)
+    };
+    let mut outputs = vec![];
+    catch(|| info.infer(op, &of, &mut |var, meta| outputs.push((var, meta))))?;
+    Ok(outputs)
+}
+
+fn compare(said: &[(Var, Meta)], known: &[(Var, Meta)]) -> Result<()> {
+    for ((_, said), (_, is)) in said.iter().zip(known) {
+        if !said.agrees(is) {
+            let slot = is.slot();
+            return Err(failure(format!("it says that `{slot}` is {said}, which turns out to be {is}")));
+        }
+    }
+    Ok(())
+}
+
+/// Which of so many dimensions are unknown, case by case.
+fn subsets(count: usize) -> Vec<Box<dyn Fn(usize) -> bool>> {
+    if count <= SUBSETS {
+        let of_bits = |bits: usize| Box::new(move |at: usize| bits & (1 << at) != 0) as _;
+        return (1..1 << count).map(of_bits).collect();
+    }
+    let mut all: Vec<Box<dyn Fn(usize) -> bool>> = vec![Box::new(|_| true)];
+    for k in 0..count {
+        all.push(Box::new(move |at| at == k));
+        all.push(Box::new(move |at| at != k));
+    }
+    all
+}
+
+/// A sample with every dimension of some length made 0 or 1: what is said of it, and itself.
+pub(super) fn resized(sample: &Sample) -> Vec<(String, Sample)> {
+    let mut lengths: Vec<usize> = sample.draws.iter().flat_map(|draw| draw.dims()).copied().collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let mut all = vec![];
+    for from in lengths {
+        for to in [0, 1].into_iter().filter(|to| *to != from) {
+            let what = format!("dimensions of {from} made {to}, ");
+            all.extend(sample.resized(from, to).map(|sample| (what, sample)));
+        }
+    }
+    all
+}

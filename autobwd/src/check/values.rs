@@ -1,0 +1,133 @@
+//! Values: in float32 and float64, in place and apart, eagerly and in a program, on one thread and on several.
+
+use std::sync::Arc;
+
+use super::{
+    derivatives::{Built, Distance},
+    function::{Function, failure},
+};
+use crate::{
+    Builder, Cx, Executor, Expr, Feed, OpInfoMap, Result, Tensor,
+    tape::{Grad, grad, trace},
+};
+
+/// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
+const SINGLE: f64 = 1e-5;
+/// Inputs of which every subset is tried as a no-grad set; of more, each alone.
+const SUBSETS: usize = 4;
+
+pub(super) fn check_single(single: &Function, double: &Function) -> Result<()> {
+    for ((name, _), (a, b)) in double.outputs.iter().zip(single.run()?.iter().zip(double.run()?)) {
+        let (dims, a, b) = (b.dims(), a.to_f64s(), b.to_f64s());
+        let distance = Distance::of(&a, &b, SINGLE);
+        if distance.worst > SINGLE {
+            let what = format!("output `{name}` in float32");
+            return Err(distance.error(&what, "in float64", (&a, &b), dims));
+        }
+    }
+    Ok(())
+}
+
+/// Fetching the inputs, too, keeps their memory: nothing can be done in place.
+pub(super) fn check_in_place(function: &Function) -> Result<()> {
+    let outputs: Vec<&str> = function.outputs.iter().map(|(n, _)| n.as_str()).collect();
+    let inputs = function.inputs.iter().map(|(n, _)| n.as_str());
+    let all: Vec<&str> = outputs.iter().copied().chain(inputs).collect();
+    let (free, kept) = (function.fetch(&outputs)?, function.fetch(&all)?);
+    if !free.iter().zip(&kept).all(|(a, b)| same_bits(a, b)) {
+        return Err(failure("results differ between memory of its own and in place"));
+    }
+    let changed = function
+        .inputs
+        .iter()
+        .zip(&kept[outputs.len()..])
+        .find(|((_, before), after)| !same_bits(before, after));
+    match changed {
+        Some(((name, _), _)) => Err(failure(format!("input `{name}` is changed"))),
+        None => Ok(()),
+    }
+}
+
+/// Several threads compute what one does, to the last bit.
+pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>) -> Result<()> {
+    let others = function.run_by(&Executor::of_cx(many.clone()).with_ops(ops.clone()))?;
+    for ((name, _), (a, b)) in function.outputs.iter().zip(function.run()?.iter().zip(&others)) {
+        if !same_bits(a, b) {
+            return Err(failure(format!("output `{name}` is another with {} threads", many.threads())));
+        }
+    }
+    Ok(())
+}
+
+/// What a tape computes, and the program that is written down meanwhile, is what the program computes.
+pub(super) fn check_eager(ops: &OpInfoMap, function: &Function, built: Option<&Built>) -> Result<()> {
+    let tape = Builder::eager_with_ops(ops.clone(), 1);
+    let leaves = function.leaves(&tape);
+    let named: Vec<(&str, &Expr)> = function.inputs.iter().map(|(n, _)| n.as_str()).zip(&leaves).collect();
+    let mut expected = function.run()?;
+    let mut traced = trace(&tape, &named, || {
+        let mut values = function.eager(&tape, &leaves)?;
+        if values.iter().any(Expr::has_derivative)
+            && let Some(Built { gradient, names }) = built
+        {
+            let seeds = &gradient.inputs[function.inputs.len()..];
+            let seeds: Vec<Expr> = seeds.iter().map(|(_, t)| tape.constant(t.clone())).collect();
+            let seeds: Vec<&Expr> = seeds.iter().collect();
+            let roots: Vec<&Expr> = values.iter().filter(|out| out.dtype().is_float()).collect();
+            let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.has_derivative()).collect();
+            let found = grad(&roots, &inputs, &Grad { seeds: Some(&seeds), create_graph: false })?;
+            if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
+                return Err(failure("other inputs have a gradient than in the program"));
+            }
+            expected.extend(gradient.run()?);
+            values.extend(found.into_iter().flatten());
+        }
+        Ok(values)
+    })?;
+    let mut executor = Executor::with_threads(1).with_ops(ops.clone());
+    let feeds: Vec<(&str, &dyn Feed)> = function.inputs.iter().map(|(n, t)| (n.as_str(), t as _)).collect();
+    let fetches: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
+    let again = executor.run(&traced.program, &mut traced.scope, &feeds, &fetches)?;
+    for ((value, again), expected) in traced.values.iter().zip(&again).zip(&expected) {
+        let tensor = value.tensor()?;
+        if !same_bits(&tensor, expected) || !same_bits(again, expected) {
+            let text = format!("{value} is {tensor:?}, traced {again:?}, in the program {expected:?}");
+            return Err(failure(text));
+        }
+    }
+    Ok(())
+}
+
+fn same_bits(a: &Tensor, b: &Tensor) -> bool {
+    a.dims() == b.dims() && a.bytes() == b.bytes()
+}
+
+/// With any inputs excluded, the gradients of the others stay the same, to the last bit.
+pub(super) fn check_subsets(ops: &OpInfoMap, function: &Function, built: &Built) -> Result<()> {
+    let inputs = function.float_inputs();
+    let n = inputs.len();
+    let subsets: Vec<usize> =
+        if n <= SUBSETS { (1..1 << n).collect() } else { (0..n).map(|i| 1 << i).collect() };
+    let values = built.gradient.run()?;
+    for subset in subsets {
+        let is_excluded = |i: usize| subset & (1 << i) != 0;
+        let excluded: Vec<&str> = (0..n).filter(|i| is_excluded(*i)).map(|i| inputs[i].as_str()).collect();
+        let (gradient, names) = function.gradient(ops, &excluded)?;
+        let rest = Built { gradient, names };
+        let rest_values = rest.gradient.run()?;
+        for (i, input) in inputs.iter().enumerate() {
+            let holds = match (rest.value(&rest_values, i), built.value(&values, i)) {
+                (Some(_), _) if is_excluded(i) => false,
+                (Some(some), Some(all)) => same_bits(some, all),
+                (None, Some(_)) => is_excluded(i),
+                (some, None) => some.is_none(),
+            };
+            if !holds {
+                return Err(failure(format!(
+                    "without the gradients of {excluded:?}, that of `{input}` is another"
+                )));
+            }
+        }
+    }
+    Ok(())
+}

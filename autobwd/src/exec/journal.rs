@@ -1,0 +1,52 @@
+//! Steps that commit as a whole.
+
+use super::bind::CopyFrame;
+use crate::{
+    Cx, Kernel, Meta, Result,
+    tensor::{Memory, Place, padded},
+};
+
+/// Values of the scope as they were before a step: those that it overwrites ahead of an operator that may fail.
+///
+/// Saving them costs a copy at each run. In programs for training that is a few numbers, such as running statistics and
+/// counters: parameters are updated behind the operators that may fail.
+#[derive(Default)]
+pub(super) struct Journal {
+    saves: Vec<CopyFrame>,
+    restores: Vec<CopyFrame>,
+    memory: Memory,
+}
+
+impl Journal {
+    /// For values at these places.
+    pub(super) fn new(values: &[(Place, Meta)]) -> Result<Journal> {
+        if values.is_empty() {
+            return Ok(Journal::default());
+        }
+        let sizes: Vec<usize> = values.iter().map(|(_, meta)| meta.bytes().unwrap_or(0)).collect();
+        let memory = Memory::zeroed(sizes.iter().map(|bytes| padded(*bytes)).fold(0, usize::saturating_add))?;
+        let (mut saves, mut restores, mut at) = (vec![], vec![], 0);
+        for ((place, meta), bytes) in values.iter().zip(sizes) {
+            let copy = memory.place(at, bytes)?;
+            saves.push(CopyFrame::new(meta, *place, copy)?);
+            restores.push(CopyFrame::new(meta, copy, *place)?);
+            at += padded(bytes);
+        }
+        Ok(Journal { saves, restores, memory })
+    }
+
+    /// Bytes of tensor memory that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Before a step.
+    pub(super) fn save(&mut self, cx: &Cx) -> Result<()> {
+        self.saves.iter_mut().try_for_each(|copy| copy.run(cx))
+    }
+
+    /// After a step that has failed.
+    pub(super) fn restore(&mut self, cx: &Cx) -> Result<()> {
+        self.restores.iter_mut().try_for_each(|copy| copy.run(cx))
+    }
+}

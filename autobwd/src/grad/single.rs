@@ -1,0 +1,88 @@
+//! The gradient of one operator, from its description alone.
+
+use rustc_hash::FxHashMap;
+
+use super::{GRAD, GradCx, GradKind, check_emitted};
+use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var};
+
+/// What [`OpInfoMap::gradient_ops`] has found.
+#[derive(Clone, Debug, Default)]
+pub struct GradientOps {
+    /// The gradient operators, in the order in which they run.
+    pub ops: Vec<OpDesc>,
+    /// Gradients that they read or write, each with the variable that it is the gradient of.
+    pub gradient_of: Vec<(Var, Var)>,
+}
+
+impl OpInfoMap {
+    /// The gradient operators of one operator, as its gradient rule describes them: what the reference's `GradOpDescMaker`
+    /// makes. The gradient of `x` is the variable `x@GRAD`; variables in `no_grad` have none, and operators that would
+    /// write nothing are left out. An operator whose gradient is zero has no gradient operators.
+    ///
+    /// Nothing is added to the program but names. That contributions to one gradient are summed and gradients that nothing
+    /// computes are zeros concerns more than one operator: [`append_backward`](crate::append_backward) and
+    /// [`gradients`](crate::gradients) do it.
+    ///
+    /// ```
+    /// use autobwd::{OpDesc, OpInfoMap, Program};
+    /// use autobwd_ops::matmul::Mul;
+    ///
+    /// let mut program = Program::new();
+    /// let [x, w, out] = ["x", "w", "out"].map(|name| program.var(name));
+    /// let mul = OpDesc::from(Mul { x, y: w, out, x_num_col_dims: 1, y_num_col_dims: 1 });
+    /// let found = OpInfoMap::linked()?.gradient_ops(&mut program, &mul, &[x])?;
+    /// assert_eq!(
+    ///     program.op_text(&found.ops[0]).to_string(),
+    ///     "w@GRAD = mul_grad(Out@GRAD=out@GRAD, X=x, Y=w, x_num_col_dims=1, y_num_col_dims=1)"
+    /// );
+    /// let named = found.gradient_of.iter().map(|(grad, of)| (program.name(*grad), program.name(*of)));
+    /// assert_eq!(named.collect::<Vec<_>>(), [("out@GRAD", "out"), ("w@GRAD", "w")]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An unknown operator; slots or attributes that are wrong; an operator that has no gradient, or that runs a block: its
+    /// gradient needs that of the block.
+    pub fn gradient_ops(&self, program: &mut Program, op: &OpDesc, no_grad: &[Var]) -> Result<GradientOps> {
+        self.emitted(program, op, no_grad).map_err(|e| e.at_op(|| program.describe_at("by itself", op)))
+    }
+
+    fn emitted(&self, program: &mut Program, op: &OpDesc, no_grad: &[Var]) -> Result<GradientOps> {
+        let info = self.get(&op.ty)?;
+        info.check(op)?;
+        let refuse = |text: &str| Err(Error::new(ErrorKind::NoGradient, text));
+        match info.grad_kind() {
+            GradKind::Zero => return Ok(GradientOps::default()),
+            GradKind::None => return refuse("it has no gradient"),
+            _ if info.is_control() => {
+                return refuse("its gradient needs that of its block: `append_backward` builds both");
+            }
+            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Rule => {}
+        }
+        let mut grads: FxHashMap<Var, Var> = FxHashMap::default();
+        for var in op.reads().chain(op.writes()) {
+            let name = format!("{}{GRAD}", program.name(var));
+            grads.insert(var, program.var(&name));
+        }
+        let wanted = |var: Var| if no_grad.contains(&var) { None } else { grads.get(&var).copied() };
+        let of_output = |var: Var| grads.get(&var).copied().unwrap_or(Var::EMPTY);
+        let mut ops = vec![];
+        info.emit_grad(&mut GradCx::new(op, program, &of_output, &wanted, &|_| true, None, &mut ops))?;
+        let of: FxHashMap<Var, Var> = grads.iter().map(|(var, grad)| (*grad, *var)).collect();
+        let of_model = |var: Var| grads.contains_key(&var).then_some(var);
+        check_emitted(self, program, op, &ops, &|var| of.contains_key(&var), &of_model)?;
+        ops.retain(|own| own.writes().next().is_some());
+        let mut gradient_of: Vec<(Var, Var)> = vec![];
+        for own in &mut ops {
+            own.site = op.site;
+            for grad in own.reads().chain(own.writes()) {
+                if let Some(var) = of.get(&grad)
+                    && !gradient_of.contains(&(grad, *var))
+                {
+                    gradient_of.push((grad, *var));
+                }
+            }
+        }
+        Ok(GradientOps { ops, gradient_of })
+    }
+}

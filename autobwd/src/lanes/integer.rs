@@ -1,0 +1,229 @@
+//! Formulas over integers: a kernel beside the block functions, exact, without vector types.
+
+use std::{
+    num::Wrapping,
+    ops::{Add, Mul, Neg, Sub},
+};
+
+use smallvec::SmallVec;
+
+use super::broadcast::{aligned, broadcast_axis};
+use crate::{
+    Buf, Cx, DType, Element, Error, ErrorKind, IntegerLanes, Kernel, OpDesc, Result, Role, Shape, Var,
+    cx::CHUNK, registry::BufOf, tensor::Lease,
+};
+
+/// One element of a formula over integers: an `i32` or `i64` whose sums, differences and products wrap around.
+pub trait Integer:
+    Copy
+    + Default
+    + Ord
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
+    + Sized
+{
+    /// The smallest one.
+    const MIN: Self;
+    /// The largest one.
+    const MAX: Self;
+
+    /// The integer that an attribute of that name is.
+    ///
+    /// # Errors
+    /// It is none of this dtype.
+    fn of(attr: &str, number: f64) -> Result<Self>;
+    /// The nearest floating point number.
+    fn to_f64(self) -> f64;
+    /// Magnitude; that of the smallest integer wraps around to itself.
+    fn abs(self) -> Self;
+    /// The quotient without its fraction, `None` by 0; of the smallest integer and −1 it wraps around.
+    fn checked_div(self, by: Self) -> Option<Self>;
+    /// The power; one with a negative exponent is without its fraction, `None` of 0.
+    fn checked_pow(self, exponent: Self) -> Option<Self>;
+}
+
+macro_rules! integers {
+    ($($t:ident),*) => {$(
+        impl Integer for Wrapping<$t> {
+            const MIN: Self = Wrapping($t::MIN);
+            const MAX: Self = Wrapping($t::MAX);
+
+            #[inline]
+            fn of(attr: &str, number: f64) -> Result<Self> {
+                let integer = number as $t;
+                // The largest integer rounds up to a number that none is.
+                let exact = integer as f64 == number && number != -($t::MIN as f64);
+                if exact { Ok(Wrapping(integer)) } else { Err(no_integer(attr, number, $t::DTYPE)) }
+            }
+            #[inline]
+            fn to_f64(self) -> f64 {
+                self.0 as f64
+            }
+            #[inline]
+            fn abs(self) -> Self {
+                Wrapping(self.0.wrapping_abs())
+            }
+            #[inline]
+            fn checked_div(self, by: Self) -> Option<Self> {
+                (by.0 != 0).then(|| Wrapping(self.0.wrapping_div(by.0)))
+            }
+            #[inline]
+            fn checked_pow(self, exponent: Self) -> Option<Self> {
+                match (self.0, exponent.0) {
+                    (0, ..0) => None,
+                    (1, _) => Some(self),
+                    (-1, n) => Some(if n % 2 == 0 { Wrapping(1) } else { self }),
+                    (_, ..0) => Some(Wrapping(0)),
+                    (_, mut n) => {
+                        let (mut base, mut power) = (self, Wrapping(1));
+                        while n > 0 {
+                            if n % 2 == 1 {
+                                power *= base;
+                            }
+                            base *= base;
+                            n /= 2;
+                        }
+                        Some(power)
+                    }
+                }
+            }
+        }
+    )*};
+}
+integers!(i32, i64);
+
+#[cold]
+fn no_integer(attr: &str, number: f64, dtype: DType) -> Error {
+    let text = format!("{number} is no {dtype}; `cast` the input to a floating point dtype first");
+    Error::attr(attr, text)
+}
+
+/// An operator's formula over integers, bound to memory.
+pub(crate) struct IntegerKernel<O: IntegerLanes> {
+    attrs: O::Attrs,
+    /// With their index in the schema.
+    inputs: SmallVec<[(usize, Buf<'static>); 2]>,
+    out: Buf<'static>,
+    axis: Option<usize>,
+}
+
+impl<O: IntegerLanes> IntegerKernel<O> {
+    pub(crate) fn frame(desc: &OpDesc, _: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>> {
+        let mut inputs = SmallVec::new();
+        for (k, slot) in O::SCHEMA.inputs.iter().enumerate() {
+            for var in desc.inputs.get(slot.name).iter().filter(|var| **var != Var::EMPTY) {
+                inputs.push((k, buf(Role::Input, slot.name, *var)?));
+            }
+        }
+        let slot = O::SCHEMA.outputs[0].name;
+        let var = desc.outputs.get(slot).first().copied().unwrap_or(Var::EMPTY);
+        let out = buf(Role::Output, slot, var)?;
+        let axis = broadcast_axis(&O::SCHEMA, desc);
+        Ok(Box::new(IntegerKernel::<O> { attrs: O::attrs(desc)?, inputs, out, axis }))
+    }
+
+    /// Refuses attributes that are no integers of that dtype, if it is one of integers.
+    ///
+    /// # Errors
+    /// Those of the formula about an attribute.
+    pub(crate) fn check_attrs(desc: &OpDesc, dtype: DType) -> Result<()> {
+        let attrs = O::attrs(desc)?;
+        let outcome = match dtype {
+            DType::I32 => O::integer_lane(&attrs, |_| Wrapping(1_i32)).map(drop),
+            DType::I64 => O::integer_lane(&attrs, |_| Wrapping(1_i64)).map(drop),
+            _ => Ok(()),
+        };
+        outcome.or_else(|e| if e.kind() == ErrorKind::Attr { Err(e) } else { Ok(()) })
+    }
+
+    fn each<T: Element>(&mut self, cx: &Cx) -> Result<()>
+    where
+        Wrapping<T>: Integer,
+    {
+        let IntegerKernel { attrs, inputs, out, axis } = self;
+        // Operands of one shape are one row.
+        let equal = inputs.iter().all(|(_, input)| input.dims() == out.dims());
+        let flat = [out.numel()];
+        let row = |dims: &[usize]| Shape::from(if equal { &flat[..] } else { dims });
+        let full = row(out.dims());
+        let mut operands: SmallVec<[Operand<'_, T>; 4]> = SmallVec::new();
+        for (k, input) in inputs.iter() {
+            operands.resize(*k + 1, Operand::default());
+            operands[*k] = Operand::new(input, &row(input.dims()), &full, *axis)?;
+        }
+        let width = full.last().copied().unwrap_or(1);
+        cx.try_chunks_mut(out.slice_mut::<T>()?, CHUNK, &mut [(); 0], |part, mut rest, _| {
+            let mut at = part * CHUNK;
+            while !rest.is_empty() {
+                let (row, column) = (at / width, at % width);
+                let (piece, tail) = rest.split_at_mut((width - column).min(rest.len()));
+                let start = |operand: &Operand<'_, T>| operand.start(&full, row) + column * operand.step;
+                let starts: SmallVec<[usize; 4]> = operands.iter().map(start).collect();
+                for (i, out) in piece.iter_mut().enumerate() {
+                    let own = *out;
+                    let get = |k: usize| match operands[k].elements {
+                        Some(x) => Wrapping(x[starts[k] + i * operands[k].step]),
+                        None => Wrapping(own),
+                    };
+                    *out = O::integer_lane(attrs, get)?.0;
+                }
+                at += piece.len();
+                rest = tail;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<O: IntegerLanes> Kernel for IntegerKernel<O> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        match self.out.dtype() {
+            DType::I32 => self.each::<i32>(cx),
+            DType::I64 => self.each::<i64>(cx),
+            _ => Err(self.out.wrong("int32 or int64 is needed")),
+        }
+    }
+}
+
+/// An input as the output's elements read it.
+#[derive(Clone, Default)]
+struct Operand<'a, T> {
+    /// `None` if it is in the output's memory.
+    elements: Option<&'a [T]>,
+    /// By dimension of the output but the last: how far apart neighbours are, 0 where they are one.
+    strides: Shape,
+    /// The same of the last dimension.
+    step: usize,
+}
+
+impl<'a, T: Element> Operand<'a, T> {
+    fn new(
+        input: &'a Buf<'_>,
+        dims: &[usize],
+        full: &[usize],
+        axis: Option<usize>,
+    ) -> Result<Operand<'a, T>> {
+        let elements = if input.is_taken_over() { None } else { Some(input.slice()?) };
+        let own = aligned(dims, full.len(), axis, 1)
+            .ok_or_else(|| Error::internal("an operand that does not broadcast"))?;
+        let (mut strides, mut stride) = (own.clone(), 1);
+        for (place, n) in strides.iter_mut().zip(&own).rev() {
+            *place = if *n == 1 { 0 } else { stride };
+            stride *= n;
+        }
+        let step = strides.pop().unwrap_or(0);
+        Ok(Operand { elements, strides, step })
+    }
+
+    /// Where its elements for a row of the output start.
+    fn start(&self, full: &[usize], mut row: usize) -> usize {
+        let mut start = 0;
+        for (stride, n) in self.strides.iter().zip(full).rev() {
+            start += row % n * stride;
+            row /= n;
+        }
+        start
+    }
+}

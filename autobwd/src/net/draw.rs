@@ -1,0 +1,195 @@
+//! Trees as pictures.
+
+use rustc_hash::FxHashSet;
+
+use super::{
+    Operator, RnnGradOp, RnnOp,
+    lower::Names,
+    rnn::{Arrival, GradStep},
+};
+use crate::{
+    Attr, BlockId, Name, OpDesc, Origin, Program, Var,
+    desc::draw::{self, Labels},
+    grad::GRAD,
+};
+
+impl Operator {
+    /// The tree as a graph in [Graphviz](https://graphviz.org)'s language, drawn as [`Program::to_dot`] draws programs:
+    /// a box an operator, an arrow a variable. A net within the tree, and every step net over time, is a box with a frame
+    /// around its operators; in the frame of a step net, `step_input`, `memory`, `next_step` and `step_output` stand for
+    /// what goes in and out.
+    ///
+    /// ```
+    /// use autobwd::net::{NetOp, Operator, backward};
+    /// use autobwd_ops::matmul::Mul;
+    ///
+    /// let mul = |x, out| Operator::of(Mul { x, y: "W", out, x_num_col_dims: 1, y_num_col_dims: 1 });
+    /// let net = Operator::from(NetOp::new("net", [mul("x", "h"), mul("h", "y")])?);
+    /// // Both products read the shared variable; their contributions to its gradient are summed.
+    /// assert_eq!(net.to_dot().matches("[label=\"W\"").count(), 1);
+    /// let gradient = backward(&net, &["x"])?.to_dot();
+    /// assert!(gradient.contains("label=\"2: sum\""), "{gradient}");
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn to_dot(&self) -> String {
+        let Outline { program, titles } = Outline::of(self);
+        draw::dot(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
+    }
+
+    /// The tree as a [Mermaid](https://mermaid.js.org) flow chart: otherwise as [`to_dot`](Operator::to_dot).
+    pub fn to_mermaid(&self) -> String {
+        let Outline { program, titles } = Outline::of(self);
+        draw::mermaid(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
+    }
+}
+
+/// A tree as a program that is only looked at: its blocks are nets, its variables have no type.
+struct Outline {
+    program: Program,
+    /// By block.
+    titles: Vec<String>,
+}
+
+impl Outline {
+    fn of(tree: &Operator) -> Outline {
+        let mut outline = Outline { program: Program::new(), titles: vec![tree.label()] };
+        let ops = if let Operator::Net(net) = tree { net.ops() } else { std::slice::from_ref(tree) };
+        outline.list(ops, BlockId::ROOT, &Names::default());
+        outline
+    }
+
+    fn list(&mut self, ops: &[Operator], block: BlockId, names: &Names<'_>) {
+        for op in ops {
+            match op {
+                Operator::Nop => {}
+                Operator::Op(op) => {
+                    let desc = op.desc(&mut |name| self.program.var(&names.called(name)));
+                    self.push(desc, block);
+                }
+                Operator::Net(net) => {
+                    // Others may read what a net keeps for itself, too: gradients do.
+                    let read: FxHashSet<&str> = ops.iter().flat_map(Operator::inputs).collect();
+                    let kept = net
+                        .intermediates()
+                        .into_iter()
+                        .filter(|name| read.contains(name) && !net.inputs().contains(name));
+                    let outputs = net.outputs().into_iter().chain(kept).collect();
+                    let inner =
+                        self.frame(net.name(), net.name().into(), (net.inputs(), outputs), block, names);
+                    self.list(net.ops(), inner, names);
+                }
+                Operator::Rnn(rnn) => self.rnn(rnn, block, names),
+                Operator::RnnGrad(grad) => self.rnn_grad(grad, block, names),
+            }
+        }
+    }
+
+    fn vars<'n>(&mut self, own: impl IntoIterator<Item = &'n str>, names: &Names<'_>) -> Vec<Var> {
+        own.into_iter().map(|name| self.program.var(&names.called(name))).collect()
+    }
+
+    fn push(&mut self, op: OpDesc, block: BlockId) {
+        let is_gradient = |var: Var| self.program.name(var).contains(GRAD);
+        let backward = op.writes().next().is_some() && op.writes().all(is_gradient);
+        let origin = if backward { Origin::Accumulate } else { Origin::Model };
+        if let Some(block) = self.program.block_mut(block) {
+            block.ops.push(OpDesc { origin, ..op });
+        }
+    }
+
+    /// A box with a frame, which is returned.
+    fn frame(
+        &mut self,
+        ty: &str,
+        title: String,
+        (inputs, outputs): (Vec<&str>, Vec<&str>),
+        block: BlockId,
+        names: &Names<'_>,
+    ) -> BlockId {
+        let inner = self.program.add_block(Some(block), None);
+        self.titles.push(title);
+        let (reads, writes) = (self.vars(inputs, names), self.vars(outputs, names));
+        let op = OpDesc::new(Name::new(ty)).input("X", reads).output("Out", writes);
+        self.push(op.attr("block", Attr::Block(inner)), block);
+        inner
+    }
+
+    /// What goes into a step or comes out of it.
+    fn link(&mut self, ty: &'static str, reads: Vec<Var>, writes: Vec<Var>, block: BlockId) {
+        self.push(OpDesc::new(ty).input("X", reads).output("Out", writes), block);
+    }
+
+    fn rnn(&mut self, rnn: &RnnOp, block: BlockId, names: &Names<'_>) {
+        let title = format!("{}, every step", rnn.name());
+        let inner = self.frame(rnn.name(), title, (rnn.inputs(), rnn.outputs()), block, names);
+        let step = names.any_step(rnn, rnn.locals());
+        for link in rnn.step_inputs() {
+            let (from, to) = (self.vars([&*link.outer], names), self.vars([&*link.inner], &step));
+            self.link("step_input", from, to, inner);
+        }
+        for memory in rnn.memories() {
+            let (from, to) = (self.vars([&*memory.boot], names), self.vars([&*memory.pre], &step));
+            self.link("memory", from, to, inner);
+        }
+        self.list(rnn.step().ops(), inner, &step);
+        for memory in rnn.memories() {
+            let state = self.vars([&*memory.state], &step);
+            self.link("next_step", state, vec![], inner);
+        }
+        for link in rnn.step_outputs() {
+            let (from, to) = (self.vars([&*link.inner], &step), self.vars([&*link.outer], names));
+            self.link("step_output", from, to, inner);
+        }
+    }
+
+    fn rnn_grad(&mut self, grad: &RnnGradOp, block: BlockId, names: &Names<'_>) {
+        let (rnn, last) = (grad.forward(), grad.steps.len().saturating_sub(1));
+        for (i, GradStep { op, arrivals, parts }) in grad.steps.iter().enumerate() {
+            let title = match (last, i) {
+                (0, _) => format!("{}, every step, the last first", rnn.name()),
+                (_, 0) => format!("{}, the last step", rnn.name()),
+                (_, i) if i < last => format!("{}, {i} steps before the last", rnn.name()),
+                _ => format!("{}, all steps before", rnn.name()),
+            };
+            let outputs = if i == last { grad.outputs() } else { vec![] };
+            let inner =
+                self.frame(&format!("{}_grad", rnn.name()), title, (grad.inputs(), outputs), block, names);
+            let mut local = rnn.locals();
+            local.extend(arrivals.iter().map(|(_, name)| &**name));
+            local.extend(op.outputs().into_iter().chain(op.intermediates()));
+            let step = names.any_step(rnn, local);
+            for (from, name) in arrivals {
+                let to = self.vars([&**name], &step);
+                match *from {
+                    Arrival::Output(i) => {
+                        let from = self.vars(grad.output_grads[i].as_deref(), names);
+                        self.link("step_input", from, to, inner);
+                    }
+                    Arrival::Memory(_) => self.link("next_step", vec![], to, inner),
+                }
+            }
+            let ops = if let Operator::Net(net) = op { net.ops() } else { std::slice::from_ref(op) };
+            self.list(ops, inner, &step);
+            for ((_, to), parts) in grad.shared_grads.iter().zip(parts).filter(|(_, parts)| !parts.is_empty())
+            {
+                let (from, to) =
+                    (self.vars(parts.iter().map(String::as_str), &step), self.vars([&**to], names));
+                self.link("sum", from, to, inner);
+            }
+            for (link, to) in rnn.step_inputs().iter().zip(&grad.input_grads) {
+                if let Some(to) = to {
+                    let from = self.vars([&*format!("{}{GRAD}", link.inner)], &step);
+                    let to = self.vars([&**to], names);
+                    self.link("step_output", from, to, inner);
+                }
+            }
+            for (memory, to) in rnn.memories().iter().zip(&grad.boot_grads).filter(|_| i == last) {
+                if let Some(to) = to {
+                    let from = self.vars([&*format!("{}{GRAD}", memory.pre)], &step);
+                    let to = self.vars([&**to], names);
+                    self.link("memory", from, to, inner);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Running trees as programs, which an executor keeps.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashSet;
+
+use super::Operator;
+use crate::{Executor, Meta, OpDesc, Result, Scope, Session};
+
+/// How many trees an executor keeps ready.
+const MOST: usize = 16;
+
+/// Trees that an executor has run, the last first.
+#[derive(Default)]
+struct Prepared(VecDeque<PreparedTree>);
+
+/// A tree with the session that runs its program.
+struct PreparedTree {
+    tree: Operator,
+    inputs: Vec<(String, Meta)>,
+    outputs: Vec<String>,
+    session: Session,
+    /// The session's own: it keeps nothing.
+    scope: Scope,
+}
+
+impl Operator {
+    /// Runs the tree as a program: what it reads is taken from the scope, and all that it writes is put there, values
+    /// between its operators and of its steps included, because its gradient may read them.
+    ///
+    /// The executor keeps the plans of the last trees that it has run, for the dtypes and shapes that they have met.
+    ///
+    /// # Errors
+    /// As [`lower`](Operator::lower), and those of running a program.
+    pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
+        let mut prepared: Prepared = executor.take_attached();
+        let outcome = prepared.tree(self, executor, scope).and_then(|tree| tree.run(scope));
+        executor.attach(prepared);
+        outcome
+    }
+}
+
+impl Prepared {
+    fn tree(&mut self, tree: &Operator, executor: &Executor, scope: &Scope) -> Result<&mut PreparedTree> {
+        let known = self.0.iter().position(|prepared| prepared.fits(tree, scope));
+        let entry = match known.and_then(|i| self.0.remove(i)) {
+            Some(entry) => entry,
+            None => PreparedTree::new(tree, executor, scope)?,
+        };
+        self.0.truncate(MOST - 1);
+        self.0.push_front(entry);
+        Ok(&mut self.0[0])
+    }
+}
+
+impl PreparedTree {
+    fn new(tree: &Operator, executor: &Executor, values: &Scope) -> Result<PreparedTree> {
+        let (program, inputs) = tree.lowered(executor.operators()?, &|name| values.meta(name))?;
+        let mut seen = FxHashSet::default();
+        let written = program.root().ops.iter().flat_map(OpDesc::writes).filter(|var| seen.insert(*var));
+        let outputs: Vec<String> = written.map(|var| program.name(var).to_string()).collect();
+        let inputs = inputs.into_iter().map(|var| program.name(var).to_string());
+        let inputs: Vec<(String, Meta)> =
+            inputs.filter_map(|name| values.meta(&name).map(|meta| (name, meta))).collect();
+        let feeds: Vec<(&str, Meta)> = inputs.iter().map(|(name, meta)| (&**name, meta.clone())).collect();
+        let fetches: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        let mut scope = Scope::new();
+        let session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
+        Ok(PreparedTree { tree: tree.clone(), inputs, outputs, session, scope })
+    }
+
+    /// Whether it is that tree, for the dtypes and shapes that it meets.
+    fn fits(&self, tree: &Operator, scope: &Scope) -> bool {
+        self.inputs.iter().all(|(name, meta)| scope.meta(name).as_ref() == Some(meta)) && self.tree == *tree
+    }
+
+    fn run(&mut self, values: &mut Scope) -> Result<()> {
+        for (name, _) in &self.inputs {
+            self.session.feed(name, values.get(name)?)?;
+        }
+        self.session.run(&mut self.scope)?;
+        let fetched = self.outputs.iter().map(|name| self.session.fetch(name)).collect::<Result<Vec<_>>>()?;
+        self.outputs.iter().zip(fetched).for_each(|(name, value)| values.set(name, value));
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! Feeding variables that the program computes: it is cut there.
+
+use std::borrow::Cow;
+
+use crate::{Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
+
+/// The program without the writes that feeds take the place of: where the first operator that mentions a fed variable
+/// computes it, that operator writes to a variable that nothing reads.
+///
+/// # Errors
+/// A fed variable that is computed by several operators, or in a sub-block: it would not keep what is fed.
+pub(crate) fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, Program>> {
+    let mut cut = Cow::Borrowed(program);
+    for (name, _) in feeds {
+        let fed = program.find(name).and_then(|var| Some((var, program.root().vars.get(&var)?)));
+        let Some((var, desc)) = fed.filter(|(_, desc)| !desc.persistable) else { continue };
+        let Some(writer) = writer(program, var)
+            .map_err(|why| Error::new(ErrorKind::Feed, format!("`{name}` cannot be fed: {why}")))?
+        else {
+            continue;
+        };
+        let cut = cut.to_mut();
+        let unread = cut.fresh(&format!("{name}@UNREAD"));
+        cut.root_mut().vars.insert(unread, desc.clone());
+        let outputs = cut.root_mut().ops[writer].outputs.args_mut();
+        outputs.filter(|output| **output == var).for_each(|output| *output = unread);
+    }
+    Ok(cut)
+}
+
+/// Position of the operator that computes a variable, unless the first that mentions it reads what is fed.
+fn writer(program: &Program, var: Var) -> Result<Option<usize>, String> {
+    let ops = &program.root().ops;
+    let mentions = |op: &OpDesc| op.reads().chain(op.writes()).any(|v| v == var);
+    let Some(first) = ops.iter().position(mentions) else { return Ok(None) };
+    if ops[first].reads().any(|v| v == var) {
+        return Ok(None);
+    }
+    if ops[first].attrs.blocks().next().is_some() {
+        return Err(format!("`{}` computes it in a sub-block; feed what that reads", ops[first].ty));
+    }
+    let again = ops[first + 1..].iter().find(|op| op.writes().any(|v| v == var));
+    match again {
+        Some(again) => {
+            let (first, again) = (&ops[first].ty, &again.ty);
+            Err(format!("`{first}` computes it and `{again}` overwrites it; feed another variable"))
+        }
+        None => Ok(Some(first)),
+    }
+}

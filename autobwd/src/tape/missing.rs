@@ -1,0 +1,159 @@
+//! Why a value has no gradient.
+
+use std::{fmt::Write, sync::Arc};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{queue::Goal, rule::chain_rule};
+use crate::{
+    Expr, Result, Role, Var,
+    build::eager::{Call, Made, Node, Value},
+};
+
+/// How many places are named.
+const LISTED: usize = 3;
+
+/// Why [`grad`](super::grad) of `outputs` has no gradient for `input`: a sentence, or `None` where it has one.
+///
+/// ```
+/// # use autobwd::{Builder, Tensor};
+/// # use autobwd_ops::Math;
+/// use autobwd::tape::missing;
+/// # let tape = Builder::eager();
+/// let x = tape.leaf("x", Tensor::scalar(2.5)?);
+/// let y = x.detach()?.square()?;
+/// let why = missing(&[&y], &x)?.expect("a detached value has no gradient");
+/// assert!(why.starts_with("`x` has no gradient: the result of `square` at "));
+/// assert!(why.ends_with(" was computed from constants alone"));
+/// assert_eq!(missing(&[&x.square()?], &x)?, None);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Variables of a program; an operator on the way without gradient.
+pub fn missing(outputs: &[&Expr], input: &Expr) -> Result<Option<String>> {
+    let outputs = outputs.iter().map(|e| e.value().cloned()).collect::<Result<Vec<Value>>>()?;
+    let of = input.value()?;
+    let why = match own_reason(of) {
+        Some(why) => why.to_string(),
+        None => match Ancestry::of(&outputs, of).reason(input)? {
+            Some(why) => why,
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(format!("{of} has no gradient: {why}")))
+}
+
+/// Why a value has none, whatever is computed from it.
+fn own_reason(value: &Value) -> Option<&'static str> {
+    match &value.node.made {
+        _ if value.has_derivative() => None,
+        _ if !value.meta().dtype.is_float() => Some("only floating point numbers have gradients"),
+        Made::Given(_) => Some("it is a constant"),
+        Made::Computed(_) | Made::Applied(_) => {
+            Some("it has no history: constants alone are read, or nothing was recorded")
+        }
+    }
+}
+
+/// How some values were computed, as far as one input may have to do with it.
+struct Ancestry<'a> {
+    outputs: &'a [Value],
+    input: &'a Value,
+    /// Latest first.
+    nodes: Vec<&'a Node>,
+    /// Computed constants that were read on the way.
+    ends: Vec<&'a Value>,
+}
+
+impl<'a> Ancestry<'a> {
+    fn of(outputs: &'a [Value], input: &'a Value) -> Ancestry<'a> {
+        let (mut seen, mut nodes, mut ends) = (FxHashSet::default(), vec![], vec![]);
+        let mut rest: Vec<&Value> = outputs.iter().collect();
+        while let Some(value) = rest.pop() {
+            if !seen.insert((Arc::as_ptr(&value.node), value.out())) {
+                continue;
+            }
+            if matches!(value.node.made, Made::Given(_)) {
+                continue;
+            }
+            if value.has_derivative() {
+                nodes.push(&*value.node);
+                rest.extend(value.node.inputs());
+            } else if !outputs.iter().any(|output| output.same(value)) {
+                ends.push(value);
+            }
+        }
+        nodes.sort_unstable_by_key(|node| std::cmp::Reverse((node.number, std::ptr::from_ref(*node))));
+        nodes.dedup_by_key(|node| std::ptr::from_ref(*node));
+        Ancestry { outputs, input, nodes, ends }
+    }
+
+    /// Goes back as a gradient would.
+    fn reason(&self, of: &Expr) -> Result<Option<String>> {
+        let ops = of.builder().ops()?;
+        let goal = Goal::asked(self.outputs, std::slice::from_ref(self.input));
+        let mut arrived: FxHashMap<*const Node, Vec<u32>> = FxHashMap::default();
+        let arrive = |arrived: &mut FxHashMap<_, Vec<u32>>, value: &Value| {
+            arrived.entry(Arc::as_ptr(&value.node)).or_default().push(value.out());
+        };
+        self.outputs.iter().filter(|v| goal.wants(v)).for_each(|v| arrive(&mut arrived, v));
+        let mut cut = None;
+        for node in &self.nodes {
+            let Some(outs) = arrived.get(&std::ptr::from_ref(*node)) else { continue };
+            let wanted: Vec<bool> = node.inputs().iter().map(|input| goal.wants(input)).collect();
+            if !wanted.contains(&true) {
+                continue;
+            }
+            let Some(call) = node.call() else {
+                // A function of the user's.
+                node.inputs().iter().filter(|v| goal.wants(v)).for_each(|v| arrive(&mut arrived, v));
+                continue;
+            };
+            let there = (0..call.outputs.len()).map(|out| outs.contains(&(out as u32))).collect();
+            let rule = chain_rule(ops, call, there, wanted.clone())?;
+            for i in (0..wanted.len()).filter(|i| wanted[*i]) {
+                match rule.derivatives.iter().any(|(input, _)| *input == i) {
+                    true => arrive(&mut arrived, &call.inputs[i]),
+                    false => cut = Some((call, i)),
+                }
+            }
+        }
+        let own = arrived.get(&Arc::as_ptr(&self.input.node));
+        if own.is_some_and(|outs| outs.contains(&self.input.out())) {
+            return Ok(None);
+        }
+        let targets = listed(self.outputs);
+        if !self.outputs.iter().any(Value::has_derivative) {
+            return Ok(Some(format!("{targets} was computed from constants alone")));
+        }
+        Ok(Some(match cut {
+            Some((call, i)) => {
+                let (place, slot) = (call.ready.describe(call.site), slot(call, i));
+                format!("its path to {targets} ends at {place}, which passes no gradient on to `{slot}`")
+            }
+            None if self.ends.is_empty() => format!("no path leads from it to {targets}"),
+            None => {
+                let ends: Vec<Value> = self.ends.iter().map(|v| (*v).clone()).collect();
+                format!("no path leads from it to {targets}, whose history ends at {}", listed(&ends))
+            }
+        }))
+    }
+}
+
+fn slot(call: &Call, input: usize) -> String {
+    let is_it = |var: &Var| call.ready.arg(*var) == (Role::Input, input);
+    let mut slots = call.ready.desc.inputs.iter();
+    slots.find(|(_, args)| args.iter().any(is_it)).map(|(slot, _)| slot.to_string()).unwrap_or_default()
+}
+
+fn listed(values: &[Value]) -> String {
+    let mut text = String::new();
+    for (i, value) in values.iter().take(LISTED).enumerate() {
+        let _ = write!(text, "{}{value}", if i > 0 { ", " } else { "" });
+    }
+    match values.len() {
+        n if n > LISTED => text + &format!(" and {} more", n - LISTED),
+        _ => text,
+    }
+}

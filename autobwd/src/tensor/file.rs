@@ -1,0 +1,146 @@
+//! Writing whole files: a temporary file beside the target is written, synchronised and renamed onto it.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Temporary files are called `.<target>.<random>.autobwd-tmp`.
+const SUFFIX: &str = ".autobwd-tmp";
+/// Random characters in that name.
+const RANDOM: usize = 6;
+/// Bytes of the target's name in that name, so that it is not too long for the file system.
+const NAME: usize = 200;
+/// Symbolic links that are followed, one to the next, as on Linux.
+const LINKS: usize = 40;
+/// Attempts to have a temporary file, of which another process may take away one.
+const ATTEMPTS: usize = 8;
+
+pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
+}
+
+/// Writes a file so that its path always holds a whole one, the old or the new, even when the process is killed or the
+/// machine loses power: a temporary file beside it is written, synchronised and renamed, and then the folder is
+/// synchronised.
+///
+/// Symbolic links are followed and stay links; the file keeps its permissions; a device or a pipe is written to. A process
+/// that was killed leaves a temporary file, hidden and named after the target; the next write to the same target removes it.
+///
+/// # Errors
+/// A folder that does not exist, a path that is a folder, and others of the file system, naming the path.
+pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    let path = path.as_ref();
+    let refuse = |text: String| failure(path, "write", text);
+    // Temporary names say nothing to the caller: only the kind of error is passed on.
+    let fault = |e: io::Error| refuse(e.kind().to_string());
+    let target = followed(path).ok_or_else(|| refuse("more than 40 symbolic links".into()))?;
+    let Some(name) = target.file_name() else { return Err(refuse("it names no file".into())) };
+    let folder = folder_of(&target);
+    if !folder.is_dir() {
+        return Err(refuse(format!("there is no folder `{}`", folder.display())));
+    }
+    let before = fs::metadata(&target).ok();
+    match &before {
+        Some(before) if before.is_dir() => return Err(refuse("it is a folder".into())),
+        Some(before) if !before.is_file() => {
+            let mut device = File::options().write(true).open(&target).map_err(fault)?;
+            return device.write_all(bytes).map_err(fault);
+        }
+        _ => {}
+    }
+    let mut prefix = OsString::from(".");
+    prefix.push(short(&name.to_string_lossy()));
+    prefix.push(".");
+    remove_stale(folder, &prefix.to_string_lossy());
+    let mut file = temporary(folder, &prefix).map_err(fault)?;
+    file.write_all(bytes).map_err(fault)?;
+    if let Some(before) = before {
+        file.as_file().set_permissions(before.permissions()).map_err(fault)?;
+    }
+    file.as_file().sync_all().map_err(fault)?;
+    let file = file.persist(&target).map_err(|e| fault(e.error))?;
+    drop(file);
+    sync_folder(folder).map_err(fault)
+}
+
+/// The file that a path means, also where links lead to one that does not exist yet.
+fn followed(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS {
+        match fs::read_link(&path) {
+            Ok(link) => path = folder_of(&path).join(link),
+            Err(_) => return Some(path),
+        }
+    }
+    None
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn short(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME)]
+}
+
+/// A new temporary file. It is locked while its process lives.
+fn temporary(folder: &Path, prefix: &OsString) -> io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM);
+    for _ in 0..ATTEMPTS {
+        let file = readable(&mut builder).tempfile_in(folder)?;
+        // File systems without locks do without: a temporary file is never locked then, nor removed as a stale one.
+        let _ = file.as_file().lock();
+        // Another process may have removed it before it was locked.
+        if file.path().exists() {
+            return Ok(file);
+        }
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Temporary files are private; what they become is not.
+#[cfg(unix)]
+fn readable<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
+    use std::os::unix::fs::PermissionsExt;
+    builder.permissions(fs::Permissions::from_mode(0o666))
+}
+#[cfg(not(unix))]
+fn readable<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
+    builder
+}
+
+/// Removes what processes have left that were killed while they wrote the same target. What cannot be removed stays.
+fn remove_stale(folder: &Path, prefix: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_suffix(SUFFIX));
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if random.is_some_and(|random| random.len() == RANDOM)
+            && is_file
+            && let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Makes the new name last.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some file systems cannot.
+        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        outcome => outcome,
+    }
+}
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Attacks and a few samples under valgrind's memcheck: reads and writes outside of what was allocated, and decisions on
+//! bytes that nobody has written, fail.
+//!
+//! `cargo run -p autobwd-benches --bin memcheck` builds the tests as `cargo test` does; it takes some minutes. What lies
+//! within one allocation, such as an arena, memcheck does not tell apart.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use autobwd_benches::{Outcome, finish};
+use serde_json::Value;
+
+/// Tests to run, by target, and filters on their names.
+const TESTS: [(&str, &[&str]); 2] = [
+    ("framework", &["attacks::"]),
+    ("samples", &["matmul_v2", "conv2d", "lstm", "concat", "lookup_table_v2", "where_index", "top_k_v2"]),
+];
+/// Valgrind knows no AVX-512.
+const INSTRUCTIONS: &str = "avx2";
+/// What valgrind returns if there was an error.
+const FOUND: &str = "99";
+
+fn main() -> ExitCode {
+    finish(run())
+}
+
+fn run() -> Outcome<ExitCode> {
+    for (target, filters) in TESTS {
+        let test = built(target)?;
+        for filter in filters {
+            let mut valgrind = Command::new("valgrind");
+            valgrind.args(["--tool=memcheck", "--quiet", "--fair-sched=yes", "--error-exitcode", FOUND]);
+            // Tests of the framework find their files from where cargo runs them.
+            valgrind.arg(&test).arg(filter).args(["--test-threads", "1"]).current_dir(root().join("tests"));
+            let output = valgrind.env("AUTOBWD_ISA", INSTRUCTIONS).stdin(Stdio::null()).output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            if !output.status.success() {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                return Err(format!("`{target} {filter}` fails under valgrind:\n{text}{errors}").into());
+            }
+            let result = text.lines().find(|line| line.starts_with("test result:")).unwrap_or_default();
+            if result.contains(" 0 passed") {
+                return Err(format!("no test of `{target}` has `{filter}` in its name").into());
+            }
+            println!("{target} {filter}: {result}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The binary of a test target.
+fn built(target: &str) -> Outcome<PathBuf> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["test", "--no-run", "--message-format=json", "-p", "autobwd-tests", "--test", target]);
+    let output = build.current_dir(root()).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut of_target = messages.filter(|message| message["target"]["name"] == target);
+    let binary = of_target.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    binary.filter(|_| output.status.success()).ok_or_else(|| format!("`{target}` cannot be built").into())
+}

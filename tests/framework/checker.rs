@@ -1,0 +1,455 @@
+//! Operators that are wrong on purpose: the checker says what is wrong, and where.
+
+use autobwd::{
+    Buf, Builder, Cx, Derived, Dim, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap,
+    Pointwise, Result, Var, ZeroGrad,
+    check::{self, *},
+    emit, register_op, with_float,
+};
+use autobwd_ops::{
+    Math,
+    control::{While, while_loop},
+};
+
+use crate::unrolled::number;
+
+/// An operator with a shape rule and a kernel for floating point numbers, without gradient, and its sample.
+macro_rules! operator {
+    ($op:ident, |$meta:ident| $shape:expr, |$x:ident, $out:ident, $cx:ident| $run:block, $scratch:expr) => {
+        /// Wrong on purpose.
+        #[register_op(grad = NoGrad)]
+        pub(crate) struct $op<V = Var> {
+            /// Any shape.
+            #[input]
+            pub x: V,
+            /// What the shape rule says.
+            #[output]
+            pub out: V,
+        }
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                self.x.float()?;
+                let $meta = &self.x;
+                let dims: Dims = $shape;
+                self.out.set(self.x.dtype, dims);
+                Ok(())
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, $cx: &Cx) -> Result<()> {
+                with_float!(self.x, T => {
+                    let ($x, $out) = (self.x.slice::<T>()?, self.out.slice_mut::<T>()?);
+                    $run
+                });
+                Ok(())
+            }
+            fn scratch_bytes(&self, _: usize) -> usize {
+                $scratch
+            }
+        }
+        autobwd::samples!($op, [$op { x: uniform([2, 3]), out: out() }]);
+    };
+}
+
+/// An elementwise operator with a formula, and its sample.
+macro_rules! formula {
+    ($op:ident, $grad:ident, $draw:expr, |$x:ident| $value:expr) => {
+        /// Wrong on purpose.
+        #[register_op(grad = $grad, pointwise)]
+        pub(crate) struct $op<V = Var> {
+            /// Any shape.
+            #[input]
+            pub x: V,
+            /// Same shape.
+            #[output]
+            pub out: V,
+        }
+        impl<F: Float> Pointwise for $op<F> {
+            fn eval(&mut self) {
+                let $x = self.x;
+                self.out = $value;
+            }
+        }
+        autobwd::samples!($op, [$op { x: $draw, out: out() }]);
+    };
+}
+
+/// The gradient operator of a formula with one input.
+macro_rules! gradient {
+    ($op:ident, |$x:ident, $dout:ident| $dx:expr) => {
+        /// Wrong on purpose.
+        #[register_op(grad = NoGrad, pointwise)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub x: V,
+            #[input("Out@GRAD")]
+            pub dout: V,
+            #[output("X@GRAD")]
+            pub dx: V,
+        }
+        impl<F: Float> Pointwise for $op<F> {
+            fn eval(&mut self) {
+                let ($x, $dout) = (self.x, self.dout);
+                self.dx = $dx;
+            }
+        }
+    };
+}
+
+operator!(
+    LastLeftOut,
+    |x| x.dims.clone(),
+    |x, out, _cx| {
+        let last = out.len().saturating_sub(1);
+        out[..last].copy_from_slice(&x[..last]);
+    },
+    0
+);
+operator!(
+    AddedToWhatWasThere,
+    |x| x.dims.clone(),
+    |x, out, _cx| {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out += x);
+    },
+    0
+);
+operator!(
+    UnclearedScratch,
+    |x| x.dims.clone(),
+    |x, out, cx| {
+        cx.scratch(1, |sum: &mut [T]| {
+            x.iter().for_each(|x| sum[0] += x);
+            out.fill(sum[0]);
+            Ok(())
+        })?;
+    },
+    8
+);
+operator!(
+    MoreScratchThanSaid,
+    |x| x.dims.clone(),
+    |x, out, cx| {
+        cx.scratch(3, |sum: &mut [T]| {
+            sum.fill(x[0]);
+            out.fill(sum[2]);
+            Ok(())
+        })?;
+    },
+    16
+);
+operator!(
+    LessScratchThanSaid,
+    |x| x.dims.clone(),
+    |x, out, cx| {
+        cx.scratch(3, |sum: &mut [f32]| {
+            sum.fill(0.0);
+            Ok(())
+        })?;
+        out.copy_from_slice(x);
+    },
+    16
+);
+operator!(
+    Allocates,
+    |x| x.dims.clone(),
+    |x, out, _cx| {
+        out.copy_from_slice(std::hint::black_box(&x.iter().map(|x| x + 0.0).collect::<Vec<_>>()));
+    },
+    0
+);
+operator!(
+    CutByThreads,
+    |x| x.dims.clone(),
+    |x, out, cx| {
+        out.fill(x.iter().map(|x| x / cx.threads() as T).sum());
+    },
+    0
+);
+operator!(
+    PanicsInKernel,
+    |x| x.dims.clone(),
+    |x, out, _cx| {
+        out.copy_from_slice(&x[1..]);
+    },
+    0
+);
+operator!(
+    NeedsElements,
+    |x| x.dims.clone(),
+    |x, out, _cx| {
+        out.fill(x[0]);
+    },
+    0
+);
+operator!(
+    KnowsAllDims,
+    |x| x.dims.iter().map(|dim| dim.get().unwrap()).collect(),
+    |x, out, _cx| {
+        out.copy_from_slice(x);
+    },
+    0
+);
+operator!(
+    GuessesDims,
+    |x| x.dims.iter().map(|dim| dim.get().unwrap_or(1)).collect(),
+    |x, out, _cx| {
+        out.copy_from_slice(x);
+    },
+    0
+);
+
+/// Wrong on purpose: refuses what it does not know.
+#[register_op(grad = NoGrad)]
+pub(crate) struct RefusesUnknown<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape.
+    #[output]
+    pub out: V,
+}
+impl Infer for RefusesUnknown<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.x.require(self.x.dims[0] == Dim::from(2), || "two rows are needed".into())?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for RefusesUnknown<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(RefusesUnknown, [RefusesUnknown { x: uniform([2, 3]), out: out() }]);
+
+formula!(SmoothWithoutGradient, NoGrad, positive([2, 3]), |x| x.tanh());
+formula!(SmoothZero, ZeroGrad, positive([2, 3]), |x| x.tanh());
+formula!(WholeZero, ZeroGrad, between(0.1, 0.9, [2, 3]), |x| x.floor());
+formula!(OnKink, OnKinkGrad, given([1, 3], [-1.0, 0.0, 2.0]), |x| x.abs());
+gradient!(OnKinkGrad, |x, dout| {
+    let zero = F::of(0.0);
+    F::select(x.gt(zero), dout, F::select(zero.gt(x), -dout, zero))
+});
+formula!(OnKinkTwice, Derived, given([1, 3], [-1.0, 0.0, 2.0]), |x| x.abs());
+formula!(Cube, CubeGrad, given([2, 2], [0.1, 0.2, 3.0, 0.4]), |x| x * x * x);
+gradient!(CubeGrad, |x, dout| dout * F::of(3.0) * x * x);
+formula!(WrongAbove, WrongAboveGrad, given([2, 2], [0.1, 0.2, 3.0, 0.4]), |x| x * x * x);
+gradient!(WrongAboveGrad, |x, dout| {
+    let right = dout * F::of(3.0) * x * x;
+    F::select(x.gt(F::of(1.0)), right * F::of(2.0), right)
+});
+
+fn outcome(op: &str) -> Result<Checked> {
+    let samples = check::samples();
+    check_sample(samples.iter().find(|sample| sample.op() == op).unwrap())
+}
+
+/// Asserts that the sample of an operator fails with all of that.
+#[track_caller]
+fn wrong(op: &str, parts: &[&str]) {
+    let e = outcome(op).expect_err(op).to_string();
+    assert!(e.starts_with(&format!("`{op}`: ")), "{e}");
+    for part in parts {
+        assert!(e.contains(part), "{e}\nlacks\n{part}");
+    }
+}
+
+#[test]
+fn elements_that_are_not_written_are_named() {
+    wrong("last_left_out", &["the kernel of `last_left_out`: `Out`[1, 2] is not written"]);
+    wrong("added_to_what_was_there", &["`Out`[0, 0] depends on what memory held before"]);
+    wrong("uncleared_scratch", &["`Out`[0, 0] depends on what memory held before"]);
+}
+
+#[test]
+fn scratch_memory_is_what_was_said() {
+    let text = "it has 24 bytes of scratch memory at a time; `scratch_bytes` says 16, in one piece";
+    wrong("more_scratch_than_said", &[text]);
+    let warnings = outcome("less_scratch_than_said").unwrap().warnings;
+    let text = "`less_scratch_than_said` says in `scratch_bytes` that it needs 16 bytes, and asks for 12";
+    assert!(warnings.iter().any(|warning| warning.contains(text)), "{warnings:?}");
+}
+
+#[test]
+fn kernels_do_not_allocate() {
+    wrong("allocates", &["the kernel of `allocates`: it allocates memory, 1 times"]);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    wrong("cut_by_threads", &["`Out`[0, 0] is another with three threads than with one"]);
+}
+
+#[test]
+fn a_panic_is_told_with_its_line() {
+    let start = "the kernel of `panics_in_kernel`: it panicked at ";
+    wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
+    wrong("needs_elements", &["dimensions of 2 made 0, it panicked at ", "checker.rs:", "out of bounds"]);
+}
+
+#[test]
+fn shape_rules_are_right_where_dimensions_are_unknown() {
+    let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: it panicked at ";
+    wrong("knows_all_dims", &[start, "checker.rs:"]);
+    wrong(
+        "guesses_dims",
+        &[
+            "where `X` is float64 [-1, 3]: it says that `Out` is float64 [1, 3], which turns out to be float64 [2, 3]",
+        ],
+    );
+    let warnings = outcome("refuses_unknown").unwrap().warnings;
+    let text = "refused where dimensions are unknown: the shape rule of `refuses_unknown`, where `X` is float64 [-1, 3]: \
+                `X`: two rows are needed";
+    assert!(warnings.iter().any(|warning| warning.starts_with(text)), "{warnings:?}");
+}
+
+#[test]
+fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
+    let start = "its gradient is declared to be `ZeroGrad`, but its outputs change with `X`[";
+    wrong("smooth_zero", &[start, "by differences, the derivative is "]);
+    assert_eq!(outcome("whole_zero")?, Checked::default());
+    let warnings = outcome("smooth_without_gradient")?.warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("it is declared to have `NoGrad`, though its outputs change with `X`["));
+    Ok(())
+}
+
+#[test]
+fn the_worst_element_of_a_gradient_is_named() {
+    wrong(
+        "wrong_above",
+        &["the gradient of `X` is ", " at [1, 0], by differences ", "; 1 of 4 elements are off"],
+    );
+}
+
+#[test]
+fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
+    let kink = "`X`[0, 1] is at a kink, so its gradient says little: the slope is ";
+    let warnings = outcome("on_kink")?.warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].starts_with("its gradient has no gradient: ") && warnings[1].starts_with(kink));
+    wrong(
+        "on_kink_twice",
+        &["second order, where `X`[0, 1] is at a kink", "the gradient of `X` is 0.0 at [0, 1]"],
+    );
+    let cube = outcome("cube")?;
+    assert_eq!((cube.elements, cube.second_order), (4, 0));
+    assert_eq!(cube.warnings.len(), 1, "{:?}", cube.warnings);
+    assert!(cube.warnings[0].starts_with("its gradient has no gradient: "), "{:?}", cube.warnings);
+    Ok(())
+}
+
+/// Two steps of `y ← step(y)`.
+fn twice(net: &Builder, x: &[Expr], step: impl Fn(&Expr) -> Result<Expr>) -> Result<Vec<Expr>> {
+    let end = number(net, 2)?;
+    let last = while_loop(
+        &[x[0].clone(), number(net, 0)?],
+        |v| v[1].less_than(&end),
+        |v| Ok(vec![step(&v[0])?, (&v[1] + 1.0)?]),
+    )?;
+    Ok(vec![last[0].clone()])
+}
+
+fn wrong_above(x: &Expr) -> Result<Expr> {
+    Ok(emit(WrongAbove { x: x.into(), out: New })?.out)
+}
+
+#[test]
+fn operators_with_a_block_are_sampled_as_programs() -> Result<()> {
+    let draw = || [given([2], [0.5, 1.5])];
+    let right = Sample::of_program::<While>(draw(), |net, x| twice(net, x, |y| y.tanh()));
+    let checked = check_sample(&right)?;
+    assert_eq!((checked.elements, checked.second_order), (2, 4));
+    assert!(checked.warnings.is_empty(), "{:?}", checked.warnings);
+    let e =
+        check_sample(&Sample::of_program::<While>(draw(), |net, x| twice(net, x, wrong_above))).unwrap_err();
+    assert!(e.to_string().starts_with("`while`: the gradient of `v0` is "), "{e}");
+    let e = check_sample(&Sample::of_program::<While>(draw(), |_: &Builder, x| Ok(vec![x[0].tanh()?])))
+        .unwrap_err();
+    assert_eq!(e.to_string(), "`while`: the program of the sample has no `while`");
+    Ok(())
+}
+
+/// Its samples leave out what they can.
+#[register_op(grad = Derived, pointwise, broadcast)]
+pub(crate) struct OneSided<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Any shape that broadcasts.
+    #[input]
+    pub y: V,
+    /// What both broadcast to.
+    #[output]
+    pub out: V,
+}
+impl<F: Float> Pointwise for OneSided<F> {
+    fn eval(&mut self) {
+        self.out = (self.x * self.x + F::of(1.0)).log() * self.y;
+    }
+}
+autobwd::samples!(OneSided, [OneSided { x: positive([2, 3]), y: uniform([2, 3]), out: out() }]);
+
+/// Takes the first of any tensors, of any dtype.
+#[register_op(grad = NoGrad)]
+pub(crate) struct FirstOf<V = Var> {
+    /// Any shapes.
+    #[input]
+    pub x: Vec<V>,
+    /// The first.
+    #[output]
+    pub out: V,
+    /// Does nothing.
+    #[attr(default = 1)]
+    pub idle: i32,
+}
+impl Infer for FirstOf<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let first =
+            self.x.first().ok_or_else(|| autobwd::Error::new(autobwd::ErrorKind::Slot, "`X` is empty"))?;
+        self.out.like(first);
+        Ok(())
+    }
+}
+impl Kernel for FirstOf<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x[0])
+    }
+}
+autobwd::samples!(FirstOf, [FirstOf { x: vec![uniform([2, 3])], out: out(), idle: 1 }]);
+
+#[test]
+fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
+    let coverage = check_coverage("autobwd_tests")?;
+    let has =
+        |all: &[String], text: &str| assert!(all.iter().any(|said| said == text), "{all:#?}\nlacks\n{text}");
+    has(&coverage.gaps, "operator `first_of`: attribute `idle` has one value in all samples");
+    has(&coverage.corners, "operator `first_of`: input `X` has 1 variables in all samples");
+    let dtypes = "operator `first_of`: its shape rule takes bool, uint8, int32, int64, and samples have floating point \
+                  numbers alone";
+    has(&coverage.corners, dtypes);
+    has(&coverage.corners, "operator `one_sided`: in no sample operands are broadcast");
+    has(&coverage.corners, "operator `one_sided`: input `X` has no negative numbers in any sample");
+    assert!(!coverage.corners.iter().any(|said| said.contains("`Y` has no")), "{:#?}", coverage.corners);
+    Ok(())
+}
+
+#[test]
+fn the_package_that_is_named_is_checked() -> Result<()> {
+    assert_eq!(check_coverage("autobwd-tests")?, check_coverage("autobwd_tests")?);
+    // Of this file, as a test's own library is called.
+    assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);
+    let e = check_crate("my-operators").unwrap_err().to_string();
+    let packages = "packages with samples are `autobwd-ops`, `autobwd-tests`";
+    assert_eq!(e, format!("package `my-operators` has 0 operators and no samples; {packages}"));
+    let e = check_crate("autobwd-tests").unwrap_err().to_string();
+    let lines: Vec<&str> = e.lines().collect();
+    assert!(lines.contains(&"operator `first_of`: attribute `idle` has one value in all samples"), "{e}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("cut_by_threads, row 0: `cut_by_threads`: the kernel of ")),
+        "{e}"
+    );
+    assert!(OpInfoMap::linked()?.get("first_of").is_ok());
+    Ok(())
+}

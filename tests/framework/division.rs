@@ -1,0 +1,45 @@
+//! What remains after division has a gradient; the division without a fraction has none.
+
+use autobwd::{Arg, Builder, DType, Expr, New, Result, append_backward, emit, gradients};
+use autobwd_ops::{
+    Math,
+    division::{ElementwiseFloordiv, ElementwiseMod},
+};
+
+use crate::numeric::{assert_derivative, parameter, run};
+
+fn modulo(x: &Expr, y: &Expr) -> Result<Expr> {
+    Ok(emit(ElementwiseMod { x: Arg::from(x), y: y.into(), out: New, axis: -1 })?.out)
+}
+
+#[test]
+fn a_remainder_changes_with_both_operands() -> Result<()> {
+    let net = Builder::new();
+    let (x, y) = (parameter(&net, "x", &[2, 3])?, parameter(&net, "y", &[3])?);
+    let loss = modulo(&x, &y)?.sum(&[])?.name();
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss, &Default::default())?;
+    let at = [("x", &[5.5, -5.5, 0.5, 7.25, 1.0, -3.5][..]), ("y", &[2.0, -2.25, 4.0][..])];
+    assert_eq!(run(&program, &at, &["x@GRAD", "y@GRAD"])?, [vec![1.0; 6], vec![-5.0, -1.0, 1.0]]);
+    assert_derivative(&program, &at, &loss, "x", "x@GRAD");
+    assert_derivative(&program, &at, &loss, "y", "y@GRAD");
+    Ok(())
+}
+
+#[test]
+fn what_is_whole_has_no_gradient() -> Result<()> {
+    let net = Builder::new();
+    let (x, y) = (parameter(&net, "x", &[3])?, parameter(&net, "y", &[3])?);
+    let whole = |x: &Expr| x.cast(DType::I64);
+    let rest = modulo(&whole(&x)?, &whole(&y)?)?.cast(DType::F64)?;
+    let quotient = emit(ElementwiseFloordiv { x: (&x).into(), y: (&y).into(), out: New, axis: -1 })?.out;
+    let loss = (&rest + &quotient)?.sum(&[])?.name();
+    let mut program = net.program().clone();
+    let found = gradients(&mut program, &[&loss], &["x", "y"], None, &[])?;
+    let names: Vec<_> = found.entries().into_iter().flatten().map(|v| program.name(v).to_string()).collect();
+    let at = [("x", &[5.5, -5.5, 0.5][..]), ("y", &[2.0, 2.25, 4.0][..])];
+    for values in run(&program, &at, &names.iter().map(String::as_str).collect::<Vec<_>>())? {
+        assert_eq!(values, [0.0; 3]);
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Files that are saved are whole, and memory that runs out is an error: both need a process of their own, which is this
+//! test binary again.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use autobwd::{
+    Builder, DType, ErrorKind, Executor, Feed, OpDesc, Program, Result, Scope, Tensor,
+    tensor::{load_tensors, save_tensors, write_beside},
+};
+use autobwd_ops::{
+    Init, Math,
+    control::while_loop,
+    optim::{Optimizer, Sgd},
+};
+
+/// Says to [`saves_until_it_is_killed`] where.
+const SAVE: &str = "AUTOBWD_TEST_SAVE";
+/// Says to [`loops_until_memory_runs_out`] how many elements a step leaves.
+const LOOP: &str = "AUTOBWD_TEST_LOOP";
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = entries.collect();
+    names.sort();
+    names
+}
+
+fn filled(value: f32) -> Result<Scope> {
+    let mut scope = Scope::new();
+    scope.set("w", Tensor::from_vec([200_000], vec![value; 200_000])?);
+    Ok(scope)
+}
+
+/// Not a test by itself: what [`a_kill_leaves_a_whole_file`] runs and kills.
+#[test]
+fn saves_until_it_is_killed() -> Result<()> {
+    let Some(folder) = env::var_os(SAVE).map(PathBuf::from) else { return Ok(()) };
+    let scopes = [filled(1.0)?, filled(2.0)?];
+    let programs = [1, 3000].map(|count| {
+        let mut program = Program::new();
+        program.root_mut().ops.extend((0..count).map(|_| OpDesc::new("tanh")));
+        program
+    });
+    for i in 0.. {
+        scopes[i % 2].save(folder.join("w.safetensors"))?;
+        programs[i % 2].save(folder.join("p.json"))?;
+    }
+    Ok(())
+}
+
+fn this_test(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([&format!("files::{name}"), "--exact", "--nocapture"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_kill_leaves_a_whole_file() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, program) = (folder.path().join("w.safetensors"), folder.path().join("p.json"));
+    let mut left = 0;
+    for round in 0..25 {
+        let mut child: Child =
+            this_test("saves_until_it_is_killed").env(SAVE, folder.path()).spawn().unwrap();
+        let start = Instant::now();
+        while !program.exists() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the child saves nothing");
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_micros(20_000 + round * 1_370));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let values = load_tensors(&weights)?.remove(0).1.to_f64s();
+        assert!(values.len() == 200_000 && values.iter().all(|x| *x == values[0]), "round {round}");
+        let count = Program::load(&program)?.root().ops.len();
+        assert!(count == 1 || count == 3000, "round {round}");
+        left = left.max(names_in(folder.path()).len());
+    }
+    assert!(left <= 4, "each target has one temporary file at most");
+    filled(3.0)?.save(&weights)?;
+    Program::new().save(&program)?;
+    assert_eq!(names_in(folder.path()), ["p.json", "w.safetensors"]);
+    Ok(())
+}
+
+#[test]
+fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let others =
+        [".w.abcdef.tmp", ".w.abcdefg.autobwd-tmp", ".w.x.abcdef.autobwd-tmp", "w.abcdef.autobwd-tmp"];
+    for name in others.iter().chain(&[".w.abcdef.autobwd-tmp"]) {
+        fs::write(at(name), "half").unwrap();
+    }
+    // This one is still being written.
+    fs::write(at(".w.locked.autobwd-tmp"), "half").unwrap();
+    let locked = fs::File::open(at(".w.locked.autobwd-tmp")).unwrap();
+    locked.lock().unwrap();
+    write_beside(at("w"), b"whole")?;
+    let mut expected = others.to_vec();
+    expected.extend([".w.locked.autobwd-tmp", "w"]);
+    expected.sort_unstable();
+    assert_eq!(names_in(folder.path()), expected);
+    locked.unlock().unwrap();
+    write_beside(at("w"), b"whole")?;
+    assert!(!at(".w.locked.autobwd-tmp").exists());
+    // A name that leaves no room for more.
+    let long = "x".repeat(255);
+    write_beside(at(&long), b"whole")?;
+    assert_eq!(fs::read(at(&long)).unwrap(), b"whole");
+    Ok(())
+}
+
+#[test]
+fn threads_that_save_the_same_file_do_not_meet() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    thread::scope(|scope| {
+        for byte in b'a'..b'e' {
+            let path = &path;
+            scope.spawn(move || (0..20).try_for_each(|_| write_beside(path, &[byte; 5000])).unwrap());
+        }
+    });
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.len() == 5000 && bytes.iter().all(|byte| *byte == bytes[0]));
+    assert_eq!(names_in(folder.path()), ["w"]);
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn links_stay_links_and_permissions_stay() -> Result<()> {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("models")).unwrap();
+    fs::write(at("models/real"), "old").unwrap();
+    fs::set_permissions(at("models/real"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("models/real", at("latest")).unwrap();
+    symlink(at("latest"), at("newest")).unwrap();
+    symlink("models/new", at("dangling")).unwrap();
+    symlink("round", at("round")).unwrap();
+    filled(1.0)?.save(at("newest"))?;
+    for link in ["latest", "newest"] {
+        assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink(), "{link}");
+        assert_eq!(load_tensors(at(link))?[0].1.numel(), 200_000);
+    }
+    assert_eq!(fs::metadata(at("models/real")).unwrap().permissions().mode() & 0o777, 0o640);
+    write_beside(at("dangling"), b"whole")?;
+    assert_eq!(fs::read(at("models/new")).unwrap(), b"whole");
+    assert!(fs::symlink_metadata(at("dangling")).unwrap().is_symlink());
+    let e = write_beside(at("round"), b"").unwrap_err().to_string();
+    assert!(e.ends_with("round`: more than 40 symbolic links"), "{e}");
+    // A device is written to, not replaced.
+    write_beside("/dev/null", b"gone")?;
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    if Path::new("/dev/full").exists() {
+        assert_eq!(write_beside("/dev/full", b"too much").unwrap_err().kind(), ErrorKind::Io);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_written_is_told_in_plain_words() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let told = |path: PathBuf| write_beside(path, b"").unwrap_err().to_string();
+    let missing = told(at("no/such/w"));
+    let expected = format!(
+        "cannot write `{}`: there is no folder `{}`",
+        at("no/such/w").display(),
+        at("no/such").display()
+    );
+    assert_eq!(missing, expected);
+    assert!(told(folder.path().into()).ends_with("`: it is a folder"));
+    assert!(told(PathBuf::new()).ends_with("`: it names no file"));
+    assert!(told(at("..")).ends_with("`: it names no file"));
+    fs::write(at("file"), "").unwrap();
+    let e = told(at("file/w"));
+    assert!(e.contains("file/w`: there is no folder"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn what_is_saved_can_be_loaded() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    let one = Tensor::scalar(1.0_f32)?;
+    let save = |names: &[&str]| save_tensors(&path, names.iter().map(|name| (*name, &one)));
+    let notes = save(&["w", "__metadata__"]).unwrap_err().to_string();
+    assert!(
+        notes.ends_with("a safetensors file keeps `__metadata__` for itself: rename the value"),
+        "{notes}"
+    );
+    let twice = save(&["a", "b", "a"]).unwrap_err().to_string();
+    assert!(twice.ends_with("two tensors are called `a`"), "{twice}");
+    assert!(!path.exists());
+    let strange = ["", "\"", "\\u0000", "\u{0}", "a\nb", "é", "__metadata__ ", "null", "{}"];
+    save(&strange)?;
+    let mut names: Vec<String> = load_tensors(&path)?.into_iter().map(|(name, _)| name).collect();
+    let mut expected = strange.map(String::from);
+    names.sort();
+    expected.sort();
+    assert_eq!(names, expected);
+    save(&[])?;
+    assert_eq!(load_tensors(&path)?.len(), 0);
+    Ok(())
+}
+
+/// Not a test by itself: what [`memory_that_a_loop_cannot_have_is_an_error`] runs with little memory.
+#[test]
+fn loops_until_memory_runs_out() -> Result<()> {
+    let Some(width) = env::var(LOOP).ok().map(|text| text.parse().unwrap()) else { return Ok(()) };
+    let net = Builder::new();
+    let x = net.parameter("x", DType::F32, &[width], |p| Init::Constant(0.5).emit(p, 0))?;
+    let (k, end) = (net.input("k", DType::F64, &[])?, net.input("end", DType::F64, &[])?);
+    let condition = |v: &[autobwd::Expr]| v[0].less_than(&end);
+    let last = while_loop(&[k, x.copy()?], condition, |v| Ok(vec![(&v[0] + 1.0)?, (&v[1].tanh()? * &x)?]))?;
+    let loss = last[1].mean()?;
+    Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let mut run = |steps: f64| {
+        let feeds: [(&str, &dyn Feed); 2] = [("k", &Tensor::scalar(0.0)?), ("end", &Tensor::scalar(steps)?)];
+        executor.run(&net.program(), &mut scope, &feeds, &[&loss.name()]).map(drop)
+    };
+    run(10.0)?;
+    let e = run(1e12).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Data);
+    println!("told: {e}");
+    run(1000.0)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_a_loop_cannot_have_is_an_error() {
+    // Which allocation is the last one depends on how much a step leaves: once the list of steps, once a step.
+    for (width, kilobytes) in [(1, 300_000), (1, 500_000), (40, 400_000), (5000, 400_000)] {
+        let mut limited = Command::new("sh");
+        let script = format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"");
+        let test = this_test("loops_until_memory_runs_out");
+        limited.args(["-c", &script]).arg(test.get_program()).args(test.get_args());
+        let output = limited.env(LOOP, width.to_string()).output().unwrap();
+        let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        assert!(output.status.success(), "{width} elements: {text}{errors}");
+        assert!(text.contains("no memory: a step leaves "), "{width} elements: {text}");
+        assert!(text.contains("told: operator `while` (block 0, operator "), "{width} elements: {text}");
+    }
+}
+
+#[test]
+fn nobody_gets_a_million_threads() {
+    assert_eq!(Executor::with_threads(0).threads(), 1);
+    assert_eq!(Executor::with_threads(3).threads(), 3);
+    assert!(Executor::with_threads(1_000_000).threads() <= 1024);
+}

@@ -1,0 +1,247 @@
+//! Gradients that are missing: whoever asks is told, and nothing trains in silence.
+
+use autobwd::{
+    Attr, Backward, Builder, Checkpoints, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc,
+    append_backward, gradients,
+    tape::{Grad, grad, missing},
+    verify,
+};
+use autobwd_ops::{
+    Init, Math,
+    activation::Scale,
+    control::while_loop,
+    optim::{Adam, Optimizer, Sgd},
+};
+
+use crate::numeric::{assert_derivative, parameter};
+
+/// Parameters `w` and `b`; no gradient flows into `b`.
+fn half_trained(net: &Builder) -> Result<Expr> {
+    let w = net.parameter("w", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0))?;
+    let b = net.parameter("b", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0))?;
+    (&w.square()? + &b.detach()?)?.mean()
+}
+
+#[test]
+fn training_nothing_is_refused() -> Result<()> {
+    let ways: [fn(&Expr) -> Result<Expr>; 2] =
+        [|w| w.argmax(0)?.cast(DType::F32)?.mean(), |w| w.detach()?.mean()];
+    for net in [Builder::new(), Builder::eager()] {
+        let w = net.parameter("w", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0))?;
+        for way in ways {
+            let loss = way(&w)?;
+            let before = net.program().clone();
+            let e = Adam::new(0.1).minimize(&loss).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::NoGradient);
+            assert!(e.to_string().contains("nothing is trained\n`w` has no gradient: "), "{e}");
+            assert_eq!(*net.program(), before);
+        }
+        let empty = if net.is_eager() { Builder::eager() } else { Builder::new() };
+        let x = empty.persistable("x", DType::F32, &[1], |x| Init::Constant(1.0).emit(x, 0))?;
+        let e = Adam::new(0.1).minimize(&x.mean()?).unwrap_err();
+        assert!(e.to_string().ends_with("nothing is trained\nthere is no parameter"), "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn parameters_that_are_not_trained_are_named() -> Result<()> {
+    for net in [Builder::new(), Builder::eager()] {
+        let loss = half_trained(&net)?;
+        let updates = Sgd { rate: 0.1 }.minimize(&loss)?;
+        let names: Vec<String> = updates.trained.iter().map(|(p, _)| p.name()).collect();
+        assert_eq!(names, ["w"]);
+        let reason = updates.untrained[0].reason();
+        assert!(reason.starts_with("`b` has no gradient: "), "{reason}");
+        assert_eq!((updates.untrained.len(), updates.untrained[0].parameter.name()), (1, "b".into()));
+        let e = updates.complete().unwrap_err().to_string();
+        assert!(e.contains("not all parameters are trained\n`b` has no gradient: "), "{e}");
+    }
+    Ok(())
+}
+
+/// Whoever excludes a parameter need not be told; names mean the same in a program and at once.
+#[test]
+fn no_grad_excludes_parameters_and_refuses_unknown_names() -> Result<()> {
+    for net in [Builder::new(), Builder::eager()] {
+        let loss = half_trained(&net)?;
+        let without = |no_grad: &[&str], parameters: Option<&[&str]>| {
+            let backward = Backward { no_grad, parameters, ..Backward::default() };
+            Sgd { rate: 0.1 }.minimize_with(&loss, &backward)
+        };
+        let e = without(&["v"], None).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::UnknownVar);
+        assert!(e.to_string().contains("the program has no variable `v`"), "{e}");
+        assert_eq!(without(&["b"], None)?.complete()?.len(), 1);
+        let e = without(&["w"], Some(&["w"])).unwrap_err();
+        assert!(e.to_string().contains("`w` has no gradient: it is in the no-grad set"), "{e}");
+        assert_eq!(without(&["w", "b"], None).unwrap_err().kind(), ErrorKind::NoGradient);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
+    let tape = Builder::eager();
+    let x = tape.leaf("x", Tensor::from_vec([2], vec![1.0, 2.0])?);
+    let y = tape.leaf("y", Tensor::from_vec([2], vec![3.0, 4.0])?);
+    let constant = tape.constant(Tensor::from_vec([2], vec![3.0, 4.0])?);
+    let numbers = tape.leaf("numbers", Tensor::from_vec([2], vec![3_i64, 4])?);
+    let loss = (&x.square()? + &y.detach()?.exp()?)?.sum(&[])?;
+    let why = |of: &Expr, input: &Expr| Ok::<_, autobwd::Error>(missing(&[of], input)?.unwrap_or_default());
+
+    assert_eq!(missing(&[&loss], &x)?, None);
+    assert!(
+        why(&loss, &y)?
+            .starts_with("`y` has no gradient: no path leads from it to the result of `reduce_sum` at ")
+    );
+    assert!(why(&loss, &y)?.contains(", whose history ends at the result of `exp` at "));
+    assert!(why(&loss, &constant)?.ends_with("it is a constant"));
+    assert!(why(&loss, &numbers)?.ends_with("only floating point numbers have gradients"));
+    assert!(why(&y.detach()?.sum(&[])?, &y)?.ends_with("was computed from constants alone"));
+    assert!(why(&loss, &tape.no_grad(|| x.exp())?)?.contains("it has no history"));
+    // It tells so exactly where there is none.
+    for input in [&x, &y, &constant, &numbers] {
+        let found = grad(&[&loss], &[input], &Grad::default())?;
+        assert_eq!(found[0].is_none(), missing(&[&loss], input)?.is_some());
+    }
+    loss.backward()?;
+    assert!(y.gradient().unwrap_err().to_string().ends_with("`tape::missing` tells why"));
+    Ok(())
+}
+
+const AT: [(&str, &[f64]); 2] = [("w", &[0.6, 0.9]), ("x", &[0.7, 1.1])];
+
+/// `h ← tanh(h · w)` twice, starting with what `first` makes of data `x` and of `w`, and a loss that `h` and `w` lead to.
+/// The carried variable is marked.
+fn marked_loop(first: impl Fn(&Expr, &Expr) -> Result<Expr>) -> Result<(Program, String, String)> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[2])?;
+    let x = net.persistable("x", DType::F64, &[2], |x| Init::Constant(1.0).emit(x, 0))?;
+    let steps = (&x.detach()?.sum(&[])? * 0.0)?;
+    let first = first(&x, &w)?;
+    let last = while_loop(
+        &[steps, first],
+        |v| v[0].less_than(&(&(&x.sum(&[])? * 0.0)? + 1.5)?),
+        |v| Ok(vec![(&v[0] + 1.0)?, (&v[1] * &w)?.tanh()?]),
+    )?;
+    let h = mark(last[1].clone())?;
+    let loss = (&h * &w.square()?)?.sum(&[])?.name();
+    let h = h.name();
+    Ok((net.program().clone(), loss, h))
+}
+
+/// The reference marks copies of data; that says nothing about what a loop overwrites them with.
+#[test]
+fn a_mark_that_follows_from_data_cuts_no_loop() -> Result<()> {
+    for first in
+        [|x: &Expr, _: &Expr| x.detach(), |x: &Expr, _: &Expr| x.detach()?.exp()?.stop_gradient().square()]
+    {
+        let (mut program, loss, _) = marked_loop(|x, w| mark(first(x, w)?))?;
+        let found = append_backward(&mut program, &loss, &Backward::default())?;
+        assert!(found.partial.is_empty(), "{}", found.report(&program));
+        assert_derivative(&program, &AT, &loss, "w", "w@GRAD");
+    }
+    Ok(())
+}
+
+/// Marks an expression itself.
+fn mark(x: Expr) -> Result<Expr> {
+    x.builder().edit(|program| {
+        if let Some(desc) = program.root().vars.get(&x.var()).cloned() {
+            program.root_mut().vars.insert(x.var(), VarDesc { stop_gradient: true, ..desc });
+        }
+        Ok(())
+    })?;
+    Ok(x)
+}
+
+#[test]
+fn a_mark_that_cuts_part_of_a_gradient_is_reported() -> Result<()> {
+    // The first value depends on `w`: the mark is somebody's wish.
+    let (mut program, loss, h) = marked_loop(|x, w| x * w)?;
+    let found = append_backward(&mut program, &loss, &Backward::default())?;
+    assert_eq!(found.partial.len(), 1);
+    let report = found.report(&program).to_string();
+    let line = report.lines().last().unwrap_or_default();
+    assert!(line.starts_with(&format!(
+        "no gradient flows through `{h}`, which is marked `stop_gradient`; operator "
+    )));
+    assert!(line.contains(" `while` (") && line.ends_with(" writes it"), "{line}");
+    Ok(())
+}
+
+#[test]
+fn variables_of_sub_blocks_are_told_from_unknown_ones() -> Result<()> {
+    let (program, loss, _) = marked_loop(|x, _| x.detach())?;
+    let (var, _) = program.blocks()[1].vars.iter().next().expect("the body computes something");
+    let inner = program.name(*var).to_string();
+    let expected = format!("`{inner}` is a variable of block 1, which exists only while that runs");
+    let as_loss = append_backward(&mut program.clone(), &inner, &Backward::default());
+    let no_grad = [inner.as_str()];
+    let cut =
+        append_backward(&mut program.clone(), &loss, &Backward { no_grad: &no_grad, ..Backward::default() });
+    for outcome in [as_loss, cut] {
+        let e = outcome.unwrap_err().to_string();
+        assert!(e.starts_with(&expected), "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn target_gradients_that_do_not_fit_are_named() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[1, 3])?;
+    net.input("g", DType::F32, &[2, 0])?;
+    let y = x.square()?.name();
+    let mut program = net.program().clone();
+    let e = gradients(&mut program, &[&y], &["x"], Some(&[Some("g")]), &[]).unwrap_err().to_string();
+    let expected =
+        format!("the target gradient `g` is float32 [2, 0], but its target `{y}` is float32 [1, 3]");
+    assert!(e.starts_with(&expected), "{e}");
+    Ok(())
+}
+
+/// As in the reference, which writes it to its log.
+#[test]
+fn checkpoints_without_effect_are_reported() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[4])?;
+    let halves = w.tanh()?.exp()?.split(&[2, 2], 0)?;
+    let loss = (&halves[0] * &halves[1].square()?)?.sum(&[])?.name();
+    let names: Vec<String> = halves.iter().map(Expr::name).collect();
+    let found = |names: &[&str]| {
+        let mut program = net.program().clone();
+        let backward = Backward { checkpoints: Checkpoints::Named(names), ..Backward::default() };
+        let found = append_backward(&mut program, &loss, &backward)?;
+        Ok::<_, autobwd::Error>((found.recomputed.clone(), found.report(&program).to_string()))
+    };
+    let (recomputed, report) = found(&[&names[0], &names[1]])?;
+    assert_eq!((recomputed.names.len(), &recomputed.without_effect), (0, &names));
+    let expected = format!("nothing is computed again for the checkpoints `{}`, `{}`: ", names[0], names[1]);
+    assert!(report.lines().last().is_some_and(|line| line.starts_with(&expected)), "{report}");
+    let (recomputed, report) = found(&[&names[1]])?;
+    assert!(!recomputed.names.is_empty() && recomputed.without_effect.is_empty(), "{report}");
+    Ok(())
+}
+
+/// A program with a NaN would not equal itself.
+#[test]
+fn attributes_are_no_nan() -> Result<()> {
+    for net in [Builder::new(), Builder::eager()] {
+        let x = net.parameter("x", DType::F32, &[2], |x| Init::Constant(1.0).emit(x, 0))?;
+        let scale = Scale { x: (&x).into(), out: New, scale: f64::NAN, bias: 0.0, bias_after_scale: true };
+        let e = autobwd::emit(scale).map(drop).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Attr);
+        assert!(e.to_string().contains("attribute `scale` is NaN"), "{e}");
+    }
+    let net = Builder::new();
+    let x = net.parameter("x", DType::F32, &[2], |x| Init::Constant(1.0).emit(x, 0))?;
+    (&x * 2.5)?;
+    let mut program = net.program().clone();
+    let text = program.to_json().replace("2.5", "\"NaN\"");
+    assert!(Program::from_json(&text).unwrap_err().to_string().contains("an attribute is NaN"));
+    program.root_mut().ops[0].attrs.set("scale", Attr::F32(f32::NAN));
+    assert!(verify(&program).unwrap_err().to_string().contains("attribute `scale` is NaN"));
+    Ok(())
+}

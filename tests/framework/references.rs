@@ -1,0 +1,182 @@
+//! What the registry tells of an operator: its gradient operators, and its reference.
+
+use autobwd::{
+    Builder, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc, gradients,
+};
+use autobwd_ops::{
+    Math,
+    compare::Equal,
+    control::while_loop,
+    elementwise::{ElementwiseAdd, Minus},
+    matmul::Mul,
+    reduce::Mean,
+    smooth::Silu,
+    sum::Sum,
+    update::Sgd,
+};
+
+/// The gradient operators of one operator as text, and of what each gradient is the gradient.
+fn made(op: impl FnOnce(&mut Program) -> OpDesc, no_grad: &[&str]) -> Result<(Vec<String>, Vec<String>)> {
+    let mut program = Program::new();
+    let op = op(&mut program);
+    let no_grad: Vec<_> = no_grad.iter().map(|name| program.var(name)).collect();
+    let found = OpInfoMap::linked()?.gradient_ops(&mut program, &op, &no_grad)?;
+    // Nothing is added to the program.
+    assert!(program.root().ops.is_empty() && program.root().vars.is_empty());
+    let ops = found.ops.iter().map(|op| program.op_text(op).to_string()).collect();
+    let of = |(grad, of): &(_, _)| format!("{} of {}", program.name(*grad), program.name(*of));
+    Ok((ops, found.gradient_of.iter().map(of).collect()))
+}
+
+fn mul(program: &mut Program) -> OpDesc {
+    let [x, y, out] = ["x", "w", "h"].map(|name| program.var(name));
+    Mul { x, y, out, x_num_col_dims: 1, y_num_col_dims: 1 }.into()
+}
+
+#[test]
+fn an_operator_gives_its_gradient_operators() -> Result<()> {
+    let (ops, of) = made(mul, &[])?;
+    let text = "X@GRAD=x@GRAD, Y@GRAD=w@GRAD = \
+                mul_grad(Out@GRAD=h@GRAD, X=x, Y=w, x_num_col_dims=1, y_num_col_dims=1)";
+    assert_eq!(
+        (ops, of),
+        (vec![text.into()], ["h@GRAD of h", "x@GRAD of x", "w@GRAD of w"].map(Into::into).into())
+    );
+    // What is in the no-grad set has no gradient; where nothing has, there is nothing to compute.
+    let (ops, of) = made(mul, &["x"])?;
+    assert!(ops[0].starts_with("w@GRAD = mul_grad("), "{ops:?}");
+    assert_eq!(of, ["h@GRAD of h", "w@GRAD of w"]);
+    assert_eq!(made(mul, &["x", "w"])?.0.len(), 0);
+    Ok(())
+}
+
+#[test]
+fn rules_derived_gradients_and_zeros_are_those_of_programs() -> Result<()> {
+    // By a rule: one operator an input, which read the same gradient.
+    let sum = |program: &mut Program| -> OpDesc {
+        let x = ["a", "b", "c"].map(|name| program.var(name)).to_vec();
+        Sum { x, out: program.var("s") }.into()
+    };
+    let (ops, of) = made(sum, &["b"])?;
+    assert_eq!(ops.len(), 2, "{ops:?}");
+    assert!(ops[0].starts_with("a@GRAD = ") && ops[1].starts_with("c@GRAD = "), "{ops:?}");
+    assert_eq!(of, ["s@GRAD of s", "a@GRAD of a", "c@GRAD of c"]);
+    let minus = |program: &mut Program| -> OpDesc {
+        let [x, y, out] = ["x", "y", "d"].map(|name| program.var(name));
+        Minus { x, y, out }.into()
+    };
+    let scale = "scale(X=d@GRAD, bias=0.0, bias_after_scale=true, scale=";
+    assert_eq!(made(minus, &[])?.0, [format!("x@GRAD = {scale}1.0)"), format!("y@GRAD = {scale}-1.0)")]);
+    // From a formula.
+    let silu = |program: &mut Program| -> OpDesc {
+        let [x, out] = ["x", "y"].map(|name| program.var(name));
+        Silu { x, out }.into()
+    };
+    let (ops, of) = made(silu, &[])?;
+    assert_eq!(ops, ["x@GRAD = silu_grad(Out=y, Out@GRAD=y@GRAD, X=x)"]);
+    assert_eq!(of, ["y@GRAD of y", "x@GRAD of x"]);
+    // Zero: no operators, and no error.
+    let equal = |program: &mut Program| -> OpDesc {
+        let [x, y, out] = ["x", "y", "z"].map(|name| program.var(name));
+        Equal { x, y, out, axis: -1 }.into()
+    };
+    assert_eq!(made(equal, &[])?, (vec![], vec![]));
+    // An operator that reads a variable twice writes its gradient twice: adding up is what programs do.
+    let twice = |program: &mut Program| -> OpDesc {
+        let [x, out] = ["x", "y"].map(|name| program.var(name));
+        ElementwiseAdd { x, y: x, out, axis: -1 }.into()
+    };
+    assert!(made(twice, &[])?.0[0].starts_with("X@GRAD=x@GRAD, Y@GRAD=x@GRAD = elementwise_add_grad("));
+    Ok(())
+}
+
+#[test]
+fn a_program_s_backward_part_consists_of_them() -> Result<()> {
+    let mut program = Program::new();
+    let var = |program: &mut Program, name: &str| {
+        let var = program.var(name);
+        let desc = VarDesc::new(DType::F32, Meta::new(DType::F32, [2, 2]).dims);
+        program.root_mut().vars.insert(var, desc);
+        var
+    };
+    for name in ["x", "w", "h", "loss"] {
+        var(&mut program, name);
+    }
+    let first = mul(&mut program);
+    let [x, out] = ["h", "loss"].map(|name| program.var(name));
+    let second = OpDesc::from(Mean { x, out });
+    let loss = program.root_mut().vars.get_mut(&out).unwrap();
+    loss.dims = Dims::default();
+    program.root_mut().ops.extend([first.clone(), second.clone()]);
+    let mut alone = vec![];
+    for op in [&second, &first] {
+        let found = OpInfoMap::linked()?.gradient_ops(&mut program, op, &[])?;
+        alone.extend(found.ops.iter().map(|op| program.op_text(op).to_string()));
+    }
+    gradients(&mut program, &["loss"], &["x", "w"], None, &[])?;
+    let built: Vec<_> = program.root().ops[3..].iter().map(|op| program.op_text(op).to_string()).collect();
+    assert_eq!(built, alone);
+    Ok(())
+}
+
+#[test]
+fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
+    let refused = |op: &dyn Fn(&mut Program) -> OpDesc| -> Error { made(op, &[]).unwrap_err() };
+    let e = refused(&|program| {
+        let [param, learning_rate, grad, param_out] = ["w", "rate", "g", "v"].map(|name| program.var(name));
+        Sgd { param, learning_rate, grad, param_out }.into()
+    });
+    assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "it has no gradient"));
+    assert!(e.to_string().starts_with("operator `sgd` (by itself; Grad = `g`, LearningRate = `rate`"), "{e}");
+    let e = refused(&|_| OpDesc::new("fourier"));
+    assert_eq!(e.kind(), ErrorKind::UnknownOp);
+    let e = refused(&|program| OpDesc::new("mul").input("X", [program.var("x")]));
+    assert_eq!(e.kind(), ErrorKind::Slot);
+
+    // A loop.
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[])?;
+    let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)?), |v| Ok(vec![v[0].tanh()?]))?;
+    assert_eq!(last.len(), 1);
+    let op = net.program().root().ops.iter().find(|op| &*op.ty == "while").unwrap().clone();
+    let e = OpInfoMap::linked()?.gradient_ops(&mut net.program().clone(), &op, &[]).unwrap_err();
+    assert!(e.message().contains("its gradient needs that of its block"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn an_operator_prints_its_reference() -> Result<()> {
+    let ops = OpInfoMap::linked()?;
+    let text = ops.get("elementwise_add")?.to_string();
+    let place = text.find("  registered by autobwd-ops 0.1.0 (ops/src/elementwise.rs:").expect(&text);
+    let expected = "  input `X`: one variable\n";
+    assert!(text[..place].contains(expected), "{text}");
+    assert!(text.contains("  attribute `axis`: i32, default -1, min = -1\n    Where the operand"), "{text}");
+    assert!(text.contains("  gradient: operator `elementwise_add_grad`\n"), "{text}");
+    for (op, line) in [
+        ("silu", "  gradient: operator `silu_grad`, derived from the formula"),
+        ("sum", "  input `X`: any number of variables, may be sparse, may be an array"),
+        ("sum", "  gradient: operators that a rule emits"),
+        ("sgd", "  gradient: none, and needing one is an error"),
+        ("equal", "  gradient: zero"),
+        ("tanh", "  output `Out`: one variable, may share the memory of `X`"),
+        ("tanh", "  runs: a formula"),
+        ("while", "  runs: its block"),
+    ] {
+        let text = ops.get(op)?.to_string();
+        assert!(text.lines().any(|known| known == line), "{text}lacks {line}");
+    }
+    // All of them: every slot, attribute and bound, with its documentation.
+    for info in ops.iter() {
+        let (text, schema) = (info.to_string(), info.schema());
+        let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(lines("  input `"), schema.inputs.len(), "{text}");
+        assert_eq!(lines("  output `"), schema.outputs.len(), "{text}");
+        assert_eq!(lines("  attribute `"), schema.attrs.len(), "{text}");
+        assert!(
+            schema.attrs.iter().all(|attr| text.contains(attr.bounds) && text.contains(attr.doc)),
+            "{text}"
+        );
+    }
+    Ok(())
+}

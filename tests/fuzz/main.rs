@@ -1,0 +1,272 @@
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors]`: programs and weights changed at random.
+//!
+//! An input is in `target/fuzz/TARGET.current` while it is executed, so that it is there if the process dies. What fails
+//! stays beside it. Results, one JSON line each, are on stdout; progress is on stderr.
+
+mod memory;
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashSet},
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind, set_hook},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use autobwd::{OpInfoMap, Scope};
+use autobwd_tests::fuzz::{self, Found, Outcome, Rng, Seed};
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+
+#[global_allocator]
+static ALLOCATOR: memory::Limited = memory::Limited;
+
+/// Changes programs and weights at random, and looks what becomes of them.
+#[derive(Parser)]
+struct Options {
+    /// For how long, all targets together.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Another one, other inputs.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// One target alone.
+    #[arg(long)]
+    target: Option<Target>,
+    /// Executes these inputs instead, program by program.
+    inputs: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq)]
+enum Target {
+    /// Programs.
+    Json,
+    /// Weights.
+    Safetensors,
+}
+
+impl Target {
+    fn name(self) -> &'static str {
+        match self {
+            Target::Json => "json",
+            Target::Safetensors => "safetensors",
+        }
+    }
+}
+
+/// The longest that one execution may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How many inputs are kept beside the seeds because they led somewhere new, and how long they may be.
+const KEPT: usize = 20_000;
+const KEPT_BYTES: usize = 40_000;
+
+/// When the present execution started, in milliseconds; 0 when there is none.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+/// What the last panic said.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+type Outcomes<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Outcomes<usize> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/fuzz");
+    fs::create_dir_all(&folder)?;
+    set_hook(Box::new(|info| *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = info.to_string()));
+    let begin = Instant::now();
+    watch(begin);
+    let seeds = fuzz::seeds()?;
+    let mut failures = 0;
+    if !options.inputs.is_empty() {
+        for path in &options.inputs {
+            let text = fs::read_to_string(path)?;
+            let outcome = guarded(begin, || fuzz::program(&text, &seeds[0].values, &mut Rng(0)));
+            println!("{}", json!({ "input": path, "failure": outcome.err() }));
+        }
+        return Ok(0);
+    }
+    for target in [Target::Json, Target::Safetensors] {
+        if options.target.is_some_and(|only| only != target) {
+            continue;
+        }
+        // Programs are what there is most to say about.
+        let share = match (options.target, target) {
+            (Some(_), _) => options.seconds,
+            (None, Target::Json) => options.seconds * 5 / 6,
+            (None, Target::Safetensors) => options.seconds / 6,
+        };
+        let end = Instant::now() + Duration::from_secs(share);
+        let seeds = match target {
+            Target::Json => seeds.clone(),
+            Target::Safetensors => vec![seeds[0].clone()],
+        };
+        failures += Campaign::new(target, &folder, seeds, options.seed)?.run(begin, end)?;
+    }
+    Ok(failures)
+}
+
+/// Ends the process when an execution does not.
+fn watch(begin: Instant) {
+    thread::spawn(move || {
+        loop {
+            thread::sleep(Duration::from_millis(500));
+            let started = STARTED.load(Ordering::Relaxed);
+            if started > 0 && begin.elapsed().as_millis() as u64 > started + DEADLINE.as_millis() as u64 {
+                eprintln!(
+                    "an execution takes longer than {DEADLINE:?}; its input is in target/fuzz/*.current"
+                );
+                std::process::exit(3);
+            }
+        }
+    });
+}
+
+/// Executes an input; a panic is a failure.
+fn guarded(begin: Instant, execute: impl FnOnce() -> Result<Found, String>) -> Result<Found, String> {
+    STARTED.store(begin.elapsed().as_millis().max(1) as u64, Ordering::Relaxed);
+    let outcome = catch_unwind(AssertUnwindSafe(execute));
+    STARTED.store(0, Ordering::Relaxed);
+    outcome.unwrap_or_else(|_: Box<dyn Any + Send>| {
+        Err(std::mem::take(&mut *PANIC.lock().unwrap_or_else(PoisonError::into_inner)))
+    })
+}
+
+/// One target, for some time.
+struct Campaign<'a> {
+    target: Target,
+    folder: &'a Path,
+    seeds: Vec<Seed>,
+    /// Seeds first, by number: each with what is changed.
+    inputs: Vec<(usize, Vec<u8>)>,
+    known: HashSet<String>,
+    rng: Rng,
+    outcomes: BTreeMap<Outcome, u64>,
+    failures: HashSet<String>,
+}
+
+impl Campaign<'_> {
+    fn new(target: Target, folder: &Path, seeds: Vec<Seed>, seed: u64) -> Outcomes<Campaign<'_>> {
+        let mut inputs = vec![];
+        for (number, seed) in seeds.iter().enumerate() {
+            inputs.push((
+                number,
+                match target {
+                    Target::Json => seed.program.to_json().into_bytes(),
+                    Target::Safetensors => {
+                        let (path, mut scope) = (folder.join("seed.safetensors"), Scope::new());
+                        let mut values: Vec<_> = seed.values.iter().collect();
+                        values.sort_by_key(|(name, _)| *name);
+                        values.into_iter().for_each(|(name, value)| scope.set(name, value.clone()));
+                        scope.save(&path)?;
+                        fs::read(path)?
+                    }
+                },
+            ));
+        }
+        let (known, outcomes, failures) = Default::default();
+        Ok(Campaign { target, folder, seeds, inputs, known, rng: Rng(seed), outcomes, failures })
+    }
+
+    fn run(mut self, begin: Instant, end: Instant) -> Outcomes<usize> {
+        let words: Vec<&str> = OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect();
+        let (current, start) = (self.folder.join(format!("{}.current", self.target.name())), Instant::now());
+        let (mut executions, mut told) = (0_u64, Instant::now());
+        while Instant::now() < end {
+            // At first, one in two is a seed as it is; later, one in two is a changed seed.
+            let replayed = usize::try_from(executions / 2)
+                .ok()
+                .filter(|at| executions % 2 == 0 && *at < self.seeds.len());
+            let among = if self.rng.below(2) == 0 { self.seeds.len() } else { self.inputs.len() };
+            let (seed, before) = &self.inputs[replayed.unwrap_or_else(|| self.rng.below(among))];
+            let seed = *seed;
+            let input = match (self.target, std::str::from_utf8(before)) {
+                _ if replayed.is_some() => before.clone(),
+                (Target::Json, Ok(text)) => fuzz::mutate(text, &words, &mut self.rng).into_bytes(),
+                (Target::Safetensors, _) if self.rng.below(2) == 0 => {
+                    header_changed(before, &words, &mut self.rng)
+                }
+                _ => fuzz::mutate_bytes(before, &mut self.rng),
+            };
+            fs::write(&current, &input)?;
+            let model = &self.seeds[seed];
+            let outcome = guarded(begin, || match self.target {
+                Target::Json => fuzz::program(&String::from_utf8_lossy(&input), &model.values, &mut self.rng),
+                Target::Safetensors => fuzz::weights(&current, model),
+            });
+            executions += 1;
+            match outcome {
+                Ok(found) => {
+                    *self.outcomes.entry(found.outcome).or_default() += 1;
+                    let new = found.messages.into_iter().filter(|m| self.known.insert(m.clone())).count();
+                    if new > 0 && self.inputs.len() < KEPT && input.len() < KEPT_BYTES {
+                        self.inputs.push((seed, input));
+                    }
+                }
+                Err(failure) => self.failed(executions, &failure, &input)?,
+            }
+            if told.elapsed() > Duration::from_secs(5) {
+                told = Instant::now();
+                let rate = executions as f64 / start.elapsed().as_secs_f64();
+                let (name, inputs, failures) = (self.target.name(), self.inputs.len(), self.failures.len());
+                eprintln!(
+                    "{name}: {executions} executions, {rate:.0} a second, {inputs} inputs, {failures} failures"
+                );
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        println!(
+            "{}",
+            json!({
+                "target": self.target.name(),
+                "executions": executions,
+                "per_second": (executions as f64 / seconds).round(),
+                "outcomes": self.outcomes,
+                "inputs": self.inputs.len(),
+                "failures": self.failures.len(),
+            })
+        );
+        Ok(self.failures.len())
+    }
+
+    /// Tells a failure, each kind once.
+    fn failed(&mut self, execution: u64, failure: &str, input: &[u8]) -> Outcomes<()> {
+        *self.outcomes.entry("failed").or_default() += 1;
+        let kind: String = failure.chars().filter(|c| !c.is_ascii_digit()).take(160).collect();
+        if self.failures.insert(kind) {
+            let (target, number) = (self.target.name(), self.failures.len());
+            let path = self.folder.join(format!("{target}-{number}"));
+            fs::write(&path, input)?;
+            println!(
+                "{}",
+                json!({ "target": target, "execution": execution, "failure": failure, "input": path })
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A safetensors file with a changed header.
+fn header_changed(file: &[u8], words: &[&str], rng: &mut Rng) -> Vec<u8> {
+    let length = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length) as usize);
+    let (Some(header), Some(data)) = (file.get(8..8 + length), file.get(8 + length..)) else {
+        return fuzz::mutate_bytes(file, rng);
+    };
+    let header = fuzz::mutate(&String::from_utf8_lossy(header), words, rng);
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}

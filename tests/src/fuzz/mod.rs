@@ -1,0 +1,227 @@
+//! Programs and weights changed at random, and what must hold whatever they say.
+//!
+//! One file a step: `seeds` has what is changed, `mutate` changes it, this one runs it and says what is wrong. Must not
+//! know files and clocks: `fuzz/main.rs` does.
+
+mod mutate;
+mod seeds;
+
+use std::collections::HashMap;
+
+use autobwd::{
+    Backward, ErrorKind, Executor, Feed, Program, Scope, Tensor, VarKind, append_backward, diff, explain,
+    gradients, verify,
+};
+
+pub use mutate::{Rng, mutate, mutate_bytes};
+pub use seeds::{Seed, seeds};
+
+/// Loops end early, and larger arenas are not run: there are many executions to come.
+const LOOP_LIMIT: u64 = 20;
+const ARENA_LIMIT: usize = 1 << 20;
+/// The most elements of a value that is made for a variable.
+const ELEMENTS: usize = 1 << 14;
+
+/// How far an input got.
+pub type Outcome = &'static str;
+
+/// What an execution has found: how far the input got, and the errors that it met.
+#[derive(Default)]
+pub struct Found {
+    /// How far the input got.
+    pub outcome: Outcome,
+    /// Messages, without names and numbers: what is new among them makes an input worth keeping.
+    pub messages: Vec<String>,
+}
+
+impl Found {
+    /// Notes an error.
+    ///
+    /// # Errors
+    /// One that no input may lead to.
+    fn note(&mut self, doing: &str, e: &autobwd::Error) -> Result<(), String> {
+        let text = e.to_string();
+        self.messages.push(format!("{doing}: {}", pattern(e.message())));
+        match text.is_empty() || e.kind() == ErrorKind::Internal || text.contains("autobwd bug") {
+            true => Err(format!("{doing}: {text:?}")),
+            false => Ok(()),
+        }
+    }
+
+    /// Compares what came of a program with what `verify` said of it: it must be refused in the same words, or get past.
+    fn agree<T>(
+        &mut self,
+        doing: &str,
+        verified: &Result<(), autobwd::Error>,
+        outcome: Result<T, autobwd::Error>,
+    ) -> Result<Option<T>, String> {
+        match (verified, outcome) {
+            (Err(e), Ok(_)) => Err(format!("{doing} takes what `verify` refuses: {e}")),
+            (Err(known), Err(e)) if known.to_string() != e.to_string() => {
+                Err(format!("{doing} says {e}, `verify` {known}"))
+            }
+            (Err(_), Err(_)) => Ok(None),
+            (Ok(()), Err(e)) => {
+                self.note(doing, &e)?;
+                match e.kind() {
+                    ErrorKind::Program | ErrorKind::Slot | ErrorKind::UnknownOp => {
+                        Err(format!("{doing} refuses what `verify` takes: {e}"))
+                    }
+                    _ => Ok(None),
+                }
+            }
+            (Ok(()), Ok(value)) => Ok(Some(value)),
+        }
+    }
+}
+
+/// A message without what differs from input to input.
+fn pattern(message: &str) -> String {
+    let (mut pattern, mut quoted) = (String::new(), false);
+    for c in message.chars().take(400) {
+        match c {
+            '`' => quoted = !quoted,
+            _ if quoted => {}
+            c if c.is_ascii_digit() => {
+                if !pattern.ends_with('#') {
+                    pattern.push('#');
+                }
+            }
+            c => pattern.push(c),
+        }
+    }
+    pattern
+}
+
+/// Reads a program and does with it all that there is to do.
+///
+/// # Errors
+/// What must not happen; panics are the caller's.
+pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> Result<Found, String> {
+    let mut found = Found { outcome: "not loaded", ..Found::default() };
+    let program = match Program::from_json(text) {
+        Ok(program) => program,
+        Err(e) => return found.note("from_json", &e).map(|()| found),
+    };
+    found.outcome = "refused";
+    let json = program.to_json();
+    let again = Program::from_json(&json).map_err(|e| format!("what was saved does not load: {e}"))?;
+    if again.to_json() != json {
+        return Err("what was saved loads as something else".into());
+    }
+    let pictures = program.to_string().len() + program.to_dot().len() + program.to_mermaid().len();
+    let same = diff(&program, &again).is_empty();
+    if pictures == 0 || (!same && !json.contains("NaN")) {
+        return Err(format!("a program is not itself: {}", diff(&program, &again)));
+    }
+    let verified = verify(&program);
+    if let Err(e) = &verified {
+        found.note("verify", e)?;
+    }
+
+    let names: Vec<&str> = program.root().vars.keys().map(|v| program.name(*v)).collect();
+    let gradient = program.root().vars.iter().filter(|(_, desc)| desc.gradient_of.is_some());
+    for (var, _) in gradient.take(3) {
+        if let Err(e) = explain(&program, program.name(*var)) {
+            found.note("explain", &e)?;
+        }
+    }
+    let written: Vec<&str> =
+        program.root().ops.iter().flat_map(|op| op.writes()).map(|v| program.name(v)).collect();
+    let target = rng.pick(&written).or(rng.pick(&names)).copied().unwrap_or("none");
+    let input = rng.pick(&names).copied().unwrap_or("none");
+    let mut longer = program.clone();
+    let outcome = match rng.below(2) {
+        0 => append_backward(&mut longer, target, &Backward::default()).map(|_| "append_backward"),
+        _ => gradients(&mut longer, &[target], &[input], None, &[]).map(|_| "gradients"),
+    };
+    let differentiated = found.agree("differentiating", &verified, outcome)?;
+    if differentiated.is_some() {
+        verify(&longer).map_err(|e| format!("the backward part of `{target}` is not valid: {e}"))?;
+    }
+    let fetches: Vec<&str> = [target, written.last().copied().unwrap_or(target)].into_iter().collect();
+    if run(&program, values, &fetches, &verified, &mut found)? {
+        found.outcome = "runs";
+    }
+    if differentiated.is_some() {
+        let grads: Vec<&str> = longer
+            .root()
+            .vars
+            .iter()
+            .filter(|(_, desc)| desc.gradient_of.is_some())
+            .map(|(var, _)| longer.name(*var))
+            .collect();
+        let fetches: Vec<&str> = grads.last().copied().into_iter().collect();
+        if run(&longer, values, &fetches, &Ok(()), &mut found)? {
+            found.outcome = "runs with gradients";
+        }
+    }
+    Ok(found)
+}
+
+/// Runs a program on these values, and on ones of the shapes that it declares.
+fn run(
+    program: &Program,
+    values: &HashMap<String, Tensor>,
+    fetches: &[&str],
+    verified: &Result<(), autobwd::Error>,
+    found: &mut Found,
+) -> Result<bool, String> {
+    let written: std::collections::HashSet<_> =
+        program.root().ops.iter().flat_map(|op| op.writes()).collect();
+    let (mut scope, mut feeds) = (Scope::new(), vec![]);
+    for (var, desc) in program.root().vars.iter() {
+        let name = program.name(*var);
+        let feed = !desc.persistable && !written.contains(var) && desc.kind == VarKind::Tensor;
+        if !feed && !desc.persistable {
+            continue;
+        }
+        let fits = |t: &&Tensor| t.dtype() == desc.dtype && desc.dims.agrees(&t.meta().dims);
+        let made = || {
+            let dims: Vec<usize> = desc.dims.iter().map(|d| d.get().unwrap_or(2)).collect();
+            let elements = dims.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
+            elements.filter(|n| *n <= ELEMENTS).and_then(|_| Tensor::zeros(desc.dtype, &dims).ok())
+        };
+        let Some(value) = values.get(name).filter(fits).cloned().or_else(made) else { continue };
+        match feed {
+            true => feeds.push((name, value)),
+            false => scope.set(name, value),
+        }
+    }
+    let metas: Vec<_> = feeds.iter().map(|(name, value)| (*name, value.meta())).collect();
+    let feeds: Vec<(&str, &dyn Feed)> =
+        feeds.iter().map(|(name, value)| (*name, value as &dyn Feed)).collect();
+    let mut executor = Executor::with_threads(1).loop_limit(LOOP_LIMIT);
+    let planned = executor.plan(program, &scope, &metas, fetches);
+    let Some(plan) = found.agree("planning", verified, planned)? else { return Ok(false) };
+    if plan.to_string().is_empty() || plan.arena_bytes() > ARENA_LIMIT {
+        return Ok(false);
+    }
+    let ran = executor.run(program, &mut scope, &feeds, fetches);
+    Ok(found.agree("running", verified, ran)?.is_some())
+}
+
+/// Loads weights from a file and runs a program with them.
+///
+/// # Errors
+/// What must not happen; panics are the caller's.
+pub fn weights(path: &std::path::Path, model: &Seed) -> Result<Found, String> {
+    let mut found = Found { outcome: "not loaded", ..Found::default() };
+    let mut scope = Scope::new();
+    if let Err(e) = scope.load(path) {
+        return found.note("load", &e).map(|()| found);
+    }
+    found.outcome = "loaded";
+    let values = scope.iter().map(|(name, value)| (name.to_string(), value.clone()));
+    let program = &model.program;
+    let fed = model.values.iter().filter(|(name, _)| {
+        program.find(name).is_some_and(|v| program.root().vars.get(&v).is_some_and(|desc| !desc.persistable))
+    });
+    let values: HashMap<String, Tensor> =
+        values.chain(fed.map(|(name, value)| (name.clone(), value.clone()))).collect();
+    let fetches: Vec<&str> = program.root().vars.keys().map(|v| program.name(*v)).take(1).collect();
+    if run(program, &values, &fetches, &Ok(()), &mut found)? {
+        found.outcome = "runs";
+    }
+    Ok(found)
+}

@@ -1,0 +1,146 @@
+//! What mutations start from: programs of every operator, of models, and of the reference.
+
+use std::{collections::HashMap, path::Path};
+
+use autobwd::{
+    Backward, Builder, DType, Executor, Program, Result, Scope, Tensor, append_backward, check, gradients,
+};
+use autobwd_ops::{
+    Init, Math, concat,
+    control::{cond, scan, static_rnn, while_loop},
+    nn::{BatchNorm, Conv2d, Dropout, Embedding, LayerNorm, Linear, Lstm, MultiHeadAttention},
+    optim::{Adam, Momentum, Optimizer, Sgd},
+};
+
+use crate::conformance::load_folder;
+
+/// A program, and values of the variables that it reads.
+#[derive(Clone, Default)]
+pub struct Seed {
+    /// The program.
+    pub program: Program,
+    /// Values of data and of what is kept.
+    pub values: HashMap<String, Tensor>,
+}
+
+/// All of them.
+///
+/// # Errors
+/// A model that cannot be built; the corpus cannot be read.
+pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
+    let mut seeds = models()?;
+    for sample in check::samples() {
+        // Rows that are refused say so at once.
+        if let Ok((mut program, values)) = sample.program(DType::F32) {
+            let written: Vec<String> =
+                program.root().ops[0].writes().map(|v| program.name(v).to_string()).collect();
+            let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+            let outputs: Vec<&str> = written.iter().map(String::as_str).collect();
+            let _ = gradients(&mut program, &outputs, &inputs, None, &[]);
+            seeds.push(Seed { program, values: values.into_iter().collect() });
+        }
+    }
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for case in load_folder(&corpus, "")?.into_iter().filter_map(|entry| entry.case.ok()) {
+        let values = |kind| case.values(kind).map(|(name, value)| (name.to_string(), value.clone()));
+        let values: HashMap<_, _> = values("feed").chain(values("param")).collect();
+        for program in [Some(&case.first.forward), case.first.backward.as_ref()].into_iter().flatten() {
+            let program = Program::from_json(&program.to_string())?;
+            seeds.push(Seed { program, values: values.clone() });
+        }
+    }
+    Ok(seeds)
+}
+
+fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<Seed> {
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    let kept = scope.iter().map(|(name, value)| (name.to_string(), value.clone()));
+    let values = feeds.into_iter().map(|(name, value)| (name.to_string(), value)).chain(kept).collect();
+    Ok(Seed { program: net.program().clone(), values })
+}
+
+fn numbers(dims: &[usize]) -> Result<Tensor> {
+    let count = dims.iter().product::<usize>();
+    Tensor::from_vec(dims, (0..count).map(|i| (i % 7) as f32 * 0.3 - 0.8).collect())
+}
+
+fn models() -> Result<Vec<Seed>> {
+    let mut seeds = vec![];
+    let net = Builder::new();
+    let (x, y) = (net.input("x", DType::F32, &[-1, 2])?, net.input("y", DType::F32, &[-1, 1])?);
+    let hidden = Linear::new(&net, 2, 3).seed(1).build()?.forward(&x)?.tanh()?;
+    let hidden = Dropout::new(&net, 0.5, 7)?.forward(&hidden)?;
+    let loss = Linear::new(&net, 3, 1).seed(2).build()?.forward(&hidden)?.square_error(&y)?.mean()?;
+    Adam::new(0.1).minimize(&loss).map(drop)?;
+    seeds.push(seed(&net, vec![("x", numbers(&[4, 2])?), ("y", numbers(&[4, 1])?)])?);
+
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 1, 6, 6])?;
+    let h = Conv2d::new(&net, 1, 2, 3).padding(1).seed(1).build()?.forward(&x)?;
+    let h = BatchNorm::new(&net, 2).build()?.forward(&h)?.relu()?.max_pool2d(2, 2)?;
+    let loss = h.reshape(&[-1, 18])?.log_softmax(1)?.mean()?;
+    Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }.minimize(&loss).map(drop)?;
+    seeds.push(seed(&net, vec![("x", numbers(&[2, 1, 6, 6])?)])?);
+
+    let net = Builder::new();
+    let (ids, labels) = (net.input("ids", DType::I64, &[-1])?, net.input("labels", DType::I64, &[-1, 1])?);
+    let h = Embedding::new(&net, 9, 4).sparse().seed(1).build()?.forward(&ids)?;
+    let loss = LayerNorm::new(&net, 4).build()?.forward(&h)?.cross_entropy(&labels)?.mean()?;
+    Sgd { rate: 0.1 }.minimize(&loss).map(drop)?;
+    let ids = Tensor::from_vec([3], vec![1_i64, 8, 1])?;
+    seeds.push(seed(&net, vec![("ids", ids), ("labels", Tensor::from_vec([3, 1], vec![0_i64, 3, 1])?)])?);
+
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[3, 2, 4])?;
+    let h = MultiHeadAttention::new(&net, 4, 2).causal().seed(1).build()?.forward(&x)?;
+    let (h, _) = Lstm::new(&net, 4, 3).seed(2).build()?.forward(&h)?;
+    Sgd { rate: 0.1 }.minimize(&h.square()?.mean()?).map(drop)?;
+    seeds.push(seed(&net, vec![("x", numbers(&[3, 2, 4])?)])?);
+
+    let net = Builder::new();
+    let (x, zero) = (net.input("x", DType::F32, &[-1, 2])?, net.input("zero", DType::F32, &[2])?);
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0))?;
+    let sums = scan(&[x], std::slice::from_ref(&zero), false, |x, sum| {
+        let sum = (&(&x[0] * &w)? + &sum[0])?;
+        Ok((vec![sum.clone()], vec![sum]))
+    })?;
+    let end = (&zero.mean()? + 9.0)?;
+    let start = sums[0].square()?.sum(&[])?;
+    let large = while_loop(
+        &[start],
+        |v| v[0].less_than(&end),
+        |v| Ok(vec![(&v[0] * &(&w.square()?.sum(&[])? + 1.0)?)?]),
+    )?;
+    let low = large[0].less_than(&(&end * 1.2)?)?;
+    let loss = cond(&low, || Ok(vec![large[0].log()?]), || Ok(vec![large[0].sqrt()?]))?.remove(0);
+    let forward = seed(&net, vec![("x", numbers(&[3, 2])?), ("zero", Tensor::zeros(DType::F32, &[2])?)])?;
+    let mut program = net.program().clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    seeds.push(Seed { program, ..forward.clone() });
+    seeds.push(forward);
+
+    // Shapes that differ from step to step, and steps that know those before.
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 2])?;
+    let end = net.input("end", DType::F32, &[])?;
+    let grown = while_loop(
+        &[x],
+        |v| v[0].square()?.sum(&[])?.less_than(&end),
+        |v| Ok(vec![concat(&[&v[0], &(&v[0] * 1.5)?], 0)?]),
+    )?;
+    let zero = net.input("zero", DType::F32, &[2])?;
+    let h = static_rnn(&net, false, |rnn| {
+        rnn.checkpoint_every(2);
+        let (x, h) = (rnn.step_input(&grown[0])?, rnn.memory(&zero)?);
+        let next = (&x.tanh()? + &h)?;
+        rnn.update_memory(&h, &next)?;
+        rnn.step_output(&next)
+    })?;
+    let loss = h[0].mean()?.name();
+    net.edit(|program| gradients(program, &[&loss], &["x"], None, &[]).map(drop))?;
+    let end = Tensor::scalar(20_f32)?;
+    let feeds = vec![("x", numbers(&[1, 2])?), ("end", end), ("zero", Tensor::zeros(DType::F32, &[2])?)];
+    seeds.push(seed(&net, feeds)?);
+    Ok(seeds)
+}

@@ -1,0 +1,11 @@
+use autobwd::{NoGrad, Var, register_op};
+
+#[register_op(grad = NoGrad, integers)]
+pub struct Square<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+}
+
+fn main() {}

@@ -1,0 +1,22 @@
+use autobwd::{Float, Infer, Meta, NoGrad, Pointwise, Result, Var, register_op};
+
+#[register_op(grad = NoGrad, pointwise)]
+pub struct Square<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Square<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x;
+    }
+}
+impl Infer for Square<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+
+fn main() {}
