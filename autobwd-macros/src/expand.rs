@@ -470,7 +470,12 @@ fn unused(op: &Operator<'_>) -> TokenStream {
     let checks = [
         unused(op.has_kernel(), "Infer", meta, shape_and_kernel),
         unused(op.has_kernel() || has_sparse(op), "Kernel", buf, shape_and_kernel),
-        unused(op.pointwise, "Pointwise", quote!(::core::primitive::f32), "add `pointwise`, or remove it"),
+        unused(
+            op.pointwise,
+            "Pointwise",
+            quote!(::autobwd::__private::Lane<::core::primitive::f32, false>),
+            "add `pointwise`, or remove it",
+        ),
         unused(op.composed.is_some(), "Compose", var.clone(), "add `composed`, or remove it"),
         unused(op.has_block(), "Control", var, "give the operator a `#[block]`, or remove it"),
     ];

@@ -253,6 +253,7 @@ pub use verify::{verify, verify_in};
 /// What generated code calls. Not for people.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::lanes::Lane;
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
         Notes, Unwritten, Written, above, at_least, at_most, attr, below, check_contract, gather_slot, like,

@@ -222,6 +222,11 @@ impl Walk<'_> {
                 found.push(Error::new(ErrorKind::DType, text));
             }
         }
+        let scopes = call.scopes.and_then(|var| Some((var, self.program.lookup(self.id, var)?)));
+        if let Some((var, desc)) = scopes.filter(|(_, desc)| desc.kind != VarKind::StepScopes) {
+            let text = format!("`{}` is {}, not what steps leave", self.name(var), desc.meta());
+            found.push(Error::new(ErrorKind::DType, text));
+        }
         let supplied: HashSet<Var> = call.supplied().collect();
         let left = |v: &Var| {
             // What the steps of another operator have left.

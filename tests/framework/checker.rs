@@ -419,6 +419,76 @@ impl Kernel for FirstOf<Buf<'_>> {
 }
 autobwd::samples!(FirstOf, [FirstOf { x: vec![uniform([2, 3])], out: out(), idle: 1 }]);
 
+/// Has an integer input, of which the gradient operator has a gradient.
+#[register_op(grad = ScaledByGrad)]
+pub(crate) struct ScaledBy<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// The factor: one integer, which must not be 0.
+    #[input]
+    pub by: V,
+    /// Like `x`.
+    #[output(like = x)]
+    pub out: V,
+}
+impl Kernel for ScaledBy<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let by = self.by.slice::<i64>()?[0];
+        if by == 0 {
+            return Err(autobwd::Error::data("nothing can be scaled by 0"));
+        }
+        with_float!(self.x, T => {
+            let (x, out) = (self.x.slice::<T>()?, self.out.slice_mut::<T>()?);
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = *x * by as T);
+        });
+        Ok(())
+    }
+}
+/// `dx = dout * by`, and a gradient that nothing can ask for.
+#[register_op(grad = NoGrad)]
+pub(crate) struct ScaledByGrad<V = Var> {
+    #[input]
+    pub by: V,
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD", like = dout)]
+    pub dx: Option<V>,
+    #[output("By@GRAD", like = by)]
+    pub dby: Option<V>,
+}
+impl Kernel for ScaledByGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let by = self.by.slice::<i64>()?[0];
+        let Some(dx) = &mut self.dx else { return Ok(()) };
+        with_float!(self.dout, T => {
+            let (dout, dx) = (self.dout.slice::<T>()?, dx.slice_mut::<T>()?);
+            dx.iter_mut().zip(dout).for_each(|(dx, dout)| *dx = *dout * by as T);
+        });
+        Ok(())
+    }
+}
+autobwd::samples!(
+    ScaledBy,
+    [ScaledBy { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
+);
+autobwd::infallible!(ScaledBy);
+
+#[test]
+fn infallible_operators_are_given_bad_data() {
+    let bytes = "it is declared `infallible!`, but refuses bytes of 0x00: nothing can be scaled by 0";
+    wrong("scaled_by", &["the kernel of `scaled_by`", bytes]);
+}
+
+#[test]
+fn gradients_of_integers_are_told() -> Result<()> {
+    let coverage = check_coverage("autobwd_tests")?;
+    let text = "operator `scaled_by`: `scaled_by_grad` writes the gradient of `By`, which holds no floating point numbers in \
+                any sample";
+    assert!(coverage.gaps.iter().any(|said| said == text), "{:#?}", coverage.gaps);
+    Ok(())
+}
+
 #[test]
 fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
     let coverage = check_coverage("autobwd_tests")?;

@@ -1,7 +1,7 @@
 //! `fuzz [--seconds N] [--seed N] [--target json|safetensors]`: programs and weights changed at random.
 //!
-//! An input is in `target/fuzz/TARGET.current` while it is executed, so that it is there if the process dies. What fails
-//! stays beside it. Results, one JSON line each, are on stdout; progress is on stderr.
+//! An input is in `target/fuzz/TARGET.current` while it is executed, so that it is there if the process dies, with the
+//! options that execute it again in `TARGET.options`. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on stderr.
 
 mod memory;
 
@@ -42,6 +42,12 @@ struct Options {
     target: Option<Target>,
     /// Executes these inputs instead, program by program.
     inputs: Vec<PathBuf>,
+    /// Of these inputs, the number of the seed on whose values they run, as told with a failure.
+    #[arg(long, default_value_t = 0, requires = "inputs")]
+    values: usize,
+    /// Of these inputs, what says which variables are differentiated, as told with a failure.
+    #[arg(long, default_value_t = 0, requires = "inputs")]
+    draw: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq)]
@@ -96,10 +102,12 @@ fn run(options: &Options) -> Outcomes<usize> {
     if !options.inputs.is_empty() {
         for path in &options.inputs {
             let text = fs::read_to_string(path)?;
-            let outcome = guarded(begin, || fuzz::program(&text, &seeds[0].values, &mut Rng(0)));
-            println!("{}", json!({ "input": path, "failure": outcome.err() }));
+            let values = &seeds.get(options.values).ok_or("there is no seed of that number")?.values;
+            let failure = guarded(begin, || fuzz::program(&text, values, &mut Rng(options.draw))).err();
+            println!("{}", json!({ "input": path, "failure": failure }));
+            failures += usize::from(failure.is_some());
         }
-        return Ok(0);
+        return Ok(failures);
     }
     for target in [Target::Json, Target::Safetensors] {
         if options.target.is_some_and(|only| only != target) {
@@ -186,6 +194,7 @@ impl Campaign<'_> {
     fn run(mut self, begin: Instant, end: Instant) -> Outcomes<usize> {
         let words: Vec<&str> = OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect();
         let (current, start) = (self.folder.join(format!("{}.current", self.target.name())), Instant::now());
+        let drawn = current.with_extension("options");
         let (mut executions, mut told) = (0_u64, Instant::now());
         while Instant::now() < end {
             // At first, one in two is a seed as it is; later, one in two is a changed seed.
@@ -203,10 +212,14 @@ impl Campaign<'_> {
                 }
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
+            let draw = self.rng.0;
             fs::write(&current, &input)?;
+            fs::write(&drawn, format!("--values {seed} --draw {draw}"))?;
             let model = &self.seeds[seed];
             let outcome = guarded(begin, || match self.target {
-                Target::Json => fuzz::program(&String::from_utf8_lossy(&input), &model.values, &mut self.rng),
+                Target::Json => {
+                    fuzz::program(&String::from_utf8_lossy(&input), &model.values, &mut Rng(draw))
+                }
                 Target::Safetensors => fuzz::weights(&current, model),
             });
             executions += 1;
@@ -218,7 +231,7 @@ impl Campaign<'_> {
                         self.inputs.push((seed, input));
                     }
                 }
-                Err(failure) => self.failed(executions, &failure, &input)?,
+                Err(failure) => self.failed((executions, seed, draw), &failure, &input)?,
             }
             if told.elapsed() > Duration::from_secs(5) {
                 told = Instant::now();
@@ -245,7 +258,12 @@ impl Campaign<'_> {
     }
 
     /// Tells a failure, each kind once.
-    fn failed(&mut self, execution: u64, failure: &str, input: &[u8]) -> Outcomes<()> {
+    fn failed(
+        &mut self,
+        (execution, values, draw): (u64, usize, u64),
+        failure: &str,
+        input: &[u8],
+    ) -> Outcomes<()> {
         *self.outcomes.entry("failed").or_default() += 1;
         let kind: String = failure.chars().filter(|c| !c.is_ascii_digit()).take(160).collect();
         if self.failures.insert(kind) {
@@ -254,7 +272,14 @@ impl Campaign<'_> {
             fs::write(&path, input)?;
             println!(
                 "{}",
-                json!({ "target": target, "execution": execution, "failure": failure, "input": path })
+                json!({
+                    "target": target,
+                    "execution": execution,
+                    "failure": failure,
+                    "input": path,
+                    "values": values,
+                    "draw": draw,
+                })
             );
         }
         Ok(())

@@ -9,6 +9,8 @@ use std::{
 
 /// The most bytes that are held at a time.
 const LIMIT: usize = 1 << 30;
+/// Larger pieces may fill no more than half of it: who asks for them can be told that there is no memory.
+const LARGE: usize = 1 << 16;
 
 /// Bytes that are held.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -18,7 +20,8 @@ pub(crate) struct Limited;
 
 fn take(bytes: usize) -> bool {
     let held = HELD.fetch_add(bytes, Ordering::Relaxed);
-    let fits = held.checked_add(bytes).is_some_and(|held| held <= LIMIT);
+    let fits =
+        held.checked_add(bytes).is_some_and(|held| held <= if bytes > LARGE { LIMIT / 2 } else { LIMIT });
     if !fits {
         HELD.fetch_sub(bytes, Ordering::Relaxed);
     }

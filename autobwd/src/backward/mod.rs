@@ -40,8 +40,8 @@ mod trips;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Attr, BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
-    Vars,
+    Attr, BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var,
+    VarDesc, VarKind, Vars,
     verify::{note_valid, require_valid},
     verify_in,
 };
@@ -53,6 +53,7 @@ use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
 use recompute::{Needs, Segments};
+pub(crate) use report::missing;
 pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
 /// What to differentiate with respect to, and what not to.
@@ -177,7 +178,7 @@ fn differentiate_loss(
     let seed = OpDesc { origin: Origin::Seed, site: Some(site), ..seed };
     let mut done = build.finish(ops, program, vec![seed], &segments)?;
 
-    let mut found = done.found(program, &asked);
+    let mut found = done.found(ops, program, &asked);
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
@@ -272,7 +273,7 @@ pub fn gradients_in(
             }
         }
         let done = build.finish(ops, program, seeds, &Segments::default())?;
-        let found = done.found(program, &inputs);
+        let found = done.found(ops, program, &inputs);
         done.commit(ops, program)?;
         Ok(found)
     })
@@ -433,13 +434,19 @@ struct Done {
     again: Vec<Var>,
 }
 
+/// Whether the gradients of an operator are zero, whatever arrives.
+pub(crate) fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
+    ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero))
+}
+
 impl Done {
-    fn found(&self, program: &Program, asked: &[Var]) -> Gradients {
+    fn found(&self, ops: &OpInfoMap, program: &Program, asked: &[Var]) -> Gradients {
         let answers = || asked.iter().copied().zip(&self.grads);
         let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
         let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
         let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
-        let missing = report::missing(program, &self.targets, &self.no_grad, produced, &none);
+        let missing =
+            report::missing(program, &self.targets, &self.no_grad, produced, &|op| is_zero(ops, op), &none);
         let partial = report::partial(program, &self.targets, &self.stopped, &missing);
         Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
     }

@@ -287,13 +287,25 @@ pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missin
     found.into_iter().rev().map(cut).collect()
 }
 
+/// Where the path of a gradient ends.
+#[derive(Clone, Copy)]
+struct End {
+    /// An operator that passes no gradient on.
+    reader: usize,
+    /// To this input; or a variable that has none, which it reads or writes.
+    at: Var,
+    /// Whether operator or variable never have a gradient; else perhaps because none was needed.
+    certain: bool,
+}
+
 /// Where the paths of variables without gradient end. `no_grad` tells by variable whether it was not to have one,
-/// `having` are those that have one.
-pub(super) fn missing(
+/// `having` are those that have one; an operator that `is_zero` has zero gradients, whatever arrives.
+pub(crate) fn missing(
     program: &Program,
     targets: &[Var],
     no_grad: &[bool],
     having: impl Iterator<Item = Var>,
+    is_zero: &dyn Fn(&OpDesc) -> bool,
     asked: &[Var],
 ) -> Vec<Missing> {
     if asked.is_empty() {
@@ -303,8 +315,13 @@ pub(super) fn missing(
     let (mut leads, mut produced) = (vec![false; n], vec![false; n]);
     targets.iter().for_each(|v| leads[v.index()] = true);
     having.chain(targets.iter().copied()).for_each(|v| produced[v.index()] = true);
-    // By variable that leads to a target: the reader at which its gradient ends, and what that reads there.
-    let mut ends: Vec<Option<(usize, Var)>> = vec![None; n];
+    let stop = |var: Var| match root.vars.get(&var) {
+        Some(desc) if !desc.dtype.is_float() => Some(Stop::DType(desc.dtype)),
+        Some(desc) if desc.stop_gradient => Some(Stop::StopGradient),
+        _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(Stop::NoGradSet),
+    };
+    // By variable that leads to a target: where its gradient ends.
+    let mut ends: Vec<Option<End>> = vec![None; n];
     let mut writer: Vec<Option<usize>> = vec![None; n];
     for (i, op) in root.ops.iter().enumerate().rev() {
         op.writes().for_each(|v| writer[v.index()] = Some(i));
@@ -312,19 +329,23 @@ pub(super) fn missing(
         if on_path().next().is_none() {
             continue;
         }
-        let arrives = on_path().any(|v| produced[v.index()]);
-        let behind = on_path().find_map(|v| ends[v.index()]);
+        let stopped = on_path().find(|v| stop(*v).is_some());
+        let (zero, arrives) = (is_zero(op), on_path().any(|v| produced[v.index()]));
+        let behind = on_path().filter_map(|v| ends[v.index()]).max_by_key(|end| end.certain);
         for v in op.reads() {
             leads[v.index()] = true;
-            let end = if arrives { Some((i, v)) } else { behind };
-            ends[v.index()] = end.filter(|_| !produced[v.index()]).or(ends[v.index()]);
+            let end = match stopped {
+                Some(at) => Some(End { reader: i, at, certain: true }),
+                None if zero || arrives => Some(End { reader: i, at: v, certain: zero }),
+                None => behind,
+            };
+            let known = &mut ends[v.index()];
+            let better = |end: &End| end.certain || !known.is_some_and(|known| known.certain);
+            if let Some(end) = end.filter(better).filter(|_| !produced[v.index()]) {
+                *known = Some(end);
+            }
         }
     }
-    let stop = |var: Var| match root.vars.get(&var) {
-        Some(desc) if !desc.dtype.is_float() => Some(Stop::DType(desc.dtype)),
-        Some(desc) if desc.stop_gradient => Some(Stop::StopGradient),
-        _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(Stop::NoGradSet),
-    };
     let name = |var: Var| program.name(var).to_string();
     let cut = |var: Var| {
         if !leads[var.index()] {
@@ -337,10 +358,10 @@ pub(super) fn missing(
         match (stop(var), ends[var.index()]) {
             (Some(stop), _) => at(var, stop),
             (None, None) => Cut::NoPath,
-            (None, Some((index, input))) => {
-                let op = &root.ops[index];
+            (None, Some(End { reader, at: input, .. })) => {
+                let op = &root.ops[reader];
                 let slot = op.inputs.slot_of(input).unwrap_or("".into());
-                let passes_none = || Cut::Operator { op: OpRef::of(index, op), slot, name: name(input) };
+                let passes_none = || Cut::Operator { op: OpRef::of(reader, op), slot, name: name(input) };
                 stop(input).map_or_else(passes_none, |stop| at(input, stop))
             }
         }

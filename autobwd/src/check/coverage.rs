@@ -1,7 +1,10 @@
 //! Whether samples are worth checking: what they leave out would not be found.
 
 use super::{function::Function, sample::Sample};
-use crate::{Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var};
+use crate::{
+    Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,
+    grad::GRAD,
+};
 
 /// The operator as the samples have it; one that is a program may have it several times.
 fn descs(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<OpDesc> {
@@ -51,7 +54,26 @@ pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<S
     if !rows.iter().any(|s| clear(s)) {
         found.push("in every sample some shape has two equal dimensions".into());
     }
+    found.extend(never_wanted(info, &rows));
     found
+}
+
+/// Gradients that the gradient operator writes though no sample has floating point numbers to differentiate there.
+fn never_wanted(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
+    let GradKind::Operator(gradient) = info.grad_kind() else { return vec![] };
+    let holds_floats = |slot: &str| {
+        let vars = rows.iter().flat_map(|s| s.desc.inputs.get(slot).iter().map(move |v| (s, *v)));
+        let mut vars = vars.filter(|(_, v)| *v != Var::EMPTY).peekable();
+        vars.peek().is_none() || vars.any(|(s, v)| s.draws[draw(v)].dtype(DType::F64).is_float())
+    };
+    let written =
+        |slot: &&SlotDef| gradient.outputs.iter().any(|out| out.name.strip_suffix(GRAD) == Some(slot.name));
+    let dead = info.schema().inputs.iter().filter(written).filter(|slot| !holds_floats(slot.name));
+    let told = |slot: &SlotDef| {
+        let (name, of) = (slot.name, gradient.name);
+        format!("`{of}` writes the gradient of `{name}`, which holds no floating point numbers in any sample")
+    };
+    dead.map(told).collect()
 }
 
 /// Corners that an operator's samples do not reach, as far as can be told: lists of one length, operands that never

@@ -21,9 +21,12 @@ use crate::{
 /// What every byte of memory is that nobody has written: NaN and a number near 0, to which anything can be added; no row
 /// has a number that consists of either.
 const FILLS: [u8; 2] = [0xff, 0x3f];
+/// What every byte of data is that no label, index or divisor should be: zero, huge numbers of both signs, -1 and NaN.
+const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
 /// Checks the kernels of a function: they write all elements of their outputs whatever was there before, ask for the scratch
-/// memory that they have said, allocate nothing, and compute the same bits on one thread as on those of `many`.
+/// memory that they have said, allocate nothing, and compute the same bits on one thread as on those of `many`. Those that
+/// are declared [`infallible`](crate::infallible) take any data.
 ///
 /// What should be said, but is no fault, goes to `warnings`.
 ///
@@ -52,10 +55,12 @@ pub(super) fn check_kernels(
         let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten));
         let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
         let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
-        let alone = Alone { ready: Ready::new(ops, &desc, &metas)?, reads: &reads };
-        let outputs = catch(|| alone.check(&one, many, warnings)).map_err(|e| of_kernel(&e, &op.ty))?;
+        let ready = Ready::new(ops, &desc, &metas)?;
+        let alone = Alone { ready: &ready, reads: &reads };
+        let outputs = catch(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
+        let outputs = outputs.map_err(|e| of_kernel(&e, &op.ty))?;
         let written = args.iter().filter(|(role, _)| *role == Role::Output).map(|(_, var)| *var);
-        let outputs = alone.ready.outputs.iter().cloned().zip(outputs.into_iter().map(Rc::new));
+        let outputs = ready.outputs.iter().cloned().zip(outputs.into_iter().map(Rc::new));
         values.extend(written.zip(outputs));
     }
     Ok(())
@@ -67,7 +72,7 @@ fn of_kernel(e: &Error, ty: &str) -> Error {
 
 /// One operator with its inputs.
 struct Alone<'a> {
-    ready: Ready,
+    ready: &'a Ready,
     reads: &'a [(Meta, Rc<Memory>)],
 }
 
@@ -81,8 +86,13 @@ struct Trial {
 
 impl Alone<'_> {
     /// Computes the outputs, by the kernel if there is one.
-    fn check(&self, one: &Cx, many: &Cx, warnings: &mut Vec<String>) -> Result<Vec<Memory>> {
-        let ready = &self.ready;
+    fn check(
+        &self,
+        (one, many): (&Cx, &Cx),
+        may_fail: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Memory>> {
+        let ready = self.ready;
         let has_kernel = match ready.info.run() {
             Run::Kernel(_) => true,
             Run::Formula { others } => {
@@ -96,6 +106,9 @@ impl Alone<'_> {
             let mut outputs = self.memory(0)?;
             ready.run(one, |i| Ok(&self.reads[i].1), outputs.iter_mut())?;
             return Ok(outputs);
+        }
+        if !may_fail {
+            self.check_infallible(one)?;
         }
         let [first, second] = FILLS.map(|fill| self.trial(one, fill));
         let (first, second) = (first?, second?);
@@ -120,19 +133,33 @@ impl Alone<'_> {
         Ok(first.outputs)
     }
 
+    /// Refuses an error on data that is as bad as can be.
+    fn check_infallible(&self, cx: &Cx) -> Result<()> {
+        let is_data = |meta: &Meta| meta.rows.is_none() && meta.dtype != DType::Bool;
+        for fill in HOSTILE {
+            let filled = |(meta, memory): &(Meta, Rc<Memory>)| match is_data(meta) {
+                false => Ok((meta.clone(), memory.clone())),
+                true => Ok((meta.clone(), Rc::new(filled(memory.len(), fill)?))),
+            };
+            let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
+            let hostile = Alone { ready: self.ready, reads: &reads };
+            hostile.trial(cx, FILLS[0]).map_err(|e| {
+                failure(format!(
+                    "it is declared `infallible!`, but refuses bytes of {fill:#04x}: {}",
+                    e.message()
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
     fn memory(&self, fill: u8) -> Result<Vec<Memory>> {
-        let filled = |bytes: &usize| {
-            let mut memory = Memory::zeroed(*bytes)?;
-            let len = memory.len();
-            memory.slice_mut(0, len).fill(fill);
-            Ok(memory)
-        };
-        self.ready.sizes.iter().map(filled).collect()
+        self.ready.sizes.iter().map(|bytes| filled(*bytes, fill)).collect()
     }
 
     /// Runs the kernel where every byte of outputs and scratch memory is `fill`.
     fn trial(&self, cx: &Cx, fill: u8) -> Result<Trial> {
-        let (ready, outputs) = (&self.ready, self.memory(fill)?);
+        let (ready, outputs) = (self.ready, self.memory(fill)?);
         let args: Vec<_> =
             (1..=ready.inputs.len() + outputs.len()).map(|k| ready.arg(Var::stand_in(k))).collect();
         let meta = |(role, i): &(Role, usize)| match role {
@@ -199,6 +226,14 @@ impl Alone<'_> {
             _ => format!("`{}`", meta.slot()),
         }
     }
+}
+
+/// Memory of which every byte is `fill`.
+fn filled(bytes: usize, fill: u8) -> Result<Memory> {
+    let mut memory = Memory::zeroed(bytes)?;
+    let len = memory.len();
+    memory.slice_mut(0, len).fill(fill);
+    Ok(memory)
 }
 
 /// Which bytes of an output have to be written.

@@ -119,24 +119,21 @@ impl Body {
         self.each_frame(cx, |frame| frame.kernel.run(cx))
     }
 
-    /// Runs all frames, and leaves the scope as it was if one fails.
+    /// Runs all frames, and leaves the scope as it was if one fails or panics.
     #[inline]
-    pub(super) fn each_frame(&mut self, cx: &Cx, run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
-        self.journal.save(cx)?;
-        let outcome = self.frames(cx, run);
-        if outcome.is_err() {
-            self.journal.restore(cx)?;
-        }
-        outcome
-    }
-
-    #[inline]
-    fn frames(&mut self, cx: &Cx, mut run: impl FnMut(&mut Frame) -> Result<()>) -> Result<()> {
+    pub(super) fn each_frame(
+        &mut self,
+        cx: &Cx,
+        mut run: impl FnMut(&mut Frame) -> Result<()>,
+    ) -> Result<()> {
+        let step = self.journal.begin(cx)?;
         self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
         for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
             run(frame).map_err(|e| e.at_op(|| op.clone()))?;
         }
-        self.late.as_mut().map_or(Ok(()), |late| late.run(cx))
+        self.late.as_mut().map_or(Ok(()), |late| late.run(cx))?;
+        step.commit();
+        Ok(())
     }
 }
 

@@ -40,13 +40,28 @@ impl Journal {
         self.memory.len()
     }
 
-    /// Before a step.
-    pub(super) fn save(&mut self, cx: &Cx) -> Result<()> {
-        self.saves.iter_mut().try_for_each(|copy| copy.run(cx))
+    /// Saves the values: a step begins.
+    pub(super) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Step<'a>> {
+        self.saves.iter_mut().try_for_each(|copy| copy.run(cx))?;
+        Ok(Step { journal: self, cx })
     }
+}
 
-    /// After a step that has failed.
-    pub(super) fn restore(&mut self, cx: &Cx) -> Result<()> {
-        self.restores.iter_mut().try_for_each(|copy| copy.run(cx))
+/// A step that has begun. Where it ends without being committed, by an error or a panic, the values are restored.
+pub(super) struct Step<'a> {
+    journal: &'a mut Journal,
+    cx: &'a Cx,
+}
+
+impl Step<'_> {
+    /// Ends the step: what it has written stays.
+    pub(super) fn commit(self) {
+        std::mem::forget(self);
+    }
+}
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        // Copies between places of one size do not fail.
+        let _ = self.journal.restores.iter_mut().try_for_each(|copy| copy.run(self.cx));
     }
 }

@@ -85,7 +85,8 @@
 //!
 //! A [`NetOp`] is a list of operators, and an operator: it may stand in other nets. When it is made, it is complete with
 //! its inputs and outputs. [`backward`](backward()) has the gradients of its operators in reverse, a net again. It reads
-//! the gradients of the net's outputs; variables without gradient are named in a set.
+//! the gradients of the net's outputs; variables without gradient are named in a set. [`missing`](missing()) says why a
+//! variable has none.
 //!
 //! ```
 //! use autobwd::net::{NetOp, Operator, backward};
@@ -207,6 +208,7 @@ mod backward;
 mod draw;
 mod list;
 mod lower;
+mod missing;
 mod op;
 mod reach;
 mod rnn;
@@ -217,6 +219,7 @@ use std::fmt;
 
 pub use backward::{backward, backward_in, build_grad_op, build_grad_op_in};
 pub use list::NetOp;
+pub use missing::{missing, missing_in};
 pub use op::NamedOp;
 pub use rnn::{Link, Memory, RnnGradOp, RnnOp};
 use text::Indented;

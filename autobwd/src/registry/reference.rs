@@ -13,7 +13,7 @@ impl fmt::Display for OpInfo {
     /// let scale = autobwd::OpInfoMap::linked()?.get("scale")?;
     /// let text = scale.to_string();
     /// assert!(text.starts_with("operator `scale`\n"));
-    /// assert!(text.contains("\n  attribute `scale`: f32, default 1.0\n"), "{text}");
+    /// assert!(text.contains("\n  attribute `scale`: f64, default 1.0\n"), "{text}");
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

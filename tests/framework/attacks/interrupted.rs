@@ -9,7 +9,7 @@ use autobwd::{
     Backward, Buf, Builder, Cx, DType, Error, Executor, Feed, Kernel, New, NoGrad, Result, Scope, Tensor,
     Var, append_backward, emit, register_op, with_float,
 };
-use autobwd_ops::{Init, Math, control::scan};
+use autobwd_ops::{Init, Math, control::scan, increment::Increment};
 
 /// Passes on what it gets, until it is told to stop.
 #[register_op(grad = TripGrad, name = "attack_trip")]
@@ -106,6 +106,26 @@ fn an_executor_goes_on_after_a_step_that_failed_or_panicked() -> Result<()> {
                 assert_eq!(run()?, expected, "after {how:?} in {calls}");
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_panicked_leaves_no_trace_in_the_scope() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[2])?;
+    let counter = net.persistable("counter", DType::F32, &[1], |c| Init::Constant(0.0).emit(c, 0))?;
+    emit(Increment { x: (&counter).into(), out: (&counter).into(), step: 1.0 })?;
+    let out = emit(Trip { x: (&x).into(), out: New })?.out.name();
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let x = Tensor::from_vec([2], vec![1.0, 2.0])?;
+    for (how, count) in [(None, 1.0), (Some(How::Fails), 1.0), (Some(How::Panics), 1.0), (None, 2.0)] {
+        FORWARD.set(how.map(|how| (0, how)));
+        let run = || executor.run(&net.program(), &mut scope, &[("x", &x)], &[&out]).is_ok();
+        let outcome = catch_unwind(AssertUnwindSafe(run));
+        assert_eq!(outcome.ok(), [None, Some(How::Fails)].contains(&how).then_some(how.is_none()));
+        assert_eq!(scope.get("counter")?.item()?, count, "{how:?}");
     }
     Ok(())
 }

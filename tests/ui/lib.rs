@@ -1,0 +1,1 @@
+//! The package of the test `ui`; it has nothing of its own.
