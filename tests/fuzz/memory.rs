@@ -7,8 +7,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// The most bytes that are held at a time.
-const LIMIT: usize = 1 << 30;
+/// The most bytes that are held at a time; the library for products takes 960 MiB of addresses for each thread.
+const LIMIT: usize = 1 << 32;
 /// Larger pieces may fill no more than half of it: who asks for them can be told that there is no memory.
 const LARGE: usize = 1 << 16;
 

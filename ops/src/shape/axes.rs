@@ -23,21 +23,24 @@ pub struct Squeeze2<V = Var> {
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
+fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+    let mut dropped = vec![axes.is_empty(); x.rank()];
+    if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
+        let text = format!("which dimensions of {} are 1 is not known; name them", x.dims);
+        return Err(Error::attr("axes", text));
+    }
+    for axis in axes {
+        // As in the reference, a scalar may be squeezed along its first or last axis.
+        if !(x.rank() == 0 && matches!(axis, -1 | 0)) {
+            dropped[x.axis("axes", i64::from(*axis))?] = true;
+        }
+    }
+    let kept = x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
+    Ok(kept.map(|(n, _)| *n).collect())
+}
 impl Infer for Squeeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let mut dropped = vec![self.axes.is_empty(); self.x.rank()];
-        if self.axes.is_empty() && self.x.dims.contains(&Dim::UNKNOWN) {
-            let text = format!("which dimensions of {} are 1 is not known; name them", self.x.dims);
-            return Err(Error::attr("axes", text));
-        }
-        for axis in &self.axes {
-            // As in the reference, a scalar may be squeezed along its first or last axis.
-            if !(self.x.rank() == 0 && matches!(axis, -1 | 0)) {
-                dropped[self.x.axis("axes", i64::from(*axis))?] = true;
-            }
-        }
-        let kept = self.x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
-        self.out.set(self.x.dtype, kept.map(|(n, _)| *n).collect::<Dims>());
+        self.out.set(self.x.dtype, squeezed(&self.x, &self.axes)?);
         remember(&self.x, &mut self.x_shape);
         Ok(())
     }
@@ -86,7 +89,7 @@ pub struct Squeeze2Grad<V = Var> {
 }
 impl Infer for Squeeze2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx)
+        restore(&self.x_shape, &self.dout, &mut self.dx, |x| squeezed(x, &self.axes))
     }
 }
 impl Kernel for Squeeze2Grad<Buf<'_>> {
@@ -123,18 +126,20 @@ pub struct Unsqueeze2<V = Var> {
     #[attr]
     pub axes: Vec<i32>,
 }
+fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+    let mut dims = x.dims.to_vec();
+    for axis in axes {
+        let places = dims.len() as i64 + 1;
+        let at = usize::try_from(i64::from(*axis) + if *axis < 0 { places } else { 0 });
+        let at = at.ok().filter(|at| *at <= dims.len());
+        let refuse = || Error::attr("axes", format!("{axis} is no place among {} dimensions", dims.len()));
+        dims.insert(at.ok_or_else(refuse)?, 1.into());
+    }
+    Ok(dims.into_iter().collect())
+}
 impl Infer for Unsqueeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let mut dims = self.x.dims.to_vec();
-        for axis in &self.axes {
-            let places = dims.len() as i64 + 1;
-            let at = usize::try_from(i64::from(*axis) + if *axis < 0 { places } else { 0 });
-            let at = at.ok().filter(|at| *at <= dims.len());
-            let refuse =
-                || Error::attr("axes", format!("{axis} is no place among {} dimensions", dims.len()));
-            dims.insert(at.ok_or_else(refuse)?, 1.into());
-        }
-        self.out.set(self.x.dtype, dims.into_iter().collect::<Dims>());
+        self.out.set(self.x.dtype, unsqueezed(&self.x, &self.axes)?);
         remember(&self.x, &mut self.x_shape);
         Ok(())
     }
@@ -182,7 +187,7 @@ pub struct Unsqueeze2Grad<V = Var> {
 }
 impl Infer for Unsqueeze2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx)
+        restore(&self.x_shape, &self.dout, &mut self.dx, |x| unsqueezed(x, &self.axes))
     }
 }
 impl Kernel for Unsqueeze2Grad<Buf<'_>> {
@@ -222,22 +227,22 @@ pub struct FlattenContiguousRange<V = Var> {
     #[attr(default = 1)]
     pub stop_axis: i32,
 }
+fn flattened(x: &Meta, start_axis: i32, stop_axis: i32) -> Result<Dims> {
+    let mut x = x.clone();
+    if x.rank() == 0 {
+        x.dims.push(1);
+    }
+    let (start, stop) = (x.axis("start_axis", start_axis.into())?, x.axis("stop_axis", stop_axis.into())?);
+    if stop < start {
+        let text = format!("a dimension not before `start_axis` = {start_axis} is needed, not {stop}");
+        return Err(Error::attr("stop_axis", text));
+    }
+    let merged = x.dims[start..=stop].iter().fold(Dim::from(1), |n, dim| n * *dim);
+    Ok(x.dims[..start].iter().chain([&merged]).chain(&x.dims[stop + 1..]).copied().collect())
+}
 impl Infer for FlattenContiguousRange<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let mut x = self.x.clone();
-        if x.rank() == 0 {
-            x.dims.push(1);
-        }
-        let start = x.axis("start_axis", self.start_axis.into())?;
-        let stop = x.axis("stop_axis", self.stop_axis.into())?;
-        if stop < start {
-            let text =
-                format!("a dimension not before `start_axis` = {} is needed, not {stop}", self.start_axis);
-            return Err(Error::attr("stop_axis", text));
-        }
-        let merged = x.dims[start..=stop].iter().fold(Dim::from(1), |n, dim| n * *dim);
-        let dims = x.dims[..start].iter().chain([&merged]).chain(&x.dims[stop + 1..]);
-        self.out.set(x.dtype, dims.copied().collect::<Dims>());
+        self.out.set(self.x.dtype, flattened(&self.x, self.start_axis, self.stop_axis)?);
         remember(&self.x, &mut self.x_shape);
         Ok(())
     }
@@ -286,7 +291,8 @@ pub struct FlattenContiguousRangeGrad<V = Var> {
 }
 impl Infer for FlattenContiguousRangeGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx)
+        let forward = |x: &Meta| flattened(x, self.start_axis, self.stop_axis);
+        restore(&self.x_shape, &self.dout, &mut self.dx, forward)
     }
 }
 impl Kernel for FlattenContiguousRangeGrad<Buf<'_>> {

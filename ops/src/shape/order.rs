@@ -105,11 +105,17 @@ fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
 }
 
-/// Gives `dx` the remembered shape, which must have as many elements as `dout`.
-pub(super) fn restore(x_shape: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
+/// Gives `dx` the remembered shape of `x`, of which `forward` makes that of `dout`.
+pub(super) fn restore(
+    x_shape: &Meta,
+    dout: &Meta,
+    dx: &mut Meta,
+    forward: impl FnOnce(&Meta) -> Result<Dims>,
+) -> Result<()> {
     dx.set(dout.dtype, remembered(x_shape)?.iter().copied().collect::<Dims>());
-    if !dx.dims.numel().agrees(dout.dims.numel()) {
-        return Err(dout.wrong(&format!("as many elements as in {} are needed", dx.dims)));
+    let expected = forward(dx)?;
+    if !dout.dims.agrees(&expected) {
+        return Err(dout.wrong(&format!("shape {expected} is needed")));
     }
     Ok(())
 }
@@ -132,7 +138,7 @@ pub struct Reshape2Grad<V = Var> {
 }
 impl Infer for Reshape2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx)
+        restore(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
     }
 }
 impl Kernel for Reshape2Grad<Buf<'_>> {
