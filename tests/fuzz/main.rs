@@ -9,6 +9,7 @@ use std::{
     any::Any,
     collections::{BTreeMap, HashSet},
     fs,
+    io::{self, Seek as _, Write as _},
     panic::{AssertUnwindSafe, catch_unwind, set_hook},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -72,6 +73,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// How many inputs are kept beside the seeds because they led somewhere new, and how long they may be.
 const KEPT: usize = 20_000;
 const KEPT_BYTES: usize = 40_000;
+/// Of how many the shortest is changed.
+const DRAWN: usize = 3;
 
 /// When the present execution started, in milliseconds; 0 when there is none.
 static STARTED: AtomicU64 = AtomicU64::new(0);
@@ -194,15 +197,16 @@ impl Campaign<'_> {
     fn run(mut self, begin: Instant, end: Instant) -> Outcomes<usize> {
         let words: Vec<&str> = OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect();
         let (current, start) = (self.folder.join(format!("{}.current", self.target.name())), Instant::now());
-        let drawn = current.with_extension("options");
+        let mut current_file = fs::File::create(&current)?;
+        let mut options_file = fs::File::create(current.with_extension("options"))?;
         let (mut executions, mut told) = (0_u64, Instant::now());
         while Instant::now() < end {
             // At first, one in two is a seed as it is; later, one in two is a changed seed.
             let replayed = usize::try_from(executions / 2)
                 .ok()
                 .filter(|at| executions % 2 == 0 && *at < self.seeds.len());
-            let among = if self.rng.below(2) == 0 { self.seeds.len() } else { self.inputs.len() };
-            let (seed, before) = &self.inputs[replayed.unwrap_or_else(|| self.rng.below(among))];
+            let at = replayed.unwrap_or_else(|| self.pick());
+            let (seed, before) = &self.inputs[at];
             let seed = *seed;
             let input = match (self.target, std::str::from_utf8(before)) {
                 _ if replayed.is_some() => before.clone(),
@@ -213,8 +217,9 @@ impl Campaign<'_> {
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
             let draw = self.rng.0;
-            fs::write(&current, &input)?;
-            fs::write(&drawn, format!("--values {seed} --draw {draw}"))?;
+            // In place: it takes a third of the time of writing new files.
+            write_over(&mut current_file, &input)?;
+            write_over(&mut options_file, format!("--values {seed} --draw {draw}").as_bytes())?;
             let model = &self.seeds[seed];
             let outcome = guarded(begin, || match self.target {
                 Target::Json => {
@@ -257,6 +262,13 @@ impl Campaign<'_> {
         Ok(self.failures.len())
     }
 
+    /// An input to change: the shortest of some, since short ones say as much in less time.
+    fn pick(&mut self) -> usize {
+        let among = if self.rng.below(2) == 0 { self.seeds.len() } else { self.inputs.len() };
+        let drawn = [(); DRAWN].map(|()| self.rng.below(among));
+        drawn.into_iter().min_by_key(|at| self.inputs[*at].1.len()).unwrap_or_default()
+    }
+
     /// Tells a failure, each kind once.
     fn failed(
         &mut self,
@@ -284,6 +296,13 @@ impl Campaign<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes these the contents of a file.
+fn write_over(file: &mut fs::File, contents: &[u8]) -> io::Result<()> {
+    file.rewind()?;
+    file.write_all(contents)?;
+    file.set_len(contents.len() as u64)
 }
 
 /// A safetensors file with a changed header.

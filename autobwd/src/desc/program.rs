@@ -127,15 +127,20 @@ impl VarDesc {
     }
 
     /// Whether an operator may write that to the variable: what it is declared as; a scalar also where one element, `[1]`,
-    /// is declared, as the reference did before version 2.5.
+    /// is declared, as the reference did before version 2.5. Gradients of such variables are declared as these are, so one
+    /// element may also be written where a scalar is declared.
     pub(crate) fn allows(&self, meta: &Meta) -> bool {
-        let of_one_element = {
-            let mut one = meta.clone();
-            one.dims = [1].into();
-            one
+        let with_dims = |meta: &Meta, dims: &[usize]| {
+            let mut meta = meta.clone();
+            meta.dims = dims.into();
+            meta
         };
         let declared = self.meta();
-        declared.agrees(meta) || (meta.rank() == 0 && !self.persistable && declared.agrees(&of_one_element))
+        let scalar = meta.rank() == 0 && !self.persistable && declared.agrees(&with_dims(meta, &[1]));
+        let one = || {
+            self.gradient_of.is_some() && meta.dims == [1].into() && declared.agrees(&with_dims(meta, &[]))
+        };
+        declared.agrees(meta) || scalar || one()
     }
 }
 
