@@ -12,7 +12,6 @@ mod expand;
 mod fallback;
 mod name;
 mod options;
-mod rename;
 mod span;
 mod text;
 mod types;
@@ -165,13 +164,13 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
                     field.attrs.push(docs::attribute(&read.doc));
                 }
             }
-            let generated = rename::to_authors_name(expand::operator(&op));
+            let generated = expand::operator(&op);
             quote!(#cleaned #generated)
         }
         Err(errors) => {
             fallback::mend_parameter(&mut cleaned, &op);
             let (errors, impls) = (errors.into_compile_error(), fallback::impls(&op, &cleaned));
-            rename::to_authors_name(quote!(#cleaned #errors #impls))
+            quote!(#cleaned #errors #impls)
         }
     }
 }

@@ -467,15 +467,22 @@ impl Done {
     }
 
     /// # Errors
-    /// The valid program would become one that is not; debug builds look.
+    /// The valid program would become one that is not, as gradient operators in it may bring about; debug builds look.
     fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
         let before = cfg!(debug_assertions).then(|| program.clone());
         self.put_into(program);
         if let Some(before) = before
             && let Err(e) = verify_in(ops, program)
         {
+            // Gradient operators that a file has brought need not fit their forward operators in all that `verify` sees.
+            let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
+            let text = format!("the backward part is not valid\n{e}");
+            let has_gradients = before.blocks().iter().any(|block| block.ops.iter().any(foreign));
             *program = before;
-            return Err(Error::internal(format!("the backward part is not valid\n{e}")));
+            return Err(match has_gradients {
+                true => Error::new(ErrorKind::NoGradient, format!("gradient operators do not fit: {text}")),
+                false => Error::internal(text),
+            });
         }
         note_valid(ops, program);
         Ok(())

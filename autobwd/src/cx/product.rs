@@ -101,9 +101,45 @@ const TINY: usize = 512;
 
 /// The libraries know no other types.
 mod sealed {
-    pub trait Product {}
-    impl Product for f32 {}
-    impl Product for f64 {}
+    /// A pointer to the first element of a matrix, and the strides of its rows and columns.
+    type Matrix<T> = (*const T, isize, isize);
+
+    pub trait Product: Sized {
+        /// `out = scale · x · y`, or `out += scale · x · y` where `add`; columns of `out` lie side by side.
+        ///
+        /// # Safety
+        /// As `gemm_into`.
+        unsafe fn fallback(
+            size: (usize, usize, usize),
+            out: (*mut Self, isize),
+            onto: (bool, Self),
+            x: Matrix<Self>,
+            y: Matrix<Self>,
+        );
+    }
+    macro_rules! product {
+        ($t:ident, $gemm:ident) => {
+            impl Product for $t {
+                unsafe fn fallback(
+                    (m, n, k): (usize, usize, usize),
+                    (out, out_row): (*mut $t, isize),
+                    (add, scale): (bool, $t),
+                    (x, x_row, x_col): Matrix<$t>,
+                    (y, y_row, y_col): Matrix<$t>,
+                ) {
+                    let beta = if add { 1.0 } else { 0.0 };
+                    // SAFETY: the caller's promises; where `beta` is 0, `out` is only written.
+                    unsafe {
+                        matrixmultiply::$gemm(
+                            m, k, n, scale, x, x_row, x_col, y, y_row, y_col, beta, out, out_row, 1,
+                        )
+                    }
+                }
+            }
+        };
+    }
+    product!(f32, sgemm);
+    product!(f64, dgemm);
 }
 
 /// Element types that products exist for: `f32` and `f64`.
@@ -345,31 +381,8 @@ unsafe fn gemm_into<T: Product>(
             )
         };
     }
-    let parallelism = gemm::Parallelism::None;
-    // SAFETY: passed on; `T` is `f32` or `f64`, for which `gemm` is defined.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out,
-            1,
-            out_row,
-            add,
-            x,
-            x_col,
-            x_row,
-            y,
-            y_col,
-            y_row,
-            T::ONE,
-            scale,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
+    // SAFETY: passed on.
+    unsafe { T::fallback((m, n, k), (out, out_row), (add, scale), (x, x_row, x_col), (y, y_row, y_col)) }
 }
 
 #[cfg(all(feature = "asm", target_arch = "x86_64"))]

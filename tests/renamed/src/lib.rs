@@ -1,4 +1,7 @@
-//! An operator crate that calls autobwd by another name: `bwd = { package = "autobwd", .. }`.
+//! An operator crate that calls autobwd by another name: `bwd = { package = "autobwd", .. }`. What `#[register_op]` makes
+//! finds it by the name that stands here.
+
+extern crate bwd as autobwd;
 
 use bwd::{Derived, Float, Pointwise, Var, check::*, register_op};
 
