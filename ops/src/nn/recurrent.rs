@@ -117,7 +117,7 @@ pub type Rnn = Recurrence<RnnCell>;
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
 /// // Of each layer, the state at the end and, from the other direction, the state at the start.
 /// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
-/// Sgd { rate: 0.01 }.minimize(&last[2].square()?.mean()?)?.complete()?;
+/// Sgd { rate: 0.01 }.minimize(&out.square()?.mean()?)?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Gru = Recurrence<GruCell>;
