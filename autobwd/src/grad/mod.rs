@@ -93,7 +93,7 @@ impl<F: Op> GradRule<F> for ZeroGrad {
 impl<F: Op, G: Op> GradRule<F> for G {
     const KIND: GradKind = GradKind::Operator(const { &G::SCHEMA });
     fn emit(_: &F, g: &mut GradCx<'_>) {
-        g.push_wired(const { &G::SCHEMA });
+        g.push_wired(const { &F::SCHEMA }, const { &G::SCHEMA });
     }
 }
 
@@ -188,16 +188,19 @@ impl<'a> GradCx<'a> {
 
     /// Adds the operator of that schema: slots named as the forward operator's get its variables, slots named
     /// `…@GRAD` their gradients, and it gets those of its attributes that it declares.
-    fn push_wired(&mut self, schema: &'static Schema) {
+    fn push_wired(&mut self, forward: &'static Schema, schema: &'static Schema) {
         let mut op = OpDesc::new(schema.name);
         for slot in schema.inputs {
-            match (self.fwd.inputs.find(slot.name), self.fwd.outputs.find(slot.name)) {
-                (Some(args), _) | (None, Some(args)) => op.inputs.set(slot.name, args.iter().copied()),
+            let args = match (forward.input(slot.name), forward.output(slot.name)) {
+                (Some(_), _) => self.fwd.inputs.get(slot.name),
+                (None, Some(_)) => self.fwd.outputs.get(slot.name),
                 (None, None) => {
                     let of = slot.name.strip_suffix("@GRAD").map_or(&[][..], |of| self.fwd.outputs.get(of));
                     op.inputs.set(slot.name, of.iter().map(|v| self.grad(*v)));
+                    continue;
                 }
-            }
+            };
+            op.inputs.set(slot.name, args.iter().copied());
         }
         for slot in schema.outputs {
             let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
@@ -221,7 +224,7 @@ impl<'a> GradCx<'a> {
 /// The emitted operators of a rule, for the registry.
 pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
     if let GradKind::Operator(schema) = <O::Grad as GradRule<O>>::KIND {
-        g.push_wired(schema);
+        g.push_wired(const { &O::SCHEMA }, schema);
         return Ok(());
     }
     let fwd = O::from_desc(g.fwd)?;
