@@ -8,6 +8,7 @@ mod reference;
 use std::sync::OnceLock;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use crate::{
     Buf, Call, Compose, Control, Cost, Cx, DType, Dim, Dims, Error, ErrorKind, GradCx, GradKind, GradRule,
@@ -286,29 +287,53 @@ fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     O::Of<Meta>: Infer,
 {
+    let schema = const { &O::SCHEMA };
     let mut reads_list = false;
-    let mut op = O::gather::<Meta>(desc, &mut |role, slot, var| match role {
+    let fill = &mut |role, slot, var| slot_meta(schema, (role, slot, var), of, &mut reads_list);
+    let mut op = O::gather::<Meta>(desc, fill)?;
+    op.infer()?;
+    let (flops, mut outputs) = (op.flops(), SmallVec::new());
+    O::outputs(op, &mut |slot, meta| outputs.push((slot, meta)));
+    put_outputs(schema, desc, outputs, reads_list, put).map(|()| flops)
+}
+
+/// What the shape rule finds in a slot.
+fn slot_meta(
+    schema: &Schema,
+    (role, slot, var): (Role, &'static str, Var),
+    of: MetaOf<'_>,
+    reads_list: &mut bool,
+) -> Result<Meta> {
+    match role {
         Role::Input => {
             let meta = of(var)?;
-            reads_list |= meta.array;
-            input_meta(&O::SCHEMA, slot, meta)
+            *reads_list |= meta.array;
+            input_meta(schema, slot, meta)
         }
-        Role::Output => Ok(Meta::new(crate::DType::F32, []).in_slot(slot)),
-    })?;
-    op.infer()?;
-    let flops = op.flops();
+        Role::Output => Ok(Meta::new(DType::F32, []).in_slot(slot)),
+    }
+}
+
+/// Tells what the shape rule has said of the outputs, each with the number of its slot.
+fn put_outputs(
+    schema: &Schema,
+    desc: &OpDesc,
+    outputs: SmallVec<[(usize, Meta); 2]>,
+    reads_list: bool,
+    put: PutMeta<'_>,
+) -> Result<()> {
     // Outputs come slot by slot; holes are left out on both sides.
-    let slots = O::SCHEMA.outputs.iter().map(|s| desc.outputs.get(s.name));
-    let mut vars: Vec<_> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
-    let mut outcome = Ok(flops);
-    O::outputs(op, &mut |slot, meta| {
+    let slots = schema.outputs.iter().map(|s| desc.outputs.get(s.name));
+    let mut vars: SmallVec<[_; 4]> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
+    let mut outcome = Ok(());
+    for (slot, meta) in outputs {
         if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
-            match O::SCHEMA.outputs.get(slot) {
+            match schema.outputs.get(slot) {
                 Some(slot) if meta.array && !slot.array && !reads_list => outcome = Err(no_list(slot.name)),
                 _ => put(*var, meta),
             }
         }
-    });
+    }
     outcome
 }
 
@@ -332,11 +357,14 @@ fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
     if takes_it { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
 }
 
-/// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
-/// `like`.
 fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
     O::from_desc(desc)?;
-    let schema = &O::SCHEMA;
+    infer_formula(const { &O::SCHEMA }, desc, of, put)
+}
+
+/// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
+/// `like`. It does not depend on the operator's type, so that it is compiled once.
+fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
     let mut inputs = Vec::with_capacity(schema.inputs.len());
     for slot in schema.inputs {
         for var in desc.inputs.get(slot.name) {

@@ -533,18 +533,20 @@ pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
     let name = <D::Op as Op>::SCHEMA.name;
     let mut content = Content::new(name, false);
     let left = op.hand_over(&mut content);
-    let builder = content.held.iter().find_map(|(.., arg)| match arg {
+    builder_of(name, &content.held)?.append::<D::Op>(&mut content, left, at)
+}
+
+/// The builder to which an operator with these arguments belongs.
+fn builder_of(name: &'static str, args: &OpArgs) -> Result<Builder> {
+    let builder = args.iter().find_map(|(.., arg)| match arg {
         Some(Arg::Is(expr)) => Some(expr.builder.clone()),
         _ => None,
     });
-    let builder =
-        builder.ok_or_else(|| match content.held.iter().find(|(role, ..)| *role == Role::Input) {
-            Some((_, slot, _)) => not_there(name.into(), slot),
-            None => {
-                let text =
-                    format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
-                Error::new(ErrorKind::Slot, text)
-            }
-        })?;
-    builder.append::<D::Op>(&mut content, left, at)
+    builder.ok_or_else(|| match args.iter().find(|(role, ..)| *role == Role::Input) {
+        Some((_, slot, _)) => not_there(name.into(), slot),
+        None => {
+            let text = format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
+            Error::new(ErrorKind::Slot, text)
+        }
+    })
 }

@@ -106,7 +106,11 @@ pub struct Derivative<O, N, W = Var> {
 
 /// Adds the operator that differentiates the forward operator `O`.
 fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
-    let (made, own) = (&Derivative::<O, N>::SCHEMA, &O::SCHEMA);
+    emit_derivative(const { &Derivative::<O, N>::SCHEMA }, const { &O::SCHEMA }, N::LISTS_OUTPUTS, g);
+}
+
+/// Adds the operator `made`, which differentiates the operator `own`.
+fn emit_derivative(made: &'static Schema, own: &'static Schema, lists_outputs: bool, g: &mut GradCx<'_>) {
     let fwd = g.forward().clone();
     let mut op = OpDesc { attrs: fwd.attrs.clone(), ..OpDesc::new(made.name) };
     let mut names = made.inputs.iter().map(|s| s.name);
@@ -116,7 +120,7 @@ fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
         }
     };
     own.inputs.iter().for_each(|s| put(&mut op, fwd.inputs.get(s.name).to_vec()));
-    if N::LISTS_OUTPUTS {
+    if lists_outputs {
         own.outputs.iter().for_each(|s| put(&mut op, fwd.outputs.get(s.name).to_vec()));
     }
     own.outputs
@@ -127,6 +131,20 @@ fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
         op.outputs.set(made.name, wanted.collect::<Vec<_>>());
     }
     g.push(op);
+}
+
+/// The operator `own` as data, from that of its derivative `made`.
+fn forward(own: &'static Schema, made: &'static Schema, desc: &OpDesc) -> OpDesc {
+    let mut fwd = OpDesc { attrs: desc.attrs.clone(), ..OpDesc::new(own.name) };
+    for slot in own.inputs {
+        fwd.inputs.set(slot.name, desc.inputs.get(slot.name).iter().copied());
+    }
+    let incoming = &made.inputs[made.inputs.len() - own.outputs.len()..];
+    for (slot, gradient) in own.outputs.iter().zip(incoming) {
+        // Whatever is there: only whether an optional output is present matters.
+        fwd.outputs.set(slot.name, desc.inputs.get(gradient.name).iter().copied());
+    }
+    fwd
 }
 
 /// Text put together during constant evaluation.
@@ -264,18 +282,8 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         (inputs.split_at(Self::INPUTS).0, outputs.split_at(Self::OUTPUTS).0)
     };
 
-    /// The forward operator as data, from that of its derivative.
     fn forward(desc: &OpDesc) -> OpDesc {
-        let mut fwd = OpDesc { attrs: desc.attrs.clone(), ..OpDesc::new(O::SCHEMA.name) };
-        for slot in O::SCHEMA.inputs {
-            fwd.inputs.set(slot.name, desc.inputs.get(slot.name).iter().copied());
-        }
-        let incoming = &Self::SLOTS.0[Self::INPUTS - O::SCHEMA.outputs.len()..];
-        for (slot, gradient) in O::SCHEMA.outputs.iter().zip(incoming) {
-            // Whatever is there: only whether an optional output is present matters.
-            fwd.outputs.set(slot.name, desc.inputs.get(gradient.name).iter().copied());
-        }
-        fwd
+        forward(const { &O::SCHEMA }, const { &Self::SCHEMA }, desc)
     }
 }
 
@@ -357,34 +365,38 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
     #[inline(always)]
     fn lane<F: Float>(attrs: &O::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {
         let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
+        let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
+        // Plain loops: this is compiled for every operator, dtype, instruction set and order.
         let mut x = [F::of(0.0); MAX_ARGS];
         let mut dout = [F::of(0.0); MAX_ARGS];
-        for (k, x) in x.iter_mut().enumerate().take(inputs) {
-            *x = get(k);
+        let mut k = 0;
+        while k < inputs {
+            x[k] = get(k);
+            k += 1;
         }
-        let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
-        for (j, dout) in dout.iter_mut().enumerate().take(outputs) {
-            *dout = get(incoming + j);
+        k = 0;
+        while k < outputs {
+            dout[k] = get(incoming + k);
+            k += 1;
         }
-        let mut slot = 0;
-        for i in 0..inputs {
-            if O::SCHEMA.inputs[i].shape_only {
-                continue;
+        let (mut i, mut slot) = (0, 0);
+        while i < inputs {
+            if !O::SCHEMA.inputs[i].shape_only {
+                let mut dx = F::of(0.0);
+                let of_slot = |k: usize| {
+                    let value = if k < inputs { x[k] } else { F::of(0.0) };
+                    if k == i { Dual::variable(value) } else { Dual::constant(value) }
+                };
+                let add = |j: usize, out: Dual<F>| {
+                    if j < outputs {
+                        dx = dx + dout[j] * out.derivative
+                    }
+                };
+                O::lane::<Dual<F>>(attrs, of_slot, add);
+                put(slot, dx);
+                slot += 1;
             }
-            let mut dx = F::of(0.0);
-            let of_slot = |k: usize| match k {
-                _ if k == i => Dual::variable(x[k]),
-                _ if k < inputs => Dual::constant(x[k]),
-                _ => Dual::constant(F::of(0.0)),
-            };
-            let add = |j: usize, out: Dual<F>| {
-                if j < outputs {
-                    dx = dx + dout[j] * out.derivative
-                }
-            };
-            O::lane::<Dual<F>>(attrs, of_slot, add);
-            put(slot, dx);
-            slot += 1;
+            i += 1;
         }
     }
 

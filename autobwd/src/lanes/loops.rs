@@ -97,7 +97,10 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     let zero = F::of(0.0);
     let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
     let n = lens.min().unwrap_or(0);
-    let mut folded = start.map(|start| [start; WIDTH]);
+    let mut folded = [[zero; WIDTH]; S];
+    for k in 0..S {
+        folded[k] = [start[k]; WIDTH];
+    }
     // What is folded from padding is forgotten in the end: a choice at each step would keep the next one waiting.
     let mut whole = folded;
     // What the last elements are padded in where they do not make a whole width: `f` has one place of call, so that it
@@ -172,7 +175,10 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     let mut half = WIDTH / 2;
     while half > 0 {
         for l in 0..half {
-            let [a, b] = [l, l + half].map(|l| std::array::from_fn(|k| folded[k][l]));
+            let (mut a, mut b) = ([zero; S], [zero; S]);
+            for k in 0..S {
+                (a[k], b[k]) = (folded[k][l], folded[k][l + half]);
+            }
             let joined = join(a, b);
             for k in 0..S {
                 folded[k][l] = joined[k];
@@ -180,7 +186,11 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
         }
         half /= 2;
     }
-    folded.map(|folded| folded[0])
+    let mut result = [zero; S];
+    for k in 0..S {
+        result[k] = folded[k][0];
+    }
+    result
 }
 
 #[inline(always)]
