@@ -18,11 +18,7 @@ use serde_json::Value;
 /// which valgrind may not have.
 const TESTS: [(&str, &str, &[&str]); 2] = [
     ("framework", "baseline", &["attacks::"]),
-    (
-        "samples",
-        "avx2",
-        &["matmul_v2", "conv2d::", "lstm", "concat", "lookup_table_v2", "top_k_v2"],
-    ),
+    ("samples", "avx2", &["matmul_v2", "conv2d::", "lstm", "concat", "lookup_table_v2", "top_k_v2"]),
 ];
 /// Without it, valgrind returns what the tests do, whatever it finds.
 const FOUND: &str = "--error-exitcode=99";

@@ -107,10 +107,12 @@ impl Package {
         if samples.is_empty() {
             let packages: BTreeSet<_> = inventory::iter::<OpSamples>.into_iter().map(|s| s.krate).collect();
             let packages: Vec<_> = packages.into_iter().map(|name| format!("`{name}`")).collect();
-            let (n, packages) = (infos.len(), packages.join(", "));
-            return Err(failure(format!(
-                "package `{name}` has {n} operators and no samples; packages with samples are {packages}"
-            )));
+            let n = infos.len();
+            let others = match packages.is_empty() {
+                true => "this build has none: release builds need the feature `samples` of autobwd".into(),
+                false => format!("packages with samples are {}", packages.join(", ")),
+            };
+            return Err(failure(format!("package `{name}` has {n} operators and no samples; {others}")));
         }
         Ok(Package { infos, samples })
     }

@@ -297,18 +297,41 @@ pub(super) fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
 /// autobwd::samples!(Relu, [Relu { x: away_from(0.0, [2, 3]), out: out() }]);
 /// assert!(samples().iter().filter(|sample| sample.op() == "relu").count() > 1);
 /// ```
+///
+/// Samples are part of builds with debug assertions, as those of tests are, and of others with the feature `samples`.
 #[macro_export]
 macro_rules! samples {
     ($op:ty, [$($row:expr),* $(,)?]) => {
         const _: () = {
-            $crate::__private::inventory::submit! {
+            #[allow(dead_code, reason = "builds without samples check that they compile")]
+            fn rows() -> ::std::vec::Vec<$crate::check::Sample> {
+                ::std::vec![$($crate::check::Sample::from($row)),*]
+            }
+            $crate::__submit_samples! {
                 $crate::check::OpSamples {
                     op: <$op as $crate::Op>::SCHEMA.name,
                     krate: ::core::env!("CARGO_PKG_NAME"),
                     module: ::core::module_path!(),
-                    rows: || ::std::vec![$($crate::check::Sample::from($row)),*],
+                    rows,
                 }
             }
         };
     };
+}
+
+/// Links samples, or not: what a crate's own `cfg` would say in the place of the macro's call.
+#[cfg(any(debug_assertions, feature = "samples"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __submit_samples {
+    ($samples:expr) => {
+        $crate::__private::inventory::submit! { $samples }
+    };
+}
+/// Links no samples.
+#[cfg(not(any(debug_assertions, feature = "samples")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __submit_samples {
+    ($samples:expr) => {};
 }
