@@ -131,7 +131,7 @@ fn feeds_and_fetches_are_checked() {
     expect(
         run(&[("images", &x)], "logits"),
         ErrorKind::Fetch,
-        &["fetched, but the program has no variable `logits`"],
+        &["cannot fetch: the program has no variable `logits`"],
     );
 }
 

@@ -19,7 +19,7 @@ fn a_program_can_be_run_and_built_in_one_line() -> Result<()> {
     let mut scope = Scope::new();
     // The program is taken before the operator is added: it has no such variable.
     let e = Executor::new().run(&net.program(), &mut scope, &[("x", &t)], &[&x.exp()?.name()]).unwrap_err();
-    assert_eq!(e.to_string(), "fetched, but the program has no variable `exp_0`");
+    assert_eq!(e.to_string(), "cannot fetch: the program has no variable `exp_0`");
     let found = Executor::new().run(&net.program(), &mut scope, &[("x", &t)], &["exp_0"])?;
     assert_eq!(found[0].to_f64s()[0], f64::from(1.0_f32.exp()));
     Ok(())

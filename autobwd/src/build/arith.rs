@@ -172,9 +172,9 @@ fn has_fractions(x: &Expr) -> Result<()> {
         return Ok(());
     }
     let text = format!(
-        "`{}` is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating point dtype first, or use \
+        "{} is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating point dtype first, or use \
          `floor_divide`",
-        x.name()
+        x.subject()
     );
     Err(Error::new(ErrorKind::DType, text))
 }

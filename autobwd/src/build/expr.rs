@@ -47,6 +47,14 @@ pub(super) enum Held {
 }
 
 impl Expr {
+    /// The expression as messages name it: `` `x` ``, or `a constant`, which has no name.
+    pub(super) fn subject(&self) -> String {
+        match &self.held {
+            Held::Var(_) => format!("`{}`", self.name()),
+            Held::Value(value) => value.to_string(),
+        }
+    }
+
     pub(crate) fn of_var(builder: &Builder, var: Var) -> Expr {
         Expr { builder: builder.clone(), held: Held::Var(var) }
     }

@@ -464,7 +464,7 @@ impl Build<'_> {
             let var = self
                 .program
                 .expect_var(name)
-                .map_err(|e| Error::new(ErrorKind::Fetch, format!("fetched, but {e}")))?;
+                .map_err(|e| Error::new(ErrorKind::Fetch, format!("cannot fetch: {e}")))?;
             let id =
                 self.value_used(var, "fetched").map_err(|e| Error::new(ErrorKind::Fetch, e.message()))?;
             if self.graph.values[id].meta.array {

@@ -65,7 +65,7 @@ impl Build<'_> {
     ) -> Result<()> {
         for name in self.request.fetches {
             let refuse = |e: String| Error::new(ErrorKind::Fetch, e);
-            let var = self.program.expect_var(name).map_err(|e| refuse(format!("fetched, but {e}")))?;
+            let var = self.program.expect_var(name).map_err(|e| refuse(format!("cannot fetch: {e}")))?;
             if self.is_list(var) {
                 let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
                 return Err(refuse(text));
