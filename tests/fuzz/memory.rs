@@ -7,7 +7,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// The most bytes that are held at a time; the library for products takes 960 MiB of addresses for each thread.
+/// The most bytes that are held at a time. The library for products takes twice the size of the largest cache for each
+/// thread, which may be a gigabyte.
 const LIMIT: usize = 1 << 32;
 /// Larger pieces may fill no more than half of it: who asks for them can be told that there is no memory.
 const LARGE: usize = 1 << 16;
