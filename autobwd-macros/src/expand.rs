@@ -447,7 +447,7 @@ fn contract(op: &Operator<'_>) -> TokenStream {
     quote!(const _: () = #check;)
 }
 
-/// Traits that the operator does not use must not be implemented: whoever wrote that believes it is called.
+/// Refuses implementations of traits that the operator does not use: their author expects them to be called.
 fn unused(op: &Operator<'_>) -> TokenStream {
     const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
     let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));

@@ -165,7 +165,7 @@ fn full_like(x: &Expr, n: f64) -> Result<Expr> {
     })
 }
 
-/// Refuses quotients of integers and a number, of which most are no integers.
+/// Refuses quotients of integers and a number: most are not integers.
 fn has_fractions(x: &Expr) -> Result<()> {
     let dtype = x.dtype();
     if dtype.is_float() {

@@ -161,7 +161,7 @@ impl Function {
         }
         let output = |(name, _): &(String, Meta)| {
             let var = self.program.expect_var(name)?;
-            known.get(&var).cloned().ok_or_else(|| failure("an output that nobody has written"))
+            known.get(&var).cloned().ok_or_else(|| failure("an output that is not written"))
         };
         self.outputs.iter().map(output).collect()
     }
@@ -321,7 +321,7 @@ pub(super) fn stand_ins(op: &OpDesc) -> (OpDesc, Vec<(Role, Var)>) {
 }
 
 pub(super) fn unwritten() -> Error {
-    failure("an operator reads what nobody has written")
+    failure("an operator reads a variable that is not written")
 }
 
 pub(super) fn failure(text: impl Into<String>) -> Error {

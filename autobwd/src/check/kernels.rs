@@ -18,7 +18,7 @@ use crate::{
     with_dtype,
 };
 
-/// What every byte of memory is that nobody has written: NaN and a number near 0, to which anything can be added; no row
+/// The bytes of unwritten memory: NaN and a number near 0, to which anything can be added; no row
 /// has a number that consists of either.
 const FILLS: [u8; 2] = [0xff, 0x3f];
 /// What every byte of data is that no label, index or divisor should be: zero, huge numbers of both signs, -1 and NaN.

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Elements of a unit of parallel work and of summation.
 pub(crate) const CHUNK: usize = 1 << 16;
 
-/// More threads than that are not started, whoever asks for them: no machine has many more cores.
+/// The most threads that are started; few machines have more cores.
 const MAX_THREADS: usize = 1024;
 
 /// Rounds that a helper waits awake, some 50 µs: longer would starve a busy neighbour, shorter would sleep between the

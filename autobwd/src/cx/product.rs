@@ -158,7 +158,6 @@ impl Product for f64 {
     const ZERO: f64 = 0.0;
 }
 
-/// Makes the libraries allocate what they keep for each thread.
 /// Whether the library in use allocates memory for each product: the fallback does.
 pub(crate) fn products_allocate() -> bool {
     #[cfg(all(feature = "asm", target_arch = "x86_64"))]
@@ -167,6 +166,7 @@ pub(crate) fn products_allocate() -> bool {
     true
 }
 
+/// Makes the libraries allocate what they keep for each thread.
 pub(super) fn warm_up() {
     fn once<T: Product>() {
         let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);

@@ -126,13 +126,13 @@ impl Body {
         cx: &Cx,
         mut run: impl FnMut(&mut Frame) -> Result<()>,
     ) -> Result<()> {
-        let step = self.journal.begin(cx)?;
+        let rollback = self.journal.begin(cx)?;
         self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
         for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
             run(frame).map_err(|e| e.at_op(|| op.clone()))?;
         }
         self.late.as_mut().map_or(Ok(()), |late| late.run(cx))?;
-        step.commit();
+        rollback.commit();
         Ok(())
     }
 }

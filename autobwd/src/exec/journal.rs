@@ -41,25 +41,25 @@ impl Journal {
     }
 
     /// Saves the values: a step begins.
-    pub(super) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Step<'a>> {
+    pub(super) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Rollback<'a>> {
         self.saves.iter_mut().try_for_each(|copy| copy.run(cx))?;
-        Ok(Step { journal: self, cx })
+        Ok(Rollback { journal: self, cx })
     }
 }
 
-/// A step that has begun. Where it ends without being committed, by an error or a panic, the values are restored.
-pub(super) struct Step<'a> {
+/// Restores the saved values when it is dropped, by an error or a panic, before the step is committed.
+pub(super) struct Rollback<'a> {
     journal: &'a mut Journal,
     cx: &'a Cx,
 }
 
-impl Step<'_> {
+impl Rollback<'_> {
     /// Ends the step: what it has written stays.
     pub(super) fn commit(self) {
         std::mem::forget(self);
     }
 }
-impl Drop for Step<'_> {
+impl Drop for Rollback<'_> {
     fn drop(&mut self) {
         // Copies between places of one size do not fail.
         let _ = self.journal.restores.iter_mut().try_for_each(|copy| copy.run(self.cx));

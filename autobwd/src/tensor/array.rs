@@ -147,7 +147,7 @@ impl Steps {
     /// A step to be filled, with so many bytes and operators within.
     ///
     /// # Errors
-    /// No memory. All that the steps have left is then let go of, here as in [`push`](Steps::push), so that there is
+    /// No memory. The saved step state is then freed, here as in [`push`](Steps::push), so that there is
     /// memory to tell it.
     pub(crate) fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
         if let Some(step) = self.spare.pop() {

@@ -23,6 +23,7 @@ pub struct Squeeze2<V = Var> {
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
+/// The shape of `squeeze2`'s result.
 fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
     if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
@@ -126,6 +127,7 @@ pub struct Unsqueeze2<V = Var> {
     #[attr]
     pub axes: Vec<i32>,
 }
+/// The shape of `unsqueeze2`'s result.
 fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
     let mut dims = x.dims.to_vec();
     for axis in axes {
@@ -227,6 +229,7 @@ pub struct FlattenContiguousRange<V = Var> {
     #[attr(default = 1)]
     pub stop_axis: i32,
 }
+/// The shape of `flatten_contiguous_range`'s result.
 fn flattened(x: &Meta, start_axis: i32, stop_axis: i32) -> Result<Dims> {
     let mut x = x.clone();
     if x.rank() == 0 {

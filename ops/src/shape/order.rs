@@ -105,7 +105,7 @@ fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
 }
 
-/// Gives `dx` the remembered shape of `x`, of which `forward` makes that of `dout`.
+/// Gives `dx` the remembered shape of `x`; `dout` must have the shape that `forward` computes from it.
 pub(super) fn restore(
     x_shape: &Meta,
     dout: &Meta,

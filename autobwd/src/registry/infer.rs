@@ -1,0 +1,146 @@
+//! Shape rules: those that authors write, and that of all formulas, on an operator as it is described.
+
+use smallvec::SmallVec;
+
+use super::{MetaOf, PutMeta};
+use crate::{
+    DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, Result, Role, Schema, SlotDef,
+    Var,
+    lanes::{IntegerKernel, broadcast_axis, broadcast_dims},
+};
+
+/// Runs the shape rule that an operator's author has written. Of it, only what depends on the operator's type is compiled
+/// for each of them.
+pub(super) fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
+where
+    O::Of<Meta>: Infer,
+{
+    let schema = const { &O::SCHEMA };
+    let mut reads_list = false;
+    let fill = &mut |role, slot, var| slot_meta(schema, (role, slot, var), of, &mut reads_list);
+    let mut op = O::gather::<Meta>(desc, fill)?;
+    op.infer()?;
+    let (flops, mut outputs) = (op.flops(), SmallVec::new());
+    O::outputs(op, &mut |slot, meta| outputs.push((slot, meta)));
+    put_outputs(schema, desc, outputs, reads_list, put).map(|()| flops)
+}
+
+/// What the shape rule finds in a slot.
+fn slot_meta(
+    schema: &Schema,
+    (role, slot, var): (Role, &'static str, Var),
+    of: MetaOf<'_>,
+    reads_list: &mut bool,
+) -> Result<Meta> {
+    match role {
+        Role::Input => {
+            let meta = of(var)?;
+            *reads_list |= meta.array;
+            input_meta(schema, slot, meta)
+        }
+        Role::Output => Ok(Meta::new(DType::F32, []).in_slot(slot)),
+    }
+}
+
+/// Tells what the shape rule has said of the outputs, each with the number of its slot.
+fn put_outputs(
+    schema: &Schema,
+    desc: &OpDesc,
+    outputs: SmallVec<[(usize, Meta); 2]>,
+    reads_list: bool,
+    put: PutMeta<'_>,
+) -> Result<()> {
+    // Outputs come slot by slot; holes are left out on both sides.
+    let slots = schema.outputs.iter().map(|s| desc.outputs.get(s.name));
+    let mut vars: SmallVec<[_; 4]> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
+    let mut outcome = Ok(());
+    for (slot, meta) in outputs {
+        if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
+            match schema.outputs.get(slot) {
+                Some(slot) if meta.array && !slot.array && !reads_list => outcome = Err(no_list(slot.name)),
+                _ => put(*var, meta),
+            }
+        }
+    }
+    outcome
+}
+
+#[cold]
+fn no_list(slot: &str) -> Error {
+    let text = format!(
+        "the shape rule makes a list of `{slot}`, which is not declared `array`, without reading one"
+    );
+    Error::new(ErrorKind::Slot, text)
+}
+
+/// What is known of an input, which is a whole tensor unless its slot says otherwise.
+fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
+    let meta = meta.in_slot(slot);
+    let takes = |fits: fn(&SlotDef) -> bool| schema.input(slot).is_some_and(fits);
+    let takes_it = match (meta.array, meta.rows) {
+        (true, _) => takes(|s| s.array),
+        (false, Some(_)) => takes(|s| s.sparse || s.shape_only),
+        (false, None) => true,
+    };
+    if takes_it { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
+}
+
+/// Runs the shape rule of all formulas.
+pub(super) fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
+    O::from_desc(desc)?;
+    infer_formula(const { &O::SCHEMA }, desc, of, put)
+}
+
+/// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
+/// `like`. It does not depend on the operator's type, so that it is compiled once.
+fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
+    let mut inputs = Vec::with_capacity(schema.inputs.len());
+    for slot in schema.inputs {
+        for var in desc.inputs.get(slot.name) {
+            inputs.push(input_meta(schema, slot.name, of(*var)?)?);
+        }
+    }
+    let Some(first) = inputs.first() else {
+        return Err(Error::new(ErrorKind::Slot, "a formula needs at least one input"));
+    };
+    if schema.integers {
+        first.signed()?
+    } else {
+        first.float()?
+    }
+    for input in &inputs[1..] {
+        if schema.broadcast { input.same_dtype(first)? } else { input.same_as(first)? }
+    }
+    let full = if schema.broadcast {
+        Meta::new(first.dtype, broadcast_dims(&inputs, broadcast_axis(schema, desc))?)
+    } else {
+        let known =
+            |a: &Meta, b: &Meta| a.dims.iter().zip(b.dims.iter()).map(|(a, b)| a.or(*b)).collect::<Dims>();
+        inputs[1..].iter().fold(first.clone(), |m, i| Meta::new(m.dtype, known(&m, i)))
+    };
+    // Rows are those of the outputs.
+    if let Some(sparse) = inputs.iter().find(|i| i.rows.is_some() && !i.dims.agrees(&full.dims)) {
+        return Err(sparse.wrong(&format!("rows of shape {} are needed", full.dims)));
+    }
+    for slot in schema.outputs {
+        let like = slot.like.and_then(|name| inputs.iter().find(|i| i.slot() == name));
+        for var in desc.outputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY) {
+            let mut meta = Meta::new(first.dtype, []).in_slot(slot.name);
+            meta.like(like.unwrap_or(&full));
+            put(*var, meta);
+        }
+    }
+    Ok(0.into())
+}
+
+/// The shape rule of formulas that there are for integers, too.
+pub(super) fn infer_integers<O: IntegerLanes>(
+    desc: &OpDesc,
+    of: MetaOf<'_>,
+    put: PutMeta<'_>,
+) -> Result<Dim> {
+    let cost = infer_pointwise::<O>(desc, of, put)?;
+    let dtype = desc.inputs.args().next().map_or(Ok(DType::F32), |var| of(var).map(|meta| meta.dtype))?;
+    IntegerKernel::<O>::check_attrs(desc, dtype)?;
+    Ok(cost)
+}
