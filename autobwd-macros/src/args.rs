@@ -7,13 +7,15 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::Ctxt, options, text};
 
-const KNOWN: [&str; 7] = ["grad", "name", "pointwise", "kernel", "broadcast", "integers", "composed"];
-const TAKES: &str =
-    "`grad = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `composed`";
+const KNOWN: [&str; 8] =
+    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "composed"];
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `composed`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
     pub(crate) grad: Type,
+    /// The forward operator of a gradient operator.
+    pub(crate) grad_of: Option<Type>,
     /// The name in programs, when the author gives one.
     pub(crate) name: Option<LitStr>,
     pub(crate) pointwise: bool,
@@ -30,6 +32,7 @@ pub(crate) struct Args {
 #[derive(Default)]
 struct Given {
     grad: Option<Type>,
+    grad_of: Option<Type>,
     name: Option<LitStr>,
     pointwise: Option<()>,
     kernel: Option<Ident>,
@@ -50,8 +53,10 @@ impl Args {
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
-        let Given { name, tried_pointwise: pointwise, kernel, broadcast, integers, composed, .. } = given;
-        Args { grad, name, pointwise, kernel, broadcast, integers, composed }
+        let Given {
+            grad_of, name, tried_pointwise: pointwise, kernel, broadcast, integers, composed, ..
+        } = given;
+        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, composed }
     }
 }
 
@@ -68,6 +73,7 @@ impl Given {
         }
         match key_text.as_str() {
             "grad" => options::set(&mut self.grad, &key, options::value(&key, "a type", input)?),
+            "grad_of" => options::set(&mut self.grad_of, &key, options::value(&key, "an operator", input)?),
             "name" => {
                 let name: LitStr = options::value(&key, "a name in quotes", input)?;
                 not_empty(&name)?;

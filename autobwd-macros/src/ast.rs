@@ -5,7 +5,7 @@
 use quote::ToTokens;
 use syn::{Expr, Ident, ItemStruct, LitStr, Type, parse_quote};
 
-use crate::{args::Args, attr, ctxt::Ctxt, docs, name};
+use crate::{args::Args, attr, ctxt::Ctxt, docs, name, types};
 
 pub(crate) struct Operator<'a> {
     pub(crate) item: &'a ItemStruct,
@@ -16,6 +16,8 @@ pub(crate) struct Operator<'a> {
     /// Name in programs.
     pub(crate) name: String,
     pub(crate) grad: &'a Type,
+    /// Whose gradient operator it is.
+    pub(crate) grad_of: Option<&'a Type>,
     pub(crate) pointwise: bool,
     /// `kernel`, where it is written.
     pub(crate) kernel: Option<&'a Ident>,
@@ -35,8 +37,10 @@ pub(crate) struct Field<'a> {
     pub(crate) ty: &'a Type,
     /// `None` is a mistake, found by `check`.
     pub(crate) role: Option<Role>,
-    /// Name in programs.
+    /// Name in programs; of an inherited field, the field's.
     pub(crate) name: String,
+    /// Whether it stands for a slot or attribute of the forward operator, which has the name in programs.
+    pub(crate) inherited: bool,
     /// The name as the author gave it.
     pub(crate) literal: Option<LitStr>,
     /// First paragraph of the documentation.
@@ -59,6 +63,8 @@ pub(crate) enum Role {
         default: Option<Expr>,
         bounds: Vec<Bound>,
     },
+    /// A group of attributes.
+    Attrs,
     Block,
 }
 
@@ -79,21 +85,25 @@ pub(crate) enum BoundKind {
 
 impl<'a> Operator<'a> {
     pub(crate) fn read(item: &'a ItemStruct, args: &'a Args, cx: &Ctxt) -> Operator<'a> {
+        // Without a parameter nothing is expanded.
         let param = item.generics.type_params().next();
+        let param = param.map_or_else(|| parse_quote!(V), |param| param.ident.clone());
+        let scope = if args.grad_of.is_some() { Scope::GradientOperator(&param) } else { Scope::Operator };
+        let fields = item.fields.iter().filter_map(|field| Field::read(field, scope, cx)).collect();
         Operator {
             item,
             ident: &item.ident,
-            // Without a parameter nothing is expanded.
-            param: param.map_or_else(|| parse_quote!(V), |param| param.ident.clone()),
             name: args.name.as_ref().map_or_else(|| name::operator(&item.ident), LitStr::value),
             grad: &args.grad,
+            grad_of: args.grad_of.as_ref(),
             pointwise: args.pointwise,
             kernel: args.kernel.as_ref(),
             broadcast: args.broadcast.as_ref(),
             integers: args.integers.as_ref(),
             composed: args.composed.as_ref(),
             doc: docs::text(&item.attrs),
-            fields: item.fields.iter().filter_map(|field| Field::read(field, cx)).collect(),
+            fields,
+            param,
         }
     }
 
@@ -105,9 +115,14 @@ impl<'a> Operator<'a> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Output { .. })))
     }
 
-    /// Attributes and blocks: programs keep both in one place.
+    /// Attributes and blocks, without those of groups: programs keep both in one place.
     pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
+    }
+
+    /// Groups of attributes.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attrs)))
     }
 
     /// Whether it runs sub-blocks.
@@ -133,20 +148,21 @@ impl<'a> Operator<'a> {
 
 impl<'a> Field<'a> {
     /// A field without a name is a mistake, found by `check`.
-    fn read(original: &'a syn::Field, cx: &Ctxt) -> Option<Field<'a>> {
+    pub(crate) fn read(original: &'a syn::Field, scope: Scope<'_>, cx: &Ctxt) -> Option<Field<'a>> {
         let ident = original.ident.as_ref()?;
-        let (role, literal) = match attr::read(original, cx) {
-            Some(mark) => (Some(mark.role), mark.name),
-            None => (None, None),
+        let (role, literal, marked) = match attr::read(original, cx) {
+            Some(mark) => (Some(mark.role), mark.name, true),
+            None => (scope.unmarked(original), None, false),
         };
-        let default = match role {
-            Some(Role::Input { .. } | Role::Output { .. }) | None => name::slot(ident),
-            Some(Role::Attr { .. } | Role::Block) => name::attribute(ident),
-        };
+        let is_slot = matches!(role, Some(Role::Input { .. } | Role::Output { .. }));
+        let in_gradient = matches!(scope, Scope::GradientOperator(_));
+        let inherited = in_gradient && literal.is_none() && role.is_some() && (is_slot || !marked);
+        let default =
+            if is_slot && !inherited || role.is_none() { name::slot(ident) } else { name::attribute(ident) };
         let name = literal.as_ref().map_or(default, LitStr::value);
         let doc = docs::first_paragraph(&docs::text(&original.attrs));
-        let doc = if doc.is_empty() { docs::of_gradient(&name) } else { doc };
-        Some(Field { original, ident, ty: &original.ty, role, name, literal, doc })
+        let doc = if doc.is_empty() && !inherited { docs::of_gradient(&name) } else { doc };
+        Some(Field { original, ident, ty: &original.ty, role, name, inherited, literal, doc })
     }
 
     /// Whether it is an output that has the shape of an input by declaration.
@@ -159,6 +175,30 @@ impl<'a> Field<'a> {
         match &self.literal {
             Some(literal) => literal,
             None => self.ident,
+        }
+    }
+}
+
+/// What fields without a mark are.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// A mistake, found by `check`.
+    Operator,
+    /// What they are in the forward operator; slots hold that parameter.
+    GradientOperator(&'a Ident),
+}
+
+impl Scope<'_> {
+    fn unmarked(self, field: &syn::Field) -> Option<Role> {
+        match self {
+            Scope::GradientOperator(param) if attr::misspelt(field).is_none() => {
+                Some(if types::mentions(&field.ty, param) {
+                    Role::Input { shape_only: false, sparse: false, array: false }
+                } else {
+                    Role::Attr { default: None, bounds: Vec::new() }
+                })
+            }
+            _ => None,
         }
     }
 }
@@ -176,6 +216,16 @@ impl BoundKind {
             BoundKind::Max => "max",
             BoundKind::Above => "above",
             BoundKind::Below => "below",
+        }
+    }
+
+    /// The kind's name in the library.
+    pub(crate) fn variant(self) -> &'static str {
+        match self {
+            BoundKind::Min => "Min",
+            BoundKind::Max => "Max",
+            BoundKind::Above => "Above",
+            BoundKind::Below => "Below",
         }
     }
 

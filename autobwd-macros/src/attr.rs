@@ -1,4 +1,4 @@
-//! Attributes of fields: `#[input]`, `#[output]`, `#[attr]` and `#[block]` with their options.
+//! Attributes of fields: `#[input]`, `#[output]`, `#[attr]`, `#[attrs]` and `#[block]` with their options.
 //!
 //! Must not look at more than one field at a time.
 
@@ -13,7 +13,7 @@ use crate::{
     options, text,
 };
 
-const ROLES: [&str; 4] = ["input", "output", "attr", "block"];
+const ROLES: [&str; 5] = ["input", "output", "attr", "attrs", "block"];
 
 /// What the attribute of a field says.
 pub(crate) struct Mark {
@@ -95,7 +95,7 @@ impl Options {
     }
 
     fn read_option(&mut self, role: &str, input: ParseStream<'_>) -> Result<()> {
-        if input.peek(LitStr) {
+        if input.peek(LitStr) && role != "attrs" {
             return self.read_name(input);
         }
         let key = options::key(input)?;
@@ -153,6 +153,7 @@ impl Options {
             },
             "output" => Role::Output { inplace: self.inplace, like: self.like, array: self.array.is_some() },
             "attr" => Role::Attr { default: self.default, bounds: self.bounds },
+            "attrs" => Role::Attrs,
             _ => Role::Block,
         };
         Mark { role, name }
@@ -171,6 +172,7 @@ fn unknown(key: &Ident, role: &str) -> Error {
         _ => &[],
     };
     let takes = match known {
+        [] if role == "attrs" => "no options".to_string(),
         [] => "a name in quotes".to_string(),
         known => format!("a name in quotes and the options {}", text::list(known)),
     };

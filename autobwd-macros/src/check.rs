@@ -31,8 +31,15 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     like_is_of_all(op, cx);
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
-    one_bound_per_side(op, cx);
-    defaults_are_within_bounds(op, cx);
+    one_bound_per_side(&op.fields, cx);
+    defaults_are_within_bounds(&op.fields, cx);
+}
+
+/// Reports what is wrong with a group of attributes.
+pub(crate) fn attributes(fields: &[Field<'_>], cx: &Ctxt) {
+    names_are_unique("attribute", fields.iter(), cx);
+    one_bound_per_side(fields, cx);
+    defaults_are_within_bounds(fields, cx);
 }
 
 /// Slots are written and read by name.
@@ -96,7 +103,7 @@ fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
             None => cx.error(
                 field.ident,
                 format!(
-                    "`{}` has no role; mark it `#[input]`, `#[output]`, `#[attr]` or `#[block]`",
+                    "`{}` has no role; mark it `#[input]`, `#[output]`, `#[attr]`, `#[attrs]` or `#[block]`",
                     field.ident
                 ),
             ),
@@ -127,7 +134,8 @@ fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
 /// An operator without any slot would do nothing to a program.
 fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
     let named = matches!(op.item.fields, Fields::Named(_));
-    let could_be_slot = op.fields.iter().any(|f| !matches!(f.role, Some(Role::Attr { .. } | Role::Block)));
+    let could_be_slot =
+        op.fields.iter().any(|f| !matches!(f.role, Some(Role::Attr { .. } | Role::Attrs | Role::Block)));
     if named && !could_be_slot {
         let message = "has neither inputs nor outputs; mark at least one field `#[input]` or `#[output]`";
         cx.error(op.ident, format!("`{}` {message}", op.ident));
@@ -240,8 +248,8 @@ fn pointwise_has_no_blocks(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// `min` and `above` exclude each other, so do `max` and `below`.
-fn one_bound_per_side(op: &Operator<'_>, cx: &Ctxt) {
-    for field in op.attrs() {
+fn one_bound_per_side(fields: &[Field<'_>], cx: &Ctxt) {
+    for field in fields {
         let Some(Role::Attr { bounds, .. }) = &field.role else { continue };
         for (i, bound) in bounds.iter().enumerate() {
             let same_side = |kind: BoundKind| kind.is_lower() == bound.kind.is_lower();
@@ -256,8 +264,8 @@ fn one_bound_per_side(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// A default is a value like any other. What is no literal is checked when an operator is described.
-fn defaults_are_within_bounds(op: &Operator<'_>, cx: &Ctxt) {
-    for field in op.attrs() {
+fn defaults_are_within_bounds(fields: &[Field<'_>], cx: &Ctxt) {
+    for field in fields {
         let Some(Role::Attr { default: Some(default), bounds }) = &field.role else { continue };
         let Some(value) = number(default) else { continue };
         let holds = |bound: &Bound, limit: f64| match bound.kind {

@@ -32,6 +32,16 @@ pub(crate) fn of_gradient(slot: &str) -> String {
     slot.strip_suffix("@GRAD").map(|of| format!("Gradient of `{of}`.")).unwrap_or_default()
 }
 
+/// What documents a field: what the author says, else where it is from.
+pub(crate) fn of_field(field: &Field<'_>, op: &Operator<'_>) -> String {
+    match op.grad_of {
+        Some(forward) if field.inherited && field.doc.is_empty() => {
+            format!("See [`{}`].", text::of_tokens(forward))
+        }
+        _ => field.doc.clone(),
+    }
+}
+
 /// The bounds of an attribute, `min = 0.0, below = 1.0`.
 pub(crate) fn bounds(bounds: &[Bound]) -> String {
     let texts = bounds.iter().map(|b| format!("{} = {}", b.kind.key(), text::of_tokens(&b.limit)));
@@ -43,7 +53,7 @@ pub(crate) fn reference(op: &Operator<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let slots: Vec<String> = op.inputs().chain(op.outputs()).map(|f| slot_row(f, op)).collect();
     table(&mut lines, ["Slot", "Field", "Takes", "Meaning"], slots);
-    let attrs: Vec<String> = op.attrs().map(attr_row).collect();
+    let attrs: Vec<String> = op.attrs().chain(op.groups()).map(|f| attr_row(f, op)).collect();
     table(&mut lines, ["Attribute", "Type", "Default", "Meaning"], attrs);
     lines.push(String::new());
     lines.push(gradient(op.grad));
@@ -89,18 +99,26 @@ fn slot_row(field: &Field<'_>, op: &Operator<'_>) -> String {
         Some(Role::Input { .. }) => "input",
         _ => "output",
     };
-    let slot = format!("{side} `{}`", field.name);
-    row([&slot, &code(field.ident), types::takes(field.ty, &op.param).unwrap_or_default(), &field.doc])
+    let slot = if field.inherited { side.to_string() } else { format!("{side} `{}`", field.name) };
+    let takes = types::takes(field.ty, &op.param).unwrap_or_default();
+    row([&slot, &code(field.ident), takes, &of_field(field, op)])
 }
 
-fn attr_row(field: &Field<'_>) -> String {
+fn attr_row(field: &Field<'_>, op: &Operator<'_>) -> String {
+    if matches!(field.role, Some(Role::Attrs)) {
+        return row([&code(field.ident), &format!("[`{}`]", text::of_tokens(field.ty)), "", &field.doc]);
+    }
     let (default, bounds) = match &field.role {
         Some(Role::Attr { default, bounds }) => (default.as_ref(), self::bounds(bounds)),
         _ => (None, String::new()),
     };
-    let default = default.map_or_else(|| "required".to_string(), code);
+    let default = match (default, op.grad_of) {
+        (Some(default), _) => code(default),
+        (None, Some(forward)) if field.inherited => format!("as in [`{}`]", text::of_tokens(forward)),
+        (None, _) => "required".to_string(),
+    };
     let bounds = if bounds.is_empty() { String::new() } else { format!(" (`{bounds}`)") };
-    row([&format!("`{}`", field.name), &code(field.ty), &format!("{default}{bounds}"), &field.doc])
+    row([&format!("`{}`", field.name), &code(field.ty), &format!("{default}{bounds}"), &of_field(field, op)])
 }
 
 fn gradient(grad: &Type) -> String {

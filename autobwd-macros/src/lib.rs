@@ -10,6 +10,7 @@ mod ctxt;
 mod docs;
 mod expand;
 mod fallback;
+mod group;
 mod name;
 mod options;
 mod span;
@@ -18,7 +19,7 @@ mod types;
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Error, Item, ItemStruct};
+use syn::{DeriveInput, Error, Item, ItemStruct};
 
 use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 
@@ -84,6 +85,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | written | means |
 /// |---|---|
 /// | `grad = Type` | how the gradient comes about, see below; mandatory |
+/// | `grad_of = Type` | it is the gradient operator of that operator, and inherits what follows from it, see below |
 /// | `name = ".."` | the operator's name in programs; `MatmulV2` is `matmul_v2` unless it says otherwise |
 /// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, takes the place of shape rule and kernel |
 /// | `kernel` | of a `pointwise` operator: shape rule and kernel are there, too, for all dtypes; the formula runs among elementwise neighbours, in a type of floating point numbers that one of its slots has; it sees other dtypes converted to that, booleans as 1 and 0 |
@@ -102,6 +104,29 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 ///
 /// That a gradient operator asks for no slot or attribute that the operator cannot supply is checked at compile time.
 ///
+/// # Gradient operators
+///
+/// With `grad_of = Scale`, fields are named as those of `Scale`, and what follows from `Scale` is not written again: a
+/// field that holds `V` is an input unless it is marked `#[output]`, any other is an attribute. `x` is the slot of that
+/// name, `dx` its gradient, an attribute has default and bounds of the forward operator's.
+/// ```standalone_crate
+/// # use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
+/// # #[register_op(grad = TripleGrad, pointwise)]
+/// # pub struct Triple<V = Var> { #[input] pub x: V, #[output] pub out: V, #[attr(default = 3.0)] pub by: f64 }
+/// # impl<F: Float> Pointwise for Triple<F> { fn eval(&mut self) { self.out = self.x * F::of(self.by); } }
+/// /// `dx = dout * by`
+/// #[register_op(grad_of = Triple, grad = NoGrad, pointwise)]
+/// pub struct TripleGrad<V = Var> {
+///     pub dout: V,
+///     #[output(inplace = dout)]
+///     pub dx: V,
+///     pub by: f64,
+/// }
+/// # impl<F: Float> Pointwise for TripleGrad<F> { fn eval(&mut self) { self.dx = self.dout * F::of(self.by); } }
+/// ```
+/// A gradient that need not arrive is an `Option<V>` input, and stays empty where it does not; one that need not be wanted
+/// is an `Option<V>` output.
+///
 /// # Fields
 ///
 /// Every field has one role. A name in quotes, `#[input("Out@GRAD")]`, is the one in programs; otherwise that of a slot
@@ -112,6 +137,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | what the operator reads: one variable, at most one, a list, a list with holes |
 /// | `#[output]` | the same | what it writes |
 /// | `#[attr]` | `bool`, `i32`, `i64`, `f32`, `f64`, `String`, a `Vec` of these, `DType`, an `attr_enum!` | a constant of the operator |
+/// | `#[attrs]` | a struct with `#[derive(Attrs)]` | attributes that several operators share |
 /// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs; `impl Control` says how, in place of shape rule and kernel |
 ///
 /// | option | of | means |
@@ -145,6 +171,16 @@ pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream)
     }
 }
 
+/// Makes a struct a group of attributes, which several operators can have: see the trait of that name.
+///
+/// Its fields are marked `#[attr]`, with the options that attributes of operators have. Where each has a default, the
+/// struct implements `Default`.
+#[proc_macro_derive(Attrs, attributes(attr))]
+pub fn derive_attrs(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let item = syn::parse_macro_input!(item as DeriveInput);
+    group::derive(&item).into()
+}
+
 fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
     let cx = Ctxt::new();
     let args = Args::read(args, &cx);
@@ -160,8 +196,9 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
                 cleaned.attrs.extend(docs::reference(&op).iter().map(docs::attribute));
             }
             for (field, read) in cleaned.fields.iter_mut().zip(&op.fields) {
-                if docs::text(&field.attrs).is_empty() && !read.doc.is_empty() {
-                    field.attrs.push(docs::attribute(&read.doc));
+                let doc = docs::of_field(read, &op);
+                if docs::text(&field.attrs).is_empty() && !doc.is_empty() {
+                    field.attrs.push(docs::attribute(&doc));
                 }
             }
             let generated = expand::operator(&op);

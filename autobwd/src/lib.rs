@@ -220,7 +220,7 @@ pub mod tape;
 pub mod tensor;
 mod verify;
 
-pub use autobwd_macros::register_op;
+pub use autobwd_macros::{Attrs, register_op};
 pub use backward::{
     Backward, Checkpoints, Cut, Gradients, Missing, OpRef, Planned, Recomputed, Stop, append_backward,
     append_backward_in, explain, gradients, gradients_in, hessian_vector_product, hessian_vector_product_in,
@@ -229,7 +229,7 @@ pub use backward::{
 pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
-    Args, Attr, Attrs, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
+    Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, Words, diff,
 };
 pub use error::{Error, ErrorKind, Result};
@@ -243,9 +243,9 @@ pub use ndarray;
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Call, Carried, Compose, Content, Control, Cost, Describe, First,
-    Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise, PointwiseInteger, Role, Schema, Slot,
-    SlotDef, StepCount,
+    Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Compose, Content, Control,
+    Cost, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise, PointwiseInteger,
+    Role, Schema, Slot, SlotDef, StepCount,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
 pub use verify::{verify, verify_in};
@@ -256,8 +256,9 @@ pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        Notes, Unwritten, Written, above, at_least, at_most, attr, below, check_contract, gather_slot, like,
-        put_values, refuse_unused,
+        Notes, Unwritten, Written, attr, check_attr, check_bounds, check_contract, check_slot, concat_attrs,
+        gather_slot, inherit_attr, inherit_slot, like, put_values, refuse_unused, same_as, slot_name,
+        slot_name_len,
     };
     pub use inventory;
 }

@@ -33,16 +33,11 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `out > 0`, else 0.
-#[register_op(grad = ReluGradGrad, pointwise)]
+#[register_op(grad_of = Relu, grad = ReluGradGrad, pointwise)]
 pub struct ReluGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for ReluGrad<F> {
@@ -80,16 +75,11 @@ impl<F: Float> Pointwise for Tanh<F> {
 autobwd::samples!(Tanh, [Tanh { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
 
 /// `dx = dout * (1 - out²)`.
-#[register_op(grad = TanhGradGrad, pointwise)]
+#[register_op(grad_of = Tanh, grad = TanhGradGrad, pointwise)]
 pub struct TanhGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for TanhGrad<F> {
@@ -129,16 +119,11 @@ impl<F: Float> Pointwise for Sigmoid<F> {
 autobwd::samples!(Sigmoid, [Sigmoid { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
 
 /// `dx = dout * out * (1 - out)`.
-#[register_op(grad = SigmoidGradGrad, pointwise)]
+#[register_op(grad_of = Sigmoid, grad = SigmoidGradGrad, pointwise)]
 pub struct SigmoidGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for SigmoidGrad<F> {
@@ -188,16 +173,11 @@ impl<F: Float> Pointwise for Exp<F> {
 autobwd::samples!(Exp, [Exp { x: between(-2.0, 2.0, [2, 3]), out: out() }]);
 
 /// `dx = dout * out`.
-#[register_op(grad = ExpGradGrad, pointwise)]
+#[register_op(grad_of = Exp, grad = ExpGradGrad, pointwise)]
 pub struct ExpGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for ExpGrad<F> {
@@ -234,16 +214,11 @@ impl<F: Float> Pointwise for Log<F> {
 autobwd::samples!(Log, [Log { x: positive([2, 3]), out: out() }]);
 
 /// `dx = dout / x`.
-#[register_op(grad = LogGradGrad, pointwise)]
+#[register_op(grad_of = Log, grad = LogGradGrad, pointwise)]
 pub struct LogGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for LogGrad<F> {
@@ -297,16 +272,11 @@ autobwd::samples!(
 );
 
 /// `dx = 2 * dout * x`.
-#[register_op(grad = SquareGradGrad, pointwise)]
+#[register_op(grad_of = Square, grad = SquareGradGrad, pointwise)]
 pub struct SquareGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for SquareGrad<F> {
@@ -347,16 +317,11 @@ impl<F: Float> Pointwise for Sqrt<F> {
 autobwd::samples!(Sqrt, [Sqrt { x: positive([2, 3]), out: out() }]);
 
 /// `dx = dout / (2 * out)`.
-#[register_op(grad = SqrtGradGrad, pointwise)]
+#[register_op(grad_of = Sqrt, grad = SqrtGradGrad, pointwise)]
 pub struct SqrtGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for SqrtGrad<F> {
@@ -415,16 +380,11 @@ autobwd::samples!(
 );
 
 /// `dx = dout * sign(x)`, where `sign(0) = 0`.
-#[register_op(grad = AbsGradGrad, pointwise)]
+#[register_op(grad_of = Abs, grad = AbsGradGrad, pointwise)]
 pub struct AbsGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for AbsGrad<F> {

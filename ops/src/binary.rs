@@ -99,28 +99,16 @@ impl<T: Real> Counted<T> {
 }
 
 /// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
-#[register_op(grad = SigmoidCrossEntropyWithLogitsGradGrad)]
+#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = SigmoidCrossEntropyWithLogitsGradGrad)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Labels of the forward operator.
-    #[input]
     pub label: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    /// Same shape as `label`.
-    #[output("Label@GRAD")]
+    #[output]
     pub dlabel: Option<V>,
-    /// As in `sigmoid_cross_entropy_with_logits`.
-    #[attr(default = false)]
     pub normalize: bool,
-    /// As in `sigmoid_cross_entropy_with_logits`.
-    #[attr(default = -100)]
     pub ignore_index: i32,
 }
 impl Infer for SigmoidCrossEntropyWithLogitsGrad<Meta> {

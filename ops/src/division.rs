@@ -171,25 +171,15 @@ pub struct ElementwiseMod<V = Var> {
 division!(ElementwiseMod, modulo);
 
 /// `dx = dout`, `dy = -dout * ⌊x / y⌋`, each summed over the dimensions that its operand was broadcast along.
-#[register_op(grad = Derived, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseMod, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseModGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
-    #[input]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_mod`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseModGrad<F> {

@@ -169,25 +169,14 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
 }
 
 /// `dx = dout * mask`, scaled as the output was.
-#[register_op(grad = DropoutGradGrad, pointwise, kernel)]
+#[register_op(grad_of = Dropout, grad = DropoutGradGrad, pointwise, kernel)]
 pub struct DropoutGrad<V = Var> {
-    /// What was kept, uint8.
-    #[input]
     pub mask: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `dout`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `dropout`.
-    #[attr(default = 0.5, min = 0.0, max = 1.0)]
     pub dropout_prob: f32,
-    /// As in `dropout`.
-    #[attr(default = DropoutImplementation::DowngradeInInfer)]
     pub dropout_implementation: DropoutImplementation,
-    /// As in `dropout`.
-    #[attr(default = false)]
     pub is_test: bool,
 }
 impl Infer for DropoutGrad<Meta> {

@@ -98,25 +98,17 @@ impl<I: Integer> PointwiseInteger for ElementwiseAdd<I> {
 broadcast_samples!(ElementwiseAdd);
 
 /// `dx = dout`, `dy = dout`, each summed over the dimensions that its operand was broadcast along.
-#[register_op(grad = ElementwiseAddGradGrad, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseAdd, grad = ElementwiseAddGradGrad, pointwise, broadcast)]
 pub struct ElementwiseAddGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Second input of the forward operator.
     #[input(shape_only)]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_add`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseAddGrad<F> {
@@ -184,25 +176,17 @@ impl<I: Integer> PointwiseInteger for ElementwiseSub<I> {
 broadcast_samples!(ElementwiseSub);
 
 /// `dx = dout`, `dy = -dout`, each summed over the dimensions that its operand was broadcast along.
-#[register_op(grad = ElementwiseSubGradGrad, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseSub, grad = ElementwiseSubGradGrad, pointwise, broadcast)]
 pub struct ElementwiseSubGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Second input of the forward operator.
     #[input(shape_only)]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_sub`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseSubGrad<F> {
@@ -254,25 +238,15 @@ impl<I: Integer> PointwiseInteger for ElementwiseMul<I> {
 broadcast_samples!(ElementwiseMul);
 
 /// `dx = dout * y`, `dy = dout * x`, each summed over the dimensions that its operand was broadcast along.
-#[register_op(grad = ElementwiseMulGradGrad, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseMul, grad = ElementwiseMulGradGrad, pointwise, broadcast)]
 pub struct ElementwiseMulGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
-    #[input]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_mul`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseMulGrad<F> {
@@ -357,28 +331,17 @@ fn divided_by_zero() -> Error {
 }
 
 /// `dx = dout / y`, `dy = -dout * out / y`, each summed over the dimensions that its operand was broadcast along.
-#[register_op(grad = ElementwiseDivGradGrad, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseDiv, grad = ElementwiseDivGradGrad, pointwise, broadcast)]
 pub struct ElementwiseDivGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_div`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseDivGrad<F> {

@@ -99,25 +99,15 @@ extremum_samples!(ElementwiseMax);
 
 /// `dx = dout` where `x > y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
 /// along.
-#[register_op(grad = Derived, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseMax, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseMaxGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
-    #[input]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_max`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
@@ -159,25 +149,15 @@ extremum_samples!(ElementwiseMin);
 
 /// `dx = dout` where `x < y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
 /// along.
-#[register_op(grad = Derived, pointwise, broadcast)]
+#[register_op(grad_of = ElementwiseMin, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseMinGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
-    #[input]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_min`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwiseMinGrad<F> {
@@ -260,25 +240,15 @@ pub(crate) fn negative_power_of_zero() -> Error {
 
 /// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the dimensions that
 /// its operand was broadcast along.
-#[register_op(grad = Derived, pointwise, broadcast)]
+#[register_op(grad_of = ElementwisePow, grad = Derived, pointwise, broadcast)]
 pub struct ElementwisePowGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First input of the forward operator.
-    #[input]
     pub x: V,
-    /// Second input of the forward operator.
-    #[input]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout, like = x)]
+    #[output(inplace = dout, like = x)]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD", like = y)]
+    #[output(like = y)]
     pub dy: Option<V>,
-    /// As in `elementwise_pow`.
-    #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl<F: Float> Pointwise for ElementwisePowGrad<F> {

@@ -252,25 +252,17 @@ fn infer_where(condition: &Meta, x: &Meta, y: &Meta) -> Result<Dims> {
 }
 
 /// `dx = dout` where the condition holds, else 0; `dy = dout` where it does not, else 0.
-#[register_op(grad = WhereGradGrad, pointwise, kernel)]
+#[register_op(grad_of = Where, grad = WhereGradGrad, pointwise, kernel)]
 pub struct WhereGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub condition: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// First choice of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Second choice of the forward operator.
     #[input(shape_only)]
     pub y: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD")]
+    #[output]
     pub dy: Option<V>,
 }
 impl Infer for WhereGrad<Meta> {

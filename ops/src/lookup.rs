@@ -90,25 +90,15 @@ fn look_up(cx: &Cx, pick: &Pick<'_>, w: &Buf<'_>, out: &mut Buf<'_>) -> Result<(
 }
 
 /// `dw[ids] += dout`, but for the padding.
-#[register_op(grad = LookupTableGradGrad)]
+#[register_op(grad_of = LookupTable, grad = LookupTableGradGrad)]
 pub struct LookupTableGrad<V = Var> {
-    /// The table.
     #[input(shape_only)]
     pub w: V,
-    /// Numbers of rows.
-    #[input]
     pub ids: V,
-    /// Gradient of the rows.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `w`, whole or sparse.
-    #[output("W@GRAD")]
+    #[output]
     pub dw: V,
-    /// As in `lookup_table`.
-    #[attr(default = -1)]
     pub padding_idx: i64,
-    /// As in `lookup_table`.
-    #[attr(default = false)]
     pub is_sparse: bool,
 }
 impl Infer for LookupTableGrad<Meta> {
@@ -217,25 +207,15 @@ fn sparse(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
 }
 
 /// `dw[ids] += dout`, but for the padding.
-#[register_op(grad = LookupTableV2GradGrad)]
+#[register_op(grad_of = LookupTableV2, grad = LookupTableV2GradGrad)]
 pub struct LookupTableV2Grad<V = Var> {
-    /// Numbers of rows.
-    #[input]
     pub ids: V,
-    /// The table.
     #[input(shape_only)]
     pub w: V,
-    /// Gradient of the rows.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `w`, whole or sparse.
-    #[output("W@GRAD")]
+    #[output]
     pub dw: V,
-    /// As in `lookup_table_v2`.
-    #[attr(default = -1)]
     pub padding_idx: i64,
-    /// As in `lookup_table_v2`.
-    #[attr(default = false)]
     pub is_sparse: bool,
 }
 impl Infer for LookupTableV2Grad<Meta> {

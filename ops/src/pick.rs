@@ -257,22 +257,14 @@ pub(crate) fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
 }
 
 /// `dx[.., index[i], ..] += dout[.., i, ..]`.
-#[register_op(grad = GatherGradGrad)]
+#[register_op(grad_of = Gather, grad = GatherGradGrad)]
 pub struct GatherGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Numbers along the axis.
-    #[input]
     pub index: V,
-    /// Gradient of the parts.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `gather`.
-    #[attr(default = 0)]
     pub axis: i32,
 }
 impl Infer for GatherGrad<Meta> {

@@ -125,17 +125,13 @@ impl<'a> Places<'a> {
 }
 
 /// `dx[index[i], ..] += dout[i, ..]`.
-#[register_op(grad = GatherNdGradGrad)]
+#[register_op(grad_of = GatherNd, grad = GatherNdGradGrad)]
 pub struct GatherNdGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Places.
-    #[input]
     pub index: V,
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
 }
 impl Infer for GatherNdGrad<Meta> {
@@ -293,20 +289,14 @@ impl<'a> Along<'a> {
 }
 
 /// `dinput[.., index[.., i, ..], ..] += dresult[.., i, ..]`.
-#[register_op(grad = TakeAlongAxisGradGrad)]
+#[register_op(grad_of = TakeAlongAxis, grad = TakeAlongAxisGradGrad)]
 pub struct TakeAlongAxisGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub input: V,
-    /// Positions along the axis.
-    #[input]
     pub index: V,
-    #[input("Result@GRAD")]
     pub dresult: V,
-    #[output("Input@GRAD")]
+    #[output]
     pub dinput: V,
-    /// As in `take_along_axis`.
-    #[attr("Axis", default = 0)]
     pub axis: i32,
 }
 impl Infer for TakeAlongAxisGrad<Meta> {

@@ -134,25 +134,16 @@ fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> Cut {
 
 /// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that slope where not
 /// `x > 0`.
-#[register_op(grad = PreluGradGrad)]
+#[register_op(grad_of = Prelu, grad = PreluGradGrad)]
 pub struct PreluGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Slopes.
-    #[input]
     pub alpha: V,
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    #[output("Alpha@GRAD")]
+    #[output]
     pub dalpha: Option<V>,
-    /// As in `prelu`.
-    #[attr(default = PreluMode::All)]
     pub mode: PreluMode,
-    /// As in `prelu`.
-    #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
 impl Infer for PreluGrad<Meta> {

@@ -96,18 +96,12 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `0 < out < threshold`, else 0.
-#[register_op(grad = Derived, pointwise)]
+#[register_op(grad_of = Relu6, grad = Derived, pointwise)]
 pub struct Relu6Grad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `relu6`.
-    #[attr(default = 6.0)]
     pub threshold: f32,
 }
 impl<F: Float> Pointwise for Relu6Grad<F> {
@@ -156,21 +150,13 @@ autobwd::samples!(
 );
 
 /// `dx = slope * dout` where `0 < out < 1`, else 0.
-#[register_op(grad = Derived, pointwise)]
+#[register_op(grad_of = HardSigmoid, grad = Derived, pointwise)]
 pub struct HardSigmoidGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `hard_sigmoid`.
-    #[attr(default = 0.2)]
     pub slope: f32,
-    /// As in `hard_sigmoid`; the gradient does not depend on it.
-    #[attr(default = 0.5)]
     pub offset: f32,
 }
 impl<F: Float> Pointwise for HardSigmoidGrad<F> {

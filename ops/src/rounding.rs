@@ -31,13 +31,11 @@ autobwd::samples!(
 );
 
 /// `dx = 0`.
-#[register_op(grad = ZeroGrad, pointwise)]
+#[register_op(grad_of = Floor, grad = ZeroGrad, pointwise)]
 pub struct FloorGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD", shape_only)]
+    #[input(shape_only)]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
 }
 impl<F: Float> Pointwise for FloorGrad<F> {
@@ -74,13 +72,11 @@ autobwd::samples!(
 );
 
 /// `dx = 0`.
-#[register_op(grad = ZeroGrad, pointwise)]
+#[register_op(grad_of = Round, grad = ZeroGrad, pointwise)]
 pub struct RoundGrad<V = Var> {
-    /// Gradient of the output.
-    #[input("Out@GRAD", shape_only)]
+    #[input(shape_only)]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
 }
 impl<F: Float> Pointwise for RoundGrad<F> {
@@ -183,22 +179,13 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `min < x < max`, else 0.
-#[register_op(grad = ClipGradGrad, pointwise)]
+#[register_op(grad_of = Clip, grad = ClipGradGrad, pointwise)]
 pub struct ClipGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `clip`.
-    #[attr]
     pub min: f64,
-    /// As in `clip`.
-    #[attr]
     pub max: f64,
 }
 impl<F: Float> Pointwise for ClipGrad<F> {

@@ -158,28 +158,16 @@ fn run<T: Running>(
 }
 
 /// `dx` = the running sum of `dout` from the other side.
-#[register_op(grad = CumsumGradGrad)]
+#[register_op(grad_of = Cumsum, grad = CumsumGradGrad)]
 pub struct CumsumGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the sums.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `cumsum`.
-    #[attr(default = -1)]
     pub axis: i32,
-    /// As in `cumsum`.
-    #[attr(default = false)]
     pub flatten: bool,
-    /// As in `cumsum`.
-    #[attr(default = false)]
     pub exclusive: bool,
-    /// As in `cumsum`.
-    #[attr(default = false)]
     pub reverse: bool,
 }
 impl Infer for CumsumGrad<Meta> {

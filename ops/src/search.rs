@@ -255,25 +255,15 @@ impl<T: Ranked> Best<'_, T> {
 }
 
 /// `dx[indices] = dout`, 0 elsewhere.
-#[register_op(grad = TopKV2GradGrad)]
+#[register_op(grad_of = TopKV2, grad = TopKV2GradGrad)]
 pub struct TopKV2Grad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Positions along the axis.
-    #[input]
     pub indices: V,
-    /// Gradient of the elements found.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `top_k_v2`.
-    #[attr(default = 1, min = 1)]
     pub k: i32,
-    /// As in `top_k_v2`.
-    #[attr(default = -1)]
     pub axis: i32,
 }
 impl Infer for TopKV2Grad<Meta> {

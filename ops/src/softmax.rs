@@ -65,19 +65,12 @@ autobwd::samples!(
 );
 
 /// `dx = out * (dout - Σ dout * out)`.
-#[register_op(grad = SoftmaxGradGrad)]
+#[register_op(grad_of = Softmax, grad = SoftmaxGradGrad)]
 pub struct SoftmaxGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `softmax`.
-    #[attr(default = -1)]
     pub axis: i32,
 }
 impl Infer for SoftmaxGrad<Meta> {
@@ -166,19 +159,12 @@ autobwd::samples!(
 );
 
 /// `dx = dout - exp(out) * Σ dout`.
-#[register_op(grad = LogSoftmaxGradGrad)]
+#[register_op(grad_of = LogSoftmax, grad = LogSoftmaxGradGrad)]
 pub struct LogSoftmaxGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `log_softmax`.
-    #[attr(default = -1)]
     pub axis: i32,
 }
 impl Infer for LogSoftmaxGrad<Meta> {

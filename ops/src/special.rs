@@ -25,15 +25,11 @@ impl<F: Float> Pointwise for Rsqrt<F> {
 autobwd::samples!(Rsqrt, [Rsqrt { x: positive([2, 3]), out: out() },]);
 
 /// `dx = -dout * out³ / 2`.
-#[register_op(grad = Derived, pointwise)]
+#[register_op(grad_of = Rsqrt, grad = Derived, pointwise)]
 pub struct RsqrtGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for RsqrtGrad<F> {
@@ -60,15 +56,11 @@ impl<F: Float> Pointwise for Reciprocal<F> {
 autobwd::samples!(Reciprocal, [Reciprocal { x: away_from(0.0, [2, 3]), out: out() },]);
 
 /// `dx = -dout * out²`.
-#[register_op(grad = Derived, pointwise)]
+#[register_op(grad_of = Reciprocal, grad = Derived, pointwise)]
 pub struct ReciprocalGrad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for ReciprocalGrad<F> {
@@ -150,15 +142,11 @@ autobwd::samples!(
 );
 
 /// `dx = dout * (out + 1)`.
-#[register_op(grad = Derived, pointwise)]
+#[register_op(grad_of = Expm1, grad = Derived, pointwise)]
 pub struct Expm1Grad<V = Var> {
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Its gradient.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for Expm1Grad<F> {

@@ -32,16 +32,11 @@ autobwd::samples!(
 );
 
 /// `dx = dout * cos(x)`.
-#[register_op(grad = SinGradGrad, pointwise)]
+#[register_op(grad_of = Sin, grad = SinGradGrad, pointwise)]
 pub struct SinGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for SinGrad<F> {
@@ -93,16 +88,11 @@ autobwd::samples!(
 );
 
 /// `dx = -dout * sin(x)`.
-#[register_op(grad = CosGradGrad, pointwise)]
+#[register_op(grad_of = Cos, grad = CosGradGrad, pointwise)]
 pub struct CosGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the input.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
 }
 impl<F: Float> Pointwise for CosGrad<F> {

@@ -131,7 +131,7 @@ fn the_table_of_attributes_is_true() -> Result<()> {
                 Some(None) => ", required".into(),
                 None => String::new(),
             };
-            let bounds = own.map(|attr| attr.bounds).filter(|bounds| !bounds.is_empty());
+            let bounds = own.map(AttrDef::bounds_text).filter(|bounds| !bounds.is_empty());
             let bounds = bounds.map(|bounds| format!(" ({bounds})")).unwrap_or_default();
             let row = row(info, &plain, name, ty);
             writeln!(text, "{} {name}: {ty}{default}{bounds}; {row}", schema.name).unwrap();

@@ -174,7 +174,7 @@ fn an_operator_prints_its_reference() -> Result<()> {
         assert_eq!(lines("  output `"), schema.outputs.len(), "{text}");
         assert_eq!(lines("  attribute `"), schema.attrs.len(), "{text}");
         assert!(
-            schema.attrs.iter().all(|attr| text.contains(attr.bounds) && text.contains(attr.doc)),
+            schema.attrs.iter().all(|attr| text.contains(&attr.bounds_text()) && text.contains(attr.doc)),
             "{text}"
         );
     }

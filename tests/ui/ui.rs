@@ -76,7 +76,10 @@ fn templates() -> Vec<String> {
         }
     }
     assert!(templates.len() > 30, "the macro's messages are elsewhere: {templates:#?}");
-    templates.extend(literals(&fs::read_to_string("../../autobwd/src/schema/contract.rs").unwrap()));
+    for path in ["contract.rs", "inherit.rs"] {
+        let source = fs::read_to_string(Path::new("../../autobwd/src/schema").join(path)).unwrap();
+        templates.extend(literals(&source));
+    }
     for path in with_extension(Path::new("../../autobwd/src"), "rs") {
         let source = fs::read_to_string(path).unwrap();
         let attributes = source.split("#[diagnostic::on_unimplemented(").skip(1);

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Attr, Attrs, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind};
+use super::{
+    Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind,
+};
 use crate::{DType, Dims, Error, ErrorKind, Result};
 
 /// The longest name of an operator type, slot or attribute that is read.
@@ -323,7 +325,7 @@ impl OpJson {
             }
             Ok(slots)
         };
-        let mut attrs = Attrs::default();
+        let mut attrs = AttrMap::default();
         for (attr, value) in self.attrs {
             attrs.set(name(&attr)?, value.into_attr(blocks)?);
         }

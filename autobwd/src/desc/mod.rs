@@ -18,7 +18,7 @@ mod words;
 pub use attr::Attr;
 pub use diff::{Diff, diff};
 pub use name::Name;
-pub use op::{Args, Attrs, OpDesc, Origin, Site, Slots};
+pub use op::{Args, AttrMap, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
 pub(crate) use structure::{check_name, is_name};
 pub use vars::Vars;

@@ -63,9 +63,9 @@ impl Slots {
 
 /// The attributes of an operator, in alphabetical order.
 #[derive(Clone, Default, Debug, PartialEq)]
-pub struct Attrs(Vec<(Name, Attr)>);
+pub struct AttrMap(Vec<(Name, Attr)>);
 
-impl Attrs {
+impl AttrMap {
     /// Sets an attribute.
     pub fn set(&mut self, name: impl Into<Name>, value: Attr) {
         let name = name.into();
@@ -161,7 +161,7 @@ pub struct OpDesc {
     /// What it writes.
     pub outputs: Slots,
     /// Attributes, sub-blocks among them.
-    pub attrs: Attrs,
+    pub attrs: AttrMap,
     /// The source line that added it; gradient operators have that of their forward operator.
     pub site: Option<Site>,
     /// Why it is there.
@@ -175,7 +175,7 @@ impl OpDesc {
             ty: ty.into(),
             inputs: Slots::default(),
             outputs: Slots::default(),
-            attrs: Attrs::default(),
+            attrs: AttrMap::default(),
             site: None,
             origin: Origin::Model,
         }

@@ -7,12 +7,12 @@
 use std::marker::PhantomData;
 
 use crate::{
-    Arity, AttrDef, Attrs, Content, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo,
+    Arity, AttrDef, AttrMap, Content, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo,
     Result, Role, Schema, SlotDef, Var,
     error::{Error, ErrorKind},
     grad::NoGrad,
     lanes::{Dual, MAX_ARGS},
-    schema::gather_slot,
+    schema::{ConstText, gather_slot},
 };
 
 /// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
@@ -100,7 +100,7 @@ pub struct Derivative<O, N, W = Var> {
     /// By slot of the schema.
     inputs: Vec<Option<W>>,
     outputs: Vec<Option<W>>,
-    attrs: Attrs,
+    attrs: AttrMap,
     of: PhantomData<fn() -> (O, N)>,
 }
 
@@ -147,40 +147,8 @@ fn forward(own: &'static Schema, made: &'static Schema, desc: &OpDesc) -> OpDesc
     fwd
 }
 
-/// Text put together during constant evaluation.
-#[derive(Clone, Copy)]
-struct Text {
-    bytes: [u8; 96],
-    len: usize,
-}
-
-impl Text {
-    const EMPTY: Text = Text { bytes: [0; 96], len: 0 };
-
-    const fn of(parts: [&str; 3]) -> Text {
-        let mut text = Text::EMPTY;
-        let mut p = 0;
-        while p < parts.len() {
-            let part = parts[p].as_bytes();
-            let mut i = 0;
-            while i < part.len() {
-                assert!(text.len < text.bytes.len(), "a name of more than 96 bytes");
-                text.bytes[text.len] = part[i];
-                text.len += 1;
-                i += 1;
-            }
-            p += 1;
-        }
-        text
-    }
-
-    const fn as_str(&self) -> &str {
-        match core::str::from_utf8(self.bytes.split_at(self.len).0) {
-            Ok(text) => text,
-            Err(_) => panic!("names are joined whole"),
-        }
-    }
-}
+/// The name of an operator or slot.
+type NameText = ConstText<96>;
 
 const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 
@@ -190,25 +158,25 @@ struct Table<O, N, const M: usize>(PhantomData<(O, N)>);
 
 impl<O: Lanes, N: Order, const M: usize> Table<O, N, M> {
     /// Names of the incoming gradients.
-    const INCOMING: [Text; M] = {
-        let mut names = [Text::EMPTY; M];
+    const INCOMING: [NameText; M] = {
+        let mut names = [NameText::EMPTY; M];
         let mut i = 0;
         while i < O::SCHEMA.outputs.len() && i < M {
             names[i] = match N::NUMBER {
-                1 => Text::of([O::SCHEMA.outputs[i].name, "@GRAD", ""]),
-                2 => Text::of(["D2_", O::SCHEMA.outputs[i].name, ""]),
-                _ => Text::of(["D3_", O::SCHEMA.outputs[i].name, ""]),
+                1 => NameText::of(&[O::SCHEMA.outputs[i].name, "@GRAD"]),
+                2 => NameText::of(&["D2_", O::SCHEMA.outputs[i].name]),
+                _ => NameText::of(&["D3_", O::SCHEMA.outputs[i].name]),
             };
             i += 1;
         }
         names
     };
     /// Names of the gradients of all inputs.
-    const OUTGOING: [Text; M] = {
-        let mut names = [Text::EMPTY; M];
+    const OUTGOING: [NameText; M] = {
+        let mut names = [NameText::EMPTY; M];
         let mut i = 0;
         while i < O::SCHEMA.inputs.len() && i < M {
-            names[i] = Text::of([O::SCHEMA.inputs[i].name, "@GRAD", ""]);
+            names[i] = NameText::of(&[O::SCHEMA.inputs[i].name, "@GRAD"]);
             i += 1;
         }
         names
@@ -269,7 +237,7 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
         n
     };
 
-    const NAME: Text = Text::of([O::SCHEMA.name, "_grad", ""]);
+    const NAME: NameText = NameText::of(&[O::SCHEMA.name, "_grad"]);
 
     /// Inputs and outputs, from the smallest table that holds them: they are part of every program that links the
     /// operator.

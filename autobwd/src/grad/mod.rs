@@ -196,7 +196,14 @@ impl<'a> GradCx<'a> {
                 (None, Some(_)) => self.fwd.outputs.get(slot.name),
                 (None, None) => {
                     let of = slot.name.strip_suffix("@GRAD").map_or(&[][..], |of| self.fwd.outputs.get(of));
-                    op.inputs.set(slot.name, of.iter().map(|v| self.grad(*v)));
+                    let arriving = of.iter().map(|v| self.arrives(*v).then(|| self.grad(*v)));
+                    match slot.arity {
+                        Arity::One | Arity::Many => {
+                            op.inputs.set(slot.name, of.iter().map(|v| self.grad(*v)))
+                        }
+                        Arity::Optional => op.inputs.set(slot.name, arriving.flatten()),
+                        Arity::Holes => op.inputs.set(slot.name, arriving.map(|v| v.unwrap_or(Var::EMPTY))),
+                    }
                     continue;
                 }
             };

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, fmt, panic::Location};
 
 use crate::{
-    Attr, Attrs, Describe, Error, ErrorKind, Name, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Site, Var,
+    Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Site,
+    Var,
 };
 
 /// What stands in a list of names where there is no variable.
@@ -30,7 +31,7 @@ pub struct NamedOp {
     /// What it writes.
     pub outputs: BTreeMap<Name, Vec<String>>,
     /// Attributes.
-    pub attrs: Attrs,
+    pub attrs: AttrMap,
     /// The source line that made it; gradient operators have that of their forward operator.
     pub site: Option<Site>,
 }
@@ -44,7 +45,7 @@ impl NamedOp {
             ty: ty.into(),
             inputs: BTreeMap::new(),
             outputs: BTreeMap::new(),
-            attrs: Attrs::default(),
+            attrs: AttrMap::default(),
             site,
         }
     }

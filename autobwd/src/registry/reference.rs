@@ -74,6 +74,6 @@ fn slot(f: &mut fmt::Formatter<'_>, side: &str, slot: &SlotDef) -> fmt::Result {
 
 fn attr(f: &mut fmt::Formatter<'_>, attr: &AttrDef) -> fmt::Result {
     let default = attr.default.map_or_else(|| "required".into(), |value| format!("default {}", value()));
-    let bounds = if attr.bounds.is_empty() { String::new() } else { format!(", {}", attr.bounds) };
+    let bounds = if attr.bounds.is_empty() { String::new() } else { format!(", {}", attr.bounds_text()) };
     line(f, &format!("attribute `{}`: {}, {default}{bounds}", attr.name, attr.ty), attr.doc)
 }

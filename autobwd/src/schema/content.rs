@@ -1,7 +1,7 @@
 use smallvec::SmallVec;
 
 use super::{Arity, AttrValue, Role, Slot};
-use crate::{Attrs, OpDesc, Result, Slots, Var, desc::Words};
+use crate::{AttrMap, OpDesc, Result, Slots, Var, desc::Words};
 
 /// What was in an operator's struct: what its slots held, in the order of its fields, and what its attributes are.
 pub struct Content<W> {
@@ -14,13 +14,13 @@ pub struct Content<W> {
 #[derive(Default)]
 pub struct Notes {
     pub(crate) words: Words,
-    attrs: Option<Attrs>,
+    attrs: Option<AttrMap>,
 }
 
 impl<W> Content<W> {
     #[inline]
     pub(crate) fn new(ty: &'static str, with_attrs: bool) -> Content<W> {
-        let mut notes = Notes { words: Words::default(), attrs: with_attrs.then(Attrs::default) };
+        let mut notes = Notes { words: Words::default(), attrs: with_attrs.then(AttrMap::default) };
         notes.words.name(ty);
         Content { ty, held: SmallVec::new(), notes }
     }
@@ -93,7 +93,7 @@ impl Notes {
     }
 
     /// Takes note of all attributes.
-    pub(crate) fn attrs(&mut self, attrs: &Attrs) {
+    pub(crate) fn attrs(&mut self, attrs: &AttrMap) {
         for (name, attr) in attrs.iter() {
             self.words.name(name.as_str());
             self.words.attr(attr);

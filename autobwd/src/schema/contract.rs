@@ -2,8 +2,13 @@
 //!
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
 
-use super::{Arity, AttrDef, Op, Schema, SlotDef};
+use super::{
+    Arity, AttrDef, AttrType, ConstText, Op, Schema, SlotDef,
+    const_text::{Nearest, is_joined},
+};
 use crate::{GradKind, GradRule, lanes::MAX_SLOTS};
+
+type Text = ConstText<512>;
 
 /// Checks an operator's declarations against each other and against its gradient operator. Const-evaluated once an
 /// operator.
@@ -19,7 +24,7 @@ pub const fn check_contract<O: Op>() {
 #[track_caller]
 const fn check_slots(op: &Schema) {
     if op.pointwise && op.inputs.len() + op.outputs.len() > MAX_SLOTS {
-        let text = Text::new().add("pointwise operator `").add(op.name).add("` has more than ");
+        let text = Text::EMPTY.add("pointwise operator `").add(op.name).add("` has more than ");
         panic!(
             "{}",
             text.number(MAX_SLOTS as u32).add(" slots; write a kernel instead of a formula").as_str()
@@ -27,63 +32,130 @@ const fn check_slots(op: &Schema) {
     }
 }
 
+/// Checks that an attribute of that type can have bounds.
+#[track_caller]
+pub const fn check_bounds(name: &str, ty: AttrType) {
+    if !matches!(ty, AttrType::I32 | AttrType::I64 | AttrType::F32 | AttrType::F64) {
+        let text = Text::EMPTY.add("`").add(name).add("` is of type ").add(ty.name());
+        panic!("{}", text.add("; only numbers have bounds").as_str());
+    }
+}
+
 #[track_caller]
 const fn check_grad(op: &Schema, grad: &Schema) {
     let mut i = 0;
     while i < grad.inputs.len() {
-        let slot = &grad.inputs[i];
-        let supplied = has(op.inputs, slot.name, "") || has(op.outputs, slot.name, "");
-        if !(supplied || has(op.outputs, slot.name, "@GRAD")) {
-            let text = at(grad, slot.line, "reads slot `", slot.name).add("), which `").add(op.name);
-            let text = text.add("` cannot supply; it has inputs [").names(op.inputs).add("] and outputs [");
-            panic!("{}", text.names(op.outputs).add("]").as_str());
-        }
+        check_read(op, grad, &grad.inputs[i]);
         i += 1;
     }
     i = 0;
     while i < grad.outputs.len() {
-        let slot = &grad.outputs[i];
-        if !has(op.inputs, slot.name, "@GRAD") {
-            let text = at(grad, slot.line, "writes slot `", slot.name);
-            let text = text
-                .add("), which is not the gradient of an input of `")
-                .add(op.name)
-                .add("`; its inputs are [");
-            panic!("{}", text.names(op.inputs).add("]").as_str());
-        }
-        if grad.outputs.len() > 1 && matches!(slot.arity, Arity::One) {
-            let text = at(grad, slot.line, "writes slot `", slot.name);
-            panic!("{}", text.add(") whether it is wanted or not; make it `Option<V>`").as_str());
-        }
+        check_write(op, grad, &grad.outputs[i]);
         i += 1;
     }
     i = 0;
     while i < grad.attrs.len() {
-        let attr = &grad.attrs[i];
-        match find(op.attrs, attr.name) {
-            None => {
-                let text = at(grad, attr.line, "has attribute `", attr.name).add("), which `").add(op.name);
-                panic!("{}", text.add("` has not").as_str());
-            }
-            Some(own) if own.ty as u8 != attr.ty as u8 => {
-                let text =
-                    at(grad, attr.line, "has attribute `", attr.name).add(") of type ").add(attr.ty.name());
-                let text = text.add(", but in `").add(op.name).add("` it is ").add(own.ty.name());
-                panic!("{}", text.as_str());
-            }
-            Some(_) => {}
-        }
+        check_attr(op, grad, &grad.attrs[i]);
         i += 1;
+    }
+}
+
+/// A gradient operator reads slots of the forward operator, or gradients of its outputs.
+#[track_caller]
+const fn check_read(op: &Schema, grad: &Schema, slot: &SlotDef) {
+    let own = match find_slot(op.inputs, slot.name, "") {
+        None => find_slot(op.outputs, slot.name, ""),
+        found => found,
+    };
+    let (own, is_gradient) = match own {
+        Some(own) => (Some(own), false),
+        None => (find_slot(op.outputs, slot.name, "@GRAD"), true),
+    };
+    let Some(own) = own else {
+        let text = at(grad, slot.line, "reads slot `", slot.name).add("), which `").add(op.name);
+        let text = text.add("` cannot supply; it has inputs [").names(op.inputs).add("] and outputs [");
+        let near = Nearest::NONE.or_slot(slot.name, op.inputs).or_slot(slot.name, op.outputs);
+        panic!("{}", text.names(op.outputs).add("]").did_you_mean(near).as_str());
+    };
+    let fits = match own.arity {
+        Arity::One => matches!(slot.arity, Arity::One | Arity::Optional),
+        Arity::Optional => matches!(slot.arity, Arity::Optional),
+        // Of a list, some gradients may not arrive: where there are no holes, zeros take their places.
+        Arity::Many => matches!(slot.arity, Arity::Many | Arity::Holes),
+        Arity::Holes => matches!(slot.arity, Arity::Holes),
+    };
+    if !fits {
+        let of = if is_gradient { "), the gradient of what is " } else { "), which is " };
+        let text = at(grad, slot.line, "reads slot `", slot.name).add(of).add(own.arity.written());
+        panic!("{}", differs(text, op, own.arity, slot.arity).as_str());
+    }
+    if own.array && !slot.array {
+        let text =
+            at(grad, slot.line, "reads slot `", slot.name).add("), which may hold a list of tensors in `");
+        panic!("{}", text.add(op.name).add("`; mark it `array`").as_str());
+    }
+}
+
+/// A gradient operator writes gradients of the forward operator's inputs, if somebody wants them.
+#[track_caller]
+const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
+    let Some(own) = find_slot(op.inputs, slot.name, "@GRAD") else {
+        let text = at(grad, slot.line, "writes slot `", slot.name);
+        let text = text.add("), which is not the gradient of an input of `").add(op.name);
+        panic!("{}", text.add("`; its inputs are [").names(op.inputs).add("]").as_str());
+    };
+    if grad.outputs.len() > 1 && matches!(slot.arity, Arity::One) {
+        let text = at(grad, slot.line, "writes slot `", slot.name);
+        panic!("{}", text.add(") whether it is wanted or not; make it `Option<V>`").as_str());
+    }
+    let fits = match own.arity {
+        Arity::One => matches!(slot.arity, Arity::One | Arity::Optional),
+        Arity::Optional => matches!(slot.arity, Arity::One | Arity::Optional),
+        Arity::Many | Arity::Holes => matches!(slot.arity, Arity::Holes),
+    };
+    if !fits {
+        let text = at(grad, slot.line, "writes slot `", slot.name).add("), the gradient of what is ");
+        let needed = if own.arity.is_list() { Arity::Holes } else { Arity::Optional };
+        panic!("{}", differs(text.add(own.arity.written()), op, needed, slot.arity).as_str());
+    }
+    if own.array && !slot.array {
+        let text = at(grad, slot.line, "writes slot `", slot.name)
+            .add("), the gradient of what may hold a list of ");
+        panic!("{}", text.add("tensors in `").add(op.name).add("`; mark it `array`").as_str());
+    }
+}
+
+/// … `` in `concat`: make it `Vec<Option<V>>` instead of `V` ``
+const fn differs(text: Text, op: &Schema, needed: Arity, written: Arity) -> Text {
+    let text = text.add(" in `").add(op.name).add("`: make it ").add(needed.written());
+    text.add(" instead of ").add(written.written())
+}
+
+#[track_caller]
+const fn check_attr(op: &Schema, grad: &Schema, attr: &AttrDef) {
+    match find_attr(op.attrs, attr.name) {
+        None => {
+            let text = at(grad, attr.line, "has attribute `", attr.name).add("), which `").add(op.name);
+            let near = Nearest::NONE.or_attr(attr.name, op.attrs);
+            panic!("{}", text.add("` has not").did_you_mean(near).as_str());
+        }
+        Some(own) if own.ty as u8 != attr.ty as u8 => {
+            let text =
+                at(grad, attr.line, "has attribute `", attr.name).add(") of type ").add(attr.ty.name());
+            let text = text.add(", but in `").add(op.name).add("` it is ").add(own.ty.name());
+            panic!("{}", text.as_str());
+        }
+        Some(_) => {}
     }
 }
 
 /// `` gradient operator `mul_grad` reads slot `Z` (src/mul.rs:12 ``
 const fn at(grad: &Schema, line: u32, what: &str, name: &str) -> Text {
-    let text = Text::new().add("gradient operator `").add(grad.name).add("` ").add(what).add(name).add("` (");
+    let text = Text::EMPTY.add("gradient operator `").add(grad.name).add("` ").add(what).add(name).add("` (");
     text.add(grad.file).add(":").number(line)
 }
 
-const fn find(attrs: &'static [AttrDef], name: &str) -> Option<&'static AttrDef> {
+const fn find_attr(attrs: &'static [AttrDef], name: &str) -> Option<&'static AttrDef> {
     let mut i = 0;
     while i < attrs.len() {
         if is_joined(name, attrs[i].name, "") {
@@ -94,85 +166,14 @@ const fn find(attrs: &'static [AttrDef], name: &str) -> Option<&'static AttrDef>
     None
 }
 
-/// Whether `name` is some slot's name followed by `suffix`.
-const fn has(slots: &[SlotDef], name: &str, suffix: &str) -> bool {
+/// The slot whose name followed by `suffix` is `name`.
+const fn find_slot(slots: &'static [SlotDef], name: &str, suffix: &str) -> Option<&'static SlotDef> {
     let mut i = 0;
     while i < slots.len() {
         if is_joined(name, slots[i].name, suffix) {
-            return true;
+            return Some(&slots[i]);
         }
         i += 1;
     }
-    false
-}
-
-const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
-    let (whole, head, tail) = (whole.as_bytes(), head.as_bytes(), tail.as_bytes());
-    if whole.len() != head.len() + tail.len() {
-        return false;
-    }
-    let mut i = 0;
-    while i < whole.len() {
-        let expected = if i < head.len() { head[i] } else { tail[i - head.len()] };
-        if whole[i] != expected {
-            return false;
-        }
-        i += 1;
-    }
-    true
-}
-
-/// Text put together during constant evaluation, for panic messages.
-pub(super) struct Text {
-    bytes: [u8; 512],
-    len: usize,
-}
-
-impl Text {
-    pub(super) const fn new() -> Text {
-        Text { bytes: [0; 512], len: 0 }
-    }
-
-    pub(super) const fn add(mut self, text: &str) -> Text {
-        let text = text.as_bytes();
-        let mut i = 0;
-        while i < text.len() && self.len < self.bytes.len() {
-            self.bytes[self.len] = text[i];
-            self.len += 1;
-            i += 1;
-        }
-        self
-    }
-
-    const fn number(self, n: u32) -> Text {
-        let text = if n >= 10 { self.number(n / 10) } else { self };
-        let digit = [b'0' + (n % 10) as u8];
-        match core::str::from_utf8(&digit) {
-            Ok(digit) => text.add(digit),
-            Err(_) => text,
-        }
-    }
-
-    const fn names(mut self, slots: &[SlotDef]) -> Text {
-        let mut i = 0;
-        while i < slots.len() {
-            if i > 0 {
-                self = self.add(", ");
-            }
-            self = self.add(slots[i].name);
-            i += 1;
-        }
-        self
-    }
-
-    pub(super) const fn as_str(&self) -> &str {
-        let mut len = self.len;
-        loop {
-            match core::str::from_utf8(self.bytes.split_at(len).0) {
-                Ok(text) => return text,
-                // Cut within a character.
-                Err(_) => len -= 1,
-            }
-        }
-    }
+    None
 }

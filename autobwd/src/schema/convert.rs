@@ -1,8 +1,6 @@
 //! What generated conversions call: the loops and the messages.
 
-use std::fmt::Display;
-
-use super::{AttrValue, Role, Slot};
+use super::{Role, Slot};
 use crate::{Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 fn in_slot(error: Error, role: Role, slot: &str) -> Error {
@@ -35,59 +33,6 @@ pub fn gather_slot<W, S: Slot<W>>(
     S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
 }
 
-/// Reads an attribute from a description.
-///
-/// # Errors
-/// Another type; a missing attribute without default.
-pub fn attr<A: AttrValue>(desc: &OpDesc, name: &'static str, default: Option<fn() -> A>) -> Result<A> {
-    match (desc.attrs.get(name), default) {
-        (Some(value), _) => A::from_attr(value).map_err(|e| Error::attr(name, e)),
-        (None, Some(default)) => Ok(default()),
-        (None, None) => Err(Error::attr(name, "is missing")),
-    }
-}
-
-fn bound<A: PartialOrd + Display>(name: &str, value: A, holds: bool, must: &str, limit: A) -> Result<A> {
-    // NaN is within no bounds: comparisons with it are false.
-    if holds { Ok(value) } else { Err(Error::attr(name, format!("must be {must} {limit}, is {value}"))) }
-}
-
-/// For `#[attr(min = limit)]`.
-///
-/// # Errors
-/// A smaller value.
-pub fn at_least<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
-    let holds = value >= limit;
-    bound(name, value, holds, "at least", limit)
-}
-
-/// For `#[attr(max = limit)]`.
-///
-/// # Errors
-/// A larger value.
-pub fn at_most<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
-    let holds = value <= limit;
-    bound(name, value, holds, "at most", limit)
-}
-
-/// For `#[attr(above = limit)]`.
-///
-/// # Errors
-/// The limit itself or a smaller value.
-pub fn above<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
-    let holds = value > limit;
-    bound(name, value, holds, "above", limit)
-}
-
-/// For `#[attr(below = limit)]`.
-///
-/// # Errors
-/// The limit itself or a larger value.
-pub fn below<A: PartialOrd + Display>(name: &str, value: A, limit: A) -> Result<A> {
-    let holds = value < limit;
-    bound(name, value, holds, "below", limit)
-}
-
 /// For `#[output(like = input)]` beside a kernel: gives what an output slot holds dtype and shape of what the input slot
 /// holds at the same position.
 ///
@@ -101,6 +46,22 @@ pub fn like<S: Slot<Meta>, I: Slot<Meta>>(output: &mut S, input: &I) -> Result<(
     });
     let text = |slot| format!("output `{slot}` has the shape of an input that is absent");
     absent.map_or(Ok(()), |slot| Err(Error::new(ErrorKind::Slot, text(slot))))
+}
+
+/// For a gradient operator whose shape rule is `like`: the gradient of a slot that it reads has dtype and shape of what is
+/// in that slot.
+///
+/// # Errors
+/// It has not.
+pub fn same_as<S: Slot<Meta>, G: Slot<Meta>>(slot: &S, gradient: &G) -> Result<()> {
+    let (mut position, mut outcome) = (0, Ok(()));
+    gradient.each(|meta| {
+        if let (Some(of), Ok(())) = (slot.at(position), &outcome) {
+            outcome = meta.same_as(of);
+        }
+        position += 1;
+    });
+    outcome
 }
 
 /// Hands out what an output slot holds.

@@ -3,36 +3,44 @@
 //! Must not know any registered operator, nor how programs are run or differentiated.
 
 mod attr;
+mod attr_def;
 mod compose;
+mod const_text;
 mod content;
 mod contract;
 mod control;
 mod convert;
 mod cost;
 mod infallible;
+mod inherit;
 mod join;
 mod slot;
 mod unused;
 
 pub use attr::{AttrType, AttrValue};
+pub use attr_def::{AttrDef, Attrs, Bound, BoundKind, attr, concat_attrs};
 pub use compose::{Compose, Parts};
+pub(crate) use const_text::ConstText;
 pub use content::{Content, Notes};
-pub use contract::check_contract;
+pub use contract::{check_bounds, check_contract};
 pub use control::{Call, Carried, Control, First, StepCount};
-pub use convert::{above, at_least, at_most, attr, below, gather_slot, like, put_values};
+pub use convert::{gather_slot, like, put_values, same_as};
 pub use cost::Cost;
 pub use infallible::Infallible;
+pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
 pub use unused::{Unwritten, Written, refuse_unused};
 
-use crate::{Attr, Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var};
+use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var};
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotDef {
     /// Name in programs.
     pub name: &'static str,
+    /// Name of the field in the operator's struct; empty for a slot that no struct has.
+    pub field: &'static str,
     /// How many variables it takes.
     pub arity: Arity,
     /// Of an input: only its shape is needed, so its memory may be freed early.
@@ -57,6 +65,7 @@ impl SlotDef {
     pub const fn new(name: &'static str, arity: Arity, doc: &'static str, line: u32) -> SlotDef {
         SlotDef {
             name,
+            field: "",
             arity,
             shape_only: false,
             sparse: false,
@@ -66,6 +75,11 @@ impl SlotDef {
             doc,
             line,
         }
+    }
+
+    /// Of that field.
+    pub const fn field(self, field: &'static str) -> SlotDef {
+        SlotDef { field, ..self }
     }
 
     /// With `shape_only`.
@@ -92,23 +106,6 @@ impl SlotDef {
     pub const fn like(self, input: &'static str) -> SlotDef {
         SlotDef { like: Some(input), ..self }
     }
-}
-
-/// One attribute of an operator.
-#[derive(Clone, Copy, Debug)]
-pub struct AttrDef {
-    /// Name in programs.
-    pub name: &'static str,
-    /// Type in programs.
-    pub ty: AttrType,
-    /// The value when a program does not give one.
-    pub default: Option<fn() -> Attr>,
-    /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
-    pub bounds: &'static str,
-    /// First line of the field's documentation.
-    pub doc: &'static str,
-    /// Source line of the field.
-    pub line: u32,
 }
 
 /// Everything static about an operator.
@@ -164,6 +161,10 @@ pub enum Role {
 
 /// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
 /// `Mul` means.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operator",
+    label = "expected a `#[register_op]` struct"
+)]
 pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// Slots, attributes and where they are declared.
     const SCHEMA: Schema;

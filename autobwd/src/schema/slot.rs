@@ -13,6 +13,23 @@ pub enum Arity {
     Holes,
 }
 
+impl Arity {
+    /// The type of such a slot's field.
+    pub(crate) const fn written(self) -> &'static str {
+        match self {
+            Arity::One => "`V`",
+            Arity::Optional => "`Option<V>`",
+            Arity::Many => "`Vec<V>`",
+            Arity::Holes => "`Vec<Option<V>>`",
+        }
+    }
+
+    /// Whether it takes more than one variable.
+    pub(crate) const fn is_list(self) -> bool {
+        matches!(self, Arity::Many | Arity::Holes)
+    }
+}
+
 /// The slot types. Frames hold nothing else of a [`Buf`](crate::Buf), so a type with a `Drop` or a place to hide one is
 /// none.
 mod sealed {

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::contract::Text;
+use super::ConstText;
 use crate::{Compose, Control, Infer, Kernel, Pointwise};
 
 /// Tells which traits a type implements: where it does, the constant here hides that of [`Unwritten`].
@@ -48,7 +48,8 @@ impl<T: Control> Written<T> {
 #[track_caller]
 pub const fn refuse_unused(op: &str, of: &str, written: bool, instead: &str) {
     if written {
-        let text = Text::new().add("`impl ").add(of).add("` of `").add(op).add("` would be ignored: ");
+        let text =
+            ConstText::<512>::EMPTY.add("`impl ").add(of).add("` of `").add(op).add("` would be ignored: ");
         panic!("{}", text.add(instead).as_str());
     }
 }

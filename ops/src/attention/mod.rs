@@ -140,37 +140,21 @@ impl GradRule<ScaledDotProductAttention> for ScaledDotProductAttentionRule {
 
 /// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =
 /// dsᵀ · q`, `dv = pᵀ · dout`.
-#[register_op(grad = ScaledDotProductAttentionGradGrad)]
+#[register_op(grad_of = ScaledDotProductAttention, grad = ScaledDotProductAttentionGradGrad)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
-    /// Queries.
-    #[input]
     pub q: V,
-    /// Keys.
-    #[input]
     pub k: V,
-    /// Values.
-    #[input]
     pub v: V,
-    /// Output of the forward operator.
-    #[input]
     pub out: V,
-    /// Logarithms of the sums that scores were divided by.
-    #[input]
     pub log_sum: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Gradient of the logarithms.
-    #[input("LogSum@GRAD")]
     pub dlog_sum: Option<V>,
-    #[output("Q@GRAD")]
+    #[output]
     pub dq: Option<V>,
-    #[output("K@GRAD")]
+    #[output]
     pub dk: Option<V>,
-    #[output("V@GRAD")]
+    #[output]
     pub dv: Option<V>,
-    /// As in `scaled_dot_product_attention`.
-    #[attr(default = false)]
     pub causal: bool,
 }
 impl Infer for ScaledDotProductAttentionGrad<Meta> {

@@ -62,28 +62,16 @@ impl GradRule<ConditionalBlock> for ConditionalBlockRule {
 
 /// The gradient of [`ConditionalBlock`]: runs the gradient of the branch if that has run; gradients of inputs are zeros
 /// otherwise.
-#[register_op(grad = NoGrad)]
+#[register_op(grad_of = ConditionalBlock, grad = NoGrad)]
 pub struct ConditionalBlockGrad<V = Var> {
-    /// The condition.
-    #[input]
     pub cond: V,
-    /// Inputs of the branch.
-    #[input]
     pub input: Vec<V>,
-    /// Its outputs.
     #[input(shape_only)]
     pub out: Vec<V>,
-    /// Their gradients; one that nobody has written is zero.
-    #[input("Out@GRAD")]
     pub dout: Vec<Option<V>>,
-    /// What the branch has left.
-    #[input]
     pub scope: V,
-    /// Gradients of `input`.
-    #[output("Input@GRAD")]
+    #[output]
     pub dinput: Vec<Option<V>>,
-    /// As in [`ConditionalBlock`].
-    #[attr(default = false)]
     pub is_scalar_condition: bool,
     /// The gradient of the branch.
     #[block]

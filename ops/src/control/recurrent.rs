@@ -119,55 +119,27 @@ impl GradRule<Recurrent> for RecurrentRule {
 
 /// The gradient of [`Recurrent`]: runs the gradient of the step on what the steps have left, last to first. Gradients of
 /// parameters are summed over the steps.
-#[register_op(grad = NoGrad)]
+#[register_op(grad_of = Recurrent, grad = NoGrad)]
 pub struct RecurrentGrad<V = Var> {
-    /// Inputs of the forward operator.
-    #[input("inputs")]
     pub inputs: Vec<V>,
-    /// Its initial states.
-    #[input("initial_states")]
     pub initial_states: Vec<V>,
-    /// What else it reads.
-    #[input("parameters")]
     pub parameters: Vec<V>,
-    /// Its outputs.
-    #[input("outputs", shape_only)]
+    #[input(shape_only)]
     pub outputs: Vec<V>,
-    /// Their gradients; one that nobody has written is zero.
-    #[input("outputs@GRAD")]
     pub doutputs: Vec<Option<V>>,
-    /// Gradients of the final states; one that nobody has written is zero.
-    #[input("final_states@GRAD")]
     pub dfinal_states: Vec<Option<V>>,
-    /// What the steps have left.
-    #[input("step_scopes")]
     pub step_scopes: V,
-    /// The same.
-    #[input("step_scopes@GRAD")]
     pub dstep_scopes: Option<V>,
-    /// Gradients of the inputs.
-    #[output("inputs@GRAD")]
+    #[output]
     pub dinputs: Vec<Option<V>>,
-    /// Gradients of the initial states.
-    #[output("initial_states@GRAD")]
+    #[output]
     pub dinitial_states: Vec<Option<V>>,
-    /// Gradients of the parameters.
-    #[output("parameters@GRAD")]
+    #[output]
     pub dparameters: Vec<Option<V>>,
-    /// As in [`Recurrent`].
-    #[attr(default = [])]
     pub ex_states: Vec<String>,
-    /// As in [`Recurrent`].
-    #[attr(default = [])]
     pub states: Vec<String>,
-    /// As in [`Recurrent`].
-    #[attr(default = true)]
     pub has_states: bool,
-    /// As in [`Recurrent`].
-    #[attr(default = true)]
     pub is_train: bool,
-    /// As in [`Recurrent`].
-    #[attr(default = false)]
     pub reverse: bool,
     /// The gradient of the step.
     #[block]

@@ -63,22 +63,14 @@ impl GradRule<While> for WhileRule {
 
 /// The gradient of [`While`]: runs the gradient of the body on what the steps have left, last to first. Gradients of
 /// variables that go from step to step do so backwards, those of others are summed over the steps.
-#[register_op(grad = NoGrad)]
+#[register_op(grad_of = While, grad = NoGrad)]
 pub struct WhileGrad<V = Var> {
-    /// Inputs of the loop.
-    #[input]
     pub x: Vec<V>,
-    /// Its outputs.
     #[input(shape_only)]
     pub out: Vec<V>,
-    /// The gradients that the block is given; one that nobody has written is zero.
-    #[input("Out@GRAD")]
     pub dout: Vec<Option<V>>,
-    /// What the steps have left.
-    #[input]
     pub step_scopes: V,
-    /// Gradients of `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Vec<Option<V>>,
     /// What the block calls `dout`.
     #[attr(default = [])]

@@ -188,34 +188,17 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
 
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
 /// lanes that do not count. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
-#[register_op(grad = SoftmaxWithCrossEntropyGradGrad)]
+#[register_op(grad_of = SoftmaxWithCrossEntropy, grad = SoftmaxWithCrossEntropyGradGrad)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
-    /// As in the forward operator.
-    #[input]
     pub label: V,
-    /// Output of the forward operator.
-    #[input]
     pub softmax: V,
-    /// Gradient of the loss.
-    #[input("Loss@GRAD")]
     pub dloss: V,
-    /// Same shape as `softmax`.
-    #[output("Logits@GRAD", inplace = softmax)]
+    #[output(inplace = softmax)]
     pub dlogits: V,
-    /// As in `softmax_with_cross_entropy`.
-    #[attr(default = false)]
     pub soft_label: bool,
-    /// As in `softmax_with_cross_entropy`.
-    #[attr(default = -100)]
     pub ignore_index: i32,
-    /// As in `softmax_with_cross_entropy`.
-    #[attr(default = true)]
     pub numeric_stable_mode: bool,
-    /// As in `softmax_with_cross_entropy`.
-    #[attr(default = true)]
     pub use_softmax: bool,
-    /// As in `softmax_with_cross_entropy`.
-    #[attr(default = -1)]
     pub axis: i32,
 }
 impl Infer for SoftmaxWithCrossEntropyGrad<Meta> {

@@ -89,25 +89,14 @@ impl GradRule<CrossEntropy> for CrossEntropyRule {
 }
 
 /// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels, 0 where the label is 0.
-#[register_op(grad = CrossEntropyGradGrad)]
+#[register_op(grad_of = CrossEntropy, grad = CrossEntropyGradGrad)]
 pub struct CrossEntropyGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// As in the forward operator.
-    #[input]
     pub label: V,
-    /// Gradient of the loss.
-    #[input("Y@GRAD")]
     pub dy: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = x)]
+    #[output(inplace = x)]
     pub dx: V,
-    /// As in `cross_entropy`.
-    #[attr(default = false)]
     pub soft_label: bool,
-    /// As in `cross_entropy`.
-    #[attr(default = -100)]
     pub ignore_index: i32,
 }
 impl Infer for CrossEntropyGrad<Meta> {

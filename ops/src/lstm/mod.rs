@@ -166,42 +166,24 @@ impl GradRule<LstmSequence> for LstmSequenceRule {
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
 /// `dgates[t]` is `(dc * g) * i * (1 - i), (dc * cell[t-1]) * f * (1 - f), (dc * i) * (1 - g²), (dh * tanh(cell[t])) * o *
 /// (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
-#[register_op(grad = LstmSequenceGradRule)]
+#[register_op(grad_of = LstmSequence, grad = LstmSequenceGradRule)]
 pub struct LstmSequenceGrad<V = Var> {
-    /// Weights of the states.
-    #[input]
     pub weight: V,
-    /// States before the first step.
-    #[input]
     pub initial_hidden: Option<V>,
-    /// Cells before the first step.
-    #[input]
     pub initial_cell: Option<V>,
-    /// States after each step.
-    #[input]
     pub hidden: V,
-    /// Cells after each step.
-    #[input]
     pub cell: V,
-    /// The gates after sigmoid or tanh.
-    #[input]
     pub activations: V,
-    /// Gradient of the states.
-    #[input("Hidden@GRAD")]
     pub dhidden: V,
-    /// Gradient of the cells.
-    #[input("Cell@GRAD")]
     pub dcell: Option<V>,
-    /// Gradient of the activations.
-    #[input("Activations@GRAD")]
     pub dactivations: Option<V>,
-    #[output("Gates@GRAD", inplace = activations)]
+    #[output(inplace = activations)]
     pub dgates: Option<V>,
-    #[output("Weight@GRAD")]
+    #[output]
     pub dweight: Option<V>,
-    #[output("InitialHidden@GRAD")]
+    #[output]
     pub dinitial_hidden: Option<V>,
-    #[output("InitialCell@GRAD")]
+    #[output]
     pub dinitial_cell: Option<V>,
 }
 impl Infer for LstmSequenceGrad<Meta> {

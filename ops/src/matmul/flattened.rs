@@ -75,28 +75,16 @@ autobwd::samples!(
 );
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
-#[register_op(grad = MulGradGrad)]
+#[register_op(grad_of = Mul, grad = MulGradGrad)]
 pub struct MulGrad<V = Var> {
-    /// Left factor.
-    #[input]
     pub x: V,
-    /// Right factor.
-    #[input]
     pub y: V,
-    /// Gradient of the product.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD")]
+    #[output]
     pub dy: Option<V>,
-    /// As in `mul`.
-    #[attr(default = 1, min = 1)]
     pub x_num_col_dims: i32,
-    /// As in `mul`.
-    #[attr(default = 1, min = 1)]
     pub y_num_col_dims: i32,
 }
 impl Infer for MulGrad<Meta> {

@@ -100,28 +100,16 @@ autobwd::samples!(
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
 /// transposed has a gradient that is.
-#[register_op(grad = MatmulV2GradGrad)]
+#[register_op(grad_of = MatmulV2, grad = MatmulV2GradGrad)]
 pub struct MatmulV2Grad<V = Var> {
-    /// Left factors.
-    #[input]
     pub x: V,
-    /// Right factors.
-    #[input]
     pub y: V,
-    /// Gradient of the products.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    /// Same shape as `y`.
-    #[output("Y@GRAD")]
+    #[output]
     pub dy: Option<V>,
-    /// As in `matmul_v2`.
-    #[attr(default = false)]
     pub trans_x: bool,
-    /// As in `matmul_v2`.
-    #[attr(default = false)]
     pub trans_y: bool,
 }
 impl Infer for MatmulV2Grad<Meta> {

@@ -292,60 +292,33 @@ impl GradRule<BatchNorm> for BatchNormRule {
 /// statistics `m` and `v` are given.
 ///
 /// Those that were saved are taken for functions of `x`.
-#[register_op(grad = BatchNormGradRule)]
+#[register_op(grad_of = BatchNorm, grad = BatchNormGradRule)]
 pub struct BatchNormGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Factors.
-    #[input]
     pub scale: Option<V>,
-    /// Summands.
     #[input(shape_only)]
     pub bias: Option<V>,
-    /// Running means, where they are used.
-    #[input]
     pub mean: Option<V>,
-    /// Running variances, where they are used.
-    #[input]
     pub variance: Option<V>,
-    /// Running means after the forward operator.
     #[input(shape_only)]
     pub mean_out: V,
-    /// Running variances after the forward operator.
     #[input(shape_only)]
     pub variance_out: V,
-    /// `m`, unless it is given.
-    #[input]
     pub saved_mean: V,
-    /// `1 / √(v + epsilon)`, unless `v` is given.
-    #[input]
     pub saved_variance: V,
-    /// Nothing.
     #[input(shape_only)]
     pub reserve_space: Option<V>,
-    #[input("Y@GRAD")]
     pub dy: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    #[output("Scale@GRAD")]
+    #[output]
     pub dscale: Option<V>,
-    #[output("Bias@GRAD")]
+    #[output]
     pub dbias: Option<V>,
-    /// As in `batch_norm`.
-    #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
-    /// As in `batch_norm`.
-    #[attr(default = DataLayout::Nchw)]
     pub data_layout: DataLayout,
-    /// As in `batch_norm`.
-    #[attr(default = false)]
     pub is_test: bool,
-    /// As in `batch_norm`.
-    #[attr(default = false)]
     pub use_global_stats: bool,
-    /// As in `batch_norm`.
-    #[attr(default = false)]
     pub trainable_statistics: bool,
 }
 impl<V> BatchNormGrad<V> {

@@ -244,36 +244,22 @@ impl GradRule<LayerNorm> for LayerNormRule {
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are taken for functions of `x`.
-#[register_op(grad = LayerNormGradRule)]
+#[register_op(grad_of = LayerNorm, grad = LayerNormGradRule)]
 pub struct LayerNormGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Factors.
-    #[input]
     pub scale: Option<V>,
-    /// Summands.
     #[input(shape_only)]
     pub bias: Option<V>,
-    /// Mean of each row.
-    #[input]
     pub mean: V,
-    /// Variance of each row.
-    #[input]
     pub variance: V,
-    #[input("Y@GRAD")]
     pub dy: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Option<V>,
-    #[output("Scale@GRAD")]
+    #[output]
     pub dscale: Option<V>,
-    #[output("Bias@GRAD")]
+    #[output]
     pub dbias: Option<V>,
-    /// As in `layer_norm`.
-    #[attr(default = 1, min = 0)]
     pub begin_norm_axis: i32,
-    /// As in `layer_norm`.
-    #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
 }
 impl Infer for LayerNormGrad<Meta> {

@@ -250,47 +250,22 @@ fn nhwc(pool: Pool2d<Draw>) -> Pool2d<Draw> {
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
 /// all `n` elements. Where windows meet, the sum.
-#[register_op(grad = Pool2dGradRule)]
+#[register_op(grad_of = Pool2d, grad = Pool2dGradRule)]
 pub struct Pool2dGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Its output.
-    #[input]
     pub out: V,
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `pool2d`.
-    #[attr]
     pub ksize: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = [1, 1])]
     pub strides: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = [0, 0])]
     pub paddings: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = PaddingAlgorithm::Explicit)]
     pub padding_algorithm: PaddingAlgorithm,
-    /// As in `pool2d`.
-    #[attr]
     pub pooling_type: PoolingType,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub ceil_mode: bool,
-    /// As in `pool2d`.
-    #[attr(default = true)]
     pub exclusive: bool,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub global_pooling: bool,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub adaptive: bool,
-    /// As in `pool2d`.
-    #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
 impl Infer for Pool2dGrad<Meta> {
@@ -361,49 +336,22 @@ impl GradRule<Pool2dGrad> for Pool2dGradRule {
 }
 
 /// `ddout` = what `ddx` is for the first of the largest elements of each window; 0 for NaN.
-#[register_op(grad = Pool2dGradGradRule)]
+#[register_op(grad_of = Pool2dGrad, grad = Pool2dGradGradRule)]
 pub struct Pool2dGradGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Its output.
-    #[input]
     pub out: V,
-    /// Gradient of the gradient of `x`.
-    #[input("X@GRAD@GRAD")]
     pub ddx: V,
-    /// Gradient of the gradient of `out`.
-    #[output("Out@GRAD@GRAD")]
+    #[output]
     pub ddout: V,
-    /// As in `pool2d`.
-    #[attr]
     pub ksize: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = [1, 1])]
     pub strides: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = [0, 0])]
     pub paddings: Vec<i32>,
-    /// As in `pool2d`.
-    #[attr(default = PaddingAlgorithm::Explicit)]
     pub padding_algorithm: PaddingAlgorithm,
-    /// As in `pool2d`.
-    #[attr]
     pub pooling_type: PoolingType,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub ceil_mode: bool,
-    /// As in `pool2d`.
-    #[attr(default = true)]
     pub exclusive: bool,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub global_pooling: bool,
-    /// As in `pool2d`.
-    #[attr(default = false)]
     pub adaptive: bool,
-    /// As in `pool2d`.
-    #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
 impl Infer for Pool2dGradGrad<Meta> {

@@ -148,34 +148,17 @@ fn any_to_choose(x: &Meta, out: &Meta) -> Result<()> {
 }
 
 /// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
-#[register_op(grad = ReduceMaxGradGrad)]
+#[register_op(grad_of = ReduceMax, grad = ReduceMaxGradGrad)]
 pub struct ReduceMaxGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Its output.
-    #[input]
     pub out: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `reduce_max`.
-    #[attr(default = [0])]
     pub dim: Vec<i32>,
-    /// As in `reduce_max`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_max`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_max`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_max`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMaxGrad<Meta> {
@@ -284,34 +267,17 @@ impl Kernel for ReduceMin<Buf<'_>> {
 extreme_samples!(ReduceMin);
 
 /// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
-#[register_op(grad = ReduceMinGradGrad)]
+#[register_op(grad_of = ReduceMin, grad = ReduceMinGradGrad)]
 pub struct ReduceMinGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Its output.
-    #[input]
     pub out: V,
-    /// Gradient of the output.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `reduce_min`.
-    #[attr(default = [0])]
     pub dim: Vec<i32>,
-    /// As in `reduce_min`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_min`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_min`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_min`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMinGrad<Meta> {

@@ -122,32 +122,18 @@ impl Factors {
 }
 
 /// `dx = dout * Π x` over the other factors.
-#[register_op(grad = ReduceProdGradGrad)]
+#[register_op(grad_of = ReduceProd, grad = ReduceProdGradGrad)]
 pub struct ReduceProdGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Its output.
     #[input(shape_only)]
     pub out: V,
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `reduce_prod`.
-    #[attr(default = [0])]
     pub dim: Vec<i32>,
-    /// As in `reduce_prod`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_prod`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_prod`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_prod`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceProdGrad<Meta> {
@@ -179,34 +165,19 @@ impl Kernel for ReduceProdGrad<Buf<'_>> {
 }
 
 /// `ddout = Σ ddx[i] * Π x` over all factors but `x[i]`; for `x[i]` `dout * Σ ddx[j] * Π x` over all but these two.
-#[register_op(grad = NoGrad)]
+#[register_op(grad_of = ReduceProdGrad, grad = NoGrad)]
 pub struct ReduceProdGradGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    /// Gradient of the product.
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[input("X@GRAD@GRAD")]
     pub ddx: V,
-    #[output("Out@GRAD@GRAD")]
+    #[output]
     pub ddout: Option<V>,
-    #[output("X@GRAD")]
-    pub dx: Option<V>,
-    /// As in `reduce_prod`.
-    #[attr(default = [0])]
+    #[output]
+    pub d_x: Option<V>,
     pub dim: Vec<i32>,
-    /// As in `reduce_prod`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_prod`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_prod`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_prod`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceProdGradGrad<Meta> {
@@ -216,7 +187,7 @@ impl Infer for ReduceProdGradGrad<Meta> {
         infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut like_x)?;
         self.ddx.same_as(&self.x)?;
         self.ddout.iter_mut().for_each(|ddout| ddout.like(&self.dout));
-        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
+        self.d_x.iter_mut().for_each(|dx| dx.like(&self.x));
         Ok(())
     }
 }
@@ -230,7 +201,7 @@ impl Kernel for ReduceProdGradGrad<Buf<'_>> {
                     *ddout = T::of(ddout_of(&cut, i, x, ddx));
                 }
             }
-            let Some(dx) = &mut self.dx else { return Ok(()) };
+            let Some(dx) = &mut self.d_x else { return Ok(()) };
             with_float!(dx, X => {
                 let dx = dx.slice_mut::<X>()?;
                 for (i, dout) in dout.iter().enumerate() {

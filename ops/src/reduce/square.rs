@@ -52,14 +52,11 @@ autobwd::samples!(
 );
 
 /// `dx = 2 * x * dout`.
-#[register_op(grad = SquaredL2NormGradGrad)]
+#[register_op(grad_of = SquaredL2Norm, grad = SquaredL2NormGradGrad)]
 pub struct SquaredL2NormGrad<V = Var> {
-    /// Input of the forward operator.
-    #[input]
     pub x: V,
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
 }
 impl Infer for SquaredL2NormGrad<Meta> {

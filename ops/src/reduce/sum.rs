@@ -52,16 +52,12 @@ autobwd::samples!(
 );
 
 /// `dx = dout / n` everywhere.
-#[register_op(grad = MeanGradGrad, composed)]
+#[register_op(grad_of = Mean, grad = MeanGradGrad, composed)]
 pub struct MeanGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the mean, one element.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
 }
 impl Infer for MeanGrad<Meta> {
@@ -218,31 +214,17 @@ fn reduce_sum(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceS
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
-#[register_op(grad = ReduceSumGradGrad, composed)]
+#[register_op(grad_of = ReduceSum, grad = ReduceSumGradGrad, composed)]
 pub struct ReduceSumGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the sum.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `reduce_sum`.
-    #[attr(default = [0])]
     pub dim: Vec<i32>,
-    /// As in `reduce_sum`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_sum`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_sum`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_sum`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceSumGrad<Meta> {
@@ -364,31 +346,17 @@ fn reduce_mean(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> Reduce
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
-#[register_op(grad = ReduceMeanGradGrad, composed)]
+#[register_op(grad_of = ReduceMean, grad = ReduceMeanGradGrad, composed)]
 pub struct ReduceMeanGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the mean.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `reduce_mean`.
-    #[attr(default = [0])]
     pub dim: Vec<i32>,
-    /// As in `reduce_mean`.
-    #[attr(default = false)]
     pub keep_dim: bool,
-    /// As in `reduce_mean`.
-    #[attr(default = false)]
     pub reduce_all: bool,
-    /// As in `reduce_mean`.
-    #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// As in `reduce_mean`.
-    #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }
 impl Infer for ReduceMeanGrad<Meta> {

@@ -73,19 +73,13 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad = Squeeze2GradGrad)]
+#[register_op(grad_of = Squeeze2, grad = Squeeze2GradGrad)]
 pub struct Squeeze2Grad<V = Var> {
-    /// The shape of `x`.
     #[input(shape_only)]
     pub x_shape: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `squeeze2`.
-    #[attr(default = [])]
     pub axes: Vec<i32>,
 }
 impl Infer for Squeeze2Grad<Meta> {
@@ -172,19 +166,13 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad = Unsqueeze2GradGrad)]
+#[register_op(grad_of = Unsqueeze2, grad = Unsqueeze2GradGrad)]
 pub struct Unsqueeze2Grad<V = Var> {
-    /// The shape of `x`.
     #[input(shape_only)]
     pub x_shape: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `unsqueeze2`.
-    #[attr]
     pub axes: Vec<i32>,
 }
 impl Infer for Unsqueeze2Grad<Meta> {
@@ -274,22 +262,14 @@ fn flatten(x: Draw, start_axis: i32, stop_axis: i32) -> FlattenContiguousRange<D
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad = FlattenContiguousRangeGradGrad)]
+#[register_op(grad_of = FlattenContiguousRange, grad = FlattenContiguousRangeGradGrad)]
 pub struct FlattenContiguousRangeGrad<V = Var> {
-    /// The shape of `x`.
     #[input(shape_only)]
     pub x_shape: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `flatten_contiguous_range`.
-    #[attr(default = 1)]
     pub start_axis: i32,
-    /// As in `flatten_contiguous_range`.
-    #[attr(default = 1)]
     pub stop_axis: i32,
 }
 impl Infer for FlattenContiguousRangeGrad<Meta> {

@@ -102,19 +102,13 @@ fn cut_out(
 }
 
 /// `dx[i]` = the part of `dout` that `x[i]` went to.
-#[register_op(grad = ConcatGradGrad)]
+#[register_op(grad_of = Concat, grad = ConcatGradGrad)]
 pub struct ConcatGrad<V = Var> {
-    /// Inputs of the forward operator.
     #[input(shape_only)]
     pub x: Vec<V>,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shapes as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Vec<Option<V>>,
-    /// As in `concat`.
-    #[attr(default = 0)]
     pub axis: i32,
 }
 impl Infer for ConcatGrad<Meta> {

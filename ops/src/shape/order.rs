@@ -121,19 +121,13 @@ pub(super) fn restore(
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad = Reshape2GradGrad)]
+#[register_op(grad_of = Reshape2, grad = Reshape2GradGrad)]
 pub struct Reshape2Grad<V = Var> {
-    /// The shape of `x`.
     #[input(shape_only)]
     pub x_shape: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD", inplace = dout)]
+    #[output(inplace = dout)]
     pub dx: V,
-    /// As in `reshape2`.
-    #[attr]
     pub shape: Vec<i32>,
 }
 impl Infer for Reshape2Grad<Meta> {
@@ -240,19 +234,13 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
 }
 
 /// `dx = dout` with its dimensions back in place.
-#[register_op(grad = Transpose2GradGrad)]
+#[register_op(grad_of = Transpose2, grad = Transpose2GradGrad)]
 pub struct Transpose2Grad<V = Var> {
-    /// The shape of `x`.
     #[input(shape_only)]
     pub x_shape: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `transpose2`.
-    #[attr]
     pub axis: Vec<i32>,
 }
 impl Infer for Transpose2Grad<Meta> {

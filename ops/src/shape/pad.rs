@@ -89,14 +89,11 @@ fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
 }
 
 /// `dx` = the inner part of `dout`.
-#[register_op(grad = PadGradGrad)]
+#[register_op(grad_of = Pad, grad = PadGradGrad)]
 pub struct PadGrad<V = Var> {
-    #[input("Out@GRAD")]
     pub dout: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `pad`.
-    #[attr]
     pub paddings: Vec<i32>,
 }
 impl Infer for PadGrad<Meta> {

@@ -93,19 +93,13 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
 }
 
 /// `dx = dout`, summed over what was repeated.
-#[register_op(grad = ExpandV2GradGrad)]
+#[register_op(grad_of = ExpandV2, grad = ExpandV2GradGrad)]
 pub struct ExpandV2Grad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `expand_v2`.
-    #[attr]
     pub shape: Vec<i32>,
 }
 impl Infer for ExpandV2Grad<Meta> {
@@ -236,19 +230,13 @@ fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
 }
 
 /// `dx = dout`, summed over the repetitions.
-#[register_op(grad = TileGradGrad)]
+#[register_op(grad_of = Tile, grad = TileGradGrad)]
 pub struct TileGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub x: V,
-    /// Gradient of the result.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `x`.
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `tile`.
-    #[attr]
     pub repeat_times: Vec<i32>,
 }
 impl Infer for TileGrad<Meta> {

@@ -146,28 +146,16 @@ fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> Loops {
 }
 
 /// `dinput = dout` in the part, 0 elsewhere.
-#[register_op(grad = SliceGradGrad)]
+#[register_op(grad_of = Slice, grad = SliceGradGrad)]
 pub struct SliceGrad<V = Var> {
-    /// Input of the forward operator.
     #[input(shape_only)]
     pub input: V,
-    /// Gradient of the part.
-    #[input("Out@GRAD")]
     pub dout: V,
-    /// Same shape as `input`.
-    #[output("Input@GRAD")]
+    #[output]
     pub dinput: V,
-    /// As in `slice`.
-    #[attr]
     pub axes: Vec<i32>,
-    /// As in `slice`.
-    #[attr]
     pub starts: Vec<i32>,
-    /// As in `slice`.
-    #[attr]
     pub ends: Vec<i32>,
-    /// As in `slice`.
-    #[attr(default = [])]
     pub decrease_axis: Vec<i32>,
 }
 impl Infer for SliceGrad<Meta> {

@@ -101,17 +101,13 @@ fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut B
 }
 
 /// `dx[i] = dy[.., i, ..]`.
-#[register_op(grad = StackGradGrad)]
+#[register_op(grad_of = Stack, grad = StackGradGrad)]
 pub struct StackGrad<V = Var> {
-    /// Inputs of the forward operator.
     #[input(shape_only)]
     pub x: Vec<V>,
-    #[input("Y@GRAD")]
     pub dy: V,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: Vec<Option<V>>,
-    /// As in `stack`.
-    #[attr(default = 0)]
     pub axis: i32,
 }
 impl Infer for StackGrad<Meta> {
@@ -205,17 +201,12 @@ autobwd::samples!(
 );
 
 /// `dx[.., i, ..] = dy[i]`.
-#[register_op(grad = UnstackGradGrad)]
+#[register_op(grad_of = Unstack, grad = UnstackGradGrad)]
 pub struct UnstackGrad<V = Var> {
-    #[input("Y@GRAD")]
     pub dy: Vec<V>,
-    #[output("X@GRAD")]
+    #[output]
     pub dx: V,
-    /// As in `unstack`.
-    #[attr(default = 0)]
     pub axis: i32,
-    /// As in `unstack`.
-    #[attr(min = 1)]
     pub num: i32,
 }
 impl Infer for UnstackGrad<Meta> {

@@ -30,5 +30,5 @@ operator!(Lift, f64, 0.0, |x, a| a + x);
 #[test]
 fn structs_from_macros_are_operators() {
     assert_eq!(Stretch::SCHEMA.doc.lines().next(), Some("`out = a · x`"));
-    assert_eq!(Lift::SCHEMA.attrs[0].bounds, "min = 0.0");
+    assert_eq!(Lift::SCHEMA.attrs[0].bounds_text(), "min = 0.0");
 }

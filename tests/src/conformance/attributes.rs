@@ -1,6 +1,6 @@
 //! Which attributes count.
 
-use autobwd::{Attrs, OpInfo};
+use autobwd::{AttrMap, OpInfo};
 
 use super::Difference;
 
@@ -61,8 +61,8 @@ fn is_ignored(ty: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// One that is neither declared nor known to be of no use.
-pub(super) fn relevant(ty: &str, info: Option<&OpInfo>, attrs: &Attrs) -> Result<Attrs, Difference> {
-    let mut kept = Attrs::default();
+pub(super) fn relevant(ty: &str, info: Option<&OpInfo>, attrs: &AttrMap) -> Result<AttrMap, Difference> {
+    let mut kept = AttrMap::default();
     for (name, value) in attrs.iter() {
         let declared = info.is_none_or(|info| info.schema().attr(&name).is_some());
         if declared {

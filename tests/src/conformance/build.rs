@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use autobwd::{
-    Attr, Attrs, Backward, Block, BlockId, Checkpoints, OpDesc, OpInfoMap, Program, Slots, Var,
+    Attr, AttrMap, Backward, Block, BlockId, Checkpoints, OpDesc, OpInfoMap, Program, Slots, Var,
     append_backward_in, gradients_in,
 };
 use serde_json::Value;
@@ -217,7 +217,7 @@ impl<'a> Replay<'a> {
         }
         let mut appended = vec![];
         for op in block.ops.iter().skip(old.ops.len()) {
-            let mut attrs = Attrs::default();
+            let mut attrs = AttrMap::default();
             for (name, value) in known(self.ops, op)?.iter() {
                 attrs.set(name, self.attr(value, first_new, ids)?);
             }
@@ -268,7 +268,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-fn known(ops: &OpInfoMap, op: &OpDesc) -> Result<Attrs, Difference> {
+fn known(ops: &OpInfoMap, op: &OpDesc) -> Result<AttrMap, Difference> {
     relevant(&op.ty, ops.get(&op.ty).ok(), &op.attrs)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use autobwd::{Attr, AttrType, Attrs, BlockId, OpDesc, OpInfo, OpInfoMap, Program, Slots};
+use autobwd::{Attr, AttrMap, AttrType, BlockId, OpDesc, OpInfo, OpInfoMap, Program, Slots};
 
 use super::{Difference, attributes::relevant};
 
@@ -134,7 +134,7 @@ impl OpOutline {
 /// Attributes as text; one that a program leaves out has its default.
 fn attr_texts(
     info: Option<&OpInfo>,
-    attrs: &Attrs,
+    attrs: &AttrMap,
     position: &dyn Fn(BlockId) -> Option<usize>,
 ) -> BTreeMap<String, String> {
     let block = |id: &BlockId| position(*id).map_or("nowhere".into(), |p| p.to_string());

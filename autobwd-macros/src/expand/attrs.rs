@@ -1,0 +1,214 @@
+//! Attributes: their definitions, and what converts them from and to data.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::{Expr, Lit, Type, spanned::Spanned};
+
+use super::{at_type, inherit, line};
+use crate::{
+    ast::{Bound, Field, Role},
+    name, span, text, types,
+};
+
+/// The items that an attribute or a group of attributes needs, in one place: what is wrong with its type is reported once.
+pub(super) fn items(field: &Field<'_>) -> TokenStream {
+    if matches!(field.role, Some(Role::Attrs)) {
+        return group_conversions(field);
+    }
+    let (default, limits) = (default(field), limits(field));
+    let (conversions, def) = (conversions(field), def(field));
+    quote!(#default #limits #conversions #def)
+}
+
+/// The definitions of all attributes.
+pub(super) fn defs<'a>(fields: impl Iterator<Item = &'a Field<'a>> + Clone) -> TokenStream {
+    let is_group = |field: &Field<'_>| matches!(field.role, Some(Role::Attrs));
+    let own = |field: &Field<'_>| {
+        let (def, conversions) = (def_name(field), conversions_name(field));
+        if is_group(field) { quote!(#conversions.0) } else { quote!(&[#def]) }
+    };
+    if !fields.clone().any(is_group) {
+        let defs = fields.map(def_name);
+        return quote!(&[#(#defs),*]);
+    }
+    let (own, counted) = (fields.clone().map(own), fields.map(own));
+    quote! {{
+        const N: ::core::primitive::usize = 0 #(+ { let defs: &[::autobwd::AttrDef] = #counted; defs.len() })*;
+        const DEFS: [::autobwd::AttrDef; N] = ::autobwd::__private::concat_attrs(&[#(#own),*]);
+        &DEFS
+    }}
+}
+
+/// An attribute or a group of attributes, read from the description `desc`.
+pub(super) fn read(field: &Field<'_>) -> TokenStream {
+    let (conversions, def) = (conversions_name(field), def_name(field));
+    match field.role {
+        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.1(desc)?),
+        _ => quote_spanned!(at_type(field)=> #conversions.2(desc, &#def)?),
+    }
+}
+
+/// The value `value` of an attribute or a group of attributes, told to `notes`.
+pub(super) fn write(field: &Field<'_>, notes: TokenStream, value: TokenStream) -> TokenStream {
+    let (conversions, def) = (conversions_name(field), def_name(field));
+    match field.role {
+        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.2(#value, #notes)),
+        _ => quote_spanned!(at_type(field)=> #conversions.3(#notes, #def.name, #value)),
+    }
+}
+
+/// The default of an attribute, as an expression.
+pub(super) fn default_of(field: &Field<'_>) -> Option<TokenStream> {
+    let function = default_function(field);
+    matches!(field.role, Some(Role::Attr { default: Some(_), .. })).then(|| quote!(#function()))
+}
+
+/// The default of an attribute as a function: a wrong type is reported once.
+fn default(field: &Field<'_>) -> Option<TokenStream> {
+    let Some(Role::Attr { default: Some(value), .. }) = &field.role else { return None };
+    let (ty, function, value) = (field.ty, default_function(field), literal(value, field.ty));
+    Some(quote! {
+        fn #function() -> #ty {
+            #value
+        }
+    })
+}
+
+/// Text and lists as the types that attributes have: `String` and `Vec`. As any other type they are left alone, for the
+/// compiler to report.
+fn literal(value: &Expr, ty: &Type) -> TokenStream {
+    let at = span::generated_at(value.span());
+    match (ungrouped(value), types::element(ty)) {
+        (Expr::Array(array), Some(element)) => {
+            let elements = array.elems.iter().map(|value| literal(value, element));
+            quote_spanned!(at=> ::std::vec![#(#elements),*])
+        }
+        (Expr::Lit(literal), _) if matches!(literal.lit, Lit::Str(_)) && types::is_string(ty) => {
+            quote_spanned!(at=> ::core::convert::From::from(#value))
+        }
+        _ => quote!(#value),
+    }
+}
+
+/// An expression that went through `macro_rules!` is in an invisible group.
+fn ungrouped(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Group(group) => ungrouped(&group.expr),
+        expr => expr,
+    }
+}
+
+/// The limits of an attribute as functions, for the same reason.
+fn limits(field: &Field<'_>) -> TokenStream {
+    let Some(Role::Attr { bounds, .. }) = &field.role else { return TokenStream::new() };
+    let limits = bounds.iter().map(|bound| {
+        let (ty, function, limit) = (field.ty, limit_function(field, bound), &bound.limit);
+        quote! {
+            fn #function() -> #ty {
+                #limit
+            }
+        }
+    });
+    quote!(#(#limits)*)
+}
+
+fn conversions(field: &Field<'_>) -> TokenStream {
+    let (ty, name) = (field.ty, conversions_name(field));
+    quote_spanned! {at_type(field)=>
+        const #name: (
+            ::autobwd::AttrType,
+            fn(#ty) -> ::autobwd::Attr,
+            fn(&::autobwd::OpDesc, &::autobwd::AttrDef) -> ::autobwd::Result<#ty>,
+            fn(&mut ::autobwd::__private::Notes, &'static ::core::primitive::str, #ty) -> #ty,
+        ) = (
+            <#ty as ::autobwd::AttrValue>::TYPE,
+            <#ty as ::autobwd::AttrValue>::into_attr,
+            ::autobwd::__private::attr::<#ty>,
+            ::autobwd::__private::Notes::attr::<#ty>,
+        );
+    }
+}
+
+fn group_conversions(field: &Field<'_>) -> TokenStream {
+    let (ty, name) = (field.ty, conversions_name(field));
+    quote_spanned! {at_type(field)=>
+        const #name: (
+            &[::autobwd::AttrDef],
+            fn(&::autobwd::OpDesc) -> ::autobwd::Result<#ty>,
+            fn(#ty, &mut ::autobwd::__private::Notes) -> #ty,
+        ) = (
+            <#ty as ::autobwd::Attrs>::DEFS,
+            <#ty as ::autobwd::Attrs>::read,
+            <#ty as ::autobwd::Attrs>::write,
+        );
+    }
+}
+
+fn def(field: &Field<'_>) -> TokenStream {
+    let (def, conversions, line, doc) =
+        (def_name(field), conversions_name(field), line(field.ident), &field.doc);
+    let field_name = name::attribute(field.ident);
+    if field.inherited {
+        let checked = inherit::checked_attr(field, &quote!(#conversions.0));
+        return quote! {
+            #checked
+            const #def: ::autobwd::AttrDef =
+                ::autobwd::__private::inherit_attr(__FORWARD, #field_name, #conversions.0, #doc, #line);
+        };
+    }
+    let (name, none) = (&field.name, Vec::new());
+    let (default, bounds) = match &field.role {
+        Some(Role::Attr { default, bounds }) => (default.as_ref(), bounds),
+        _ => (None, &none),
+    };
+    let default = match default {
+        Some(_) => {
+            let function = default_function(field);
+            quote!(::core::option::Option::Some(|| #conversions.1(#function())))
+        }
+        None => quote!(::core::option::Option::None),
+    };
+    let check = bounds.first().map(|bound| {
+        let at = span::generated_at(bound.key.span());
+        quote_spanned!(at=> const _: () = ::autobwd::__private::check_bounds(#name, #conversions.0);)
+    });
+    let bounds = bounds.iter().map(|bound| {
+        let (kind, limit) = (format_ident!("{}", bound.kind.variant()), limit_function(field, bound));
+        let text = text::of_tokens(&bound.limit);
+        quote! {
+            ::autobwd::Bound {
+                kind: ::autobwd::BoundKind::#kind,
+                limit: || #conversions.1(#limit()),
+                text: #text,
+            }
+        }
+    });
+    quote! {
+        #check
+        const #def: ::autobwd::AttrDef = ::autobwd::AttrDef {
+            name: #name,
+            field: #field_name,
+            ty: #conversions.0,
+            default: #default,
+            bounds: &[#(#bounds),*],
+            doc: #doc,
+            line: #line,
+        };
+    }
+}
+
+fn def_name(field: &Field<'_>) -> Ident {
+    format_ident!("__def_{}", field.ident, span = Span::call_site())
+}
+
+fn conversions_name(field: &Field<'_>) -> Ident {
+    format_ident!("__attr_{}", field.ident, span = Span::call_site())
+}
+
+fn default_function(field: &Field<'_>) -> Ident {
+    format_ident!("__default_{}", field.ident, span = Span::call_site())
+}
+
+fn limit_function(field: &Field<'_>, bound: &Bound) -> Ident {
+    format_ident!("__{}_{}", bound.kind.key(), field.ident, span = Span::call_site())
+}

@@ -1,0 +1,112 @@
+//! What runs formulas: for floating point numbers, and for integers.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::Index;
+
+use super::at_type;
+use crate::{
+    ast::{Field, Operator, Role},
+    span,
+};
+
+/// What runs the formula. Attributes are a tuple, which can be cloned, whatever the struct may be.
+pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
+    let (ident, param) = (op.ident, &op.param);
+    let (types, fields): (Vec<_>, Vec<_>) = op.fields.iter().map(|field| (field.ty, field.ident)).unzip();
+    let is_slot = |field: &Field<'_>| matches!(field.role, Some(Role::Input { .. } | Role::Output { .. }));
+    // The name is what the message on an attribute that cannot be copied says of the reason.
+    let copied = op.attrs().chain(op.groups()).next().map(|_| {
+        quote! {
+            #[inline(always)]
+            fn copied_for_every_element<T: ::core::marker::Copy>(attr: &T) -> T {
+                *attr
+            }
+        }
+    });
+    let (mut input, zero) = (0_usize.., quote!(<#param as ::autobwd::Float>::of(0.0)));
+    let values = op.fields.iter().enumerate().map(|(at, field)| {
+        let (name, span, at) = (field.ident, at_type(field), Index::from(at));
+        if !is_slot(field) {
+            let ty = field.ty;
+            return quote_spanned!(span=> #name: copied_for_every_element::<#ty>(&attrs.#at));
+        }
+        let value = match field.role {
+            Some(Role::Input { .. }) => input.next().map(|i| quote!(get(#i))),
+            _ => Some(zero.clone()),
+        };
+        quote_spanned!(span=> #name: ::autobwd::Slot::<()>::map(&attrs.#at, |_| #value))
+    });
+    // Whether an output is there must not decide what is written where: that would keep lanes out of registers.
+    let put = op.outputs().enumerate().map(|(i, field)| {
+        let (name, at) = (field.ident, at_type(field));
+        quote_spanned! {at=>
+            let mut value = #zero;
+            ::autobwd::Slot::<#param>::each(&op.#name, |held| value = *held);
+            put(#i, value);
+        }
+    });
+    let at = span::generated_at(ident.span());
+    let eval = quote_spanned!(at=> ::autobwd::Pointwise::eval(&mut op););
+    quote! {
+        const _: () = {
+            #copied
+            // What slots hold in the types of fields.
+            type #param = ();
+            #[automatically_derived]
+            impl ::autobwd::Lanes for #ident<::autobwd::Var> {
+                type Attrs = (#(#types,)*);
+                #[inline(always)]
+                fn lane<#param: ::autobwd::Float>(
+                    attrs: &Self::Attrs,
+                    mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
+                    mut put: impl ::core::ops::FnMut(::core::primitive::usize, #param),
+                ) {
+                    let mut op: #ident<#param> = #ident { #(#values,)* };
+                    #eval
+                    #(#put)*
+                }
+                fn attrs(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self::Attrs> {
+                    let op = <Self as ::autobwd::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
+                    ::core::result::Result::Ok((#(op.#fields,)*))
+                }
+            }
+        };
+    }
+}
+
+/// What runs the formula for integers.
+pub(super) fn integer_lanes(op: &Operator<'_>) -> TokenStream {
+    let (ident, param) = (op.ident, &op.param);
+    let mut input = 0_usize..;
+    let values = op.fields.iter().enumerate().map(|(at, field)| {
+        let (name, span, at) = (field.ident, at_type(field), Index::from(at));
+        let value = match field.role {
+            Some(Role::Input { .. }) => {
+                input.next().map(|i| quote!(::autobwd::Slot::<()>::map(&attrs.#at, |_| get(#i))))
+            }
+            Some(Role::Output { .. }) => Some(quote!(::core::default::Default::default())),
+            _ => Some(quote!(attrs.#at)),
+        };
+        quote_spanned!(span=> #name: #value)
+    });
+    let result = op.outputs().map(|field| field.ident);
+    let at = span::generated_at(ident.span());
+    let eval = quote_spanned!(at=> ::autobwd::PointwiseInteger::eval(&mut op)?;);
+    quote! {
+        const _: () = {
+            #[automatically_derived]
+            impl ::autobwd::IntegerLanes for #ident<::autobwd::Var> {
+                #[inline(always)]
+                fn integer_lane<#param: ::autobwd::Integer>(
+                    attrs: &<Self as ::autobwd::Lanes>::Attrs,
+                    mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
+                ) -> ::autobwd::Result<#param> {
+                    let mut op: #ident<#param> = #ident { #(#values,)* };
+                    #eval
+                    #(::core::result::Result::Ok(op.#result))*
+                }
+            }
+        };
+    }
+}

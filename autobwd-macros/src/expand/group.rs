@@ -1,0 +1,47 @@
+//! Groups of attributes: what `#[derive(Attrs)]` expands to.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::Ident;
+
+use super::attrs;
+use crate::ast::Field;
+
+/// The implementation of `Attrs`.
+pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
+    let (items, defs) = (fields.iter().map(attrs::items), attrs::defs(fields.iter()));
+    let (idents, reads): (Vec<_>, Vec<_>) =
+        fields.iter().map(|field| (field.ident, attrs::read(field))).unzip();
+    let writes = fields.iter().map(|field| {
+        let ident = field.ident;
+        attrs::write(field, quote!(notes), quote!(self.#ident))
+    });
+    // Where each attribute has a default, so has the group.
+    let defaults: Option<Vec<_>> = fields.iter().map(attrs::default_of).collect();
+    let default = defaults.map(|defaults| {
+        quote! {
+            #[automatically_derived]
+            impl ::core::default::Default for #ident {
+                fn default() -> Self {
+                    #ident { #(#idents: #defaults,)* }
+                }
+            }
+        }
+    });
+    quote! {
+        const _: () = {
+            #(#items)*
+            #default
+            #[automatically_derived]
+            impl ::autobwd::Attrs for #ident {
+                const DEFS: &'static [::autobwd::AttrDef] = #defs;
+                fn read(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
+                    ::core::result::Result::Ok(#ident { #(#idents: #reads,)* })
+                }
+                fn write(self, notes: &mut ::autobwd::__private::Notes) -> Self {
+                    #ident { #(#idents: #writes,)* }
+                }
+            }
+        };
+    }
+}

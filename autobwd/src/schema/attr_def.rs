@@ -1,0 +1,205 @@
+//! Declared attributes: defaults, bounds, and groups of attributes that several operators share.
+
+use std::{cmp::Ordering, fmt};
+
+use super::{AttrType, AttrValue, Notes};
+use crate::{Attr, Error, OpDesc, Result};
+
+/// One attribute of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrDef {
+    /// Name in programs.
+    pub name: &'static str,
+    /// Name of the field in the operator's struct.
+    pub field: &'static str,
+    /// Type in programs.
+    pub ty: AttrType,
+    /// The value when a program does not give one.
+    pub default: Option<fn() -> Attr>,
+    /// Bounds of the value.
+    pub bounds: &'static [Bound],
+    /// First line of the field's documentation.
+    pub doc: &'static str,
+    /// Source line of the field.
+    pub line: u32,
+}
+
+impl AttrDef {
+    /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
+    pub fn bounds_text(&self) -> String {
+        self.bounds.iter().map(Bound::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A bound of a numeric attribute.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// Which side it bounds, and whether the limit itself is allowed.
+    pub kind: BoundKind,
+    /// The limit, of the attribute's type.
+    pub limit: fn() -> Attr,
+    /// The limit as the author wrote it.
+    pub text: &'static str,
+}
+
+/// The kind of a [`Bound`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundKind {
+    /// The value is at least the limit.
+    Min,
+    /// The value is at most the limit.
+    Max,
+    /// The value is larger than the limit.
+    Above,
+    /// The value is smaller than the limit.
+    Below,
+}
+
+impl Bound {
+    /// NaN is within no bounds.
+    fn check(&self, name: &str, value: &Attr) -> Result<()> {
+        let limit = (self.limit)();
+        let order = compare(value, &limit);
+        let (holds, must) = match self.kind {
+            BoundKind::Min => (order.is_some_and(Ordering::is_ge), "at least"),
+            BoundKind::Max => (order.is_some_and(Ordering::is_le), "at most"),
+            BoundKind::Above => (order.is_some_and(Ordering::is_gt), "above"),
+            BoundKind::Below => (order.is_some_and(Ordering::is_lt), "below"),
+        };
+        if holds {
+            return Ok(());
+        }
+        Err(Error::attr(name, format!("must be {must} {}, is {}", number(&limit), number(value))))
+    }
+}
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = match self.kind {
+            BoundKind::Min => "min",
+            BoundKind::Max => "max",
+            BoundKind::Above => "above",
+            BoundKind::Below => "below",
+        };
+        write!(f, "{key} = {}", self.text)
+    }
+}
+
+/// The order of two numbers; none where one is NaN or no number.
+fn compare(a: &Attr, b: &Attr) -> Option<Ordering> {
+    let integer = |attr: &Attr| match attr {
+        Attr::I32(x) => Some(i64::from(*x)),
+        Attr::I64(x) => Some(*x),
+        _ => None,
+    };
+    let float = |attr: &Attr| match attr {
+        Attr::F32(x) => Some(f64::from(*x)),
+        Attr::F64(x) => Some(*x),
+        _ => None,
+    };
+    match (integer(a), integer(b)) {
+        (Some(a), Some(b)) => Some(a.cmp(&b)),
+        _ => float(a)?.partial_cmp(&float(b)?),
+    }
+}
+
+/// A number as messages show it.
+fn number(attr: &Attr) -> String {
+    match attr {
+        Attr::I32(x) => x.to_string(),
+        Attr::I64(x) => x.to_string(),
+        Attr::F32(x) => x.to_string(),
+        Attr::F64(x) => x.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Reads an attribute from a description.
+///
+/// # Errors
+/// Another type; a value out of its bounds; a missing attribute without default.
+pub fn attr<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<A> {
+    let default;
+    let value = match (desc.attrs.get(def.name), def.default) {
+        (Some(value), _) => value,
+        (None, Some(of)) => {
+            default = of();
+            &default
+        }
+        (None, None) => return Err(Error::attr(def.name, "is missing")),
+    };
+    let read = A::from_attr(value).map_err(|e| Error::attr(def.name, e))?;
+    def.bounds.iter().try_for_each(|bound| bound.check(def.name, value))?;
+    Ok(read)
+}
+
+/// Attributes that several operators share, as a struct of its own: `#[derive(Attrs)]`.
+///
+/// ```standalone_crate
+/// use autobwd::{Attrs, Float, NoGrad, Pointwise, Var, register_op};
+///
+/// /// A straight line.
+/// #[derive(Attrs, Clone, Copy)]
+/// pub struct Line {
+///     /// How steep.
+///     #[attr(default = 1.0)]
+///     pub slope: f64,
+///     /// Where it starts.
+///     #[attr(default = 0.0, min = 0.0)]
+///     pub start: f64,
+/// }
+///
+/// /// `out = slope * x + start`
+/// #[register_op(grad = NoGrad, pointwise)]
+/// pub struct Along<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape as `x`.
+///     #[output]
+///     pub out: V,
+///     /// The line.
+///     #[attrs]
+///     pub line: Line,
+/// }
+/// impl<F: Float> Pointwise for Along<F> {
+///     fn eval(&mut self) {
+///         self.out = F::of(self.line.slope) * self.x + F::of(self.line.start);
+///     }
+/// }
+/// let info = autobwd::OpInfoMap::linked()?.get("along")?;
+/// assert_eq!(info.schema().attrs.iter().map(|attr| attr.name).collect::<Vec<_>>(), ["slope", "start"]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no group of attributes",
+    label = "an `#[attrs]` field is a struct with `#[derive(Attrs)]`"
+)]
+pub trait Attrs: Clone + 'static {
+    /// The attributes, in the order of the fields.
+    const DEFS: &'static [AttrDef];
+
+    /// Reads all of them from a description.
+    ///
+    /// # Errors
+    /// A missing attribute without default, another type, a value out of its bounds.
+    fn read(desc: &OpDesc) -> Result<Self>;
+
+    /// Writes all of them to a description.
+    fn write(self, notes: &mut Notes) -> Self;
+}
+
+/// The attributes of an operator from those of its fields. `N` is how many there are.
+pub const fn concat_attrs<const N: usize>(fields: &[&[AttrDef]]) -> [AttrDef; N] {
+    const NONE: AttrDef =
+        AttrDef { name: "", field: "", ty: AttrType::Bool, default: None, bounds: &[], doc: "", line: 0 };
+    let (mut all, mut n, mut field) = ([NONE; N], 0, 0);
+    while field < fields.len() {
+        let mut i = 0;
+        while i < fields[field].len() && n < N {
+            all[n] = fields[field][i];
+            (n, i) = (n + 1, i + 1);
+        }
+        field += 1;
+    }
+    all
+}

@@ -1,0 +1,216 @@
+//! Text put together during constant evaluation: names, and messages of compile-time checks.
+
+use super::{AttrDef, SlotDef};
+
+/// At most `N` bytes of text. [`add`](ConstText::add) drops what does not fit.
+#[derive(Clone, Copy)]
+pub(crate) struct ConstText<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> ConstText<N> {
+    pub(crate) const EMPTY: ConstText<N> = ConstText { bytes: [0; N], len: 0 };
+
+    /// These pieces of text, which must fit.
+    pub(crate) const fn of(pieces: &[&str]) -> ConstText<N> {
+        let (mut text, mut len, mut i) = (ConstText::EMPTY, 0, 0);
+        while i < pieces.len() {
+            text = text.add(pieces[i]);
+            len += pieces[i].len();
+            i += 1;
+        }
+        assert!(len <= N, "a name is too long");
+        text
+    }
+
+    pub(crate) const fn add(mut self, text: &str) -> ConstText<N> {
+        let text = text.as_bytes();
+        let mut i = 0;
+        while i < text.len() && self.len < N {
+            self.bytes[self.len] = text[i];
+            self.len += 1;
+            i += 1;
+        }
+        self
+    }
+
+    pub(crate) const fn number(self, n: u32) -> ConstText<N> {
+        let text = if n >= 10 { self.number(n / 10) } else { self };
+        let digit = [b'0' + (n % 10) as u8];
+        match core::str::from_utf8(&digit) {
+            Ok(digit) => text.add(digit),
+            Err(_) => text,
+        }
+    }
+
+    /// Names of slots, separated by commas.
+    pub(crate) const fn names(mut self, slots: &[SlotDef]) -> ConstText<N> {
+        let mut i = 0;
+        while i < slots.len() {
+            if i > 0 {
+                self = self.add(", ");
+            }
+            self = self.add(slots[i].name);
+            i += 1;
+        }
+        self
+    }
+
+    /// Names of the fields of slots, separated by commas.
+    pub(crate) const fn fields(mut self, slots: &[SlotDef]) -> ConstText<N> {
+        let mut i = 0;
+        while i < slots.len() {
+            if i > 0 {
+                self = self.add(", ");
+            }
+            self = self.add(slots[i].field);
+            i += 1;
+        }
+        self
+    }
+
+    /// `; did you mean `…`?`, if some name is near.
+    pub(crate) const fn did_you_mean(self, nearest: Nearest) -> ConstText<N> {
+        if nearest.distance > 2 {
+            return self;
+        }
+        self.add("; did you mean `").add(nearest.prefix).add(nearest.name).add("`?")
+    }
+
+    pub(crate) const fn as_str(&self) -> &str {
+        let mut len = self.len;
+        loop {
+            match core::str::from_utf8(self.bytes.split_at(len).0) {
+                Ok(text) => return text,
+                // Cut within a character.
+                Err(_) => len -= 1,
+            }
+        }
+    }
+}
+
+/// Whether `whole` is `head` followed by `tail`.
+pub(super) const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
+    let (whole, head, tail) = (whole.as_bytes(), head.as_bytes(), tail.as_bytes());
+    if whole.len() != head.len() + tail.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < whole.len() {
+        let expected = if i < head.len() { head[i] } else { tail[i - head.len()] };
+        if whole[i] != expected {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// The name that was probably meant: `prefix` and `name`, at that edit distance.
+#[derive(Clone, Copy)]
+pub(crate) struct Nearest {
+    prefix: &'static str,
+    name: &'static str,
+    distance: usize,
+}
+
+impl Nearest {
+    pub(super) const NONE: Nearest = Nearest { prefix: "", name: "", distance: usize::MAX };
+
+    /// The nearer of what was found and one more name.
+    const fn or(self, written: &str, prefix: &'static str, name: &'static str) -> Nearest {
+        let whole = ConstText::<64>::EMPTY.add(prefix).add(name);
+        let distance = edit_distance(written, whole.as_str());
+        if distance < self.distance { Nearest { prefix, name, distance } } else { self }
+    }
+
+    /// Fields of these slots with a prefix.
+    pub(super) const fn or_field(
+        mut self,
+        written: &str,
+        prefix: &'static str,
+        slots: &[SlotDef],
+    ) -> Nearest {
+        let mut i = 0;
+        while i < slots.len() {
+            self = self.or(written, prefix, slots[i].field);
+            i += 1;
+        }
+        self
+    }
+
+    /// Names of these slots.
+    pub(super) const fn or_slot(mut self, written: &str, slots: &[SlotDef]) -> Nearest {
+        let mut i = 0;
+        while i < slots.len() {
+            self = self.or(written, "", slots[i].name);
+            i += 1;
+        }
+        self
+    }
+
+    /// Fields of these attributes.
+    pub(super) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
+        let mut i = 0;
+        while i < attrs.len() {
+            self = self.or(written, "", attrs[i].field);
+            i += 1;
+        }
+        self
+    }
+}
+
+/// Edit distance in bytes, where two exchanged neighbours are one edit; of names longer than 32 bytes, no distance.
+const fn edit_distance(a: &str, b: &str) -> usize {
+    const LONGEST: usize = 32;
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len() > LONGEST || b.len() > LONGEST {
+        return usize::MAX;
+    }
+    let mut distances = [[0; LONGEST + 1]; LONGEST + 1];
+    let mut i = 0;
+    while i <= a.len() {
+        let mut j = 0;
+        while j <= b.len() {
+            distances[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let replaced = distances[i - 1][j - 1] + (a[i - 1] != b[j - 1]) as usize;
+                let mut least = least(replaced, least(distances[i - 1][j], distances[i][j - 1]) + 1);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    least = self::least(least, distances[i - 2][j - 2] + 1);
+                }
+                least
+            };
+            j += 1;
+        }
+        i += 1;
+    }
+    distances[a.len()][b.len()]
+}
+
+const fn least(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConstText, edit_distance, is_joined};
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let text = ConstText::<4>::EMPTY.add("abc").add("é");
+        assert_eq!(text.as_str(), "abc");
+        assert_eq!(ConstText::<16>::EMPTY.add("line ").number(1024).as_str(), "line 1024");
+        assert!(is_joined("Out@GRAD", "Out", "@GRAD") && !is_joined("Out", "Out", "@GRAD"));
+    }
+
+    #[test]
+    fn distances_count_edits() {
+        for (a, b, distance) in [("dout", "dout", 0), ("duot", "dout", 1), ("out", "dout", 1), ("", "abc", 3)]
+        {
+            assert_eq!(edit_distance(a, b), distance, "{a} {b}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a gradient operator with `grad_of = Tanh` inherits from its forward operator, found during constant evaluation.
+//!
+//! A field that is named as one of the forward operator's stands for the same slot or attribute. A field that is named as
+//! one of its slots with a `d` in front stands for that slot's gradient. Functions that look names up again give some
+//! value for an unknown one: it has been reported then.
+
+use super::{
+    Arity, AttrDef, AttrType, ConstText, Role, Schema, SlotDef,
+    const_text::{Nearest, is_joined},
+};
+
+/// The slot that a field of the gradient operator stands for.
+#[derive(Clone, Copy)]
+struct Inherited {
+    /// Of the forward operator.
+    slot: SlotDef,
+    side: Role,
+    /// Whether it is that slot's gradient.
+    is_gradient: bool,
+}
+
+/// A name that already means a slot means no gradient: where both `dout` and `out` are slots, `d_out` is the gradient of
+/// `out`.
+const fn find(forward: &Schema, field: &str) -> Option<Inherited> {
+    let prefixes = ["", "d", "d_"];
+    let mut i = 0;
+    while i < prefixes.len() {
+        let is_gradient = i > 0;
+        if let Some(slot) = named(forward.inputs, prefixes[i], field) {
+            return Some(Inherited { slot, side: Role::Input, is_gradient });
+        }
+        if let Some(slot) = named(forward.outputs, prefixes[i], field) {
+            return Some(Inherited { slot, side: Role::Output, is_gradient });
+        }
+        i += 1;
+    }
+    None
+}
+
+const fn named(slots: &[SlotDef], prefix: &str, field: &str) -> Option<SlotDef> {
+    let mut i = 0;
+    while i < slots.len() {
+        if is_joined(field, prefix, slots[i].field) {
+            return Some(slots[i]);
+        }
+        i += 1;
+    }
+    None
+}
+
+/// Checks that a field of a gradient operator stands for a slot that its side can have.
+#[track_caller]
+pub const fn check_slot(forward: &Schema, field: &str, role: Role) {
+    let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
+    let Some(found) = find(forward, field) else {
+        let text =
+            text.add("is no slot of `").add(forward.name).add("`, nor the gradient of one: its inputs are [");
+        let text = text.fields(forward.inputs).add("], its outputs [").fields(forward.outputs).add("]");
+        let near = Nearest::NONE
+            .or_field(field, "", forward.inputs)
+            .or_field(field, "", forward.outputs)
+            .or_field(field, "d", forward.inputs)
+            .or_field(field, "d", forward.outputs);
+        panic!("{}", text.did_you_mean(near).as_str());
+    };
+    let of = found.slot.field;
+    match (role, found.is_gradient, found.side) {
+        (Role::Input, false, _) | (Role::Input, true, Role::Output) | (Role::Output, true, Role::Input) => {}
+        (Role::Input, true, Role::Input) => {
+            let text =
+                text.add("is the gradient of the input `").add(of).add("`, which a gradient operator writes");
+            panic!("{}", text.add(": mark it `#[output]`").as_str());
+        }
+        (Role::Output, true, Role::Output) => {
+            let text =
+                text.add("is the gradient of the output `").add(of).add("`, which a gradient operator reads");
+            panic!("{}", text.add(": remove `#[output]`").as_str());
+        }
+        (Role::Output, false, _) => {
+            let text =
+                text.add("is a slot of `").add(forward.name).add("`, which a gradient operator only reads");
+            panic!("{}", text.add(": remove `#[output]`").as_str());
+        }
+    }
+}
+
+/// Length of the slot's name in programs.
+pub const fn slot_name_len(forward: &Schema, field: &str) -> usize {
+    match find(forward, field) {
+        Some(found) => found.slot.name.len() + if found.is_gradient { GRAD.len() } else { 0 },
+        None => 0,
+    }
+}
+
+const GRAD: &str = "@GRAD";
+
+/// The slot's name in programs, as bytes.
+pub const fn slot_name<const N: usize>(forward: &Schema, field: &str) -> [u8; N] {
+    let mut name = [0; N];
+    if let Some(found) = find(forward, field) {
+        let (own, mut i) = (found.slot.name.as_bytes(), 0);
+        while i < N {
+            name[i] = if i < own.len() { own[i] } else { GRAD.as_bytes()[i - own.len()] };
+            i += 1;
+        }
+    }
+    name
+}
+
+/// The slot of a gradient operator's field: its documentation and whether it holds a list of tensors are the forward
+/// operator's.
+pub const fn inherit_slot(
+    forward: &Schema,
+    field: &'static str,
+    name: &'static str,
+    arity: Arity,
+    doc: &'static str,
+    line: u32,
+) -> SlotDef {
+    let slot = SlotDef::new(name, arity, doc, line).field(field);
+    match find(forward, field) {
+        Some(found) => {
+            let doc = if doc.is_empty() && !found.is_gradient { found.slot.doc } else { doc };
+            SlotDef { doc, array: found.slot.array, ..slot }
+        }
+        None => slot,
+    }
+}
+
+const fn find_attr(forward: &Schema, field: &str) -> Option<AttrDef> {
+    let mut i = 0;
+    while i < forward.attrs.len() {
+        if is_joined(field, forward.attrs[i].field, "") {
+            return Some(forward.attrs[i]);
+        }
+        i += 1;
+    }
+    None
+}
+
+/// Checks that a field of a gradient operator is an attribute of the forward operator.
+#[track_caller]
+pub const fn check_attr(forward: &Schema, field: &str, ty: AttrType) {
+    let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
+    match find_attr(forward, field) {
+        None => {
+            let text = text.add("is no attribute of `").add(forward.name).add("`");
+            panic!("{}", text.did_you_mean(Nearest::NONE.or_attr(field, forward.attrs)).as_str());
+        }
+        Some(own) if own.ty as u8 != ty as u8 => {
+            let text =
+                text.add("is an attribute of type ").add(ty.name()).add(", but in `").add(forward.name);
+            panic!("{}", text.add("` it is ").add(own.ty.name()).as_str());
+        }
+        Some(_) => {}
+    }
+}
+
+/// The attribute of that field: name, default and bounds are the forward operator's, and so is its documentation unless
+/// there is some.
+pub const fn inherit_attr(
+    forward: &Schema,
+    field: &'static str,
+    ty: AttrType,
+    doc: &'static str,
+    line: u32,
+) -> AttrDef {
+    match find_attr(forward, field) {
+        Some(own) => AttrDef { field, ty, doc: if doc.is_empty() { own.doc } else { doc }, line, ..own },
+        None => AttrDef { name: field, field, ty, default: None, bounds: &[], doc, line },
+    }
+}

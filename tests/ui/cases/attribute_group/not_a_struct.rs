@@ -1,0 +1,8 @@
+use autobwd::Attrs;
+
+#[derive(Attrs, Clone)]
+pub enum Window {
+    Square,
+}
+
+fn main() {}

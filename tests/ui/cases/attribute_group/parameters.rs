@@ -1,0 +1,9 @@
+use autobwd::Attrs;
+
+#[derive(Attrs, Clone)]
+pub struct Window<T> {
+    #[attr]
+    pub size: T,
+}
+
+fn main() {}

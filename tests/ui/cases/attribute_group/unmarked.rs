@@ -1,0 +1,10 @@
+use autobwd::Attrs;
+
+#[derive(Attrs, Clone)]
+pub struct Window {
+    #[attr(default = 2, min = 3)]
+    pub size: i32,
+    pub stride: i32,
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use autobwd::Attrs;
+
+#[derive(Attrs, Clone)]
+pub struct Window(#[attr] i32);
+
+fn main() {}

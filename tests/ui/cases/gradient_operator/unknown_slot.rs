@@ -1,0 +1,25 @@
+use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
+
+#[register_op(grad = NoGrad, pointwise)]
+pub struct Swish<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[attr(default = 1.0)]
+    pub beta: f64,
+}
+impl<F: Float> Pointwise for Swish<F> {
+    fn eval(&mut self) {}
+}
+#[register_op(grad_of = Swish, grad = NoGrad, pointwise)]
+pub struct SwishGrad<V = Var> {
+    pub duot: V,
+    #[output]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for SwishGrad<F> {
+    fn eval(&mut self) {}
+}
+
+fn main() {}
