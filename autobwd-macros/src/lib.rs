@@ -74,7 +74,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// }
 /// impl<F: Float> Pointwise for ScaleGrad<F> {
 ///     fn eval(&mut self) {
-///         self.dx = self.dout * F::of(self.scale.into());
+///         self.dx = self.dout * F::from(self.scale);
 ///     }
 /// }
 /// ```
