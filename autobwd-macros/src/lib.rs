@@ -75,7 +75,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// }
 /// impl<F: Float> Pointwise for ScaleGrad<F> {
 ///     fn eval(&mut self) {
-///         self.dx = self.dout * F::of(self.scale.into());
+///         self.dx = self.dout * F::from(self.scale);
 ///     }
 /// }
 /// ```
@@ -113,7 +113,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// # use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
 /// # #[register_op(grad = TripleGrad, pointwise)]
 /// # pub struct Triple<V = Var> { #[input] pub x: V, #[output] pub out: V, #[attr(default = 3.0)] pub by: f64 }
-/// # impl<F: Float> Pointwise for Triple<F> { fn eval(&mut self) { self.out = self.x * F::of(self.by); } }
+/// # impl<F: Float> Pointwise for Triple<F> { fn eval(&mut self) { self.out = self.x * F::from(self.by); } }
 /// /// `dx = dout * by`
 /// #[register_op(grad_of = Triple, grad = NoGrad, pointwise)]
 /// pub struct TripleGrad<V = Var> {
@@ -122,7 +122,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 ///     pub dx: V,
 ///     pub by: f64,
 /// }
-/// # impl<F: Float> Pointwise for TripleGrad<F> { fn eval(&mut self) { self.dx = self.dout * F::of(self.by); } }
+/// # impl<F: Float> Pointwise for TripleGrad<F> { fn eval(&mut self) { self.dx = self.dout * F::from(self.by); } }
 /// ```
 /// A gradient that need not arrive is an `Option<V>` input, and stays empty where it does not; one that need not be wanted
 /// is an `Option<V>` output.

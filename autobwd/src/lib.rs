@@ -159,7 +159,7 @@
 //! }
 //! impl<F: Float> Pointwise for CubeGrad<F> {
 //!     fn eval(&mut self) {
-//!         self.dx = self.dout * F::of(3.0) * self.x * self.x;
+//!         self.dx = self.dout * 3.0 * self.x * self.x;
 //!     }
 //! }
 //!

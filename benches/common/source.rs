@@ -48,12 +48,10 @@ fn main() {{
 fn formula(i: usize) -> String {
     let k = 0.5 + i as f64 / 64.0;
     match i / 2 % 4 {
-        0 => format!("self.x * (self.x * F::of({k:?}) * F::of(self.beta.into())).sigmoid()"),
-        1 => format!("(self.x * F::of({k:?})).tanh() * F::of(self.beta.into())"),
-        2 => format!(
-            "F::select(self.x.gt(F::of(0.0)), self.x, F::of({k:?}) * self.x) * F::of(self.beta.into())"
-        ),
-        _ => format!("(F::of({k:?}) + (self.x * F::of(self.beta.into())).exp()).log()"),
+        0 => format!("self.x * (self.x * {k:?} * F::from(self.beta)).sigmoid()"),
+        1 => format!("(self.x * {k:?}).tanh() * F::from(self.beta)"),
+        2 => format!("F::select(self.x.gt(F::from(0.0)), self.x, self.x * {k:?}) * F::from(self.beta)"),
+        _ => format!("((self.x * F::from(self.beta)).exp() + {k:?}).log()"),
     }
 }
 

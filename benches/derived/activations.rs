@@ -60,25 +60,25 @@ macro_rules! gradient {
 
 #[inline(always)]
 fn one<F: Float>() -> F {
-    F::of(1.0)
+    F::from(1.0)
 }
 
 /// `sqrt(2 / π) · (x + 0.044715 · x³)`.
 #[inline(always)]
 fn gelu_angle<F: Float>(x: F) -> F {
-    F::of(0.797_884_560_802_865_4) * (x + F::of(0.044_715) * x * x * x)
+    (x + x * 0.044_715 * x * x) * 0.797_884_560_802_865_4
 }
 
 /// Its derivative.
 #[inline(always)]
 fn gelu_slope<F: Float>(x: F) -> F {
-    F::of(0.797_884_560_802_865_4) * (one::<F>() + F::of(0.134_145) * x * x)
+    (x * 0.134_145 * x + 1.0) * 0.797_884_560_802_865_4
 }
 
 #[inline(always)]
 fn gelu_grad<F: Float>(x: F) -> F {
     let t = gelu_angle(x).tanh();
-    F::of(0.5) * (one::<F>() + t + x * (one::<F>() - t * t) * gelu_slope(x))
+    (t + 1.0 + x * (one::<F>() - t * t) * gelu_slope(x)) * 0.5
 }
 
 #[inline(always)]
@@ -89,7 +89,7 @@ fn swish_grad<F: Float>(x: F) -> F {
 
 #[inline(always)]
 fn positive<F: Float>(x: F, yes: F, no: F) -> F {
-    F::select(x.gt(F::of(0.0)), yes, no)
+    F::select(x.gt(F::from(0.0)), yes, no)
 }
 
 #[inline(always)]
@@ -104,23 +104,23 @@ fn sigmoid_grad<F: Float>(x: F) -> F {
     s * (one::<F>() - s)
 }
 
-activation!(DerivedRelu: |x| positive(x, x, F::of(0.0)), HandReluGrad: |x, dout| positive(x, dout, F::of(0.0)));
+activation!(DerivedRelu: |x| positive(x, x, F::from(0.0)), HandReluGrad: |x, dout| positive(x, dout, F::from(0.0)));
 activation!(DerivedTanh: |x| x.tanh(), HandTanhGrad: |x, dout| dout * tanh_grad(x));
 activation!(DerivedSigmoid: |x| x.sigmoid(), HandSigmoidGrad: |x, dout| dout * sigmoid_grad(x));
 activation!(DerivedSwish: |x| x * x.sigmoid(), HandSwishGrad: |x, dout| dout * swish_grad(x));
 activation!(DerivedSoftplus: |x| (one::<F>() + x.exp()).log(), HandSoftplusGrad: |x, dout| dout * x.sigmoid());
 activation!(DerivedElu: |x| positive(x, x, x.exp() - one::<F>()),
     HandEluGrad: |x, dout| positive(x, dout, dout * x.exp()));
-activation!(DerivedLeakyRelu: |x| positive(x, x, F::of(0.01) * x),
-    HandLeakyReluGrad: |x, dout| positive(x, dout, F::of(0.01) * dout));
-activation!(DerivedGelu: |x| F::of(0.5) * x * (one::<F>() + gelu_angle(x).tanh()),
+activation!(DerivedLeakyRelu: |x| positive(x, x, x * 0.01),
+    HandLeakyReluGrad: |x, dout| positive(x, dout, dout * 0.01));
+activation!(DerivedGelu: |x| x * 0.5 * (gelu_angle(x).tanh() + 1.0),
     HandGeluGrad: |x, dout| dout * gelu_grad(x));
 activation!(DerivedExp: |x| x.exp(), HandExpGrad: |x, dout| dout * x.exp());
-activation!(DerivedSquare: |x| x * x, HandSquareGrad: |x, dout| F::of(2.0) * dout * x);
+activation!(DerivedSquare: |x| x * x, HandSquareGrad: |x, dout| dout * 2.0 * x);
 
-gradient!(HandReluOutGrad: |out, dout| positive(out, dout, F::of(0.0)));
+gradient!(HandReluOutGrad: |out, dout| positive(out, dout, F::from(0.0)));
 gradient!(HandTanhOutGrad: |out, dout| dout * (one::<F>() - out * out));
 gradient!(HandSigmoidOutGrad: |out, dout| dout * out * (one::<F>() - out));
 gradient!(HandEluOutGrad: |out, dout| positive(out, dout, dout * (out + one::<F>())));
-gradient!(HandLeakyReluOutGrad: |out, dout| positive(out, dout, F::of(0.01) * dout));
+gradient!(HandLeakyReluOutGrad: |out, dout| positive(out, dout, dout * 0.01));
 gradient!(HandExpOutGrad: |out, dout| dout * out);

@@ -20,7 +20,7 @@ pub struct Relu<V = Var> {
 }
 impl<F: Float> Pointwise for Relu<F> {
     fn eval(&mut self) {
-        self.out = F::select(F::of(0.0).gt(self.x), F::of(0.0), self.x);
+        self.out = F::select(F::from(0.0).gt(self.x), F::from(0.0), self.x);
     }
 }
 autobwd::samples!(
@@ -42,7 +42,7 @@ pub struct ReluGrad<V = Var> {
 }
 impl<F: Float> Pointwise for ReluGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::select(self.out.gt(F::of(0.0)), self.dout, F::of(0.0));
+        self.dx = F::select(self.out.gt(F::from(0.0)), self.dout, F::from(0.0));
     }
 }
 
@@ -84,7 +84,7 @@ pub struct TanhGrad<V = Var> {
 }
 impl<F: Float> Pointwise for TanhGrad<F> {
     fn eval(&mut self) {
-        self.dx = self.dout * (F::of(1.0) - self.out * self.out);
+        self.dx = self.dout * (F::from(1.0) - self.out * self.out);
     }
 }
 
@@ -128,7 +128,7 @@ pub struct SigmoidGrad<V = Var> {
 }
 impl<F: Float> Pointwise for SigmoidGrad<F> {
     fn eval(&mut self) {
-        self.dx = self.dout * self.out * (F::of(1.0) - self.out);
+        self.dx = self.dout * self.out * (F::from(1.0) - self.out);
     }
 }
 
@@ -281,7 +281,7 @@ pub struct SquareGrad<V = Var> {
 }
 impl<F: Float> Pointwise for SquareGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(2.0) * self.dout * self.x;
+        self.dx = self.dout * 2.0 * self.x;
     }
 }
 
@@ -326,7 +326,7 @@ pub struct SqrtGrad<V = Var> {
 }
 impl<F: Float> Pointwise for SqrtGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(0.5) * self.dout / self.out;
+        self.dx = self.dout * 0.5 / self.out;
     }
 }
 
@@ -389,7 +389,7 @@ pub struct AbsGrad<V = Var> {
 }
 impl<F: Float> Pointwise for AbsGrad<F> {
     fn eval(&mut self) {
-        let zero = F::of(0.0);
+        let zero = F::from(0.0);
         let not_above = F::select(zero.gt(self.x), -self.dout, zero);
         self.dx = F::select(self.x.gt(zero), self.dout, not_above);
     }
@@ -426,7 +426,7 @@ pub struct Scale<V = Var> {
 }
 impl<F: Float> Pointwise for Scale<F> {
     fn eval(&mut self) {
-        let (scale, bias) = (F::of(self.scale), F::of(self.bias));
+        let (scale, bias) = (F::from(self.scale), F::from(self.bias));
         self.out = if self.bias_after_scale { self.x * scale + bias } else { (self.x + bias) * scale };
     }
 }

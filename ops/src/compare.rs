@@ -29,7 +29,7 @@ ordered!(Bool => bool, Bool::get; u8 => u8, |x| x; i32 => i32, |x| x; i64 => i64
 /// What a formula writes for a boolean.
 #[inline(always)]
 fn one_where<F: Float>(mask: F::Mask) -> F {
-    F::select(mask, F::of(1.0), F::of(0.0))
+    F::select(mask, F::from(1.0), F::from(0.0))
 }
 
 /// Shape rule, kernel, formula and rows of a comparison.
@@ -139,7 +139,7 @@ pub struct LessEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(LessEqual, <=, |x, y| one_where::<F>(y.gt(x)) + one_where(y.equals(x)));
+comparison!(LessEqual, <=, |x, y| one_where::<F>(y.gt(x)) + one_where::<F>(y.equals(x)));
 
 /// `out = x > y`, broadcast; false where either is NaN.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
@@ -175,7 +175,7 @@ pub struct GreaterEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(GreaterEqual, >=, |x, y| one_where::<F>(x.gt(y)) + one_where(x.equals(y)));
+comparison!(GreaterEqual, >=, |x, y| one_where::<F>(x.gt(y)) + one_where::<F>(x.equals(y)));
 
 /// `out = x == y`, broadcast; false where either is NaN.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
@@ -193,7 +193,7 @@ pub struct Equal<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(Equal, ==, |x, y| one_where(x.equals(y)));
+comparison!(Equal, ==, |x, y| one_where::<F>(x.equals(y)));
 
 /// `out = x != y`, broadcast; true where either is NaN.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
@@ -211,4 +211,4 @@ pub struct NotEqual<V = Var> {
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
-comparison!(NotEqual, !=, |x, y| F::of(1.0) - one_where(x.equals(y)));
+comparison!(NotEqual, !=, |x, y| F::from(1.0) - one_where::<F>(x.equals(y)));

@@ -197,8 +197,8 @@ impl Kernel for DropoutGrad<Buf<'_>> {
 }
 impl<F: Float> Pointwise for DropoutGrad<F> {
     fn eval(&mut self) {
-        let (p, zero) = (self.dropout_prob.into(), F::of(0.0));
-        let scale = F::of(scale(p, self.dropout_implementation, self.is_test));
+        let (p, zero) = (self.dropout_prob.into(), F::from(0.0));
+        let scale = F::from(scale(p, self.dropout_implementation, self.is_test));
         self.dx = F::select(self.mask.equals(zero), zero, self.dout * scale);
     }
 }

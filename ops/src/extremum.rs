@@ -112,7 +112,7 @@ pub struct ElementwiseMaxGrad<V = Var> {
 }
 impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
     fn eval(&mut self) {
-        let (mask, zero) = (self.x.gt(self.y), F::of(0.0));
+        let (mask, zero) = (self.x.gt(self.y), F::from(0.0));
         self.dx = self.dx.map(|_| F::select(mask, self.dout, zero));
         self.dy = self.dy.map(|_| F::select(mask, zero, self.dout));
     }
@@ -162,7 +162,7 @@ pub struct ElementwiseMinGrad<V = Var> {
 }
 impl<F: Float> Pointwise for ElementwiseMinGrad<F> {
     fn eval(&mut self) {
-        let (mask, zero) = (self.y.gt(self.x), F::of(0.0));
+        let (mask, zero) = (self.y.gt(self.x), F::from(0.0));
         self.dx = self.dx.map(|_| F::select(mask, self.dout, zero));
         self.dy = self.dy.map(|_| F::select(mask, zero, self.dout));
     }
@@ -255,7 +255,7 @@ impl<F: Float> Pointwise for ElementwisePowGrad<F> {
     #[inline(always)]
     fn eval(&mut self) {
         let (x, y, dout) = (self.x, self.y, self.dout);
-        self.dx = self.dx.map(|_| dout * y * x.pow(y - F::of(1.0)));
-        self.dy = self.dy.map(|_| F::select(x.gt(F::of(0.0)), dout * x.log() * x.pow(y), F::of(0.0)));
+        self.dx = self.dx.map(|_| dout * y * x.pow(y - 1.0));
+        self.dy = self.dy.map(|_| F::select(x.gt(F::from(0.0)), dout * x.log() * x.pow(y), F::from(0.0)));
     }
 }

@@ -21,7 +21,7 @@ pub struct Increment<V = Var> {
 }
 impl<F: Float> Pointwise for Increment<F> {
     fn eval(&mut self) {
-        self.out = self.x + F::of(self.step);
+        self.out = self.x + self.step;
     }
 }
 impl<I: Integer> PointwiseInteger for Increment<I> {

@@ -22,7 +22,7 @@ fn holds<T: Element>(x: T) -> bool {
 /// The same of a lane, as 1 and 0.
 #[inline(always)]
 fn truth<F: Float>(x: F) -> F {
-    F::select(x.equals(F::of(0.0)), F::of(0.0), F::of(1.0))
+    F::select(x.equals(F::from(0.0)), F::from(0.0), F::from(1.0))
 }
 
 /// Shape rule, kernel, formula and rows of an operator on two truth values.
@@ -160,7 +160,7 @@ impl Kernel for LogicalNot<Buf<'_>> {
 }
 impl<F: Float> Pointwise for LogicalNot<F> {
     fn eval(&mut self) {
-        self.out = F::of(1.0) - truth(self.x);
+        self.out = F::from(1.0) - truth(self.x);
     }
 }
 autobwd::samples!(
@@ -213,7 +213,7 @@ impl Kernel for Where<Buf<'_>> {
 }
 impl<F: Float> Pointwise for Where<F> {
     fn eval(&mut self) {
-        self.out = F::select(self.condition.equals(F::of(0.0)), self.y, self.x);
+        self.out = F::select(self.condition.equals(F::from(0.0)), self.y, self.x);
     }
 }
 autobwd::samples!(
@@ -296,7 +296,7 @@ impl Kernel for WhereGrad<Buf<'_>> {
 }
 impl<F: Float> Pointwise for WhereGrad<F> {
     fn eval(&mut self) {
-        let (zero, dout) = (F::of(0.0), self.dout);
+        let (zero, dout) = (F::from(0.0), self.dout);
         let no = self.condition.equals(zero);
         self.dx.iter_mut().for_each(|dx| *dx = F::select(no, zero, dout));
         self.dy.iter_mut().for_each(|dy| *dy = F::select(no, dout, zero));

@@ -17,8 +17,8 @@ pub struct LeakyRelu<V = Var> {
 }
 impl<F: Float> Pointwise for LeakyRelu<F> {
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::of(self.alpha));
-        self.out = F::select(x.gt(F::of(0.0)), x, alpha * x);
+        let (x, alpha) = (self.x, F::from(self.alpha));
+        self.out = F::select(x.gt(F::from(0.0)), x, alpha * x);
     }
 }
 autobwd::samples!(
@@ -49,8 +49,8 @@ pub struct Elu<V = Var> {
 impl<F: Float> Pointwise for Elu<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::of(self.alpha));
-        self.out = F::select(x.gt(F::of(0.0)), x, alpha * x.expm1());
+        let (x, alpha) = (self.x, F::from(self.alpha));
+        self.out = F::select(x.gt(F::from(0.0)), x, alpha * x.expm1());
     }
 }
 autobwd::samples!(
@@ -78,7 +78,7 @@ pub struct Relu6<V = Var> {
 }
 impl<F: Float> Pointwise for Relu6<F> {
     fn eval(&mut self) {
-        let (zero, most) = (F::of(0.0), F::of(self.threshold.into()));
+        let (zero, most) = (F::from(0.0), F::from(self.threshold));
         let low = F::select(zero.gt(self.x), zero, self.x);
         self.out = F::select(low.gt(most), most, low);
     }
@@ -106,7 +106,7 @@ pub struct Relu6Grad<V = Var> {
 }
 impl<F: Float> Pointwise for Relu6Grad<F> {
     fn eval(&mut self) {
-        let (zero, most) = (F::of(0.0), F::of(self.threshold.into()));
+        let (zero, most) = (F::from(0.0), F::from(self.threshold));
         let above = F::select(self.out.gt(zero), self.dout, zero);
         self.dx = F::select(most.gt(self.out), above, zero);
     }
@@ -130,8 +130,8 @@ pub struct HardSigmoid<V = Var> {
 }
 impl<F: Float> Pointwise for HardSigmoid<F> {
     fn eval(&mut self) {
-        let (zero, one) = (F::of(0.0), F::of(1.0));
-        let line = F::of(self.slope.into()) * self.x + F::of(self.offset.into());
+        let (zero, one) = (F::from(0.0), F::from(1.0));
+        let line = self.x * F::from(self.slope) + F::from(self.offset);
         let low = F::select(zero.gt(line), zero, line);
         self.out = F::select(low.gt(one), one, low);
     }
@@ -161,8 +161,8 @@ pub struct HardSigmoidGrad<V = Var> {
 }
 impl<F: Float> Pointwise for HardSigmoidGrad<F> {
     fn eval(&mut self) {
-        let (zero, one) = (F::of(0.0), F::of(1.0));
-        let above = F::select(self.out.gt(zero), F::of(self.slope.into()) * self.dout, zero);
+        let (zero, one) = (F::from(0.0), F::from(1.0));
+        let above = F::select(self.out.gt(zero), self.dout * F::from(self.slope), zero);
         self.dx = F::select(one.gt(self.out), above, zero);
     }
 }
@@ -188,11 +188,11 @@ pub struct HardSwish<V = Var> {
 }
 impl<F: Float> Pointwise for HardSwish<F> {
     fn eval(&mut self) {
-        let (zero, threshold) = (F::of(0.0), F::of(self.threshold.into()));
-        let line = self.x + F::of(self.offset.into());
+        let (zero, threshold) = (F::from(0.0), F::from(self.threshold));
+        let line = self.x + F::from(self.offset);
         let low = F::select(line.gt(zero), line, zero);
         let factor = F::select(threshold.gt(low), low, threshold);
-        self.out = self.x * factor / F::of(self.scale.into());
+        self.out = self.x * factor / F::from(self.scale);
     }
 }
 autobwd::samples!(

@@ -40,7 +40,7 @@ pub struct FloorGrad<V = Var> {
 }
 impl<F: Float> Pointwise for FloorGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(0.0);
+        self.dx = F::from(0.0);
     }
 }
 
@@ -81,7 +81,7 @@ pub struct RoundGrad<V = Var> {
 }
 impl<F: Float> Pointwise for RoundGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(0.0);
+        self.dx = F::from(0.0);
     }
 }
 
@@ -97,7 +97,7 @@ pub struct Sign<V = Var> {
 }
 impl<F: Float> Pointwise for Sign<F> {
     fn eval(&mut self) {
-        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let (zero, one) = (F::from(0.0), F::from(1.0));
         let not_above = F::select(zero.gt(self.x), -one, self.x);
         self.out = F::select(self.x.gt(zero), one, not_above);
     }
@@ -140,7 +140,7 @@ pub struct Clip<V = Var> {
 }
 impl<F: Float> Pointwise for Clip<F> {
     fn eval(&mut self) {
-        let (min, max) = (F::of(self.min), F::of(self.max));
+        let (min, max) = (F::from(self.min), F::from(self.max));
         let low = F::select(min.gt(self.x), min, self.x);
         self.out = F::select(low.gt(max), max, low);
     }
@@ -190,7 +190,7 @@ pub struct ClipGrad<V = Var> {
 }
 impl<F: Float> Pointwise for ClipGrad<F> {
     fn eval(&mut self) {
-        let (zero, min, max) = (F::of(0.0), F::of(self.min), F::of(self.max));
+        let (zero, min, max) = (F::from(0.0), F::from(self.min), F::from(self.max));
         let above = F::select(self.x.gt(min), self.dout, zero);
         self.dx = F::select(max.gt(self.x), above, zero);
     }

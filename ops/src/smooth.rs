@@ -72,7 +72,7 @@ pub struct Swish<V = Var> {
 impl<F: Float> Pointwise for Swish<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        self.out = self.x * (F::of(self.beta.into()) * self.x).sigmoid();
+        self.out = self.x * (self.x * F::from(self.beta)).sigmoid();
     }
 }
 autobwd::samples!(
@@ -87,7 +87,7 @@ autobwd::samples!(
 #[inline(always)]
 fn softplus<F: Float>(x: F, threshold: f32) -> F {
     // Above 40, both are the same number in any dtype.
-    let threshold = F::of(f64::from(threshold).min(40.0));
+    let threshold = F::from(f64::from(threshold).min(40.0));
     F::select(x.gt(threshold), x, x.exp().log1p())
 }
 
@@ -110,7 +110,7 @@ pub struct Softplus<V = Var> {
 impl<F: Float> Pointwise for Softplus<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        let beta = F::of(self.beta.into());
+        let beta = F::from(self.beta);
         self.out = softplus(self.x * beta, self.threshold) / beta;
     }
 }
@@ -166,7 +166,7 @@ pub struct Softsign<V = Var> {
 }
 impl<F: Float> Pointwise for Softsign<F> {
     fn eval(&mut self) {
-        self.out = self.x / (F::of(1.0) + self.x.abs());
+        self.out = self.x / (self.x.abs() + 1.0);
     }
 }
 autobwd::samples!(

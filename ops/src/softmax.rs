@@ -325,7 +325,7 @@ impl<T: Real> Loops<T> for SoftmaxForward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let top: F = vectors::largest(self.0);
-        let factor = F::of(1.0) / vectors::map_sum(&mut *self.0, |x: F| (x - top).exp());
+        let factor = F::from(1.0) / vectors::map_sum(&mut *self.0, |x: F| (x - top).exp());
         map_lanes([], [self.0], |[], [x]: [F; 1]| [x * factor]);
     }
 }

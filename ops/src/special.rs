@@ -19,7 +19,7 @@ pub struct Rsqrt<V = Var> {
 }
 impl<F: Float> Pointwise for Rsqrt<F> {
     fn eval(&mut self) {
-        self.out = F::of(1.0) / self.x.sqrt();
+        self.out = F::from(1.0) / self.x.sqrt();
     }
 }
 autobwd::samples!(Rsqrt, [Rsqrt { x: positive([2, 3]), out: out() },]);
@@ -34,7 +34,7 @@ pub struct RsqrtGrad<V = Var> {
 }
 impl<F: Float> Pointwise for RsqrtGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(-0.5) * self.dout * self.out * self.out * self.out;
+        self.dx = self.dout * -0.5 * self.out * self.out * self.out;
     }
 }
 
@@ -50,7 +50,7 @@ pub struct Reciprocal<V = Var> {
 }
 impl<F: Float> Pointwise for Reciprocal<F> {
     fn eval(&mut self) {
-        self.out = F::of(1.0) / self.x;
+        self.out = F::from(1.0) / self.x;
     }
 }
 autobwd::samples!(Reciprocal, [Reciprocal { x: away_from(0.0, [2, 3]), out: out() },]);
@@ -151,7 +151,7 @@ pub struct Expm1Grad<V = Var> {
 }
 impl<F: Float> Pointwise for Expm1Grad<F> {
     fn eval(&mut self) {
-        self.dx = self.dout * (self.out + F::of(1.0));
+        self.dx = self.dout * (self.out + 1.0);
     }
 }
 
@@ -171,7 +171,7 @@ pub struct Pow<V = Var> {
 impl<F: Float> Pointwise for Pow<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        self.out = self.x.pow(F::of(self.factor));
+        self.out = self.x.pow(F::from(self.factor));
     }
 }
 impl<I: Integer> PointwiseInteger for Pow<I> {

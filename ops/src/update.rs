@@ -120,9 +120,9 @@ pub struct Momentum<V = Var> {
 }
 impl<F: Float> Pointwise for Momentum<F> {
     fn eval(&mut self) {
-        let factors = [self.rescale_grad, self.regularization_coeff].map(|x| F::of(x.into()));
+        let factors = [self.rescale_grad, self.regularization_coeff].map(F::from);
         let grad = regularized(self.regularization_method, factors, self.grad, self.param);
-        let mu = F::of(self.mu.into());
+        let mu = F::from(self.mu);
         self.velocity_out = mu * self.velocity + grad;
         let step = if self.use_nesterov { grad + mu * self.velocity_out } else { self.velocity_out };
         self.param_out = self.param - self.learning_rate * step;
@@ -313,7 +313,7 @@ impl<T: Real> Loops<T> for AdamStep<'_, T> {
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let (one, [beta1, beta2]) = (F::of(1.0), self.beta.map(F::new));
+        let (one, [beta1, beta2]) = (F::from(1.0), self.beta.map(F::new));
         let (rate, epsilon) = (F::new(self.rate), F::new(self.epsilon));
         map_lanes([self.grad], self.moving, |[grad]: [F; 1], [param, m, v]| {
             let m = beta1 * m + (one - beta1) * grad;

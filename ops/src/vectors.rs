@@ -9,7 +9,7 @@ use crate::common::{Real, wide};
 /// `Σ f(x)`
 #[inline(always)]
 pub(crate) fn sum<T: Element, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> F {
-    fold_lanes(x, F::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
+    fold_lanes(x, F::from(0.0), |sum, x| sum + f(x), |a, b| a + b)
 }
 
 /// `x = f(x)`, and `Σ f(x)`.
@@ -19,7 +19,7 @@ pub(crate) fn map_sum<T: Element, F: LaneOf<T>>(x: &mut [T], f: impl Fn(F) -> F)
         let y = f(x);
         ([sum + y], [y])
     };
-    let [sum] = map_fold_lanes([], [x], [F::of(0.0)], each, |[a], [b]| [a + b]);
+    let [sum] = map_fold_lanes([], [x], [F::from(0.0)], each, |[a], [b]| [a + b]);
     sum
 }
 
@@ -42,5 +42,5 @@ pub(crate) fn total<T: Real, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl
 #[inline(always)]
 pub(crate) fn largest<T: Element, F: LaneOf<T>>(x: &[T]) -> F {
     let larger = |a: F, b: F| F::select(b.gt(a), b, a);
-    fold_lanes([x], F::of(f64::NEG_INFINITY), |top, [x]| larger(top, x), larger)
+    fold_lanes([x], F::from(f64::NEG_INFINITY), |top, [x]| larger(top, x), larger)
 }

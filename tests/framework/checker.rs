@@ -228,16 +228,16 @@ formula!(SmoothZero, ZeroGrad, positive([2, 3]), |x| x.tanh());
 formula!(WholeZero, ZeroGrad, between(0.1, 0.9, [2, 3]), |x| x.floor());
 formula!(OnKink, OnKinkGrad, given([1, 3], [-1.0, 0.0, 2.0]), |x| x.abs());
 gradient!(OnKinkGrad, |x, dout| {
-    let zero = F::of(0.0);
+    let zero = F::from(0.0);
     F::select(x.gt(zero), dout, F::select(zero.gt(x), -dout, zero))
 });
 formula!(OnKinkTwice, Derived, given([1, 3], [-1.0, 0.0, 2.0]), |x| x.abs());
 formula!(Cube, CubeGrad, given([2, 2], [0.1, 0.2, 3.0, 0.4]), |x| x * x * x);
-gradient!(CubeGrad, |x, dout| dout * F::of(3.0) * x * x);
+gradient!(CubeGrad, |x, dout| dout * 3.0 * x * x);
 formula!(WrongAbove, WrongAboveGrad, given([2, 2], [0.1, 0.2, 3.0, 0.4]), |x| x * x * x);
 gradient!(WrongAboveGrad, |x, dout| {
-    let right = dout * F::of(3.0) * x * x;
-    F::select(x.gt(F::of(1.0)), right * F::of(2.0), right)
+    let right = dout * 3.0 * x * x;
+    F::select(x.gt(F::from(1.0)), right * 2.0, right)
 });
 
 fn outcome(op: &str) -> Result<Checked> {
@@ -386,7 +386,7 @@ pub(crate) struct OneSided<V = Var> {
 }
 impl<F: Float> Pointwise for OneSided<F> {
     fn eval(&mut self) {
-        self.out = (self.x * self.x + F::of(1.0)).log() * self.y;
+        self.out = (self.x * self.x + 1.0).log() * self.y;
     }
 }
 autobwd::samples!(OneSided, [OneSided { x: positive([2, 3]), y: uniform([2, 3]), out: out() }]);

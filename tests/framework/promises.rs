@@ -197,7 +197,7 @@ pub(crate) struct CubedGrad<V = Var> {
 }
 impl<F: Float> Pointwise for CubedGrad<F> {
     fn eval(&mut self) {
-        self.dx = self.dout * F::of(3.0) * self.x * self.x;
+        self.dx = self.dout * 3.0 * self.x * self.x;
     }
 }
 /// `dx = ddx * dout * 6 * x`, `ddout = ddx * 3 * x²`
@@ -221,8 +221,8 @@ pub(crate) struct CubedGradGrad<V = Var> {
 }
 impl<F: Float> Pointwise for CubedGradGrad<F> {
     fn eval(&mut self) {
-        self.dx = self.dx.map(|_| self.ddx * self.dout * F::of(6.0) * self.x);
-        self.ddout = self.ddout.map(|_| self.ddx * F::of(3.0) * self.x * self.x);
+        self.dx = self.dx.map(|_| self.ddx * self.dout * 6.0 * self.x);
+        self.ddout = self.ddout.map(|_| self.ddx * 3.0 * self.x * self.x);
     }
 }
 

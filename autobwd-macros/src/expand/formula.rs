@@ -24,7 +24,8 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
             }
         }
     });
-    let (mut input, zero) = (0_usize.., quote!(<#param as ::autobwd::Float>::of(0.0)));
+    let zero = quote!(<#param as ::core::convert::From<::core::primitive::f64>>::from(0.0));
+    let mut input = 0_usize..;
     let values = op.fields.iter().enumerate().map(|(at, field)| {
         let (name, span, at) = (field.ident, at_type(field), Index::from(at));
         if !is_slot(field) {

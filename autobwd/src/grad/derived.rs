@@ -335,8 +335,8 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
         let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
         let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
         // Plain loops: this is compiled for every operator, dtype, instruction set and order.
-        let mut x = [F::of(0.0); MAX_ARGS];
-        let mut dout = [F::of(0.0); MAX_ARGS];
+        let mut x = [F::from(0.0); MAX_ARGS];
+        let mut dout = [F::from(0.0); MAX_ARGS];
         let mut k = 0;
         while k < inputs {
             x[k] = get(k);
@@ -350,9 +350,9 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
         let (mut i, mut slot) = (0, 0);
         while i < inputs {
             if !O::SCHEMA.inputs[i].shape_only {
-                let mut dx = F::of(0.0);
+                let mut dx = F::from(0.0);
                 let of_slot = |k: usize| {
-                    let value = if k < inputs { x[k] } else { F::of(0.0) };
+                    let value = if k < inputs { x[k] } else { F::from(0.0) };
                     if k == i { Dual::variable(value) } else { Dual::constant(value) }
                 };
                 let add = |j: usize, out: Dual<F>| {

@@ -46,7 +46,7 @@ pub enum GradKind {
 /// }
 /// impl<F: Float> Pointwise for Third<F> {
 ///     fn eval(&mut self) {
-///         self.out = self.x / F::of(3.0);
+///         self.out = self.x / 3.0;
 ///     }
 /// }
 ///

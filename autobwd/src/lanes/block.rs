@@ -102,16 +102,16 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
             for k in 0..inputs {
                 let absent = optional(O::SCHEMA.inputs, k) && start[k].is_null();
                 x[k].write(match unread(O::SCHEMA.inputs, k) || absent {
-                    true => [F::of(0.0); VL],
+                    true => [F::from(0.0); VL],
                     false => *(start[k].add(i) as *const [F; VL]),
                 });
             }
             for y in &mut y[..outputs] {
-                y.write([F::of(0.0); VL]);
+                y.write([F::from(0.0); VL]);
             }
             for l in 0..VL {
                 // Generated formulas name their slots by constants, so that this is no question when it runs.
-                let get = |k: usize| if k < inputs { x[k].assume_init_ref()[l] } else { F::of(0.0) };
+                let get = |k: usize| if k < inputs { x[k].assume_init_ref()[l] } else { F::from(0.0) };
                 let put = |k: usize, v: F| {
                     if k < outputs {
                         y[k].assume_init_mut()[l] = v

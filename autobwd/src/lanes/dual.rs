@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::Float;
+use super::{Float, float::float_operators};
 
 /// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
 ///
@@ -26,13 +26,13 @@ impl<F: Float> Dual<F> {
     /// The input that is differentiated with respect to.
     #[inline(always)]
     pub fn variable(value: F) -> Dual<F> {
-        Dual { value, derivative: F::of(1.0) }
+        Dual { value, derivative: F::from(1.0) }
     }
 
     /// Anything else.
     #[inline(always)]
     pub fn constant(value: F) -> Dual<F> {
-        Dual { value, derivative: F::of(0.0) }
+        Dual { value, derivative: F::from(0.0) }
     }
 }
 
@@ -74,27 +74,37 @@ impl<F: Float> Neg for Dual<F> {
     }
 }
 
+impl<F: Float> From<f32> for Dual<F> {
+    #[inline(always)]
+    fn from(x: f32) -> Self {
+        Dual::constant(F::from(x))
+    }
+}
+impl<F: Float> From<f64> for Dual<F> {
+    #[inline(always)]
+    fn from(x: f64) -> Self {
+        Dual::constant(F::from(x))
+    }
+}
+float_operators!([F: Float] Dual<F>);
+
 /// Density of the standard normal distribution.
 #[inline(always)]
 fn normal_density<F: Float>(x: F) -> F {
     const FRAC_1_SQRT_2PI: f64 = 0.398_942_280_401_432_7;
-    F::of(FRAC_1_SQRT_2PI) * (F::of(-0.5) * x * x).exp()
+    (x * -0.5 * x).exp() * FRAC_1_SQRT_2PI
 }
 
 /// `x`, or the nearest number of at most that magnitude; NaN stays. Slopes that do not change beyond are no products of 0
 /// with infinity then.
 #[inline(always)]
 fn within<F: Float>(x: F, end: f64) -> F {
-    F::of(end).min(F::of(-end).max(x))
+    F::from(end).min(F::from(-end).max(x))
 }
 
 impl<F: Float> Float for Dual<F> {
     type Mask = F::Mask;
 
-    #[inline(always)]
-    fn of(x: f64) -> Self {
-        Dual::constant(F::of(x))
-    }
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         let derivative = self.derivative.mul_add(b.value, self.value.mul_add(b.derivative, c.derivative));
@@ -127,20 +137,20 @@ impl<F: Float> Float for Dual<F> {
     #[inline(always)]
     fn tanh(self) -> Self {
         let value = self.value.tanh();
-        Dual { value, derivative: self.derivative * (F::of(1.0) - value * value) }
+        Dual { value, derivative: self.derivative * (F::from(1.0) - value * value) }
     }
     #[inline(always)]
     fn expm1(self) -> Self {
         let value = self.value.expm1();
-        Dual { value, derivative: self.derivative * (value + F::of(1.0)) }
+        Dual { value, derivative: self.derivative * (value + 1.0) }
     }
     #[inline(always)]
     fn log1p(self) -> Self {
-        Dual { value: self.value.log1p(), derivative: self.derivative / (F::of(1.0) + self.value) }
+        Dual { value: self.value.log1p(), derivative: self.derivative / (self.value + 1.0) }
     }
     #[inline(always)]
     fn erf(self) -> Self {
-        let slope = F::of(std::f64::consts::FRAC_2_SQRT_PI) * (-self.value * self.value).exp();
+        let slope = (-self.value * self.value).exp() * std::f64::consts::FRAC_2_SQRT_PI;
         Dual { value: self.value.erf(), derivative: self.derivative * slope }
     }
     #[inline(always)]
@@ -156,11 +166,11 @@ impl<F: Float> Float for Dual<F> {
     #[inline(always)]
     fn gelu_tanh(self) -> Self {
         // 2 √(2 / π), and 0.044715 times it.
-        let (a, b) = (F::of(1.595_769_121_605_730_8), F::of(0.071_354_816_272_600_25));
+        let (a, b) = (F::from(1.595_769_121_605_730_8), F::from(0.071_354_816_272_600_25));
         let x = within(self.value, 22.0);
         let bx2 = b * x * x;
-        let (s, slope) = ((x * (a + bx2)).sigmoid(), F::of(3.0).mul_add(bx2, a));
-        let slope = (s * x * slope).mul_add(F::of(1.0) - s, s);
+        let (s, slope) = ((x * (a + bx2)).sigmoid(), F::from(3.0).mul_add(bx2, a));
+        let slope = (s * x * slope).mul_add(F::from(1.0) - s, s);
         Dual { value: self.value.gelu_tanh(), derivative: self.derivative * slope }
     }
     #[inline(always)]
@@ -171,7 +181,7 @@ impl<F: Float> Float for Dual<F> {
     /// The derivative at 0 is 0.
     #[inline(always)]
     fn abs(self) -> Self {
-        let zero = F::of(0.0);
+        let zero = F::from(0.0);
         let negative = F::select(zero.gt(self.value), -self.derivative, zero);
         Dual {
             value: self.value.abs(),
@@ -189,7 +199,7 @@ impl<F: Float> Float for Dual<F> {
     /// The derivative with respect to the exponent is that of `x > 0`, and 0 elsewhere.
     #[inline(always)]
     fn pow(self, exponent: Self) -> Self {
-        let (zero, one) = (F::of(0.0), F::of(1.0));
+        let (zero, one) = (F::from(0.0), F::from(1.0));
         let value = self.value.pow(exponent.value);
         let in_base = exponent.value * self.value.pow(exponent.value - one) * self.derivative;
         let in_exponent = value * self.value.log() * exponent.derivative;
@@ -206,6 +216,6 @@ impl<F: Float> Float for Dual<F> {
     #[inline(always)]
     fn sigmoid(self) -> Self {
         let value = self.value.sigmoid();
-        Dual { value, derivative: self.derivative * value * (F::of(1.0) - value) }
+        Dual { value, derivative: self.derivative * value * (F::from(1.0) - value) }
     }
 }

@@ -4,8 +4,9 @@ use super::math;
 
 /// One lane of a formula: a number of `f32` or `f64`.
 ///
-/// There is no `PartialOrd`: an `if` in a formula would end vectorisation, so comparisons give a mask for
-/// [`select`](Float::select). Constants are written `F::of(0.5)`.
+/// Constants and attributes are written `F::from(self.beta)`, or as they are on the right of an operator: `self.x * 2.0`.
+/// Comparisons give a mask for [`select`](Float::select), because an `if` would end vectorisation: `<`, `>` and `==` do not
+/// compile (see [`UseSelectMaxOrMin`]).
 ///
 /// Functions are computed without branches. The largest errors, in units in the last place: in `f32` over all of its
 /// numbers (with fused multiply-add, and without), in `f64` over some thousand whose results are known exactly.
@@ -32,17 +33,22 @@ use super::math;
 /// Infinities, NaN, zeros of both signs and subnormal numbers give what they give in `std`.
 pub trait Float:
     Copy
+    + From<f32>
+    + From<f64>
+    + PartialOrd<UseSelectMaxOrMin>
     + ops::Add<Output = Self>
     + ops::Sub<Output = Self>
     + ops::Mul<Output = Self>
     + ops::Div<Output = Self>
     + ops::Neg<Output = Self>
+    + ops::Add<f64, Output = Self>
+    + ops::Sub<f64, Output = Self>
+    + ops::Mul<f64, Output = Self>
+    + ops::Div<f64, Output = Self>
 {
     /// What a comparison yields.
     type Mask: Copy;
 
-    /// A constant.
-    fn of(x: f64) -> Self;
     /// `self * b + c`, fused where the machine can.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// `self > other`; false for NaN.
@@ -98,6 +104,45 @@ pub trait Float:
     }
 }
 
+/// All that a [`Float`] can be compared with by `<`, `>` and `==`; there is no value of this type. Its name is what the
+/// compiler says about an `if` in a formula.
+///
+/// Instead of `if x > y { a } else { b }`, write `F::select(x.gt(y), a, b)`; instead of `x == y`, `x.equals(y)`;
+/// `x.max(y)` and `x.min(y)` are there, too.
+#[derive(Clone, Copy, Debug)]
+pub enum UseSelectMaxOrMin {}
+
+/// What every [`Float`] does alike: operators with a constant on the right, and comparisons that cannot be called.
+macro_rules! float_operators {
+    ([$($generics:tt)*] $lane:ty) => {
+        float_operators!(@constant [$($generics)*] $lane, Add add);
+        float_operators!(@constant [$($generics)*] $lane, Sub sub);
+        float_operators!(@constant [$($generics)*] $lane, Mul mul);
+        float_operators!(@constant [$($generics)*] $lane, Div div);
+
+        impl<$($generics)*> PartialEq<crate::lanes::UseSelectMaxOrMin> for $lane {
+            fn eq(&self, other: &crate::lanes::UseSelectMaxOrMin) -> bool {
+                match *other {}
+            }
+        }
+        impl<$($generics)*> PartialOrd<crate::lanes::UseSelectMaxOrMin> for $lane {
+            fn partial_cmp(&self, other: &crate::lanes::UseSelectMaxOrMin) -> Option<std::cmp::Ordering> {
+                match *other {}
+            }
+        }
+    };
+    (@constant [$($generics:tt)*] $lane:ty, $tr:ident $f:ident) => {
+        impl<$($generics)*> std::ops::$tr<f64> for $lane {
+            type Output = Self;
+            #[inline(always)]
+            fn $f(self, constant: f64) -> Self {
+                std::ops::$tr::$f(self, Self::from(constant))
+            }
+        }
+    };
+}
+pub(super) use float_operators;
+
 /// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -106,6 +151,8 @@ pub struct Lane<T, const FMA: bool>(pub(super) T);
 macro_rules! lanes {
     ($($t:ident, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(
         lanes!(@ops $t, Add add, Sub sub, Mul mul, Div div);
+        lanes!(@from $t, f32, f64);
+        float_operators!([const FMA: bool] Lane<$t, FMA>);
 
         impl<const FMA: bool> ops::Neg for Lane<$t, FMA> {
             type Output = Self;
@@ -118,10 +165,6 @@ macro_rules! lanes {
         impl<const FMA: bool> Float for Lane<$t, FMA> {
             type Mask = bool;
 
-            #[inline(always)]
-            fn of(x: f64) -> Self {
-                Lane(x as $t)
-            }
             #[inline(always)]
             fn mul_add(self, b: Self, c: Self) -> Self {
                 if FMA { Lane(self.0.mul_add(b.0, c.0)) } else { Lane(self.0 * b.0 + c.0) }
@@ -205,6 +248,14 @@ macro_rules! lanes {
             #[inline(always)]
             fn round(self) -> Self {
                 Lane(self.0.round())
+            }
+        }
+    )*};
+    (@from $t:ident, $($from:ident),*) => {$(
+        impl<const FMA: bool> From<$from> for Lane<$t, FMA> {
+            #[inline(always)]
+            fn from(x: $from) -> Self {
+                Lane(x as $t)
             }
         }
     )*};

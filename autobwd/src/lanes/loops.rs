@@ -42,7 +42,7 @@ pub trait Loops<T> {
 ///     #[inline(always)]
 ///     fn run<F: LaneOf<f32>>(self) -> f32 {
 ///         map_lanes([], [&mut *self.0], |[], [x]: [F; 1]| [x.exp()]);
-///         fold_lanes([&*self.0], F::of(0.0), |sum, [x]| sum + x, |a, b| a + b).get()
+///         fold_lanes([&*self.0], F::from(0.0), |sum, [x]| sum + x, |a, b| a + b).get()
 ///     }
 /// }
 ///
@@ -94,7 +94,7 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     f: impl Fn([F; S], [F; I], [F; O]) -> ([F; S], [F; O]),
     join: impl Fn([F; S], [F; S]) -> [F; S],
 ) -> [F; S] {
-    let zero = F::of(0.0);
+    let zero = F::from(0.0);
     let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
     let n = lens.min().unwrap_or(0);
     let mut folded = [[zero; WIDTH]; S];
@@ -165,10 +165,10 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
         at += WIDTH;
     }
     if n % WIDTH > 0 {
-        let used = F::of((n % WIDTH) as f64);
+        let used = F::from((n % WIDTH) as f64);
         for l in 0..WIDTH {
             for k in 0..S {
-                folded[k][l] = F::select(used.gt(F::of(l as f64)), folded[k][l], whole[k][l]);
+                folded[k][l] = F::select(used.gt(F::from(l as f64)), folded[k][l], whole[k][l]);
             }
         }
     }
@@ -291,7 +291,7 @@ mod tests {
 
         #[inline(always)]
         fn run<F: LaneOf<T>>(self) -> T {
-            fold_lanes([self.0, self.1], F::of(0.0), |sum, [x, y]| sum + x * y, |a, b| a + b).get()
+            fold_lanes([self.0, self.1], F::from(0.0), |sum, [x, y]| sum + x * y, |a, b| a + b).get()
         }
     }
 

@@ -22,7 +22,7 @@ pub use block::{Isa, isa};
 pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
 pub(crate) use broadcast::{aligned, broadcast_axis, broadcast_dims};
 pub use dual::Dual;
-pub use float::{Float, Lane};
+pub use float::{Float, Lane, UseSelectMaxOrMin};
 pub use integer::Integer;
 pub(crate) use integer::IntegerKernel;
 pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};

@@ -2,7 +2,7 @@
 
 use std::ops;
 
-use super::Float;
+use super::{Float, float::float_operators};
 
 /// A lane that knows which input it is, if it is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,10 +12,15 @@ pub(super) struct Origin(pub(super) Option<usize>);
 const COMPUTED: Origin = Origin(None);
 
 macro_rules! computed {
-    (operators: $($tr:ident $f:ident),*; functions: $($name:ident($($arg:ident),*)),*;) => {
+    (constants: $($from:ident),*; operators: $($tr:ident $f:ident),*; functions: $($name:ident($($arg:ident),*)),*;) => {
         $(impl ops::$tr for Origin {
             type Output = Origin;
             fn $f(self, _: Origin) -> Origin {
+                COMPUTED
+            }
+        })*
+        $(impl From<$from> for Origin {
+            fn from(_: $from) -> Origin {
                 COMPUTED
             }
         })*
@@ -28,9 +33,6 @@ macro_rules! computed {
         impl Float for Origin {
             type Mask = ();
 
-            fn of(_: f64) -> Origin {
-                COMPUTED
-            }
             fn gt(self, _: Origin) {}
             fn equals(self, _: Origin) {}
             fn select((): (), yes: Origin, no: Origin) -> Origin {
@@ -43,7 +45,9 @@ macro_rules! computed {
         }
     };
 }
+float_operators!([] Origin);
 computed! {
+    constants: f32, f64;
     operators: Add add, Sub sub, Mul mul, Div div;
     functions: mul_add(b, c), exp(), log(), tanh(), expm1(), log1p(), erf(), normal_cdf(), sigmoid(), gelu(),
         gelu_tanh(), sqrt(), abs(), sin(), cos(), pow(exponent), floor(), round();

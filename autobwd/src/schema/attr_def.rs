@@ -163,7 +163,7 @@ pub fn attr<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<A> {
 /// }
 /// impl<F: Float> Pointwise for Along<F> {
 ///     fn eval(&mut self) {
-///         self.out = F::of(self.line.slope) * self.x + F::of(self.line.start);
+///         self.out = F::from(self.line.slope) * self.x + F::from(self.line.start);
 ///     }
 /// }
 /// let info = autobwd::OpInfoMap::linked()?.get("along")?;

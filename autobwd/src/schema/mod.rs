@@ -308,7 +308,7 @@ pub trait Pointwise {
 /// }
 /// impl<F: Float> Pointwise for Times<F> {
 ///     fn eval(&mut self) {
-///         self.out = F::of(self.by) * self.x;
+///         self.out = self.x * self.by;
 ///     }
 /// }
 /// impl<I: Integer> PointwiseInteger for Times<I> {

@@ -361,7 +361,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let Forward { block, scores, log_sum, head } = self;
-        let scale = F::of(block.scale());
+        let scale = F::from(block.scale());
         let (tops, totals) = (&mut [T::of(0.0); ROWS][..block.rows], &mut [T::of(0.0); ROWS][..block.rows]);
         block.hide(scores);
         for (scores, top) in scores.chunks_exact(block.keys).zip(&mut *tops) {
@@ -373,7 +373,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
         }
         // Tops become logarithms, totals what scores are multiplied by.
         map_lanes([], [&mut *tops, &mut *totals], |[], [top, total]: [F; 2]| {
-            [top + total.log(), F::of(1.0) / total]
+            [top + total.log(), F::from(1.0) / total]
         });
         for (row, (scores, share)) in scores.chunks_exact_mut(block.keys).zip(totals).enumerate() {
             let share = F::new(*share);
@@ -401,7 +401,7 @@ impl<T: Real> Loops<T> for Shifts<'_, T> {
             let at = self.block.row * heads + i;
             let mean =
                 sum([nth(self.out, at, depth), nth(self.dout, at, depth)], |[out, dout]: [F; 2]| out * dout);
-            *shift = (self.dlog_sum.map_or(F::of(0.0), |dlog_sum| F::new(dlog_sum[at])) - mean).get();
+            *shift = (self.dlog_sum.map_or(F::from(0.0), |dlog_sum| F::new(dlog_sum[at])) - mean).get();
         }
     }
 }
@@ -423,7 +423,7 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let Backward { block, head, scores, dscores, log_sum, shifts } = self;
-        let scale = F::of(block.scale());
+        let scale = F::from(block.scale());
         block.hide(scores);
         let rows = scores.chunks_exact_mut(block.keys).zip(dscores.chunks_exact_mut(block.keys));
         for (row, (scores, dscores)) in rows.enumerate() {

@@ -441,7 +441,7 @@ impl<'a, T: Real> Loops<T> for Backward<'a, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let (units, zeros) = (self.units, self.zeros);
-        let one = F::of(1.0);
+        let one = F::from(1.0);
         for (row, back_cell) in self.back_cell.chunks_exact_mut(units.max(1)).enumerate() {
             let [i, f, g, o] = quarters(&mut self.gates[row * 4 * units..][..4 * units]);
             let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));

@@ -323,7 +323,7 @@ impl<'a, T: Real> Loops<T> for Again<'a, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let (units, zeros) = (self.units, self.zeros);
-        let (one, two) = (F::of(1.0), F::of(2.0));
+        let (one, two) = (F::from(1.0), F::from(2.0));
         for (row, ddhidden) in self.ddhidden.chunks_exact_mut(units.max(1)).enumerate() {
             let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));
             let gate = |all: Option<&'a [T]>, k: usize| all.map_or(zeros, |all| nth(all, 4 * row + k, units));

@@ -154,7 +154,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
             let middle = F::new(*mean);
             let square = |[x]: [F; 1]| (x - middle) * (x - middle);
             *variance = T::of(vectors::total([x], square) / width as f64);
-            let factor = F::of(factor(*variance, self.epsilon));
+            let factor = F::from(factor(*variance, self.epsilon));
             let normal = |x: F| (x - middle) * factor;
             match (self.scale, self.bias) {
                 (Some(scale), Some(bias)) => {
@@ -197,10 +197,10 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
                 Some(scale) => map_lanes([dy, scale], [&mut *dx], |[dy, scale]: [F; 2], _| [dy * scale]),
                 None => dx.copy_from_slice(dy),
             }
-            let (mean, factor) = (F::new(*mean), F::of(factor(*variance, self.epsilon)));
-            let share = F::of(vectors::total([&*dx], |[g]: [F; 1]| g) / width as f64);
+            let (mean, factor) = (F::new(*mean), F::from(factor(*variance, self.epsilon)));
+            let share = F::from(vectors::total([&*dx], |[g]: [F; 1]| g) / width as f64);
             let slope = vectors::total([x, &*dx], |[x, g]: [F; 2]| g * ((x - mean) * factor));
-            let slope = F::of(slope / width as f64);
+            let slope = F::from(slope / width as f64);
             map_lanes([x], [dx], |[x]: [F; 1], [g]| [(g - share - (x - mean) * factor * slope) * factor]);
         }
     }
@@ -410,7 +410,7 @@ impl<'a, T: Real> Loops<T> for ColumnSums<'a, T> {
                 match &self.normal {
                     Some(normal) => {
                         let mean = F::new(normal.mean[row]);
-                        let factor = F::of(factor(normal.variance[row], normal.epsilon));
+                        let factor = F::from(factor(normal.variance[row], normal.epsilon));
                         map_lanes([of_row(normal.x), dy], [&mut *sums], |[x, dy]: [F; 2], [sum]| {
                             [sum + dy * ((x - mean) * factor)]
                         });

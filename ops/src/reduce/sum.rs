@@ -412,7 +412,7 @@ pub struct MeanTerm<V = Var> {
 }
 impl<F: Float> Pointwise for MeanTerm<F> {
     fn eval(&mut self) {
-        self.out = self.x / F::of(self.n);
+        self.out = self.x / self.n;
     }
 }
 autobwd::samples!(

@@ -81,7 +81,7 @@ impl Kernel for Cast<Buf<'_>> {
 }
 impl<F: Float> Pointwise for Cast<F> {
     fn eval(&mut self) {
-        let [no, yes] = [0.0, 1.0].map(F::of);
+        let [no, yes] = [0.0, 1.0].map(F::from);
         let holds = F::select(self.x.equals(no), no, yes);
         self.out = if self.out_dtype == DType::Bool { holds } else { self.x };
     }

@@ -18,7 +18,7 @@ pub struct Bell<V = Var> {
 }
 impl<F: Float> Pointwise for Bell<F> {
     fn eval(&mut self) {
-        self.out = (-self.x * self.x * F::of(f64::from(self.steepness).powi(2))).exp();
+        self.out = (-self.x * self.x * f64::from(self.steepness).powi(2)).exp();
     }
 }
 autobwd::samples!(

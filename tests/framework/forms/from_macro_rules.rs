@@ -15,7 +15,7 @@ macro_rules! operator {
         }
         impl<F: Float> Pointwise for $name<F> {
             fn eval(&mut self) {
-                let ($x, $a) = (self.x, F::of(self.factor));
+                let ($x, $a) = (self.x, F::from(self.factor));
                 self.out = $formula;
             }
         }

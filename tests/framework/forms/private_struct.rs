@@ -28,7 +28,7 @@ mod inner {
     }
     impl<F: Float> Pointwise for SquareGrad<F> {
         fn eval(&mut self) {
-            self.dx = F::of(2.0) * self.x * self.r#in;
+            self.dx = self.x * 2.0 * self.r#in;
         }
     }
 }

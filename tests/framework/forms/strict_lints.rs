@@ -19,7 +19,7 @@ pub struct SquareGrad<V = Var> {
 }
 impl<F: Float> Pointwise for SquareGrad<F> {
     fn eval(&mut self) {
-        self.dx = F::of(2.0) * self.x * self.dout;
+        self.dx = self.x * 2.0 * self.dout;
     }
 }
 

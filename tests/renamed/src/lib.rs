@@ -20,7 +20,7 @@ pub struct ScaledSquare<V = Var> {
 }
 impl<F: Float> Pointwise for ScaledSquare<F> {
     fn eval(&mut self) {
-        self.out = F::of(self.scale.into()) * self.x * self.x;
+        self.out = self.x * F::from(self.scale) * self.x;
     }
 }
 bwd::samples!(

@@ -94,11 +94,12 @@ fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
         std::f64::consts::FRAC_PI_2 / (1_u64 << 32) as f64,
         std::f64::consts::FRAC_PI_2 / (1_u64 << 63) as f64,
     );
-    let r = Lane::<f32, FMA>(fraction as f32).mul_add(Lane::of(unit.0), Lane(rest as f32) * Lane::of(unit.1));
+    let r =
+        Lane::<f32, FMA>(fraction as f32).mul_add(Lane::from(unit.0), Lane(rest as f32) * Lane::from(unit.1));
     // So small a number is its own sine; the window would start too early.
     let small = 0x3900_0000 > bits;
     let r = Float::select(small, Lane(f32::from_bits(bits)), r);
-    (pick(small, 0, quadrant), Float::select(bits >= 0x7f80_0000, Lane::of(f64::NAN), r))
+    (pick(small, 0, quadrant), Float::select(bits >= 0x7f80_0000, Lane::from(f64::NAN), r))
 }
 
 /// Sine or cosine of `r` from the quadrant on, negative if `sign` is set.
@@ -108,8 +109,8 @@ fn at_quadrant_single<const FMA: bool>(quadrant: u32, r: Lane<f32, FMA>, sign: u
     let z = r * r;
     let sin = horner(z, &[-1.9526009e-04, 8.33226e-03, -1.6666657e-01]).mul_add(z * r, r);
     let cos = horner(z, &[2.4429533e-05, -1.3887295e-03, 4.1666646e-02])
-        .mul_add(z, F::of(-0.5))
-        .mul_add(z, F::of(1.0));
+        .mul_add(z, F::from(-0.5))
+        .mul_add(z, F::from(1.0));
     let y = F::select(quadrant & 1 == 0, sin, cos);
     Lane(f32::from_bits(y.0.to_bits() ^ (quadrant & 2) << 30 ^ sign))
 }
@@ -134,30 +135,30 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
     // x = y · 2^16k. Of the first 16 k bits of 2/π, the product is a multiple of 4.
     let start = 1023 + 54;
     let k = ((bits >> 52).max(start) - start) >> 4;
-    let y = F::<FMA>::of(f64::from_bits(bits - (k << 56)));
-    let part = |j: usize| F::<FMA>::of(PARTS[j][k as usize & 63]);
+    let y = F::<FMA>::from(f64::from_bits(bits - (k << 56)));
+    let part = |j: usize| F::<FMA>::from(PARTS[j][k as usize & 63]);
     let (a, b) = y.exact_product(part(0));
     let (c, d) = y.exact_product(part(1));
     let (e, f) = y.exact_product(part(2));
     let g = f + y * part(3);
     // |a| < 2^70, |b| and |c| < 2^17: without the multiples of 2^20, then of 4.
     let without =
-        |x: F<FMA>, unit: f64| x - ((x + F::of(F::<FMA>::MAGIC * unit)) - F::of(F::<FMA>::MAGIC * unit));
+        |x: F<FMA>, unit: f64| x - ((x + F::from(F::<FMA>::MAGIC * unit)) - F::from(F::<FMA>::MAGIC * unit));
     let (a, b, c) = (without(without(a, 1_048_576.0), 4.0), without(b, 4.0), without(c, 4.0));
-    let shifted = a + b + c + F::of(F::<FMA>::MAGIC);
-    let (sum, b) = exact_sum_of_any(a - (shifted - F::of(F::<FMA>::MAGIC)), b);
+    let shifted = a + b + c + F::from(F::<FMA>::MAGIC);
+    let (sum, b) = exact_sum_of_any(a - (shifted - F::from(F::<FMA>::MAGIC)), b);
     let (sum, c) = exact_sum_of_any(sum, c);
     let (sum, d) = exact_sum_of_any(sum, d);
     let (sum, e) = exact_sum_of_any(sum, e);
     let (sum, rest) = exact_sum(sum, b + c + d + e + g);
-    let quarter = (F::of(std::f64::consts::FRAC_PI_2), F::of(6.123_233_995_736_766e-17));
+    let quarter = (F::from(std::f64::consts::FRAC_PI_2), F::from(6.123_233_995_736_766e-17));
     let (r, r_rest) = sum.exact_product(quarter.0);
     let r_rest = r_rest + sum * quarter.1 + rest * quarter.0;
     // So small a number is its own sine; the parts of its products could be too small.
-    let small = F::<FMA>::of(1e-8).gt(x.abs());
-    let finite = F::<FMA>::of(f64::INFINITY).gt(x.abs());
-    let r = F::select(small, x.abs(), F::select(finite, r, F::of(f64::NAN)));
-    let zero = F::of(0.0);
+    let small = F::<FMA>::from(1e-8).gt(x.abs());
+    let finite = F::<FMA>::from(f64::INFINITY).gt(x.abs());
+    let r = F::select(small, x.abs(), F::select(finite, r, F::from(f64::NAN)));
+    let zero = F::from(0.0);
     (shifted.0.to_bits() & if small { 0 } else { 3 }, r, F::select(small, zero, r_rest))
 }
 
@@ -170,7 +171,7 @@ fn at_quadrant_double<const FMA: bool>(
     sign: u64,
 ) -> Lane<f64, FMA> {
     type F<const FMA: bool> = Lane<f64, FMA>;
-    let (z, one, half) = (r * r, F::of(1.0), F::of(0.5));
+    let (z, one, half) = (r * r, F::from(1.0), F::from(0.5));
     let s = horner(
         z,
         &[

@@ -103,28 +103,28 @@ pub(super) fn near<F: Real>(x: F) -> F {
 /// Near 0 a polynomial, beyond it `1 - exp` of one, as by N. Juffa.
 #[inline(always)]
 pub(in super::super) fn erf<F: Real>(x: F) -> F {
-    let (one, end) = (F::of(1.0), F::of(F::ERF_RANGE.1));
+    let (one, end) = (F::from(1.0), F::from(F::ERF_RANGE.1));
     let t = F::select(x.abs().gt(end), end, x.abs());
-    let (q, shifted) = reduced(horner(t, F::ERF_FAR), F::of(NONE));
+    let (q, shifted) = reduced(horner(t, F::ERF_FAR), F::from(NONE));
     let far = one - (q + one) * F::power_of_2(shifted);
-    F::select(t.gt(F::of(F::ERF_RANGE.0)), far.with_sign_of(x), near(x))
+    F::select(t.gt(F::from(F::ERF_RANGE.0)), far.with_sign_of(x), near(x))
 }
 
 /// `exp(-s²/2)` times a polynomial on the side where the result is small, so that it keeps its digits there: what
 /// M. Shepherd and J. Laframboise (1981) do for `erfc`. In the middle by the error function.
 #[inline(always)]
 pub(in super::super) fn normal_cdf<F: Real>(x: F) -> F {
-    let (one, half, end) = (F::of(1.0), F::of(0.5), F::of(F::CDF_END));
+    let (one, half, end) = (F::from(1.0), F::from(0.5), F::from(F::CDF_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let (square, rest) = s.exact_product(s);
     let (q, shifted) = reduced(-half * square, -half * rest);
-    let scale = F::of(F::CDF_SCALE);
+    let scale = F::from(F::CDF_SCALE);
     // In proportion, what the rounded sum has lost is lost to the quotient.
     let (sum, lost) = exact_sum_of_any(s, scale);
     let inverse = one / sum;
     let p = horner((s - scale) * inverse, F::CDF) / sum;
     let tail = p.mul_add(q - lost * inverse, p).times_power_of_2(shifted);
-    let outside = F::select(x.gt(F::of(0.0)), one - tail, tail);
-    let middle = near(x * F::of(std::f64::consts::FRAC_1_SQRT_2)).mul_add(half, half);
-    F::select(s.gt(F::of(0.9)), outside, middle)
+    let outside = F::select(x.gt(F::from(0.0)), one - tail, tail);
+    let middle = near(x * F::from(std::f64::consts::FRAC_1_SQRT_2)).mul_add(half, half);
+    F::select(s.gt(F::from(0.9)), outside, middle)
 }

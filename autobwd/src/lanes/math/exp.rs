@@ -23,17 +23,17 @@ pub(super) const NONE: f64 = -0.0;
 /// `exp(x + rest) = (1 + q) · 2^n` as q and n + `MAGIC`: reduction by multiples of ln 2 in two parts (Cody and Waite).
 #[inline(always)]
 pub(super) fn reduced<F: Real>(x: F, rest: F) -> (F, F) {
-    let magic = F::of(F::MAGIC);
-    let shifted = x.mul_add(F::of(std::f64::consts::LOG2_E), magic);
+    let magic = F::from(F::MAGIC);
+    let shifted = x.mul_add(F::from(std::f64::consts::LOG2_E), magic);
     let n = shifted - magic;
-    let r = n.mul_add(F::of(-F::LN_2.1), n.mul_add(F::of(-F::LN_2.0), x)) + rest;
+    let r = n.mul_add(F::from(-F::LN_2.1), n.mul_add(F::from(-F::LN_2.0), x)) + rest;
     (horner(r, F::EXP).mul_add(r * r, r), shifted)
 }
 
 /// Within bounds; NaN stays.
 #[inline(always)]
 pub(super) fn clamped<F: Float>(x: F, (low, high): (f64, f64)) -> F {
-    let (low, high) = (F::of(low), F::of(high));
+    let (low, high) = (F::from(low), F::from(high));
     F::select(x.gt(high), high, F::select(low.gt(x), low, x))
 }
 
@@ -41,38 +41,38 @@ pub(super) fn clamped<F: Float>(x: F, (low, high): (f64, f64)) -> F {
 #[inline(always)]
 pub(super) fn exp_of_sum<F: Real>(x: F, rest: F) -> F {
     let (q, shifted) = reduced(clamped(x, F::EXP_RANGE), rest);
-    (q + F::of(1.0)).times_power_of_2(shifted)
+    (q + 1.0).times_power_of_2(shifted)
 }
 
 #[inline(always)]
 pub(in super::super) fn exp<F: Real>(x: F) -> F {
-    exp_of_sum(x, F::of(NONE))
+    exp_of_sum(x, F::from(NONE))
 }
 
 /// The 1 is taken from 2^n, which is exact.
 #[inline(always)]
 pub(in super::super) fn expm1<F: Real>(x: F) -> F {
     // Below, the result rounds to -1.
-    let (q, shifted) = reduced(clamped(x, (-40.0, F::EXP_RANGE.1)), F::of(NONE));
+    let (q, shifted) = reduced(clamped(x, (-40.0, F::EXP_RANGE.1)), F::from(NONE));
     // 2^(n - 1), since 2^n may be infinite.
-    let half = F::power_of_2(shifted - F::of(1.0));
-    let y = q.mul_add(half, half - F::of(0.5)) * F::of(2.0);
+    let half = F::power_of_2(shifted - 1.0);
+    let y = q.mul_add(half, half - 0.5) * 2.0;
     // Half of a subnormal number would lose digits.
-    F::select(half.equals(F::of(0.5)), q, y).with_sign_of(x)
+    F::select(half.equals(F::from(0.5)), q, y).with_sign_of(x)
 }
 
 /// From `exp` of what is not positive, so that the small ones keep their digits.
 #[inline(always)]
 pub(in super::super) fn sigmoid<F: Real>(x: F) -> F {
-    let (one, e) = (F::of(1.0), exp(-x.abs()));
-    F::select(F::of(0.0).gt(x), e, one) / (one + e)
+    let (one, e) = (F::from(1.0), exp(-x.abs()));
+    F::select(F::from(0.0).gt(x), e, one) / (one + e)
 }
 
 /// `expm1(2x) / (expm1(2x) + 2)`.
 #[inline(always)]
 pub(in super::super) fn tanh_by_exp<F: Real>(x: F) -> F {
-    let (one, double) = (F::of(1.0), x.abs() + x.abs());
-    let (q, shifted) = reduced(clamped(double, (0.0, 2.0 * F::TANH_END)), F::of(NONE));
+    let (one, double) = (F::from(1.0), x.abs() + x.abs());
+    let (q, shifted) = reduced(clamped(double, (0.0, 2.0 * F::TANH_END)), F::from(NONE));
     let power = F::power_of_2(shifted);
     (q.mul_add(power, power - one) / q.mul_add(power, power + one)).with_sign_of(x)
 }
@@ -91,6 +91,6 @@ pub(in super::super) fn tanh<const FMA: bool>(x: Lane<f32, FMA>) -> Lane<f32, FM
     let p = horner(z, &[1.14252936e-04, 2.9773774e-02]).mul_add(z * x, x);
     // Of both factors of the denominator, what they are beyond 1.
     let q = horner(z, &[1.2289738e-6, 1.2065456e-3, 1.1310707e-01]) * z;
-    let (one, two) = (Lane::of(1.0), Lane::of(2.0));
-    p.mul_add(q, p) / (one + q.mul_add(q + two, p * Lane::of(0.25) * p))
+    let (one, two) = (Lane::from(1.0), Lane::from(2.0));
+    p.mul_add(q, p) / (one + q.mul_add(q + two, p * Lane::from(0.25) * p))
 }

@@ -45,34 +45,34 @@ pub(super) const F64: [f64; 21] = [
 /// that beyond 0. In the middle by the error function.
 #[inline(always)]
 pub(in super::super) fn gelu<F: Real>(x: F) -> F {
-    let (half, end) = (F::of(0.5), F::of(F::CDF_END));
+    let (half, end) = (F::from(0.5), F::from(F::CDF_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let (square, rest) = s.exact_product(s);
     let (q, shifted) = reduced(-half * square, -half * rest);
-    let scale = F::of(F::GELU_SCALE);
+    let scale = F::from(F::GELU_SCALE);
     let p = horner((s - scale) / (s + scale), F::GELU);
     let tail = p.mul_add(q, p).times_power_of_2(shifted);
-    let outside = F::select(x.gt(F::of(0.0)), x - tail, tail);
-    let middle = near(x * F::of(std::f64::consts::FRAC_1_SQRT_2)).mul_add(half * x, half * x);
-    F::select(s.gt(F::of(0.9)), outside, middle).with_sign_of(x)
+    let outside = F::select(x.gt(F::from(0.0)), x - tail, tail);
+    let middle = near(x * F::from(std::f64::consts::FRAC_1_SQRT_2)).mul_add(half * x, half * x);
+    F::select(s.gt(F::from(0.9)), outside, middle).with_sign_of(x)
 }
 
 /// `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which keeps its digits where it is small if its exponent has more than a number
 /// holds: `2 u = s (a + b s²)` as a sum of two. Scaled last, as above.
 #[inline(always)]
 pub(in super::super) fn gelu_tanh<F: Real>(x: F) -> F {
-    let (one, end) = (F::of(1.0), F::of(F::GELU_TANH_END));
+    let (one, end) = (F::from(1.0), F::from(F::GELU_TANH_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let ((a, a_rest), (b, b_rest)) = F::GELU_TANH;
     let (z, z_rest) = s.exact_product(s);
-    let (p, p_rest) = F::of(b).exact_product(z);
+    let (p, p_rest) = F::from(b).exact_product(z);
     // Exact whichever is larger: `a` ends where the last digit of the sum is.
-    let (sum, lost) = exact_sum(F::of(a), p);
-    let lost = lost + F::of(b).mul_add(z_rest, F::of(b_rest).mul_add(z, p_rest + F::of(a_rest)));
+    let (sum, lost) = exact_sum(F::from(a), p);
+    let lost = lost + F::from(b).mul_add(z_rest, F::from(b_rest).mul_add(z, p_rest + F::from(a_rest)));
     let (u, rest) = s.exact_product(sum);
     let (q, shifted) = reduced(-u, -s.mul_add(lost, rest));
     let e = (q + one).times_power_of_2(shifted);
     // At -∞ the factor is finite, so that 0 comes out.
     let part = F::select((-end).gt(x), -end, x) / (one + e);
-    F::select(x.gt(F::of(0.0)), part, q.mul_add(part, part).times_power_of_2(shifted)).with_sign_of(x)
+    F::select(x.gt(F::from(0.0)), part, q.mul_add(part, part).times_power_of_2(shifted)).with_sign_of(x)
 }

@@ -16,35 +16,35 @@ pub(super) const F64: [f64; 7] = [
 /// Any positive number as m · 2^e, with m within √½ and √2.
 #[inline(always)]
 pub(super) fn split<F: Real>(x: F) -> (F, F) {
-    let subnormal = F::of(F::TINY).gt(x);
-    let (m, e) = F::select(subnormal, x * F::of(F::LIFT.0), x).split();
-    (m, e - F::select(subnormal, F::of(F::LIFT.1), F::of(0.0)))
+    let subnormal = F::from(F::TINY).gt(x);
+    let (m, e) = F::select(subnormal, x * F::from(F::LIFT.0), x).split();
+    (m, e - F::select(subnormal, F::from(F::LIFT.1), F::from(0.0)))
 }
 
 /// `ln(1 + f) = f - f²/2 + s (f²/2 + s² P(s²))` with `s = f / (2 + f)`, as in FreeBSD's `e_log.c`.
 #[inline(always)]
 pub(in super::super) fn log<F: Real>(x: F) -> F {
     let (m, e) = split(x);
-    let f = m - F::of(1.0);
-    let s = f / (f + F::of(2.0));
+    let f = m - 1.0;
+    let s = f / (f + 2.0);
     let z = s * s;
-    let half = F::of(0.5) * f * f;
-    let small = s.mul_add(horner(z, F::LOG).mul_add(z, half), e * F::of(F::LN_2.1));
-    let y = e.mul_add(F::of(F::LN_2.0), f - (half - small));
-    let infinity = F::of(f64::INFINITY);
+    let half = f * 0.5 * f;
+    let small = s.mul_add(horner(z, F::LOG).mul_add(z, half), e * F::from(F::LN_2.1));
+    let y = e.mul_add(F::from(F::LN_2.0), f - (half - small));
+    let infinity = F::from(f64::INFINITY);
     let positive = F::select(x.equals(infinity), x, y);
-    let other = F::select(x.equals(F::of(0.0)), -infinity, F::of(f64::NAN));
-    F::select(x.gt(F::of(0.0)), positive, other)
+    let other = F::select(x.equals(F::from(0.0)), -infinity, F::from(f64::NAN));
+    F::select(x.gt(F::from(0.0)), positive, other)
 }
 
 /// The logarithm of the rounded sum, and to first order what was rounded off.
 #[inline(always)]
 pub(in super::super) fn log1p<F: Real>(x: F) -> F {
-    let one = F::of(1.0);
+    let one = F::from(1.0);
     let sum = one + x;
     // Of 1 and x, what the sum has lost; where x is so large that this is no matter, something small.
     let lost = F::select(x.gt(one), one - (sum - x), x - (sum - one));
-    let rest = F::select(sum.gt(F::of(0.0)), lost / sum, F::of(0.0));
+    let rest = F::select(sum.gt(F::from(0.0)), lost / sum, F::from(0.0));
     let y = log(sum);
-    F::select(x.equals(F::of(f64::INFINITY)), x, (y + rest).with_sign_of(x))
+    F::select(x.equals(F::from(f64::INFINITY)), x, (y + rest).with_sign_of(x))
 }

@@ -174,10 +174,10 @@ real!(f64, u64, 52, {
 /// Polynomial with coefficients from the highest power down.
 #[inline(always)]
 fn horner<F: Float>(x: F, coefficients: &'static [f64]) -> F {
-    let mut sum = F::of(coefficients[0]);
+    let mut sum = F::from(coefficients[0]);
     let mut i = 1;
     while i < coefficients.len() {
-        sum = sum.mul_add(x, F::of(coefficients[i]));
+        sum = sum.mul_add(x, F::from(coefficients[i]));
         i += 1;
     }
     sum

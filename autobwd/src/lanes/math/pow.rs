@@ -28,7 +28,7 @@ const TWO_THIRDS: (f64, f64) = (0.666_666_666_666_666_6, 3.700_743_415_417_188e-
 #[inline(always)]
 fn precise_log<const FMA: bool>(x: F<FMA>) -> (F<FMA>, F<FMA>) {
     let (m, e) = split(x);
-    let (one, two) = (F::of(1.0), F::of(2.0));
+    let (one, two) = (F::from(1.0), F::from(2.0));
     let f = m - one;
     let d = m + one;
     let d_rest = m - (d - one);
@@ -37,40 +37,40 @@ fn precise_log<const FMA: bool>(x: F<FMA>) -> (F<FMA>, F<FMA>) {
     let s_rest = (f - p - p_rest - s * d_rest) / d;
     let (z, z_rest) = s.exact_product(s);
     let z_rest = (two * s).mul_add(s_rest, z_rest);
-    let (c, c_rest) = exact_sum(F::of(TWO_THIRDS.0), z * horner(z, &LOG));
-    let c_rest = c_rest + F::of(TWO_THIRDS.1);
+    let (c, c_rest) = exact_sum(F::from(TWO_THIRDS.0), z * horner(z, &LOG));
+    let c_rest = c_rest + F::from(TWO_THIRDS.1);
     let (g, g_rest) = z.exact_product(c);
     let g_rest = z.mul_add(c_rest, z_rest.mul_add(c, g_rest));
     let (h, h_rest) = s.exact_product(g);
     let h_rest = s.mul_add(g_rest, s_rest.mul_add(g, h_rest));
     let (a, a_rest) = exact_sum(two * s, h);
     let a_rest = a_rest + two.mul_add(s_rest, h_rest);
-    let (b, b_rest) = exact_sum(e * F::of(F::<FMA>::LN_2.0), a);
-    let b_rest = b_rest + e.mul_add(F::of(F::<FMA>::LN_2.1), a_rest);
+    let (b, b_rest) = exact_sum(e * F::from(F::<FMA>::LN_2.0), a);
+    let b_rest = b_rest + e.mul_add(F::from(F::<FMA>::LN_2.1), a_rest);
     let (sum, rest) = exact_sum(b, b_rest);
     // Of 0, infinity and NaN.
-    let infinity = F::of(f64::INFINITY);
+    let infinity = F::from(f64::INFINITY);
     let finite = infinity.gt(x);
-    let zero = x.equals(F::of(0.0));
+    let zero = x.equals(F::from(0.0));
     let sum = F::select(zero, -infinity, F::select(finite, sum, x));
-    (sum, F::select(finite & !zero, rest, F::of(0.0)))
+    (sum, F::select(finite & !zero, rest, F::from(0.0)))
 }
 
 #[inline(always)]
 fn is_whole<const FMA: bool>(x: F<FMA>) -> bool {
-    let shift = F::of(4_503_599_627_370_496.0);
+    let shift = F::from(4_503_599_627_370_496.0);
     x.gt(shift) | ((x + shift) - shift).equals(x)
 }
 
 /// `x` to the power, from that of its magnitude: the special cases of IEEE 754.
 #[inline(always)]
 fn with_sign<const FMA: bool>(x: F<FMA>, y: F<FMA>, power: F<FMA>) -> F<FMA> {
-    let (one, zero, infinity) = (F::of(1.0), F::of(0.0), F::of(f64::INFINITY));
+    let (one, zero, infinity) = (F::from(1.0), F::from(0.0), F::from(f64::INFINITY));
     let whole = is_whole(y.abs());
-    let odd = whole & !is_whole(y.abs() * F::of(0.5));
+    let odd = whole & !is_whole(y.abs() * 0.5);
     let power = F::select(odd, power.with_sign_of(x), power);
     let undefined = zero.gt(x) & x.gt(-infinity) & !whole;
-    let power = F::select(undefined, F::of(f64::NAN), power);
+    let power = F::select(undefined, F::from(f64::NAN), power);
     let is_one = y.equals(zero) | x.equals(one) | (x.equals(-one) & y.abs().equals(infinity));
     F::select(is_one, one, power)
 }
@@ -87,7 +87,7 @@ pub(in super::super) fn pow<const FMA: bool>(x: F<FMA>, y: F<FMA>) -> F<FMA> {
     let (product, rest) = near.exact_product(log);
     let rest = near.mul_add(log_rest, rest);
     // Where the result is 0, infinite or NaN, the rest is not a number.
-    let rest = F::select(F::of(1e3).gt(product.abs()), rest, F::of(0.0));
+    let rest = F::select(F::from(1e3).gt(product.abs()), rest, F::from(0.0));
     with_sign(x, y, exp_of_sum(product, rest))
 }
 

@@ -111,7 +111,7 @@ fn cases() -> Vec<Case> {
         sin(x) = x.sin(), 4.0, f64::sin;
         cos(x) = x.cos(), 4.0, f64::cos;
         sqrt(x) = x.sqrt(), 0.5, f64::sqrt;
-        reciprocal(x) = F::of(1.0) / x, 0.5, f64::recip;
+        reciprocal(x) = F::from(1.0) / x, 0.5, f64::recip;
     }
 }
 

@@ -11,7 +11,7 @@ pub struct Polynomial<V = Var> {
 }
 impl<F: Float> Pointwise for Polynomial<F> {
     fn eval(&mut self) {
-        self.out = self.coefficients.iter().rev().fold(F::of(0.0), |sum, c| sum * self.x + F::of(*c));
+        self.out = self.coefficients.iter().rev().fold(F::from(0.0), |sum, c| sum * self.x + F::from(*c));
     }
 }
 

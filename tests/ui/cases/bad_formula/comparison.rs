@@ -9,7 +9,7 @@ pub struct Relu<V = Var> {
 }
 impl<F: Float> Pointwise for Relu<F> {
     fn eval(&mut self) {
-        self.out = if self.x > F::of(0.0) { self.x } else { F::of(0.0) };
+        self.out = if self.x > F::from(0.0) { self.x } else { F::from(0.0) };
     }
 }
 

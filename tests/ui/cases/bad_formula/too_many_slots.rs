@@ -10,7 +10,7 @@ macro_rules! operator {
         }
         impl<F: Float> Pointwise for $name<F> {
             fn eval(&mut self) {
-                self.out = F::of(0.0) $(+ self.$input)*;
+                self.out = F::from(0.0) $(+ self.$input)*;
             }
         }
     };

@@ -11,7 +11,7 @@ pub struct Scale<V = Var> {
 }
 impl<F: Float> Pointwise for Scale<F> {
     fn eval(&mut self) {
-        self.out = F::of(0.5) * self.x;
+        self.out = self.x * 0.5;
     }
 }
 

@@ -11,7 +11,7 @@ pub struct Scale<V = Var> {
 }
 impl<F: Float> Pointwise for Scale<F> {
     fn eval(&mut self) {
-        self.out = F::of(self.scale) * self.x;
+        self.out = self.x * self.scale;
     }
 }
 
