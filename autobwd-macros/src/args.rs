@@ -8,8 +8,8 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 use crate::{ctxt::Ctxt, options, text};
 
 const KNOWN: [&str; 8] =
-    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "composed"];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `composed`";
+    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "decomposed"];
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `decomposed`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
@@ -25,8 +25,8 @@ pub(crate) struct Args {
     pub(crate) broadcast: Option<Ident>,
     /// `integers`, where it is written.
     pub(crate) integers: Option<Ident>,
-    /// `composed`, where it is written.
-    pub(crate) composed: Option<Ident>,
+    /// `decomposed`, where it is written.
+    pub(crate) decomposed: Option<Ident>,
 }
 
 #[derive(Default)]
@@ -38,7 +38,7 @@ struct Given {
     kernel: Option<Ident>,
     broadcast: Option<Ident>,
     integers: Option<Ident>,
-    composed: Option<Ident>,
+    decomposed: Option<Ident>,
     tried_grad: bool,
     tried_pointwise: bool,
 }
@@ -54,9 +54,9 @@ impl Args {
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
         let Given {
-            grad_of, name, tried_pointwise: pointwise, kernel, broadcast, integers, composed, ..
+            grad_of, name, tried_pointwise: pointwise, kernel, broadcast, integers, decomposed, ..
         } = given;
-        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, composed }
+        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed }
     }
 }
 
@@ -95,9 +95,9 @@ impl Given {
                 options::flag(&key, input)?;
                 options::set(&mut self.integers, &key, key.clone())
             }
-            "composed" => {
+            "decomposed" => {
                 options::flag(&key, input)?;
-                options::set(&mut self.composed, &key, key.clone())
+                options::set(&mut self.decomposed, &key, key.clone())
             }
             _ => {
                 // The type is used, else it would be reported as imported and not used.

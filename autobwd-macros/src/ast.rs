@@ -25,8 +25,8 @@ pub(crate) struct Operator<'a> {
     pub(crate) broadcast: Option<&'a Ident>,
     /// `integers`, where it is written.
     pub(crate) integers: Option<&'a Ident>,
-    /// `composed`, where it is written.
-    pub(crate) composed: Option<&'a Ident>,
+    /// `decomposed`, where it is written.
+    pub(crate) decomposed: Option<&'a Ident>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<Field<'a>>,
 }
@@ -100,7 +100,7 @@ impl<'a> Operator<'a> {
             kernel: args.kernel.as_ref(),
             broadcast: args.broadcast.as_ref(),
             integers: args.integers.as_ref(),
-            composed: args.composed.as_ref(),
+            decomposed: args.decomposed.as_ref(),
             doc: docs::text(&item.attrs),
             fields,
             param,

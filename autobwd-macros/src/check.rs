@@ -203,8 +203,8 @@ fn integers_are_beside_one_output(op: &Operator<'_>, cx: &Ctxt) {
 
 /// A formula is fused as it is.
 fn composed_is_not_pointwise(op: &Operator<'_>, cx: &Ctxt) {
-    if let Some(composed) = op.composed.filter(|_| op.pointwise) {
-        cx.error(composed, "`composed` belongs to operators with a kernel; a formula is fused as it is");
+    if let Some(decomposed) = op.decomposed.filter(|_| op.pointwise) {
+        cx.error(decomposed, "`decomposed` belongs to operators with a kernel; a formula is fused as it is");
     }
 }
 

@@ -91,7 +91,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `kernel` | of a `pointwise` operator: shape rule and kernel are there, too, for all dtypes; the formula runs among elementwise neighbours, in a type of floating point numbers that one of its slots has; it sees other dtypes converted to that, booleans as 1 and 0 |
 /// | `broadcast` | the formula's inputs are broadcast against each other |
 /// | `integers` | there is a second formula, for int32 and int64: `PointwiseInteger` |
-/// | `composed` | beside the kernel, `impl Compose` says which elementwise operators do the same, so that it fuses with its neighbours |
+/// | `decomposed` | beside the kernel, `impl Decompose` says which elementwise operators do the same, so that it fuses with its neighbours |
 ///
 /// | `grad = ..` | means |
 /// |---|---|

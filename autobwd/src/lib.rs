@@ -235,7 +235,8 @@ pub use desc::{
 pub use error::{Error, ErrorKind, Result};
 pub use exec::{Executor, Feed, Scope, Session};
 pub use grad::{
-    Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad, ZeroGrad,
+    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad,
+    ZeroGrad,
 };
 pub use lanes::{Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
@@ -243,9 +244,9 @@ pub use ndarray;
 pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Compose, Content, Control,
-    Cost, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise, PointwiseInteger,
-    Role, Schema, Slot, SlotDef, StepCount,
+    Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composition, Content,
+    Control, Cost, Decompose, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts,
+    Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
 pub use verify::{verify, verify_in};
@@ -256,9 +257,9 @@ pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        Notes, Unwritten, Written, attr, check_attr, check_bounds, check_contract, check_slot, concat_attrs,
-        gather_slot, inherit_attr, inherit_slot, like, put_values, refuse_unused, same_as, slot_name,
-        slot_name_len,
+        Notes, Unwritten, Written, attr, check_attr, check_bounds, check_composed, check_contract,
+        check_slot, concat_attrs, gather_slot, inherit_attr, inherit_slot, like, put_values, refuse_unused,
+        same_as, slot_name, slot_name_len,
     };
     pub use inventory;
 }

@@ -12,12 +12,12 @@ use infer::{infer, infer_integers, infer_pointwise};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Buf, Call, Compose, Control, Cost, Cx, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
+    Buf, Call, Control, Cost, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
     error::did_you_mean,
-    grad,
+    grad::{self, Composing, emit_composed},
     lanes::{IntegerKernel, LaneEntry},
-    schema::{Infallible, Joined},
+    schema::{CompositionFn, Infallible, Joined},
     tensor::Lease,
 };
 
@@ -27,7 +27,7 @@ pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result
 type MakeFrame = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
 /// Returns the floating point operations.
-type ComposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
+type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
@@ -55,7 +55,8 @@ pub struct OpInfo {
     infer: InferFn,
     run: Run,
     lanes: Option<LaneEntry>,
-    compose: Option<ComposeFn>,
+    decompose: Option<DecomposeFn>,
+    composing: Option<Composing>,
     krate: &'static str,
     version: &'static str,
 }
@@ -113,14 +114,29 @@ impl OpInfo {
 
     /// The same, of an operator that consists of elementwise ones.
     #[must_use]
-    pub const fn composed<O: Compose>(self) -> OpInfo {
+    pub const fn decomposed<O: Decompose>(self) -> OpInfo {
         OpInfo {
-            compose: Some(|desc, parts| {
-                O::from_desc(desc)?.compose(parts);
+            decompose: Some(|desc, parts| {
+                O::from_desc(desc)?.decompose(parts);
                 Ok(())
             }),
             ..self
         }
+    }
+
+    /// The same, of an operator that has a composition, or whose forward operator has one.
+    #[must_use]
+    pub const fn composition(
+        self,
+        own: Option<CompositionFn>,
+        of_forward: Option<(CompositionFn, &'static Schema)>,
+    ) -> OpInfo {
+        let composing = match (own, of_forward) {
+            (Some(own), _) => Some(Composing::Own(own)),
+            (None, Some((compose, forward))) => Some(Composing::OfForward(compose, forward)),
+            (None, None) => None,
+        };
+        OpInfo { composing, ..self }
     }
 
     /// The entry of an operator that runs a sub-block.
@@ -142,7 +158,8 @@ impl OpInfo {
             infer: infer_pointwise::<O>,
             run: Run::Formula { others: None },
             lanes: None,
-            compose: None,
+            decompose: None,
+            composing: None,
             krate,
             version,
         }
@@ -176,7 +193,11 @@ impl OpInfo {
 
     /// Emits the operators of its gradient.
     pub(crate) fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
-        (self.grad)(g)
+        match (self.grad_kind, self.composing) {
+            (GradKind::Composed, Some(composing)) => emit_composed(composing, g),
+            (GradKind::Composed, None) => Err(Error::internal("an operator without its composition")),
+            _ => (self.grad)(g),
+        }
     }
 
     /// Checks slots and attributes of a description: unknown ones, wrong numbers of variables, types and bounds.
@@ -263,9 +284,14 @@ impl OpInfo {
         self.lanes.as_ref()
     }
 
+    /// The composition that it has, its own or by its forward operator's.
+    pub(crate) fn composing(&self) -> Option<Composing> {
+        self.composing
+    }
+
     /// What says which elementwise operators it consists of.
-    pub(crate) fn compose(&self) -> Option<ComposeFn> {
-        self.compose
+    pub(crate) fn decompose(&self) -> Option<DecomposeFn> {
+        self.decompose
     }
 
     fn place(&self) -> String {
@@ -387,6 +413,11 @@ impl OpInfoMap {
         linked.as_ref().map_err(Clone::clone)
     }
 
+    /// Whether it is the map of all linked operators.
+    pub(crate) fn is_linked(&self) -> bool {
+        OpInfoMap::linked().is_ok_and(|linked| std::ptr::eq(linked, self))
+    }
+
     /// A map of these operators.
     ///
     /// # Errors
@@ -467,7 +498,7 @@ impl OpInfoMap {
         let own = match forward.grad_kind {
             GradKind::Operator(schema) => schema.name,
             GradKind::Derived(info) => info.schema.name,
-            GradKind::Rule | GradKind::None | GradKind::Zero => return None,
+            GradKind::Composed | GradKind::Rule | GradKind::None | GradKind::Zero => return None,
         };
         (own == gradient).then_some(forward)
     }

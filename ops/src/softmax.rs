@@ -5,16 +5,16 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, InOut, Infer, Kernel, LaneOf, Loops, Meta, Result, Var, Vectorised, check::*,
-    map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, GradCx, InOut, Infer, Kernel, LaneOf, Loops, Meta, New, Result,
+    Var, Vectorised, check::*, emit, map_lanes, register_op, with_float,
 };
 use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
 use crate::{
-    activation::{Exp, Scale},
+    Math,
     common::{Real, add_up, around},
-    elementwise::{ElementwiseMul, ElementwiseSub},
-    reduce::ReduceSum,
+    elementwise::ElementwiseMul,
+    reduce::{ReduceMax, ReduceSum},
     vectors,
 };
 
@@ -50,6 +50,13 @@ impl Kernel for Softmax<Buf<'_>> {
         })
     }
 }
+impl Composition for Softmax<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let exp = (&self.x - &largest_along(&self.x, self.axis)?.stop_gradient())?.exp()?;
+        self.out = (&exp / &sum_along(&exp, self.axis)?)?;
+        Ok(())
+    }
+}
 autobwd::samples!(
     Softmax,
     [
@@ -65,7 +72,7 @@ autobwd::samples!(
 );
 
 /// `dx = out * (dout - Σ dout * out)`.
-#[register_op(grad_of = Softmax, grad = SoftmaxGradGrad)]
+#[register_op(grad_of = Softmax, grad = Composed)]
 pub struct SoftmaxGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -98,23 +105,11 @@ impl Kernel for SoftmaxGrad<Buf<'_>> {
     }
 }
 
-/// `ddout = softmax_grad(out, ddx)`, and for `out` `ddx * (dout - Σ dout * out) - dout * Σ ddx * out`.
-pub struct SoftmaxGradGrad;
-impl GradRule<SoftmaxGrad> for SoftmaxGradGrad {
-    fn emit(fwd: &SoftmaxGrad, g: &mut GradCx<'_>) {
-        let SoftmaxGrad { out, dout, axis, .. } = *fwd;
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(dout) {
-            g.push(SoftmaxGrad { out, dout: ddx, dx: ddout, axis });
-        }
-        if let Some(d_out) = g.wanted(out) {
-            let (mean, dd_mean) = (push_product_sum(g, dout, out, axis), push_product_sum(g, ddx, out, axis));
-            let (centred, left, right) = (g.fresh("centred"), g.fresh("product"), g.fresh("product"));
-            g.push(ElementwiseSub { x: dout, y: mean, out: centred, axis: -1 });
-            g.push(ElementwiseMul { x: ddx, y: centred, out: left, axis: -1 });
-            g.push(ElementwiseMul { x: dout, y: dd_mean, out: right, axis: -1 });
-            g.push(ElementwiseSub { x: left, y: right, out: d_out, axis: -1 });
-        }
+impl Composition for SoftmaxGrad<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let mean = sum_along(&(&self.dout * &self.out)?, self.axis)?;
+        self.dx = ((&self.dout - &mean)? * &self.out)?;
+        Ok(())
     }
 }
 
@@ -147,6 +142,13 @@ impl Kernel for LogSoftmax<Buf<'_>> {
         })
     }
 }
+impl Composition for LogSoftmax<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let rest = (&self.x - &largest_along(&self.x, self.axis)?.stop_gradient())?;
+        self.out = (&rest - &sum_along(&rest.exp()?, self.axis)?.log()?)?;
+        Ok(())
+    }
+}
 autobwd::samples!(
     LogSoftmax,
     [
@@ -159,7 +161,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout - exp(out) * Σ dout`.
-#[register_op(grad_of = LogSoftmax, grad = LogSoftmaxGradGrad)]
+#[register_op(grad_of = LogSoftmax, grad = Composed)]
 pub struct LogSoftmaxGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -192,23 +194,11 @@ impl Kernel for LogSoftmaxGrad<Buf<'_>> {
     }
 }
 
-/// `ddout = ddx - Σ exp(out) * ddx`, and for `out` `-exp(out) * ddx * Σ dout`.
-pub struct LogSoftmaxGradGrad;
-impl GradRule<LogSoftmaxGrad> for LogSoftmaxGradGrad {
-    fn emit(fwd: &LogSoftmaxGrad, g: &mut GradCx<'_>) {
-        let LogSoftmaxGrad { out, dout, axis, .. } = *fwd;
-        let (ddx, p) = (g.grad(fwd.dx), g.fresh("softmax"));
-        g.push(Exp { x: out, out: p });
-        if let Some(ddout) = g.wanted(dout) {
-            let mean = push_product_sum(g, p, ddx, axis);
-            g.push(ElementwiseSub { x: ddx, y: mean, out: ddout, axis: -1 });
-        }
-        if let Some(d_out) = g.wanted(out) {
-            let (total, product, negated) = (push_sum(g, dout, axis), g.fresh("product"), g.fresh("negated"));
-            g.push(ElementwiseMul { x: p, y: ddx, out: product, axis: -1 });
-            g.push(ElementwiseMul { x: product, y: total, out: negated, axis: -1 });
-            g.push(Scale { x: negated, out: d_out, scale: -1.0, bias: 0.0, bias_after_scale: true });
-        }
+impl Composition for LogSoftmaxGrad<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let total = sum_along(&self.dout, self.axis)?;
+        self.dx = (&self.dout - &(self.out.exp()? * &total)?)?;
+        Ok(())
     }
 }
 
@@ -220,11 +210,41 @@ pub(crate) fn push_product_sum(g: &mut GradCx<'_>, x: Var, y: Var, axis: i32) ->
 
 pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
     let out = g.fresh("sum");
-    g.push(sum_along(x, out, axis));
+    g.push(sum_op(x, out, axis));
     out
 }
 
-pub(crate) fn sum_along(x: Var, out: Var, axis: i32) -> ReduceSum {
+/// `Σ x` along an axis, which stays as one of length 1.
+fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
+    let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
+    Ok(emit(ReduceSum {
+        x: x.into(),
+        out: New,
+        dim,
+        keep_dim: true,
+        reduce_all: false,
+        in_dtype,
+        out_dtype,
+    })?
+    .out)
+}
+
+/// `max x` along an axis, which stays as one of length 1.
+fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
+    let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
+    Ok(emit(ReduceMax {
+        x: x.into(),
+        out: New,
+        dim,
+        keep_dim: true,
+        reduce_all: false,
+        in_dtype,
+        out_dtype,
+    })?
+    .out)
+}
+
+pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {
     ReduceSum { x, out, dim: vec![axis], keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None }
 }
 

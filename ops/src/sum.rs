@@ -3,7 +3,7 @@
 use std::{num::Wrapping, ops::Add};
 
 use autobwd::{
-    Buf, Compose, Cx, DType, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts,
+    Buf, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts,
     Result, Rows, TensorArray, Var, check::*, register_op, with_float,
 };
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Sum of tensors: `out = x[0] + x[1] + …`.
-#[register_op(grad = SumGrad, composed)]
+#[register_op(grad = SumGrad, decomposed)]
 pub struct Sum<V = Var> {
     /// At least one, all of one shape and dtype, integers wrap around; or lists of tensors, in which a missing element counts as zero.
     #[input(sparse, array)]
@@ -50,8 +50,8 @@ impl Infer for Sum<Meta> {
         Ok(())
     }
 }
-impl Compose for Sum {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for Sum {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         for (i, pair) in self.x.windows(2).enumerate() {
             let x = if i == 0 { pair[0] } else { self.out };
             parts.push(ElementwiseAdd { x, y: pair[1], out: self.out, axis: -1 });

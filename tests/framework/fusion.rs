@@ -1,7 +1,7 @@
 //! Regions: which operators run together, and that this changes no bit.
 
 use autobwd::{
-    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Compose, Cx, DType, Dims, Executor, Expr, Feed,
+    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Cx, DType, Decompose, Dims, Executor, Expr, Feed,
     GradKind, Join, Kernel, Meta, New, NoGrad, OpDesc, OpInfo, OpInfoMap, Parts, Program, Result, Scope,
     Session, Tensor, Var, VarDesc, append_backward, emit, register_op,
 };
@@ -521,15 +521,15 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
 }
 
 /// Says of its output what is not true.
-#[register_op(grad = NoGrad, composed)]
+#[register_op(grad = NoGrad, decomposed)]
 pub(crate) struct Crooked<V = Var> {
     #[input]
     pub x: V,
     #[output(like = x)]
     pub out: V,
 }
-impl Compose for Crooked {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for Crooked {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         let turned = parts.dims(self.x).iter().rev().copied().collect();
         parts.align(self.out, turned);
         let (x, out) = (self.x, self.out);

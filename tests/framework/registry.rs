@@ -58,6 +58,7 @@ fn gradient(kind: GradKind) -> String {
     match kind {
         GradKind::Operator(schema) => format!("`{}`", schema.name),
         GradKind::Derived(info) => format!("`{}`, derived", info.schema().name),
+        GradKind::Composed => "by composition".into(),
         GradKind::Rule => "by a rule".into(),
         GradKind::None => "none".into(),
         GradKind::Zero => "zero".into(),

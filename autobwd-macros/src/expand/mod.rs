@@ -16,7 +16,7 @@ use syn::spanned::Spanned;
 
 use crate::{
     ast::{Field, Operator, Role},
-    name, span,
+    name, span, types,
 };
 
 pub(crate) use group::group;
@@ -269,7 +269,7 @@ fn unused(op: &Operator<'_>) -> TokenStream {
             quote!(::autobwd::__private::Lane<::core::primitive::f32, false>),
             "add `pointwise`, or remove it",
         ),
-        unused(op.composed.is_some(), "Compose", var.clone(), "add `composed`, or remove it"),
+        unused(op.decomposed.is_some(), "Decompose", var.clone(), "add `decomposed`, or remove it"),
         unused(op.has_block(), "Control", var, "give the operator a `#[block]`, or remove it"),
     ];
     quote!(#(#checks)*)
@@ -304,17 +304,18 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
     let kernel = (op.has_kernel() || sparse)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
-    let compose = op
-        .composed
-        .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Compose>::compose;));
+    let decompose = op
+        .decomposed
+        .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Decompose>::decompose;));
     let formula =
         (op.pointwise && op.has_kernel()).then(|| quote_spanned!(at=> .formula::<#ident<::autobwd::Var>>()));
-    let composed = op.composed.map(|_| quote_spanned!(at=> .composed::<#ident<::autobwd::Var>>()));
+    let decomposed = op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::Var>>()));
+    let composition = composition(op);
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#formula #composed
+        )#formula #decomposed #composition
     };
     quote! {
         const _: () = {
@@ -322,11 +323,61 @@ fn registration(op: &Operator<'_>) -> TokenStream {
                 #call
                 #infer
                 #kernel
-                #compose
+                #decompose
                 #entry
             };
             ::autobwd::__private::inventory::submit! { ENTRY }
         };
+    }
+}
+
+/// The operator's composition, and that of its forward operator, where they are written.
+fn composition(op: &Operator<'_>) -> TokenStream {
+    let written = |ty: TokenStream| quote!(::autobwd::__private::Written::<#ty>::COMPOSITION);
+    let (ident, name) = (op.ident, &op.name);
+    let own = written(quote!(#ident<::autobwd::Expr>));
+    let forward = op.grad_of.map(|forward| {
+        let composition = written(quote!(<#forward as ::autobwd::Op>::Of<::autobwd::Expr>));
+        (composition, quote!(&<#forward as ::autobwd::Op>::SCHEMA))
+    });
+    let of_forward = match &forward {
+        Some((composition, schema)) => quote! {
+            match #composition {
+                ::core::option::Option::Some(composition) => ::core::option::Option::Some((composition, #schema)),
+                ::core::option::Option::None => ::core::option::Option::None,
+            }
+        },
+        None => quote!(::core::option::Option::None),
+    };
+    let check = types::is_named(op.grad, "Composed").then(|| {
+        let at = span::generated_at(span::last_segment(op.grad));
+        let (has_forward, schema) = match &forward {
+            Some((composition, schema)) => {
+                (quote!(#composition.is_some()), quote!(::core::option::Option::Some(#schema)))
+            }
+            None => (quote!(false), quote!(::core::option::Option::None)),
+        };
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_composed(
+                #name,
+                #schema,
+                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+                [#own.is_some(), #has_forward],
+            );
+        }
+    });
+    quote! {
+        .composition(
+            {
+                use ::autobwd::__private::Unwritten as _;
+                #check
+                #own
+            },
+            {
+                use ::autobwd::__private::Unwritten as _;
+                #of_forward
+            },
+        )
     }
 }
 

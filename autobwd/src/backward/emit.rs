@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
-    Result, StepCount, Var, VarDesc, VarKind, grad::check_emitted,
+    Result, StepCount, Var, VarDesc, VarKind,
+    grad::{Declared, check_emitted},
 };
 
 /// What a walk from the last operator to the first needs.
@@ -201,7 +202,19 @@ impl Emit<'_> {
         let wanted = |var: Var| input_grads(var).flatten();
         let arrives = |var: Var| names.arrives(of_output(var));
         let before = self.emitted.len();
-        let mut g = GradCx::new(fwd, self.program, &of_output, &wanted, &arrives, inner, self.emitted);
+        let values = &*self.values;
+        let mut g = GradCx {
+            ops: self.ops,
+            fwd,
+            names: self.program,
+            declared: Declared { block: self.block, original: &|var| values.variable(var) },
+            of_output: &of_output,
+            wanted: &wanted,
+            arrives: &arrives,
+            block: inner,
+            emitted: self.emitted,
+            unchanged: vec![],
+        };
         info.emit_grad(&mut g)?;
         for input in g.into_unchanged() {
             // What the operator has written is what it has read.

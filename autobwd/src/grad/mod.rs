@@ -2,15 +2,18 @@
 //!
 //! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
 
+mod composed;
 mod derived;
 mod parts;
 mod single;
 
+pub use composed::Composed;
+pub(crate) use composed::{Composing, emit as emit_composed};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 
-use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
+use crate::{Arity, BlockId, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, Var, VarDesc};
 
 /// What kind of rule an operator has.
 #[derive(Clone, Copy)]
@@ -19,6 +22,8 @@ pub enum GradKind {
     Operator(&'static Schema),
     /// One gradient operator, made from the formula.
     Derived(&'static OpInfo),
+    /// The gradient of the composition.
+    Composed,
     /// A rule that emits operators.
     Rule,
     /// There is no gradient; needing one is an error.
@@ -108,32 +113,30 @@ pub struct GradBlock {
     pub computed: Vec<Var>,
 }
 
+/// Where the forward operator's variables are declared.
+#[derive(Clone, Copy)]
+pub(crate) struct Declared<'a> {
+    pub(crate) block: BlockId,
+    /// The variable that a stand-in has the value of.
+    pub(crate) original: &'a dyn Fn(Var) -> Var,
+}
+
 /// What a gradient rule may ask, and where it puts its operators.
 pub struct GradCx<'a> {
-    fwd: &'a OpDesc,
-    names: &'a mut Program,
+    pub(crate) ops: &'a OpInfoMap,
+    pub(crate) fwd: &'a OpDesc,
+    pub(crate) names: &'a mut Program,
+    pub(crate) declared: Declared<'a>,
     /// Gradients of what the operator writes, and of what it reads: two things where it overwrites its input.
-    of_output: &'a dyn Fn(Var) -> Var,
-    wanted: &'a dyn Fn(Var) -> Option<Var>,
-    arrives: &'a dyn Fn(Var) -> bool,
-    block: Option<&'a GradBlock>,
-    emitted: &'a mut Vec<OpDesc>,
-    unchanged: Vec<Var>,
+    pub(crate) of_output: &'a dyn Fn(Var) -> Var,
+    pub(crate) wanted: &'a dyn Fn(Var) -> Option<Var>,
+    pub(crate) arrives: &'a dyn Fn(Var) -> bool,
+    pub(crate) block: Option<&'a GradBlock>,
+    pub(crate) emitted: &'a mut Vec<OpDesc>,
+    pub(crate) unchanged: Vec<Var>,
 }
 
 impl<'a> GradCx<'a> {
-    pub(crate) fn new(
-        fwd: &'a OpDesc,
-        names: &'a mut Program,
-        of_output: &'a dyn Fn(Var) -> Var,
-        wanted: &'a dyn Fn(Var) -> Option<Var>,
-        arrives: &'a dyn Fn(Var) -> bool,
-        block: Option<&'a GradBlock>,
-        emitted: &'a mut Vec<OpDesc>,
-    ) -> GradCx<'a> {
-        GradCx { fwd, names, of_output, wanted, arrives, block, emitted, unchanged: vec![] }
-    }
-
     /// Of an operator that runs a sub-block: the gradient of that block, if there is anything in it.
     pub fn block(&self) -> Option<&'a GradBlock> {
         self.block
@@ -147,6 +150,11 @@ impl<'a> GradCx<'a> {
     /// What the forward operator leaves unchanged.
     pub(crate) fn into_unchanged(self) -> Vec<Var> {
         self.unchanged
+    }
+
+    /// Dtype and shape of a variable of the forward operator, where they are declared.
+    pub(crate) fn meta(&self, var: Var) -> Option<Meta> {
+        self.names.lookup(self.declared.block, (self.declared.original)(var)).map(VarDesc::meta)
     }
 
     /// The forward operator as data.

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{GRAD, GradCx, GradKind, check_emitted};
-use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var};
+use super::{Declared, GRAD, GradCx, GradKind, check_emitted};
+use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var};
 
 /// What [`OpInfoMap::gradient_ops`] has found.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl OpInfoMap {
             _ if info.is_control() => {
                 return refuse("its gradient needs that of its block: `append_backward` builds both");
             }
-            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Rule => {}
+            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
         }
         let mut grads: FxHashMap<Var, Var> = FxHashMap::default();
         for var in op.reads().chain(op.writes()) {
@@ -67,7 +67,18 @@ impl OpInfoMap {
         let wanted = |var: Var| if no_grad.contains(&var) { None } else { grads.get(&var).copied() };
         let of_output = |var: Var| grads.get(&var).copied().unwrap_or(Var::EMPTY);
         let mut ops = vec![];
-        info.emit_grad(&mut GradCx::new(op, program, &of_output, &wanted, &|_| true, None, &mut ops))?;
+        info.emit_grad(&mut GradCx {
+            ops: self,
+            fwd: op,
+            names: program,
+            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            of_output: &of_output,
+            wanted: &wanted,
+            arrives: &|_| true,
+            block: None,
+            emitted: &mut ops,
+            unchanged: vec![],
+        })?;
         let of: FxHashMap<Var, Var> = grads.iter().map(|(var, grad)| (*grad, *var)).collect();
         let of_model = |var: Var| grads.contains_key(&var).then_some(var);
         check_emitted(self, program, op, &ops, &|var| of.contains_key(&var), &of_model)?;

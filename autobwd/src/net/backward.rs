@@ -9,8 +9,8 @@ use super::{
     rnn::{Arrival, GradStep},
 };
 use crate::{
-    Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
-    grad::{GRAD, check_emitted, zeros},
+    BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
+    grad::{Declared, GRAD, check_emitted, zeros},
 };
 
 /// The gradient operator of an operator, from those that this binary links, in four steps:
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
         match info.grad_kind() {
             GradKind::Zero => return Ok(Operator::Nop),
             GradKind::None => return Err(self.without_gradient(arriving)),
-            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Rule => {}
+            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
         }
         let fwd = op.desc(&mut |name| self.names.var(name));
         let (mut wanted, mut of_output) = (FxHashMap::default(), FxHashMap::default());
@@ -197,15 +197,18 @@ impl<'a> Walk<'a> {
         let arrives = |var: Var| self.there.contains(&grad_of(var));
         let mut emitted = vec![];
         let wanted_of = |var: Var| wanted.get(&var).copied();
-        info.emit_grad(&mut GradCx::new(
-            &fwd,
-            &mut self.names,
-            &grad_of,
-            &wanted_of,
-            &arrives,
-            None,
-            &mut emitted,
-        ))?;
+        info.emit_grad(&mut GradCx {
+            ops: self.ops,
+            fwd: &fwd,
+            names: &mut self.names,
+            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            of_output: &grad_of,
+            wanted: &wanted_of,
+            arrives: &arrives,
+            block: None,
+            emitted: &mut emitted,
+            unchanged: vec![],
+        })?;
         let own: FxHashMap<Var, Var> =
             wanted.iter().chain(&of_output).map(|(var, grad)| (*grad, *var)).collect();
         let is_gradient = |var: Var| own.contains_key(&var);

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::parts::Part;
+use super::decompose::Part;
 use crate::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
     Var, VarDesc, VarKind, error::did_you_mean, tensor::padded,

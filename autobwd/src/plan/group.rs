@@ -9,8 +9,8 @@ use crate::{
     cx::CHUNK,
     lanes,
     plan::{
+        decompose::parts,
         graph::{Graph, Node, ValueId},
-        parts::parts,
     },
     tensor::LINE,
 };
@@ -151,7 +151,7 @@ pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
         kept: HashMap::new(),
     };
     nodes.iter().flat_map(Node::reads).chain(graph.fetches.iter().copied()).for_each(|v| sort.unread[v] += 1);
-    for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.compose().is_some()) {
+    for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.decompose().is_some()) {
         node.reads().for_each(|v| sort.in_formulas[v] = true);
     }
     for node in nodes {

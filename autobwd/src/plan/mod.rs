@@ -2,11 +2,12 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `copies::leave_out` → `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
+//! `copies::leave_out` → `join::join` → `group::group` (with `decompose::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
 mod control;
 mod copies;
+mod decompose;
 mod enter;
 mod feeds;
 mod graph;
@@ -14,7 +15,6 @@ mod group;
 mod join;
 mod late;
 mod offsets;
-mod parts;
 mod place;
 mod report;
 

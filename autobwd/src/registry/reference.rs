@@ -29,6 +29,7 @@ impl fmt::Display for OpInfo {
             GradKind::Derived(gradient) => {
                 format!("operator `{}`, derived from the formula", gradient.schema.name)
             }
+            GradKind::Composed => "that of its composition".into(),
             GradKind::Rule => "operators that a rule emits".into(),
             GradKind::None => "none, and needing one is an error".into(),
             GradKind::Zero => "zero".into(),

@@ -4,13 +4,14 @@
 
 mod attr;
 mod attr_def;
-mod compose;
+mod composition;
 mod const_text;
 mod content;
 mod contract;
 mod control;
 mod convert;
 mod cost;
+mod decompose;
 mod infallible;
 mod inherit;
 mod join;
@@ -19,18 +20,19 @@ mod unused;
 
 pub use attr::{AttrType, AttrValue};
 pub use attr_def::{AttrDef, Attrs, Bound, BoundKind, attr, concat_attrs};
-pub use compose::{Compose, Parts};
+pub use composition::{Composition, CompositionFn};
 pub(crate) use const_text::ConstText;
 pub use content::{Content, Notes};
 pub use contract::{check_bounds, check_contract};
 pub use control::{Call, Carried, Control, First, StepCount};
 pub use convert::{gather_slot, like, put_values, same_as};
 pub use cost::Cost;
+pub use decompose::{Decompose, Parts};
 pub use infallible::Infallible;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
-pub use unused::{Unwritten, Written, refuse_unused};
+pub use unused::{Unwritten, Written, check_composed, refuse_unused};
 
 use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var};
 

@@ -2,8 +2,12 @@
 
 use std::marker::PhantomData;
 
-use super::ConstText;
-use crate::{Compose, Control, Infer, Kernel, Pointwise};
+use super::{
+    ConstText, Schema,
+    composition::{CompositionFn, composed},
+    const_text::is_joined,
+};
+use crate::{Composition, Control, Decompose, Describe, Expr, Infer, Kernel, Op, Pointwise};
 
 /// Tells which traits a type implements: where it does, the constant here hides that of [`Unwritten`].
 pub struct Written<T>(PhantomData<T>);
@@ -16,10 +20,12 @@ pub trait Unwritten {
     const KERNEL: bool = false;
     /// Of [`Pointwise`].
     const POINTWISE: bool = false;
-    /// Of [`Compose`].
-    const COMPOSE: bool = false;
+    /// Of [`Decompose`].
+    const DECOMPOSE: bool = false;
     /// Of [`Control`].
     const CONTROL: bool = false;
+    /// Of [`Composition`].
+    const COMPOSITION: Option<CompositionFn> = None;
 }
 impl<T> Unwritten for Written<T> {}
 
@@ -35,13 +41,57 @@ impl<T: Pointwise> Written<T> {
     /// It is implemented.
     pub const POINTWISE: bool = true;
 }
-impl<T: Compose> Written<T> {
+impl<T: Decompose> Written<T> {
     /// It is implemented.
-    pub const COMPOSE: bool = true;
+    pub const DECOMPOSE: bool = true;
+}
+impl<T: Composition + Describe<Expr>> Written<T>
+where
+    T::Op: Op<Of<Expr> = T>,
+{
+    /// It is implemented.
+    pub const COMPOSITION: Option<CompositionFn> = Some(composed::<T>);
 }
 impl<T: Control> Written<T> {
     /// It is implemented.
     pub const CONTROL: bool = true;
+}
+
+/// Refuses `grad = Composed` of an operator that nothing is known to be composed of; `forward` says whose gradient it is.
+#[track_caller]
+pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, composing: [bool; 2]) {
+    let text = ConstText::<512>::EMPTY.add("`").add(op).add("` has no composition: ");
+    match (grad_of, composing) {
+        (_, [true, _]) => {}
+        (None, _) => panic!("{}", text.add("write `impl Composition for ").add(op).add("<Expr>`").as_str()),
+        (Some(forward), [_, false]) => {
+            let text = text.add("write `impl Composition` for it or for `").add(forward.name).add("`");
+            panic!("{}", text.as_str());
+        }
+        (Some(forward), [_, true]) => {
+            let mut i = 0;
+            while i < forward.inputs.len() {
+                if !has_slot(own, forward.inputs[i].name) {
+                    let text = text.add("that of `").add(forward.name).add("` needs input `");
+                    let text =
+                        text.add(forward.inputs[i].name).add("`, which `").add(op).add("` does not read");
+                    panic!("{}", text.as_str());
+                }
+                i += 1;
+            }
+        }
+    }
+}
+
+const fn has_slot(op: &Schema, name: &str) -> bool {
+    let mut i = 0;
+    while i < op.inputs.len() {
+        if is_joined(name, op.inputs[i].name, "") {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 /// Refuses the implementation of a trait that an operator does not use.

@@ -12,7 +12,7 @@ use crate::{
     elementwise::{ElementwiseDiv, ElementwiseMul, ElementwiseSub},
     fill::FillZerosLike,
     shape::Assign,
-    softmax::{Lanes, SoftmaxGrad, largest, push_product_sum, push_sum, softmax, sum, sum_along},
+    softmax::{Lanes, SoftmaxGrad, largest, push_product_sum, push_sum, softmax, sum, sum_op},
 };
 
 /// Softmax, and its cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`,
@@ -253,7 +253,7 @@ impl GradRule<SoftmaxWithCrossEntropyGrad> for SoftmaxWithCrossEntropyGradGrad {
             let (dloss, dlogits, product) = (push_ones(g, dloss), g.fresh("slopes"), g.fresh("product"));
             g.push(SoftmaxWithCrossEntropyGrad { dloss, dlogits, ..*fwd });
             g.push(ElementwiseMul { x: ddlogits, y: dlogits, out: product, axis: -1 });
-            g.push(sum_along(product, ddloss, axis));
+            g.push(sum_op(product, ddloss, axis));
         }
         if !fwd.use_softmax {
             return of_probabilities(fwd, ddlogits, g);

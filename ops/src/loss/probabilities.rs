@@ -8,7 +8,7 @@ use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_ones}
 use crate::{
     common::Real,
     elementwise::ElementwiseMul,
-    softmax::{Lanes, push_sum, sum_along},
+    softmax::{Lanes, push_sum, sum_op},
 };
 
 /// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
@@ -142,7 +142,7 @@ impl GradRule<CrossEntropyGrad> for CrossEntropyGradGrad {
         g.push(grad(label, ones, slopes));
         g.push(ElementwiseMul { x: ddx, y: slopes, out: product, axis: -1 });
         if let Some(ddy) = g.wanted(dy) {
-            g.push(sum_along(product, ddy, -1));
+            g.push(sum_op(product, ddy, -1));
         }
         match g.wanted(x) {
             Some(d_x) if soft_label => g.push(grad(product, dy, d_x)),

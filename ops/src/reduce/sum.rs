@@ -1,7 +1,7 @@
 //! Sums and means over dimensions of one tensor.
 
 use autobwd::{
-    Buf, Compose, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Parts, Pointwise, Result, Var,
+    Buf, Cx, DType, Decompose, Float, GradCx, GradRule, Infer, Kernel, Meta, Parts, Pointwise, Result, Var,
     check::*, register_op, with_float, with_signed,
 };
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Mean of all elements: `out = Σ x / n`.
-#[register_op(grad = MeanGrad, composed)]
+#[register_op(grad = MeanGrad, decomposed)]
 pub struct Mean<V = Var> {
     /// Any shape; the mean of nothing is NaN.
     #[input]
@@ -28,8 +28,8 @@ impl Infer for Mean<Meta> {
         Ok(())
     }
 }
-impl Compose for Mean {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for Mean {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         mean_over(parts, [self.x, self.out], self.x, &[], true);
     }
 }
@@ -52,7 +52,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout / n` everywhere.
-#[register_op(grad_of = Mean, grad = MeanGradGrad, composed)]
+#[register_op(grad_of = Mean, grad = MeanGradGrad, decomposed)]
 pub struct MeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -68,8 +68,8 @@ impl Infer for MeanGrad<Meta> {
         Ok(())
     }
 }
-impl Compose for MeanGrad {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for MeanGrad {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         mean_over(parts, [self.dout, self.dx], self.dx, &[], true);
     }
 }
@@ -96,7 +96,7 @@ impl GradRule<MeanGrad> for MeanGradGrad {
 }
 
 /// Sum over dimensions: `out = Σ x`.
-#[register_op(grad = ReduceSumGrad, composed)]
+#[register_op(grad = ReduceSumGrad, decomposed)]
 pub struct ReduceSum<V = Var> {
     /// Any shape; the sum of nothing is 0.
     #[input]
@@ -127,8 +127,8 @@ impl Infer for ReduceSum<Meta> {
         Ok(())
     }
 }
-impl Compose for ReduceSum {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for ReduceSum {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         sum_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
     }
 }
@@ -214,7 +214,7 @@ fn reduce_sum(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceS
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
-#[register_op(grad_of = ReduceSum, grad = ReduceSumGradGrad, composed)]
+#[register_op(grad_of = ReduceSum, grad = ReduceSumGradGrad, decomposed)]
 pub struct ReduceSumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -233,8 +233,8 @@ impl Infer for ReduceSumGrad<Meta> {
         infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
-impl Compose for ReduceSumGrad {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for ReduceSumGrad {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         sum_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
     }
 }
@@ -266,7 +266,7 @@ impl GradRule<ReduceSumGrad> for ReduceSumGradGrad {
 }
 
 /// Mean over dimensions: `out = Σ x / n`.
-#[register_op(grad = ReduceMeanGrad, composed)]
+#[register_op(grad = ReduceMeanGrad, decomposed)]
 pub struct ReduceMean<V = Var> {
     /// Any shape; the mean of nothing is NaN.
     #[input]
@@ -297,8 +297,8 @@ impl Infer for ReduceMean<Meta> {
         self.out.float()
     }
 }
-impl Compose for ReduceMean {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for ReduceMean {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         mean_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
     }
 }
@@ -346,7 +346,7 @@ fn reduce_mean(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> Reduce
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
-#[register_op(grad_of = ReduceMean, grad = ReduceMeanGradGrad, composed)]
+#[register_op(grad_of = ReduceMean, grad = ReduceMeanGradGrad, decomposed)]
 pub struct ReduceMeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -365,8 +365,8 @@ impl Infer for ReduceMeanGrad<Meta> {
         infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
     }
 }
-impl Compose for ReduceMeanGrad {
-    fn compose(&self, parts: &mut Parts<'_>) {
+impl Decompose for ReduceMeanGrad {
+    fn decompose(&self, parts: &mut Parts<'_>) {
         mean_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
     }
 }

@@ -1,6 +1,6 @@
 use autobwd::{Derived, Float, Pointwise, Var, register_op};
 
-#[register_op(grad = Derived, pointwise, composed)]
+#[register_op(grad = Derived, pointwise, decomposed)]
 pub struct Double<V = Var> {
     #[input]
     pub x: V,

@@ -1,6 +1,6 @@
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
 
-#[register_op(grad = NoGrad, composed)]
+#[register_op(grad = NoGrad, decomposed)]
 pub struct Total<V = Var> {
     #[input]
     pub x: Vec<V>,

@@ -17,7 +17,7 @@ pub(crate) struct Part {
 /// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; new values for
 /// what they hand on.
 pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
-    let Some(compose) = node.info.compose() else { return Ok(None) };
+    let Some(decompose) = node.info.decompose() else { return Ok(None) };
     let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
     let dtype = values.clone().next().map(|v| graph.values[v].meta.dtype).filter(|dtype| dtype.is_float());
     if values.any(|v| !graph.is_whole_tensor(v) || Some(graph.values[v].meta.dtype) != dtype) {
@@ -30,7 +30,7 @@ pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
         Some(graph.values[*id].meta.clone())
     };
     let mut parts = Parts::new(&meta);
-    compose(&node.desc, &mut parts)?;
+    decompose(&node.desc, &mut parts)?;
     let Parts { ops: descs, aligned, .. } = parts;
 
     let wrong = |what: &str| Error::internal(format!("a part of operator `{}` {what}", node.desc.ty));

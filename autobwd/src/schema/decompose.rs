@@ -4,19 +4,19 @@ use smallvec::SmallVec;
 
 use crate::{Meta, Op, OpDesc, Shape, Var};
 
-/// The elementwise operators that do the same as an operator declared `composed`, so that it can run within the same
+/// The elementwise operators that do the same as an operator declared `decomposed`, so that it can run within the same
 /// pass as its neighbours: the sum of several tensors, say, or a mean.
 ///
 /// The operator has a kernel all the same, which runs where its parts cannot: when an input is no whole tensor, or when
 /// it would reduce something that is in memory anyway.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what it is composed of",
-    label = "this operator is declared `composed`",
-    note = "write `impl Compose for {Self}`"
+    message = "`{Self}` does not say what it is decomposed into",
+    label = "this operator is declared `decomposed`",
+    note = "write `impl Decompose for {Self}`"
 )]
-pub trait Compose: Op {
+pub trait Decompose: Op {
     /// Pushes the parts, which read and write nothing but what the operator does. None means: the kernel.
-    fn compose(&self, parts: &mut Parts<'_>);
+    fn decompose(&self, parts: &mut Parts<'_>);
 }
 
 /// Where an operator puts its parts.

@@ -1,0 +1,384 @@
+//! `grad = Composed`: the gradient of an operator is that of its composition.
+//!
+//! The composition is a straight line of operators over a program of its own; the line is differentiated in reverse, and
+//! its live operators are emitted.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Declared, GradCx, GradKind, GradRule, sum, zeros};
+use crate::{
+    Arity, BlockId, Builder, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema,
+    Var, VarDesc, schema::CompositionFn,
+};
+
+/// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
+/// the composition of its forward operator is enough, if it reads all inputs of that.
+pub struct Composed;
+
+impl<O: Op> GradRule<O> for Composed {
+    const KIND: GradKind = GradKind::Composed;
+    fn emit(_: &O, _: &mut GradCx<'_>) {}
+}
+
+/// A composition that an operator has.
+#[derive(Clone, Copy)]
+pub(crate) enum Composing {
+    /// Its own.
+    Own(CompositionFn),
+    /// That of the operator that it is the gradient operator of.
+    OfForward(CompositionFn, &'static Schema),
+}
+
+/// A straight line of operators in the root block of a program of its own.
+pub(crate) struct Line {
+    program: Program,
+    /// What the operator reads, and what stands for it here.
+    inputs: Vec<(Var, Var)>,
+    /// What the operator writes, and what stands for it here.
+    outputs: Vec<(Var, Var)>,
+}
+
+/// Emits the gradient of an operator's composition.
+///
+/// # Errors
+/// Those of the composition; one of its operators has no gradient.
+pub(crate) fn emit(composing: Composing, g: &mut GradCx<'_>) -> Result<()> {
+    let (ops, fwd) = (g.ops, g.forward().clone());
+    let mut line = Line::of(ops, composing, &fwd, &|var| g.meta(var))?;
+    let mut bound = line.inputs.clone();
+    let mut seeds = vec![];
+    for (outer, inner) in line.outputs.clone() {
+        if g.arrives(outer) && line.has_gradient(inner) {
+            let seed = line.declare("dy", line.meta(inner)?);
+            bound.push((g.grad(outer), seed));
+            seeds.push((inner, seed));
+        }
+    }
+    let wanted = line.inputs.iter().filter_map(|(outer, inner)| Some((g.wanted(*outer)?, *inner)));
+    let wanted: Vec<(Var, Var)> = wanted.collect();
+    let sources: Vec<Var> = wanted.iter().map(|(_, inner)| *inner).collect();
+    let gradients = line.reverse(ops, seeds, &sources)?;
+    let results = wanted.iter().filter_map(|(outer, inner)| Some((*outer, *gradients.get(inner)?)));
+    let results: Vec<(Var, Var)> = results.collect();
+    for op in line.splice(ops, &bound, &results, &mut |what| g.fresh(what)) {
+        g.push(op);
+    }
+    Ok(())
+}
+
+impl Line {
+    /// The composition of an operator, whose inputs are as `meta` says.
+    pub(crate) fn of(
+        ops: &OpInfoMap,
+        composing: Composing,
+        op: &OpDesc,
+        meta: &dyn Fn(Var) -> Option<Meta>,
+    ) -> Result<Line> {
+        match composing {
+            Composing::Own(compose) => Line::of_composition(ops, compose, op, meta),
+            Composing::OfForward(compose, forward) => Line::of_gradient(ops, compose, forward, op, meta),
+        }
+    }
+
+    fn of_composition(
+        ops: &OpInfoMap,
+        compose: CompositionFn,
+        op: &OpDesc,
+        meta: &dyn Fn(Var) -> Option<Meta>,
+    ) -> Result<Line> {
+        let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
+        let mut inputs: Vec<(Var, Expr)> = vec![];
+        let outputs = compose(
+            op,
+            &mut |var| {
+                if let Some((_, expr)) = inputs.iter().find(|(v, _)| *v == var) {
+                    return Ok(expr.clone());
+                }
+                let meta = meta(var).ok_or_else(unknown_shapes)?;
+                let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
+                inputs.push((var, expr.clone()));
+                Ok(expr)
+            },
+            &builder.existing(Var::EMPTY),
+        )?;
+        let vars = |exprs: Vec<(Var, Expr)>| exprs.into_iter().map(|(var, expr)| (var, expr.var())).collect();
+        Ok(Line { program: builder.program().clone(), inputs: vars(inputs), outputs: vars(outputs) })
+    }
+
+    /// The composition of a gradient operator, from that of its forward operator.
+    fn of_gradient(
+        ops: &OpInfoMap,
+        compose: CompositionFn,
+        forward: &Schema,
+        op: &OpDesc,
+        meta: &dyn Fn(Var) -> Option<Meta>,
+    ) -> Result<Line> {
+        let mut fwd = OpDesc { attrs: op.attrs.clone(), ..OpDesc::new(forward.name) };
+        for slot in forward.inputs {
+            fwd.inputs.set(slot.name, op.inputs.get(slot.name).iter().copied());
+        }
+        // Any variables that are no inputs: each gradient that the operator reads stands for the output.
+        for slot in forward.outputs {
+            let (grad, own) = (format!("{}@GRAD", slot.name), op.inputs.get(slot.name));
+            let grads = op.inputs.get(&grad);
+            let stand_ins = if grads.is_empty() { own } else { grads };
+            fwd.outputs.set(slot.name, stand_ins.iter().copied());
+        }
+        let mut line = Line::of_composition(ops, compose, &fwd, meta)?;
+        let mut seeds = vec![];
+        for (outer, inner) in std::mem::take(&mut line.outputs) {
+            let is_gradient =
+                op.inputs.iter().any(|(slot, args)| slot.ends_with("@GRAD") && args.contains(&outer));
+            if is_gradient {
+                let seed = line.declare("dy", line.meta(inner)?);
+                line.inputs.push((outer, seed));
+                seeds.push((inner, seed));
+            }
+        }
+        let mut wanted = vec![];
+        for slot in forward.inputs {
+            let (grad, args) = (format!("{}@GRAD", slot.name), fwd.inputs.get(slot.name));
+            for (var, written) in
+                args.iter().zip(op.outputs.get(&grad)).filter(|(_, written)| **written != Var::EMPTY)
+            {
+                let inner = line.inputs.iter().find(|(outer, _)| outer == var);
+                wanted.push((*written, inner.map_or(Var::EMPTY, |(_, inner)| *inner)));
+            }
+        }
+        let sources: Vec<Var> = wanted.iter().map(|(_, inner)| *inner).collect();
+        let gradients = line.reverse(ops, seeds, &sources)?;
+        line.outputs =
+            wanted.iter().filter_map(|(written, inner)| Some((*written, *gradients.get(inner)?))).collect();
+        Ok(line)
+    }
+
+    fn meta(&self, var: Var) -> Result<Meta> {
+        let known = self.program.root().vars.get(&var).map(VarDesc::meta);
+        known.ok_or_else(|| Error::internal("a composition has a variable that is not declared"))
+    }
+
+    fn has_gradient(&self, var: Var) -> bool {
+        self.program.root().vars.get(&var).is_some_and(|desc| desc.dtype.is_float() && !desc.stop_gradient)
+    }
+
+    fn declare(&mut self, what: &str, meta: Meta) -> Var {
+        let var = self.program.fresh(what);
+        self.program.root_mut().vars.insert(var, VarDesc::of(meta));
+        var
+    }
+
+    /// Appends an operator, whose outputs its shape rule declares.
+    fn append(&mut self, ops: &OpInfoMap, op: OpDesc) -> Result<()> {
+        let (info, mut metas) = (ops.get(&op.ty)?, vec![]);
+        info.infer(&op, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta)))?;
+        let root = self.program.root_mut();
+        root.vars.extend(metas.into_iter().map(|(var, meta)| (var, VarDesc::of(meta))));
+        root.ops.push(op);
+        Ok(())
+    }
+
+    /// Differentiates the line in reverse: `seeds` are gradients of its variables, and the result those of `sources` that
+    /// depend on them.
+    fn reverse(
+        &mut self,
+        ops: &OpInfoMap,
+        seeds: Vec<(Var, Var)>,
+        sources: &[Var],
+    ) -> Result<FxHashMap<Var, Var>> {
+        let line = self.program.root().ops.clone();
+        let mut depends: FxHashSet<Var> = sources.iter().copied().collect();
+        for op in &line {
+            let is_zero = matches!(ops.get(&op.ty)?.grad_kind(), GradKind::Zero);
+            if !is_zero && op.reads().any(|var| depends.contains(&var)) {
+                depends.extend(op.writes().filter(|var| self.has_gradient(*var)));
+            }
+        }
+        let mut parts: FxHashMap<Var, Vec<Var>> = FxHashMap::default();
+        for (var, seed) in seeds {
+            parts.entry(var).or_default().push(seed);
+        }
+        for op in line.iter().rev() {
+            if op.writes().any(|var| depends.contains(&var) && parts.contains_key(&var)) {
+                self.gradient_of(ops, op, &depends, &mut parts)?;
+            }
+        }
+        let mut gradients = FxHashMap::default();
+        for source in sources {
+            if let Some(gradient) = self.total(ops, parts.remove(source))? {
+                gradients.insert(*source, gradient);
+            }
+        }
+        Ok(gradients)
+    }
+
+    /// The sum of contributions to a gradient.
+    fn total(&mut self, ops: &OpInfoMap, parts: Option<Vec<Var>>) -> Result<Option<Var>> {
+        match parts.as_deref() {
+            None | Some([]) => Ok(None),
+            Some([one]) => Ok(Some(*one)),
+            Some(parts) => {
+                let total = self.program.fresh("sum");
+                self.append(ops, sum(parts.iter().copied(), total))?;
+                Ok(Some(total))
+            }
+        }
+    }
+
+    /// Appends the gradient operators of one operator of the line.
+    fn gradient_of(
+        &mut self,
+        ops: &OpInfoMap,
+        op: &OpDesc,
+        depends: &FxHashSet<Var>,
+        parts: &mut FxHashMap<Var, Vec<Var>>,
+    ) -> Result<()> {
+        let info = ops.get(&op.ty)?;
+        if matches!(info.grad_kind(), GradKind::None) {
+            let text = format!("operator `{}` of its composition has no gradient", op.ty);
+            return Err(Error::new(ErrorKind::NoGradient, text));
+        }
+        let (mut arriving, mut missing, mut wanted) =
+            (FxHashMap::default(), FxHashMap::default(), FxHashMap::default());
+        for var in op.writes() {
+            match self.total(ops, parts.remove(&var))? {
+                Some(total) => arriving.insert(var, total),
+                None => missing.insert(self.program.fresh("zeros"), var),
+            };
+        }
+        for var in op.reads().filter(|var| depends.contains(var)) {
+            wanted.entry(var).or_insert_with(|| self.program.fresh("dx"));
+        }
+        let missing_of = |var: Var| missing.iter().find(|(_, of)| **of == var).map(|(zeros, _)| *zeros);
+        let of_output =
+            |var: Var| arriving.get(&var).copied().or_else(|| missing_of(var)).unwrap_or(Var::EMPTY);
+        let mut emitted = vec![];
+        info.emit_grad(&mut GradCx {
+            ops,
+            fwd: op,
+            names: &mut self.program,
+            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            of_output: &of_output,
+            wanted: &|var| wanted.get(&var).copied(),
+            arrives: &|var| arriving.contains_key(&var),
+            block: None,
+            emitted: &mut emitted,
+            unchanged: vec![],
+        })?;
+        for mut op in emitted {
+            for arg in op.outputs.args_mut() {
+                if let Some((var, _)) = wanted.iter().find(|(_, grad)| **grad == *arg) {
+                    *arg = self.program.fresh("dx");
+                    parts.entry(*var).or_default().push(*arg);
+                }
+            }
+            if op.writes().next().is_none() {
+                continue;
+            }
+            for zero in op.reads().collect::<Vec<_>>() {
+                if let Some(of) = missing.remove(&zero) {
+                    self.append(ops, zeros(of, zero))?;
+                }
+            }
+            self.append(ops, op)?;
+        }
+        Ok(())
+    }
+
+    /// The operators that `results` need, in terms of others' variables: `bound` says which stand for variables here,
+    /// `fresh` makes new ones. Each result is written to its variable.
+    pub(crate) fn splice(
+        &self,
+        ops: &OpInfoMap,
+        bound: &[(Var, Var)],
+        results: &[(Var, Var)],
+        fresh: &mut dyn FnMut(&str) -> Var,
+    ) -> Vec<OpDesc> {
+        let mut live: FxHashSet<Var> = results.iter().map(|(_, inner)| *inner).collect();
+        let mut needed: Vec<OpDesc> = vec![];
+        for op in self.program.root().ops.iter().rev().filter(|op| !op.ty.is_empty()) {
+            if op.writes().any(|var| live.contains(&var)) {
+                live.extend(op.reads());
+                needed.push(without_dead_outputs(ops, op, &live));
+            }
+        }
+        needed.reverse();
+        let read: FxHashSet<Var> = needed.iter().flat_map(OpDesc::reads).collect();
+        let mut names: FxHashMap<Var, Var> = bound.iter().map(|(outer, inner)| (*inner, *outer)).collect();
+        let mut copies = vec![];
+        for (outer, inner) in results {
+            // What a rule has written to a gradient, it may not read: others may contribute to it.
+            if read.contains(inner) || names.contains_key(inner) {
+                copies.push((*outer, *inner));
+            } else {
+                names.insert(*inner, *outer);
+            }
+        }
+        for op in &mut needed {
+            let what = op.ty.to_string();
+            for arg in op.inputs.args_mut().chain(op.outputs.args_mut()).filter(|arg| **arg != Var::EMPTY) {
+                *arg = *names.entry(*arg).or_insert_with(|| fresh(&what));
+            }
+        }
+        for (outer, inner) in copies {
+            if let Some(of) = names.get(&inner) {
+                needed.push(OpDesc::new("assign").input("X", [*of]).output("Out", [outer]));
+            }
+        }
+        needed
+    }
+
+    /// What the operator reads, and what it writes.
+    pub(crate) fn bindings(&self) -> (&[(Var, Var)], &[(Var, Var)]) {
+        (&self.inputs, &self.outputs)
+    }
+}
+
+/// The operator without optional outputs that nothing reads.
+fn without_dead_outputs(ops: &OpInfoMap, op: &OpDesc, live: &FxHashSet<Var>) -> OpDesc {
+    let mut op = op.clone();
+    let Ok(info) = ops.get(&op.ty) else { return op };
+    for slot in
+        info.schema().outputs.iter().filter(|slot| matches!(slot.arity, Arity::Optional | Arity::Holes))
+    {
+        let args: Vec<Var> = op.outputs.get(slot.name).to_vec();
+        let kept = args.iter().map(|var| if live.contains(var) { *var } else { Var::EMPTY });
+        op.outputs.set(slot.name, kept.collect::<Vec<_>>());
+    }
+    op
+}
+
+fn unknown_shapes() -> Error {
+    let text = "its composition needs the shapes of its inputs, which are declared in programs only";
+    Error::new(ErrorKind::NoGradient, text)
+}
+
+impl OpInfoMap {
+    /// The operators that an operator is made of, by its [`Composition`](crate::Composition): they read and write the
+    /// same variables, and others that are new to the program. `None` for an operator that has no composition.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, OpInfoMap};
+    /// use autobwd_ops::Math;
+    ///
+    /// let net = Builder::new();
+    /// let y = net.input("x", DType::F32, &[-1, 3])?.softmax(-1)?;
+    /// let mut program = net.program().clone();
+    /// let softmax = program.root().ops[0].clone();
+    /// let parts = OpInfoMap::linked()?.composition(&mut program, &softmax)?.unwrap_or_default();
+    /// let types: Vec<_> = parts.iter().map(|op| op.ty.as_str()).collect();
+    /// assert!(types.contains(&"exp") && !types.contains(&"softmax"), "{types:?}");
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An unknown operator; inputs that are not declared in the root block; those of the composition.
+    pub fn composition(&self, program: &mut Program, op: &OpDesc) -> Result<Option<Vec<OpDesc>>> {
+        let Some(composing) = self.get(&op.ty)?.composing() else { return Ok(None) };
+        let meta = |var: Var| program.root().vars.get(&var).map(VarDesc::meta);
+        let line = Line::of(self, composing, op, &meta)?;
+        let (inputs, outputs) = line.bindings();
+        let mut parts = line.splice(self, inputs, outputs, &mut |what| program.fresh(what));
+        parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin.clone()));
+        Ok(Some(parts))
+    }
+}

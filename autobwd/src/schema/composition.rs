@@ -1,0 +1,97 @@
+//! What an operator is made of: the operator in terms of others.
+
+use smallvec::SmallVec;
+
+use super::{Describe, Op, Role, Schema};
+use crate::{Error, ErrorKind, Expr, OpDesc, Result, Var};
+
+/// The operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
+///
+/// One declaration has three uses. [`grad = Composed`](crate::Composed) differentiates it, so that neither an operator
+/// without kernel for its gradient nor the gradient of a gradient operator needs a rule of its own.
+/// [`check_sample`](crate::check::check_sample) compares kernel and gradient with it. And
+/// [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for whoever does not know the
+/// operator.
+///
+/// ```standalone_crate
+/// use autobwd::{Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, register_op};
+/// use autobwd_ops::Math;
+///
+/// /// `out = x / √(1 + x²)`, elementwise.
+/// #[register_op(grad = Composed)]
+/// pub struct Squash<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape as `x`.
+///     #[output(like = x)]
+///     pub out: V,
+/// }
+/// impl Kernel for Squash<Buf<'_>> {
+///     fn run(&mut self, _: &Cx) -> Result<()> {
+///         let x = self.x.slice::<f64>()?;
+///         self.out.slice_mut()?.iter_mut().zip(x).for_each(|(out, x)| *out = x / x.hypot(1.0));
+///         Ok(())
+///     }
+/// }
+/// impl Composition for Squash<Expr> {
+///     fn compose(&mut self) -> Result<()> {
+///         self.out = (&self.x / (&self.x.square()? + 1.0)?.sqrt()?)?;
+///         Ok(())
+///     }
+/// }
+/// use autobwd::check::{check_sample_in, out, uniform};
+/// autobwd::samples!(Squash, [Squash { x: uniform([2, 3]), out: out() }]);
+/// ```
+pub trait Composition {
+    /// Sets the outputs from the inputs. An optional output is there if somebody wants it.
+    ///
+    /// # Errors
+    /// Those of the operators it is made of.
+    fn compose(&mut self) -> Result<()>;
+}
+
+/// Composes an operator: `input` says what its inputs are, `unset` stands for outputs that are not set yet. Returns what
+/// became of each output.
+pub type CompositionFn = fn(&OpDesc, &mut dyn FnMut(Var) -> Result<Expr>, &Expr) -> Result<Vec<(Var, Expr)>>;
+
+/// Composes the operator that `T` is the instantiation of.
+pub(super) fn composed<T>(
+    desc: &OpDesc,
+    input: &mut dyn FnMut(Var) -> Result<Expr>,
+    unset: &Expr,
+) -> Result<Vec<(Var, Expr)>>
+where
+    T: Composition + Describe<Expr>,
+    T::Op: Op<Of<Expr> = T>,
+{
+    let fill = &mut |role, _: &'static str, var| match role {
+        Role::Input => input(var),
+        Role::Output => Ok(unset.clone()),
+    };
+    let mut op = <T::Op as Op>::gather::<Expr>(desc, fill)?;
+    op.compose()?;
+    let mut outputs = SmallVec::new();
+    <T::Op as Op>::outputs(op, &mut |slot, expr| outputs.push((slot, expr)));
+    by_variable(const { &<T::Op as Op>::SCHEMA }, desc, outputs)
+}
+
+/// What became of each output, given slot by slot.
+fn by_variable(
+    schema: &Schema,
+    desc: &OpDesc,
+    outputs: SmallVec<[(usize, Expr); 2]>,
+) -> Result<Vec<(Var, Expr)>> {
+    let args =
+        schema.outputs.iter().map(|slot| desc.outputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY));
+    let (mut args, mut found) = (args.collect::<SmallVec<[_; 4]>>(), vec![]);
+    for (slot, expr) in outputs {
+        let Some(var) = args.get_mut(slot).and_then(Iterator::next) else { continue };
+        if expr.var() == Var::EMPTY {
+            let text = format!("its composition does not set output `{}`", schema.outputs[slot].name);
+            return Err(Error::new(ErrorKind::Slot, text));
+        }
+        found.push((*var, expr));
+    }
+    Ok(found)
+}
