@@ -15,7 +15,7 @@ use crate::{
     Buf, Call, Control, Cost, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
     error::did_you_mean,
-    grad::{self, Composing, emit_composed},
+    grad::{self, Composing, emit_composed, emit_rest},
     lanes::{IntegerKernel, LaneEntry},
     schema::{CompositionFn, Infallible, Joined},
     tensor::Lease,
@@ -194,10 +194,15 @@ impl OpInfo {
     /// Emits the operators of its gradient.
     pub(crate) fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
         match (self.grad_kind, self.composing) {
-            (GradKind::Composed, Some(composing)) => emit_composed(composing, g),
-            (GradKind::Composed, None) => Err(Error::internal("an operator without its composition")),
-            _ => (self.grad)(g),
+            (GradKind::Composed, Some(composing)) => emit_composed(composing, g, &|_| true, &|_| true)?,
+            (GradKind::Composed, None) => return Err(Error::internal("an operator without its composition")),
+            (GradKind::Operator(gradient), Some(composing)) => {
+                (self.grad)(g)?;
+                emit_rest(composing, gradient, g)?;
+            }
+            _ => (self.grad)(g)?,
         }
+        g.failed.take().map_or(Ok(()), Err)
     }
 
     /// Checks slots and attributes of a description: unknown ones, wrong numbers of variables, types and bounds.

@@ -52,7 +52,7 @@ impl Kernel for Softmax<Buf<'_>> {
 }
 impl Composition for Softmax<Expr> {
     fn compose(&mut self) -> Result<()> {
-        let exp = (&self.x - &largest_along(&self.x, self.axis)?.stop_gradient())?.exp()?;
+        let exp = below_zero(&self.x, self.axis)?.exp()?;
         self.out = (&exp / &sum_along(&exp, self.axis)?)?;
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Kernel for LogSoftmax<Buf<'_>> {
 }
 impl Composition for LogSoftmax<Expr> {
     fn compose(&mut self) -> Result<()> {
-        let rest = (&self.x - &largest_along(&self.x, self.axis)?.stop_gradient())?;
+        let rest = below_zero(&self.x, self.axis)?;
         self.out = (&rest - &sum_along(&rest.exp()?, self.axis)?.log()?)?;
         Ok(())
     }
@@ -229,10 +229,13 @@ fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
     .out)
 }
 
-/// `max x` along an axis, which stays as one of length 1.
-fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
+/// `x - max x` along an axis, whose exponential does not overflow.
+fn below_zero(x: &Expr, axis: i32) -> Result<Expr> {
+    if x.dims().iter().any(|dim| *dim == 0) {
+        return Ok(x.clone());
+    }
     let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
-    Ok(emit(ReduceMax {
+    let largest = emit(ReduceMax {
         x: x.into(),
         out: New,
         dim,
@@ -241,7 +244,8 @@ fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
         in_dtype,
         out_dtype,
     })?
-    .out)
+    .out;
+    x - &largest.stop_gradient()
 }
 
 pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {

@@ -214,6 +214,7 @@ impl Emit<'_> {
             block: inner,
             emitted: self.emitted,
             unchanged: vec![],
+            failed: None,
         };
         info.emit_grad(&mut g)?;
         for input in g.into_unchanged() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    composition::check_composition,
     derivatives::{Built, change, check_derivatives},
     function::{Function, failure},
     kernels::check_kernels,
@@ -42,6 +43,7 @@ pub struct Checked {
 ///   nothing, where a [`CountingAllocator`](super::CountingAllocator) is at work;
 /// - built gradients are those of central differences, to first order and, where gradient operators have gradients, to
 ///   second order; also with the same variable in two slots; of [`ZeroGrad`](crate::ZeroGrad), differences are 0;
+/// - where the operator has a [composition](crate::Composition), values and gradients are those of the composition;
 /// - computed eagerly, and as the program that is traced meanwhile, values and gradients are the same, to the last bit;
 /// - with any inputs excluded, the other gradients stay the same, to the last bit;
 /// - shape rules, those of gradients included, say nothing of outputs that turns out to be wrong where some dimensions of
@@ -178,6 +180,7 @@ fn check_gradients(
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
+    check_composition(ops, function, &built).map_err(when("composed, "))?;
     if sample.smooth.is_some() {
         return Ok(());
     }

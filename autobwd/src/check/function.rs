@@ -82,6 +82,12 @@ impl Function {
         Ok(found)
     }
 
+    /// The same inputs and outputs, by another program.
+    pub(super) fn with_program(&self, ops: &OpInfoMap, program: Program) -> Function {
+        let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
+        Function { program, executor: executor(ops), inputs, outputs, make: None }
+    }
+
     /// The operators of that type, in all blocks.
     pub(super) fn operators(&self, ty: &str) -> impl Iterator<Item = &OpDesc> {
         self.program.blocks().iter().flat_map(|block| &block.ops).filter(move |op| &*op.ty == ty)

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod checks;
+mod composition;
 mod coverage;
 mod derivatives;
 mod function;

@@ -7,8 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Declared, GradCx, GradKind, GradRule, sum, zeros};
 use crate::{
-    Arity, BlockId, Builder, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema,
-    Var, VarDesc, schema::CompositionFn,
+    Arity, BlockId, Builder, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, SlotDef,
+    Slots, Var, VarDesc, schema::CompositionFn,
 };
 
 /// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
@@ -32,30 +32,51 @@ pub(crate) enum Composing {
 /// A straight line of operators in the root block of a program of its own.
 pub(crate) struct Line {
     program: Program,
-    /// What the operator reads, and what stands for it here.
-    inputs: Vec<(Var, Var)>,
-    /// What the operator writes, and what stands for it here.
-    outputs: Vec<(Var, Var)>,
+    inputs: Vec<Binding>,
+    outputs: Vec<Binding>,
 }
 
-/// Emits the gradient of an operator's composition.
+/// What stands for a variable of the operator in the line. A variable in two slots has two bindings: their gradients are
+/// two things.
+#[derive(Clone)]
+struct Binding {
+    slot: String,
+    outer: Var,
+    inner: Var,
+}
+
+/// Emits the gradient of an operator's composition, as far as it comes from some of its output slots and goes to some of
+/// its input slots.
 ///
 /// # Errors
 /// Those of the composition; one of its operators has no gradient.
-pub(crate) fn emit(composing: Composing, g: &mut GradCx<'_>) -> Result<()> {
+pub(crate) fn emit(
+    composing: Composing,
+    g: &mut GradCx<'_>,
+    from: &dyn Fn(&str) -> bool,
+    to: &dyn Fn(&str) -> bool,
+) -> Result<()> {
     let (ops, fwd) = (g.ops, g.forward().clone());
+    let arriving =
+        fwd.outputs.iter().any(|(slot, args)| from(&slot) && args.iter().any(|var| g.arrives(*var)));
+    let asked =
+        fwd.inputs.iter().any(|(slot, args)| to(&slot) && args.iter().any(|var| g.wanted(*var).is_some()));
+    if !arriving || !asked {
+        return Ok(());
+    }
     let mut line = Line::of(ops, composing, &fwd, &|var| g.meta(var))?;
-    let mut bound = line.inputs.clone();
+    let mut bound: Vec<(Var, Var)> = line.inputs.iter().map(|input| (input.outer, input.inner)).collect();
     let mut seeds = vec![];
-    for (outer, inner) in line.outputs.clone() {
-        if g.arrives(outer) && line.has_gradient(inner) {
+    for Binding { slot, outer, inner } in line.outputs.clone() {
+        if from(&slot) && g.arrives(outer) && line.has_gradient(inner) {
             let seed = line.declare("dy", line.meta(inner)?);
             bound.push((g.grad(outer), seed));
             seeds.push((inner, seed));
         }
     }
-    let wanted = line.inputs.iter().filter_map(|(outer, inner)| Some((g.wanted(*outer)?, *inner)));
-    let wanted: Vec<(Var, Var)> = wanted.collect();
+    let asked = line.inputs.iter().filter(|input| to(&input.slot));
+    let wanted: Vec<(Var, Var)> =
+        asked.filter_map(|input| Some((g.wanted(input.outer)?, input.inner))).collect();
     let sources: Vec<Var> = wanted.iter().map(|(_, inner)| *inner).collect();
     let gradients = line.reverse(ops, seeds, &sources)?;
     let results = wanted.iter().filter_map(|(outer, inner)| Some((*outer, *gradients.get(inner)?)));
@@ -64,6 +85,20 @@ pub(crate) fn emit(composing: Composing, g: &mut GradCx<'_>) -> Result<()> {
         g.push(op);
     }
     Ok(())
+}
+
+/// Emits what the gradient operator of that schema leaves out: gradients that it does not read, and those that it does not
+/// write.
+///
+/// # Errors
+/// As [`emit`].
+pub(crate) fn emit_rest(composing: Composing, gradient: &Schema, g: &mut GradCx<'_>) -> Result<()> {
+    let any =
+        |slots: &[SlotDef], of: &str| slots.iter().any(|slot| slot.name.strip_suffix("@GRAD") == Some(of));
+    let is_read = |slot: &str| any(gradient.inputs, slot);
+    let is_written = |slot: &str| any(gradient.outputs, slot);
+    emit(composing, g, &|slot| !is_read(slot), &|_| true)?;
+    emit(composing, g, &is_read, &|slot| !is_written(slot))
 }
 
 impl Line {
@@ -87,22 +122,20 @@ impl Line {
         meta: &dyn Fn(Var) -> Option<Meta>,
     ) -> Result<Line> {
         let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
-        let mut inputs: Vec<(Var, Expr)> = vec![];
-        let outputs = compose(
-            op,
-            &mut |var| {
-                if let Some((_, expr)) = inputs.iter().find(|(v, _)| *v == var) {
-                    return Ok(expr.clone());
-                }
-                let meta = meta(var).ok_or_else(unknown_shapes)?;
-                let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
-                inputs.push((var, expr.clone()));
-                Ok(expr)
-            },
-            &builder.existing(Var::EMPTY),
-        )?;
-        let vars = |exprs: Vec<(Var, Expr)>| exprs.into_iter().map(|(var, expr)| (var, expr.var())).collect();
-        Ok(Line { program: builder.program().clone(), inputs: vars(inputs), outputs: vars(outputs) })
+        let mut inputs = vec![];
+        let input = &mut |slot: &'static str, outer| {
+            let meta = meta(outer).ok_or_else(unknown_shapes)?;
+            let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
+            inputs.push(Binding { slot: slot.into(), outer, inner: expr.var() });
+            Ok(expr)
+        };
+        let outputs = compose(op, input, &builder.existing(Var::EMPTY))?;
+        let outputs = outputs.into_iter().map(|(slot, outer, expr)| Binding {
+            slot: slot.into(),
+            outer,
+            inner: expr.var(),
+        });
+        Ok(Line { program: builder.program().clone(), outputs: outputs.collect(), inputs })
     }
 
     /// The composition of a gradient operator, from that of its forward operator.
@@ -113,42 +146,41 @@ impl Line {
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
     ) -> Result<Line> {
+        let grads = |slots: &Slots, slot: &str| slots.get(&format!("{slot}@GRAD")).to_vec();
         let mut fwd = OpDesc { attrs: op.attrs.clone(), ..OpDesc::new(forward.name) };
         for slot in forward.inputs {
             fwd.inputs.set(slot.name, op.inputs.get(slot.name).iter().copied());
         }
-        // Any variables that are no inputs: each gradient that the operator reads stands for the output.
         for slot in forward.outputs {
-            let (grad, own) = (format!("{}@GRAD", slot.name), op.inputs.get(slot.name));
-            let grads = op.inputs.get(&grad);
-            let stand_ins = if grads.is_empty() { own } else { grads };
-            fwd.outputs.set(slot.name, stand_ins.iter().copied());
+            // Only how many there are matters.
+            let (own, grads) = (op.inputs.get(slot.name).to_vec(), grads(&op.inputs, slot.name));
+            let any = op.reads().take(usize::from(slot.arity == Arity::One)).collect();
+            let there = [grads, own, any].into_iter().find(|args| !args.is_empty());
+            fwd.outputs.set(slot.name, there.unwrap_or_default());
         }
         let mut line = Line::of_composition(ops, compose, &fwd, meta)?;
-        let mut seeds = vec![];
-        for (outer, inner) in std::mem::take(&mut line.outputs) {
-            let is_gradient =
-                op.inputs.iter().any(|(slot, args)| slot.ends_with("@GRAD") && args.contains(&outer));
-            if is_gradient {
-                let seed = line.declare("dy", line.meta(inner)?);
-                line.inputs.push((outer, seed));
-                seeds.push((inner, seed));
+        let outputs = std::mem::take(&mut line.outputs);
+        let (mut seeds, mut wanted) = (vec![], vec![]);
+        for slot in forward.outputs {
+            let own = outputs.iter().filter(|output| output.slot == slot.name);
+            let arriving = own.zip(grads(&op.inputs, slot.name)).filter(|(_, grad)| *grad != Var::EMPTY);
+            for (output, outer) in arriving {
+                let inner = line.declare("dy", line.meta(output.inner)?);
+                line.inputs.push(Binding { slot: format!("{}@GRAD", slot.name), outer, inner });
+                seeds.push((output.inner, inner));
             }
         }
-        let mut wanted = vec![];
         for slot in forward.inputs {
-            let (grad, args) = (format!("{}@GRAD", slot.name), fwd.inputs.get(slot.name));
-            for (var, written) in
-                args.iter().zip(op.outputs.get(&grad)).filter(|(_, written)| **written != Var::EMPTY)
-            {
-                let inner = line.inputs.iter().find(|(outer, _)| outer == var);
-                wanted.push((*written, inner.map_or(Var::EMPTY, |(_, inner)| *inner)));
-            }
+            let own = line.inputs.iter().filter(|input| input.slot == slot.name);
+            let written = own.zip(grads(&op.outputs, slot.name)).filter(|(_, grad)| *grad != Var::EMPTY);
+            wanted.extend(written.map(|(input, grad)| (slot.name, grad, input.inner)));
         }
-        let sources: Vec<Var> = wanted.iter().map(|(_, inner)| *inner).collect();
+        let sources: Vec<Var> = wanted.iter().map(|(.., inner)| *inner).collect();
         let gradients = line.reverse(ops, seeds, &sources)?;
-        line.outputs =
-            wanted.iter().filter_map(|(written, inner)| Some((*written, *gradients.get(inner)?))).collect();
+        let outputs = wanted.into_iter().filter_map(|(slot, outer, inner)| {
+            Some(Binding { slot: format!("{slot}@GRAD"), outer, inner: *gradients.get(&inner)? })
+        });
+        line.outputs = outputs.collect();
         Ok(line)
     }
 
@@ -263,6 +295,7 @@ impl Line {
             block: None,
             emitted: &mut emitted,
             unchanged: vec![],
+            failed: None,
         })?;
         for mut op in emitted {
             for arg in op.outputs.args_mut() {
@@ -326,11 +359,6 @@ impl Line {
         }
         needed
     }
-
-    /// What the operator reads, and what it writes.
-    pub(crate) fn bindings(&self) -> (&[(Var, Var)], &[(Var, Var)]) {
-        (&self.inputs, &self.outputs)
-    }
 }
 
 /// The operator without optional outputs that nothing reads.
@@ -376,8 +404,11 @@ impl OpInfoMap {
         let Some(composing) = self.get(&op.ty)?.composing() else { return Ok(None) };
         let meta = |var: Var| program.root().vars.get(&var).map(VarDesc::meta);
         let line = Line::of(self, composing, op, &meta)?;
-        let (inputs, outputs) = line.bindings();
-        let mut parts = line.splice(self, inputs, outputs, &mut |what| program.fresh(what));
+        let pairs = |bindings: &[Binding]| -> Vec<(Var, Var)> {
+            bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()
+        };
+        let (inputs, outputs) = (pairs(&line.inputs), pairs(&line.outputs));
+        let mut parts = line.splice(self, &inputs, &outputs, &mut |what| program.fresh(what));
         parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin.clone()));
         Ok(Some(parts))
     }

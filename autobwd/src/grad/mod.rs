@@ -8,17 +8,21 @@ mod parts;
 mod single;
 
 pub use composed::Composed;
-pub(crate) use composed::{Composing, emit as emit_composed};
+pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 
-use crate::{Arity, BlockId, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, Var, VarDesc};
+use crate::{
+    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, Var,
+    VarDesc,
+};
 
 /// What kind of rule an operator has.
 #[derive(Clone, Copy)]
 pub enum GradKind {
-    /// One gradient operator; the slots that it declares are the request.
+    /// One gradient operator; the slots that it declares are the request. What it leaves out, the composition supplies, if
+    /// there is one.
     Operator(&'static Schema),
     /// One gradient operator, made from the formula.
     Derived(&'static OpInfo),
@@ -134,6 +138,8 @@ pub struct GradCx<'a> {
     pub(crate) block: Option<&'a GradBlock>,
     pub(crate) emitted: &'a mut Vec<OpDesc>,
     pub(crate) unchanged: Vec<Var>,
+    /// The first error of [`compose`](GradCx::compose).
+    pub(crate) failed: Option<Error>,
 }
 
 impl<'a> GradCx<'a> {
@@ -182,6 +188,24 @@ impl<'a> GradCx<'a> {
     /// is used): the gradient may read it as an input.
     pub fn unchanged(&mut self, var: Var) {
         self.unchanged.push(var);
+    }
+
+    /// Adds the gradient of the operator's [`Composition`](crate::Composition), as far as it comes from these output slots
+    /// and goes to these input slots: for what a gradient operator leaves out.
+    pub fn compose(&mut self, outputs: &[&str], inputs: &[&str]) {
+        let composing = self.ops.get(&self.fwd.ty).map(OpInfo::composing);
+        let outcome = composing.and_then(|composing| match composing {
+            Some(composing) => emit_composed(composing, self, &|slot| outputs.contains(&slot), &|slot| {
+                inputs.contains(&slot)
+            }),
+            None => Err(Error::new(
+                ErrorKind::NoGradient,
+                "its gradient rule asks for a composition, which it has not",
+            )),
+        });
+        if let Err(e) = outcome {
+            self.failed.get_or_insert(e);
+        }
     }
 
     /// A new variable, for a value between two emitted operators.

@@ -78,6 +78,7 @@ impl OpInfoMap {
             block: None,
             emitted: &mut ops,
             unchanged: vec![],
+            failed: None,
         })?;
         let of: FxHashMap<Var, Var> = grads.iter().map(|(var, grad)| (*grad, *var)).collect();
         let of_model = |var: Var| grads.contains_key(&var).then_some(var);

@@ -208,6 +208,7 @@ impl<'a> Walk<'a> {
             block: None,
             emitted: &mut emitted,
             unchanged: vec![],
+            failed: None,
         })?;
         let own: FxHashMap<Var, Var> =
             wanted.iter().chain(&of_output).map(|(var, grad)| (*grad, *var)).collect();

@@ -52,21 +52,25 @@ pub trait Composition {
 }
 
 /// Composes an operator: `input` says what its inputs are, `unset` stands for outputs that are not set yet. Returns what
-/// became of each output.
-pub type CompositionFn = fn(&OpDesc, &mut dyn FnMut(Var) -> Result<Expr>, &Expr) -> Result<Vec<(Var, Expr)>>;
+/// became of each output, by slot.
+pub type CompositionFn = fn(
+    &OpDesc,
+    &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
+    &Expr,
+) -> Result<Vec<(&'static str, Var, Expr)>>;
 
 /// Composes the operator that `T` is the instantiation of.
 pub(super) fn composed<T>(
     desc: &OpDesc,
-    input: &mut dyn FnMut(Var) -> Result<Expr>,
+    input: &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
     unset: &Expr,
-) -> Result<Vec<(Var, Expr)>>
+) -> Result<Vec<(&'static str, Var, Expr)>>
 where
     T: Composition + Describe<Expr>,
     T::Op: Op<Of<Expr> = T>,
 {
-    let fill = &mut |role, _: &'static str, var| match role {
-        Role::Input => input(var),
+    let fill = &mut |role, slot, var| match role {
+        Role::Input => input(slot, var),
         Role::Output => Ok(unset.clone()),
     };
     let mut op = <T::Op as Op>::gather::<Expr>(desc, fill)?;
@@ -81,7 +85,7 @@ fn by_variable(
     schema: &Schema,
     desc: &OpDesc,
     outputs: SmallVec<[(usize, Expr); 2]>,
-) -> Result<Vec<(Var, Expr)>> {
+) -> Result<Vec<(&'static str, Var, Expr)>> {
     let args =
         schema.outputs.iter().map(|slot| desc.outputs.get(slot.name).iter().filter(|v| **v != Var::EMPTY));
     let (mut args, mut found) = (args.collect::<SmallVec<[_; 4]>>(), vec![]);
@@ -91,7 +95,7 @@ fn by_variable(
             let text = format!("its composition does not set output `{}`", schema.outputs[slot].name);
             return Err(Error::new(ErrorKind::Slot, text));
         }
-        found.push((*var, expr));
+        found.push((schema.outputs[slot].name, *var, expr));
     }
     Ok(found)
 }

@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var, check::*,
+    register_op, with_float,
 };
 
 use super::{
     DataLayout,
-    channels::Channels,
+    composing::{self, affine, mul, sub},
     cut::{Cut, sums},
 };
 use crate::{
+    Math,
     common::{Real, held, wide},
-    elementwise::grad_if_any,
+    fill::FillConstant,
 };
 
 /// Each channel brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`.
@@ -139,6 +141,41 @@ impl<V> BatchNorm<V> {
         (test, test || self.use_global_stats)
     }
 }
+impl Composition for BatchNorm<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
+        let (test, given) = self.modes();
+        let (mean, variance) = match given {
+            true => (self.mean.clone(), self.variance.clone()),
+            false => moments(&self.x, &over, axis)?,
+        };
+        let factor = factor(&variance, self.epsilon)?;
+        let normal = mul(&sub(&self.x, &mean, axis)?, &factor, axis)?;
+        self.y = affine(normal, &self.scale, &self.bias, axis)?;
+        let momentum = f64::from(self.momentum);
+        let follow = |running: &Expr, new: &Expr| -> Result<Expr> {
+            if given { Ok(running.clone()) } else { &(running * momentum)? + &(new * (1.0 - momentum))? }
+        };
+        self.mean_out = follow(&self.mean, &mean)?;
+        self.variance_out = follow(&self.variance, &variance)?;
+        (self.saved_mean, self.saved_variance) = match test {
+            true => (zero(&self.x)?, zero(&self.x)?),
+            false => (mean, factor),
+        };
+        self.reserve_space = Some(fill(&self.x, vec![0])?);
+        Ok(())
+    }
+}
+
+/// A single 0.
+fn zero(x: &Expr) -> Result<Expr> {
+    fill(x, vec![])
+}
+
+fn fill(x: &Expr, shape: Vec<i64>) -> Result<Expr> {
+    let dtype = x.dtype();
+    Ok(x.builder().emit(FillConstant { out: New, shape, dtype, value: 0.0, str_value: String::new() })?.out)
+}
 autobwd::samples!(
     BatchNorm,
     [
@@ -230,7 +267,7 @@ pub struct BatchNormRule;
 impl GradRule<BatchNorm> for BatchNormRule {
     fn emit(fwd: &BatchNorm, g: &mut GradCx<'_>) {
         let BatchNorm { x, scale, bias, mean, variance, y, mean_out, variance_out, .. } = *fwd;
-        let (test, given) = fwd.modes();
+        let (_, given) = fwd.modes();
         let of = BatchNormGrad {
             x,
             scale,
@@ -256,34 +293,9 @@ impl GradRule<BatchNorm> for BatchNormRule {
             [mean, variance].into_iter().for_each(|statistic| g.unchanged(statistic));
         }
         g.push(BatchNormGrad { ..of });
-
-        let arriving = |out: Var| g.arrives(out).then(|| g.grad(out));
-        let [dm, dr] = [fwd.saved_mean, fwd.saved_variance].map(|out| arriving(out).filter(|_| !test));
-        let [dmean_out, dvariance_out] = [mean_out, variance_out].map(arriving);
-        let [dmean, dvariance] = [mean, variance].map(|input| g.wanted(input));
-        let y_arrives = g.arrives(y);
-        if given && (dmean.is_some() || dvariance.is_some()) {
-            let mut c = Channels::new(g, BatchNormGrad { ..of });
-            let sums = y_arrives.then(|| c.sums(of.dy));
-            let shift = sums.map(|(sum, _)| c.times(sum, scale));
-            let slope = sums.map(|(_, products)| c.times(products, scale));
-            let of_r = dr.map(|dr| c.product(dr, c.inverse));
-            let (of_mean, of_variance) = c.given(shift, slope.into_iter().chain(of_r).collect());
-            c.write(dm.into_iter().chain(dmean_out).chain(of_mean).collect(), dmean);
-            c.write(dvariance_out.into_iter().chain(of_variance).collect(), dvariance);
-        }
-        if !given && [dm, dr, dmean_out, dvariance_out].iter().any(Option::is_some) {
-            let mut c = Channels::new(g, BatchNormGrad { ..of });
-            let mut share = |dout: Option<Var>, input: Option<Var>| {
-                let dout = dout?;
-                let kept = c.scaled(dout, fwd.momentum.into());
-                c.write(vec![kept], input);
-                Some(c.difference(dout, kept))
-            };
-            let (of_mean, of_variance) = (share(dmean_out, dmean), share(dvariance_out, dvariance));
-            let of_x = c.statistics(dm.into_iter().chain(of_mean).collect(), of_variance, dr);
-            c.write(vec![of_x], of.dx);
-        }
+        let statistics = ["MeanOut", "VarianceOut", "SavedMean", "SavedVariance"];
+        g.compose(&["Y"], &["Mean", "Variance"]);
+        g.compose(&statistics, &["X", "Mean", "Variance"]);
     }
 }
 
@@ -292,7 +304,7 @@ impl GradRule<BatchNorm> for BatchNormRule {
 /// statistics `m` and `v` are given.
 ///
 /// Those that were saved are taken for functions of `x`.
-#[register_op(grad_of = BatchNorm, grad = BatchNormGradRule)]
+#[register_op(grad_of = BatchNorm, grad = Composed)]
 pub struct BatchNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,
@@ -387,47 +399,40 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
         })
     }
 }
-
-/// With `a`, `b` and `e` the gradients of `dx`, `dscale` and `dbias`: `ddy = scale * project(a) + n * b + e`, where
-/// `project(a)` is `dx` with `a` for `dy` and 1 for `scale`; for `scale` `Σ dy * project(a)`, for `x` also `b * project(dy)`.
-pub struct BatchNormGradRule;
-impl GradRule<BatchNormGrad> for BatchNormGradRule {
-    fn emit(fwd: &BatchNormGrad, g: &mut GradCx<'_>) {
-        let BatchNormGrad { x, scale, mean, variance, dy, .. } = *fwd;
-        let [a, b, e] = [fwd.dx, fwd.dscale, fwd.dbias].map(|grad| grad_if_any(g, grad));
-        let (ddy, dx) = (g.wanted(dy), g.wanted(x));
-        let [dscale, dmean, dvariance] = [scale, mean, variance].map(|input| input.and_then(|v| g.wanted(v)));
-        let statistics = dmean.is_some() || dvariance.is_some();
-        let mut c = Channels::new(g, BatchNormGrad { ..*fwd });
-        let (mut of_dy, mut of_x, mut slopes) = (vec![], vec![], vec![]);
-        if let Some(a) = a {
-            let projected = c.project(None, a);
-            of_dy.push(c.times(projected, scale));
-            if dx.is_some() || dscale.is_some() || statistics {
-                let (both, terms) = c.twice(scale, dy, (a, projected));
-                c.write(vec![both], dscale);
-                slopes.push(c.times(both, scale));
-                of_x.extend(terms);
+impl Composition for BatchNormGrad<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
+        let given = self.given();
+        let (mean, factor) = match (&self.mean, &self.variance) {
+            (Some(mean), Some(variance)) if given => (mean.clone(), factor(variance, self.epsilon)?),
+            _ => {
+                let (mean, variance) = moments(&self.x, &over, axis)?;
+                (mean, factor(&variance, self.epsilon)?)
             }
-        }
-        if b.is_some() || e.is_some() {
-            of_dy.push(c.line(b, e));
-        }
-        let mut shift = None;
-        if let Some(b) = b {
-            of_x.push(c.project(Some(b), dy));
-            if statistics {
-                let (sum, products) = c.sums(dy);
-                shift = Some(c.product(sum, b));
-                slopes.push(c.product(products, b));
-            }
-        }
-        c.write(of_dy, ddy);
-        c.write(of_x, dx);
-        if statistics {
-            let (of_mean, of_variance) = c.given(shift, slopes);
-            c.write(of_mean.into_iter().collect(), dmean);
-            c.write(of_variance.into_iter().collect(), dvariance);
-        }
+        };
+        let normal = mul(&sub(&self.x, &mean, axis)?, &factor, axis)?;
+        let scaled = affine(self.dy.clone(), &self.scale, &None, axis)?;
+        let dx = if given {
+            scaled
+        } else {
+            let slope = mul(&normal, &composing::mean(&(&scaled * &normal)?, &over, false)?, axis)?;
+            (&sub(&scaled, &composing::mean(&scaled, &over, false)?, axis)? - &slope)?
+        };
+        self.dx = Some(mul(&dx, &factor, axis)?);
+        self.dscale = Some((&self.dy * &normal)?.sum(&over)?);
+        self.dbias = Some(self.dy.sum(&over)?);
+        Ok(())
     }
+}
+
+/// `1 / √(variance + epsilon)`
+fn factor(variance: &Expr, epsilon: f32) -> Result<Expr> {
+    (variance + f64::from(epsilon))?.rsqrt()
+}
+
+/// Mean and variance over these axes.
+fn moments(x: &Expr, over: &[i32], axis: i32) -> Result<(Expr, Expr)> {
+    let mean = composing::mean(x, over, false)?;
+    let variance = composing::mean(&sub(x, &mean, axis)?.square()?, over, false)?;
+    Ok((mean, variance))
 }

@@ -1,20 +1,23 @@
-//! Groups of neighbouring channels of each sample brought to mean 0 and variance 1.
-//!
-//! Gradients are composed: a group is a row.
+//! Group and instance normalisation.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dim, Dims, Expr, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    with_float,
 };
 
-use super::{DataLayout, channels::Channels, cut::Cut, rows::Rows, rows::vector};
+use super::{
+    DataLayout,
+    composing::{Reshaped, Rows, affine},
+    cut::Cut,
+};
 use crate::{
+    Math,
     common::{Real, held, pieces, wide},
-    elementwise::{ElementwiseAddGrad, ElementwiseMul, ElementwiseMulGrad},
 };
 
 /// Groups of channels of each sample brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) +
 /// bias`.
-#[register_op(grad = GroupNormRule)]
+#[register_op(grad = Composed)]
 pub struct GroupNorm<V = Var> {
     /// At least two dimensions: samples, channels, positions in the order of `data_layout`.
     #[input]
@@ -75,6 +78,27 @@ impl Kernel for GroupNorm<Buf<'_>> {
             affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?);
             Ok(())
         })
+    }
+}
+impl Composition for GroupNorm<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let rank = self.x.dims().len() as i32;
+        let channels_first: Vec<i32> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+        let x = match self.data_layout {
+            DataLayout::Nchw => self.x.clone(),
+            DataLayout::Nhwc => self.x.transpose(&channels_first)?,
+        };
+        let groups = Reshaped::new(&x, vec![0, self.groups, -1])?;
+        let rows = Rows::of(&groups.x, self.epsilon)?;
+        let y = affine(groups.restore(&rows.normal)?, &self.scale, &self.bias, 1)?;
+        self.y = match self.data_layout {
+            DataLayout::Nchw => y,
+            DataLayout::Nhwc => {
+                y.transpose(&[0].into_iter().chain(2..rank).chain([1]).collect::<Vec<_>>())?
+            }
+        };
+        (self.mean, self.variance) = (rows.mean.squeeze(&[-1])?, rows.variance.squeeze(&[-1])?);
+        Ok(())
     }
 }
 autobwd::samples!(
@@ -175,26 +199,9 @@ impl<'a, T: Real> Affine<'a, T> {
     }
 }
 
-/// The gradient of a row for `dx`; those of scale and bias are sums over the channels.
-pub struct GroupNormRule;
-impl GradRule<GroupNorm> for GroupNormRule {
-    fn emit(fwd: &GroupNorm, g: &mut GradCx<'_>) {
-        let GroupNorm { x, scale, bias, y, mean, variance, epsilon, groups, data_layout } = *fwd;
-        let way = Rows::groups(groups, data_layout == DataLayout::Nhwc);
-        let arriving = [mean, variance].map(|out| g.arrives(out).then(|| g.grad(out)));
-        let [dmean, dvariance] = arriving.map(|dout| dout.map(|dout| vector(g, dout, 2)));
-        let numbers = vector(g, mean, 2);
-        let of = Normalised { x, scale, bias, y, epsilon, axis: data_layout.axis() };
-        of.emit(g, &way, numbers, |c| {
-            let any = dmean.is_some() || dvariance.is_some();
-            any.then(|| c.statistics(dmean.into_iter().collect(), dvariance, None))
-        });
-    }
-}
-
 /// Each channel of each sample brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`, where `m`
 /// and `v` are its mean and variance.
-#[register_op(grad = InstanceNormRule)]
+#[register_op(grad = Composed)]
 pub struct InstanceNorm<V = Var> {
     /// At least two dimensions: samples, channels, positions.
     #[input]
@@ -243,6 +250,15 @@ impl Kernel for InstanceNorm<Buf<'_>> {
         })
     }
 }
+impl Composition for InstanceNorm<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let channels = Reshaped::new(&self.x, vec![0, 0, -1])?;
+        let rows = Rows::of(&channels.x, self.epsilon)?;
+        self.y = affine(channels.restore(&rows.normal)?, &self.scale, &self.bias, 1)?;
+        (self.saved_mean, self.saved_variance) = (rows.mean.flatten(0, -1)?, rows.factor.flatten(0, -1)?);
+        Ok(())
+    }
+}
 autobwd::samples!(
     InstanceNorm,
     [
@@ -264,67 +280,4 @@ autobwd::samples!(
 fn instance_norm(x: Draw, channels: usize) -> InstanceNorm<Draw> {
     let (scale, bias) = (Some(away_from(0.0, [channels])), Some(uniform([channels])));
     InstanceNorm { x, scale, bias, y: out(), saved_mean: out(), saved_variance: out(), epsilon: 1e-5 }
-}
-
-/// As that of `group_norm`: each channel is a group.
-pub struct InstanceNormRule;
-impl GradRule<InstanceNorm> for InstanceNormRule {
-    fn emit(fwd: &InstanceNorm, g: &mut GradCx<'_>) {
-        let InstanceNorm { x, scale, bias, y, saved_mean, saved_variance, epsilon } = *fwd;
-        let [dm, dr] = [saved_mean, saved_variance].map(|out| g.arrives(out).then(|| g.grad(out)));
-        let of = Normalised { x, scale, bias, y, epsilon, axis: 1 };
-        of.emit(g, &Rows::after(2), saved_mean, |c| {
-            let any = dm.is_some() || dr.is_some();
-            any.then(|| c.statistics(dm.into_iter().collect(), None, dr))
-        });
-    }
-}
-
-/// What group and instance norm have in common.
-struct Normalised {
-    x: Var,
-    scale: Option<Var>,
-    bias: Option<Var>,
-    y: Var,
-    epsilon: f32,
-    /// Where a vector of channels starts.
-    axis: i32,
-}
-
-impl Normalised {
-    /// `dx = (g - mean(g) - n * mean(g * n)) * r` in each row, where `g = dy * scale`, and what gradients of statistics add;
-    /// `dscale = Σ dy * n`, `dbias = Σ dy`.
-    fn emit(
-        self,
-        g: &mut GradCx<'_>,
-        way: &Rows,
-        numbers: Var,
-        statistics: impl FnOnce(&mut Channels<'_, '_>) -> Option<Var>,
-    ) {
-        let Normalised { x, scale, bias, y, epsilon, axis } = self;
-        let (dy, dx) = (g.grad(y), g.wanted(x));
-        let [dscale, dbias] = [scale, bias].map(|input| input.and_then(|input| g.wanted(input)));
-        if let (Some(bias), Some(_)) = (bias, dbias) {
-            g.push(ElementwiseAddGrad { dout: dy, x, y: bias, dx: None, dy: dbias, axis });
-        }
-        let (rows, shapes) = way.of(g, x);
-        let factored = scale.map_or(dy, |y| {
-            let out = g.fresh("product");
-            g.push(ElementwiseMul { x: dy, y, out, axis });
-            out
-        });
-        let (factored, _) = way.of(g, factored);
-        let mut c = Channels::rows(g, rows, numbers, epsilon);
-        if let (Some(scale), Some(_)) = (scale, dscale) {
-            let normal = way.back(c.g, c.normal, &shapes);
-            c.g.push(ElementwiseMulGrad { dout: dy, x: normal, y: scale, dx: None, dy: dscale, axis });
-        }
-        if dx.is_some() {
-            let terms = [c.project(None, factored)].into_iter().chain(statistics(&mut c)).collect();
-            if let Some(total) = c.total(terms) {
-                let total = way.back(c.g, total, &shapes);
-                c.write(vec![total], dx);
-            }
-        }
-    }
 }

@@ -1,18 +1,15 @@
 //! Each row brought to mean 0 and variance 1.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Meta, Result, Var, Vectorised,
-    check::*, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dim, Dims, Expr, Infer, Kernel, LaneOf, Loops, Meta, New, Result, Var,
+    Vectorised, check::*, emit, map_lanes, register_op, with_float,
 };
 
-use super::{
-    channels::Channels,
-    rows::{Rows, vector},
-};
+use super::composing::{Rows, affine};
 use crate::{
+    Math,
     common::{Real, held, nth, wide},
-    elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseMulGrad, grad_if_any},
-    fill::FillZerosLike,
+    shape::{FlattenContiguousRange, FlattenContiguousRangeGrad},
     vectors,
 };
 
@@ -22,7 +19,7 @@ const PART: usize = 1 << 14;
 /// Every row brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 ///
 /// Dimensions before `begin_norm_axis` number the rows, the others are those of a row.
-#[register_op(grad = LayerNormRule)]
+#[register_op(grad = LayerNormGrad)]
 pub struct LayerNorm<V = Var> {
     /// At least one dimension.
     #[input]
@@ -73,6 +70,30 @@ impl Kernel for LayerNorm<Buf<'_>> {
                 Ok(())
             })
         })
+    }
+}
+impl Composition for LayerNorm<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        let rows = emit(FlattenContiguousRange {
+            x: (&self.x).into(),
+            out: New,
+            x_shape: New,
+            start_axis: self.begin_norm_axis,
+            stop_axis: -1,
+        })?;
+        let Rows { mean, variance, normal, .. } = Rows::of(&rows.out, self.epsilon)?;
+        (self.mean, self.variance) = (mean.squeeze(&[-1])?, variance.squeeze(&[-1])?);
+        let y = affine(normal, &self.scale, &self.bias, -1)?;
+        let (start_axis, stop_axis) = (self.begin_norm_axis, -1);
+        let back = FlattenContiguousRangeGrad {
+            x_shape: (&rows.x_shape).into(),
+            dout: (&y).into(),
+            dx: New,
+            start_axis,
+            stop_axis,
+        };
+        self.y = emit(back)?.dx;
+        Ok(())
     }
 }
 autobwd::samples!(
@@ -148,12 +169,14 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let width = self.x.len() / self.mean.len().max(1);
+        // The mean of nothing is 0.
+        let terms = width.max(1) as f64;
         for (row, (mean, variance)) in self.mean.iter_mut().zip(self.variance).enumerate() {
             let (x, y) = (nth(self.x, row, width), &mut self.y[row * width..][..width]);
-            *mean = T::of(vectors::total([x], |[x]: [F; 1]| x) / width as f64);
+            *mean = T::of(vectors::total([x], |[x]: [F; 1]| x) / terms);
             let middle = F::new(*mean);
             let square = |[x]: [F; 1]| (x - middle) * (x - middle);
-            *variance = T::of(vectors::total([x], square) / width as f64);
+            *variance = T::of(vectors::total([x], square) / terms);
             let factor = F::from(factor(*variance, self.epsilon));
             let normal = |x: F| (x - middle) * factor;
             match (self.scale, self.bias) {
@@ -206,45 +229,11 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
     }
 }
 
-/// One gradient operator; others where gradients arrive at mean and variance.
-pub struct LayerNormRule;
-impl GradRule<LayerNorm> for LayerNormRule {
-    fn emit(fwd: &LayerNorm, g: &mut GradCx<'_>) {
-        let LayerNorm { x, scale, bias, y, mean, variance, begin_norm_axis, epsilon } = *fwd;
-        let (dx, dscale) = (g.wanted(x), scale.and_then(|scale| g.wanted(scale)));
-        let (dy, dbias) = (g.grad(y), bias.and_then(|bias| g.wanted(bias)));
-        g.push(LayerNormGrad {
-            x,
-            scale,
-            bias,
-            mean,
-            variance,
-            dy,
-            dx,
-            dscale,
-            dbias,
-            begin_norm_axis,
-            epsilon,
-        });
-        let arriving = [mean, variance].map(|out| g.arrives(out).then(|| g.grad(out)));
-        if dx.is_some() && arriving.iter().any(Option::is_some) {
-            let [dmean, dvariance] = arriving.map(|dout| dout.map(|dout| vector(g, dout, begin_norm_axis)));
-            let way = Rows::after(begin_norm_axis);
-            let (rows, shapes) = way.of(g, x);
-            let numbers = vector(g, mean, begin_norm_axis);
-            let mut c = Channels::rows(g, rows, numbers, epsilon);
-            let of_rows = c.statistics(dmean.into_iter().collect(), dvariance, None);
-            let of_x = way.back(c.g, of_rows, &shapes);
-            c.write(vec![of_x], dx);
-        }
-    }
-}
-
 /// `dx = (g - mean(g) - n * mean(g * n)) / √(variance + epsilon)` in each row, `dscale = Σ dy * n` and `dbias = Σ dy`
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are taken for functions of `x`.
-#[register_op(grad_of = LayerNorm, grad = LayerNormGradRule)]
+#[register_op(grad_of = LayerNorm, grad = Composed)]
 pub struct LayerNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,
@@ -317,61 +306,6 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
             Ok(())
         })
     }
-}
-
-/// With `a`, `b` and `e` the gradients of `dx`, `dscale` and `dbias`: `ddy = scale * project(a) + n * b + e`, where
-/// `project(a)` is `dx` with `a` for `g`; for `scale` `Σ dy * project(a)`; for `x` also `project(dy * b)`.
-pub struct LayerNormGradRule;
-impl GradRule<LayerNormGrad> for LayerNormGradRule {
-    fn emit(fwd: &LayerNormGrad, g: &mut GradCx<'_>) {
-        let LayerNormGrad { x, scale, mean, dy, begin_norm_axis, epsilon, .. } = *fwd;
-        let [a, b, e] = [fwd.dx, fwd.dscale, fwd.dbias].map(|grad| grad_if_any(g, grad));
-        let (ddy, dx) = (g.wanted(dy), g.wanted(x));
-        let dscale = scale.and_then(|scale| g.wanted(scale));
-        let way = Rows::after(begin_norm_axis);
-        let ((rows, shapes), (dy, _)) = (way.of(g, x), way.of(g, dy));
-        let a = a.map(|a| way.of(g, a).0);
-        let numbers = vector(g, mean, begin_norm_axis);
-        let mut c = Channels::rows(g, rows, numbers, epsilon);
-        let (mut of_dy, mut of_x) = (vec![], vec![]);
-        if let Some(a) = a {
-            let projected = c.project(None, a);
-            of_dy.push(scale.map_or(projected, |scale| multiplied(c.g, projected, scale)));
-            if let (Some(y), Some(_)) = (scale, dscale) {
-                c.g.push(ElementwiseMulGrad { dout: dy, x: projected, y, dx: None, dy: dscale, axis: -1 });
-            }
-            if dx.is_some() {
-                let factored = scale.map_or(dy, |scale| multiplied(c.g, dy, scale));
-                let (_, terms) = c.twice(None, factored, (a, projected));
-                of_x.extend(terms);
-            }
-        }
-        if let Some(b) = b {
-            of_dy.push(multiplied(c.g, c.normal, b));
-            let factored = multiplied(c.g, dy, b);
-            of_x.push(c.project(None, factored));
-        }
-        if let Some(e) = e {
-            let zeros = c.g.fresh("zeros");
-            let out = c.g.fresh("shift");
-            c.g.push(FillZerosLike { x: rows, out: zeros });
-            c.g.push(ElementwiseAdd { x: zeros, y: e, out, axis: -1 });
-            of_dy.push(out);
-        }
-        for (terms, out) in [(of_dy, ddy), (of_x, dx)] {
-            if let Some(total) = c.total(terms) {
-                let total = way.back(c.g, total, &shapes);
-                c.write(vec![total], out);
-            }
-        }
-    }
-}
-
-/// `rows * y`, where `y` has a number for each element of a row.
-fn multiplied(g: &mut GradCx<'_>, rows: Var, y: Var) -> Var {
-    let out = g.fresh("product");
-    g.push(ElementwiseMul { x: rows, y, out, axis: -1 });
-    out
 }
 
 /// Columns that are summed at a time.

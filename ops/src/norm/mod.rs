@@ -1,20 +1,18 @@
 //! Tensors brought to mean 0 and variance 1.
 //!
-//! Normalising by channels is the general case: any other is that of a tensor in the shape `[1, rows, width]`, of which
-//! each row is a channel. Gradients of gradients are composed of it, so they can be differentiated further.
+//! Second derivatives, and what gradient operators leave out, are those of compositions.
 
 mod batch;
-mod channels;
+mod composing;
 mod cut;
 mod group;
 mod layer;
-mod rows;
 
 pub(crate) use cut::{Cut, sums};
 
-pub use batch::{BatchNorm, BatchNormGrad, BatchNormGradRule, BatchNormRule};
-pub use group::{GroupNorm, GroupNormRule, InstanceNorm, InstanceNormRule};
-pub use layer::{LayerNorm, LayerNormGrad, LayerNormGradRule, LayerNormRule};
+pub use batch::{BatchNorm, BatchNormGrad, BatchNormRule};
+pub use group::{GroupNorm, InstanceNorm};
+pub use layer::{LayerNorm, LayerNormGrad};
 
 autobwd::attr_enum! {
     /// Where the channels of a tensor are.
@@ -33,6 +31,11 @@ impl DataLayout {
             DataLayout::Nchw => 1,
             DataLayout::Nhwc => rank - 1,
         }
+    }
+
+    /// All dimensions but that of the channels, of so many.
+    pub(crate) fn but_channels(self, rank: usize) -> Vec<i32> {
+        (0..rank).filter(|axis| *axis != self.channels(rank)).map(|axis| axis as i32).collect()
     }
 
     /// Where a vector of channels starts, for operators that broadcast.

@@ -1,0 +1,83 @@
+//! Compositions as an oracle: an operator and its gradient are what its composition says.
+
+use super::{
+    derivatives::{Built, Distance},
+    function::{Function, failure},
+};
+use crate::{BlockId, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, VarDesc};
+
+/// Bound for |a − b| / (1 + max |b|) between kernel and composition, both in `f64`.
+const COMPOSED: f64 = 1e-10;
+
+/// Compares outputs and gradients of a function with those of its composition, if its operator has one.
+pub(super) fn check_composition(ops: &OpInfoMap, function: &Function, built: &Built) -> Result<()> {
+    let Some(program) = composed(ops, &function.program)? else { return Ok(()) };
+    let composed = function.with_program(ops, program);
+    let (expected, found) = (function.run()?, composed.run()?);
+    for ((name, _), (found, expected)) in function.outputs.iter().zip(found.iter().zip(&expected)) {
+        compare(&format!("output `{name}` of the composition"), found, expected)?;
+    }
+    // A gradient by its own composition would be compared with itself.
+    let gradient = match Built::of(ops, &composed) {
+        Err(e) if e.kind() == ErrorKind::NoGradient => return Ok(()),
+        outcome => outcome?,
+    };
+    let (expected, found) = (built.gradient.run()?, gradient.gradient.run()?);
+    for (i, input) in function.float_inputs().iter().enumerate() {
+        match (gradient.value(&found, i), built.value(&expected, i)) {
+            (Some(found), Some(expected)) => {
+                compare(&format!("gradient of `{input}` by the composition"), found, expected)?;
+            }
+            (None, Some(expected)) if expected.to_f64s().iter().any(|x| *x != 0.0) => {
+                return Err(failure(format!("by its composition, `{input}` has no gradient")));
+            }
+            (Some(found), None) if found.to_f64s().iter().any(|x| *x != 0.0) => {
+                return Err(failure(format!("by its composition, `{input}` has a gradient")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn compare(what: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
+    if found.dims() != expected.dims() || found.dtype() != expected.dtype() {
+        let (found, expected) = (found.meta(), expected.meta());
+        return Err(failure(format!("{what} is {found}, by the kernel {expected}")));
+    }
+    let (a, b) = (found.to_f64s(), expected.to_f64s());
+    let distance = Distance::of(&a, &b, COMPOSED);
+    if distance.worst > COMPOSED {
+        return Err(distance.error(what, "by the kernel", (&a, &b), expected.dims()));
+    }
+    Ok(())
+}
+
+/// The program with every operator of the root block replaced by its composition; `None` if none has any.
+fn composed(ops: &OpInfoMap, program: &Program) -> Result<Option<Program>> {
+    let (mut composed, mut any) = (program.clone(), false);
+    for op in std::mem::take(&mut composed.root_mut().ops) {
+        match ops.composition(&mut composed, &op)? {
+            Some(parts) => {
+                any = true;
+                parts.into_iter().try_for_each(|part| append(ops, &mut composed, part))?;
+            }
+            None => composed.root_mut().ops.push(op),
+        }
+    }
+    Ok(any.then_some(composed))
+}
+
+fn append(ops: &OpInfoMap, program: &mut Program, op: OpDesc) -> Result<()> {
+    let mut metas: Vec<(Var, Meta)> = vec![];
+    let of = |var: Var| {
+        let known = program.root().vars.get(&var).map(VarDesc::meta);
+        known.ok_or_else(|| failure("a composition reads a variable that is not written"))
+    };
+    let outcome = ops.get(&op.ty)?.infer(&op, &of, &mut |var, meta| metas.push((var, meta)));
+    outcome.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len(), &op)))?;
+    let root = program.root_mut();
+    root.vars.extend(metas.into_iter().map(|(var, meta)| (var, VarDesc::of(meta))));
+    root.ops.push(op);
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What compositions of normalisations are made of.
+
+use autobwd::{Expr, New, Result, emit};
+
+use crate::{
+    Math,
+    elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseSub},
+    reduce::{ReduceMean, ReduceSum},
+    shape::{Reshape2, Reshape2Grad},
+};
+
+/// `x - y`, where the dimensions of `y` are those of `x` from `axis` on.
+pub(super) fn sub(x: &Expr, y: &Expr, axis: i32) -> Result<Expr> {
+    Ok(emit(ElementwiseSub { x: x.into(), y: y.into(), out: New, axis })?.out)
+}
+
+/// `x * y`, likewise.
+pub(super) fn mul(x: &Expr, y: &Expr, axis: i32) -> Result<Expr> {
+    Ok(emit(ElementwiseMul { x: x.into(), y: y.into(), out: New, axis })?.out)
+}
+
+/// `scale * x + bias`, likewise, without what is absent.
+pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i32) -> Result<Expr> {
+    let x = scale.as_ref().map_or(Ok(x.clone()), |scale| mul(&x, scale, axis))?;
+    let add = |y: &Expr| Ok(emit(ElementwiseAdd { x: (&x).into(), y: y.into(), out: New, axis })?.out);
+    bias.as_ref().map_or(Ok(x.clone()), add)
+}
+
+/// The mean along these axes, which stay as ones of length 1 if they are kept; that of nothing is 0.
+pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Result<Expr> {
+    let (dim, reduce_all, in_dtype, out_dtype) = (axes.to_vec(), axes.is_empty(), None, None);
+    if x.dims().iter().any(|dim| *dim == 0) {
+        return Ok(emit(ReduceSum {
+            x: x.into(),
+            out: New,
+            dim,
+            keep_dim,
+            reduce_all,
+            in_dtype,
+            out_dtype,
+        })?
+        .out);
+    }
+    Ok(emit(ReduceMean { x: x.into(), out: New, dim, keep_dim, reduce_all, in_dtype, out_dtype })?.out)
+}
+
+/// Rows along the last axis.
+pub(super) struct Rows {
+    /// Of length 1 along the last axis.
+    pub(super) mean: Expr,
+    pub(super) variance: Expr,
+    /// `1 / √(variance + epsilon)`.
+    pub(super) factor: Expr,
+    /// `(x - mean) * factor`.
+    pub(super) normal: Expr,
+}
+
+impl Rows {
+    pub(super) fn of(x: &Expr, epsilon: f32) -> Result<Rows> {
+        let mean = mean(x, &[-1], true)?;
+        let centred = (x - &mean)?;
+        let variance = self::mean(&centred.square()?, &[-1], true)?;
+        let factor = (&variance + f64::from(epsilon))?.rsqrt()?;
+        let normal = (&centred * &factor)?;
+        Ok(Rows { mean, variance, factor, normal })
+    }
+}
+
+/// A tensor in another shape, and the way back.
+pub(super) struct Reshaped {
+    pub(super) x: Expr,
+    x_shape: Expr,
+    shape: Vec<i32>,
+}
+
+impl Reshaped {
+    pub(super) fn new(x: &Expr, shape: Vec<i32>) -> Result<Reshaped> {
+        let op = emit(Reshape2 { x: x.into(), out: New, x_shape: New, shape: shape.clone() })?;
+        Ok(Reshaped { x: op.out, x_shape: op.x_shape, shape })
+    }
+
+    /// Brings a tensor of that other shape to the shape before.
+    pub(super) fn restore(&self, x: &Expr) -> Result<Expr> {
+        let (x_shape, shape) = ((&self.x_shape).into(), self.shape.clone());
+        Ok(emit(Reshape2Grad { x_shape, dout: x.into(), dx: New, shape })?.dx)
+    }
+}
