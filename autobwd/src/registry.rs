@@ -345,35 +345,6 @@ impl<K> Drop for Frame<K> {
     }
 }
 
-/// How many operators a package has, so that it is noticed when some are not linked. Made by
-/// [`operator_crate!`](crate::operator_crate).
-pub struct OperatorCrate {
-    /// Package name.
-    pub name: &'static str,
-    /// Package version.
-    pub version: &'static str,
-    /// Number of `#[register_op]` structs.
-    pub count: usize,
-}
-inventory::collect!(OperatorCrate);
-
-/// Declares how many operators (`#[register_op]` structs) a package has: `autobwd::operator_crate!(12);`, once.
-/// [`OpInfoMap::linked`] fails when others are linked.
-#[macro_export]
-macro_rules! operator_crate {
-    ($count:literal) => {
-        const _: () = {
-            $crate::__private::inventory::submit! {
-                $crate::registry::OperatorCrate {
-                    name: ::core::env!("CARGO_PKG_NAME"),
-                    version: ::core::env!("CARGO_PKG_VERSION"),
-                    count: $count,
-                }
-            }
-        };
-    };
-}
-
 /// Operators by type.
 ///
 /// ```
@@ -401,21 +372,30 @@ impl OpInfoMap {
             let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
             all.sort_by_key(|info| (info.schema.name, info.place()));
             let mut map = OpInfoMap::from_infos(all.iter().copied())?;
-            for declared in inventory::iter::<OperatorCrate> {
-                let own = |info: &&&OpInfo| (info.krate, info.version) == (declared.name, declared.version);
-                let (name, count, linked) = (declared.name, declared.count, all.iter().filter(own).count());
-                if linked != count {
-                    let text =
-                        format!("package `{name}` declares {count} operators, but {linked} are linked");
-                    return Err(Error::new(ErrorKind::NoOps, text));
-                }
-            }
+            map.gradients_are_linked()?;
             map.joined = inventory::iter::<Joined>.into_iter().map(|pair| (pair.types, pair.join)).collect();
             map.infallible =
                 inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
             Ok(map)
         });
         linked.as_ref().map_err(Clone::clone)
+    }
+
+    /// Gradient operators are registered beside their forward operators: where one is missing, the build has lost it.
+    fn gradients_are_linked(&self) -> Result<()> {
+        for info in self.iter() {
+            if let GradKind::Operator(gradient) = info.grad_kind
+                && !self.infos.contains_key(gradient.name)
+            {
+                let (name, place) = (gradient.name, info.place());
+                let text = format!(
+                    "operator `{name}`, the gradient of `{}` by {place}, is not linked",
+                    info.schema.name
+                );
+                return Err(Error::new(ErrorKind::NoOps, text));
+            }
+        }
+        Ok(())
     }
 
     /// Whether it is the map of all linked operators.

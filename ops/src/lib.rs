@@ -64,7 +64,6 @@ pub mod update;
 mod vectors;
 
 // Keeps count, so that it is noticed when some are not linked.
-autobwd::operator_crate!(205);
 
 pub use init::Init;
 pub use math::{Math, concat};

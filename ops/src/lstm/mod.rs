@@ -3,13 +3,11 @@
 //! The products of the inputs are outside, for all steps at once. Rows of a batch do not depend on each other: within a
 //! step, parts of the batch are shared out.
 
-mod second;
-
-pub use second::{LstmSequenceGradGrad, LstmSequenceGradRule};
+mod composition;
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var,
-    Vectorised, check::*, map_lanes, register_op, with_float,
+    Buf, Composed, Cx, Dim, Dims, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var, Vectorised,
+    check::*, map_lanes, register_op, with_float,
 };
 
 use crate::common::{Real, held, nth};
@@ -22,7 +20,7 @@ const ROWS: usize = 8;
 /// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). With `i, f, g, o` the quarters of
 /// `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and `hidden[t] =
 /// sigmoid(o) * tanh(cell[t])` in every step `t`.
-#[register_op(grad = LstmSequenceRule)]
+#[register_op(grad = LstmSequenceGrad)]
 pub struct LstmSequence<V = Var> {
     /// The inputs' share of the gates, `[steps, batch, 4 * units]`.
     #[input]
@@ -139,34 +137,10 @@ fn lstm(
     }
 }
 
-/// One gradient operator, with the gradients that arrive.
-pub struct LstmSequenceRule;
-impl GradRule<LstmSequence> for LstmSequenceRule {
-    fn emit(fwd: &LstmSequence, g: &mut GradCx<'_>) {
-        let LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations } = *fwd;
-        let arriving = [cell, activations].map(|out| g.arrives(out).then(|| g.grad(out)));
-        g.push(LstmSequenceGrad {
-            weight,
-            initial_hidden,
-            initial_cell,
-            hidden,
-            cell,
-            activations,
-            dhidden: g.grad(hidden),
-            dcell: arriving[0],
-            dactivations: arriving[1],
-            dgates: g.wanted(gates),
-            dweight: g.wanted(weight),
-            dinitial_hidden: initial_hidden.and_then(|initial| g.wanted(initial)),
-            dinitial_cell: initial_cell.and_then(|initial| g.wanted(initial)),
-        });
-    }
-}
-
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
 /// `dgates[t]` is `(dc * g) * i * (1 - i), (dc * cell[t-1]) * f * (1 - f), (dc * i) * (1 - g²), (dh * tanh(cell[t])) * o *
 /// (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
-#[register_op(grad_of = LstmSequence, grad = LstmSequenceGradRule)]
+#[register_op(grad_of = LstmSequence, grad = Composed)]
 pub struct LstmSequenceGrad<V = Var> {
     pub weight: V,
     pub initial_hidden: Option<V>,

@@ -15,7 +15,6 @@ pub use dense::dense;
 use autobwd_ops as _;
 
 // Bell, Center, Dense, DenseGrad.
-autobwd::operator_crate!(4);
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -30,4 +30,3 @@ bwd::samples!(
         ScaledSquare { x: uniform([4]), out: out(), scale: -0.5 },
     ]
 );
-bwd::operator_crate!(1);
