@@ -215,7 +215,7 @@ pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
 }
 
 /// `Σ x` along an axis, which stays as one of length 1.
-fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
+pub(crate) fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
     let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
     Ok(emit(ReduceSum {
         x: x.into(),
@@ -231,11 +231,16 @@ fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
 
 /// `x - max x` along an axis, whose exponential does not overflow.
 fn below_zero(x: &Expr, axis: i32) -> Result<Expr> {
+    x - &largest_along(x, axis)?.stop_gradient()
+}
+
+/// `max x` along an axis, which stays as one of length 1; of nothing, 0.
+pub(crate) fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
     if x.dims().iter().any(|dim| *dim == 0) {
-        return Ok(x.clone());
+        return sum_along(x, axis);
     }
     let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
-    let largest = emit(ReduceMax {
+    Ok(emit(ReduceMax {
         x: x.into(),
         out: New,
         dim,
@@ -244,8 +249,7 @@ fn below_zero(x: &Expr, axis: i32) -> Result<Expr> {
         in_dtype,
         out_dtype,
     })?
-    .out;
-    x - &largest.stop_gradient()
+    .out)
 }
 
 pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {

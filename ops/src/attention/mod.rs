@@ -1,17 +1,18 @@
-//! Attention without its scores: they exist for some rows of one head at a time. Gradients of gradients are composed, of
-//! all scores at once, so they can be differentiated further.
-
-mod second;
-
-pub use second::ScaledDotProductAttentionGradGrad;
+//! Attention without its scores: they exist for some rows of one head at a time. The composition has
+//! all scores at once.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, Result,
-    Strided, Var, Vectorised, check::*, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dim, Dims, Element, Error, Expr, Infer, Kernel, LaneOf, Loops, Mat, Meta,
+    New, Result, Strided, Var, Vectorised, check::*, emit, map_lanes, register_op, with_float,
 };
 
 use crate::{
+    Math,
     common::{Real, held, nth},
+    fill::FillAnyLike,
+    matmul::MatmulV2,
+    shape::TrilTriu,
+    softmax::{largest_along, sum_along},
     vectors::{largest, map_sum, sum},
 };
 
@@ -20,7 +21,7 @@ const ROWS: usize = 32;
 
 /// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`, of which nothing
 /// but `log_sum = ln Σ exp(q · kᵀ / √d)` is kept for the gradient (Dao et al., 2022).
-#[register_op(grad = ScaledDotProductAttentionRule)]
+#[register_op(grad = ScaledDotProductAttentionGrad)]
 pub struct ScaledDotProductAttention<V = Var> {
     /// Queries, `[batch, queries, heads, d]`.
     #[input]
@@ -86,6 +87,37 @@ impl Kernel for ScaledDotProductAttention<Buf<'_>> {
         ROWS * Sizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
     }
 }
+impl Composition for ScaledDotProductAttention<Expr> {
+    fn compose(&mut self) -> Result<()> {
+        const HEADS: [i32; 4] = [0, 2, 1, 3];
+        let depth = sum_along(&like(&self.q, 1.0)?, -1)?;
+        let q = (&self.q / &depth.sqrt()?)?.transpose(&HEADS)?;
+        let (k, v) = (self.k.transpose(&HEADS)?, self.v.transpose(&HEADS)?);
+        let mut scores =
+            emit(MatmulV2 { x: q.into(), y: (&k).into(), out: New, trans_x: false, trans_y: true })?.out;
+        if self.causal {
+            // The exponential of what is not seen is 0.
+            let unseen = ((seen(&like(&scores, 1.0)?)? - 1.0)? * 1e30)?;
+            scores = (seen(&scores)? + &unseen)?;
+        }
+        let largest = largest_along(&scores, -1)?.stop_gradient();
+        let exp = (&scores - &largest)?.exp()?;
+        let sum = sum_along(&exp, -1)?;
+        self.out = (&exp / &sum)?.matmul(&v)?.transpose(&HEADS)?;
+        self.log_sum = (&sum.log()? + &largest)?.squeeze(&[-1])?.transpose(&[0, 2, 1])?;
+        Ok(())
+    }
+}
+
+/// As many elements of one number.
+fn like(x: &Expr, value: f64) -> Result<Expr> {
+    Ok(emit(FillAnyLike { x: x.into(), out: New, value, dtype: None })?.out)
+}
+
+/// Scores of keys that come no later than the query; 0 for others.
+fn seen(x: &Expr) -> Result<Expr> {
+    Ok(emit(TrilTriu { x: x.into(), out: New, diagonal: 0, lower: true })?.out)
+}
 autobwd::samples!(
     ScaledDotProductAttention,
     [
@@ -127,20 +159,9 @@ fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttent
     ScaledDotProductAttention { q, k, v, out: out(), log_sum: out(), causal }
 }
 
-/// One gradient operator, with the gradients that arrive.
-pub struct ScaledDotProductAttentionRule;
-impl GradRule<ScaledDotProductAttention> for ScaledDotProductAttentionRule {
-    fn emit(fwd: &ScaledDotProductAttention, g: &mut GradCx<'_>) {
-        let ScaledDotProductAttention { q, k, v, out, log_sum, causal } = *fwd;
-        let (dout, dlog_sum) = (g.grad(out), g.arrives(log_sum).then(|| g.grad(log_sum)));
-        let (dq, dk, dv) = (g.wanted(q), g.wanted(k), g.wanted(v));
-        g.push(ScaledDotProductAttentionGrad { q, k, v, out, log_sum, dout, dlog_sum, dq, dk, dv, causal });
-    }
-}
-
 /// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =
 /// dsᵀ · q`, `dv = pᵀ · dout`.
-#[register_op(grad_of = ScaledDotProductAttention, grad = ScaledDotProductAttentionGradGrad)]
+#[register_op(grad_of = ScaledDotProductAttention, grad = Composed)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub q: V,
     pub k: V,
