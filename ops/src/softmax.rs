@@ -14,7 +14,7 @@ use crate::{
     activation::{Exp, Scale},
     common::{Real, add_up, around},
     elementwise::{ElementwiseMul, ElementwiseSub},
-    reduce::ReduceSum,
+    reduce::{ReduceAttrs, ReduceSum},
     vectors,
 };
 
@@ -225,7 +225,7 @@ pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
 }
 
 pub(crate) fn sum_along(x: Var, out: Var, axis: i32) -> ReduceSum {
-    ReduceSum { x, out, dim: vec![axis], keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None }
+    ReduceSum { x, out, reduce: ReduceAttrs::keeping([axis]) }
 }
 
 /// A scalar is a lane of one element.

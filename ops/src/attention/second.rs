@@ -8,7 +8,7 @@ use crate::{
     elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseSub, grad_if_any},
     fill::FillAnyLike,
     matmul::MatmulV2,
-    reduce::ReduceSum,
+    reduce::{ReduceAttrs, ReduceSum},
     shape::{Transpose2, TrilTriu},
     special::Rsqrt,
 };
@@ -164,8 +164,7 @@ impl Ops<'_, '_> {
 
     /// Over the last dimension.
     fn sum(&mut self, x: Var) -> Var {
-        let (keep_dim, reduce_all, in_dtype, out_dtype) = (false, false, None, None);
-        self.push("sum", |out| ReduceSum { x, out, dim: vec![-1], keep_dim, reduce_all, in_dtype, out_dtype })
+        self.push("sum", |out| ReduceSum { x, out, reduce: ReduceAttrs::over([-1]) })
     }
 
     /// Scores of keys that come no later than the query.
