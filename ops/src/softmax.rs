@@ -14,7 +14,7 @@ use crate::{
     Math,
     common::{Real, add_up, around},
     elementwise::ElementwiseMul,
-    reduce::{ReduceMax, ReduceSum},
+    reduce::{ReduceAttrs, ReduceMax, ReduceSum},
     vectors,
 };
 
@@ -216,17 +216,7 @@ pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
 
 /// `Σ x` along an axis, which stays as one of length 1.
 pub(crate) fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
-    let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
-    Ok(emit(ReduceSum {
-        x: x.into(),
-        out: New,
-        dim,
-        keep_dim: true,
-        reduce_all: false,
-        in_dtype,
-        out_dtype,
-    })?
-    .out)
+    Ok(emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) })?.out)
 }
 
 /// `x - max x` along an axis, whose exponential does not overflow.
@@ -239,21 +229,11 @@ pub(crate) fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
     if x.dims().iter().any(|dim| *dim == 0) {
         return sum_along(x, axis);
     }
-    let (dim, in_dtype, out_dtype) = (vec![axis], None, None);
-    Ok(emit(ReduceMax {
-        x: x.into(),
-        out: New,
-        dim,
-        keep_dim: true,
-        reduce_all: false,
-        in_dtype,
-        out_dtype,
-    })?
-    .out)
+    Ok(emit(ReduceMax { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) })?.out)
 }
 
 pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {
-    ReduceSum { x, out, dim: vec![axis], keep_dim: true, reduce_all: false, in_dtype: None, out_dtype: None }
+    ReduceSum { x, out, reduce: ReduceAttrs::keeping([axis]) }
 }
 
 /// A scalar is a lane of one element.

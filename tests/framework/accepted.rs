@@ -7,7 +7,7 @@ use autobwd::{
 use autobwd_ops::{
     Math,
     loss::SoftmaxWithCrossEntropy,
-    reduce::{ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
+    reduce::{ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
     search::{Accuracy, TopKV2},
     shape::Split,
     sort::Argsort,
@@ -19,8 +19,8 @@ use crate::numbers::differentiable;
 macro_rules! reductions {
     ($($op:ident),*) => {
         [$(|x: &Expr, out_dtype: Option<DType>| -> Result<Expr> {
-            let (dim, in_dtype) = (vec![-1], Some(x.dtype()));
-            Ok(emit($op { x: x.into(), out: New, dim, keep_dim: false, reduce_all: false, in_dtype, out_dtype })?.out)
+            let reduce = ReduceAttrs { in_dtype: Some(x.dtype()), out_dtype, ..ReduceAttrs::over([-1]) };
+            Ok(emit($op { x: x.into(), out: New, reduce })?.out)
         }),*]
     };
 }

@@ -1,11 +1,10 @@
 //! Convolutions and pooling: what samples, being small and free of ties, cannot show.
 
-use autobwd::{Arg, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
 use autobwd_ops::{
-    conv::Conv2d,
-    image::PaddingAlgorithm,
+    conv::{Conv2d, ConvAttrs},
     norm::DataLayout,
-    pool::{Pool2d, Pool2dGrad, PoolingType},
+    pool::{Pool2d, Pool2dGrad, PoolAttrs, PoolingType},
 };
 
 /// The output of a model and those gradients of its inputs that there are, for a given gradient of the output.
@@ -71,12 +70,13 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
                 input: (&inputs[0]).into(),
                 filter: (&inputs[1]).into(),
                 output: New,
-                strides: vec![1, 1],
-                paddings: vec![1, 1],
-                padding_algorithm: PaddingAlgorithm::Explicit,
-                dilations: vec![dilation as i32, 1],
-                groups: groups as i32,
-                data_format: format,
+                conv: ConvAttrs {
+                    paddings: vec![1, 1],
+                    dilations: vec![dilation as i32, 1],
+                    groups: groups as i32,
+                    data_format: format,
+                    ..ConvAttrs::default()
+                },
             };
             Ok(emit(op)?.output)
         })?;
@@ -114,24 +114,11 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
 
 /// The largest element of every window.
 fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
-    Ok(emit(max_of(x, ksize, data_format))?.out)
+    Ok(emit(Pool2d { x: x.into(), out: New, pool: windows(ksize, data_format) })?.out)
 }
 
-fn max_of(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Pool2d<Arg> {
-    Pool2d {
-        x: x.into(),
-        out: New,
-        ksize: ksize.to_vec(),
-        strides: vec![1, 1],
-        paddings: vec![0, 0],
-        padding_algorithm: PaddingAlgorithm::Explicit,
-        pooling_type: PoolingType::Max,
-        ceil_mode: false,
-        exclusive: true,
-        global_pooling: false,
-        adaptive: false,
-        data_format,
-    }
+fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
+    PoolAttrs { data_format, ..PoolAttrs::new(PoolingType::Max, ksize.to_vec()) }
 }
 
 /// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
@@ -141,16 +128,7 @@ fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout
         out: out.into(),
         dout: dout.into(),
         dx: New,
-        ksize: ksize.to_vec(),
-        strides: vec![1, 1],
-        paddings: vec![0, 0],
-        padding_algorithm: PaddingAlgorithm::Explicit,
-        pooling_type: PoolingType::Max,
-        ceil_mode: false,
-        exclusive: true,
-        global_pooling: false,
-        adaptive: false,
-        data_format,
+        pool: windows(ksize, data_format),
     };
     Ok(emit(op)?.dx)
 }
@@ -188,12 +166,12 @@ fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Resu
         let x = Tensor::from_vec([2, 3, 8, 2 * cols as usize], elements.collect())?;
         let dout = numbers([2, 3, 4, cols as usize], 0.0);
         let built = run(std::slice::from_ref(&x), &dout, |x| {
-            let op = Pool2d { strides: vec![2, 2], ..max_of(&x[0], [2, 2], DataLayout::Nchw) };
-            Ok(emit(op)?.out)
+            let pool = PoolAttrs { strides: vec![2, 2], ..windows([2, 2], DataLayout::Nchw) };
+            Ok(emit(Pool2d { x: (&x[0]).into(), out: New, pool })?.out)
         })?;
         let expected = run(std::slice::from_ref(&x), &dout, |x| {
-            let op = Pool2d { adaptive: true, ..max_of(&x[0], [4, cols], DataLayout::Nchw) };
-            Ok(emit(op)?.out)
+            let pool = PoolAttrs { adaptive: true, ..windows([4, cols], DataLayout::Nchw) };
+            Ok(emit(Pool2d { x: (&x[0]).into(), out: New, pool })?.out)
         })?;
         let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&built[0]), bits(&expected[0]));

@@ -115,23 +115,15 @@ impl Convolution {
         [self.images, self.filters(), self.x.pixels(), self.y.pixels()].contains(&0)
     }
 
-    /// Scratch elements that `forward` and `data_grad` need.
-    pub(super) fn scratch(&self, workers: usize) -> usize {
+    /// Scratch elements that `forward` and `data_grad` need, and `filter_grad` if `filters` says so.
+    pub(super) fn scratch(&self, filters: bool, workers: usize) -> usize {
         if self.is_nothing() || self.is_direct() {
             return 0;
         }
         let bands = self.bands();
         let packed = if bands.count > 1 { self.groups * self.filters() } else { 0 };
-        packed + workers * bands.unfolded()
-    }
-
-    /// Scratch elements that gradients need, with that of the filters or without.
-    pub(super) fn grad_scratch(&self, filters: bool, workers: usize) -> usize {
-        let scratch = self.scratch(workers);
-        if !filters || self.is_nothing() || self.is_direct() {
-            return scratch;
-        }
-        scratch.max(self.filter_scratch(workers))
+        let scratch = packed + workers * bands.unfolded();
+        if filters { scratch.max(self.filter_scratch(workers)) } else { scratch }
     }
 
     /// Scratch elements that `filter_grad` needs.
@@ -150,7 +142,7 @@ impl Convolution {
         filters: &[T],
         work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
     ) -> Result<()> {
-        cx.scratch(self.scratch(cx.threads()), |scratch| {
+        cx.scratch(self.scratch(false, cx.threads()), |scratch| {
             let (bands, rows, across) = (self.bands(), self.y.channels, self.windows[1].size);
             if bands.count == 1 {
                 return work(filters, scratch);

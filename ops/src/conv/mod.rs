@@ -15,7 +15,7 @@ pub use forward::{
 };
 pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeGradGrad, Conv2dTransposeRule};
 
-use autobwd::{Buf, Dim, Dims, Error, Meta, Result};
+use autobwd::{Attrs, Buf, Dim, Dims, Error, Meta, Result};
 
 use crate::{
     image::{Axis, PaddingAlgorithm, axes, dims, pair},
@@ -23,49 +23,32 @@ use crate::{
 };
 use kernel::Convolution;
 
-/// The attributes that all of them have.
-struct Attrs<'a> {
-    strides: &'a [i32],
-    paddings: &'a [i32],
-    padding_algorithm: PaddingAlgorithm,
-    dilations: &'a [i32],
-    groups: i32,
-    data_format: DataLayout,
+/// The attributes of convolutions.
+#[derive(Attrs, Clone)]
+pub struct ConvAttrs {
+    /// From one window to the next, down and across.
+    #[attr(default = [1, 1])]
+    pub strides: Vec<i32>,
+    /// How far windows reach over the edges: down and across, or top, bottom, left and right.
+    #[attr(default = [0, 0])]
+    pub paddings: Vec<i32>,
+    /// Whether `paddings` counts.
+    #[attr(default = PaddingAlgorithm::Explicit)]
+    pub padding_algorithm: PaddingAlgorithm,
+    /// From one element under a window to the next, down and across.
+    #[attr(default = [1, 1])]
+    pub dilations: Vec<i32>,
+    /// Shares of channels that have filters of their own.
+    #[attr(default = 1, min = 1)]
+    pub groups: i32,
+    /// Order of the dimensions of images.
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
 }
 
-macro_rules! attrs {
-    ($op:expr) => {
-        Attrs {
-            strides: &$op.strides,
-            paddings: &$op.paddings,
-            padding_algorithm: $op.padding_algorithm,
-            dilations: &$op.dilations,
-            groups: $op.groups,
-            data_format: $op.data_format,
-        }
-    };
-}
-use attrs;
-
-/// An operator with these slots, and others, and the attributes of `$of`.
-macro_rules! with_attrs {
-    ($op:ident { $($slot:ident),* }, $of:expr) => {
-        $op {
-            $($slot,)*
-            strides: $of.strides.clone(),
-            paddings: $of.paddings.clone(),
-            padding_algorithm: $of.padding_algorithm,
-            dilations: $of.dilations.clone(),
-            groups: $of.groups,
-            data_format: $of.data_format,
-        }
-    };
-}
-use with_attrs;
-
-impl Attrs<'_> {
+impl ConvAttrs {
     fn axes(&self) -> Result<[Axis; 2]> {
-        axes(self.strides, self.paddings, self.padding_algorithm, self.dilations)
+        axes(&self.strides, &self.paddings, self.padding_algorithm, &self.dilations)
     }
 
     /// Images, channels and size of `input`, and the dimensions of `filter`, with what holds for all of them.
@@ -144,16 +127,48 @@ impl Attrs<'_> {
     }
 
     /// The convolution of `x` with `filter` to `y`; paddings by algorithm are those for the images `over`.
-    fn kernel(&self, x: &Buf<'_>, filter: &Buf<'_>, y: &Buf<'_>, over: &Buf<'_>) -> Result<Convolution> {
+    fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
         let ((_, _, size), [_, _, kernel @ ..], axes) =
             (self.data_format.split(dims(over)?), dims(filter)?, self.axes()?);
         let windows = [0, 1].map(|i| axes[i].windows(kernel[i], size[i]));
         Convolution::new(self.data_format, self.groups as usize, windows, x, filter, y)
     }
+
+    /// Scratch memory of a kernel, with the gradient of the filters or without.
+    fn scratch_bytes(&self, slots: [&Buf<'_>; 4], filters: bool, workers: usize) -> usize {
+        let kernel = self.kernel(slots);
+        kernel.map_or(0, |kernel| kernel.scratch(filters, workers) * slots[0].dtype().size())
+    }
 }
 
-/// What gradient operators say about the gradient of the output.
-fn same_shape(dout: &Meta, input: &Meta, dims: &Dims) -> Result<()> {
-    dout.same_dtype(input)?;
-    dout.require(dout.dims.agrees(dims), || format!("the shape of the convolution, {dims}, is needed"))
+/// The shape rule of gradients: `doutput` has the shape of the result, `dims`.
+fn infer_grad(
+    dims: &Dims,
+    [input, filter, doutput]: [&Meta; 3],
+    [dinput, dfilter]: [&mut Option<Meta>; 2],
+) -> Result<()> {
+    doutput.same_dtype(input)?;
+    doutput
+        .require(doutput.dims.agrees(dims), || format!("the shape of the convolution, {dims}, is needed"))?;
+    dinput.iter_mut().for_each(|dinput| dinput.like(input));
+    dfilter.iter_mut().for_each(|dfilter| dfilter.like(filter));
+    Ok(())
+}
+
+/// What rows of samples begin with.
+fn plain() -> ConvAttrs {
+    ConvAttrs::default()
+}
+
+/// The same for images with channels last.
+fn nhwc() -> ConvAttrs {
+    ConvAttrs { data_format: DataLayout::Nhwc, ..plain() }
+}
+
+fn same() -> ConvAttrs {
+    ConvAttrs { padding_algorithm: PaddingAlgorithm::Same, ..plain() }
+}
+
+fn valid() -> ConvAttrs {
+    ConvAttrs { padding_algorithm: PaddingAlgorithm::Valid, ..plain() }
 }

@@ -6,21 +6,19 @@ use crate::{
     attention::ScaledDotProductAttention,
     binary::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
-    conv::Conv2d,
+    conv::{Conv2d, ConvAttrs},
     division::{ElementwiseFloordiv, ElementwiseMod},
     dropout::{Dropout, DropoutImplementation},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     fill::FillConstant,
-    image::PaddingAlgorithm,
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     lookup::LookupTableV2,
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
-    norm::DataLayout,
     pick::{Gather, OneHotV2},
-    pool::{Pool2d, PoolingType},
+    pool::{Pool2d, PoolAttrs, PoolingType},
     rectifier::{Elu, HardSwish, LeakyRelu, Relu6},
-    reduce::{Mean, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
+    reduce::{Mean, ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
     rounding::{Clip, Floor, Round, Sign},
     scan::Cumsum,
     search::{Accuracy, ArgMax, TopKV2},
@@ -62,9 +60,8 @@ macro_rules! broadcasting {
 macro_rules! reductions {
     ($($f:ident $op:ident),*) => {$(
         fn $f(&self, axes: &[i32]) -> Result<Expr> {
-            let (dim, reduce_all) = (axes.to_vec(), axes.is_empty());
-            let (in_dtype, out_dtype) = (None, None);
-            Ok(emit($op { x: self.into(), out: New, dim, keep_dim: false, reduce_all, in_dtype, out_dtype })?.out)
+            let reduce = ReduceAttrs { reduce_all: axes.is_empty(), ..ReduceAttrs::over(axes.to_vec()) };
+            Ok(emit($op { x: self.into(), out: New, reduce })?.out)
         }
     )*};
 }
@@ -75,16 +72,10 @@ macro_rules! pooling {
             let op = Pool2d {
                 x: self.into(),
                 out: New,
-                ksize: vec![size; 2],
-                strides: vec![stride; 2],
-                paddings: vec![0; 2],
-                padding_algorithm: PaddingAlgorithm::Explicit,
-                pooling_type: PoolingType::$pooling_type,
-                ceil_mode: false,
-                exclusive: true,
-                global_pooling: false,
-                adaptive: false,
-                data_format: DataLayout::Nchw,
+                pool: PoolAttrs {
+                    strides: vec![stride; 2],
+                    ..PoolAttrs::new(PoolingType::$pooling_type, vec![size; 2])
+                },
             };
             Ok(emit(op)?.out)
         }
@@ -150,12 +141,7 @@ impl Math for Expr {
             input: self.into(),
             filter: filters.into(),
             output: New,
-            strides: vec![stride; 2],
-            paddings: vec![padding; 2],
-            padding_algorithm: PaddingAlgorithm::Explicit,
-            dilations: vec![1; 2],
-            groups: 1,
-            data_format: DataLayout::Nchw,
+            conv: ConvAttrs { strides: vec![stride; 2], paddings: vec![padding; 2], ..ConvAttrs::default() },
         };
         Ok(emit(op)?.output)
     }

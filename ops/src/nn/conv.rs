@@ -3,7 +3,11 @@
 use autobwd::{Builder, DType, Error, Expr, New, Result, emit};
 
 use super::{bias, parameter};
-use crate::{Init, conv, elementwise::ElementwiseAdd, image::PaddingAlgorithm, norm::DataLayout};
+use crate::{
+    Init,
+    conv::{self, ConvAttrs},
+    elementwise::ElementwiseAdd,
+};
 
 /// `out = conv2d(x, w) + b` for images in the order image, channel, row, column.
 ///
@@ -52,6 +56,14 @@ struct Windows {
     groups: i32,
 }
 
+impl Windows {
+    fn attrs(self) -> ConvAttrs {
+        let Windows { stride, padding, dilation, groups } = self;
+        let (strides, paddings, dilations) = (vec![stride; 2], vec![padding; 2], vec![dilation; 2]);
+        ConvAttrs { strides, paddings, dilations, groups, ..ConvAttrs::default() }
+    }
+}
+
 /// What a [`Conv2d`] or [`Conv2dTranspose`] layer is to be like.
 pub struct Conv2dOptions<'a, L = Conv2d> {
     net: &'a Builder,
@@ -84,17 +96,11 @@ impl Conv2d {
     /// Another number of channels, or another dtype; images that are too small.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Result<Expr> {
-        let Windows { stride, padding, dilation, groups } = self.windows;
         let op = emit(conv::Conv2d {
             input: x.into(),
             filter: (&self.weight).into(),
             output: New,
-            strides: vec![stride; 2],
-            paddings: vec![padding; 2],
-            padding_algorithm: PaddingAlgorithm::Explicit,
-            dilations: vec![dilation; 2],
-            groups,
-            data_format: DataLayout::Nchw,
+            conv: self.windows.attrs(),
         })?;
         match &self.bias {
             Some(bias) => {
@@ -127,20 +133,14 @@ impl Conv2dTranspose {
     /// Another number of channels, or another dtype; paddings that leave nothing.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Result<Expr> {
-        let Windows { stride, padding, dilation, groups } = self.windows;
         let op = emit(conv::Conv2dTranspose {
             input: x.into(),
             filter: (&self.weight).into(),
             bias: self.bias.as_ref().map(Into::into),
             output: New,
-            strides: vec![stride; 2],
-            paddings: vec![padding; 2],
+            conv: self.windows.attrs(),
             output_padding: vec![],
             output_size: vec![],
-            padding_algorithm: PaddingAlgorithm::Explicit,
-            dilations: vec![dilation; 2],
-            groups,
-            data_format: DataLayout::Nchw,
         })?;
         Ok(op.output)
     }

@@ -1,10 +1,6 @@
 use autobwd::{Expr, New, Result, emit};
 
-use crate::{
-    image::PaddingAlgorithm,
-    norm::DataLayout,
-    pool::{self, PoolingType},
-};
+use crate::pool::{self, PoolAttrs, PoolingType};
 
 /// The largest element or the mean of every window of images in the order image, channel, row, column.
 ///
@@ -95,16 +91,14 @@ impl Pool2d {
         let op = pool::Pool2d {
             x: x.into(),
             out: New,
-            ksize: self.size.to_vec(),
-            strides,
-            paddings: vec![self.padding; 2],
-            padding_algorithm: PaddingAlgorithm::Explicit,
-            pooling_type: self.kind,
-            ceil_mode: self.ceil,
-            exclusive: self.exclusive,
-            global_pooling: false,
-            adaptive: self.adaptive,
-            data_format: DataLayout::Nchw,
+            pool: PoolAttrs {
+                strides,
+                paddings: vec![self.padding; 2],
+                ceil_mode: self.ceil,
+                exclusive: self.exclusive,
+                adaptive: self.adaptive,
+                ..PoolAttrs::new(self.kind, self.size.to_vec())
+            },
         };
         Ok(emit(op)?.out)
     }

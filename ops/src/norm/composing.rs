@@ -5,7 +5,7 @@ use autobwd::{Expr, New, Result, emit};
 use crate::{
     Math,
     elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseSub},
-    reduce::{ReduceMean, ReduceSum},
+    reduce::{ReduceAttrs, ReduceMean, ReduceSum},
     shape::{Reshape2, Reshape2Grad},
 };
 
@@ -28,20 +28,11 @@ pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i
 
 /// The mean along these axes, which stay as ones of length 1 if they are kept; that of nothing is 0.
 pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Result<Expr> {
-    let (dim, reduce_all, in_dtype, out_dtype) = (axes.to_vec(), axes.is_empty(), None, None);
-    if x.dims().iter().any(|dim| *dim == 0) {
-        return Ok(emit(ReduceSum {
-            x: x.into(),
-            out: New,
-            dim,
-            keep_dim,
-            reduce_all,
-            in_dtype,
-            out_dtype,
-        })?
-        .out);
-    }
-    Ok(emit(ReduceMean { x: x.into(), out: New, dim, keep_dim, reduce_all, in_dtype, out_dtype })?.out)
+    let reduce = ReduceAttrs { keep_dim, ..ReduceAttrs::over(axes) };
+    Ok(match x.dims().iter().any(|dim| *dim == 0) {
+        true => emit(ReduceSum { x: x.into(), out: New, reduce })?.out,
+        false => emit(ReduceMean { x: x.into(), out: New, reduce })?.out,
+    })
 }
 
 /// Rows along the last axis.

@@ -4,11 +4,10 @@ mod halves;
 mod windows;
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
 use crate::{common::nth, image::PaddingAlgorithm, norm::DataLayout};
-use windows::{Attrs, attrs, with_attrs};
 
 autobwd::attr_enum! {
     /// What becomes of a window.
@@ -20,17 +19,9 @@ autobwd::attr_enum! {
     }
 }
 
-/// The largest element or the mean of every window, channel by channel.
-///
-/// What is over the edges is left out. NaN counts as larger than all.
-#[register_op(grad = Pool2dGrad)]
-pub struct Pool2d<V = Var> {
-    /// Images, in the order that `data_format` says.
-    #[input]
-    pub x: V,
-    /// As many images and channels, with an element for each window.
-    #[output]
-    pub out: V,
+/// The attributes of pooling.
+#[derive(Attrs, Clone)]
+pub struct PoolAttrs {
     /// Height and width of a window; with `adaptive`, of the output.
     #[attr]
     pub ksize: Vec<i32>,
@@ -63,17 +54,51 @@ pub struct Pool2d<V = Var> {
     #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
+
+impl PoolAttrs {
+    /// Windows of `ksize` elements, one step apart.
+    pub fn new(pooling_type: PoolingType, ksize: Vec<i32>) -> PoolAttrs {
+        PoolAttrs {
+            ksize,
+            strides: vec![1, 1],
+            paddings: vec![0, 0],
+            padding_algorithm: PaddingAlgorithm::Explicit,
+            pooling_type,
+            ceil_mode: false,
+            exclusive: true,
+            global_pooling: false,
+            adaptive: false,
+            data_format: DataLayout::Nchw,
+        }
+    }
+}
+
+/// The largest element or the mean of every window, channel by channel.
+///
+/// What is over the edges is left out. NaN counts as larger than all.
+#[register_op(grad = Pool2dGrad)]
+pub struct Pool2d<V = Var> {
+    /// Images, in the order that `data_format` says.
+    #[input]
+    pub x: V,
+    /// As many images and channels, with an element for each window.
+    #[output]
+    pub out: V,
+    /// What windows are.
+    #[attrs]
+    pub pool: PoolAttrs,
+}
 impl Infer for Pool2d<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = attrs!(self).pooled(&self.x)?;
+        let dims = self.pool.pooled(&self.x)?;
         self.out.set(self.x.dtype, dims);
         Ok(())
     }
 }
 impl Kernel for Pool2d<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let pooling = attrs!(self).pooling(&self.x, &self.out)?;
-        let ([x_len, out_len], kind) = (pooling.lens(), self.pooling_type);
+        let pooling = self.pool.pooling(&self.x, &self.out)?;
+        let ([x_len, out_len], kind) = (pooling.lens(), self.pool.pooling_type);
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
             pooling.each_plane(cx, (self.out.slice_mut::<T>()?, out_len), 0, |plane, out, _| {
@@ -101,151 +126,128 @@ impl Kernel for Pool2d<Buf<'_>> {
 autobwd::samples!(
     Pool2d,
     [
-        pool(PoolingType::Max, distinct([2, 3, 5, 4]), [2, 3]),
-        pool(PoolingType::Avg, uniform([2, 3, 5, 4]), [2, 3]),
-        nhwc(pool(PoolingType::Max, distinct([2, 5, 4, 3]), [2, 3])),
-        nhwc(pool(PoolingType::Avg, uniform([2, 5, 4, 3]), [2, 3])),
-        Pool2d { strides: vec![2, 2], ..pool(PoolingType::Max, distinct([2, 3, 6, 4]), [2, 2]) },
-        Pool2d { strides: vec![2, 2], ..pool(PoolingType::Max, distinct([2, 3, 6, 16]), [2, 2]) },
-        Pool2d { strides: vec![3, 2], ..pool(PoolingType::Max, distinct([1, 2, 7, 5]), [2, 3]) },
-        Pool2d { strides: vec![3, 2], ..nhwc(pool(PoolingType::Avg, uniform([1, 7, 5, 2]), [2, 3])) },
-        Pool2d { paddings: vec![1, 2], ..pool(PoolingType::Max, distinct([1, 2, 5, 4]), [2, 3]) },
-        Pool2d { paddings: vec![1, 0, 2, 3], ..pool(PoolingType::Max, distinct([1, 2, 3, 4]), [2, 5]) },
-        Pool2d { paddings: vec![1, 2], ..pool(PoolingType::Avg, uniform([1, 2, 5, 4]), [2, 3]) },
-        Pool2d {
-            paddings: vec![1, 2],
-            exclusive: false,
-            ..pool(PoolingType::Avg, uniform([1, 2, 5, 4]), [2, 3])
-        },
-        Pool2d {
-            paddings: vec![0, 2, 2, 1],
-            exclusive: false,
-            ..nhwc(pool(PoolingType::Avg, uniform([1, 5, 4, 2]), [3, 4]))
-        },
-        Pool2d {
-            ceil_mode: true,
-            strides: vec![2, 3],
-            ..pool(PoolingType::Max, distinct([1, 2, 6, 8]), [3, 4])
-        },
-        Pool2d {
-            ceil_mode: true,
-            strides: vec![2, 3],
-            paddings: vec![1, 0],
-            exclusive: false,
-            ..pool(PoolingType::Avg, uniform([1, 2, 6, 8]), [3, 4])
-        },
-        Pool2d {
-            padding_algorithm: PaddingAlgorithm::Same,
-            strides: vec![2, 1],
-            paddings: vec![7, 7],
-            ..pool(PoolingType::Avg, uniform([1, 2, 5, 4]), [3, 2])
-        },
-        Pool2d {
-            padding_algorithm: PaddingAlgorithm::Valid,
-            paddings: vec![7, 7],
-            ..pool(PoolingType::Max, distinct([1, 2, 5, 4]), [3, 2])
-        },
-        Pool2d {
-            global_pooling: true,
-            paddings: vec![7, 7],
-            ..pool(PoolingType::Max, distinct([2, 3, 5, 4]), [-1, -1])
-        },
-        Pool2d { global_pooling: true, ..nhwc(pool(PoolingType::Avg, uniform([2, 5, 4, 3]), [1, 1])) },
-        Pool2d {
-            adaptive: true,
-            paddings: vec![7, 7],
-            ..pool(PoolingType::Max, distinct([1, 2, 7, 5]), [3, 4])
-        },
-        Pool2d { adaptive: true, exclusive: false, ..pool(PoolingType::Avg, uniform([1, 2, 7, 5]), [3, 6]) },
-        Pool2d { adaptive: true, ..nhwc(pool(PoolingType::Avg, uniform([1, 7, 5, 2]), [3, 4])) },
-        Pool2d {
-            adaptive: true,
-            global_pooling: true,
-            ..pool(PoolingType::Max, distinct([1, 2, 3, 4]), [1, 1])
-        },
+        pool(distinct([2, 3, 5, 4]), max([2, 3])),
+        pool(uniform([2, 3, 5, 4]), mean([2, 3])),
+        pool(distinct([2, 5, 4, 3]), nhwc(max([2, 3]))),
+        pool(uniform([2, 5, 4, 3]), nhwc(mean([2, 3]))),
+        pool(distinct([2, 3, 6, 4]), PoolAttrs { strides: vec![2, 2], ..max([2, 2]) }),
+        pool(distinct([2, 3, 6, 16]), PoolAttrs { strides: vec![2, 2], ..max([2, 2]) }),
+        pool(distinct([1, 2, 7, 5]), PoolAttrs { strides: vec![3, 2], ..max([2, 3]) }),
+        pool(uniform([1, 7, 5, 2]), PoolAttrs { strides: vec![3, 2], ..nhwc(mean([2, 3])) }),
+        pool(distinct([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], ..max([2, 3]) }),
+        pool(distinct([1, 2, 3, 4]), PoolAttrs { paddings: vec![1, 0, 2, 3], ..max([2, 5]) }),
+        pool(uniform([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], ..mean([2, 3]) }),
+        pool(uniform([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], exclusive: false, ..mean([2, 3]) }),
+        pool(
+            uniform([1, 5, 4, 2]),
+            PoolAttrs { paddings: vec![0, 2, 2, 1], exclusive: false, ..nhwc(mean([3, 4])) }
+        ),
+        pool(distinct([1, 2, 6, 8]), PoolAttrs { ceil_mode: true, strides: vec![2, 3], ..max([3, 4]) }),
+        pool(
+            uniform([1, 2, 6, 8]),
+            PoolAttrs {
+                ceil_mode: true,
+                strides: vec![2, 3],
+                paddings: vec![1, 0],
+                exclusive: false,
+                ..mean([3, 4])
+            }
+        ),
+        pool(
+            uniform([1, 2, 5, 4]),
+            PoolAttrs {
+                padding_algorithm: PaddingAlgorithm::Same,
+                strides: vec![2, 1],
+                paddings: vec![7, 7],
+                ..mean([3, 2])
+            }
+        ),
+        pool(
+            distinct([1, 2, 5, 4]),
+            PoolAttrs { padding_algorithm: PaddingAlgorithm::Valid, paddings: vec![7, 7], ..max([3, 2]) }
+        ),
+        pool(
+            distinct([2, 3, 5, 4]),
+            PoolAttrs { global_pooling: true, paddings: vec![7, 7], ..max([-1, -1]) }
+        ),
+        pool(uniform([2, 5, 4, 3]), PoolAttrs { global_pooling: true, ..nhwc(mean([1, 1])) }),
+        pool(distinct([1, 2, 7, 5]), PoolAttrs { adaptive: true, paddings: vec![7, 7], ..max([3, 4]) }),
+        pool(uniform([1, 2, 7, 5]), PoolAttrs { adaptive: true, exclusive: false, ..mean([3, 6]) }),
+        pool(uniform([1, 7, 5, 2]), PoolAttrs { adaptive: true, ..nhwc(mean([3, 4])) }),
+        pool(distinct([1, 2, 3, 4]), PoolAttrs { adaptive: true, global_pooling: true, ..max([1, 1]) }),
         // Windows of nothing but padding.
-        Pool2d {
-            paddings: vec![2, 0, 0, 3],
-            exclusive: false,
-            ..pool(PoolingType::Avg, uniform([1, 2, 5, 4]), [2, 1])
-        },
-        pool(PoolingType::Max, distinct([0, 3, 5, 4]), [2, 3]),
-        nhwc(pool(PoolingType::Avg, uniform([2, 5, 4, 0]), [2, 3])),
+        pool(
+            uniform([1, 2, 5, 4]),
+            PoolAttrs { paddings: vec![2, 0, 0, 3], exclusive: false, ..mean([2, 1]) }
+        ),
+        pool(distinct([0, 3, 5, 4]), max([2, 3])),
+        pool(uniform([2, 5, 4, 0]), nhwc(mean([2, 3]))),
         Sample::not_a_derivative(
-            pool(PoolingType::Max, given([1, 1, 2, 3], [1.0, 2.0, 2.0, 2.0, 0.0, 2.0]), [2, 2]),
+            pool(given([1, 1, 2, 3], [1.0, 2.0, 2.0, 2.0, 0.0, 2.0]), max([2, 2])),
             "the first of equal elements gets the whole gradient"
         ),
         Sample::not_a_derivative(
-            pool(PoolingType::Max, given([1, 1, 2, 3], [f64::NAN, 2.0, 1.0, 0.0, 3.0, 4.0]), [2, 2]),
+            pool(given([1, 1, 2, 3], [f64::NAN, 2.0, 1.0, 0.0, 3.0, 4.0]), max([2, 2])),
             "NaN has none"
         ),
         Sample::not_a_derivative(
-            pool(PoolingType::Max, given([1, 1, 2, 1], [f64::NEG_INFINITY, f64::NEG_INFINITY]), [2, 1]),
+            pool(given([1, 1, 2, 1], [f64::NEG_INFINITY, f64::NEG_INFINITY]), max([2, 1])),
             "infinity does not change"
         ),
-        Sample::fails(pool(PoolingType::Max, distinct([2, 3, 5]), [2, 3]), "`X`: 4 dimensions are needed",),
+        Sample::fails(pool(distinct([2, 3, 5]), max([2, 3])), "`X`: 4 dimensions are needed",),
         Sample::fails(
-            pool(PoolingType::Max, integers_below(9, [2, 3, 5, 4]), [2, 3]),
+            pool(integers_below(9, [2, 3, 5, 4]), max([2, 3])),
             "`X`: floating point numbers are needed",
         ),
         Sample::fails(
-            pool(PoolingType::Max, distinct([2, 3, 5, 4]), [6, 3]),
+            pool(distinct([2, 3, 5, 4]), max([6, 3])),
             "`X`: at least 6 rows and columns are needed for a window",
         ),
         Sample::fails(
-            pool(PoolingType::Max, distinct([2, 3, 0, 4]), [2, 3]),
+            pool(distinct([2, 3, 0, 4]), max([2, 3])),
             "`X`: at least 2 rows and columns are needed for a window",
         ),
         Sample::fails(
-            Pool2d { global_pooling: true, ..pool(PoolingType::Avg, distinct([2, 3, 0, 4]), [2, 3]) },
+            pool(distinct([2, 3, 0, 4]), PoolAttrs { global_pooling: true, ..mean([2, 3]) }),
             "`X`: at least 1 rows and columns are needed for a window",
         ),
         Sample::fails(
-            Pool2d { paddings: vec![0, 3], ..pool(PoolingType::Max, distinct([2, 3, 5, 4]), [2, 3]) },
+            pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![0, 3], ..max([2, 3]) }),
             "`X`: a window would hold nothing but padding",
         ),
         Sample::fails(
-            Pool2d {
-                ceil_mode: true,
-                strides: vec![1, 3],
-                ..pool(PoolingType::Avg, uniform([1, 2, 4, 3]), [2, 1])
-            },
+            pool(uniform([1, 2, 4, 3]), PoolAttrs { ceil_mode: true, strides: vec![1, 3], ..mean([2, 1]) }),
             "`X`: a window would hold nothing but padding",
         ),
         Sample::fails(
-            pool(PoolingType::Max, distinct([2, 3, 5, 4]), [0, 3]),
+            pool(distinct([2, 3, 5, 4]), max([0, 3])),
             "attribute `ksize`: 2 numbers of at least 1 are needed, not [0, 3]",
         ),
         Sample::fails(
-            Pool2d { strides: vec![0, 1], ..pool(PoolingType::Max, distinct([2, 3, 5, 4]), [2, 3]) },
+            pool(distinct([2, 3, 5, 4]), PoolAttrs { strides: vec![0, 1], ..max([2, 3]) }),
             "attribute `strides`: 2 numbers of at least 1 are needed, not [0, 1]",
         ),
         Sample::fails(
-            Pool2d { paddings: vec![1], ..pool(PoolingType::Max, distinct([2, 3, 5, 4]), [2, 3]) },
+            pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![1], ..max([2, 3]) }),
             "attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1]",
         ),
     ]
 );
 
-fn pool(pooling_type: PoolingType, x: Draw, ksize: [i32; 2]) -> Pool2d<Draw> {
-    Pool2d {
-        x,
-        out: out(),
-        ksize: ksize.to_vec(),
-        strides: vec![1, 1],
-        paddings: vec![0, 0],
-        padding_algorithm: PaddingAlgorithm::Explicit,
-        pooling_type,
-        ceil_mode: false,
-        exclusive: true,
-        global_pooling: false,
-        adaptive: false,
-        data_format: DataLayout::Nchw,
-    }
+fn pool(x: Draw, pool: PoolAttrs) -> Pool2d<Draw> {
+    Pool2d { x, out: out(), pool }
 }
 
-fn nhwc(pool: Pool2d<Draw>) -> Pool2d<Draw> {
-    Pool2d { data_format: DataLayout::Nhwc, ..pool }
+fn max(ksize: [i32; 2]) -> PoolAttrs {
+    PoolAttrs::new(PoolingType::Max, ksize.to_vec())
+}
+
+fn mean(ksize: [i32; 2]) -> PoolAttrs {
+    PoolAttrs::new(PoolingType::Avg, ksize.to_vec())
+}
+
+fn nhwc(pool: PoolAttrs) -> PoolAttrs {
+    PoolAttrs { data_format: DataLayout::Nhwc, ..pool }
 }
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
@@ -257,20 +259,13 @@ pub struct Pool2dGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    pub ksize: Vec<i32>,
-    pub strides: Vec<i32>,
-    pub paddings: Vec<i32>,
-    pub padding_algorithm: PaddingAlgorithm,
-    pub pooling_type: PoolingType,
-    pub ceil_mode: bool,
-    pub exclusive: bool,
-    pub global_pooling: bool,
-    pub adaptive: bool,
-    pub data_format: DataLayout,
+    /// As in [`Pool2d`].
+    #[attrs]
+    pub pool: PoolAttrs,
 }
 impl Infer for Pool2dGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        attrs!(self).check(&self.x, &self.out)?;
+        self.pool.check(&self.x, &self.out)?;
         self.dout.same_as(&self.out)?;
         self.dx.like(&self.x);
         Ok(())
@@ -278,8 +273,8 @@ impl Infer for Pool2dGrad<Meta> {
 }
 impl Kernel for Pool2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let pooling = attrs!(self).pooling(&self.x, &self.out)?;
-        let ([x_len, out_len], kind) = (pooling.lens(), self.pooling_type);
+        let pooling = self.pool.pooling(&self.x, &self.out)?;
+        let ([x_len, out_len], kind) = (pooling.lens(), self.pool.pooling_type);
         with_float!(self.dout, T => {
             let (x, out, dout) = (self.x.slice::<T>()?, self.out.slice::<T>()?, self.dout.slice::<T>()?);
             pooling.each_plane(cx, (self.dx.slice_mut::<T>()?, x_len), out_len, |plane, dx, left| {
@@ -314,8 +309,7 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        let pooling = attrs!(self).pooling(&self.x, &self.out);
-        pooling.map_or(0, |pooling| pooling.lens()[1] * workers * self.x.dtype().size())
+        self.pool.scratch_bytes(&self.x, &self.out, workers)
     }
 }
 
@@ -324,13 +318,11 @@ pub struct Pool2dGradRule;
 impl GradRule<Pool2dGrad> for Pool2dGradRule {
     fn emit(fwd: &Pool2dGrad, g: &mut GradCx<'_>) {
         let Pool2dGrad { x, out, dout, dx, .. } = *fwd;
-        let ddx = g.grad(dx);
+        let (ddx, pool) = (g.grad(dx), fwd.pool.clone());
         let Some(ddout) = g.wanted(dout) else { return };
-        match fwd.pooling_type {
-            PoolingType::Max => {
-                g.push(with_attrs!(Pool2dGradGrad { x: x, out: out, ddx: ddx, ddout: ddout }, fwd))
-            }
-            PoolingType::Avg => g.push(with_attrs!(Pool2d { x: ddx, out: ddout }, fwd)),
+        match fwd.pool.pooling_type {
+            PoolingType::Max => g.push(Pool2dGradGrad { x, out, ddx, ddout, pool }),
+            PoolingType::Avg => g.push(Pool2d { x: ddx, out: ddout, pool }),
         }
     }
 }
@@ -343,20 +335,13 @@ pub struct Pool2dGradGrad<V = Var> {
     pub ddx: V,
     #[output]
     pub ddout: V,
-    pub ksize: Vec<i32>,
-    pub strides: Vec<i32>,
-    pub paddings: Vec<i32>,
-    pub padding_algorithm: PaddingAlgorithm,
-    pub pooling_type: PoolingType,
-    pub ceil_mode: bool,
-    pub exclusive: bool,
-    pub global_pooling: bool,
-    pub adaptive: bool,
-    pub data_format: DataLayout,
+    /// As in [`Pool2d`].
+    #[attrs]
+    pub pool: PoolAttrs,
 }
 impl Infer for Pool2dGradGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        attrs!(self).check(&self.x, &self.out)?;
+        self.pool.check(&self.x, &self.out)?;
         self.ddx.same_as(&self.x)?;
         self.ddout.like(&self.out);
         Ok(())
@@ -364,7 +349,7 @@ impl Infer for Pool2dGradGrad<Meta> {
 }
 impl Kernel for Pool2dGradGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let pooling = attrs!(self).pooling(&self.x, &self.out)?;
+        let pooling = self.pool.pooling(&self.x, &self.out)?;
         let [x_len, out_len] = pooling.lens();
         with_float!(self.x, T => {
             let (x, out, ddx) = (self.x.slice::<T>()?, self.out.slice::<T>()?, self.ddx.slice::<T>()?);
@@ -386,8 +371,7 @@ impl Kernel for Pool2dGradGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        let pooling = attrs!(self).pooling(&self.x, &self.out);
-        pooling.map_or(0, |pooling| pooling.lens()[1] * workers * self.x.dtype().size())
+        self.pool.scratch_bytes(&self.x, &self.out, workers)
     }
 }
 
@@ -398,7 +382,7 @@ impl GradRule<Pool2dGradGrad> for Pool2dGradGradRule {
         let Pool2dGradGrad { x, out, ddx, ddout, .. } = *fwd;
         let dout = g.grad(ddout);
         if let Some(dx) = g.wanted(ddx) {
-            g.push(with_attrs!(Pool2dGrad { x: x, out: out, dout: dout, dx: dx }, fwd));
+            g.push(Pool2dGrad { x, out, dout, dx, pool: fwd.pool.clone() });
         }
     }
 }

@@ -4,74 +4,22 @@ use std::ops::Range;
 
 use autobwd::{Buf, Cx, Dim, Dims, Meta, Result};
 
-use super::PoolingType;
+use super::{PoolAttrs, PoolingType};
 use crate::{
     common::{PART, Real},
-    image::{PaddingAlgorithm, Windows, axes, dims, pair},
+    image::{Windows, axes, dims, pair},
     norm::DataLayout,
 };
 
-/// The attributes that say where windows are.
-pub(super) struct Attrs<'a> {
-    pub(super) ksize: &'a [i32],
-    pub(super) strides: &'a [i32],
-    pub(super) paddings: &'a [i32],
-    pub(super) padding_algorithm: PaddingAlgorithm,
-    pub(super) pooling_type: PoolingType,
-    pub(super) ceil_mode: bool,
-    pub(super) exclusive: bool,
-    pub(super) global_pooling: bool,
-    pub(super) adaptive: bool,
-    pub(super) data_format: DataLayout,
-}
-
-macro_rules! attrs {
-    ($op:expr) => {
-        Attrs {
-            ksize: &$op.ksize,
-            strides: &$op.strides,
-            paddings: &$op.paddings,
-            padding_algorithm: $op.padding_algorithm,
-            pooling_type: $op.pooling_type,
-            ceil_mode: $op.ceil_mode,
-            exclusive: $op.exclusive,
-            global_pooling: $op.global_pooling,
-            adaptive: $op.adaptive,
-            data_format: $op.data_format,
-        }
-    };
-}
-pub(super) use attrs;
-
-/// An operator with these slots and the attributes of `$of`.
-macro_rules! with_attrs {
-    ($op:ident { $($slot:ident: $value:expr),* }, $of:expr) => {
-        $op {
-            $($slot: $value,)*
-            ksize: $of.ksize.clone(),
-            strides: $of.strides.clone(),
-            paddings: $of.paddings.clone(),
-            padding_algorithm: $of.padding_algorithm,
-            pooling_type: $of.pooling_type,
-            ceil_mode: $of.ceil_mode,
-            exclusive: $of.exclusive,
-            global_pooling: $of.global_pooling,
-            adaptive: $of.adaptive,
-            data_format: $of.data_format,
-        }
-    };
-}
-pub(super) use with_attrs;
-
-impl Attrs<'_> {
+impl PoolAttrs {
     /// Height and width of windows; `None` where they are those of the images.
     fn size(&self) -> Result<Option<[usize; 2]>> {
-        if self.global_pooling { Ok(None) } else { pair("ksize", self.ksize, 1).map(Some) }
+        if self.global_pooling { Ok(None) } else { pair("ksize", &self.ksize, 1).map(Some) }
     }
 
     /// The windows over so many rows or columns.
     fn windows(&self, i: usize, input: usize) -> Result<Windows> {
-        let axes = axes(self.strides, self.paddings, self.padding_algorithm, &[1, 1])?;
+        let axes = axes(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
         let size = self.size()?.map_or(input.max(1), |size| size[i]);
         let windows = axes[i].windows(size, input);
         let unpadded = self.global_pooling || self.adaptive;
@@ -121,6 +69,11 @@ impl Attrs<'_> {
         let lanes = if self.data_format == DataLayout::Nhwc { channels } else { 1 };
         let windows = [self.windows(0, x[0])?, self.windows(1, x[1])?];
         Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
+    }
+
+    /// Scratch memory of the gradients: a plane of the output for each worker.
+    pub(super) fn scratch_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
+        self.pooling(x, out).map_or(0, |pooling| pooling.lens()[1] * workers * x.dtype().size())
     }
 }
 

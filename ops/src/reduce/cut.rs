@@ -2,76 +2,93 @@
 
 use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result, Shape, with_float};
 
+use super::ReduceAttrs;
 use crate::common::{Number, PART, Real, add_up, convert, pieces};
 
 /// Most dimensions that can be reduced: one bit each.
 const MAX_RANK: usize = 64;
 
-/// Dimensions of the result.
-pub(super) fn reduced_dims(x: &Meta, dim: &[i32], all: bool, keep: bool) -> Result<Dims> {
-    if x.rank() > MAX_RANK {
-        return Err(x.wrong(&format!("at most {MAX_RANK} dimensions are possible")));
+impl ReduceAttrs {
+    /// The shape rule: dimensions and dtype of the result.
+    pub(super) fn infer(&self, x: &Meta, out: &mut Meta) -> Result<()> {
+        let dims = self.dims(x)?;
+        out.set(self.result_dtype(x)?, dims);
+        Ok(())
     }
-    let mut reduced = 0u64;
-    for axis in dim {
-        // As in NumPy, a scalar may be reduced along its first or last axis.
-        if x.rank() == 0 && matches!(axis, -1 | 0) {
-            continue;
+
+    /// The shape rule of gradients.
+    pub(super) fn infer_grad(&self, x: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
+        let dims = self.dims(x)?;
+        x.float()?;
+        let dtype = self.out_dtype.unwrap_or(x.dtype);
+        dout.require(dout.dtype == dtype && dtype.is_float(), || {
+            format!("the dtype of the forward result, {dtype}, floating point, is needed")
+        })?;
+        dout.require(dout.dims.agrees(&dims), || {
+            format!("the shape of the forward result, {dims}, is needed")
+        })?;
+        dx.like(x);
+        Ok(())
+    }
+
+    /// Dimensions of the result.
+    fn dims(&self, x: &Meta) -> Result<Dims> {
+        x.require(x.rank() <= MAX_RANK, || format!("at most {MAX_RANK} dimensions are possible"))?;
+        let mut reduced = 0u64;
+        for axis in &self.dim {
+            // As in NumPy, a scalar may be reduced along its first or last axis.
+            if x.rank() == 0 && matches!(axis, -1 | 0) {
+                continue;
+            }
+            let bit = 1 << x.axis("dim", i64::from(*axis))?;
+            if reduced & bit != 0 {
+                return Err(Error::attr("dim", format!("{axis} is given twice")));
+            }
+            reduced |= bit;
         }
-        let bit = 1 << x.axis("dim", i64::from(*axis))?;
-        if reduced & bit != 0 {
-            return Err(Error::attr("dim", format!("{axis} is given twice")));
+        let reduced = if self.is_full() { u64::MAX } else { reduced };
+        let result = x.dims.iter().enumerate().filter_map(|(axis, n)| match reduced >> axis & 1 == 1 {
+            true => self.keep_dim.then_some(Dim::from(1)),
+            false => Some(*n),
+        });
+        Ok(result.collect())
+    }
+
+    /// The dtype of the result, to which `x` is converted first.
+    fn result_dtype(&self, x: &Meta) -> Result<DType> {
+        if let Some(dtype) = self.in_dtype.filter(|dtype| *dtype != x.dtype) {
+            return Err(x.wrong(&format!("{dtype} is needed, as attribute `in_dtype` says")));
         }
-        reduced |= bit;
+        let dtype = self.out_dtype.unwrap_or(x.dtype);
+        if dtype.is_float() || dtype.is_signed_integer() {
+            return Ok(dtype);
+        }
+        let dtypes = [DType::F32, DType::F64, DType::I32, DType::I64].map(DType::name).join(", ");
+        match self.out_dtype {
+            Some(dtype) => Err(Error::attr("out_dtype", format!("{dtype} is none of {dtypes}"))),
+            None => Err(x.wrong(&format!("attribute `out_dtype` is needed, {dtypes}"))),
+        }
     }
-    let all = all || dim.is_empty();
-    let result = x.dims.iter().enumerate().filter_map(|(axis, n)| match all || reduced >> axis & 1 == 1 {
-        true => keep.then_some(Dim::from(1)),
-        false => Some(*n),
-    });
-    Ok(result.collect())
-}
 
-/// The full shape with ones where it is reduced.
-pub(super) fn ones_where_reduced(full: &[usize], dim: &[i32], all: bool) -> Shape {
-    let rank = full.len() as i32;
-    let is_reduced = |axis: i32| all || dim.is_empty() || dim.iter().any(|d| *d == axis || *d + rank == axis);
-    (0..rank).zip(full).map(|(axis, n)| if is_reduced(axis) { 1 } else { *n }).collect()
-}
+    /// Whether all dimensions are reduced.
+    fn is_full(&self) -> bool {
+        self.reduce_all || self.dim.is_empty()
+    }
 
-/// The dtype of the result, to which `x` is converted first.
-pub(super) fn result_dtype(x: &Meta, in_dtype: Option<DType>, out_dtype: Option<DType>) -> Result<DType> {
-    if let Some(dtype) = in_dtype.filter(|dtype| *dtype != x.dtype) {
-        return Err(x.wrong(&format!("{dtype} is needed, as attribute `in_dtype` says")));
+    /// How a kernel cuts `x`.
+    pub(super) fn cut<'a>(&self, x: &'a Buf<'_>) -> Reduction<'a> {
+        let none = if self.is_full() { u64::MAX } else { 0 };
+        let dim = if x.dims().is_empty() { &[][..] } else { &self.dim };
+        Reduction::of(x.dims(), dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis))))
     }
-    let dtype = out_dtype.unwrap_or(x.dtype);
-    if dtype.is_float() || dtype.is_signed_integer() {
-        return Ok(dtype);
-    }
-    let dtypes = [DType::F32, DType::F64, DType::I32, DType::I64].map(DType::name).join(", ");
-    match out_dtype {
-        Some(dtype) => Err(Error::attr("out_dtype", format!("{dtype} is none of {dtypes}"))),
-        None => Err(x.wrong(&format!("attribute `out_dtype` is needed, {dtypes}"))),
-    }
-}
 
-pub(super) fn infer_grad(
-    dims: Dims,
-    x: &Meta,
-    out_dtype: Option<DType>,
-    dout: &Meta,
-    dx: &mut Meta,
-) -> Result<()> {
-    x.float()?;
-    let dtype = out_dtype.unwrap_or(x.dtype);
-    dout.require(dout.dtype == dtype && dtype.is_float(), || {
-        format!("the dtype of the forward result, {dtype}, floating point, is needed")
-    })?;
-    if !dout.dims.agrees(&dims) {
-        return Err(dout.wrong(&format!("the shape of the forward result, {dims}, is needed")));
+    /// The full shape with ones where it is reduced.
+    pub(super) fn ones_where_reduced(&self, full: &[usize]) -> Shape {
+        let rank = full.len() as i32;
+        let is_reduced =
+            |axis: i32| self.is_full() || self.dim.iter().any(|d| *d == axis || *d + rank == axis);
+        (0..rank).zip(full).map(|(axis, n)| if is_reduced(axis) { 1 } else { *n }).collect()
     }
-    dx.like(x);
-    Ok(())
 }
 
 /// Computes a gradient of `x` with the dtype of the result: `work` gets `x` and `dx` with that dtype.
@@ -88,16 +105,11 @@ pub(super) fn with_result_dtype<T: Real + Number>(
         let (from, to) = converted.split_at_mut(x.numel());
         convert(cx, x, from)?;
         work(from, to)?;
-        narrow(to, dx)
-    })
-}
-
-/// Writes elements of another dtype.
-pub(super) fn narrow<T: Number>(from: &[T], to: &mut Buf<'_>) -> Result<()> {
-    with_float!(to, Y => {
-        let pairs = to.slice_mut::<Y>()?.iter_mut().zip(from);
-        pairs.for_each(|(to, from)| *to = Y::narrow(from.widen()));
-        Ok(())
+        with_float!(dx, Y => {
+            let pairs = dx.slice_mut::<Y>()?.iter_mut().zip(to);
+            pairs.for_each(|(dx, to)| *dx = Y::narrow(to.widen()));
+            Ok(())
+        })
     })
 }
 
@@ -180,13 +192,6 @@ pub(crate) struct Reduction<'a> {
 }
 
 impl<'a> Reduction<'a> {
-    pub(super) fn new(x: &'a Buf<'_>, dim: &[i32], all: bool) -> Reduction<'a> {
-        let none = if all || dim.is_empty() { u64::MAX } else { 0 };
-        let dim = if x.dims().is_empty() { &[][..] } else { dim };
-        let reduced = dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis)));
-        Reduction::of(x.dims(), reduced)
-    }
-
     /// Over the dimensions whose bits are set.
     pub(crate) fn of(dims: &'a [usize], reduced: u64) -> Reduction<'a> {
         let is_reduced = |axis: usize| reduced >> axis & 1 == 1;

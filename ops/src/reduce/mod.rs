@@ -6,6 +6,8 @@ mod product;
 mod square;
 mod sum;
 
+use autobwd::{Attrs, DType};
+
 pub(crate) use cut::Reduction;
 pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
 pub use product::{ReduceProd, ReduceProdGrad, ReduceProdGradGrad};
@@ -14,3 +16,40 @@ pub use sum::{
     Mean, MeanGrad, MeanGradGrad, MeanTerm, MeanTermGrad, ReduceMean, ReduceMeanGrad, ReduceMeanGradGrad,
     ReduceSum, ReduceSumGrad, ReduceSumGradGrad,
 };
+
+/// The attributes of reductions.
+#[derive(Attrs, Clone)]
+pub struct ReduceAttrs {
+    /// The dimensions to reduce, negative ones from behind; none means all.
+    #[attr(default = [0])]
+    pub dim: Vec<i32>,
+    /// Keep the number of dimensions.
+    #[attr(default = false)]
+    pub keep_dim: bool,
+    /// Reduce all dimensions, whatever `dim` says.
+    #[attr(default = false)]
+    pub reduce_all: bool,
+    /// The dtype of `x`, or −1, which means the same.
+    #[attr(default = None)]
+    pub in_dtype: Option<DType>,
+    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
+    #[attr(default = None)]
+    pub out_dtype: Option<DType>,
+}
+
+impl ReduceAttrs {
+    /// Over these dimensions, which are dropped; over all where there are none.
+    pub fn over(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
+        ReduceAttrs { dim: dim.into(), ..ReduceAttrs::default() }
+    }
+
+    /// Over these dimensions, which become 1; over all where there are none.
+    pub fn keeping(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
+        ReduceAttrs { keep_dim: true, ..ReduceAttrs::over(dim) }
+    }
+
+    /// Of elements of one dtype, converted to another.
+    pub fn converting(self, from: DType, to: DType) -> ReduceAttrs {
+        ReduceAttrs { in_dtype: Some(from), out_dtype: Some(to), ..self }
+    }
+}

@@ -4,7 +4,10 @@ use autobwd::{
     Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float, with_signed,
 };
 
-use super::cut::{Reduce, Reduction, infer_grad, reduced_dims, result_dtype, with_result_dtype};
+use super::{
+    ReduceAttrs,
+    cut::{Reduce, Reduction, with_result_dtype},
+};
 use crate::common::{Real, add_up, converted_bytes, elements, elements_of_both, wide};
 
 /// Product over dimensions: `out = Π x`.
@@ -16,32 +19,18 @@ pub struct ReduceProd<V = Var> {
     /// `x` without the dimensions that are multiplied over; with `keep_dim` they are 1.
     #[output]
     pub out: V,
-    /// The dimensions to multiply over, negative ones from behind; none means all.
-    #[attr(default = [0])]
-    pub dim: Vec<i32>,
-    /// Keep the number of dimensions.
-    #[attr(default = false)]
-    pub keep_dim: bool,
-    /// Multiply over all dimensions, whatever `dim` says.
-    #[attr(default = false)]
-    pub reduce_all: bool,
-    /// The dtype of `x`, or −1, which means the same.
-    #[attr(default = None)]
-    pub in_dtype: Option<DType>,
-    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
-    #[attr(default = None)]
-    pub out_dtype: Option<DType>,
+    /// What is reduced.
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceProd<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
-        Ok(())
+        self.reduce.infer(&self.x, &mut self.out)
     }
 }
 impl Kernel for ReduceProd<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
             T::product(&cut, cx, x, self.out.slice_mut()?);
             Ok(())
@@ -55,47 +44,43 @@ impl Kernel for ReduceProd<Buf<'_>> {
 autobwd::samples!(
     ReduceProd,
     [
-        ReduceProd {
-            in_dtype: Some(DType::F64),
-            out_dtype: Some(DType::F64),
-            ..reduce_prod(positive([2, 3]).of(DType::F64), &[0], false, false)
-        },
-        reduce_prod(positive([2, 3, 4]), &[0], false, false),
-        reduce_prod(positive([2, 3, 4]), &[-1], true, false),
-        reduce_prod(positive([2, 3, 4]), &[1], false, false),
-        reduce_prod(positive([2, 3, 4, 5]), &[0, 2], false, false),
-        reduce_prod(positive([2, 3]), &[0], false, true),
-        reduce_prod(positive([2, 3]), &[], true, false),
-        reduce_prod(given([3], [0.0, -2.0, 3.0]), &[0], false, false),
-        reduce_prod(given([2, 4], [0.0, -2.0, 3.0, 0.0, 0.0, 0.0, 2.0, 0.0]), &[1], false, false),
-        reduce_prod(positive([]), &[], false, false),
-        reduce_prod(positive([0, 3]), &[0], false, false),
-        reduce_prod(positive([0, 3]), &[1], false, false),
+        reduce_prod(
+            positive([2, 3]).of(DType::F64),
+            ReduceAttrs::over([0]).converting(DType::F64, DType::F64)
+        ),
+        reduce_prod(positive([2, 3, 4]), ReduceAttrs::over([0])),
+        reduce_prod(positive([2, 3, 4]), ReduceAttrs::keeping([-1])),
+        reduce_prod(positive([2, 3, 4]), ReduceAttrs::over([1])),
+        reduce_prod(positive([2, 3, 4, 5]), ReduceAttrs::over([0, 2])),
+        reduce_prod(positive([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([0]) }),
+        reduce_prod(positive([2, 3]), ReduceAttrs::keeping([])),
+        reduce_prod(given([3], [0.0, -2.0, 3.0]), ReduceAttrs::over([0])),
+        reduce_prod(given([2, 4], [0.0, -2.0, 3.0, 0.0, 0.0, 0.0, 2.0, 0.0]), ReduceAttrs::over([1])),
+        reduce_prod(positive([]), ReduceAttrs::over([])),
+        reduce_prod(positive([0, 3]), ReduceAttrs::over([0])),
+        reduce_prod(positive([0, 3]), ReduceAttrs::over([1])),
         reduce_prod(
             given([2, 3], [3.0, -9.0, 65536.0, 4.0, 0.0, 65536.0]).of(DType::I32),
-            &[0],
-            false,
-            false
+            ReduceAttrs::over([0])
         ),
-        reduce_prod(integers_below(9, [2, 3, 4]), &[1], false, false),
-        ReduceProd {
-            out_dtype: Some(DType::I64),
-            ..reduce_prod(integers_below(9, [2, 3]).of(DType::U8), &[1], false, false)
-        },
+        reduce_prod(integers_below(9, [2, 3, 4]), ReduceAttrs::over([1])),
+        reduce_prod(
+            integers_below(9, [2, 3]).of(DType::U8),
+            ReduceAttrs { out_dtype: Some(DType::I64), ..ReduceAttrs::over([1]) }
+        ),
         Sample::not_a_derivative(
-            ReduceProd {
-                in_dtype: Some(DType::F64),
-                out_dtype: Some(DType::F32),
-                ..reduce_prod(positive([2, 3]).of(DType::F64), &[1], false, false)
-            },
+            reduce_prod(
+                positive([2, 3]).of(DType::F64),
+                ReduceAttrs::over([1]).converting(DType::F64, DType::F32)
+            ),
             "rounded to float32, a small step vanishes"
         ),
-        Sample::fails(reduce_prod(uniform([2, 3]), &[2], false, false), "attribute `dim` = 2"),
+        Sample::fails(reduce_prod(uniform([2, 3]), ReduceAttrs::over([2])), "attribute `dim` = 2"),
     ]
 );
 
-fn reduce_prod(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceProd<Draw> {
-    ReduceProd { x, out: out(), dim: dim.to_vec(), keep_dim, reduce_all, in_dtype: None, out_dtype: None }
+fn reduce_prod(x: Draw, reduce: ReduceAttrs) -> ReduceProd<Draw> {
+    ReduceProd { x, out: out(), reduce }
 }
 
 /// Factors of one product: that of those which are not 0, and how many are.
@@ -130,21 +115,18 @@ pub struct ReduceProdGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    pub dim: Vec<i32>,
-    pub keep_dim: bool,
-    pub reduce_all: bool,
-    pub in_dtype: Option<DType>,
-    pub out_dtype: Option<DType>,
+    /// As in [`ReduceProd`].
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceProdGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
+        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
     }
 }
 impl Kernel for ReduceProdGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_float!(self.dout, T => {
             let dout = self.dout.slice::<T>()?;
             with_result_dtype::<T>(cx, &self.x, &mut self.dx, |x, dx| {
@@ -174,17 +156,13 @@ pub struct ReduceProdGradGrad<V = Var> {
     pub ddout: Option<V>,
     #[output]
     pub d_x: Option<V>,
-    pub dim: Vec<i32>,
-    pub keep_dim: bool,
-    pub reduce_all: bool,
-    pub in_dtype: Option<DType>,
-    pub out_dtype: Option<DType>,
+    /// As in [`ReduceProd`].
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceProdGradGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        let mut like_x = self.x.clone();
-        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut like_x)?;
+        self.reduce.infer_grad(&self.x, &self.dout, &mut self.x.clone())?;
         self.ddx.same_as(&self.x)?;
         self.ddout.iter_mut().for_each(|ddout| ddout.like(&self.dout));
         self.d_x.iter_mut().for_each(|dx| dx.like(&self.x));
@@ -193,7 +171,7 @@ impl Infer for ReduceProdGradGrad<Meta> {
 }
 impl Kernel for ReduceProdGradGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_float!(self.dout, T => elements_of_both::<T, _>(cx, [&self.x, &self.ddx], |x, ddx| {
             let dout = self.dout.slice::<T>()?;
             if let Some(ddout) = &mut self.ddout {

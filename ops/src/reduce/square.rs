@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use super::{ReduceSum, cut::total};
+use super::{ReduceAttrs, ReduceSum, cut::total};
 use crate::{
     activation::Scale,
     common::{PART, Real, nth_part},
@@ -93,15 +93,8 @@ impl GradRule<SquaredL2NormGrad> for SquaredL2NormGradGrad {
             let [product, sum, vector, x_shape] =
                 ["product", "sum", "sum", "x_shape"].map(|what| g.fresh(what));
             g.push(ElementwiseMul { x: *x, y: ddx, out: product, axis: -1 });
-            g.push(ReduceSum {
-                x: product,
-                out: sum,
-                dim: vec![],
-                keep_dim: false,
-                reduce_all: true,
-                in_dtype: None,
-                out_dtype: None,
-            });
+            let reduce = ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([]) };
+            g.push(ReduceSum { x: product, out: sum, reduce });
             g.push(Reshape2 { x: sum, out: vector, x_shape, shape: vec![1] });
             g.push(Scale { x: vector, out: ddout, scale: 2.0, bias: 0.0, bias_after_scale: true });
         }

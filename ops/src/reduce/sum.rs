@@ -5,7 +5,10 @@ use autobwd::{
     check::*, register_op, with_float, with_signed,
 };
 
-use super::cut::{Reduce, Reduction, infer_grad, ones_where_reduced, reduced_dims, result_dtype, total};
+use super::{
+    ReduceAttrs,
+    cut::{Reduce, total},
+};
 use crate::{
     activation::Scale,
     common::{Real, converted_bytes, elements},
@@ -30,7 +33,7 @@ impl Infer for Mean<Meta> {
 }
 impl Decompose for Mean {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        mean_over(parts, [self.x, self.out], self.x, &[], true);
+        mean_over(parts, [self.x, self.out], self.x, &ReduceAttrs::over([]));
     }
 }
 impl Kernel for Mean<Buf<'_>> {
@@ -70,7 +73,7 @@ impl Infer for MeanGrad<Meta> {
 }
 impl Decompose for MeanGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        mean_over(parts, [self.dout, self.dx], self.dx, &[], true);
+        mean_over(parts, [self.dout, self.dx], self.dx, &ReduceAttrs::over([]));
     }
 }
 impl Kernel for MeanGrad<Buf<'_>> {
@@ -104,37 +107,23 @@ pub struct ReduceSum<V = Var> {
     /// `x` without the dimensions that are summed over; with `keep_dim` they are 1.
     #[output]
     pub out: V,
-    /// The dimensions to sum over, negative ones from behind; none means all.
-    #[attr(default = [0])]
-    pub dim: Vec<i32>,
-    /// Keep the number of dimensions.
-    #[attr(default = false)]
-    pub keep_dim: bool,
-    /// Sum over all dimensions, whatever `dim` says.
-    #[attr(default = false)]
-    pub reduce_all: bool,
-    /// The dtype of `x`, or −1, which means the same.
-    #[attr(default = None)]
-    pub in_dtype: Option<DType>,
-    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
-    #[attr(default = None)]
-    pub out_dtype: Option<DType>,
+    /// What is reduced.
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceSum<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
-        Ok(())
+        self.reduce.infer(&self.x, &mut self.out)
     }
 }
 impl Decompose for ReduceSum {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        sum_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
+        sum_over(parts, [self.x, self.out], self.x, &self.reduce);
     }
 }
 impl Kernel for ReduceSum<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_signed!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
             T::sum(&cut, cx, x, self.out.slice_mut()?);
             Ok(())
@@ -148,69 +137,65 @@ impl Kernel for ReduceSum<Buf<'_>> {
 autobwd::samples!(
     ReduceSum,
     [
-        ReduceSum {
-            in_dtype: Some(DType::F64),
-            out_dtype: Some(DType::F64),
-            ..reduce_sum(uniform([2, 3]).of(DType::F64), &[0], false, false)
-        },
-        reduce_sum(uniform([2, 3, 4]), &[0], false, false),
-        reduce_sum(uniform([2, 3, 4]), &[-1], true, false),
-        reduce_sum(uniform([2, 3, 4]), &[2, 0], false, false),
-        reduce_sum(uniform([2, 3, 4]), &[1], true, false),
-        reduce_sum(uniform([2, 3, 4]), &[1, -1], false, false),
-        reduce_sum(uniform([2, 3, 4, 5]), &[0, 2], false, false),
-        reduce_sum(uniform([2, 3, 4, 5]), &[1, 3], true, false),
-        reduce_sum(uniform([2, 3, 1, 4]), &[0, 2], false, false),
-        reduce_sum(uniform([3, 70]), &[0], false, false),
-        reduce_sum(uniform([2, 3]), &[], false, false),
-        reduce_sum(uniform([2, 3]), &[1], true, true),
-        reduce_sum(uniform([]), &[], false, false),
-        reduce_sum(uniform([0, 3]), &[0], false, false),
-        reduce_sum(uniform([0, 3]), &[1], false, false),
+        reduce_sum(uniform([2, 3]).of(DType::F64), ReduceAttrs::over([0]).converting(DType::F64, DType::F64)),
+        reduce_sum(uniform([2, 3, 4]), ReduceAttrs::over([0])),
+        reduce_sum(uniform([2, 3, 4]), ReduceAttrs::keeping([-1])),
+        reduce_sum(uniform([2, 3, 4]), ReduceAttrs::over([2, 0])),
+        reduce_sum(uniform([2, 3, 4]), ReduceAttrs::keeping([1])),
+        reduce_sum(uniform([2, 3, 4]), ReduceAttrs::over([1, -1])),
+        reduce_sum(uniform([2, 3, 4, 5]), ReduceAttrs::over([0, 2])),
+        reduce_sum(uniform([2, 3, 4, 5]), ReduceAttrs::keeping([1, 3])),
+        reduce_sum(uniform([2, 3, 1, 4]), ReduceAttrs::over([0, 2])),
+        reduce_sum(uniform([3, 70]), ReduceAttrs::over([0])),
+        reduce_sum(uniform([2, 3]), ReduceAttrs::over([])),
+        reduce_sum(uniform([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::keeping([1]) }),
+        reduce_sum(uniform([]), ReduceAttrs::over([])),
+        reduce_sum(uniform([0, 3]), ReduceAttrs::over([0])),
+        reduce_sum(uniform([0, 3]), ReduceAttrs::over([1])),
         reduce_sum(
             given([2, 3], [1.0, -2.0, 3.0, 2147483647.0, 5.0, 9.0]).of(DType::I32),
-            &[0],
-            false,
-            false
+            ReduceAttrs::over([0])
         ),
-        reduce_sum(integers_below(9, [2, 3, 4]), &[2, 0], true, false),
-        ReduceSum {
-            out_dtype: Some(DType::I64),
-            ..reduce_sum(given([2, 3], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).of(DType::Bool), &[1], false, false)
-        },
+        reduce_sum(integers_below(9, [2, 3, 4]), ReduceAttrs::keeping([2, 0])),
+        reduce_sum(
+            given([2, 3], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).of(DType::Bool),
+            ReduceAttrs { out_dtype: Some(DType::I64), ..ReduceAttrs::over([1]) }
+        ),
         Sample::not_a_derivative(
-            ReduceSum {
-                in_dtype: Some(DType::F64),
-                out_dtype: Some(DType::F32),
-                ..reduce_sum(uniform([2, 3]).of(DType::F64), &[1], false, false)
-            },
+            reduce_sum(
+                uniform([2, 3]).of(DType::F64),
+                ReduceAttrs::over([1]).converting(DType::F64, DType::F32)
+            ),
             "rounded to float32, a small step vanishes"
         ),
         Sample::fails(
-            ReduceSum {
-                in_dtype: Some(DType::F64),
-                ..reduce_sum(uniform([2, 3]).of(DType::F32), &[0], false, false)
-            },
+            reduce_sum(
+                uniform([2, 3]).of(DType::F32),
+                ReduceAttrs { in_dtype: Some(DType::F64), ..ReduceAttrs::over([0]) }
+            ),
             "`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"
         ),
         Sample::fails(
-            ReduceSum { out_dtype: Some(DType::Bool), ..reduce_sum(uniform([2, 3]), &[0], false, false) },
+            reduce_sum(
+                uniform([2, 3]),
+                ReduceAttrs { out_dtype: Some(DType::Bool), ..ReduceAttrs::over([0]) }
+            ),
             "attribute `out_dtype`: bool is none of float32, float64, int32, int64"
         ),
         Sample::fails(
-            reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), &[0], false, false),
+            reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0])),
             "`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"
         ),
-        Sample::fails(reduce_sum(uniform([2, 3]), &[2], false, false), "attribute `dim` = 2"),
+        Sample::fails(reduce_sum(uniform([2, 3]), ReduceAttrs::over([2])), "attribute `dim` = 2"),
         Sample::fails(
-            reduce_sum(uniform([2, 3]), &[1, -1], false, false),
+            reduce_sum(uniform([2, 3]), ReduceAttrs::over([1, -1])),
             "attribute `dim`: -1 is given twice"
         ),
     ]
 );
 
-fn reduce_sum(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceSum<Draw> {
-    ReduceSum { x, out: out(), dim: dim.to_vec(), keep_dim, reduce_all, in_dtype: None, out_dtype: None }
+fn reduce_sum(x: Draw, reduce: ReduceAttrs) -> ReduceSum<Draw> {
+    ReduceSum { x, out: out(), reduce }
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
@@ -221,26 +206,23 @@ pub struct ReduceSumGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    pub dim: Vec<i32>,
-    pub keep_dim: bool,
-    pub reduce_all: bool,
-    pub in_dtype: Option<DType>,
-    pub out_dtype: Option<DType>,
+    /// As in [`ReduceSum`].
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceSumGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
+        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
     }
 }
 impl Decompose for ReduceSumGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        sum_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
+        sum_over(parts, [self.dout, self.dx], self.dx, &self.reduce);
     }
 }
 impl Kernel for ReduceSumGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_float!(self.dx, T => elements::<T, _>(cx, &self.dout, |dout| {
             cut.spread(cx, dout, self.dx.slice_mut()?, 1.0);
             Ok(())
@@ -258,9 +240,7 @@ impl GradRule<ReduceSumGrad> for ReduceSumGradGrad {
     fn emit(fwd: &ReduceSumGrad, g: &mut GradCx<'_>) {
         let ddx = g.grad(fwd.dx);
         if let Some(ddout) = g.wanted(fwd.dout) {
-            let ReduceSumGrad { keep_dim, reduce_all, in_dtype, out_dtype, .. } = *fwd;
-            let dim = fwd.dim.clone();
-            g.push(ReduceSum { x: ddx, out: ddout, dim, keep_dim, reduce_all, in_dtype, out_dtype });
+            g.push(ReduceSum { x: ddx, out: ddout, reduce: fwd.reduce.clone() });
         }
     }
 }
@@ -274,37 +254,24 @@ pub struct ReduceMean<V = Var> {
     /// `x` without the dimensions that the mean is taken over; with `keep_dim` they are 1.
     #[output]
     pub out: V,
-    /// The dimensions to take the mean over, negative ones from behind; none means all.
-    #[attr(default = [0])]
-    pub dim: Vec<i32>,
-    /// Keep the number of dimensions.
-    #[attr(default = false)]
-    pub keep_dim: bool,
-    /// Take the mean over all dimensions, whatever `dim` says.
-    #[attr(default = false)]
-    pub reduce_all: bool,
-    /// The dtype of `x`, or −1, which means the same.
-    #[attr(default = None)]
-    pub in_dtype: Option<DType>,
-    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
-    #[attr(default = None)]
-    pub out_dtype: Option<DType>,
+    /// What is reduced.
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceMean<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        self.out.set(result_dtype(&self.x, self.in_dtype, self.out_dtype)?, dims);
+        self.reduce.infer(&self.x, &mut self.out)?;
         self.out.float()
     }
 }
 impl Decompose for ReduceMean {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        mean_over(parts, [self.x, self.out], self.x, &self.dim, self.reduce_all);
+        mean_over(parts, [self.x, self.out], self.x, &self.reduce);
     }
 }
 impl Kernel for ReduceMean<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_float!(self.out, T => elements::<T, _>(cx, &self.x, |x| {
             cut.reduce(cx, x, self.out.slice_mut()?, cut.terms as f64);
             Ok(())
@@ -318,31 +285,30 @@ impl Kernel for ReduceMean<Buf<'_>> {
 autobwd::samples!(
     ReduceMean,
     [
-        ReduceMean {
-            in_dtype: Some(DType::F64),
-            out_dtype: Some(DType::F64),
-            ..reduce_mean(uniform([2, 3]).of(DType::F64), &[0], false, false)
-        },
-        reduce_mean(uniform([2, 3, 4]), &[0], false, false),
-        reduce_mean(uniform([2, 3, 4]), &[-1], true, false),
-        reduce_mean(uniform([2, 3, 4]), &[1], false, false),
-        reduce_mean(uniform([2, 3, 4]), &[0, 2], true, false),
-        reduce_mean(uniform([2, 3]), &[0], false, true),
-        reduce_mean(uniform([2, 3]), &[], true, false),
-        ReduceMean {
-            out_dtype: Some(DType::F64),
-            ..reduce_mean(integers_below(9, [2, 3]).of(DType::I32), &[1], false, false)
-        },
+        reduce_mean(
+            uniform([2, 3]).of(DType::F64),
+            ReduceAttrs::over([0]).converting(DType::F64, DType::F64)
+        ),
+        reduce_mean(uniform([2, 3, 4]), ReduceAttrs::over([0])),
+        reduce_mean(uniform([2, 3, 4]), ReduceAttrs::keeping([-1])),
+        reduce_mean(uniform([2, 3, 4]), ReduceAttrs::over([1])),
+        reduce_mean(uniform([2, 3, 4]), ReduceAttrs::keeping([0, 2])),
+        reduce_mean(uniform([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([0]) }),
+        reduce_mean(uniform([2, 3]), ReduceAttrs::keeping([])),
+        reduce_mean(
+            integers_below(9, [2, 3]).of(DType::I32),
+            ReduceAttrs { out_dtype: Some(DType::F64), ..ReduceAttrs::over([1]) }
+        ),
         Sample::fails(
-            reduce_mean(integers_below(9, [2, 3]), &[1], false, false),
+            reduce_mean(integers_below(9, [2, 3]), ReduceAttrs::over([1])),
             "`Out`: floating point numbers are needed, not int64"
         ),
-        Sample::fails(reduce_mean(uniform([2, 3]), &[-3], false, false), "attribute `dim` = -3"),
+        Sample::fails(reduce_mean(uniform([2, 3]), ReduceAttrs::over([-3])), "attribute `dim` = -3"),
     ]
 );
 
-fn reduce_mean(x: Draw, dim: &[i32], keep_dim: bool, reduce_all: bool) -> ReduceMean<Draw> {
-    ReduceMean { x, out: out(), dim: dim.to_vec(), keep_dim, reduce_all, in_dtype: None, out_dtype: None }
+fn reduce_mean(x: Draw, reduce: ReduceAttrs) -> ReduceMean<Draw> {
+    ReduceMean { x, out: out(), reduce }
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
@@ -353,26 +319,23 @@ pub struct ReduceMeanGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    pub dim: Vec<i32>,
-    pub keep_dim: bool,
-    pub reduce_all: bool,
-    pub in_dtype: Option<DType>,
-    pub out_dtype: Option<DType>,
+    /// As in [`ReduceMean`].
+    #[attrs]
+    pub reduce: ReduceAttrs,
 }
 impl Infer for ReduceMeanGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reduced_dims(&self.x, &self.dim, self.reduce_all, self.keep_dim)?;
-        infer_grad(dims, &self.x, self.out_dtype, &self.dout, &mut self.dx)
+        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
     }
 }
 impl Decompose for ReduceMeanGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
-        mean_over(parts, [self.dout, self.dx], self.dx, &self.dim, self.reduce_all);
+        mean_over(parts, [self.dout, self.dx], self.dx, &self.reduce);
     }
 }
 impl Kernel for ReduceMeanGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Reduction::new(&self.x, &self.dim, self.reduce_all);
+        let cut = self.reduce.cut(&self.x);
         with_float!(self.dx, T => elements::<T, _>(cx, &self.dout, |dout| {
             cut.spread(cx, dout, self.dx.slice_mut()?, cut.terms as f64);
             Ok(())
@@ -390,9 +353,7 @@ impl GradRule<ReduceMeanGrad> for ReduceMeanGradGrad {
     fn emit(fwd: &ReduceMeanGrad, g: &mut GradCx<'_>) {
         let ddx = g.grad(fwd.dx);
         if let Some(ddout) = g.wanted(fwd.dout) {
-            let ReduceMeanGrad { keep_dim, reduce_all, in_dtype, out_dtype, .. } = *fwd;
-            let dim = fwd.dim.clone();
-            g.push(ReduceMean { x: ddx, out: ddout, dim, keep_dim, reduce_all, in_dtype, out_dtype });
+            g.push(ReduceMean { x: ddx, out: ddout, reduce: fwd.reduce.clone() });
         }
     }
 }
@@ -431,24 +392,24 @@ impl GradRule<MeanTerm> for MeanTermGrad {
 }
 
 /// A sum, or a repetition where it is `out` that has the full shape.
-fn sum_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, dim: &[i32], all: bool) {
-    if line_up(parts, [x, out], full, dim, all).is_some() {
+fn sum_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, reduce: &ReduceAttrs) {
+    if line_up(parts, [x, out], full, reduce).is_some() {
         parts.push(Scale { x, out, scale: 1.0, bias: 0.0, bias_after_scale: true });
     }
 }
 
 /// As `sum_over`, of quotients by the number of elements that become one.
-fn mean_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, dim: &[i32], all: bool) {
-    if let Some(n) = line_up(parts, [x, out], full, dim, all) {
+fn mean_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, reduce: &ReduceAttrs) {
+    if let Some(n) = line_up(parts, [x, out], full, reduce) {
         parts.push(MeanTerm { x, out, n: n as f64 });
     }
 }
 
 /// Lines the reduced one of two variables up with the full one; returns how many elements become one. Where there are
 /// none, the kernel knows what to do.
-fn line_up(parts: &mut Parts<'_>, ends: [Var; 2], full: Var, dim: &[i32], all: bool) -> Option<usize> {
+fn line_up(parts: &mut Parts<'_>, ends: [Var; 2], full: Var, reduce: &ReduceAttrs) -> Option<usize> {
     let dims = parts.dims(full);
-    let ones = ones_where_reduced(&dims, dim, all);
+    let ones = reduce.ones_where_reduced(&dims);
     let (of, one) = (dims.iter().product::<usize>(), ones.iter().product::<usize>());
     let reduced = ends.into_iter().find(|var| *var != full)?;
     parts.align(reduced, ones);
