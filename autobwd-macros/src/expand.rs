@@ -515,8 +515,8 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     let compose = op
         .composed
         .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Compose>::compose;));
-    let formula =
-        (op.pointwise && op.has_kernel()).then(|| quote_spanned!(at=> .formula::<#ident<::autobwd::Var>>()));
+    let formula = (op.pointwise && op.has_kernel())
+        .then(|| quote_spanned!(at=> .with_formula::<#ident<::autobwd::Var>>()));
     let composed = op.composed.map(|_| quote_spanned!(at=> .composed::<#ident<::autobwd::Var>>()));
     let entry = quote_spanned! {at=>
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(

@@ -9,6 +9,7 @@ mod control;
 mod copies;
 mod enter;
 mod feeds;
+mod formulas;
 mod graph;
 mod group;
 mod join;
@@ -29,6 +30,7 @@ pub(crate) use place::{Layout, Spot};
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 
 use crate::{OpInfoMap, Program, Result};
+use formulas::Formulas;
 
 /// Operators in groups, values with their places.
 pub(crate) struct Plan {
@@ -47,7 +49,8 @@ impl Plan {
         let mut graph = Graph::build(program, ops, request, &needed)?;
         graph.addressable(program)?;
         if !request.apart {
-            copies::leave_out(&mut graph)?;
+            let mut formulas = Formulas::default();
+            copies::leave_out(&mut graph, &mut formulas)?;
         }
         join::join(&mut graph, ops)?;
         let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;
