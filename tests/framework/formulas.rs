@@ -1,12 +1,19 @@
 //! Formulas as data: what they compute, what they read, and what a plan makes of it.
 
 use autobwd::{
-    Attr, AttrType, DType, DerivedFromInputs, Dims, Executor, Feed, Float, OpDesc, OpInfo, OpInfoMap,
-    Pointwise, Program, Result, Scope, Tensor, Var, VarDesc,
+    Attr, AttrType, Backward, Builder, DType, Derived, DerivedFromInputs, Dims, Executor, Expr, Feed, Float,
+    New, OpDesc, OpInfo, OpInfoMap, Origin, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc,
+    append_backward, emit, gradients,
     lanes::{Formula, FormulaNode},
     register_op,
 };
-use autobwd_ops as _;
+use autobwd_ops::{
+    Math,
+    activation::Relu,
+    optim::{Optimizer, Sgd},
+};
+
+use crate::numeric::parameter;
 
 /// `out = x + y²`: the gradient of neither depends on `x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
@@ -21,6 +28,22 @@ pub(crate) struct PlusSquare<V = Var> {
 impl<F: Float> Pointwise for PlusSquare<F> {
     fn eval(&mut self) {
         self.out = self.x * 0.5 + self.y * self.y;
+    }
+}
+
+/// `out = x² + y²`.
+#[register_op(grad = Derived, pointwise)]
+pub(crate) struct SumOfSquares<V = Var> {
+    #[input]
+    x: V,
+    #[input]
+    y: V,
+    #[output]
+    out: V,
+}
+impl<F: Float> Pointwise for SumOfSquares<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x + self.y * self.y;
     }
 }
 
@@ -187,5 +210,79 @@ fn equations_are_as_people_write_them() -> Result<()> {
             .to_string()
             .contains("\n  formula for bias = 0.0, bias_after_scale = true, scale = 1.0: out = x\n")
     );
+    Ok(())
+}
+
+/// Gradients of products with parameters, each added to the square of what was before.
+fn chain(join: impl Fn(&Expr, &Expr) -> Result<Expr>) -> Result<(Builder, Expr)> {
+    let net = Builder::new();
+    let c = net.input("c", DType::F64, &[64, 64])?;
+    let mut h = parameter(&net, "start", &[64, 64])?;
+    for i in 0..6 {
+        h = join(&c.matmul(&parameter(&net, &format!("w{i}"), &[64, 64])?)?, &h)?;
+    }
+    let loss = h.mean()?;
+    Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
+    Ok((net, loss))
+}
+
+#[test]
+fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
+    let live = |join: fn(&Expr, &Expr) -> Result<Expr>| -> Result<(usize, usize)> {
+        let (net, loss) = chain(join)?;
+        let mut scope = Scope::new();
+        let mut executor = Executor::with_threads(1);
+        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        let c = Tensor::from_vec([64, 64], vec![0.1; 64 * 64])?;
+        let plan = executor.plan(&net.program(), &scope, &[("c", c.meta())], &[&loss.name()])?;
+        let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
+        Ok((plan.live_bytes(), operators.len()))
+    };
+    let (less, _) = live(|x, y| Ok(emit(PlusSquare { x: x.into(), y: y.into(), out: New })?.out))?;
+    let (more, _) = live(|x, y| Ok(emit(SumOfSquares { x: x.into(), y: y.into(), out: New })?.out))?;
+    // Five of the six products die at once.
+    assert!(less + 4 * 64 * 64 * 8 <= more, "{less} {more}");
+    Ok(())
+}
+
+#[test]
+fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
+    let net = Builder::new();
+    let (w, v) = (parameter(&net, "w", &[8])?, parameter(&net, "v", &[8])?);
+    let x = w.exp()?.softmax(0)?;
+    net.input("dout", DType::F64, &[8])?;
+    let out = emit(PlusSquare { x: (&x).into(), y: (&v).into(), out: New })?.out;
+    let mut program = net.program().clone();
+    gradients(&mut program, &[&out.name()], &["v"], Some(&[Some("dout")]), &[])?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let dout = Tensor::from_vec([8], vec![3.0; 8])?;
+    let plan = executor.plan(&program, &scope, &[("dout", dout.meta())], &["v@GRAD"])?;
+    let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
+    assert!(!operators.iter().any(|op| *op == "softmax" || *op == "exp"), "{operators:?}");
+    let v: Vec<f64> = scope.get("v")?.to_f64s();
+    let found = executor.run(&program, &mut scope, &[("dout", &dout)], &["v@GRAD"])?.remove(0).to_f64s();
+    assert!(found.iter().zip(v).all(|(dv, v)| (dv - v * 6.0).abs() < 1e-6), "{found:?}");
+    Ok(())
+}
+
+#[test]
+fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
+    let kept = |formula: &str| -> Result<usize> {
+        let net = Builder::new();
+        let (w, v) = (parameter(&net, "w", &[8])?, parameter(&net, "v", &[8])?);
+        let x = w.sin()?;
+        let (to, y) = (|| (&x).into(), || (&v).into());
+        let out = match formula {
+            "plus_square" => emit(PlusSquare { x: to(), y: y(), out: New })?.out,
+            _ => emit(SumOfSquares { x: to(), y: y(), out: New })?.out,
+        };
+        let over = emit(Relu { x: (&v).into(), out: (&x).into() })?.out;
+        let loss = (out + over)?.mean()?;
+        let mut program = net.program().clone();
+        append_backward(&mut program, &loss.name(), &Backward::default())?;
+        Ok(program.root().ops.iter().filter(|op| op.origin == Origin::Kept).count())
+    };
+    assert_eq!((kept("plus_square")?, kept("sum_of_squares")?), (0, 1));
     Ok(())
 }

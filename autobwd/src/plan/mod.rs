@@ -2,7 +2,7 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `copies::leave_out` → `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
+//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `parts::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
 mod control;
@@ -17,6 +17,7 @@ mod late;
 mod offsets;
 mod parts;
 mod place;
+mod relevance;
 mod report;
 
 pub(crate) use control::{Again, Called, Entry, Record};
@@ -50,6 +51,7 @@ impl Plan {
         graph.addressable(program)?;
         if !request.apart {
             let mut formulas = Formulas::default();
+            relevance::leave_out(&mut graph, &mut formulas)?;
             copies::leave_out(&mut graph, &mut formulas)?;
         }
         join::join(&mut graph, ops)?;

@@ -1,6 +1,6 @@
 //! An operator's formula, as data.
 
-use super::OpInfo;
+use super::{OpInfo, Run};
 use crate::{
     Lanes, OpDesc, Result,
     lanes::{Formula, LaneEntry},
@@ -20,5 +20,19 @@ impl OpInfo {
     pub fn formula(&self, desc: &OpDesc) -> Result<Option<Formula>> {
         self.check(desc)?;
         self.lanes.as_ref().map(|lanes| lanes.formula(desc)).transpose()
+    }
+
+    /// Whether it depends on the elements in that input slot: not if it needs their shape alone, or runs by nothing but a
+    /// formula in which the slot does not occur.
+    ///
+    /// # Errors
+    /// Attributes that the operator does not take.
+    pub(crate) fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
+        let Some(input) = self.schema.inputs.iter().position(|s| s.name == slot) else { return Ok(true) };
+        match (self.run, &self.lanes) {
+            _ if self.schema.inputs[input].shape_only => Ok(false),
+            (Run::Formula { others: None }, Some(lanes)) => Ok(lanes.formula(desc)?.is_read(input)),
+            _ => Ok(true),
+        }
     }
 }
