@@ -11,6 +11,7 @@ use autobwd_ops::{
     Math,
     activation::Relu,
     optim::{Optimizer, Sgd},
+    smooth::Silu,
 };
 
 use crate::numeric::parameter;
@@ -284,5 +285,23 @@ fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
         Ok(program.root().ops.iter().filter(|op| op.origin == Origin::Kept).count())
     };
     assert_eq!((kept("plus_square")?, kept("sum_of_squares")?), (0, 1));
+    Ok(())
+}
+
+#[test]
+fn the_fourth_derivative_of_a_formula_says_where_derivatives_end() -> Result<()> {
+    let net = Builder::new();
+    let (w, v) = (parameter(&net, "w", &[3])?, parameter(&net, "v", &[3])?);
+    let y = emit(SumOfSquares { x: (&w).into(), y: (&v).into(), out: New })?.out;
+    let y = emit(Silu { x: (&y).into(), out: New })?.out;
+    let (mut program, mut target) = (net.program().clone(), y.name());
+    for _ in 0..3 {
+        let found = gradients(&mut program, &[&target], &["w"], None, &[])?.entries();
+        target = found[0].map(|grad| program.name(grad).to_string()).unwrap_or_default();
+    }
+    let e = gradients(&mut program, &[&target], &["w"], None, &[]).unwrap_err();
+    let expected = "it has no gradient, which would be of 4th order";
+    assert!(e.message().contains(expected), "{e}");
+    assert!(e.message().contains("three times at most: declare the gradient of `"), "{e}");
     Ok(())
 }
