@@ -3,6 +3,7 @@
 //! Entries are plain data with function pointers, collected at link time; making one does nothing. The map is a value:
 //! the linked one is only the default.
 
+mod formula;
 mod infer;
 mod reference;
 
@@ -104,12 +105,6 @@ impl OpInfo {
     /// The entry of an operator with a formula.
     pub const fn pointwise<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
-    }
-
-    /// The same, of an operator that has a formula beside its kernel, for regions.
-    #[must_use]
-    pub const fn formula<O: Lanes>(self) -> OpInfo {
-        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..self }
     }
 
     /// The same, of an operator that consists of elementwise ones.

@@ -19,6 +19,7 @@ mod feeds;
 mod files;
 mod finite;
 pub mod forms;
+mod formulas;
 mod fusion;
 mod growing;
 mod higher;

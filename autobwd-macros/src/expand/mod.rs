@@ -307,8 +307,8 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     let decompose = op
         .decomposed
         .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Decompose>::decompose;));
-    let formula =
-        (op.pointwise && op.has_kernel()).then(|| quote_spanned!(at=> .formula::<#ident<::autobwd::Var>>()));
+    let formula = (op.pointwise && op.has_kernel())
+        .then(|| quote_spanned!(at=> .with_formula::<#ident<::autobwd::Var>>()));
     let decomposed = op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::Var>>()));
     let composition = composition(op);
     let entry = quote_spanned! {at=>

@@ -70,8 +70,8 @@ impl Values {
 #[derive(Default)]
 pub(super) struct Copies(Vec<(usize, OpDesc)>);
 
-/// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. Where only the shape is read, and
-/// it is the same for every value, `x` itself will do. Returns the copies and their variables.
+/// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. Where no element is read, and the
+/// shape is the same for every value, `x` itself will do. Returns the copies and their variables.
 ///
 /// # Errors
 /// A value that cannot be copied.
@@ -88,12 +88,15 @@ pub(super) fn keep(
     }
     let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
     for op in emitted.iter() {
-        let schema = ops.get(&op.ty)?.schema();
+        if op.inputs.args().all(|arg| values.old(arg).is_none()) {
+            continue;
+        }
+        let info = ops.get(&op.ty)?;
         for (slot, args) in op.inputs.iter() {
-            let shape_only = schema.input(&slot).is_some_and(|s| s.shape_only);
+            let is_read = info.reads_slot(op, &slot)?;
             for arg in args {
                 let Some((var, before)) = values.old(*arg) else { continue };
-                if shape_only && has_one_shape(program, block, var) {
+                if !is_read && has_one_shape(program, block, var) {
                     continue;
                 }
                 let desc = copyable(ops, program, block, op, var)

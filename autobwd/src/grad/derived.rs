@@ -3,6 +3,9 @@
 //! The gradient of `swish` is the operator `swish_grad`, whose formula is that of `swish` on [`Dual`] numbers; its own
 //! gradient and the next are made the same way. Slots of `swish_grad` are those of the reference's default maker; an
 //! operator of order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
+//!
+//! That ends at order 3: each order is compiled for every dtype and instruction set, and its schema is put together while
+//! compiling.
 
 use std::marker::PhantomData;
 
@@ -11,7 +14,7 @@ use crate::{
     Result, Role, Schema, SlotDef, Var,
     error::{Error, ErrorKind},
     grad::NoGrad,
-    lanes::{Dual, MAX_ARGS},
+    lanes::{Dual, MAX_ARGS, RecordedFormula, Symbol},
     schema::{ConstText, gather_slot},
 };
 
@@ -54,7 +57,7 @@ pub struct First;
 pub struct FirstFromInputs;
 /// The gradient of the gradient.
 pub struct Second;
-/// And the next, which has none itself.
+/// The gradient of that; it has none itself. Whoever needs more declares the gradient as an operator and derives from that.
 pub struct Third;
 
 impl Order for First {
@@ -368,7 +371,41 @@ impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
         }
     }
 
+    fn symbols(attrs: &O::Attrs, get: &mut dyn FnMut(usize) -> Symbol, put: &mut dyn FnMut(usize, Symbol)) {
+        let formula = RecordedFormula::new(&|get, put| O::symbols(attrs, get, put));
+        let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
+        differentiate(const { &O::SCHEMA }, incoming, &formula, get, put);
+    }
+
     fn attrs(desc: &OpDesc) -> Result<O::Attrs> {
         O::attrs(&Self::forward(desc))
+    }
+}
+
+/// The same expressions as those of a derivative's lane, from the recorded formula of the operator `own`: compiled once for
+/// all of them. `incoming` is the first slot with a gradient.
+fn differentiate(
+    own: &'static Schema,
+    incoming: usize,
+    formula: &RecordedFormula,
+    get: &mut dyn FnMut(usize) -> Symbol,
+    put: &mut dyn FnMut(usize, Symbol),
+) {
+    let x: Vec<Symbol> = (0..own.inputs.len()).map(&mut *get).collect();
+    let dout: Vec<Symbol> = (0..own.outputs.len()).map(|k| get(incoming + k)).collect();
+    let inputs = own.inputs.iter().enumerate().filter(|(_, slot)| !slot.shape_only);
+    for (slot, (i, _)) in inputs.enumerate() {
+        let mut dx = Symbol::from(0.0);
+        let of_slot = |k: usize| {
+            let value = x.get(k).copied().unwrap_or_else(|| Symbol::from(0.0));
+            if k == i { Dual::variable(value) } else { Dual::constant(value) }
+        };
+        let add = |j: usize, out: Dual<Symbol>| {
+            if let Some(dout) = dout.get(j) {
+                dx = dx + *dout * out.derivative;
+            }
+        };
+        formula.differentiate(of_slot, add);
+        put(slot, dx);
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{float::Lane, origin::Origin};
+use super::{float::Lane, formula::Formula};
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
 
 /// The most slots that a pointwise operator has, as its author writes it.
@@ -194,16 +194,13 @@ where
     }
 }
 
-/// Outputs that are inputs, unchanged, by index in the schema.
-type Copies = Vec<(usize, usize)>;
-
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
 /// attributes belong to the same operator.
 pub(crate) struct LaneEntry {
     schema: &'static Schema,
     block: fn(DType) -> Option<BlockFn>,
     attrs: fn(&OpDesc) -> Result<LaneAttrs>,
-    copies: fn(&OpDesc) -> Result<Copies>,
+    formula: fn(&OpDesc) -> Result<Formula>,
 }
 
 /// Attributes of a formula, at an address that stays. Block functions know their type.
@@ -228,22 +225,16 @@ impl LaneEntry {
                 _ => None,
             },
             attrs: |desc| Ok(LaneAttrs(Arc::new(O::attrs(desc)?))),
-            copies: |desc| {
-                let (attrs, mut copies) = (O::attrs(desc)?, Copies::new());
-                let reads = |input: &usize| O::SCHEMA.inputs.get(*input).is_some_and(|slot| !slot.shape_only);
-                let put = |output, Origin(input): Origin| {
-                    let input = input.filter(|_| output < O::SCHEMA.outputs.len());
-                    copies.extend(input.map(|input| (output, input)))
-                };
-                O::lane(&attrs, |input| Origin(Some(input).filter(reads)), put);
-                Ok(copies)
+            formula: |desc| {
+                let attrs = O::attrs(desc)?;
+                Ok(Formula::record(&O::SCHEMA, desc, &|get, put| O::symbols(&attrs, get, put)))
             },
         }
     }
 
-    /// What the formula copies, with these attributes.
-    pub(crate) fn copies(&self, desc: &OpDesc) -> Result<Copies> {
-        (self.copies)(desc)
+    /// The formula with these attributes, as data.
+    pub(crate) fn formula(&self, desc: &OpDesc) -> Result<Formula> {
+        (self.formula)(desc)
     }
 
     pub(super) fn schema(&self) -> &'static Schema {

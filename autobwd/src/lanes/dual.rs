@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::{Float, float::float_operators};
+use super::{Float, float::refuse_comparisons};
 
 /// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
 ///
@@ -86,7 +86,37 @@ impl<F: Float> From<f64> for Dual<F> {
         Dual::constant(F::from(x))
     }
 }
-float_operators!([F: Float] Dual<F>);
+refuse_comparisons!([F: Float] Dual<F>);
+
+// A constant has no derivative: that of the result does not depend on the number.
+impl<F: Float> Add<f64> for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, constant: f64) -> Self {
+        Dual { value: self.value + constant, derivative: self.derivative }
+    }
+}
+impl<F: Float> Sub<f64> for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn sub(self, constant: f64) -> Self {
+        Dual { value: self.value - constant, derivative: self.derivative }
+    }
+}
+impl<F: Float> Mul<f64> for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn mul(self, constant: f64) -> Self {
+        Dual { value: self.value * constant, derivative: self.derivative * constant }
+    }
+}
+impl<F: Float> Div<f64> for Dual<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn div(self, constant: f64) -> Self {
+        Dual { value: self.value / constant, derivative: self.derivative / constant }
+    }
+}
 
 /// Density of the standard normal distribution.
 #[inline(always)]

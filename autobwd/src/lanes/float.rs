@@ -112,14 +112,9 @@ pub trait Float:
 #[derive(Clone, Copy, Debug)]
 pub enum UseSelectMaxOrMin {}
 
-/// What every [`Float`] does alike: operators with a constant on the right, and comparisons that cannot be called.
-macro_rules! float_operators {
+/// Comparisons that cannot be called.
+macro_rules! refuse_comparisons {
     ([$($generics:tt)*] $lane:ty) => {
-        float_operators!(@constant [$($generics)*] $lane, Add add);
-        float_operators!(@constant [$($generics)*] $lane, Sub sub);
-        float_operators!(@constant [$($generics)*] $lane, Mul mul);
-        float_operators!(@constant [$($generics)*] $lane, Div div);
-
         impl<$($generics)*> PartialEq<crate::lanes::UseSelectMaxOrMin> for $lane {
             fn eq(&self, other: &crate::lanes::UseSelectMaxOrMin) -> bool {
                 match *other {}
@@ -131,17 +126,8 @@ macro_rules! float_operators {
             }
         }
     };
-    (@constant [$($generics:tt)*] $lane:ty, $tr:ident $f:ident) => {
-        impl<$($generics)*> std::ops::$tr<f64> for $lane {
-            type Output = Self;
-            #[inline(always)]
-            fn $f(self, constant: f64) -> Self {
-                std::ops::$tr::$f(self, Self::from(constant))
-            }
-        }
-    };
 }
-pub(super) use float_operators;
+pub(super) use refuse_comparisons;
 
 /// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
 #[derive(Clone, Copy)]
@@ -152,7 +138,7 @@ macro_rules! lanes {
     ($($t:ident, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(
         lanes!(@ops $t, Add add, Sub sub, Mul mul, Div div);
         lanes!(@from $t, f32, f64);
-        float_operators!([const FMA: bool] Lane<$t, FMA>);
+        refuse_comparisons!([const FMA: bool] Lane<$t, FMA>);
 
         impl<const FMA: bool> ops::Neg for Lane<$t, FMA> {
             type Output = Self;
@@ -265,6 +251,13 @@ macro_rules! lanes {
             #[inline(always)]
             fn $f(self, other: Self) -> Self {
                 Lane(ops::$tr::$f(self.0, other.0))
+            }
+        }
+        impl<const FMA: bool> ops::$tr<f64> for Lane<$t, FMA> {
+            type Output = Self;
+            #[inline(always)]
+            fn $f(self, constant: f64) -> Self {
+                ops::$tr::$f(self, Lane(constant as $t))
             }
         }
     )*};

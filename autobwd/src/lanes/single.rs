@@ -10,8 +10,8 @@ use crate::{
     tensor::{Memory, padded},
 };
 
-/// A formula with its attributes, for operands of one shape.
-pub(crate) struct Formula {
+/// A call of a block function: a formula with its attributes, for operands of one shape.
+pub(crate) struct FormulaCall {
     block: BlockFn,
     attrs: LaneAttrs,
     bytes: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Formula {
     writes: Vec<usize>,
 }
 
-impl Formula {
+impl FormulaCall {
     /// How many slots an operator may have.
     pub(crate) const MOST_SLOTS: usize = 8;
 
@@ -38,14 +38,15 @@ impl Formula {
         numel: usize,
         read: &[Option<usize>],
         written: &[Option<usize>],
-    ) -> Result<Formula> {
+    ) -> Result<FormulaCall> {
         let schema = entry.schema();
         let block = entry.block(dtype).ok_or_else(|| {
             Error::new(ErrorKind::DType, format!("operator `{}` has no formula for {dtype}", schema.name))
         })?;
         let slots = || schema.inputs.iter().chain(schema.outputs);
         let counts = [read.len(), written.len()];
-        if counts != [schema.inputs.len(), schema.outputs.len()] || slots().count() > Formula::MOST_SLOTS {
+        if counts != [schema.inputs.len(), schema.outputs.len()] || slots().count() > FormulaCall::MOST_SLOTS
+        {
             return Err(Error::internal(format!("the slots of operator `{}`", schema.name)));
         }
         for (slot, at) in slots().zip(read.iter().chain(written)) {
@@ -62,7 +63,7 @@ impl Formula {
         }
         let bytes = if numel == 0 { 0 } else { padded(numel * dtype.size()) };
         let attrs = entry.attrs(desc)?;
-        Ok(Formula { block, attrs, bytes, numel: bytes / dtype.size(), reads, writes })
+        Ok(FormulaCall { block, attrs, bytes, numel: bytes / dtype.size(), reads, writes })
     }
 
     /// Computes the outputs.
@@ -75,7 +76,7 @@ impl Formula {
         input: impl Fn(usize) -> Result<&'a Memory>,
         outputs: impl Iterator<Item = &'a mut Memory>,
     ) -> Result<()> {
-        let mut args: [Arg; Formula::MOST_SLOTS] = [std::ptr::null_mut(); Formula::MOST_SLOTS];
+        let mut args: [Arg; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         for (slot, i) in &self.reads {
             args[*slot] = input(*i)?.start(self.bytes)?.ptr();
         }
@@ -94,7 +95,7 @@ impl Formula {
         Ok(())
     }
 
-    /// As [`run`](Formula::run), of two inputs and one output, which takes the place of the first.
+    /// As [`run`](FormulaCall::run), of two inputs and one output, which takes the place of the first.
     ///
     /// # Errors
     /// Other numbers of inputs and outputs; memory with too little room.
@@ -102,7 +103,7 @@ impl Formula {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
             return Err(Error::internal("a formula that is none of two inputs and one output"));
         };
-        let mut args: [Arg; Formula::MOST_SLOTS] = [std::ptr::null_mut(); Formula::MOST_SLOTS];
+        let mut args: [Arg; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         let place = first.start(self.bytes)?.ptr();
         (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
         // SAFETY: as in `run`; what is written is the very same as the first input, and apart from the second, since it is

@@ -4,11 +4,14 @@ use std::{collections::HashMap, mem, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::graph::{Graph, Node, Source, ValueId};
+use super::{
+    formulas::Formulas,
+    graph::{Graph, Node, Source, ValueId},
+};
 use crate::{Arity, Result, Var};
 
 /// Leaves out what formulas copy from one value between operators to another; operators of which nothing remains, too.
-pub(super) fn leave_out(graph: &mut Graph) -> Result<()> {
+pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
     let known = Known::of(graph);
     let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
     for mut node in mem::take(&mut graph.nodes) {
@@ -23,7 +26,7 @@ pub(super) fn leave_out(graph: &mut Graph) -> Result<()> {
             let args = Arc::make_mut(&mut node.desc).inputs.args_mut();
             args.for_each(|var| *var = copied.get(var).copied().unwrap_or(*var));
         }
-        let mut copies = copies(graph, &node, &known)?;
+        let mut copies = copies(graph, &node, &known, formulas)?;
         let is_all = !copies.is_empty() && copies.len() == node.writes().count();
         if !is_all {
             let schema = node.info.schema();
@@ -70,15 +73,20 @@ impl Known {
 }
 
 /// Outputs, by position, that are copies of values which nobody changes, and these values.
-fn copies(graph: &Graph, node: &Node, known: &Known) -> Result<Vec<(usize, ValueId)>> {
-    let Some(formula) = node.info.lanes() else { return Ok(vec![]) };
+fn copies(
+    graph: &Graph,
+    node: &Node,
+    known: &Known,
+    formulas: &mut Formulas,
+) -> Result<Vec<(usize, ValueId)>> {
+    let Some(formula) = formulas.of(node.info, &node.desc)? else { return Ok(vec![]) };
     let schema = node.info.schema();
     let own = |v: &ValueId| {
         let value = &graph.values[*v];
         matches!(value.source, Source::Node(_)) && !value.kept && graph.is_whole_tensor(*v)
     };
     let mut found = vec![];
-    for (output, input) in formula.copies(&node.desc)? {
+    for (output, input) in formula.copies() {
         let (output, input) = (schema.outputs[output].name, schema.inputs[input].name);
         let at = node.outputs.iter().position(|(slot, _)| *slot == output);
         let of = node.inputs.iter().find(|(slot, _)| *slot == input).and_then(|(_, v)| *v);

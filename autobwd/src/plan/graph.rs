@@ -71,6 +71,8 @@ pub(crate) enum Source {
     Node(usize),
     /// Nobody: those who would read it read that value, of which it is a copy.
     Copy(ValueId),
+    /// No operator, since none reads it.
+    Unread,
 }
 
 /// One definition of a variable.

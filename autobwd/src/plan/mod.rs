@@ -2,7 +2,7 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `copies::leave_out` → `join::join` → `group::group` (with `decompose::parts`) → `place::place` → `beside::mark`.
+//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `decompose::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
 mod control;
@@ -10,12 +10,14 @@ mod copies;
 mod decompose;
 mod enter;
 mod feeds;
+mod formulas;
 mod graph;
 mod group;
 mod join;
 mod late;
 mod offsets;
 mod place;
+mod relevance;
 mod report;
 
 pub(crate) use control::{Again, Called, Entry, Record};
@@ -29,6 +31,7 @@ pub(crate) use place::{Layout, Spot};
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 
 use crate::{OpInfoMap, Program, Result};
+use formulas::Formulas;
 
 /// Operators in groups, values with their places.
 pub(crate) struct Plan {
@@ -47,7 +50,9 @@ impl Plan {
         let mut graph = Graph::build(program, ops, request, &needed)?;
         graph.addressable(program)?;
         if !request.apart {
-            copies::leave_out(&mut graph)?;
+            let mut formulas = Formulas::default();
+            relevance::leave_out(&mut graph, &mut formulas)?;
+            copies::leave_out(&mut graph, &mut formulas)?;
         }
         join::join(&mut graph, ops)?;
         let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;

@@ -3,17 +3,20 @@
 use std::fmt;
 
 use super::{OpInfo, Run};
-use crate::{Arity, AttrDef, GradKind, SlotDef};
+use crate::{Arity, Attr, AttrDef, AttrType, GradKind, OpDesc, Schema, SlotDef, Var};
 
 impl fmt::Display for OpInfo {
-    /// The operator's reference: documentation, slots, attributes with defaults and bounds, gradient, and where it is from.
+    /// The operator's reference: documentation, slots, attributes with defaults and bounds, formula, gradient, and where it
+    /// is from.
     ///
     /// ```
     /// # use autobwd_ops as _;
-    /// let scale = autobwd::OpInfoMap::linked()?.get("scale")?;
+    /// use autobwd::OpInfoMap;
+    /// let scale = OpInfoMap::linked()?.get("scale")?;
     /// let text = scale.to_string();
     /// assert!(text.starts_with("operator `scale`\n"));
     /// assert!(text.contains("\n  attribute `scale`: f64, default 1.0\n"), "{text}");
+    /// assert!(OpInfoMap::linked()?.get("silu")?.to_string().contains("\n  formula: out = x * sigmoid(x)\n"));
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,6 +27,7 @@ impl fmt::Display for OpInfo {
         schema.inputs.iter().try_for_each(|slot| self::slot(f, "input", slot))?;
         schema.outputs.iter().try_for_each(|slot| self::slot(f, "output", slot))?;
         schema.attrs.iter().try_for_each(|attr| self::attr(f, attr))?;
+        formula(f, self)?;
         let gradient = match self.grad_kind {
             GradKind::Operator(gradient) => format!("operator `{}`", gradient.name),
             GradKind::Derived(gradient) => {
@@ -46,6 +50,50 @@ impl fmt::Display for OpInfo {
         writeln!(f, "  runs: {runs}")?;
         writeln!(f, "  registered by {}", self.place())
     }
+}
+
+/// What is longer than that many bytes is not shown.
+const LONGEST: usize = 1000;
+
+/// Equations for every slot being there and all attributes having their defaults.
+fn formula(f: &mut fmt::Formatter<'_>, info: &OpInfo) -> fmt::Result {
+    let desc = example(&info.schema);
+    let Ok(Some(formula)) = info.formula(&desc) else { return Ok(()) };
+    let matters = |attr: &Attr| matches!(attr, Attr::Bool(_) | Attr::F32(_) | Attr::F64(_));
+    let attrs: Vec<String> = desc
+        .attrs
+        .iter()
+        .filter(|(_, attr)| matters(attr))
+        .map(|(name, attr)| format!("{name} = {attr}"))
+        .collect();
+    let with = if attrs.is_empty() { String::new() } else { format!(" for {}", attrs.join(", ")) };
+    let equations = formula.to_string();
+    match equations.contains('\n') {
+        _ if equations.len() > LONGEST => {
+            writeln!(f, "  formula{with}: too long to be read, {} nodes", formula.nodes().len())
+        }
+        true => writeln!(f, "  formula{with}:\n    {}", equations.replace('\n', "\n    ")),
+        false => writeln!(f, "  formula{with}: {equations}"),
+    }
+}
+
+/// The operator with a variable in every slot; numbers that an author asks for are 2, since 1 is not seen in an equation.
+fn example(schema: &Schema) -> OpDesc {
+    let (mut desc, mut vars) = (OpDesc::new(schema.name), (1..).map(Var::stand_in));
+    for (slots, of) in [(schema.inputs, &mut desc.inputs), (schema.outputs, &mut desc.outputs)] {
+        slots.iter().zip(&mut vars).for_each(|(slot, var)| of.set(slot.name, [var]));
+    }
+    for attr in schema.attrs {
+        let required = match attr.ty {
+            AttrType::F32 => Some(Attr::F32(2.0)),
+            AttrType::F64 => Some(Attr::F64(2.0)),
+            _ => None,
+        };
+        if let Some(value) = attr.default.map(|default| default()).or(required) {
+            desc = desc.attr(attr.name, value);
+        }
+    }
+    desc
 }
 
 /// A line, with its documentation below.

@@ -34,7 +34,7 @@ pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
 pub use unused::{Unwritten, Written, check_composed, refuse_unused};
 
-use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var};
+use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var, lanes::Symbol};
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -351,6 +351,15 @@ pub trait Lanes: Op {
 
     /// Runs the formula: `get` reads an input, `put` writes an output, by index in the schema.
     fn lane<F: Float>(attrs: &Self::Attrs, get: impl FnMut(usize) -> F, put: impl FnMut(usize, F));
+
+    /// Runs the formula on symbols, which records it: the same expressions as [`lane`](Lanes::lane) computes.
+    fn symbols(
+        attrs: &Self::Attrs,
+        get: &mut dyn FnMut(usize) -> Symbol,
+        put: &mut dyn FnMut(usize, Symbol),
+    ) {
+        Self::lane(attrs, get, put);
+    }
 
     /// Reads the attributes.
     ///

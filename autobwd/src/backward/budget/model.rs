@@ -221,7 +221,7 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
 /// Values of the plan, by variable, that are there when the forward part ends.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
     let given = plan.graph.values.iter().enumerate().filter_map(|(id, value)| match value.source {
-        Source::Node(_) => None,
+        Source::Node(_) | Source::Unread => None,
         Source::Copy(of) => Some((value.var, of)),
         _ => Some((value.var, id)),
     });

@@ -9,7 +9,7 @@ use crate::{
     Var,
     cx::CHUNK,
     frame,
-    lanes::{Formula, Regions},
+    lanes::{FormulaCall, Regions},
     plan::{Extent, Graph, Group, ValueId, Wires, extent, group},
     tensor::Memory,
 };
@@ -37,7 +37,7 @@ pub(crate) struct Ready {
 enum How {
     /// One formula over a few elements, of operands of one shape, whether or not it has a kernel beside it: both give the
     /// same bits.
-    Formula(Formula),
+    Formula(FormulaCall),
     /// As in a program of this one operator, so with its results: by its kernel, or by its formula or the one that it is
     /// composed of, in a region.
     Planned(Graph, Option<Extent>),
@@ -253,7 +253,7 @@ fn how(ops: &OpInfoMap, mut graph: Graph, args: &[(Role, usize)]) -> Result<How>
     Ok(How::Planned(graph, region))
 }
 
-fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<Formula>> {
+fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>> {
     let node = &graph.nodes[0];
     let (Some(Extent { dtype, dims }), Some(entry)) = (extent(graph, node), node.info.lanes()) else {
         return Ok(None);
@@ -261,7 +261,7 @@ fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<Formula>> {
     let (schema, numel, full) = (node.info.schema(), dims.iter().product(), Dims::from(&dims[..]));
     let alike = graph.values.iter().all(|value| value.meta.dtype == dtype && value.meta.dims == full);
     let slots = schema.inputs.len() + schema.outputs.len();
-    if !dtype.is_float() || !alike || numel > CHUNK || slots > Formula::MOST_SLOTS {
+    if !dtype.is_float() || !alike || numel > CHUNK || slots > FormulaCall::MOST_SLOTS {
         return Ok(None);
     }
     let by_slot = |slots: &[SlotDef], wires: &Wires| -> Vec<Option<usize>> {
@@ -269,5 +269,5 @@ fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<Formula>> {
         slots.iter().map(|slot| at(slot).map(|value| args[value].1)).collect()
     };
     let (reads, written) = (by_slot(schema.inputs, &node.inputs), by_slot(schema.outputs, &node.outputs));
-    Formula::new(entry, &node.desc, dtype, numel, &reads, &written).map(Some)
+    FormulaCall::new(entry, &node.desc, dtype, numel, &reads, &written).map(Some)
 }

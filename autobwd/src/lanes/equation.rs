@@ -1,0 +1,322 @@
+//! A formula as equations to read.
+
+use std::fmt;
+
+use super::{
+    formula::{Formula, FormulaNode},
+    symbolic::Arena,
+};
+use crate::SlotDef;
+
+/// Shared subexpressions of fewer nodes are written out wherever they are used.
+const SHARED_NODES: usize = 4;
+/// Deeper expressions are named, too, so that none is nested without bound.
+const DEPTH: usize = 32;
+
+impl Formula {
+    /// The formula for reading: what dual numbers leave behind is taken out. Constants are folded; `0 + x`, `x - 0`, `1 * x`
+    /// and `x / 1` become `x`; `0 * x` and `0 / x` become 0; `-1 * x` and `0 - x` become `-x`; `a + -b` becomes `a - b`;
+    /// fused products and sums become products and sums.
+    ///
+    /// For finite numbers, that changes a result by rounding at most: what the operator computes may differ where it is
+    /// infinite, NaN or a negative zero, so it is never run.
+    #[must_use]
+    pub fn simplified(&self) -> Formula {
+        let mut simplify = Simplify::default();
+        let mut number = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let simplified = simplify.node(node.of(|operand| number[operand]));
+            number.push(simplified);
+        }
+        let outputs = self.outputs.iter().map(|(slot, node)| (*slot, number[*node])).collect();
+        Formula { schema: self.schema, nodes: simplify.arena.into_nodes(), outputs }.pruned()
+    }
+}
+
+#[derive(Default)]
+struct Simplify {
+    arena: Arena,
+}
+
+impl Simplify {
+    fn constant(&self, node: usize) -> Option<f64> {
+        match self.arena.node(node) {
+            FormulaNode::Constant(x) | FormulaNode::Literal(x) => Some(x),
+            _ => None,
+        }
+    }
+
+    fn negated(&self, node: usize) -> Option<usize> {
+        match self.arena.node(node) {
+            FormulaNode::Neg(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// Interns a node whose operands are simplified.
+    fn node(&mut self, node: FormulaNode) -> usize {
+        match node {
+            FormulaNode::Neg(a) => self.neg(a),
+            FormulaNode::Add(a, b) => self.add(a, b),
+            FormulaNode::Sub(a, b) => self.sub(a, b),
+            FormulaNode::Mul(a, b) => self.mul(a, b),
+            FormulaNode::Div(a, b) => self.div(a, b),
+            FormulaNode::MulAdd(a, b, c) => {
+                let product = self.mul(a, b);
+                self.add(product, c)
+            }
+            FormulaNode::Pow(a, b) if self.constant(b) == Some(1.0) => a,
+            FormulaNode::Literal(x) => self.number(x),
+            other => self.arena.intern(other),
+        }
+    }
+
+    fn number(&mut self, x: f64) -> usize {
+        self.arena.intern(FormulaNode::Constant(x))
+    }
+
+    fn neg(&mut self, a: usize) -> usize {
+        match (self.constant(a), self.arena.node(a)) {
+            (Some(x), _) => self.number(-x),
+            (_, FormulaNode::Neg(a)) => a,
+            (_, FormulaNode::Sub(a, b)) => self.sub(b, a),
+            _ => self.arena.intern(FormulaNode::Neg(a)),
+        }
+    }
+
+    fn add(&mut self, a: usize, b: usize) -> usize {
+        match (self.constant(a), self.constant(b), self.negated(a), self.negated(b)) {
+            (Some(x), Some(y), ..) => self.number(x + y),
+            (Some(0.0), ..) => b,
+            (_, Some(0.0), ..) => a,
+            (.., Some(b)) => self.sub(a, b),
+            (_, _, Some(a), _) => self.sub(b, a),
+            _ => self.arena.intern(FormulaNode::Add(a, b)),
+        }
+    }
+
+    fn sub(&mut self, a: usize, b: usize) -> usize {
+        match (self.constant(a), self.constant(b), self.negated(b)) {
+            (Some(x), Some(y), _) => self.number(x - y),
+            (_, Some(0.0), _) => a,
+            (Some(0.0), ..) => self.neg(b),
+            (.., Some(b)) => self.add(a, b),
+            (_, Some(y), _) => match self.arena.node(a) {
+                FormulaNode::Sub(a, x) if let Some(x) = self.constant(x) => {
+                    let both = self.number(x + y);
+                    self.sub(a, both)
+                }
+                _ => self.arena.intern(FormulaNode::Sub(a, b)),
+            },
+            _ => self.arena.intern(FormulaNode::Sub(a, b)),
+        }
+    }
+
+    fn mul(&mut self, a: usize, b: usize) -> usize {
+        match (self.constant(a), self.constant(b)) {
+            (Some(x), Some(y)) => self.number(x * y),
+            (Some(0.0), _) | (_, Some(0.0)) => self.number(0.0),
+            (Some(1.0), _) => b,
+            (_, Some(1.0)) => a,
+            (Some(-1.0), _) => self.neg(b),
+            (_, Some(-1.0)) => self.neg(a),
+            // A factor that is a number comes first.
+            (None, Some(_)) => self.arena.intern(FormulaNode::Mul(b, a)),
+            _ => self.arena.intern(FormulaNode::Mul(a, b)),
+        }
+    }
+
+    fn div(&mut self, a: usize, b: usize) -> usize {
+        match (self.constant(a), self.constant(b)) {
+            (Some(x), Some(y)) => self.number(x / y),
+            (Some(0.0), _) => self.number(0.0),
+            (_, Some(1.0)) => a,
+            _ => self.arena.intern(FormulaNode::Div(a, b)),
+        }
+    }
+}
+
+impl fmt::Display for Formula {
+    /// An equation a line, of slots in lower case, gradients as `dx`; first those of subexpressions that are used several
+    /// times. Attributes are shown by their values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let formula = self.simplified();
+        let writer = Writer::new(&formula);
+        let mut first = true;
+        let mut start =
+            |f: &mut fmt::Formatter<'_>| if std::mem::take(&mut first) { Ok(()) } else { writeln!(f) };
+        for (node, name) in writer.names.iter().enumerate() {
+            if let Some(name) = name {
+                start(f)?;
+                write!(f, "{name} = {}", writer.definition(node).text)?;
+            }
+        }
+        for (slot, node) in &formula.outputs {
+            start(f)?;
+            write!(f, "{} = {}", writer.outputs[*slot], writer.text(*node).text)?;
+        }
+        Ok(())
+    }
+}
+
+/// A slot's name in an equation: `x` of `X`, `dx` of `X@GRAD`, `d2_x` of `D2_X@GRAD`, which is that of `dx`.
+fn symbol_of(slot: &str) -> String {
+    match slot.strip_suffix("@GRAD") {
+        Some(of) if of.starts_with("D2_") || of.starts_with("D3_") => symbol_of(of),
+        Some(of) => format!("d{}", symbol_of(of)),
+        None => slot.to_lowercase(),
+    }
+}
+
+/// What slots are called: as they are where a shorter name would mean two.
+fn symbols(slots: &[SlotDef]) -> Vec<String> {
+    let short: Vec<String> = slots.iter().map(|slot| symbol_of(slot.name)).collect();
+    let is_one = |symbol: &String| short.iter().filter(|other| *other == symbol).count() == 1;
+    let name =
+        |(slot, short): (&SlotDef, &String)| if is_one(short) { short.clone() } else { slot.name.into() };
+    slots.iter().zip(&short).map(name).collect()
+}
+
+/// How tightly an expression holds together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Comparison,
+    Sum,
+    Product,
+    Sign,
+    Whole,
+}
+
+struct Text {
+    text: String,
+    level: Level,
+}
+
+impl Text {
+    fn whole(text: impl Into<String>) -> Text {
+        Text { text: text.into(), level: Level::Whole }
+    }
+
+    /// In parentheses where it holds together less than that.
+    fn at_least(self, level: Level) -> String {
+        if self.level < level { format!("({})", self.text) } else { self.text }
+    }
+}
+
+struct Writer<'a> {
+    formula: &'a Formula,
+    /// What slots are called.
+    inputs: Vec<String>,
+    /// The same; with a prime what an input is called, too.
+    outputs: Vec<String>,
+    /// By node: what a shared one is called.
+    names: Vec<Option<String>>,
+}
+
+impl Writer<'_> {
+    fn new(formula: &Formula) -> Writer<'_> {
+        let count = formula.nodes.len();
+        let written = |node: usize| match larger_or_smaller(formula, node) {
+            Some((_, a, b)) => [Some(a), Some(b), None],
+            None => formula.nodes[node].parts().1,
+        };
+        let mut uses = vec![0_usize; count];
+        formula.outputs.iter().for_each(|(_, node)| uses[*node] += 1);
+        for node in (0..count).rev() {
+            if uses[node] > 0 {
+                written(node).into_iter().flatten().for_each(|operand| uses[operand] += 1);
+            }
+        }
+        // Of what is written for a node: how many nodes, and how deep.
+        let (mut size, mut depth): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
+        let mut shared = vec![];
+        for (number, uses) in uses.iter().enumerate() {
+            let operands = || written(number).into_iter().flatten();
+            let nodes = operands().map(|operand| size[operand]).fold(1, usize::saturating_add);
+            let deep = operands().map(|operand| depth[operand] + 1).max().unwrap_or(0);
+            let is_named = *uses > 1 && nodes >= SHARED_NODES || *uses > 0 && deep >= DEPTH;
+            if is_named {
+                shared.push(number);
+            }
+            size.push(if is_named { 1 } else { nodes });
+            depth.push(if is_named { 0 } else { deep });
+        }
+        let inputs = symbols(formula.schema.inputs);
+        let mut outputs = symbols(formula.schema.outputs);
+        outputs.iter_mut().filter(|output| inputs.contains(output)).for_each(|output| output.push('\''));
+        let taken = |letter: &&str| inputs.iter().chain(&outputs).any(|symbol| symbol.starts_with(letter));
+        let letter = ["t", "u", "v", "w", "s"].iter().find(|letter| !taken(letter)).unwrap_or(&"shared");
+        let mut names = vec![None; count];
+        for (i, node) in shared.iter().enumerate() {
+            names[*node] =
+                Some(if shared.len() == 1 { (*letter).into() } else { format!("{letter}{}", i + 1) });
+        }
+        Writer { formula, inputs, outputs, names }
+    }
+
+    fn text(&self, node: usize) -> Text {
+        match &self.names[node] {
+            Some(name) => Text::whole(name.as_str()),
+            None => self.definition(node),
+        }
+    }
+
+    fn definition(&self, node: usize) -> Text {
+        let infix = |sign: &str, a: usize, b: usize, [own, right]: [Level; 2]| {
+            let (a, b) = (self.text(a).at_least(own), self.text(b).at_least(right));
+            Text { text: format!("{a} {sign} {b}"), level: own }
+        };
+        let call = |name: &str, args: &[usize]| {
+            let args: Vec<String> = args.iter().map(|arg| self.text(*arg).text).collect();
+            Text::whole(format!("{name}({})", args.join(", ")))
+        };
+        match self.formula.nodes[node] {
+            FormulaNode::Input(slot) => Text::whole(self.inputs[slot].as_str()),
+            FormulaNode::Constant(x) | FormulaNode::Literal(x) => {
+                let level = if x.is_sign_negative() { Level::Sign } else { Level::Whole };
+                Text { text: number(x), level }
+            }
+            FormulaNode::Neg(a) => {
+                Text { text: format!("-{}", self.text(a).at_least(Level::Whole)), level: Level::Sign }
+            }
+            FormulaNode::Add(a, b) => infix("+", a, b, [Level::Sum, Level::Sum]),
+            FormulaNode::Sub(a, b) => infix("-", a, b, [Level::Sum, Level::Product]),
+            FormulaNode::Mul(a, b) => {
+                let is_quotient = matches!(self.formula.nodes[b], FormulaNode::Div(..));
+                infix("*", a, b, [Level::Product, if is_quotient { Level::Sign } else { Level::Product }])
+            }
+            FormulaNode::Div(a, b) => infix("/", a, b, [Level::Product, Level::Sign]),
+            FormulaNode::MulAdd(a, b, c) => call("mul_add", &[a, b, c]),
+            FormulaNode::Pow(a, b) => call("pow", &[a, b]),
+            FormulaNode::Call(function, a) => call(function.name(), &[a]),
+            FormulaNode::Greater(a, b) => infix(">", a, b, [Level::Comparison, Level::Sum]),
+            FormulaNode::Equal(a, b) => infix("==", a, b, [Level::Comparison, Level::Sum]),
+            FormulaNode::Select(mask, yes, no) => match larger_or_smaller(self.formula, node) {
+                Some((name, a, b)) => call(name, &[a, b]),
+                None => call("select", &[mask, yes, no]),
+            },
+        }
+    }
+}
+
+/// A choice that is a maximum or minimum, but for NaN.
+fn larger_or_smaller(formula: &Formula, node: usize) -> Option<(&'static str, usize, usize)> {
+    let FormulaNode::Select(mask, yes, no) = formula.nodes[node] else { return None };
+    match formula.nodes[mask] {
+        FormulaNode::Greater(a, b) if (a, b) == (yes, no) => Some(("max", a, b)),
+        FormulaNode::Greater(a, b) if (a, b) == (no, yes) => Some(("min", b, a)),
+        _ => None,
+    }
+}
+
+/// Single precision is enough for what an `f32` holds.
+fn number(x: f64) -> String {
+    let exponent = x != 0.0 && x.is_finite() && !(1e-4..1e7).contains(&x.abs());
+    let single = x as f32;
+    match f64::from(single) == x {
+        true if exponent => format!("{single:e}"),
+        true => format!("{single}"),
+        false if exponent => format!("{x:e}"),
+        false => format!("{x}"),
+    }
+}

@@ -1,0 +1,353 @@
+//! The expression tree of a formula, as data: what each output is computed from.
+
+use super::{
+    Dual, Float, Isa, Lane,
+    block::FUSED,
+    isa,
+    symbolic::{Symbol, record},
+};
+use crate::{Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var};
+
+/// A node of a [`Formula`]. Numbers are those of other nodes in [`Formula::nodes`], each smaller than the node's own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FormulaNode {
+    /// The input slot of that number in the schema.
+    Input(usize),
+    /// A constant, or what an attribute's value has become.
+    Constant(f64),
+    /// The constant on the right of an operator; that it does not vary is known where derivatives are made.
+    Literal(f64),
+    /// `-a`.
+    Neg(usize),
+    /// `a + b`.
+    Add(usize, usize),
+    /// `a - b`.
+    Sub(usize, usize),
+    /// `a * b`.
+    Mul(usize, usize),
+    /// `a / b`.
+    Div(usize, usize),
+    /// `a * b + c`, rounded once where the machine can.
+    MulAdd(usize, usize, usize),
+    /// `a` to the power `b`.
+    Pow(usize, usize),
+    /// A function of one number.
+    Call(FormulaFunction, usize),
+    /// Whether `a > b`: a mask.
+    Greater(usize, usize),
+    /// Whether `a == b`: a mask.
+    Equal(usize, usize),
+    /// Mask, the number where it holds, the number elsewhere.
+    Select(usize, usize, usize),
+}
+
+impl FormulaNode {
+    pub(super) fn parts(self) -> (u64, [Option<usize>; 3]) {
+        match self {
+            FormulaNode::Input(_) => (0, [None; 3]),
+            FormulaNode::Constant(_) => (1, [None; 3]),
+            FormulaNode::Literal(_) => (12, [None; 3]),
+            FormulaNode::Neg(a) => (2, [Some(a), None, None]),
+            FormulaNode::Add(a, b) => (3, [Some(a), Some(b), None]),
+            FormulaNode::Sub(a, b) => (4, [Some(a), Some(b), None]),
+            FormulaNode::Mul(a, b) => (5, [Some(a), Some(b), None]),
+            FormulaNode::Div(a, b) => (6, [Some(a), Some(b), None]),
+            FormulaNode::MulAdd(a, b, c) => (7, [Some(a), Some(b), Some(c)]),
+            FormulaNode::Pow(a, b) => (8, [Some(a), Some(b), None]),
+            FormulaNode::Greater(a, b) => (9, [Some(a), Some(b), None]),
+            FormulaNode::Equal(a, b) => (10, [Some(a), Some(b), None]),
+            FormulaNode::Select(a, b, c) => (11, [Some(a), Some(b), Some(c)]),
+            FormulaNode::Call(function, a) => (13 + function as u64, [Some(a), None, None]),
+        }
+    }
+
+    /// The nodes that it is computed from.
+    pub fn operands(self) -> impl Iterator<Item = usize> {
+        self.parts().1.into_iter().flatten()
+    }
+
+    /// The same for equal nodes alone; constants are equal bit by bit.
+    pub(super) fn key(self) -> [u64; 4] {
+        let (kind, operands) = self.parts();
+        match (self, operands.map(|operand| operand.map_or(u64::MAX, |operand| operand as u64))) {
+            (FormulaNode::Input(slot), _) => [kind, slot as u64, 0, 0],
+            (FormulaNode::Constant(x) | FormulaNode::Literal(x), _) => [kind, x.to_bits(), 0, 0],
+            (_, [a, b, c]) => [kind, a, b, c],
+        }
+    }
+
+    /// The same node of other operands.
+    pub(super) fn of(self, number: impl Fn(usize) -> usize) -> FormulaNode {
+        let n = number;
+        match self {
+            FormulaNode::Input(_) | FormulaNode::Constant(_) | FormulaNode::Literal(_) => self,
+            FormulaNode::Neg(a) => FormulaNode::Neg(n(a)),
+            FormulaNode::Add(a, b) => FormulaNode::Add(n(a), n(b)),
+            FormulaNode::Sub(a, b) => FormulaNode::Sub(n(a), n(b)),
+            FormulaNode::Mul(a, b) => FormulaNode::Mul(n(a), n(b)),
+            FormulaNode::Div(a, b) => FormulaNode::Div(n(a), n(b)),
+            FormulaNode::MulAdd(a, b, c) => FormulaNode::MulAdd(n(a), n(b), n(c)),
+            FormulaNode::Pow(a, b) => FormulaNode::Pow(n(a), n(b)),
+            FormulaNode::Greater(a, b) => FormulaNode::Greater(n(a), n(b)),
+            FormulaNode::Equal(a, b) => FormulaNode::Equal(n(a), n(b)),
+            FormulaNode::Select(a, b, c) => FormulaNode::Select(n(a), n(b), n(c)),
+            FormulaNode::Call(function, a) => FormulaNode::Call(function, n(a)),
+        }
+    }
+}
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $function:ident $name:ident;)*) => {
+        /// A function of [`Float`] that takes one number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum FormulaFunction {
+            $(#[doc = concat!("[`Float::", stringify!($name), "`].")] $function,)*
+        }
+
+        impl FormulaFunction {
+            /// The name of the method of [`Float`].
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(FormulaFunction::$function => stringify!($name),)*
+                }
+            }
+
+            fn apply<F: Float>(self, x: F) -> F {
+                match self {
+                    $(FormulaFunction::$function => x.$name(),)*
+                }
+            }
+        }
+    };
+}
+functions! {
+    Exp exp; Log log; Tanh tanh; Expm1 expm1; Log1p log1p; Erf erf; NormalCdf normal_cdf; Sigmoid sigmoid; Gelu gelu;
+    GeluTanh gelu_tanh; Sqrt sqrt; Abs abs; Sin sin; Cos cos; Floor floor; Round round;
+}
+
+/// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
+/// subexpressions are one node. Made by [`OpInfo::formula`](crate::OpInfo::formula).
+///
+/// It is computed from as the operator does, node by node. `Display` writes it as equations, simplified:
+/// see [`simplified`](Formula::simplified).
+///
+/// ```
+/// use autobwd::{OpDesc, OpInfoMap, lanes::FormulaNode};
+/// # use autobwd_ops as _;
+/// let swish = OpInfoMap::linked()?.get("swish")?;
+/// # let mut program = autobwd::Program::new();
+/// # let (x, out) = (program.intern("x"), program.intern("out"));
+/// let desc = OpDesc::new("swish").input("X", [x]).output("Out", [out]).attr("beta", 0.5_f32);
+/// let Some(formula) = swish.formula(&desc)? else { panic!("swish has a formula") };
+/// assert_eq!(formula.to_string(), "out = x * sigmoid(0.5 * x)");
+/// assert_eq!(formula.reads(), ["X"]);
+/// assert_eq!(formula.nodes()[0], FormulaNode::Input(0));
+/// assert_eq!(formula.evaluate(&[2.0])?, [2.0 / (1.0 + (-1.0_f64).exp())]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Formula {
+    pub(super) schema: &'static Schema,
+    pub(super) nodes: Vec<FormulaNode>,
+    /// Number of the slot in the schema, and of the node.
+    pub(super) outputs: Vec<(usize, usize)>,
+}
+
+/// Runs a formula on symbols.
+type RunOnSymbols<'a> = &'a dyn Fn(&mut dyn FnMut(usize) -> Symbol, &mut dyn FnMut(usize, Symbol));
+
+impl Formula {
+    /// Of the operator as described: what is absent, or has a shape alone, reads as 0, as it does in block functions.
+    pub(super) fn record(schema: &'static Schema, desc: &OpDesc, run: RunOnSymbols<'_>) -> Formula {
+        let is_read = |slot: &SlotDef| !slot.shape_only && is_present(desc.inputs.get(slot.name));
+        let (nodes, outputs) = record(|| {
+            let mut outputs: Vec<Symbol> = schema.outputs.iter().map(|_| Symbol::from(0.0)).collect();
+            run(
+                &mut |input| match schema.inputs.get(input).is_some_and(is_read) {
+                    true => Symbol::input(input),
+                    false => Symbol::from(0.0),
+                },
+                &mut |output, symbol| {
+                    if let Some(place) = outputs.get_mut(output) {
+                        *place = symbol;
+                    }
+                },
+            );
+            outputs
+        });
+        let outputs = outputs.into_iter().map(Symbol::node).enumerate();
+        let is_written = |slot: usize| is_present(desc.outputs.get(schema.outputs[slot].name));
+        let outputs = outputs.filter(|(slot, node)| *node < nodes.len() && is_written(*slot)).collect();
+        Formula { schema, nodes, outputs }.pruned()
+    }
+
+    /// Without nodes that no output is computed from.
+    pub(super) fn pruned(self) -> Formula {
+        let mut used = vec![false; self.nodes.len()];
+        self.outputs.iter().for_each(|(_, node)| used[*node] = true);
+        for (number, node) in self.nodes.iter().enumerate().rev() {
+            if used[number] {
+                node.operands().for_each(|operand| used[operand] = true);
+            }
+        }
+        let (mut number, mut nodes) = (vec![0; self.nodes.len()], vec![]);
+        for (old, node) in self.nodes.iter().enumerate().filter(|(old, _)| used[*old]) {
+            number[old] = nodes.len();
+            nodes.push(node.of(|operand| number[operand]));
+        }
+        let outputs = self.outputs.iter().map(|(slot, node)| (*slot, number[*node])).collect();
+        Formula { nodes, outputs, ..self }
+    }
+
+    /// All nodes, each behind those that it is computed from.
+    pub fn nodes(&self) -> &[FormulaNode] {
+        &self.nodes
+    }
+
+    /// The output slots, each with its node.
+    pub fn outputs(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.outputs.iter().map(|(slot, node)| (self.schema.outputs[*slot].name, *node))
+    }
+
+    /// The input slots that the outputs depend on; all others, whatever they hold, change no bit.
+    pub fn reads(&self) -> Vec<&'static str> {
+        let slots = self.schema.inputs.iter().enumerate();
+        slots.filter(|(slot, _)| self.is_read(*slot)).map(|(_, slot)| slot.name).collect()
+    }
+
+    /// As [`reads`](Formula::reads), of one output.
+    pub fn reads_of(&self, output: &str) -> Vec<&'static str> {
+        let is_output = |slot: usize| self.schema.outputs[slot].name == output;
+        let outputs = self.outputs.iter().filter(|(slot, _)| is_output(*slot)).copied().collect();
+        Formula { schema: self.schema, nodes: self.nodes.clone(), outputs }.pruned().reads()
+    }
+
+    /// Whether the outputs depend on that input.
+    pub(crate) fn is_read(&self, input: usize) -> bool {
+        self.nodes.contains(&FormulaNode::Input(input))
+    }
+
+    /// Outputs that are inputs, unchanged, by number in the schema.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.outputs.iter().filter_map(|(slot, node)| match self.nodes[*node] {
+            FormulaNode::Input(input) => Some((*slot, input)),
+            _ => None,
+        })
+    }
+
+    /// The outputs in double precision, as the operator computes them on this machine; inputs are by number in the schema.
+    ///
+    /// # Errors
+    /// Fewer inputs than the schema has.
+    pub fn evaluate(&self, inputs: &[f64]) -> Result<Vec<f64>> {
+        if inputs.len() < self.schema.inputs.len() {
+            let text = format!("{} inputs, not {}, are needed", self.schema.inputs.len(), inputs.len());
+            return Err(Error::new(ErrorKind::Slot, text));
+        }
+        Ok(match isa() {
+            Isa::Baseline => self.evaluate_on(inputs, Lane::<f64, FUSED>, |lane| lane.0),
+            Isa::Avx2 | Isa::Avx512 => self.evaluate_on(inputs, Lane::<f64, true>, |lane| lane.0),
+        })
+    }
+
+    fn evaluate_on<F: Float>(&self, inputs: &[f64], to: fn(f64) -> F, from: fn(F) -> f64) -> Vec<f64> {
+        let values = replay(&self.nodes, |input| inputs.get(input).copied().map_or(F::from(0.0), to));
+        self.outputs.iter().map(|(_, node)| from(values[*node].number())).collect()
+    }
+}
+
+fn is_present(args: &[Var]) -> bool {
+    args.first().is_some_and(|var| *var != Var::EMPTY)
+}
+
+/// What a node holds when a tree is evaluated.
+enum Evaluated<F: Float> {
+    Number(F),
+    Mask(F::Mask),
+}
+
+impl<F: Float> Evaluated<F> {
+    fn number(&self) -> F {
+        match self {
+            Evaluated::Number(number) => *number,
+            Evaluated::Mask(mask) => F::select(*mask, F::from(1.0), F::from(0.0)),
+        }
+    }
+
+    fn mask(&self) -> F::Mask {
+        match self {
+            Evaluated::Number(number) => (*number).gt(F::from(0.0)),
+            Evaluated::Mask(mask) => *mask,
+        }
+    }
+}
+
+/// Evaluates a tree on any lanes, node by node.
+fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> Vec<Evaluated<F>> {
+    let mut values: Vec<Evaluated<F>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let number = |operand: usize| values[operand].number();
+        let literal = |operand: usize| match nodes[operand] {
+            FormulaNode::Literal(constant) => Some(constant),
+            _ => None,
+        };
+        let value = match *node {
+            FormulaNode::Input(input) => get(input),
+            FormulaNode::Constant(x) | FormulaNode::Literal(x) => F::from(x),
+            FormulaNode::Neg(a) => -number(a),
+            FormulaNode::Add(a, b) => literal(b).map_or_else(|| number(a) + number(b), |c| number(a) + c),
+            FormulaNode::Sub(a, b) => literal(b).map_or_else(|| number(a) - number(b), |c| number(a) - c),
+            FormulaNode::Mul(a, b) => literal(b).map_or_else(|| number(a) * number(b), |c| number(a) * c),
+            FormulaNode::Div(a, b) => literal(b).map_or_else(|| number(a) / number(b), |c| number(a) / c),
+            FormulaNode::MulAdd(a, b, c) => number(a).mul_add(number(b), number(c)),
+            FormulaNode::Pow(a, b) => number(a).pow(number(b)),
+            FormulaNode::Call(function, a) => function.apply(number(a)),
+            FormulaNode::Select(mask, yes, no) => F::select(values[mask].mask(), number(yes), number(no)),
+            FormulaNode::Greater(a, b) => {
+                let mask = number(a).gt(number(b));
+                values.push(Evaluated::Mask(mask));
+                continue;
+            }
+            FormulaNode::Equal(a, b) => {
+                let mask = number(a).equals(number(b));
+                values.push(Evaluated::Mask(mask));
+                continue;
+            }
+        };
+        values.push(Evaluated::Number(value));
+    }
+    values
+}
+
+/// A formula on dual numbers of symbols, from the formula on symbols: so that nothing is compiled for it, operator by
+/// operator.
+pub(crate) struct RecordedFormula {
+    nodes: Vec<FormulaNode>,
+    outputs: Vec<(usize, usize)>,
+}
+
+impl RecordedFormula {
+    pub(crate) fn new(run: RunOnSymbols<'_>) -> RecordedFormula {
+        let (nodes, outputs): (_, Vec<_>) = record(|| {
+            let mut outputs = vec![];
+            run(&mut Symbol::input, &mut |output, symbol| outputs.push((output, symbol.node())));
+            outputs
+        });
+        let outputs = outputs.into_iter().filter(|(_, node)| *node < nodes.len()).collect();
+        RecordedFormula { nodes, outputs }
+    }
+
+    pub(crate) fn differentiate(
+        &self,
+        get: impl FnMut(usize) -> Dual<Symbol>,
+        mut put: impl FnMut(usize, Dual<Symbol>),
+    ) {
+        let values = replay(&self.nodes, get);
+        self.outputs.iter().for_each(|(output, node)| put(*output, values[*node].number()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Inputs that a formula does not depend on: the operator reads one of its other inputs in their place, so that nothing
+//! keeps them in memory; operators whose results no one reads any more are left out.
+//!
+//! A formula does not depend on an input that is not in its expression tree (`lanes/formula.rs`): that is exact, the
+//! results are the same to the bit. The input that is read instead has the same dtype and shape, so block functions find
+//! elements in every slot.
+
+use std::{mem, sync::Arc};
+
+use super::{
+    formulas::Formulas,
+    graph::{Graph, Node, Source, ValueId},
+};
+use crate::{OpInfo, Result, registry::Run};
+
+/// Leaves out the inputs that no output of a formula depends on.
+pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
+    let mut unread = vec![];
+    for position in 0..graph.nodes.len() {
+        for (at, instead) in irrelevant(graph, &graph.nodes[position], formulas)? {
+            let var = graph.values[instead].var;
+            let node = &mut graph.nodes[position];
+            let (slot, value) = &mut node.inputs[at];
+            unread.extend(value.replace(instead));
+            Arc::make_mut(&mut node.desc).inputs.set(*slot, [var]);
+        }
+    }
+    // Operators that run behind these, once shapes are known, read by name.
+    if !unread.is_empty() && graph.late.is_none() {
+        prune(graph, unread);
+    }
+    Ok(())
+}
+
+/// Whether an operator runs by nothing but its formula.
+fn is_formula_alone(info: &OpInfo) -> bool {
+    matches!(info.run(), Run::Formula { others: None })
+}
+
+/// Inputs by position that do not matter, each with one that does and is like it.
+fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec<(usize, ValueId)>> {
+    let (schema, mut found) = (node.info.schema(), vec![]);
+    let is_float = |v: ValueId| graph.values[v].meta.dtype.is_float() && graph.is_whole_tensor(v);
+    if !is_formula_alone(node.info) || !node.reads().chain(node.writes()).all(is_float) {
+        return Ok(found);
+    }
+    let Some(formula) = formulas.of(node.info, &node.desc)? else { return Ok(found) };
+    let read: Vec<bool> = (0..schema.inputs.len()).map(|input| formula.is_read(input)).collect();
+    let number = |slot: &str| schema.inputs.iter().position(|s| s.name == slot && !s.shape_only);
+    let values = || {
+        let wires = node.inputs.iter().enumerate();
+        wires.filter_map(|(at, (slot, value))| Some((at, number(slot)?, (*value)?)))
+    };
+    let in_use: Vec<ValueId> = values().filter(|(_, input, _)| read[*input]).map(|(.., v)| v).collect();
+    let metas = |v: ValueId| (graph.values[v].meta.dtype, &graph.values[v].meta.dims);
+    for (at, _, value) in values().filter(|(_, input, v)| !read[*input] && !in_use.contains(v)) {
+        let instead = in_use.iter().copied().find(|other| metas(*other) == metas(value));
+        found.extend(instead.map(|instead| (at, instead)));
+    }
+    Ok(found)
+}
+
+/// Leaves out operators that nothing needs since these values are not read.
+fn prune(graph: &mut Graph, unread: Vec<ValueId>) {
+    let mut uses = vec![0_usize; graph.values.len()];
+    graph.nodes.iter().flat_map(|node| &node.inputs).filter_map(|(_, v)| *v).for_each(|v| uses[v] += 1);
+    graph.fetches.iter().chain(&graph.ends).for_each(|v| uses[*v] += 1);
+    let mut left_out = vec![false; graph.nodes.len()];
+    let mut next = unread;
+    while let Some(value) = next.pop() {
+        let Source::Node(position) = graph.values[value].source else { continue };
+        let node = &graph.nodes[position];
+        let is_idle = |v: ValueId| uses[v] == 0 && !graph.values[v].kept && !graph.values[v].meta.array;
+        if left_out[position] || node.called.is_some() || !node.writes().all(is_idle) {
+            continue;
+        }
+        left_out[position] = true;
+        let inputs: Vec<ValueId> = node.inputs.iter().filter_map(|(_, v)| *v).collect();
+        for input in inputs {
+            uses[input] -= 1;
+            next.push(input);
+        }
+    }
+    for (node, _) in graph.nodes.iter().zip(&left_out).filter(|(_, left_out)| **left_out) {
+        node.writes().for_each(|v| graph.values[v].source = Source::Unread);
+    }
+    let nodes = mem::take(&mut graph.nodes).into_iter().zip(left_out);
+    graph.nodes = nodes.filter(|(_, left_out)| !left_out).map(|(node, _)| node).collect();
+    graph.number_writers();
+}

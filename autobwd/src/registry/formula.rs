@@ -1,0 +1,38 @@
+//! An operator's formula, as data.
+
+use super::{OpInfo, Run};
+use crate::{
+    Lanes, OpDesc, Result,
+    lanes::{Formula, LaneEntry},
+};
+
+impl OpInfo {
+    /// The same, of an operator that has a formula beside its kernel, for regions.
+    #[must_use]
+    pub const fn with_formula<O: Lanes>(self) -> OpInfo {
+        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..self }
+    }
+
+    /// Its formula as data, with these attributes: what each output is computed from. `None` if it has none.
+    ///
+    /// # Errors
+    /// As [`check`](OpInfo::check).
+    pub fn formula(&self, desc: &OpDesc) -> Result<Option<Formula>> {
+        self.check(desc)?;
+        self.lanes.as_ref().map(|lanes| lanes.formula(desc)).transpose()
+    }
+
+    /// Whether it depends on the elements in that input slot: not if it needs their shape alone, or runs by nothing but a
+    /// formula in which the slot does not occur.
+    ///
+    /// # Errors
+    /// Attributes that the operator does not take.
+    pub(crate) fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
+        let Some(input) = self.schema.inputs.iter().position(|s| s.name == slot) else { return Ok(true) };
+        match (self.run, &self.lanes) {
+            _ if self.schema.inputs[input].shape_only => Ok(false),
+            (Run::Formula { others: None }, Some(lanes)) => Ok(lanes.formula(desc)?.is_read(input)),
+            _ => Ok(true),
+        }
+    }
+}
