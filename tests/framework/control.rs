@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// `h ← tanh(h · w + x)` with its loss.
-fn recurrence(net: &Builder, size: usize, every: usize) -> Result<String> {
+fn recurrence(net: &Builder, size: usize, every: usize) -> String {
     let w = net.parameter("w", DType::F64, &[size, size], |w| Init::Uniform(-0.5, 0.5).emit(w, 1));
     let x = net.input("x", DType::F64, &[-1, 1, size as i64]);
     let zeros = net.input("zeros", DType::F64, &[1, size as i64]);
@@ -29,7 +29,7 @@ fn recurrence(net: &Builder, size: usize, every: usize) -> Result<String> {
         rnn.update_memory(&h, &next);
         rnn.step_output(&next.mean())
     });
-    Ok(out[0].mean().name())
+    out[0].mean().name()
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
     const LINE: usize = 64;
     let run = |steps: usize, every: usize| -> Result<(usize, Tensor)> {
         let net = Builder::new();
-        let loss = recurrence(&net, SIZE, every)?;
+        let loss = recurrence(&net, SIZE, every);
         let mut program = net.program()?.clone();
         append_backward(&mut program, &loss, &Backward::default())?;
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
@@ -125,11 +125,11 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
         e.starts_with("the branches return different things: if the condition holds, one is cond_"),
         "{e}"
     );
-    let e = refused(|x| cond(&flag(x), || vec![x.clone()], || vec![]));
+    let e = refused(|x| cond(&flag(x), || vec![x.clone()], Vec::new));
     assert_eq!(e, "the branches return different things: 1 values and 0");
-    let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(|| vec![])));
+    let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));
     assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is no whole number"), "{e}");
-    let e = refused(|x| cond(x, || vec![x.clone(); 2], || vec![]));
+    let e = refused(|x| cond(x, || vec![x.clone(); 2], Vec::new));
     assert!(e.ends_with("float64 [2, 2] is not one boolean"), "{e}");
     let e = while_loop(&[], |_| unreachable!(), |_| unreachable!());
     assert_eq!(e[0].check().unwrap_err().message(), "a loop needs at least one variable");
@@ -217,7 +217,7 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
 }
 
 #[test]
-fn errors_name_all_blocks_around_them() -> Result<()> {
+fn errors_name_all_blocks_around_them() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let flag = || x.mean().less_than(&x.mean());
@@ -233,7 +233,6 @@ fn errors_name_all_blocks_around_them() -> Result<()> {
     let x = net.input("x", DType::F64, &DIMS);
     let e = cond(&x, || vec![x.clone()], || vec![x.clone()])[0].check().unwrap_err().to_string();
     assert!(e.contains("is not one boolean\n  within block 0, at ") && e.contains("control.rs:"), "{e}");
-    Ok(())
 }
 
 #[test]
@@ -294,7 +293,7 @@ fn one_value_can_be_several_outputs_and_memories() -> Result<()> {
 }
 
 #[test]
-fn an_error_within_names_the_block_and_the_line() -> Result<()> {
+fn an_error_within_names_the_block_and_the_line() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let e = while_loop(
@@ -307,7 +306,6 @@ fn an_error_within_names_the_block_and_the_line() -> Result<()> {
         e.contains("operator `matmul_v2` (block 1, operator 1, added at tests/framework/control.rs:"),
         "{e}"
     );
-    Ok(())
 }
 
 #[test]

@@ -23,11 +23,8 @@ pub(crate) struct Recipe {
 
 impl fmt::Debug for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match draw(self) {
-            Ok(drawn) => match drawn.net.program() {
-                Ok(program) => write!(f, "{:?} for\n{program}", self.picks),
-                Err(e) => write!(f, "{:?}: {e}", self.picks),
-            },
+        match draw(self).net.program() {
+            Ok(program) => write!(f, "{:?} for\n{program}", self.picks),
             Err(e) => write!(f, "{e}"),
         }
     }
@@ -90,10 +87,10 @@ impl Drawn {
 }
 
 /// The program of a recipe.
-pub(crate) fn draw(recipe: &Recipe) -> Result<Drawn> {
+pub(crate) fn draw(recipe: &Recipe) -> Drawn {
     let net = Builder::new();
     let (values, loss) = draw_on(&net, recipe);
-    Ok(Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() })
+    Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() }
 }
 
 /// Operators drawn one after the other, each on values drawn from all there are: all values, and a loss. Values stay

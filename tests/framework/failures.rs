@@ -246,7 +246,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
     // Errors of a body say where the block is, in the program, too.
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[3, 2]);
-    let e = net.sub_block(|| Ok(drop(x.matmul(&x)))).unwrap_err().to_string();
+    let e = net.sub_block(|| Ok(x.matmul(&x))).unwrap_err().to_string();
     assert!(e.contains("\n  within block 1 in block 0, at tests/framework/failures.rs:"), "{e}");
     assert_eq!(net.program().unwrap_err().to_string(), e);
     Ok(())

@@ -18,13 +18,13 @@ const V: &[f64] = &[0.5, 1.5, -0.8];
 const AT: &Point<'_> = &[("w", W), ("v", V), ("p", &[1.0, -2.0, 0.5]), ("q", &[0.3, 0.0, 2.0])];
 
 /// Two variables `w` and `v`, and two vectors `p` and `q`.
-fn net() -> Result<(Builder, Expr, Expr)> {
+fn net() -> (Builder, Expr, Expr) {
     let net = Builder::new();
     let [w, v] = ["w", "v"].map(|name| parameter(&net, name, &[3]));
     for name in ["p", "q"] {
         let _ = parameter(&net, name, &[3]).freeze();
     }
-    Ok((net, w, v))
+    (net, w, v)
 }
 
 fn name(program: &Program, var: Option<Var>) -> String {
@@ -83,7 +83,7 @@ fn products_with_hessians_are_those_of_differences() -> Result<()> {
         },
     ];
     for function in functions {
-        let (net, w, v) = net()?;
+        let (net, w, v) = net();
         let loss = function(&w, &v).sum(&[]);
         let [found, numeric] = products(&net, &loss)?;
         assert_near(&found[0], &numeric[0], 1e-8);
@@ -96,7 +96,7 @@ fn products_with_hessians_are_those_of_differences() -> Result<()> {
 fn gradients_of_gradients_that_are_composed_go_on() -> Result<()> {
     let functions: [Function; 2] = [seen, |w, v| w.sigmoid_cross_entropy(v)];
     for function in functions {
-        let (net, w, v) = net()?;
+        let (net, w, v) = net();
         let mut last = function(&w, &v).sum(&[]).name();
         let mut program = net.program()?.clone();
         for _ in 0..3 {
@@ -112,7 +112,7 @@ fn gradients_of_gradients_that_are_composed_go_on() -> Result<()> {
 #[test]
 fn the_hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
     // w · A · w with A = [[0, 2, 0], [0, 0, 0], [0, 0, 3]]: the product is (A + Aᵀ) · p.
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let part = |i: i32| w.slice(0, i, i + 1);
     let form = part(0) * part(1) * 2.0;
     let loss = &form + part(2).square() * 3.0;
@@ -130,7 +130,7 @@ fn the_hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
 
 #[test]
 fn jacobians_are_derivatives_of_single_elements() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let y = concat(&[&(&w * &v), &w.softmax(0).slice(0, 0, 1)], 0).reshape(&[2, 2]).name();
     let mut program = net.program()?.clone();
     let found = jacobian(&mut program, &y, &["w", "v", "p"])?;
@@ -151,7 +151,7 @@ fn jacobians_are_derivatives_of_single_elements() -> Result<()> {
 
 #[test]
 fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let loss = w.exp().sum(&[]).tanh().name();
     let mut program = net.program()?.clone();
     let grad = gradients(&mut program, &[&loss], &["w"], None, &[])?.entries()[0];
@@ -174,7 +174,7 @@ fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
 
 #[test]
 fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let (vector, loss) = ((&w * &v).name(), (&w * &v).mean().name());
     let empty = w.slice(0, 1, 1).name();
     let label = (net.input("x", autobwd::DType::F64, &[-1, 3]), w.reshape(&[1, 3]));

@@ -118,7 +118,7 @@ fn ensure(holds: bool, text: impl FnOnce() -> String) -> Result<()> {
 #[test]
 fn gradients_are_those_of_a_plain_differentiator() {
     check(500, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
         let at = leaves(&drawn)?;
         let tape = Tape::new(&forward, &at, None);
@@ -138,7 +138,7 @@ fn gradients_are_those_of_a_plain_differentiator() {
 #[test]
 fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
     check(200, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
         let mut program = forward.clone();
         let no_grad: Vec<&str> = question(&drawn, &recipe.picks).no_grad;
@@ -164,7 +164,7 @@ fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
 #[test]
 fn the_plain_differentiator_is_that_of_differences() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
         let at = leaves(&drawn)?;
         let tape = Tape::new(&forward, &at, None);
@@ -206,7 +206,7 @@ fn the_plain_differentiator_is_that_of_differences() {
 #[test]
 fn a_backward_part_adds_and_changes_nothing() {
     check(200, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
             let before = program.clone();
@@ -234,7 +234,7 @@ fn a_backward_part_adds_and_changes_nothing() {
             ensure(added <= 4 * there + 3, || format!("{added} operators for {there}\n{program}"))?;
         }
         // The same questions have the same answers.
-        let again = draw(&recipe)?;
+        let again = draw(&recipe);
         let mut same = again.net.program()?.clone();
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
             question(&again, picks).ask(&mut same)?;
@@ -246,7 +246,7 @@ fn a_backward_part_adds_and_changes_nothing() {
 #[test]
 fn a_call_that_fails_leaves_no_trace() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();
         let before = program.to_json();
         let question = question(&drawn, &recipe.picks);
@@ -272,7 +272,7 @@ fn a_call_that_fails_leaves_no_trace() {
 #[test]
 fn products_with_hessians_are_differences_of_plain_gradients() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
         let (at, names) = (leaves(&drawn)?, ["v", "w"]);
         let tape = Tape::new(&forward, &at, None);

@@ -18,13 +18,13 @@ struct Net {
 }
 
 impl Net {
-    fn new() -> Result<Net> {
+    fn new() -> Net {
         let net = Builder::new();
         let constant = |x: f64| move |v: &Expr| Init::Constant(x).emit(v, 0);
         let x = net.parameter("x", DType::F64, &[2, 2], constant(0.0));
         let mean = net.persistable("mean", DType::F64, &[2], constant(1.0)).freeze();
         let variance = net.persistable("variance", DType::F64, &[2], constant(3.0)).freeze();
-        Ok(Net { net, x, mean, variance })
+        Net { net, x, mean, variance }
     }
 
     /// Statistics run on in place; nothing that was saved has a gradient.
@@ -90,7 +90,7 @@ fn assert_derivative(net: &Net, program: &Program, of: &str, gradient: &str) -> 
 
 #[test]
 fn statistics_run_on_once_for_each_use() -> Result<()> {
-    let net = Net::new()?;
+    let net = Net::new();
     let y = net.batch_norm(&net.x, false);
     let twice = net.batch_norm(&(&y * 2.0), false);
     let loss = twice.exp().mean();
@@ -109,7 +109,7 @@ fn statistics_run_on_once_for_each_use() -> Result<()> {
 
 #[test]
 fn statistics_that_are_given_stay_and_may_be_read_by_the_gradient() -> Result<()> {
-    let net = Net::new()?;
+    let net = Net::new();
     let loss = net.batch_norm(&net.x, true).square().mean();
     let mut program = net.net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
@@ -122,7 +122,7 @@ fn statistics_that_are_given_stay_and_may_be_read_by_the_gradient() -> Result<()
 
 #[test]
 fn given_statistics_that_run_on_later_are_kept() -> Result<()> {
-    let net = Net::new()?;
+    let net = Net::new();
     let y = net.batch_norm(&net.x, true);
     let loss = net.batch_norm(&y, false).exp().mean();
     let mut program = net.net.program()?.clone();
@@ -133,7 +133,7 @@ fn given_statistics_that_run_on_later_are_kept() -> Result<()> {
 
 #[test]
 fn second_derivatives_do_not_go_through_what_was_saved() -> Result<()> {
-    let net = Net::new()?;
+    let net = Net::new();
     let y = net.batch_norm(&net.x, false).exp();
     let mut program = net.net.program()?.clone();
     let first = gradients(&mut program, &[&y.name()], &["x"], None, &[])?.entries()[0].unwrap();

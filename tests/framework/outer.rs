@@ -40,7 +40,7 @@ fn overwrite(product: &Expr, h: &Expr) -> Expr {
 
 /// Layers that keep something, and a variable that is overwritten, in every step; or the same steps one after another.
 /// Returns what is of interest afterwards, the loss first.
-fn model(kind: Kind, control: bool) -> Result<(Builder, Vec<String>)> {
+fn model(kind: Kind, control: bool) -> (Builder, Vec<String>) {
     let net = Builder::new();
     let w = parameter(&net, "w", &[4, 3]);
     let (dropout, norm) = (Dropout::new(&net, 0.5, 7), BatchNorm::new(&net, 3).dtype(DType::F64).build());
@@ -75,12 +75,12 @@ fn model(kind: Kind, control: bool) -> Result<(Builder, Vec<String>)> {
     };
     let loss = last.square().sum(&[]) + product.sum(&[]);
     let kept = [&loss, &dropout.seed, &norm.mean, &norm.variance].map(Expr::name);
-    Ok((net, kept.to_vec()))
+    (net, kept.to_vec())
 }
 
 /// What there is after each of two runs.
 fn run(kind: Kind, control: bool, every: i32) -> Result<Vec<Tensor>> {
-    let (net, names) = model(kind, control)?;
+    let (net, names) = model(kind, control);
     let mut program = net.program()?.clone();
     keep_every(&mut program, every);
     append_backward(&mut program, &names[0], &Backward::default())?;

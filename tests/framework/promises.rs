@@ -11,10 +11,10 @@ use crate::numeric::{Point, assert_derivative, assert_near, parameter, run};
 
 const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2]), ("v", &[0.5, 1.5, -0.8])];
 
-fn net() -> Result<(Builder, Expr, Expr)> {
+fn net() -> (Builder, Expr, Expr) {
     let net = Builder::new();
     let (w, v) = (parameter(&net, "w", &[3]), parameter(&net, "v", &[3]));
-    Ok((net, w, v))
+    (net, w, v)
 }
 
 fn name(program: &Program, var: Option<Var>) -> String {
@@ -35,7 +35,7 @@ fn assert_gradients(net: &Builder, loss: &Expr) {
 
 #[test]
 fn branches_of_linear_operators_keep_their_gradients() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let linear = (&w * 3.0).copy();
     let other = v.square();
     let total = emit(Sum { x: vec![(&linear).into(), (&other).into()], out: New }).out;
@@ -45,7 +45,7 @@ fn branches_of_linear_operators_keep_their_gradients() -> Result<()> {
 
 #[test]
 fn targets_on_each_others_path_add_up() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let h = w.tanh();
     let out = &h * &v;
     // Everything twice: as seeds of one, and given.
@@ -73,7 +73,7 @@ fn targets_on_each_others_path_add_up() -> Result<()> {
 
 #[test]
 fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let h = w.exp().name();
     let program = &mut net.program()?.clone();
     let grads = gradients(program, &[&h], &[&h, "w"], Some(&[Some("v")]), &[])?.entries();
@@ -93,7 +93,7 @@ fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
 
 #[test]
 fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let y = (w.square() * &w).sum(&[]);
     let y = y.name();
     let first = net.edit(|p| gradients(p, &[&y], &["w"], None, &[]))?.entries()[0];
@@ -115,7 +115,7 @@ fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
 
 #[test]
 fn a_loss_has_one_element_and_any_rank() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     for loss in
         [(&w * &v).sum(&[]), (&w * &v).sum(&[]).reshape(&[1]), w.reshape(&[1, 3]).matmul(&v.reshape(&[3, 1]))]
     {
@@ -131,7 +131,7 @@ fn a_loss_has_one_element_and_any_rank() -> Result<()> {
 
 #[test]
 fn a_failed_call_leaves_no_trace() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let h = w.exp();
     let loss = (&h * &v).sum(&[]).name();
     let (x, dout, ddx) = ((&w).into(), (&h).into(), (&v).into());
@@ -258,7 +258,7 @@ fn derivatives_have_derivatives() -> Result<()> {
         ("largest", |w, v| w.maximum(v).exp() * v),
     ];
     for (what, function) in functions {
-        let (net, w, v) = net()?;
+        let (net, w, v) = net();
         let (program, names) = gradients_of_gradients(&net, &function(&w, &v), 3)?;
         for order in 1..=3 {
             println!("{what}, order {order}");
@@ -270,7 +270,7 @@ fn derivatives_have_derivatives() -> Result<()> {
 
 #[test]
 fn a_gradient_of_too_high_an_order_is_refused_with_operator_and_order() -> Result<()> {
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let y = emit(Cubed { x: (&w).into(), out: New }).out;
     let (program, names) = gradients_of_gradients(&net, &y, 2)?;
     for order in 1..=2 {
@@ -291,7 +291,7 @@ fn a_gradient_of_too_high_an_order_is_refused_with_operator_and_order() -> Resul
 
 #[test]
 fn unknown_names_are_compared_with_those_there_are() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let loss = (&w * &v).mean().name();
     let mut program = net.program()?.clone();
     let mut unknown = |call: &dyn Fn(&mut Program) -> Result<()>, text: &str| {
@@ -315,7 +315,7 @@ fn unknown_names_are_compared_with_those_there_are() -> Result<()> {
 
 #[test]
 fn every_input_has_an_answer() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let x = net.input("x", DType::F64, &[3]);
     let (y, apart) = ((w.exp() * &x).name(), v.exp().name());
     let program = &mut net.program()?.clone();
@@ -328,7 +328,7 @@ fn every_input_has_an_answer() -> Result<()> {
 
 #[test]
 fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let frozen = parameter(&net, "frozen", &[3]).freeze();
     let cut = parameter(&net, "cut", &[3]);
     let loss = (&w * &frozen + cut.argmax(0).cast(DType::F64)).sum(&[]).name();
@@ -351,7 +351,7 @@ fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
 
 #[test]
 fn the_backward_part_leaves_the_values_of_the_model_as_they_are() -> Result<()> {
-    let (net, w, _) = net()?;
+    let (net, w, _) = net();
     let h = w.square();
     emit(Increment { x: (&h).into(), out: (&h).into(), step: 2.0 }).out.check()?;
     let loss = (&h * &w).sum(&[]);
@@ -367,7 +367,7 @@ fn the_backward_part_leaves_the_values_of_the_model_as_they_are() -> Result<()> 
 
 #[test]
 fn a_cast_to_integers_ends_the_path() -> Result<()> {
-    let (net, w, v) = net()?;
+    let (net, w, v) = net();
     let whole = (&w * 9.3).cast(DType::I64).cast(DType::F64);
     let loss = (&whole * &v + &w * &v).sum(&[]);
     assert_gradients(&net, &loss);

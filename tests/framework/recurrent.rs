@@ -250,53 +250,56 @@ fn recurrent_layers_are_the_same_when_computed_at_once() -> Result<()> {
     check_eager::<LstmCell>()
 }
 
+/// Two layers applied to a sequence, and to another input.
+type Forward<'a> = &'a dyn Fn(&Gru, &Expr, &Expr) -> (Expr, Vec<Expr>);
+
 #[test]
 fn what_recurrent_layers_cannot_do_is_refused() {
-    // By a layer of a program of its own, which says the same.
-    let error = |forward: &dyn Fn(&Gru, &Expr, &dyn Fn(DType, &[i64]) -> Expr) -> (Expr, Vec<Expr>)| {
+    // Each in a program of its own, which says the same.
+    let error = |dtype: DType, dims: &[i64], forward: Forward<'_>| {
         let net = Builder::new();
         let x = net.input("x", DType::F32, &[4, 3, 2]);
-        let input = |dtype, dims: &[i64]| net.input("other", dtype, dims);
-        let (out, last) = forward(&Gru::new(&net, 2, 5).layers(2).build(), &x, &input);
+        let layers = Gru::new(&net, 2, 5).layers(2).build();
+        let (out, last) = forward(&layers, &x, &net.input("other", dtype, dims));
         assert!(last.len() == 2 && last.iter().any(|state| state.check().is_err()));
         let text = out.check().unwrap_err().to_string();
         assert_eq!(net.program().unwrap_err().to_string(), text);
         text
     };
+    let forward: Forward<'_> = &|layers, _, other| layers.forward(other);
+    let masked: Forward<'_> = &|layers, x, other| layers.forward_with(x, None, Some(other));
 
-    let text = error(&|layers, _, other| layers.forward(&other(DType::F32, &[3, 2])));
+    let text = error(DType::F32, &[3, 2], forward);
+    let expected = "other: float32 [3, 2] is not of the shape [steps, batch, inputs]\n  at tests/framework/recurrent.rs:";
+    assert!(text.starts_with(expected), "{text}");
+    let one: Forward<'_> =
+        &|layers, x, other| layers.forward_with(x, Some(std::slice::from_ref(other)), None);
+    let text = error(DType::F32, &[3, 5], one);
+    assert!(text.starts_with("2 initial states are needed, not 1\n  at "), "{text}");
+    let two: Forward<'_> = &|layers, x, other| {
+        let state = x.builder().input("state", DType::F32, &[3, 5]);
+        layers.forward_with(x, Some(&[state, other.clone()]), None)
+    };
+    let text = error(DType::F32, &[3, 6], two);
+    assert!(text.contains("6 rows are needed"), "{text}");
+    let text = error(DType::F32, &[4, 3], masked);
+    assert!(text.starts_with("other: float32 [4, 3] is no mask: booleans [steps, batch]\n"), "{text}");
+    let text = error(DType::Bool, &[4], masked);
+    assert!(text.starts_with("other: bool [4] is no mask: booleans [steps, batch]\n"), "{text}");
+    let text = error(DType::Bool, &[3, 3], masked);
     assert!(
-        text.starts_with("other: float32 [3, 2] is not of the shape [steps, batch, inputs]\n  at "),
+        text.contains("bool [3, 3, 1] has 3 steps, but a sequence before it has 4\n")
+            && text.contains("\n  within block"),
         "{text}"
     );
-    let text = error(&|layers, x, other| layers.forward_with(x, Some(&[other(DType::F32, &[3, 5])]), None));
-    assert!(text.starts_with("2 initial states are needed, not 1\n  at ") && text.contains("recurrent.rs:"));
-    let text = error(&|layers, x, other| {
-        layers.forward_with(
-            x,
-            Some(&[other(DType::F32, &[3, 6]), x.builder().input("y", DType::F32, &[3, 5])]),
-            None,
-        )
-    });
-    assert!(text.contains("6 rows are needed"), "{text}");
-    let masked = |dtype: DType, dims: &[i64]| {
-        error(&|layers, x, other| layers.forward_with(x, None, Some(&other(dtype, dims))))
-    };
-    let text = masked(DType::F32, &[4, 3]);
-    assert!(text.starts_with("other: float32 [4, 3] is no mask: booleans [steps, batch]\n"), "{text}");
-    let text = masked(DType::Bool, &[4]);
-    assert!(text.starts_with("other: bool [4] is no mask: booleans [steps, batch]\n"), "{text}");
-    let text = masked(DType::Bool, &[3, 3]);
-    assert!(text.contains("bool [3, 3, 1] has 3 steps, but a sequence before it has 4\n"), "{text}");
-    assert!(text.contains("\n  within block"), "{text}");
-    assert!(masked(DType::Bool, &[4, 2]).contains("operator `where`"));
-    let text = error(&|layers, _, other| layers.forward(&other(DType::F32, &[4, 3, 5])));
+    let text = error(DType::Bool, &[4, 2], masked);
+    assert!(text.contains("operator `where`"), "{text}");
+    let text = error(DType::F32, &[4, 3, 5], forward);
     assert!(text.contains("operator `matmul_v2`"), "{text}");
-    let text = error(&|layers, x, other| {
-        let double = other(DType::F64, &[3, 5]);
-        layers.forward_with(x, Some(&[double.clone(), double]), None)
-    });
+    let double: Forward<'_> =
+        &|layers, x, other| layers.forward_with(x, Some(&[other.clone(), other.clone()]), None);
+    let text = error(DType::F64, &[3, 5], double);
     assert!(text.contains("operator `matmul_v2`"), "{text}");
-    let text = error(&|layers, _, other| layers.forward(&other(DType::F32, &[0, 3, 2])));
+    let text = error(DType::F32, &[0, 3, 2], forward);
     assert!(text.starts_with("other: float32 [0, 3, 2] has no steps\n"), "{text}");
 }

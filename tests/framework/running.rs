@@ -228,7 +228,7 @@ fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
 #[test]
 fn fusing_and_reusing_memory_change_nothing() {
     check(150, recipes(), |recipe| {
-        let drawn = draw(&recipe)?;
+        let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();
         append_backward(&mut program, &drawn.loss, &Default::default())?;
         // Fetching every value keeps each in memory of its own: nothing in registers, nothing in place.

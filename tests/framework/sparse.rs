@@ -20,7 +20,7 @@ const WIDTH: usize = 3;
 
 /// Two looks into one table, `embedding_0.w`, the second by numbers of its own, with 2 as padding; the loss weighs all
 /// elements differently. With `dense_too`, every row counts besides.
-fn model(sparse: bool, dense_too: bool) -> Result<(Builder, Expr)> {
+fn model(sparse: bool, dense_too: bool) -> (Builder, Expr) {
     let net = Builder::new();
     let table = Embedding::new(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
     let table = if sparse { table.sparse() } else { table }.build();
@@ -32,7 +32,7 @@ fn model(sparse: bool, dense_too: bool) -> Result<(Builder, Expr)> {
     if dense_too {
         loss = &loss + table.weight.square().sum(&[]);
     }
-    Ok((net, loss))
+    (net, loss)
 }
 
 fn ids(dims: &[usize], numbers: &[i64]) -> Tensor {
@@ -58,7 +58,7 @@ fn trained(
     dense_too: bool,
     count: usize,
 ) -> Result<Vec<(String, Vec<f64>)>> {
-    let (net, loss) = model(sparse, dense_too)?;
+    let (net, loss) = model(sparse, dense_too);
     optimizer.minimize(&loss)?.complete()?;
     verify(&*net.program()?)?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
@@ -214,7 +214,7 @@ const GRADIENT: &str = "embedding_0.w@GRAD";
 
 /// A program with the sparse gradient of the table, and what it is fed.
 fn fetched() -> Result<(Program, Vec<(&'static str, Tensor)>)> {
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     let (words, others) = steps()[0].clone();
@@ -277,7 +277,7 @@ fn programs_with_rows_print_and_save() -> Result<()> {
 
 #[test]
 fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
-    let (net, loss) = model(true, true)?;
+    let (net, loss) = model(true, true);
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     assert_eq!(kind(&program, GRADIENT), VarKind::Tensor);
@@ -310,13 +310,13 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     assert_eq!(program, *net.program()?);
 
     // By hand, too.
-    let (_, loss) = model(true, false)?;
+    let (_, loss) = model(true, false);
     let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let e = gradient.tanh().check().unwrap_err();
     assert!(e.to_string().contains("`X`: a whole tensor is needed, not rows of float64 [11, 3]"), "{e}");
     let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).out.check().unwrap_err();
     assert!(e.to_string().contains("but `embedding_0.w@GRAD` is rows of float64 [11, 3]"), "{e}");
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let other = net.input("other", DType::F64, &[ROWS as i64, 2]);
     let e = emit(Sum { x: vec![(&gradient).into(), (&other).into()], out: New }).out.check().unwrap_err();
@@ -359,7 +359,7 @@ fn rows_are_neither_fed_nor_kept() -> Result<()> {
 #[test]
 fn gradients_go_on_through_rows() -> Result<()> {
     let second = |sparse| -> Result<Vec<Tensor>> {
-        let (net, loss) = model(sparse, false)?;
+        let (net, loss) = model(sparse, false);
         net.input("v", DType::F64, &[ROWS as i64, WIDTH as i64]);
         let (mut program, w) = (net.program()?.clone(), ["embedding_0.w"]);
         let product = hessian_vector_product(&mut program, &loss.name(), &w, &["v"])?[0].unwrap();
@@ -376,7 +376,7 @@ fn gradients_go_on_through_rows() -> Result<()> {
     assert!(sparse.iter().all(|tensor| tensor.to_f64s().iter().any(|x| *x != 0.0)));
 
     // What puts a Jacobian together takes whole tensors.
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"]).unwrap_err();
     let text = "`X`: a whole tensor is needed, not rows of float64 [11, 3]";
     assert!(e.to_string().contains(text), "{e}");
@@ -406,7 +406,7 @@ fn rows_that_are_overwritten_count_no_more() -> Result<()> {
 
 #[test]
 fn updates_may_write_elsewhere() -> Result<()> {
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     net.set_program(program);
@@ -461,7 +461,7 @@ impl Kernel for Careless<Buf<'_>> {
 
 #[test]
 fn rows_are_never_read_as_something_else() -> Result<()> {
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let out = emit(Careless { x: (&gradient).into(), out: New }).out;
     let (words, others) = steps()[0].clone();

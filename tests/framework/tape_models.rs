@@ -22,11 +22,11 @@ use super::{
 struct Model(Linear, Linear);
 
 impl Model {
-    fn new(net: &Builder) -> Result<Model> {
-        Ok(Model(
+    fn new(net: &Builder) -> Model {
+        Model(
             Linear::new(net, 3, 5).seed(1).build(),
             Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build(),
-        ))
+        )
     }
 
     fn loss(&self, x: &Expr, y: &Expr) -> Expr {
@@ -39,7 +39,7 @@ impl Model {
 fn train_both_ways<M>(
     optimizer: &dyn Optimizer,
     data: impl Fn(usize) -> Vec<(&'static str, Tensor)>,
-    new: impl Fn(&Builder) -> Result<M>,
+    new: impl Fn(&Builder) -> M,
     loss: impl Fn(&M, &[Expr]) -> Expr,
 ) -> Result<Vec<String>> {
     let net = Builder::new();
@@ -48,13 +48,13 @@ fn train_both_ways<M>(
         let dims: Vec<i64> = tensor.dims().iter().map(|n| *n as i64).collect();
         inputs.push(net.input(name, tensor.dtype(), &dims));
     }
-    let of_program = loss(&new(&net)?, &inputs);
+    let of_program = loss(&new(&net), &inputs);
     optimizer.minimize(&of_program)?.complete()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 
     let tape = tape();
-    let model = new(&tape)?;
+    let model = new(&tape);
     for step in 0..5 {
         let data = data(step);
         let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, tensor)| (*name, tensor as _)).collect();
@@ -101,9 +101,9 @@ struct Layers {
 }
 
 impl Layers {
-    fn new(net: &Builder, sparse: bool) -> Result<Layers> {
+    fn new(net: &Builder, sparse: bool) -> Layers {
         let table = Embedding::new(net, 7, 6).seed(1);
-        Ok(Layers {
+        Layers {
             table: if sparse { table.sparse() } else { table }.build(),
             attention: MultiHeadAttention::new(net, 6, 2).seed(2).build(),
             images: Conv2d::new(net, 1, 2, 3).padding(1).seed(3).build(),
@@ -111,7 +111,7 @@ impl Layers {
             row: LayerNorm::new(net, 18).build(),
             dropout: Dropout::new(net, 0.3, 4),
             out: Linear::new(net, 24, 1).seed(5).build(),
-        })
+        }
     }
 
     fn loss(&self, words: &Expr, x: &Expr, y: &Expr) -> Expr {
@@ -145,7 +145,7 @@ fn layers_train_both_ways_to_the_same_bits() -> Result<()> {
 #[test]
 fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
     let tape = tape();
-    let model = Model::new(&tape)?;
+    let model = Model::new(&tape);
     let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
     let adam = Adam::new(0.1);
     adam.minimize(&model.loss(&x, &y))?.complete()?;
