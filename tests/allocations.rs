@@ -68,13 +68,13 @@ static ALLOCATOR: Counting = Counting;
 /// A step over rows of a table, of which some are looked up twice.
 fn words(optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     let net = Builder::new();
-    let ids = net.input("ids", DType::I64, &[-1])?;
-    let table = Embedding::new(&net, 3_000, 32).sparse().build()?;
-    let both = (&table.forward(&ids)?.tanh()? * &table.forward(&ids)?)?;
-    let loss = both.mean()?;
+    let ids = net.input("ids", DType::I64, &[-1]);
+    let table = Embedding::new(&net, 3_000, 32).sparse().build();
+    let both = table.forward(&ids).tanh() * table.forward(&ids);
+    let loss = both.mean();
     optimizer(&loss)?;
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let numbers = (0..4_000_i64).map(|i| i * 7 % 2_999).collect();
     Ok(Case { net, scope, feeds: vec![("ids", Tensor::from_vec([4_000], numbers)?)], loss: loss.name() })
 }
@@ -91,34 +91,33 @@ fn classifier(sizes: &[usize], batch: usize, optimizer: &dyn Fn(&Expr) -> Result
     Case::new(batch, &[sizes[0]], sizes[sizes.len() - 1], optimizer, &|net, x| {
         let mut h = x.clone();
         for (l, io) in sizes.windows(2).enumerate() {
-            let layer =
-                Linear::new(net, io[0], io[1]).init(Init::KaimingUniform).seed(l as i32 * 2).build()?;
-            h = layer.forward(&h)?;
-            h = if l + 2 < sizes.len() { h.relu()? } else { h };
+            let layer = Linear::new(net, io[0], io[1]).init(Init::KaimingUniform).seed(l as i32 * 2).build();
+            h = layer.forward(&h);
+            h = if l + 2 < sizes.len() { h.relu() } else { h };
         }
-        Ok(h)
+        h
     })
 }
 
 /// A classifier of images: its convolutions are single-channel, grouped, of one element, and one for each channel.
 fn images(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[1, 28, 28], 10, optimizer, &|net, x| {
-        let h = Conv2d::new(net, 1, 6, 5).padding(2).seed(0).build()?.forward(x)?.max_pool2d(2, 2)?;
-        let h = Conv2d::new(net, 6, 16, 5).groups(2).seed(2).build()?.forward(&h)?.max_pool2d(2, 2)?;
-        let h = Conv2d::new(net, 16, 24, 1).seed(4).build()?.forward(&h)?;
-        let h = Conv2d::new(net, 24, 24, 3).groups(24).seed(6).build()?.forward(&h)?.avg_pool2d(3, 1)?;
-        Linear::new(net, 24, 10).seed(8).build()?.forward(&h.reshape(&[-1, 24])?)
+        let h = Conv2d::new(net, 1, 6, 5).padding(2).seed(0).build().forward(x).max_pool2d(2, 2);
+        let h = Conv2d::new(net, 6, 16, 5).groups(2).seed(2).build().forward(&h).max_pool2d(2, 2);
+        let h = Conv2d::new(net, 16, 24, 1).seed(4).build().forward(&h);
+        let h = Conv2d::new(net, 24, 24, 3).groups(24).seed(6).build().forward(&h).avg_pool2d(3, 1);
+        Linear::new(net, 24, 10).seed(8).build().forward(&h.reshape(&[-1, 24]))
     })
 }
 
 /// A classifier of sequences: its vectors look at each other, then they are read one by one.
 fn sequences(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[70, 32], 10, optimizer, &|net, x| {
-        let seen = MultiHeadAttention::new(net, 32, 4).causal().seed(0).build()?.forward(x)?;
-        let h = LayerNorm::new(net, 32).build()?.forward(&(x + &seen)?)?;
-        let h = Linear::new(net, 32, 64).seed(8).build()?.forward(&h)?.gelu(true)?;
-        let (hidden, _) = Lstm::new(net, 64, 48).seed(10).build()?.forward(&h.transpose(&[1, 0, 2])?)?;
-        Linear::new(net, 48, 10).seed(12).build()?.forward(&hidden.slice(0, -1, 70)?.squeeze(&[0])?)
+        let seen = MultiHeadAttention::new(net, 32, 4).causal().seed(0).build().forward(x);
+        let h = LayerNorm::new(net, 32).build().forward(&(x + &seen));
+        let h = Linear::new(net, 32, 64).seed(8).build().forward(&h).gelu(true);
+        let (hidden, _) = Lstm::new(net, 64, 48).seed(10).build().forward(&h.transpose(&[1, 0, 2]));
+        Linear::new(net, 48, 10).seed(12).build().forward(&hidden.slice(0, -1, 70).squeeze(&[0]))
     })
 }
 
@@ -128,16 +127,16 @@ impl Case {
         dims: &[usize],
         classes: usize,
         optimizer: &dyn Fn(&Expr) -> Result<()>,
-        model: &dyn Fn(&Builder, &Expr) -> Result<Expr>,
+        model: &dyn Fn(&Builder, &Expr) -> Expr,
     ) -> Result<Case> {
         let net = Builder::new();
         let shape: Vec<i64> = [-1].into_iter().chain(dims.iter().map(|d| *d as i64)).collect();
-        let x = net.input("x", DType::F32, &shape)?;
-        let y = net.input("y", DType::I64, &[-1, 1])?;
-        let loss = model(&net, &x)?.cross_entropy(&y)?.mean()?;
+        let x = net.input("x", DType::F32, &shape);
+        let y = net.input("y", DType::I64, &[-1, 1]);
+        let loss = model(&net, &x).cross_entropy(&y).mean();
         optimizer(&loss)?;
         let mut scope = Scope::new();
-        Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+        Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
         let dims: Vec<usize> = [batch].into_iter().chain(dims.iter().copied()).collect();
         let pixels = (0..dims.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();
         let labels = (0..batch).map(|i| (i % classes) as i64).collect();
@@ -155,7 +154,7 @@ impl Case {
 
     fn session(&mut self, threads: usize) -> Result<Session> {
         let feeds: Vec<_> = self.feeds.iter().map(|(n, t)| (*n, t.meta())).collect();
-        let program = self.net.program();
+        let program = self.net.program()?;
         Executor::with_threads(threads).prepare(&program, &mut self.scope, &feeds, &[&self.loss])
     }
 
@@ -314,12 +313,12 @@ impl Kernel for ReverseColumns<Buf<'_>> {
 
 fn views_allocate_nothing() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2, 3])?;
-    let out = emit(ReverseColumns { x: (&x).into(), out: New })?.out.name();
+    let x = net.input("x", DType::F32, &[2, 3]);
+    let out = emit(ReverseColumns { x: (&x).into(), out: New }).out.name();
     let x = Tensor::from_vec([2, 3], vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     let mut scope = Scope::new();
     let mut session =
-        Executor::with_threads(1).prepare(&net.program(), &mut scope, &[("x", x.meta())], &[&out])?;
+        Executor::with_threads(1).prepare(&net.program()?, &mut scope, &[("x", x.meta())], &[&out])?;
     let before = OWN.load(Ordering::SeqCst);
     for _ in 0..10 {
         session.feed("x", &x.view::<f32, Ix2>()?)?;
@@ -366,32 +365,32 @@ const SIDE: usize = 48;
 fn steps(count: usize, is_loop: bool) -> Result<Case> {
     let net = Builder::new();
     let dims = [SIDE, SIDE];
-    let w = net.parameter("w", DType::F32, &dims, |w| Init::Uniform(-0.2, 0.2).emit(w, 1))?;
-    let first = net.parameter("first", DType::F32, &dims, |h| Init::Uniform(-1.0, 1.0).emit(h, 2))?;
-    let x = net.input("x", DType::F32, &[-1, 1])?;
-    let step = |h: &Expr, x: &Expr| (&h.matmul(&w)? + &x.mean()?)?.tanh();
+    let w = net.parameter("w", DType::F32, &dims, |w| Init::Uniform(-0.2, 0.2).emit(w, 1));
+    let first = net.parameter("first", DType::F32, &dims, |h| Init::Uniform(-1.0, 1.0).emit(h, 2));
+    let x = net.input("x", DType::F32, &[-1, 1]);
+    let step = |h: &Expr, x: &Expr| (h.matmul(&w) + x.mean()).tanh();
     let last = if is_loop {
         let numbers = [0.0, count as f32].map(|value| {
             let (shape, dtype, str_value) = (vec![1], DType::I64, String::new());
             net.emit(FillConstant { out: New, shape, dtype, value, str_value })
         });
         let [zero, end] = numbers;
-        let (zero, end) = (zero?.out, end?.out);
-        let x = x.mean()?;
-        let body = |v: &[Expr]| Ok(vec![(&v[0] + 1.0)?, step(&v[1], &x)?]);
-        while_loop(&[zero, first], |v| v[0].less_than(&end), body)?.swap_remove(1)
+        let (zero, end) = (zero.out, end.out);
+        let x = x.mean();
+        let body = |v: &[Expr]| vec![&v[0] + 1.0, step(&v[1], &x)];
+        while_loop(&[zero, first], |v| v[0].less_than(&end), body).swap_remove(1)
     } else {
         static_rnn(&net, false, |rnn| {
-            let (x, h) = (rnn.step_input(&x)?, rnn.memory(&first)?);
-            rnn.update_memory(&h, &step(&h, &x)?)?;
+            let (x, h) = (rnn.step_input(&x), rnn.memory(&first));
+            rnn.update_memory(&h, &step(&h, &x));
             rnn.last_output(&h)
-        })?
+        })
         .swap_remove(0)
     };
-    let loss = last.square()?.mean()?;
+    let loss = last.square().mean();
     sgd(&loss)?;
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let x = Tensor::zeros(DType::F32, &[if is_loop { 1 } else { count }, 1])?;
     Ok(Case { net, scope, feeds: vec![("x", x)], loss: loss.name() })
 }
@@ -459,12 +458,12 @@ fn losses_are_those_expected() -> Result<()> {
 
 fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 64])?;
-    let loss = Linear::new(&net, 64, 10).build()?.forward(&x)?.square()?.mean()?;
+    let x = net.input("x", DType::F32, &[-1, 64]);
+    let loss = Linear::new(&net, 64, 10).build().forward(&x).square().mean();
     sgd(&loss)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    let (program, mut held) = (net.program(), vec![]);
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let (program, mut held) = (net.program()?, vec![]);
     for i in 0..40 {
         let x = Tensor::zeros(DType::F32, &[1_000 - 8 * i, 64])?;
         drop(executor.run(&program, &mut scope, &[("x", &x)], &[&loss.name()])?);

@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{cell::Cell, fmt, panic::Location};
 
 /// What every fallible function of autobwd returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,6 +49,10 @@ pub enum ErrorKind {
     Internal,
 }
 
+thread_local! {
+    static FAILURES: Cell<u64> = const { Cell::new(0) };
+}
+
 /// An error: its kind, a message, and the operator it is about, if any.
 ///
 /// ```
@@ -66,6 +70,10 @@ struct Repr {
     message: String,
     /// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``
     op: Option<String>,
+    /// When an expression has failed with it for the first time, counted by this thread; 0 if none has.
+    failure: u64,
+    /// The call that failed, where no operator says it.
+    call: Option<&'static Location<'static>>,
     /// Blocks around it, the innermost first.
     within: Vec<String>,
 }
@@ -73,7 +81,14 @@ struct Repr {
 impl Error {
     /// An error with that message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Repr { kind, message: message.into(), op: None, within: vec![] }))
+        Error(Box::new(Repr {
+            kind,
+            message: message.into(),
+            op: None,
+            failure: 0,
+            call: None,
+            within: vec![],
+        }))
     }
 
     /// An error about data that an operator met while running.
@@ -96,6 +111,29 @@ impl Error {
             self.0.op = Some(op());
         }
         self
+    }
+
+    /// The error of an expression that has failed in this call. It says the line of the call unless it has a place
+    /// already; an expression that fails because another one has done so keeps that one's error.
+    pub(crate) fn of_failure(mut self, call: &'static Location<'static>) -> Error {
+        if self.0.failure == 0 {
+            if self.0.op.is_none() && self.0.within.is_empty() {
+                self.0.call = Some(call);
+            }
+            self.0.failure = FAILURES.get() + 1;
+            FAILURES.set(self.0.failure);
+        }
+        self
+    }
+
+    /// How many expressions have failed so far, not counting those that were built from others.
+    pub(crate) fn failures() -> u64 {
+        FAILURES.get()
+    }
+
+    /// Whether it is the error of an expression that was among the first `failures` to fail.
+    pub(crate) fn is_among(&self, failures: u64) -> bool {
+        (1..=failures).contains(&self.0.failure)
     }
 
     /// Says which block, or operator that has one, it happened in; the innermost one comes first.
@@ -125,6 +163,9 @@ impl fmt::Display for Error {
         match &self.0.op {
             Some(op) => write!(f, "{op}: {}", self.0.message)?,
             None => f.write_str(&self.0.message)?,
+        }
+        if let Some(call) = self.0.call {
+            write!(f, "\n  at {}:{}", call.file(), call.line())?;
         }
         self.0.within.iter().try_for_each(|place| write!(f, "\n  within {place}"))
     }

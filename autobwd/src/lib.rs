@@ -14,12 +14,13 @@
 //! use autobwd_ops::Math;
 //!
 //! let net = Builder::new();
-//! let x = net.input("x", DType::F32, &[-1, 3])?;
-//! let y = (&x.square()? + 1.0)?;
+//! let x = net.input("x", DType::F32, &[-1, 3]);
+//! let y = x.square() + 1.0;
 //! assert_eq!(y.to_string(), "scale_0: float32 [-1, 3]");
-//! let e = x.matmul(&x.reshape(&[5, -1])?).unwrap_err();
+//! // An expression that cannot be built remembers why, and its program is withheld.
+//! x.matmul(&x.reshape(&[5, -1])).relu();
+//! let e = net.program().unwrap_err();
 //! assert!(e.to_string().contains("operator `matmul_v2`"), "{e}");
-//! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
 //! # Running it
@@ -33,10 +34,10 @@
 //! use autobwd::{Executor, Scope, Tensor};
 //!
 //! # let net = Builder::new();
-//! # let x = net.input("x", DType::F32, &[-1, 3])?;
-//! let y = (&x.square()? + 1.0)?;
+//! # let x = net.input("x", DType::F32, &[-1, 3]);
+//! let y = x.square() + 1.0;
 //! let x = Tensor::from_vec([1, 3], vec![1.0_f32, 2.0, 3.0])?;
-//! let fetched = Executor::new().run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&y.name()])?;
+//! let fetched = Executor::new().run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&y.name()])?;
 //! assert_eq!(fetched[0].slice::<f32>()?, [2.0, 5.0, 10.0]);
 //! # Ok::<(), autobwd::Error>(())
 //! ```
@@ -56,17 +57,17 @@
 //! use autobwd::{Backward, append_backward};
 //!
 //! let net = Builder::new();
-//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-//! let unused = net.parameter("unused", DType::F32, &[2], |w| Init::Constant(0.0).emit(w, 0))?;
-//! let loss = w.square()?.mean()?;
+//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+//! let unused = net.parameter("unused", DType::F32, &[2], |w| Init::Constant(0.0).emit(w, 0));
+//! let loss = w.square().mean();
 //! let found = net.edit(|program| append_backward(program, "mean_0", &Backward::default()))?;
 //! assert_eq!(found.missing[0].to_string(), "`unused` has no gradient: no path leads from it to `mean_0`");
-//! assert!(net.program().to_string().contains("w@GRAD = square_grad(Out@GRAD=square_0@GRAD, X=w)"));
+//! assert!(net.program()?.to_string().contains("w@GRAD = square_grad(Out@GRAD=square_0@GRAD, X=w)"));
 //!
 //! // The start-up program gives parameters their first values, in a scope that keeps them.
 //! let (mut executor, mut scope) = (Executor::new(), Scope::new());
-//! executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-//! let fetched = executor.run(&net.program(), &mut scope, &[], &["w@GRAD"])?;
+//! executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+//! let fetched = executor.run(&net.program()?, &mut scope, &[], &["w@GRAD"])?;
 //! assert_eq!(fetched[0].slice::<f32>()?, [3.0, 3.0]);
 //! # Ok::<(), autobwd::Error>(())
 //! ```
@@ -86,8 +87,8 @@
 //! # use autobwd_ops::{Init, Math};
 //! # use autobwd::DType;
 //! let tape = Builder::eager();
-//! let w = tape.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-//! let loss = w.square()?.mean()?;
+//! let w = tape.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+//! let loss = w.square().mean();
 //! assert_eq!(loss.item()?, 9.0);
 //! loss.backward()?;
 //! assert_eq!(w.gradient()?.tensor()?.slice::<f32>()?, [3.0, 3.0]);
@@ -106,16 +107,16 @@
 //! use autobwd::{diff, explain};
 //!
 //! let net = Builder::new();
-//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-//! let loss = (&w * &w)?.mean()?;
-//! let model = net.program().clone();
+//! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+//! let loss = (&w * &w).mean();
+//! let model = net.program()?.clone();
 //! Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
 //!
-//! let story = explain(&net.program(), "w@GRAD")?;
+//! let story = explain(&*net.program()?, "w@GRAD")?;
 //! assert!(story.contains("operator 5: w@GRAD = sum\n    sums 2 contributions to the gradient of `w`"));
-//! let added = diff(&model, &net.program()).to_string();
+//! let added = diff(&model, &*net.program()?).to_string();
 //! assert!(added.contains("  + operator 6: w = sgd(Grad=w@GRAD, LearningRate=learning_rate_0, Param=w)"));
-//! assert!(net.program().to_mermaid().starts_with("flowchart TD")); // the picture of a training step
+//! assert!(net.program()?.to_mermaid().starts_with("flowchart TD")); // the picture of a training step
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
@@ -164,8 +165,8 @@
 //! }
 //!
 //! /// What users call.
-//! pub fn cube(x: &Expr) -> Result<Expr> {
-//!     Ok(emit(Cube { x: x.into(), out: New })?.out)
+//! pub fn cube(x: &Expr) -> Expr {
+//!     emit(Cube { x: x.into(), out: New }).out
 //! }
 //!
 //! // Its samples, and the check of its gradient against central differences.
@@ -196,7 +197,8 @@
 //! # When things go wrong
 //!
 //! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
-//! its variables and the source line that added it. Nothing panics on bad input. Numbers that go wrong are no error, unless
+//! its variables and the source line that added it. Expressions carry theirs: what builds them needs no `?`, and what
+//! takes the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) reports the first error ([`Expr`]). Nothing panics on bad input. Numbers that go wrong are no error, unless
 //! the executor is to look for them: [`Executor::check_finite`].
 
 extern crate self as autobwd;

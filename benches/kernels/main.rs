@@ -3,7 +3,7 @@
 //! `cargo bench -p autobwd-benches --bench kernels`, on one thread. Functions run on 1,000 elements: what is printed in µs
 //! is ns for each.
 
-use autobwd::{Builder, DType, Element, Executor, Expr, OpInfoMap, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Element, Executor, Expr, OpInfoMap, Scope, Tensor};
 use autobwd_benches::alone;
 use autobwd_ops::Math;
 use divan::{Bencher, black_box, counter::ItemsCount};
@@ -80,18 +80,18 @@ fn std<T: Std>(bencher: Bencher<'_, '_>, name: &str) {
 }
 
 /// Runs an expression of variables of these shapes; `count` is of what is printed per second.
-fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&[Expr]) -> Result<Expr>) {
+fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&[Expr]) -> Expr) {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let variable = |(i, dims): (usize, &&[usize])| {
         let n = dims.iter().product::<usize>();
         let numbers: Vec<f32> = (0..n).map(|j| ((i + j) as f32 * 0.618_034).fract() - 0.5).collect();
-        scope.set(format!("x{i}").as_str(), Tensor::from_vec(*dims, numbers)?);
-        net.persistable(&format!("x{i}"), DType::F32, dims, |_| Ok(()))
+        scope.set(format!("x{i}").as_str(), Tensor::from_vec(*dims, numbers).unwrap());
+        net.persistable(&format!("x{i}"), DType::F32, dims, Expr::clone)
     };
-    let variables: Vec<_> = shapes.iter().enumerate().map(variable).collect::<Result<_>>().unwrap();
-    let out = f(&variables).unwrap().name();
+    let variables: Vec<_> = shapes.iter().enumerate().map(variable).collect();
+    let out = f(&variables).name();
     let executor = Executor::with_threads(1);
-    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&out]).unwrap();
+    let mut session = executor.prepare(&net.program().unwrap(), &mut scope, &[], &[&out]).unwrap();
     bencher.counter(ItemsCount::new(count)).bench_local(|| session.run(&mut scope).unwrap());
 }
 

@@ -46,8 +46,8 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     let executor = Executor::with_threads(args.threads);
     // All are made first: memory that one has given back would serve the next without being noticed.
     let lstm = [
-        ("recurrent", Step::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass)?, &pass))?),
-        ("unrolled", Step::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass)?, &pass))?),
+        ("recurrent", Step::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass), &pass))?),
+        ("unrolled", Step::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass), &pass))?),
     ];
     let long = [
         ("checkpoints", Step::new(&executor, &LONG, |x, pass| long(x, &pass, 100))?),
@@ -60,48 +60,48 @@ fn run(args: &Args) -> Outcome<ExitCode> {
 }
 
 /// What steps find of the inputs.
-fn gates(x: &Expr, pass: &Pass) -> Result<Expr> {
-    &x.matmul(&pass.input_weight)? + &pass.bias
+fn gates(x: &Expr, pass: &Pass) -> Expr {
+    x.matmul(&pass.input_weight) + &pass.bias
 }
 
 /// The states before the first step.
-fn zeros(x: &Expr, pass: &Pass) -> Result<Expr> {
+fn zeros(x: &Expr, pass: &Pass) -> Expr {
     let dims = [&x.dims()[1], &pass.state_weight.dims()[0]].map(|dim| dim.get().unwrap_or(0) as i64);
     let (shape, value, str_value) = (dims.to_vec(), 0.0, String::new());
-    Ok(x.builder().emit(FillConstant { out: New, shape, dtype: DType::F32, value, str_value })?.out)
+    x.builder().emit(FillConstant { out: New, shape, dtype: DType::F32, value, str_value }).out
 }
 
 /// The last output, by a recurrence.
-fn recurrent(gates: &Expr, pass: &Pass) -> Result<Expr> {
-    over_steps(gates, pass, 0, |gates| Ok(gates.clone()))
+fn recurrent(gates: &Expr, pass: &Pass) -> Expr {
+    over_steps(gates, pass, 0, Expr::clone)
 }
 
 /// The same where little is there for all steps at once.
-fn long(x: &Expr, pass: &Pass, every: usize) -> Result<Expr> {
+fn long(x: &Expr, pass: &Pass, every: usize) -> Expr {
     over_steps(x, pass, every, |x| gates(x, pass))
 }
 
-fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Result<Expr>) -> Result<Expr> {
-    let zeros = zeros(x, pass)?;
+fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Expr) -> Expr {
+    let zeros = zeros(x, pass);
     let mut last = static_rnn(x.builder(), false, |rnn| {
         rnn.checkpoint_every(every);
-        let x = rnn.step_input(x)?;
-        let before = [rnn.memory(&zeros)?, rnn.memory(&zeros)?];
-        let after = LstmCell::step(&gates(&x)?, &before, &pass.state_weight)?;
-        before.iter().zip(&after).try_for_each(|(before, after)| rnn.update_memory(before, after))?;
-        rnn.last_output(&before[0])
-    })?;
-    Ok(last.swap_remove(0))
+        let x = rnn.step_input(x);
+        let before = [rnn.memory(&zeros), rnn.memory(&zeros)];
+        let after = LstmCell::step(&gates(&x), &before, &pass.state_weight);
+        before.iter().zip(&after).for_each(|(before, after)| rnn.update_memory(before, after));
+        rnn.last_output(&before[0]);
+    });
+    last.swap_remove(0)
 }
 
 /// The last output, one step after another.
-fn unrolled(gates: &Expr, pass: &Pass) -> Result<Expr> {
-    let zeros = zeros(gates, pass)?;
+fn unrolled(gates: &Expr, pass: &Pass) -> Expr {
+    let zeros = zeros(gates, pass);
     let mut states = vec![zeros.clone(), zeros];
-    for gates in gates.split(&[1; LSTM.steps], 0)? {
-        states = LstmCell::step(&gates.squeeze(&[0])?, &states, &pass.state_weight)?;
+    for gates in gates.split(&[1; LSTM.steps], 0) {
+        states = LstmCell::step(&gates.squeeze(&[0]), &states, &pass.state_weight);
     }
-    Ok(states.swap_remove(0))
+    states.swap_remove(0)
 }
 
 /// A training step, ready to run.
@@ -113,14 +113,10 @@ struct Step {
 }
 
 impl Step {
-    fn new(
-        executor: &Executor,
-        sizes: &LstmSizes,
-        last: impl FnOnce(&Expr, Pass) -> Result<Expr>,
-    ) -> Result<Step> {
+    fn new(executor: &Executor, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Step> {
         let mut model = Model::lstm(sizes, last)?;
         let before = forget_peak().then(resident_bytes);
-        let session = executor.prepare(&model.net.program(), &mut model.scope, &[], &[&model.loss])?;
+        let session = executor.prepare(&model.net.program()?, &mut model.scope, &[], &[&model.loss])?;
         let mut step = Step { model, session, measured_bytes: None, times: vec![] };
         step.session.run(&mut step.model.scope)?;
         step.measured_bytes = before.map(|before| peak_resident_bytes().saturating_sub(before));
@@ -169,14 +165,14 @@ fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Ste
 /// A loop that counts.
 fn count(executor: &Executor, args: &Args) -> Outcome<Value> {
     let net = Builder::new();
-    let number = |value: u32| -> Result<Expr> {
+    let number = |value: u32| {
         let (shape, value, str_value) = (vec![1], value as f32, String::new());
-        Ok(net.emit(FillConstant { out: New, shape, dtype: DType::I64, value, str_value })?.out)
+        net.emit(FillConstant { out: New, shape, dtype: DType::I64, value, str_value }).out
     };
-    let end = number(args.iterations)?;
-    let last = while_loop(&[number(0)?], |v| v[0].less_than(&end), |v| Ok(vec![(&v[0] + 1.0)?]))?;
+    let end = number(args.iterations);
+    let last = while_loop(&[number(0)], |v| v[0].less_than(&end), |v| vec![&v[0] + 1.0]);
     let mut scope = Scope::new();
-    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&last[0].name()])?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &[], &[&last[0].name()])?;
     let mut times = vec![];
     for _ in 0..args.rounds.max(1) {
         let start = Instant::now();

@@ -42,21 +42,21 @@ const WIDTH: usize = 8;
 
 fn network(layers: usize) -> Result<(Builder, Expr)> {
     let net = Builder::new();
-    let mut h = net.input("x", DType::F32, &[-1, WIDTH as i64])?;
+    let mut h = net.input("x", DType::F32, &[-1, WIDTH as i64]);
     for l in 0..layers {
-        h = Linear::new(&net, WIDTH, WIDTH).seed(l as i32).build()?.forward(&h)?.tanh()?;
+        h = Linear::new(&net, WIDTH, WIDTH).seed(l as i32).build().forward(&h).tanh();
     }
-    let loss = h.mean()?;
+    let loss = h.mean();
     Sgd { rate: 0.01 }.minimize(&loss)?.complete()?;
     Ok((net, loss))
 }
 
 fn measure(layers: usize, sizes: usize) -> Outcome<()> {
     let (net, loss) = network(layers)?;
-    let (program, loss) = (net.program(), loss.name());
+    let (program, loss) = (net.program()?, loss.name());
     let mut scope = Scope::new();
     let mut executor = Executor::with_threads(1);
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let (mut plan, mut session, mut step, mut again) = (vec![], vec![], vec![], vec![]);
     let mut resident = vec![];
     for size in 1..=sizes {

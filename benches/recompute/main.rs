@@ -89,7 +89,7 @@ struct Step {
 
 impl Step {
     fn new(executor: &Executor, model: &Model, checkpoints: Checkpoints<'_>) -> autobwd::Result<Step> {
-        let (mut program, mut scope) = (model.net.program().clone(), model.scope.clone());
+        let (mut program, mut scope) = (model.net.program()?.clone(), model.scope.clone());
         let start = Instant::now();
         let backward = Backward { checkpoints, ..Backward::default() };
         let found = append_backward(&mut program, &model.loss, &backward)?;

@@ -15,7 +15,7 @@ impl Model {
     fn new(name: &'static str, describe: impl FnOnce(&Builder, &mut Scope) -> Result<Expr>) -> Result<Model> {
         let (net, mut scope) = (Builder::new(), Scope::new());
         let loss = describe(&net, &mut scope)?.name();
-        Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+        Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
         Ok(Model { name, net, scope, loss })
     }
 }
@@ -28,7 +28,7 @@ fn data<T: Element>(
     element: impl Fn(usize) -> T,
 ) -> Result<Expr> {
     scope.set(name, Tensor::from_vec(dims, (0..dims.iter().product()).map(element).collect())?);
-    net.persistable(name, T::DTYPE, dims, |_| Ok(()))
+    Ok(net.persistable(name, T::DTYPE, dims, Expr::clone))
 }
 
 /// 50 layers of 128 with relu, batch 1,024.
@@ -40,11 +40,11 @@ pub(crate) fn deep() -> Result<Model> {
             h = Linear::new(net, 128, 128)
                 .init(Init::KaimingUniform)
                 .seed(2 * seed)
-                .build()?
-                .forward(&h)?
-                .relu()?;
+                .build()
+                .forward(&h)
+                .relu();
         }
-        Linear::new(net, 128, 10).build()?.forward(&h)?.cross_entropy(&labels)?.mean()
+        Ok(Linear::new(net, 128, 10).build().forward(&h).cross_entropy(&labels).mean())
     })
 }
 
@@ -65,23 +65,23 @@ pub(crate) fn transformer() -> Result<Model> {
         let weight = |name: &str, dims: &[usize]| {
             net.parameter(name, DType::F32, dims, |w| Init::Uniform(-0.05, 0.05).emit(w, 3))
         };
-        let positions = weight("positions", &[LENGTH, WIDTH])?;
-        let mut h = (&ids.embedding(&weight("words", &[VOCABULARY, WIDTH])?)? + &positions)?;
-        h = h.reshape(&[-1, WIDTH as i32])?;
+        let positions = weight("positions", &[LENGTH, WIDTH]);
+        let mut h = ids.embedding(&weight("words", &[VOCABULARY, WIDTH])) + positions;
+        h = h.reshape(&[-1, WIDTH as i32]);
         for _ in 0..2 {
-            h = (&h + &attention(net, &norm(net, &h)?, &mask)?)?;
-            let wide = gelu(&dense(net, &norm(net, &h)?, WIDTH, 4 * WIDTH)?)?;
-            h = (&h + &dense(net, &wide, 4 * WIDTH, WIDTH)?)?;
+            h = &h + attention(net, &norm(net, &h), &mask);
+            let wide = gelu(&dense(net, &norm(net, &h), WIDTH, 4 * WIDTH));
+            h = &h + dense(net, &wide, 4 * WIDTH, WIDTH);
         }
-        dense(net, &norm(net, &h)?, WIDTH, VOCABULARY)?.cross_entropy(&labels)?.mean()
+        Ok(dense(net, &norm(net, &h), WIDTH, VOCABULARY).cross_entropy(&labels).mean())
     })
 }
 
-fn dense(net: &Builder, x: &Expr, inputs: usize, outputs: usize) -> Result<Expr> {
-    Linear::new(net, inputs, outputs).seed(5).build()?.forward(x)
+fn dense(net: &Builder, x: &Expr, inputs: usize, outputs: usize) -> Expr {
+    Linear::new(net, inputs, outputs).seed(5).build().forward(x)
 }
 
-fn norm(net: &Builder, x: &Expr) -> Result<Expr> {
+fn norm(net: &Builder, x: &Expr) -> Expr {
     let name = net.layer_name("norm");
     let parameter = |what: &str, value: f32| {
         net.parameter(&format!("{name}.{what}"), DType::F32, &[WIDTH], |p| {
@@ -90,33 +90,32 @@ fn norm(net: &Builder, x: &Expr) -> Result<Expr> {
     };
     let op = LayerNorm {
         x: x.into(),
-        scale: Some((&parameter("scale", 1.0)?).into()),
-        bias: Some((&parameter("bias", 0.0)?).into()),
+        scale: Some((&parameter("scale", 1.0)).into()),
+        bias: Some((&parameter("bias", 0.0)).into()),
         y: New,
         mean: New,
         variance: New,
         begin_norm_axis: 1,
         epsilon: 1e-5,
     };
-    Ok(emit(op)?.y)
+    emit(op).y
 }
 
-fn attention(net: &Builder, x: &Expr, mask: &Expr) -> Result<Expr> {
+fn attention(net: &Builder, x: &Expr, mask: &Expr) -> Expr {
     let (batch, length, heads) = (BATCH as i32, LENGTH as i32, HEADS as i32);
     let size = (WIDTH / HEADS) as i32;
-    let all = dense(net, x, WIDTH, 3 * WIDTH)?
-        .reshape(&[batch, length, 3, heads, size])?
-        .transpose(&[2, 0, 3, 1, 4])?;
-    let part = |i: i32| all.slice(0, i, i + 1)?.reshape(&[batch, heads, length, size]);
-    let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-    let scores = (&q.matmul(&k.transpose(&[0, 1, 3, 2])?)? * (1.0 / f64::from(size).sqrt()))?;
-    let mixed = (&scores + mask)?.softmax(-1)?.matmul(&v)?;
-    dense(net, &mixed.transpose(&[0, 2, 1, 3])?.reshape(&[-1, WIDTH as i32])?, WIDTH, WIDTH)
+    let all =
+        dense(net, x, WIDTH, 3 * WIDTH).reshape(&[batch, length, 3, heads, size]).transpose(&[2, 0, 3, 1, 4]);
+    let part = |i: i32| all.slice(0, i, i + 1).reshape(&[batch, heads, length, size]);
+    let (q, k, v) = (part(0), part(1), part(2));
+    let scores = q.matmul(&k.transpose(&[0, 1, 3, 2])) * (1.0 / f64::from(size).sqrt());
+    let mixed = (scores + mask).softmax(-1).matmul(&v);
+    dense(net, &mixed.transpose(&[0, 2, 1, 3]).reshape(&[-1, WIDTH as i32]), WIDTH, WIDTH)
 }
 
 /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))` (Hendrycks and Gimpel, 2016).
-fn gelu(x: &Expr) -> Result<Expr> {
-    let cubic = (x + &(&(&x.square()? * x)? * 0.044_715)?)?;
-    let gate = (&(&cubic * (2.0 / std::f64::consts::PI).sqrt())?.tanh()? + 1.0)?;
-    &(x * 0.5)? * &gate
+fn gelu(x: &Expr) -> Expr {
+    let cubic = x + x.square() * x * 0.044_715;
+    let gate = (cubic * (2.0 / std::f64::consts::PI).sqrt()).tanh() + 1.0;
+    x * 0.5 * gate
 }

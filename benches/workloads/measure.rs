@@ -18,7 +18,7 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
     let mut session = {
-        let program = model.net.program();
+        let program = model.net.program()?;
         executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?
     };
     let build_ms = ms(start);
@@ -34,7 +34,7 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
 pub(crate) fn steps(workload: Workload, threads: Option<usize>, steps: usize) -> Result<()> {
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
-    let program = model.net.program();
+    let program = model.net.program()?;
     let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
     (0..steps).try_for_each(|_| session.run(&mut model.scope))
 }
@@ -45,7 +45,7 @@ pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) 
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
     let threads = executor.threads();
-    let program = model.net.program();
+    let program = model.net.program()?;
     let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
     let mut frames: Vec<(String, Vec<f64>)> = vec![];
     let start = Instant::now();

@@ -27,22 +27,22 @@ fn points(count: usize) -> Array2<f32> {
 /// The slope and the offset that are learnt.
 fn learn(points: &Array2<f32>, steps: usize) -> Result<Array1<f32>> {
     let net = Builder::new();
-    let (x, y) = (net.input("x", DType::F32, &[-1])?, net.input("y", DType::F32, &[-1])?);
+    let (x, y) = (net.input("x", DType::F32, &[-1]), net.input("y", DType::F32, &[-1]));
     let parameter = |name| net.parameter(name, DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0));
-    let (slope, offset) = (parameter("slope")?, parameter("offset")?);
-    let error = (&(&(&x * &slope)? + &offset)? - &y)?;
-    let loss = error.square()?.mean()?;
+    let (slope, offset) = (parameter("slope"), parameter("offset"));
+    let error = &x * slope + offset - &y;
+    let loss = error.square().mean();
     Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
 
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     // Where learning starts; the start-up program would set zeros.
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     scope.set("slope", Tensor::try_from(array![1.0_f32])?);
     // Columns of the array, with a stride: views are fed as they are.
     let (x, y) = (points.column(0), points.column(1));
     let mut last = f32::INFINITY;
     for step in 0..steps {
-        let fetched = executor.run(&net.program(), &mut scope, &[("x", &x), ("y", &y)], &[&loss.name()])?;
+        let fetched = executor.run(&net.program()?, &mut scope, &[("x", &x), ("y", &y)], &[&loss.name()])?;
         last = fetched[0].view::<f32, Ix0>()?[()];
         if step % 100 == 0 {
             println!("step {step}: loss {last:.6}");

@@ -122,22 +122,22 @@ struct Model {
 impl Model {
     fn new(characters: usize, rng: &mut Pcg64Mcg) -> Result<Model> {
         let net = Builder::new();
-        let x = net.input("characters", DType::I64, &[-1, -1])?;
-        let state = net.input("state", DType::F32, &[-1, UNITS as i64])?;
-        let table = Embedding::new(&net, characters, WIDTH).seed(rng.random()).build()?;
-        let gru = Gru::new(&net, WIDTH, UNITS).seed(rng.random()).build()?;
-        let out = Linear::new(&net, UNITS, characters).seed(rng.random()).build()?;
+        let x = net.input("characters", DType::I64, &[-1, -1]);
+        let state = net.input("state", DType::F32, &[-1, UNITS as i64]);
+        let table = Embedding::new(&net, characters, WIDTH).seed(rng.random()).build();
+        let gru = Gru::new(&net, WIDTH, UNITS).seed(rng.random()).build();
+        let out = Linear::new(&net, UNITS, characters).seed(rng.random()).build();
 
-        let (hidden, after) = gru.forward_with(&table.forward(&x)?, Some(&[state]), None)?;
-        let scores = out.forward(&hidden)?;
-        let reader = net.program().clone();
+        let (hidden, after) = gru.forward_with(&table.forward(&x), Some(&[state]), None);
+        let scores = out.forward(&hidden);
+        let reader = net.program()?.clone();
 
-        let next = net.input("next", DType::I64, &[-1, -1, 1])?;
-        let kept = Dropout::new(&net, DROPOUT, rng.random())?.forward(&hidden)?;
-        let loss = out.forward(&kept)?.cross_entropy(&next)?.mean()?;
+        let next = net.input("next", DType::I64, &[-1, -1, 1]);
+        let kept = Dropout::new(&net, DROPOUT, rng.random()).forward(&hidden);
+        let loss = out.forward(&kept).cross_entropy(&next).mean();
         Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
 
-        let (startup, training) = (net.startup().program().clone(), net.program().clone());
+        let (startup, training) = (net.startup().program()?.clone(), net.program()?.clone());
         let (scores, after, loss) = (scores.name(), after[0].name(), loss.name());
         Ok(Model { startup, reader, scores, after, training, loss })
     }

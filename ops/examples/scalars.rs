@@ -15,8 +15,8 @@
 //! dh/dx = 1210.7863804782055, dh/dy = 807.1909203188036
 //! ```
 
-use autobwd::{Builder, Result};
-use autobwd_ops::scalar::{Scalar, exp, log};
+use autobwd::{Builder, Result, Tensor};
+use autobwd_ops::Math;
 
 fn main() -> Result<()> {
     print!("{}", text()?);
@@ -26,17 +26,17 @@ fn main() -> Result<()> {
 /// What is printed.
 pub fn text() -> Result<String> {
     let tape = Builder::eager_with_threads(1);
-    let x = Scalar::leaf(&tape, "x", 2.0);
-    let y = Scalar::leaf(&tape, "y", 3.0);
+    let x = tape.leaf("x", Tensor::scalar(2.0)?);
+    let y = tape.leaf("y", Tensor::scalar(3.0)?);
     let z = (&x * &y).named("z");
-    let h = (log(&z).named("log z") + exp(&z).named("exp z")).named("h");
+    let h = (z.log().named("log z") + z.exp().named("exp z")).named("h");
 
     let (mut text, mut step) = (String::new(), 0);
-    h.backward_steps(|queue| {
+    h.backward_with(None, &mut |queue| {
         text += format!("{step}: {queue}").trim_end();
         text += "\n";
         step += 1;
     })?;
-    text += &format!("dh/dx = {}, dh/dy = {}\n", x.derivative()?, y.derivative()?);
+    text += &format!("dh/dx = {}, dh/dy = {}\n", x.gradient()?.item()?, y.gradient()?.item()?);
     Ok(text)
 }

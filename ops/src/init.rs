@@ -1,6 +1,6 @@
 //! First values of parameters: operators appended to the start-up program.
 
-use autobwd::{Arg, DType, Expr, Meta, Result};
+use autobwd::{Arg, DType, Expr, Meta};
 
 use crate::{
     fill::FillConstant,
@@ -44,19 +44,17 @@ fn fans(meta: &Meta) -> (f64, f64) {
 impl Init {
     /// Appends the operator that gives `parameter`, a variable of a start-up program, its value. Random values follow
     /// from `seed` and the parameter's name alone: parameters of one seed differ, and one text of a program gives one
-    /// set of values, on every machine, as a program or in eager mode.
-    ///
-    /// # Errors
-    /// Bounds or deviations out of order.
+    /// set of values, on every machine, as a program or in eager mode. Returns the parameter as it is then; fails for
+    /// bounds or deviations out of order.
     #[track_caller]
-    pub fn emit(self, parameter: &Expr, seed: i32) -> Result<()> {
+    pub fn emit(self, parameter: &Expr, seed: i32) -> Expr {
         // An attribute has 32 bits.
         self.fill(parameter, stream(seed, &parameter.name()) as i32)
     }
 
     /// With that attribute `seed`.
     #[track_caller]
-    fn fill(self, parameter: &Expr, seed: i32) -> Result<()> {
+    fn fill(self, parameter: &Expr, seed: i32) -> Expr {
         let meta = parameter.meta();
         let (fan_in, fan_out) = fans(&meta);
         // What is drawn with single precision has bounds of single precision.
@@ -69,21 +67,20 @@ impl Init {
             Init::Constant(value) => {
                 let (value, number) = (value as f32, exact(value));
                 let str_value = if f64::from(value) == number { String::new() } else { number.to_string() };
-                startup.emit(FillConstant { out, shape, dtype, value, str_value })?;
+                startup.emit(FillConstant { out, shape, dtype, value, str_value }).out
             }
             Init::Uniform(min, max) => {
                 let (min, max) = (exact(min), exact(max));
-                startup.emit(UniformRandom { out, shape, dtype, min, max, seed })?;
+                startup.emit(UniformRandom { out, shape, dtype, min, max, seed }).out
             }
             Init::Normal(mean, std) => {
                 let (mean, std) = (exact(mean), exact(std));
-                startup.emit(GaussianRandom { out, shape, dtype, mean, std, seed })?;
+                startup.emit(GaussianRandom { out, shape, dtype, mean, std, seed }).out
             }
-            Init::XavierUniform => return uniform((6.0 / (fan_in + fan_out)).sqrt()).fill(parameter, seed),
-            Init::XavierNormal => return normal(2.0 / (fan_in + fan_out)).fill(parameter, seed),
-            Init::KaimingUniform => return uniform((6.0 / fan_in).sqrt()).fill(parameter, seed),
-            Init::KaimingNormal => return normal(2.0 / fan_in).fill(parameter, seed),
+            Init::XavierUniform => uniform((6.0 / (fan_in + fan_out)).sqrt()).fill(parameter, seed),
+            Init::XavierNormal => normal(2.0 / (fan_in + fan_out)).fill(parameter, seed),
+            Init::KaimingUniform => uniform((6.0 / fan_in).sqrt()).fill(parameter, seed),
+            Init::KaimingNormal => normal(2.0 / fan_in).fill(parameter, seed),
         }
-        Ok(())
     }
 }

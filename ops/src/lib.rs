@@ -49,7 +49,6 @@ pub mod rectifier;
 pub mod reduce;
 pub mod rounding;
 mod rows;
-pub mod scalar;
 pub mod scan;
 pub mod search;
 pub mod select;

@@ -32,9 +32,9 @@ pub trait Optimizer {
     /// # use autobwd::{Builder, DType};
     /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
     /// let net = Builder::new();
-    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0))?;
-    /// let loss = (&w.square()? + &b.detach()?)?.mean()?;
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0));
+    /// let loss = (w.square() + b.detach()).mean();
     /// let updates = Sgd { rate: 0.1 }.minimize(&loss)?;
     /// assert_eq!(updates.trained[0].0.name(), "w");
     /// assert!(updates.untrained[0].reason().starts_with("`b` has no gradient: its path to `mean_0` ends at `assign_0`"));
@@ -63,11 +63,11 @@ pub trait Optimizer {
     /// # use autobwd_ops::{Init, Math};
     /// use autobwd_ops::optim::{Optimizer, Sgd};
     /// # let net = Builder::new();
-    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-    /// # let loss = w.tanh()?.exp()?.mean()?;
+    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// # let loss = w.tanh().exp().mean();
     /// let backward = Backward { checkpoints: Checkpoints::Named(&["exp_0"]), ..Backward::default() };
     /// Sgd { rate: 0.1 }.minimize_with(&loss, &backward)?.complete()?;
-    /// assert!(net.program().to_string().contains("tanh_0.subprog_0 = tanh(X=w)"));
+    /// assert!(net.program()?.to_string().contains("tanh_0.subprog_0 = tanh(X=w)"));
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     ///
@@ -84,7 +84,7 @@ pub trait Optimizer {
             let rate = match rates.iter().find(|(d, _)| *d == dtype) {
                 Some((_, rate)) => rate.clone(),
                 None => {
-                    let rate = rate(net, dtype, self.learning_rate())?;
+                    let rate = rate(net, dtype, self.learning_rate());
                     rates.push((dtype, rate.clone()));
                     rate
                 }
@@ -112,8 +112,11 @@ impl Updates {
     /// The parameters with their gradients.
     ///
     /// # Errors
-    /// Some parameter has no gradient: which ones, and why.
+    /// Some parameter has no gradient: which ones, and why. An expression that has failed meanwhile.
     pub fn complete(self) -> Result<Vec<(Expr, Expr)>> {
+        if let Some((parameter, _)) = self.trained.first() {
+            parameter.builder().check()?;
+        }
         if self.untrained.is_empty() {
             return Ok(self.trained);
         }
@@ -173,7 +176,7 @@ fn nothing_trained(reasons: &str) -> Error {
 fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let net = loss.builder();
     // Outside of a closure, so that operators remember the caller's line.
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     let found = append_backward(&mut program, &loss.name(), backward)?;
     if found.pairs.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
@@ -182,12 +185,12 @@ fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let name = |v| program.name(v).to_string();
     let names: Vec<_> = found.pairs.iter().map(|(p, g)| (name(*p), name(*g))).collect();
     net.set_program(program);
-    let trained = names.iter().map(|(p, g)| Ok((net.expr(p)?, net.expr(g)?))).collect::<Result<_>>()?;
+    let trained = names.iter().map(|(p, g)| (net.expr(p), net.expr(g))).collect();
     let untrained = found.missing.iter().filter(|missing| !is_excluded(missing));
-    let untrained = untrained.map(|missing| {
-        Ok(Untrained { parameter: net.expr(&missing.name)?, why: Why::Told(missing.to_string()) })
-    });
-    Ok(Updates { trained, untrained: untrained.collect::<Result<_>>()?, recomputed: found.recomputed })
+    let untrained = untrained
+        .map(|missing| Untrained { parameter: net.expr(&missing.name), why: Why::Told(missing.to_string()) })
+        .collect();
+    Ok(Updates { trained, untrained, recomputed: found.recomputed })
 }
 
 /// Whether the caller wants a parameter to have no gradient.
@@ -203,15 +206,16 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     if !matches!(backward.checkpoints, Checkpoints::None) {
         return refuse("checkpoints are for programs: a tape keeps all values".into());
     }
-    if loss.dims().numel() != 1 {
+    if loss.check()?.dims().numel() != 1 {
         return refuse(format!("a loss has one element, not shape {}; take the mean", loss.dims()));
     }
     // As in a program, names that nothing has are refused.
-    backward.no_grad.iter().try_for_each(|name| net.expr(name).map(drop))?;
-    let mut parameters = match backward.parameters {
-        Some(names) => names.iter().map(|name| net.expr(name)).collect::<Result<_>>()?,
+    backward.no_grad.iter().try_for_each(|name| net.expr(name).check().map(drop))?;
+    let mut parameters: Vec<Expr> = match backward.parameters {
+        Some(names) => names.iter().map(|name| net.expr(name)).collect(),
         None => net.parameters(),
     };
+    parameters.iter().try_for_each(|parameter| parameter.check().map(drop))?;
     let excluded = |p: &Expr| backward.no_grad.contains(&p.name().as_str()) || !p.has_derivative();
     let required = backward.parameters.is_some() && !backward.allow_missing;
     if let Some(parameter) = parameters.iter().find(|p| required && excluded(p)) {
@@ -240,25 +244,27 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
 
 /// The learning rate: a variable that is kept, or where all is computed at once, the number of this very step.
 #[track_caller]
-fn rate(net: &Builder, dtype: DType, rate: f32) -> Result<Expr> {
+fn rate(net: &Builder, dtype: DType, rate: f32) -> Expr {
     let init = |expr: &Expr| Init::Constant(rate.into()).emit(expr, 0);
     if !net.is_eager() {
         return net.persistable(&net.unique("learning_rate"), dtype, &[1], init);
     }
-    let constant = net.constant(Tensor::zeros(dtype, &[1])?);
-    init(&constant)?;
-    Ok(constant)
+    match Tensor::zeros(dtype, &[1]) {
+        Ok(zeros) => init(&net.constant(zeros)),
+        Err(e) => net.failed(e),
+    }
 }
 
 /// A value that an optimizer keeps for a parameter, beside it in the scope.
-fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Result<Expr> {
+fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Expr {
     let meta = parameter.meta();
     let own = meta.dims.known().unwrap_or_default();
     let name = format!("{}.{what}", parameter.name());
-    if parameter.builder().is_eager()
-        && let Ok(known) = parameter.builder().expr(&name)
-    {
-        return Ok(known);
+    if parameter.builder().is_eager() {
+        let known = parameter.builder().expr(&name);
+        if known.check().is_ok() {
+            return known;
+        }
     }
     let dims = dims.unwrap_or(&own);
     parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
@@ -284,7 +290,7 @@ impl Optimizer for Sgd {
             learning_rate: learning_rate.into(),
             param_out: parameter.into(),
         };
-        autobwd::emit(op).map(drop)
+        autobwd::emit(op).param_out.check().map(drop)
     }
 }
 
@@ -309,7 +315,7 @@ impl Optimizer for Momentum {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let velocity = state(parameter, "velocity", None, 0.0)?;
+        let velocity = state(parameter, "velocity", None, 0.0);
         let op = MomentumUpdate {
             param: parameter.into(),
             grad: gradient.into(),
@@ -324,7 +330,7 @@ impl Optimizer for Momentum {
             rescale_grad: 1.0,
             lazy_mode: self.lazy,
         };
-        autobwd::emit(op).map(drop)
+        autobwd::emit(op).param_out.check().map(drop)
     }
 }
 
@@ -357,10 +363,10 @@ impl Optimizer for Adam {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let moment1 = state(parameter, "moment1", None, 0.0)?;
-        let moment2 = state(parameter, "moment2", None, 0.0)?;
-        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1)?;
-        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2)?;
+        let moment1 = state(parameter, "moment1", None, 0.0);
+        let moment2 = state(parameter, "moment2", None, 0.0);
+        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
+        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
         let op = AdamUpdate {
             param: parameter.into(),
             grad: gradient.into(),
@@ -379,6 +385,6 @@ impl Optimizer for Adam {
             epsilon: self.epsilon,
             lazy_mode: self.lazy,
         };
-        autobwd::emit(op).map(drop)
+        autobwd::emit(op).param_out.check().map(drop)
     }
 }

@@ -51,10 +51,9 @@ impl Kernel for Softmax<Buf<'_>> {
     }
 }
 impl Composition for Softmax<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let exp = below_zero(&self.x, self.axis)?.exp()?;
-        self.out = (&exp / &sum_along(&exp, self.axis)?)?;
-        Ok(())
+    fn compose(&mut self) {
+        let exp = below_zero(&self.x, self.axis).exp();
+        self.out = &exp / &sum_along(&exp, self.axis);
     }
 }
 autobwd::samples!(
@@ -106,10 +105,9 @@ impl Kernel for SoftmaxGrad<Buf<'_>> {
 }
 
 impl Composition for SoftmaxGrad<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let mean = sum_along(&(&self.dout * &self.out)?, self.axis)?;
-        self.dx = ((&self.dout - &mean)? * &self.out)?;
-        Ok(())
+    fn compose(&mut self) {
+        let mean = sum_along(&(&self.dout * &self.out), self.axis);
+        self.dx = (&self.dout - &mean) * &self.out;
     }
 }
 
@@ -143,10 +141,9 @@ impl Kernel for LogSoftmax<Buf<'_>> {
     }
 }
 impl Composition for LogSoftmax<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let rest = below_zero(&self.x, self.axis)?;
-        self.out = (&rest - &sum_along(&rest.exp()?, self.axis)?.log()?)?;
-        Ok(())
+    fn compose(&mut self) {
+        let rest = below_zero(&self.x, self.axis);
+        self.out = &rest - &sum_along(&rest.exp(), self.axis).log();
     }
 }
 autobwd::samples!(
@@ -195,10 +192,9 @@ impl Kernel for LogSoftmaxGrad<Buf<'_>> {
 }
 
 impl Composition for LogSoftmaxGrad<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let total = sum_along(&self.dout, self.axis)?;
-        self.dx = (&self.dout - &(self.out.exp()? * &total)?)?;
-        Ok(())
+    fn compose(&mut self) {
+        let total = sum_along(&self.dout, self.axis);
+        self.dx = &self.dout - &(self.out.exp() * &total);
     }
 }
 
@@ -215,21 +211,21 @@ pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
 }
 
 /// `Σ x` along an axis, which stays as one of length 1.
-pub(crate) fn sum_along(x: &Expr, axis: i32) -> Result<Expr> {
-    Ok(emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) })?.out)
+pub(crate) fn sum_along(x: &Expr, axis: i32) -> Expr {
+    emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out
 }
 
 /// `x - max x` along an axis, whose exponential does not overflow.
-fn below_zero(x: &Expr, axis: i32) -> Result<Expr> {
-    x - &largest_along(x, axis)?.stop_gradient()
+fn below_zero(x: &Expr, axis: i32) -> Expr {
+    x - &largest_along(x, axis).stop_gradient()
 }
 
 /// `max x` along an axis, which stays as one of length 1; of nothing, 0.
-pub(crate) fn largest_along(x: &Expr, axis: i32) -> Result<Expr> {
+pub(crate) fn largest_along(x: &Expr, axis: i32) -> Expr {
     if x.dims().iter().any(|dim| *dim == 0) {
         return sum_along(x, axis);
     }
-    Ok(emit(ReduceMax { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) })?.out)
+    emit(ReduceMax { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out
 }
 
 pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {

@@ -23,9 +23,9 @@ fn owned_arrays_are_taken_over_and_given_back() -> Result<()> {
     assert_eq!((numbers.as_ptr(), &numbers[..2]), (at, &[1.0, 2.0][..]));
     // What is fetched belongs to nobody else, either.
     let net = Builder::new();
-    let y = net.input("x", DType::F32, &[3])?.tanh()?.name();
+    let y = net.input("x", DType::F32, &[3]).tanh().name();
     let x = Tensor::from_vec([3], vec![0.0_f32; 3])?;
-    let y = Executor::new().run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&y])?.remove(0);
+    let y = Executor::new().run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&y])?.remove(0);
     let at = y.slice::<f32>()?.as_ptr();
     assert_eq!(y.into_array::<f32, Ix1>()?.as_ptr(), at);
     Ok(())
@@ -81,12 +81,12 @@ fn views_read_and_write() -> Result<()> {
 #[test]
 fn arrays_are_fed_and_fetched() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 2])?;
-    let label = net.input("label", DType::I64, &[-1, 1])?;
-    let w = net.parameter("w", DType::F32, &[2, 3], |w| Init::Uniform(-1.0, 1.0).emit(w, 3))?;
-    let (scores, loss) = (x.matmul(&w)?, x.matmul(&w)?.cross_entropy(&label)?.mean()?);
+    let x = net.input("x", DType::F32, &[-1, 2]);
+    let label = net.input("label", DType::I64, &[-1, 1]);
+    let w = net.parameter("w", DType::F32, &[2, 3], |w| Init::Uniform(-1.0, 1.0).emit(w, 3));
+    let (scores, loss) = (x.matmul(&w), x.matmul(&w).cross_entropy(&label).mean());
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let data = array![[1.0_f32, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]];
     let labels = [0_i64, 2, 1, 1];
     let names = [scores.name(), loss.name()];
@@ -94,20 +94,20 @@ fn arrays_are_fed_and_fetched() -> Result<()> {
     // Tensors, arrays, and views that are not row-major say the same.
     let tensors = (Tensor::try_from(&data)?, Tensor::from_vec([4, 1], labels.to_vec())?);
     let expected =
-        executor.run(&net.program(), &mut scope, &[("x", &tensors.0), ("label", &tensors.1)], &names)?;
+        executor.run(&net.program()?, &mut scope, &[("x", &tensors.0), ("label", &tensors.1)], &names)?;
     let column = Array2::from_shape_vec((4, 1), labels.to_vec()).unwrap();
     let columns = data.t().as_standard_layout().into_owned();
-    let fetched = executor.run(&net.program(), &mut scope, &[("x", &data), ("label", &column)], &names)?;
+    let fetched = executor.run(&net.program()?, &mut scope, &[("x", &data), ("label", &column)], &names)?;
     assert_eq!(fetched, expected);
     let feeds: [(&str, &dyn Feed); 2] = [("x", &columns.t()), ("label", &tensors.1)];
-    assert_eq!(executor.run(&net.program(), &mut scope, &feeds, &names)?, expected);
+    assert_eq!(executor.run(&net.program()?, &mut scope, &feeds, &names)?, expected);
     // Shapes and dtypes are checked as those of tensors.
     let wrong = Array1::<f32>::zeros(4);
-    let e = executor.run(&net.program(), &mut scope, &[("x", &wrong), ("label", &column)], &names);
+    let e = executor.run(&net.program()?, &mut scope, &[("x", &wrong), ("label", &column)], &names);
     assert_eq!(e.unwrap_err().kind(), ErrorKind::Feed);
 
     let metas = [("x", Meta::new(DType::F32, [4, 2])), ("label", Meta::new(DType::I64, [4, 1]))];
-    let mut session = executor.prepare(&net.program(), &mut scope, &metas, &names)?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &metas, &names)?;
     session.feed("x", &columns.t())?;
     session.feed("label", &column.view())?;
     session.run(&mut scope)?;
@@ -124,17 +124,17 @@ fn parameters_and_eager_values_are_made_from_arrays() -> Result<()> {
     let mut numbers: Vec<f32> = (0..36).map(|i| i as f32).collect();
     numbers.remove(0);
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[35], |w| Init::Constant(0.0).emit(w, 0))?;
-    let y = w.square()?.sum(&[])?;
+    let w = net.parameter("w", DType::F32, &[35], |w| Init::Constant(0.0).emit(w, 0));
+    let y = w.square().sum(&[]);
     let mut scope = Scope::new();
     scope.set("w", Tensor::try_from(Array1::from_vec(numbers.clone()))?);
-    let fetched = Executor::new().run(&net.program(), &mut scope, &[], &[&y.name()])?;
+    let fetched = Executor::new().run(&net.program()?, &mut scope, &[], &[&y.name()])?;
     let tape = Builder::eager();
     let leaf = tape.leaf("w", Tensor::try_from(Array1::from_vec(numbers))?);
-    let at_once = leaf.square()?.sum(&[])?;
+    let at_once = leaf.square().sum(&[]);
     assert_eq!((at_once.tensor()?, at_once.item()?), (fetched[0].clone(), 14910.0));
     leaf.set(Tensor::try_from(Array1::<f32>::ones(35))?)?;
-    assert_eq!(leaf.sum(&[])?.item()?, 35.0);
+    assert_eq!(leaf.sum(&[]).item()?, 35.0);
     Ok(())
 }
 
@@ -166,7 +166,7 @@ impl Kernel for ReverseRows<Buf<'_>> {
 fn kernels_work_on_views() -> Result<()> {
     let tape = Builder::eager();
     let x = tape.constant(Tensor::try_from(array![[1.0_f32, 2.0], [3.0, 4.0]])?);
-    let reversed = emit(ReverseRows { x: (&x).into(), out: New })?.out;
+    let reversed = emit(ReverseRows { x: (&x).into(), out: New }).out;
     assert_eq!(reversed.tensor()?.into_array::<f32, Ix2>()?, array![[3.0, 4.0], [1.0, 2.0]]);
     Ok(())
 }

@@ -14,22 +14,22 @@ mod wild;
 use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
 
 /// What a program of one input, `x: float32 [-1]`, computes from these elements.
-fn run(x: &[f32], build: impl Fn(&Expr) -> Result<Expr>) -> Result<Vec<f64>> {
+fn run(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let net = Builder::new();
-    let out = build(&net.input("x", DType::F32, &[-1])?)?.name();
+    let out = build(&net.input("x", DType::F32, &[-1])).name();
     let fed = Tensor::from_vec([x.len()], x.to_vec())?;
     let (mut executor, mut scope) = (Executor::with_threads(2), Scope::new());
     let mut results = vec![];
     // What the second run finds is what the first one has left.
     for _ in 0..2 {
-        results.push(executor.run(&net.program(), &mut scope, &[("x", &fed)], &[&out])?[0].to_f64s());
+        results.push(executor.run(&net.program()?, &mut scope, &[("x", &fed)], &[&out])?[0].to_f64s());
     }
     assert_eq!(results[0], results[1]);
     results.pop().ok_or_else(|| autobwd::Error::data("no run"))
 }
 
 /// The same at once.
-fn run_eagerly(x: &[f32], build: impl Fn(&Expr) -> Result<Expr>) -> Result<Vec<f64>> {
+fn run_eagerly(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let tape = Builder::eager();
-    Ok(build(&tape.leaf("x", Tensor::from_vec([x.len()], x.to_vec())?))?.tensor()?.to_f64s())
+    Ok(build(&tape.leaf("x", Tensor::from_vec([x.len()], x.to_vec())?)).tensor()?.to_f64s())
 }

@@ -10,7 +10,7 @@ use crate::numeric::parameter;
 
 /// The backward part, one operator a line, without attributes and source lines.
 fn backward_part(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<String>> {
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     let forward = program.root().ops.len();
     append_backward(&mut program, &loss.name(), backward)?;
     autobwd::verify(&program)?;
@@ -41,9 +41,9 @@ fn short(line: &str) -> String {
 #[test]
 fn contributions_are_renamed_and_summed_before_the_first_reader() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[3])?;
-    let h = w.tanh()?;
-    let loss = (&(&h * &h)? + &h.exp()?)?.mean()?;
+    let w = parameter(&net, "w", &[3]);
+    let h = w.tanh();
+    let loss = (&h * &h + h.exp()).mean();
     let part = backward_part(&net, &loss, &Backward::default())?;
     assert_eq!(
         part,
@@ -65,8 +65,8 @@ fn contributions_are_renamed_and_summed_before_the_first_reader() -> Result<()> 
 #[test]
 fn unread_outputs_are_filled_with_zeros() -> Result<()> {
     let net = Builder::new();
-    let pieces = parameter(&net, "w", &[4])?.split(&[1, 3], 0)?;
-    let part = backward_part(&net, &pieces[1].mean()?, &Backward::default())?;
+    let pieces = parameter(&net, "w", &[4]).split(&[1, 3], 0);
+    let part = backward_part(&net, &pieces[1].mean(), &Backward::default())?;
     assert_eq!(
         part[2..],
         ["split_0@GRAD = fill_zeros_like(X=split_0)", "w@GRAD = concat(X=[split_0@GRAD, split_1@GRAD])"]
@@ -77,9 +77,9 @@ fn unread_outputs_are_filled_with_zeros() -> Result<()> {
 #[test]
 fn nothing_is_computed_for_what_has_no_gradient() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F64, &[2, 3])?;
-    let (w, v) = (parameter(&net, "w", &[3])?, parameter(&net, "v", &[3])?);
-    let loss = (&(&x * &w)?.detach()? + &(&x * &v)?)?.mean()?;
+    let x = net.input("x", DType::F64, &[2, 3]);
+    let (w, v) = (parameter(&net, "w", &[3]), parameter(&net, "v", &[3]));
+    let loss = ((&x * &w).detach() + &x * &v).mean();
     let part = backward_part(&net, &loss, &Backward::default())?;
     assert_eq!(part.len(), 4);
     let sum = "elementwise_mul_1@GRAD = elementwise_add_grad(Out@GRAD=elementwise_add_0@GRAD, X=assign_0, \
@@ -106,10 +106,10 @@ fn refused(program: &mut Program, loss: &str, backward: &Backward<'_>, kind: Err
 #[test]
 fn refusals_leave_the_program_as_it_was() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[2, 3])?;
-    let h = w.tanh()?;
-    let (loss, label) = (h.mean()?, net.input("label", DType::F64, &[])?);
-    let p = &mut net.program().clone();
+    let w = parameter(&net, "w", &[2, 3]);
+    let h = w.tanh();
+    let (loss, label) = (h.mean(), net.input("label", DType::F64, &[]));
+    let p = &mut net.program()?.clone();
     let none = Backward::default();
     refused(p, &h.name(), &none, ErrorKind::Shape, "`tanh_0` of shape [2, 3] is no loss");
     refused(p, "los", &none, ErrorKind::UnknownVar, "no variable `los`");
@@ -133,14 +133,14 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
 fn a_missing_gradient_is_explained() -> Result<()> {
     let net = Builder::new();
     let names = ["used", "unused", "frozen", "cut", "picked", "rounded"];
-    let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect::<Result<_>>()?;
-    all[1].exp()?;
-    let picked = all[4].argmax(0)?.cast(DType::F64)?;
-    let rounded = all[5].cast(DType::I64)?.cast(DType::F64)?;
+    let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect();
+    all[1].exp();
+    let picked = all[4].argmax(0).cast(DType::F64);
+    let rounded = all[5].cast(DType::I64).cast(DType::F64);
     let frozen = all[2].clone().freeze();
-    let sum = (&(&all[0] + &frozen)? + &all[3].square()?.detach()?)?;
-    let loss = (&(&sum + &rounded)?.mean()? + &picked)?;
-    let program = &mut net.program().clone();
+    let sum = &all[0] + &frozen + all[3].square().detach();
+    let loss = (&sum + &rounded).mean() + &picked;
+    let program = &mut net.program()?.clone();
     let found = append_backward(program, &loss.name(), &Backward::default())?;
     assert_eq!(found.pairs.len(), 1);
     let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
@@ -184,14 +184,14 @@ impl Kernel for Opaque<autobwd::Buf<'_>> {
 #[test]
 fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> {
     let net = Builder::new();
-    let (w, x) = (parameter(&net, "w", &[3])?, net.input("x", DType::F64, &[3])?);
-    let opaque = |x: &Expr| Ok(emit(Opaque { x: x.into(), out: autobwd::New })?.out);
+    let (w, x) = (parameter(&net, "w", &[3]), net.input("x", DType::F64, &[3]));
+    let opaque = |x: &Expr| Ok(emit(Opaque { x: x.into(), out: autobwd::New }).out);
     // Not needed: nothing that is trained lies behind it.
-    let fine = (&w + &opaque(&x)?)?.mean()?;
-    append_backward(&mut net.program().clone(), &fine.name(), &Backward::default())?;
-    let bad = opaque(&w)?.mean()?;
+    let fine = (&w + opaque(&x)?).mean();
+    append_backward(&mut net.program()?.clone(), &fine.name(), &Backward::default())?;
+    let bad = opaque(&w)?.mean();
     let message = "it has no gradient, but that of `opaque_1` has to pass through it";
-    refused(&mut net.program().clone(), &bad.name(), &Backward::default(), ErrorKind::NoGradient, message);
+    refused(&mut net.program()?.clone(), &bad.name(), &Backward::default(), ErrorKind::NoGradient, message);
     Ok(())
 }
 
@@ -252,32 +252,32 @@ impl<F: autobwd::Float> Pointwise for Undone<F> {
 #[test]
 fn the_backward_part_writes_no_variable_of_the_model() -> Result<()> {
     let net = Builder::new();
-    let w = (&parameter(&net, "w", &[3])? * 2.0)?;
-    emit(Undone { x: (&w).into(), out: (&w).into() })?;
+    let w = parameter(&net, "w", &[3]) * 2.0;
+    emit(Undone { x: (&w).into(), out: (&w).into() }).out.check()?;
     let message =
         "the gradient rule of `undone` emits `undone`: it writes `scale_0`, a variable of the model";
-    let loss = w.mean()?.name();
-    refused(&mut net.program().clone(), &loss, &Backward::default(), ErrorKind::NoGradient, message);
+    let loss = w.mean().name();
+    refused(&mut net.program()?.clone(), &loss, &Backward::default(), ErrorKind::NoGradient, message);
     Ok(())
 }
 
 #[test]
 fn a_rule_that_emits_nonsense_is_named() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[3])?;
-    let loss = emit(Wild { x: (&w).into(), out: autobwd::New })?.out.mean()?;
+    let w = parameter(&net, "w", &[3]);
+    let loss = emit(Wild { x: (&w).into(), out: autobwd::New }).out.mean();
     let message = "the gradient rule of `wild` emits `wild_grad`: operator `wild_grad` is not among";
-    refused(&mut net.program().clone(), &loss.name(), &Backward::default(), ErrorKind::UnknownOp, message);
+    refused(&mut net.program()?.clone(), &loss.name(), &Backward::default(), ErrorKind::UnknownOp, message);
     Ok(())
 }
 
 #[test]
 fn targets_on_each_others_path_keep_their_seeds() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[2])?;
-    let h = w.square()?;
-    let out = h.square()?;
-    let mut program = net.program().clone();
+    let w = parameter(&net, "w", &[2]);
+    let h = w.square();
+    let out = h.square();
+    let mut program = net.program()?.clone();
     let (h_name, out_name) = (h.name(), out.name());
     let found = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], None, &[])?;
     let names: Vec<_> = found.pairs.iter().map(|(_, g)| program.name(*g).to_string()).collect();
@@ -294,10 +294,10 @@ fn targets_on_each_others_path_keep_their_seeds() -> Result<()> {
 #[test]
 fn gradients_answer_for_every_input() -> Result<()> {
     let net = Builder::new();
-    let (a, b) = (parameter(&net, "a", &[2])?, parameter(&net, "b", &[2])?);
-    b.exp()?;
-    let out = a.exp()?;
-    let program = &mut net.program().clone();
+    let (a, b) = (parameter(&net, "a", &[2]), parameter(&net, "b", &[2]));
+    b.exp();
+    let out = a.exp();
+    let program = &mut net.program()?.clone();
     let name = out.name();
     let found = gradients(program, &[&name], &["a", "b"], None, &[])?;
     assert!(found.of(a.var()).is_some() && found.of(b.var()).is_none());
@@ -316,8 +316,8 @@ fn gradients_answer_for_every_input() -> Result<()> {
     }
     let e = gradients(program, &[&name], &["a"], Some(&[]), &[]).unwrap_err();
     assert_eq!(e.to_string(), "0 target gradients for 1 targets");
-    let wrong = parameter(&net, "wrong", &[3])?;
-    let program = &mut net.program().clone();
+    let wrong = parameter(&net, "wrong", &[3]);
+    let program = &mut net.program()?.clone();
     let e = gradients(program, &[&name], &["a"], Some(&[Some(&wrong.name())]), &[]).unwrap_err();
     let expected =
         format!("the target gradient `wrong` is float64 [3], but its target `{name}` is float64 [2]");
@@ -328,9 +328,9 @@ fn gradients_answer_for_every_input() -> Result<()> {
 #[test]
 fn a_program_can_be_differentiated_again() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[3])?;
-    let (one, two) = ((w.square()?).sum(&[])?, w.exp()?.sum(&[])?);
-    let program = &mut net.program().clone();
+    let w = parameter(&net, "w", &[3]);
+    let (one, two) = ((w.square()).sum(&[]), w.exp().sum(&[]));
+    let program = &mut net.program()?.clone();
     let first = append_backward(program, &one.name(), &Backward::default())?.pairs[0].1;
     let second = append_backward(program, &two.name(), &Backward::default())?.pairs[0].1;
     autobwd::verify(program)?;
@@ -350,10 +350,10 @@ fn a_program_can_be_differentiated_again() -> Result<()> {
 fn a_given_gradient_counts_as_one() -> Result<()> {
     // Of two pieces only one is a target, and its gradient is given: the other one's is zero.
     let net = Builder::new();
-    let x = parameter(&net, "x", &[4])?;
-    let pieces = x.split(&[1, 3], 0)?;
-    let given = net.input("given", DType::F64, &[3])?;
-    let mut program = net.program().clone();
+    let x = parameter(&net, "x", &[4]);
+    let pieces = x.split(&[1, 3], 0);
+    let given = net.input("given", DType::F64, &[3]);
+    let mut program = net.program()?.clone();
     let (target, given_name) = (pieces[1].name(), given.name());
     let found = gradients(&mut program, &[&target], &["x"], Some(&[Some(&given_name)]), &[])?;
     let grad = program.name(found.pairs[0].1).to_string();
@@ -369,9 +369,9 @@ fn a_given_gradient_counts_as_one() -> Result<()> {
 fn several_softmax_outputs_share_one_rule() -> Result<()> {
     // Both outputs are read, and one of them twice: a sum stands between the operators of one rule.
     let net = Builder::new();
-    let w = parameter(&net, "w", &[3])?;
-    let x = w.reshape(&[1, 3])?;
-    let label = net.persistable("label", DType::I64, &[1, 1], |_| Ok(()))?;
+    let w = parameter(&net, "w", &[3]);
+    let x = w.reshape(&[1, 3]);
+    let label = net.persistable("label", DType::I64, &[1, 1], Expr::clone);
     let op = emit(autobwd_ops::loss::SoftmaxWithCrossEntropy {
         logits: (&x).into(),
         label: (&label).into(),
@@ -382,10 +382,10 @@ fn several_softmax_outputs_share_one_rule() -> Result<()> {
         numeric_stable_mode: true,
         use_softmax: true,
         axis: -1,
-    })?;
-    let both = (&op.softmax.square()?.sum(&[])? + &op.softmax.exp()?.sum(&[])?)?;
-    let loss = (&both + &op.loss.sum(&[])?)?;
-    let mut program = net.program().clone();
+    });
+    let both = op.softmax.square().sum(&[]) + op.softmax.exp().sum(&[]);
+    let loss = &both + op.loss.sum(&[]);
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     scope.set("label", Tensor::from_vec([1, 1], vec![1_i64])?);

@@ -23,8 +23,8 @@ pub(crate) struct Recipe {
 
 impl fmt::Debug for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match draw(self) {
-            Ok(drawn) => write!(f, "{:?} for\n{}", self.picks, drawn.net.program()),
+        match draw(self).net.program() {
+            Ok(program) => write!(f, "{:?} for\n{program}", self.picks),
             Err(e) => write!(f, "{e}"),
         }
     }
@@ -81,57 +81,57 @@ impl Drawn {
     /// A scope with the parameters' first values.
     pub(crate) fn scope(&self) -> Result<Scope> {
         let mut scope = Scope::new();
-        Executor::with_threads(1).run(&self.net.startup().program(), &mut scope, &[], &[])?;
+        Executor::with_threads(1).run(&self.net.startup().program()?, &mut scope, &[], &[])?;
         Ok(scope)
     }
 }
 
 /// The program of a recipe.
-pub(crate) fn draw(recipe: &Recipe) -> Result<Drawn> {
+pub(crate) fn draw(recipe: &Recipe) -> Drawn {
     let net = Builder::new();
-    let (values, loss) = draw_on(&net, recipe)?;
-    Ok(Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() })
+    let (values, loss) = draw_on(&net, recipe);
+    Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() }
 }
 
 /// Operators drawn one after the other, each on values drawn from all there are: all values, and a loss. Values stay
 /// small.
-pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> Result<(Vec<Expr>, Expr)> {
+pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> (Vec<Expr>, Expr) {
     let uniform = |seed| move |w: &Expr| Init::Uniform(-1.0, 1.0).emit(w, seed);
     let mut leaves = vec![];
     for (seed, (name, dims)) in (1..).zip(PARAMETERS) {
-        leaves.push(net.parameter(name, DType::F64, dims, uniform(seed))?);
+        leaves.push(net.parameter(name, DType::F64, dims, uniform(seed)));
     }
     for (seed, name) in (5..).zip(GIVEN) {
-        net.persistable(name, DType::F64, &[2, 3], uniform(seed))?;
+        net.persistable(name, DType::F64, &[2, 3], uniform(seed));
     }
     let (row, square) = (leaves[2].clone(), leaves[3].clone());
     let mut values = leaves[..2].to_vec();
     for (kind, operands, fate) in &recipe.steps {
         let [a, b] = operands.map(|i| values[i % values.len()].clone());
         let new = match kind {
-            0 => a.tanh()?,
-            1 => a.sin()?,
-            2 => a.sigmoid()?,
-            3 => (&(&a * 0.7)? + 0.1)?,
-            4 => (&(&a + &b)? * 0.5)?,
-            5 => (&(&a - &b)? * 0.5)?,
-            6 => (&a.sin()? * &b.sin()?)?,
-            7 => (&a / &(b.square()? + 2.0)?)?,
-            8 => (&(&a + &row)? * 0.5)?,
-            9 => (&row * &a)?,
-            10 => a.matmul(&square)?.tanh()?,
-            11 => a.softmax(1)?,
-            12 => (&a - &a.mean_over(&[])?)?,
+            0 => a.tanh(),
+            1 => a.sin(),
+            2 => a.sigmoid(),
+            3 => &a * 0.7 + 0.1,
+            4 => (&a + &b) * 0.5,
+            5 => (&a - &b) * 0.5,
+            6 => a.sin() * b.sin(),
+            7 => &a / (b.square() + 2.0),
+            8 => (&a + &row) * 0.5,
+            9 => &row * &a,
+            10 => a.matmul(&square).tanh(),
+            11 => a.softmax(1),
+            12 => &a - a.mean_over(&[]),
             13 => {
-                let pieces = concat(&[&a, &b], 1)?.split(&[3, 1, 2], 1)?;
-                if fate % 2 == 0 { (&pieces[0] * &pieces[1])? } else { pieces[0].clone() }
+                let pieces = concat(&[&a, &b], 1).split(&[3, 1, 2], 1);
+                if fate % 2 == 0 { &pieces[0] * &pieces[1] } else { pieces[0].clone() }
             }
-            14 => a.transpose(&[1, 0])?.reshape(&[2, 3])?,
-            15 => emit(Increment { x: (&a).into(), out: New, step: 0.25 })?.out,
-            _ => emit(FillAnyLike { x: (&a).into(), out: New, value: 0.5, dtype: None })?.out,
+            14 => a.transpose(&[1, 0]).reshape(&[2, 3]),
+            15 => emit(Increment { x: (&a).into(), out: New, step: 0.25 }).out,
+            _ => emit(FillAnyLike { x: (&a).into(), out: New, value: 0.5, dtype: None }).out,
         };
         match fate {
-            0 => values.push(new.detach()?),
+            0 => values.push(new.detach()),
             // The same name again, which the operator may just have read.
             1 => rename(&new, &a),
             2 => rename(&new, &b),
@@ -139,13 +139,13 @@ pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> Result<(Vec<Expr>, Expr
         }
     }
     let pick = &values[recipe.picks[0] % values.len()];
-    let loss = (&values[values.len() - 1].square()?.mean()? + &pick.sum(&[])?)?;
-    Ok((values, loss))
+    let loss = values[values.len() - 1].square().mean() + pick.sum(&[]);
+    (values, loss)
 }
 
 /// Lets the last operator that writes a value write another variable instead.
 fn rename(new: &Expr, old: &Expr) {
-    let mut program = new.builder().program().clone();
+    let mut program = new.builder().program().unwrap().clone();
     let root = program.root_mut();
     let args = root.ops.iter_mut().rev().flat_map(|op| op.outputs.args_mut());
     args.filter(|v| **v == new.var()).for_each(|v| *v = old.var());

@@ -17,22 +17,24 @@ use crate::{
 #[test]
 fn a_list_is_as_long_as_its_last_position_says() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F64, &DIMS)?;
-    let list = emit(WriteToArray { x: (&x).into(), i: number(&net, 2)?.into(), out: New })?.out;
-    let length = || -> Result<Expr> { Ok(emit(LodArrayLength { x: (&list).into(), out: New })?.out) };
+    let x = net.input("x", DType::F64, &DIMS);
+    let list = emit(WriteToArray { x: (&x).into(), i: number(&net, 2).into(), out: New }).out;
+    let length = || -> Result<Expr> { Ok(emit(LodArrayLength { x: (&list).into(), out: New }).out) };
     let mut lengths: Vec<Expr> = vec![length()?];
     for position in [0, 5] {
-        emit(WriteToArray { x: (&x).into(), i: number(&net, position)?.into(), out: (&list).into() })?;
+        emit(WriteToArray { x: (&x).into(), i: number(&net, position).into(), out: (&list).into() })
+            .out
+            .check()?;
         lengths.push(length()?);
     }
-    verify(&net.program())?;
+    verify(&*net.program()?)?;
     let names: Vec<String> = lengths.iter().map(Expr::name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let x = Tensor::zeros(DType::F64, &[2, 2])?;
     let mut executor = Executor::new();
     // What a run has left does not make the list of the next one longer.
     for _ in 0..2 {
-        let found = executor.run(&net.program(), &mut Scope::new(), &[("x", &x)], &names)?;
+        let found = executor.run(&net.program()?, &mut Scope::new(), &[("x", &x)], &names)?;
         let found: Vec<&[i64]> = found.iter().map(Tensor::slice).collect::<Result<_>>()?;
         assert_eq!(found, [[3], [3], [6]]);
     }
@@ -42,19 +44,19 @@ fn a_list_is_as_long_as_its_last_position_says() -> Result<()> {
 #[test]
 fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
     let net = Builder::new();
-    let (w, first) = (parameter(&net, "w", &[2])?, parameter(&net, "first", &[2])?);
-    let x = net.input("x", DType::F64, &[-1, 2])?;
-    let scaled = (&x * &w)?;
+    let (w, first) = (parameter(&net, "w", &[2]), parameter(&net, "first", &[2]));
+    let x = net.input("x", DType::F64, &[-1, 2]);
+    let scaled = &x * &w;
     let found = static_rnn(&net, false, |rnn| {
-        let (x, h) = (rnn.step_input(&scaled)?, rnn.memory(&first)?);
-        let next = (&(&h * &w)? + &x)?.tanh()?;
-        rnn.update_memory(&h, &next)?;
-        rnn.last_output(&h)?;
+        let (x, h) = (rnn.step_input(&scaled), rnn.memory(&first));
+        let next = (&h * &w + &x).tanh();
+        rnn.update_memory(&h, &next);
+        rnn.last_output(&h);
         rnn.step_output(&next)
-    })?;
+    });
     let [states, last] = &found[..] else { panic!("{found:?}") };
-    let loss = (&last.square()?.sum(&[])? + &states.sum(&[])?)?.name();
-    let mut program = net.program().clone();
+    let loss = (last.square().sum(&[]) + states.sum(&[])).name();
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss, &Backward::default())?;
     verify(&program)?;
     let fetches = [&*states.name(), &last.name(), "first@GRAD", "w@GRAD", &loss];
@@ -79,14 +81,14 @@ fn what_is_not_asked_for_leaves_other_gradients_of_a_recurrence_alone() -> Resul
     let run = |no_grad: &[&str], unread: bool| -> Result<(Vec<Tensor>, bool)> {
         let net = Builder::new();
         let [w, v, first] = ["w", "v", "first"].map(|name| parameter(&net, name, &[2]));
-        let (w, v, x) = (w?, v?, net.input("x", DType::F64, &[-1, 2])?);
-        let outputs = scan(&[(&x * &v)?], &[first?], false, |x, h| {
-            let next = (&(&h[0] * &w)? + &x[0])?.tanh()?;
-            let also = if unread { vec![(&next * &w)?.exp()?] } else { vec![] };
-            Ok((vec![next.clone()], also.into_iter().chain([next]).collect()))
-        })?;
-        let loss = outputs.last().expect("there is one").square()?.sum(&[])?.name();
-        let mut program = net.program().clone();
+        let (w, v, x) = (w, v, net.input("x", DType::F64, &[-1, 2]));
+        let outputs = scan(&[&x * &v], &[first], false, |x, h| {
+            let next = (&h[0] * &w + &x[0]).tanh();
+            let also = if unread { vec![(&next * &w).exp()] } else { vec![] };
+            (vec![next.clone()], also.into_iter().chain([next]).collect())
+        });
+        let loss = outputs.last().expect("there is one").square().sum(&[]).name();
+        let mut program = net.program()?.clone();
         append_backward(&mut program, &loss, &Backward { no_grad, ..Backward::default() })?;
         verify(&program)?;
         let mut scope = Scope::new();
@@ -112,19 +114,18 @@ fn what_is_not_asked_for_leaves_other_gradients_of_a_recurrence_alone() -> Resul
 #[test]
 fn a_limit_of_steps_holds_for_loops_within_loops() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F64, &DIMS)?;
-    let (three, ten) = (number(&net, 3)?, number(&net, 10)?);
+    let x = net.input("x", DType::F64, &DIMS);
+    let (three, ten) = (number(&net, 3), number(&net, 10));
     let last = while_loop(
-        &[number(&net, 0)?, x],
+        &[number(&net, 0), x],
         |v| v[0].less_than(&three),
         |v| {
-            let inner = [number(&net, 0)?, v[1].clone()];
-            let inner =
-                while_loop(&inner, |v| v[0].less_than(&ten), |v| Ok(vec![(&v[0] + 1.0)?, (&v[1] + 1.0)?]))?;
-            Ok(vec![(&v[0] + 1.0)?, inner[1].clone()])
+            let inner = [number(&net, 0), v[1].clone()];
+            let inner = while_loop(&inner, |v| v[0].less_than(&ten), |v| vec![&v[0] + 1.0, &v[1] + 1.0]);
+            vec![&v[0] + 1.0, inner[1].clone()]
         },
-    )?;
-    let (program, name, x) = (net.program(), last[1].name(), Tensor::zeros(DType::F64, &[2, 2])?);
+    );
+    let (program, name, x) = (net.program()?, last[1].name(), Tensor::zeros(DType::F64, &[2, 2])?);
     let mut scope = Scope::new();
     let mut executor = Executor::new().loop_limit(5);
     let e = executor.run(&program, &mut scope, &[("x", &x)], &[&name]).unwrap_err().to_string();

@@ -219,17 +219,17 @@ fn what_is_saved_can_be_loaded() -> Result<()> {
 fn loops_until_memory_runs_out() -> Result<()> {
     let Some(width) = env::var(LOOP).ok().map(|text| text.parse().unwrap()) else { return Ok(()) };
     let net = Builder::new();
-    let x = net.parameter("x", DType::F32, &[width], |p| Init::Constant(0.5).emit(p, 0))?;
-    let (k, end) = (net.input("k", DType::F64, &[])?, net.input("end", DType::F64, &[])?);
+    let x = net.parameter("x", DType::F32, &[width], |p| Init::Constant(0.5).emit(p, 0));
+    let (k, end) = (net.input("k", DType::F64, &[]), net.input("end", DType::F64, &[]));
     let condition = |v: &[autobwd::Expr]| v[0].less_than(&end);
-    let last = while_loop(&[k, x.copy()?], condition, |v| Ok(vec![(&v[0] + 1.0)?, (&v[1].tanh()? * &x)?]))?;
-    let loss = last[1].mean()?;
+    let last = while_loop(&[k, x.copy()], condition, |v| vec![&v[0] + 1.0, v[1].tanh() * &x]);
+    let loss = last[1].mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let mut run = |steps: f64| {
         let feeds: [(&str, &dyn Feed); 2] = [("k", &Tensor::scalar(0.0)?), ("end", &Tensor::scalar(steps)?)];
-        executor.run(&net.program(), &mut scope, &feeds, &[&loss.name()]).map(drop)
+        executor.run(&net.program()?, &mut scope, &feeds, &[&loss.name()]).map(drop)
     };
     run(10.0)?;
     let e = run(1e12).unwrap_err();

@@ -215,32 +215,32 @@ fn equations_are_as_people_write_them() -> Result<()> {
 }
 
 /// Gradients of products with parameters, each added to the square of what was before.
-fn chain(join: impl Fn(&Expr, &Expr) -> Result<Expr>) -> Result<(Builder, Expr)> {
+fn chain(join: impl Fn(&Expr, &Expr) -> Expr) -> Result<(Builder, Expr)> {
     let net = Builder::new();
-    let c = net.input("c", DType::F64, &[64, 64])?;
-    let mut h = parameter(&net, "start", &[64, 64])?;
+    let c = net.input("c", DType::F64, &[64, 64]);
+    let mut h = parameter(&net, "start", &[64, 64]);
     for i in 0..6 {
-        h = join(&c.matmul(&parameter(&net, &format!("w{i}"), &[64, 64])?)?, &h)?;
+        h = join(&c.matmul(&parameter(&net, &format!("w{i}"), &[64, 64])), &h);
     }
-    let loss = h.mean()?;
+    let loss = h.mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     Ok((net, loss))
 }
 
 #[test]
 fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
-    let live = |join: fn(&Expr, &Expr) -> Result<Expr>| -> Result<(usize, usize)> {
+    let live = |join: fn(&Expr, &Expr) -> Expr| -> Result<(usize, usize)> {
         let (net, loss) = chain(join)?;
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let c = Tensor::from_vec([64, 64], vec![0.1; 64 * 64])?;
-        let plan = executor.plan(&net.program(), &scope, &[("c", c.meta())], &[&loss.name()])?;
+        let plan = executor.plan(&net.program()?, &scope, &[("c", c.meta())], &[&loss.name()])?;
         let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
         Ok((plan.live_bytes(), operators.len()))
     };
-    let (less, _) = live(|x, y| Ok(emit(PlusSquare { x: x.into(), y: y.into(), out: New })?.out))?;
-    let (more, _) = live(|x, y| Ok(emit(SumOfSquares { x: x.into(), y: y.into(), out: New })?.out))?;
+    let (less, _) = live(|x, y| emit(PlusSquare { x: x.into(), y: y.into(), out: New }).out)?;
+    let (more, _) = live(|x, y| emit(SumOfSquares { x: x.into(), y: y.into(), out: New }).out)?;
     // Five of the six products die at once.
     assert!(less + 4 * 64 * 64 * 8 <= more, "{less} {more}");
     Ok(())
@@ -249,14 +249,14 @@ fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
 #[test]
 fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
     let net = Builder::new();
-    let (w, v) = (parameter(&net, "w", &[8])?, parameter(&net, "v", &[8])?);
-    let x = w.exp()?.softmax(0)?;
-    net.input("dout", DType::F64, &[8])?;
-    let out = emit(PlusSquare { x: (&x).into(), y: (&v).into(), out: New })?.out;
-    let mut program = net.program().clone();
+    let (w, v) = (parameter(&net, "w", &[8]), parameter(&net, "v", &[8]));
+    let x = w.exp().softmax(0);
+    net.input("dout", DType::F64, &[8]);
+    let out = emit(PlusSquare { x: (&x).into(), y: (&v).into(), out: New }).out;
+    let mut program = net.program()?.clone();
     gradients(&mut program, &[&out.name()], &["v"], Some(&[Some("dout")]), &[])?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let dout = Tensor::from_vec([8], vec![3.0; 8])?;
     let plan = executor.plan(&program, &scope, &[("dout", dout.meta())], &["v@GRAD"])?;
     let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
@@ -271,16 +271,16 @@ fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
 fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
     let kept = |formula: &str| -> Result<usize> {
         let net = Builder::new();
-        let (w, v) = (parameter(&net, "w", &[8])?, parameter(&net, "v", &[8])?);
-        let x = w.sin()?;
+        let (w, v) = (parameter(&net, "w", &[8]), parameter(&net, "v", &[8]));
+        let x = w.sin();
         let (to, y) = (|| (&x).into(), || (&v).into());
         let out = match formula {
-            "plus_square" => emit(PlusSquare { x: to(), y: y(), out: New })?.out,
-            _ => emit(SumOfSquares { x: to(), y: y(), out: New })?.out,
+            "plus_square" => emit(PlusSquare { x: to(), y: y(), out: New }).out,
+            _ => emit(SumOfSquares { x: to(), y: y(), out: New }).out,
         };
-        let over = emit(Relu { x: (&v).into(), out: (&x).into() })?.out;
-        let loss = (out + over)?.mean()?;
-        let mut program = net.program().clone();
+        let over = emit(Relu { x: (&v).into(), out: (&x).into() }).out;
+        let loss = (out + over).mean();
+        let mut program = net.program()?.clone();
         append_backward(&mut program, &loss.name(), &Backward::default())?;
         Ok(program.root().ops.iter().filter(|op| op.origin == Origin::Kept).count())
     };
@@ -291,10 +291,10 @@ fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
 #[test]
 fn the_fourth_derivative_of_a_formula_says_where_derivatives_end() -> Result<()> {
     let net = Builder::new();
-    let (w, v) = (parameter(&net, "w", &[3])?, parameter(&net, "v", &[3])?);
-    let y = emit(SumOfSquares { x: (&w).into(), y: (&v).into(), out: New })?.out;
-    let y = emit(Silu { x: (&y).into(), out: New })?.out;
-    let (mut program, mut target) = (net.program().clone(), y.name());
+    let (w, v) = (parameter(&net, "w", &[3]), parameter(&net, "v", &[3]));
+    let y = emit(SumOfSquares { x: (&w).into(), y: (&v).into(), out: New }).out;
+    let y = emit(Silu { x: (&y).into(), out: New }).out;
+    let (mut program, mut target) = (net.program()?.clone(), y.name());
     for _ in 0..3 {
         let found = gradients(&mut program, &[&target], &["w"], None, &[])?.entries();
         target = found[0].map(|grad| program.name(grad).to_string()).unwrap_or_default();

@@ -17,42 +17,42 @@ use autobwd_ops::{
     update,
 };
 
-fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Expr {
     parameter_of(net, name, DType::F32, dims)
 }
 
-fn parameter_of(net: &Builder, name: &str, dtype: DType, dims: &[usize]) -> Result<Expr> {
+fn parameter_of(net: &Builder, name: &str, dtype: DType, dims: &[usize]) -> Expr {
     net.parameter(name, dtype, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 3))
 }
 
 /// The session of a program without feeds, its parameters initialised.
 fn session(net: &Builder, fetches: &[&str]) -> Result<(Session, Scope)> {
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
-    let session = Executor::with_threads(1).prepare(&net.program(), &mut scope, &[], fetches)?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let session = Executor::with_threads(1).prepare(&net.program()?, &mut scope, &[], fetches)?;
     Ok((session, scope))
 }
 
 #[test]
 fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[1000])?;
-    let loss = (&(&w.tanh()? * 1.01)? + &w)?.tanh()?.sum(&[])?;
+    let w = parameter(&net, "w", &[1000]);
+    let loss = (w.tanh() * 1.01 + &w).tanh().sum(&[]);
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     // The rate stands in the scope; the 1 that gradients start from is computed once.
     let (session, _) = session(&net, &[&loss.name()])?;
-    assert_eq!(session.frames(), 1, "{}", net.program());
+    assert_eq!(session.frames(), 1, "{}", net.program()?);
     Ok(())
 }
 
 #[test]
 fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> {
     let net = Builder::new();
-    let (w, square) = (parameter(&net, "w", &[3, 3])?, parameter(&net, "square", &[3, 3])?);
-    let h = w.tanh()?;
-    let product = square.matmul(&square)?;
+    let (w, square) = (parameter(&net, "w", &[3, 3]), parameter(&net, "square", &[3, 3]));
+    let h = w.tanh();
+    let product = square.matmul(&square);
     // `h` is not needed afterwards: nothing is gained by waiting.
-    let late = h.exp()?;
+    let late = h.exp();
     let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.frames());
     assert_eq!(frames(&[&product.name(), &late.name()])?, 2);
     // With `h` kept as well, `late` would only take memory earlier.
@@ -63,13 +63,13 @@ fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> 
 #[test]
 fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[300, 500])?;
-    let h = w.tanh()?;
-    let fetched = [h.sum(&[])?, h.mean()?, h.sum(&[0])?, (&h + &(&h * 2.0)?)?.sum(&[1])?];
+    let w = parameter(&net, "w", &[300, 500]);
+    let h = w.tanh();
+    let fetched = [h.sum(&[]), h.mean(), h.sum(&[0]), (&h + &h * 2.0).sum(&[1])];
     let names: Vec<String> = fetched.iter().map(Expr::name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (mut all, mut scope) = session(&net, &names)?;
-    assert_eq!(all.frames(), 1, "{}", net.program());
+    assert_eq!(all.frames(), 1, "{}", net.program()?);
     all.run(&mut scope)?;
     // In f64, one after the other.
     let w = scope.get("w")?.slice::<f32>()?.to_vec();
@@ -95,11 +95,11 @@ fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
 #[test]
 fn constants_are_computed_once_and_stay() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[40])?;
+    let w = parameter(&net, "w", &[40]);
     let four =
         FillConstant { out: New, shape: vec![1], dtype: DType::F32, value: 4.0, str_value: String::new() };
-    let two = net.emit(four)?.out.sqrt()?;
-    let out = (&w * &two)?;
+    let two = net.emit(four).out.sqrt();
+    let out = &w * &two;
     let (mut session, mut scope) = session(&net, &[&out.name(), &two.name()])?;
     assert_eq!(session.frames(), 1);
     for _ in 0..3 {
@@ -218,44 +218,41 @@ fn fewer_instructions_do_as_well() {
 #[test]
 fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
     let net = Builder::new();
-    let (x, y) = (net.input("x", DType::F64, &[-1, 6])?, net.input("y", DType::F64, &[6])?);
-    let (a, b) =
-        (parameter_of(&net, "a", DType::F64, &[6, 6])?, parameter_of(&net, "b", DType::F64, &[6, 6])?);
+    let (x, y) = (net.input("x", DType::F64, &[-1, 6]), net.input("y", DType::F64, &[6]));
+    let (a, b) = (parameter_of(&net, "a", DType::F64, &[6, 6]), parameter_of(&net, "b", DType::F64, &[6, 6]));
     let axis = -1;
     let (x_in, y_in) = (|| Arg::from(&x), || Arg::from(&y));
     let compared = [
-        emit(LessThan { x: x_in(), y: y_in(), out: New, axis })?.out,
-        emit(LessEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
-        emit(GreaterThan { x: x_in(), y: y_in(), out: New, axis })?.out,
-        emit(GreaterEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
-        emit(Equal { x: x_in(), y: y_in(), out: New, axis })?.out,
-        emit(NotEqual { x: x_in(), y: y_in(), out: New, axis })?.out,
+        emit(LessThan { x: x_in(), y: y_in(), out: New, axis }).out,
+        emit(LessEqual { x: x_in(), y: y_in(), out: New, axis }).out,
+        emit(GreaterThan { x: x_in(), y: y_in(), out: New, axis }).out,
+        emit(GreaterEqual { x: x_in(), y: y_in(), out: New, axis }).out,
+        emit(Equal { x: x_in(), y: y_in(), out: New, axis }).out,
+        emit(NotEqual { x: x_in(), y: y_in(), out: New, axis }).out,
     ];
     let [less, at_most, more, at_least, equal, unequal] = compared.each_ref().map(|c| move || Arg::from(c));
-    let and = emit(LogicalAnd { x: less(), y: unequal(), out: New })?.out;
-    let or = emit(LogicalOr { x: Arg::from(&and), y: at_least(), out: New })?.out;
-    let xor = emit(LogicalXor { x: Arg::from(&or), y: at_most(), out: New })?.out;
-    let not = emit(LogicalNot { x: Arg::from(&xor), out: New })?.out;
+    let and = emit(LogicalAnd { x: less(), y: unequal(), out: New }).out;
+    let or = emit(LogicalOr { x: Arg::from(&and), y: at_least(), out: New }).out;
+    let xor = emit(LogicalXor { x: Arg::from(&or), y: at_most(), out: New }).out;
+    let not = emit(LogicalNot { x: Arg::from(&xor), out: New }).out;
     let chosen = |condition: Arg, of: &Expr, or: &Expr| {
-        Ok::<_, autobwd::Error>(emit(Where { condition, x: of.into(), y: or.into(), out: New })?.out)
+        emit(Where { condition, x: of.into(), y: or.into(), out: New }).out
     };
-    let cast = |x: &Expr, from, to| {
-        Ok::<_, autobwd::Error>(emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to })?.out)
-    };
+    let cast = |x: &Expr, from, to| emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to }).out;
     let (float, bool) = (DType::F64, DType::Bool);
-    let mut out = chosen(Arg::from(&not), &a.tanh()?, &b)?;
-    out = chosen(more(), &out, &(&out * 2.0)?)?;
-    out = chosen(equal(), &out, &a)?;
-    let sign = cast(&cast(&(&out - &b)?, float, bool)?, bool, float)?;
-    let loss = (&(&out * &cast(&or, bool, float)?)? + &sign)?.sum(&[])?;
-    let mut program = net.program().clone();
+    let mut out = chosen(Arg::from(&not), &a.tanh(), &b);
+    out = chosen(more(), &out, &(&out * 2.0));
+    out = chosen(equal(), &out, &a);
+    let sign = cast(&cast(&(&out - &b), float, bool), bool, float);
+    let loss = (&out * cast(&or, bool, float) + &sign).sum(&[]);
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
 
     let edge = [-0.0, 0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
     let x = Tensor::from_vec([6, 6], edge.iter().flat_map(|x| [*x; 6]).collect())?;
     let y = Tensor::from_vec([6], edge.to_vec())?;
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let feeds = [("x", Meta::new(float, [6, 6])), ("y", Meta::new(float, [6]))];
     let last = [&loss.name()[..], "a@GRAD", "b@GRAD"];
     let together = Executor::with_threads(1).prepare(&program, &mut scope, &feeds, &last)?;
@@ -285,20 +282,18 @@ fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
 #[test]
 fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
     let net = Builder::new();
-    let (x, label) = (net.input("x", DType::F32, &[-1, 3])?, net.input("label", DType::I64, &[-1, 1])?);
-    let wide = net.input("wide", DType::F64, &[3])?;
-    let cast = |x: &Expr, from, to| {
-        Ok::<_, autobwd::Error>(emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to })?.out)
-    };
+    let (x, label) = (net.input("x", DType::F32, &[-1, 3]), net.input("label", DType::I64, &[-1, 1]));
+    let wide = net.input("wide", DType::F64, &[3]);
+    let cast = |x: &Expr, from, to| emit(Cast { x: x.into(), out: New, in_dtype: from, out_dtype: to }).out;
     let (int, single, double) = (DType::I64, DType::F32, DType::F64);
-    let product = (&cast(&label, int, single)? * &x)?;
+    let product = cast(&label, int, single) * &x;
     let outs = [
-        cast(&product, single, double)?.square()?,
-        cast(&product, single, int)?,
-        cast(&product, single, DType::U8)?,
+        cast(&product, single, double).square(),
+        cast(&product, single, int),
+        cast(&product, single, DType::U8),
         // What is rounded in between stays so.
-        (&cast(&cast(&wide.square()?, double, single)?, single, double)? - &wide)?,
-        (&product - &cast(&wide, double, single)?)?,
+        (cast(&cast(&wide.square(), double, single), single, double) - &wide),
+        (&product - cast(&wide, double, single)),
     ];
     let x = Tensor::from_vec([2, 3], vec![0.1_f32, -2.7, 0.0, 1e9, -1e19, 99.9])?;
     let label = Tensor::from_vec([2, 1], vec![3, (1_i64 << 40) + 1])?;
@@ -308,13 +303,13 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
     let feeds: [(&str, &dyn Feed); 3] = [("x", &x), ("label", &label), ("wide", &wide)];
     let metas = feeds.map(|(name, x)| (name, x.meta()));
     let mut scope = Scope::new();
-    let session = Executor::with_threads(1).prepare(&net.program(), &mut scope, &metas, &fetches)?;
+    let session = Executor::with_threads(1).prepare(&net.program()?, &mut scope, &metas, &fetches)?;
     // Twelve operators; neighbours over the same elements run together, conversions with either side.
-    let plan = Executor::new().plan(&net.program(), &scope, &metas, &fetches)?;
+    let plan = Executor::new().plan(&net.program()?, &scope, &metas, &fetches)?;
     assert_eq!(session.frames(), 7, "{plan}");
-    let together = Executor::with_threads(1).run(&net.program(), &mut scope, &feeds, &fetches)?;
+    let together = Executor::with_threads(1).run(&net.program()?, &mut scope, &feeds, &fetches)?;
     let apart =
-        Executor::with_threads(1).check_finite(true).run(&net.program(), &mut scope, &feeds, &fetches)?;
+        Executor::with_threads(1).check_finite(true).run(&net.program()?, &mut scope, &feeds, &fetches)?;
     assert_eq!(together, apart);
     assert_eq!(together[1].slice::<i64>()?[..3], [0, -8, 0]);
     Ok(())
@@ -324,14 +319,14 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
 fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
     const N: usize = 100_000;
     let net = Builder::new();
-    let x = net.input("x", DType::Bool, &[N as i64])?;
-    let not = x.logical_not()?;
-    let same = not.logical_not()?;
+    let x = net.input("x", DType::Bool, &[N as i64]);
+    let not = x.logical_not();
+    let same = not.logical_not();
     let x = Tensor::from_vec([N], (0..N).map(|i| Bool::from(i % 3 == 0)).collect())?;
     let fetches = [&*not.name(), &same.name()];
     let mut scope = Scope::new();
     let mut session =
-        Executor::with_threads(2).prepare(&net.program(), &mut scope, &[("x", x.meta())], &fetches)?;
+        Executor::with_threads(2).prepare(&net.program()?, &mut scope, &[("x", x.meta())], &fetches)?;
     session.feed("x", &x)?;
     session.run(&mut scope)?;
     // The first is where `x` was.
@@ -345,14 +340,14 @@ fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
 #[test]
 fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
     let net = Builder::new();
-    let w = parameter(&net, "w", &[100])?;
-    let h = (&(&w.tanh()? + &w.sin()?)? + &w.exp()?)?;
-    let loss = h.mean()?;
-    let mut program = net.program().clone();
+    let w = parameter(&net, "w", &[100]);
+    let h = w.tanh() + w.sin() + w.exp();
+    let loss = h.mean();
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     assert!(program.root().ops.iter().any(|op| op.ty == "sum"), "{program}");
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let session = Executor::with_threads(1).prepare(&program, &mut scope, &[], &["w@GRAD"])?;
     assert_eq!(session.frames(), 1, "{program}");
     Ok(())
@@ -361,22 +356,22 @@ fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
 #[test]
 fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
     let net = Builder::new();
-    let (w, b) = (parameter(&net, "w", &[40])?, parameter(&net, "b", &[40])?);
-    let h = w.tanh()?;
-    let sum = (&h + &b.sin()?)?;
-    let copy = emit(Assign { x: (&sum).into(), out: New })?.out;
+    let (w, b) = (parameter(&net, "w", &[40]), parameter(&net, "b", &[40]));
+    let h = w.tanh();
+    let sum = &h + b.sin();
+    let copy = emit(Assign { x: (&sum).into(), out: New }).out;
     // What is overwritten later is not what was copied.
-    let before = emit(Assign { x: (&b).into(), out: New })?.out;
-    let loss = (&copy * &copy)?.sum(&[])?;
+    let before = emit(Assign { x: (&b).into(), out: New }).out;
+    let loss = (&copy * &copy).sum(&[]);
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
-    let after = (&before * 2.0)?;
+    let after = &before * 2.0;
     let run = |fetches: &[&str]| -> Result<(Vec<String>, Vec<Tensor>)> {
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let expected = scope.get("b")?.to_f64s();
-        let plan = executor.plan(&net.program(), &scope, &[], fetches)?;
+        let plan = executor.plan(&net.program()?, &scope, &[], fetches)?;
         let operators = plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect();
-        let mut found = executor.run(&net.program(), &mut scope, &[], fetches)?;
+        let mut found = executor.run(&net.program()?, &mut scope, &[], fetches)?;
         let doubled: Vec<f64> = expected.iter().map(|b| b * 2.0).collect();
         assert_eq!(found.remove(0).to_f64s(), doubled);
         found.extend(["w", "b"].map(|name| scope.get(name).unwrap().clone()));
@@ -402,19 +397,19 @@ fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
 #[test]
 fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 64])?;
-    let (w, b) = (parameter(&net, "w", &[64, 32])?, parameter(&net, "b", &[32])?);
-    let h = (&x.matmul(&w)? + &b)?.tanh()?;
-    let loss = h.square()?.mean()?;
+    let x = net.input("x", DType::F32, &[-1, 64]);
+    let (w, b) = (parameter(&net, "w", &[64, 32]), parameter(&net, "b", &[32]));
+    let h = (x.matmul(&w) + &b).tanh();
+    let loss = h.square().mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let feeds = [("x", Meta::new(DType::F32, [100, 64]))];
     let executor = Executor::with_threads(1);
-    let plan = executor.plan(&net.program(), &scope, &feeds, &[&loss.name()])?;
+    let plan = executor.plan(&net.program()?, &scope, &feeds, &[&loss.name()])?;
     crate::compare("framework/stories/plan.txt", &plan.to_string());
     crate::compare("framework/stories/plan.svg", &plan.to_svg());
-    let session = executor.prepare(&net.program(), &mut scope, &feeds, &[&loss.name()])?;
+    let session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&loss.name()])?;
     assert_eq!((plan.arena_bytes(), plan.live_bytes()), (session.arena_bytes(), session.live_bytes()));
     assert_eq!(plan.frames().iter().filter(|frame| !frame.once).count(), session.frames());
     for (i, a) in plan.buffers().iter().enumerate() {
@@ -431,15 +426,15 @@ fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
 #[test]
 fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
     let net = Builder::new();
-    let x = parameter(&net, "x", &[20, 8])?;
-    let w = parameter(&net, "w", &[8, 5])?;
-    let loss = x.tanh()?.matmul(&w)?.tanh()?.mean()?;
+    let x = parameter(&net, "x", &[20, 8]);
+    let w = parameter(&net, "w", &[8, 5]);
+    let loss = x.tanh().matmul(&w).tanh().mean();
     Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let executor = Executor::with_threads(1);
     let operators = |fetches: &[&str]| -> Result<Vec<String>> {
-        let plan = executor.plan(&net.program(), &scope, &[], fetches)?;
+        let plan = executor.plan(&net.program()?, &scope, &[], fetches)?;
         Ok(plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect())
     };
     let joined = |operators: Vec<String>| operators.iter().any(|op| op == "matmul_v2_grad_sgd");
@@ -449,8 +444,8 @@ fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
     let step = |fetches: &[&str]| -> Result<Vec<Tensor>> {
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-        executor.run(&net.program(), &mut scope, &[], fetches)?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+        executor.run(&net.program()?, &mut scope, &[], fetches)?;
         Ok(vec![scope.get("w")?.clone(), scope.get("x")?.clone()])
     };
     for (together, apart) in step(&[])?.iter().zip(step(&["w@GRAD"])?) {
@@ -464,32 +459,31 @@ fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
 #[test]
 fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[20, 300])?;
+    let x = net.input("x", DType::F32, &[20, 300]);
     let names = ["a", "b", "c", "d"];
     let sizes: [&[usize]; 4] = [&[300, 500], &[500], &[500, 7], &[7]];
-    let w: Vec<Expr> =
-        names.iter().zip(sizes).map(|(n, dims)| parameter(&net, n, dims)).collect::<Result<_>>()?;
-    let h = (&x.matmul(&w[0])? + &w[1])?.tanh()?;
-    let loss = (&h.matmul(&w[2])? + &w[3])?.square()?.mean()?;
+    let w: Vec<Expr> = names.iter().zip(sizes).map(|(n, dims)| parameter(&net, n, dims)).collect();
+    let h = (x.matmul(&w[0]) + &w[1]).tanh();
+    let loss = (h.matmul(&w[2]) + &w[3]).square().mean();
     Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }.minimize(&loss)?.complete()?;
     let x = Tensor::from_vec([20, 300], (0..6000).map(|i| (i as f32).sin()).collect())?;
     let step = |mut executor: Executor| -> Result<Vec<Tensor>> {
         let mut scope = Scope::new();
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-        let plan = executor.plan(&net.program(), &scope, &[("x", x.meta())], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+        let plan = executor.plan(&net.program()?, &scope, &[("x", x.meta())], &[])?;
         let updates = plan.frames().iter().filter(|f| f.operators.iter().any(|op| op == "momentum"));
         assert_eq!(updates.count(), 1, "{plan}");
         for _ in 0..3 {
-            executor.run(&net.program(), &mut scope, &[("x", &x)], &[])?;
+            executor.run(&net.program()?, &mut scope, &[("x", &x)], &[])?;
         }
         names.iter().map(|name| scope.get(name).cloned()).collect()
     };
     let apart = {
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1).check_finite(true);
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         for _ in 0..3 {
-            executor.run(&net.program(), &mut scope, &[("x", &x)], &[])?;
+            executor.run(&net.program()?, &mut scope, &[("x", &x)], &[])?;
         }
         names.iter().map(|name| scope.get(name).cloned()).collect::<Result<Vec<_>>>()?
     };
@@ -500,7 +494,7 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
     // The second reads what the first writes.
     let net = Builder::new();
     let (w, v, rate) =
-        (parameter(&net, "w", &[8, 4])?, parameter(&net, "v", &[4])?, parameter(&net, "rate", &[1])?);
+        (parameter(&net, "w", &[8, 4]), parameter(&net, "v", &[4]), parameter(&net, "rate", &[1]));
     let descend = |param: &Expr, grad: &Expr| {
         emit(update::Sgd {
             param: param.into(),
@@ -508,14 +502,14 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
             learning_rate: Arg::from(&rate),
             param_out: param.into(),
         })
-        .map(drop)
+        .param_out
     };
-    descend(&v, &v)?;
-    descend(&w, &(&w * &v)?)?;
+    descend(&v, &v);
+    descend(&w, &(&w * &v));
     let mut scope = Scope::new();
     let mut executor = Executor::with_threads(1);
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    let plan = executor.plan(&net.program(), &scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let plan = executor.plan(&net.program()?, &scope, &[], &[])?;
     assert_eq!(plan.frames().len(), 2, "{plan}");
     Ok(())
 }
@@ -563,20 +557,19 @@ impl Join<Mistaken> for Mistaken {
 autobwd::join!(Mistaken, Mistaken);
 
 #[test]
-fn parts_and_pairs_that_do_not_fit_are_refused() -> Result<()> {
+fn parts_and_pairs_that_do_not_fit_are_refused() {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2, 3])?;
+    let x = net.input("x", DType::F32, &[2, 3]);
     let feeds = [("x", Meta::new(DType::F32, [2, 3]))];
     let refused = |out: &Expr| {
-        let plan = Executor::new().plan(&net.program(), &Scope::new(), &feeds, &[&out.name()]);
+        let plan = Executor::new().plan(&net.program().unwrap(), &Scope::new(), &feeds, &[&out.name()]);
         plan.map(|_| ()).unwrap_err().to_string()
     };
-    let crooked = emit(Crooked { x: (&x.tanh()?).into(), out: New })?.out.tanh()?;
+    let crooked = emit(Crooked { x: (&x.tanh()).into(), out: New }).out.tanh();
     let e = refused(&crooked);
     assert!(e.contains("the parts of operator `crooked` do not line up"), "{e}");
-    let once = emit(Mistaken { x: (&x).into(), out: New })?.out;
-    let twice = emit(Mistaken { x: (&once).into(), out: New })?.out;
+    let once = emit(Mistaken { x: (&x).into(), out: New }).out;
+    let twice = emit(Mistaken { x: (&once).into(), out: New }).out;
     let e = refused(&twice);
     assert!(e.contains("`mean` does not do what the two operators in its place do"), "{e}");
-    Ok(())
 }

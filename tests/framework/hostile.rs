@@ -51,12 +51,12 @@ fn scalar(value: f32) -> Tensor {
 }
 
 /// `cond` of a number; its blocks are 1 and 2.
-fn branch() -> Result<(Builder, &'static str)> {
+fn branch() -> (Builder, &'static str) {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[])?;
-    let out = cond(&x.greater_than(&(&x - 1.0)?)?, || Ok(vec![x.relu()?]), || Ok(vec![x.tanh()?]))?;
+    let x = net.input("x", DType::F32, &[]);
+    let out = cond(&x.greater_than(&(&x - 1.0)), || vec![x.relu()], || vec![x.tanh()]);
     assert_eq!(out[0].name(), "select_input_0");
-    Ok((net, "select_input_0"))
+    (net, "select_input_0")
 }
 
 /// Has the operators of the root block that run the first block run another.
@@ -70,18 +70,18 @@ fn redirect(program: &mut Program, to: BlockId) {
 
 #[test]
 fn blocks_that_contain_themselves_are_refused() -> Result<()> {
-    let (net, out) = branch()?;
-    let json = net.program().to_json();
+    let (net, out) = branch();
+    let json = net.program()?.to_json();
     let e = Program::from_json(&json.replace(r#"{"block":1}"#, r#"{"block":0}"#)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Format);
     assert!(e.to_string().contains("block 0 is not within block 0"), "{e}");
 
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     redirect(&mut program, BlockId::ROOT);
     all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "block 0 is not within block 0");
 
     // Two operators of one block, each running the next block twice, would run 2^n blocks.
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     let second = program.root().ops.iter().flat_map(|op| op.attrs.blocks()).find(|block| block.index() == 2);
     redirect(&mut program, second.unwrap());
     all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "another operator runs block 2, too");
@@ -134,10 +134,10 @@ fn blocks_are_nested_at_most_32_deep() -> Result<()> {
 #[test]
 fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0))?;
-    let x = net.input("x", DType::F32, &[3])?;
-    let loss = (&w * &(&x + 1.0)?)?.mean()?.name();
-    let mut program = net.program().clone();
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0));
+    let x = net.input("x", DType::F32, &[3]);
+    let loss = (&w * (&x + 1.0)).mean().name();
+    let mut program = net.program()?.clone();
     let var = program.expect_var("scale_0")?;
     program.root_mut().vars.remove(&var);
     let words = verify(&program).unwrap_err().to_string();
@@ -151,8 +151,8 @@ fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
 
 #[test]
 fn a_program_is_looked_at_again_when_it_has_changed() -> Result<()> {
-    let (net, out) = branch()?;
-    let mut program = net.program().clone();
+    let (net, out) = branch();
+    let mut program = net.program()?.clone();
     let (mut executor, mut scope, x) = (Executor::with_threads(1), Scope::new(), scalar(2.0));
     let mut run = |program: &Program| executor.run(program, &mut scope, &[("x", &x)], &[out]);
     assert_eq!(run(&program)?[0].item()?, 2.0);
@@ -168,12 +168,12 @@ fn a_program_is_looked_at_again_when_it_has_changed() -> Result<()> {
 #[test]
 fn only_the_root_block_keeps_values() -> Result<()> {
     let net = Builder::new();
-    let (x, zero) = (net.input("x", DType::F32, &[-1, 2])?, net.input("z", DType::F32, &[2])?);
+    let (x, zero) = (net.input("x", DType::F32, &[-1, 2]), net.input("z", DType::F32, &[2]));
     let sums = scan(&[x], &[zero], false, |x, sum| {
-        let sum = (&x[0] + &sum[0])?;
-        Ok((vec![sum.clone()], vec![sum]))
-    })?;
-    let mut program = net.program().clone();
+        let sum = &x[0] + &sum[0];
+        (vec![sum.clone()], vec![sum])
+    });
+    let mut program = net.program()?.clone();
     let var = program.find("elementwise_add_0").unwrap();
     let inner = program.root().ops.iter().flat_map(|op| op.attrs.blocks()).next().unwrap();
     let desc = program.block_mut(inner).and_then(|block| block.vars.get_mut(&var)).unwrap();
@@ -195,7 +195,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
     let tape = Builder::eager();
     let x = tape.leaf("", Tensor::from_vec([1], vec![1_f32])?);
     for name in ["", "a b", "w@GRAD", "@EMPTY@"] {
-        let e = trace(&tape, &[(name, &x)], || Ok(vec![x.relu()?])).map(drop).unwrap_err();
+        let e = trace(&tape, &[(name, &x)], || Ok(vec![x.relu()])).map(drop).unwrap_err();
         assert!(e.to_string().starts_with(&format!("{name:?} cannot be a variable")), "{e}");
         // Gradients are fed under such names.
         if name == "w@GRAD" {
@@ -212,7 +212,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
     // Names of leaves are for messages; a program calls such a one otherwise.
     for name in ["", "a b", "w@GRAD", "@EMPTY@"] {
         let x = tape.leaf(name, Tensor::from_vec([1], vec![1_f32])?);
-        let traced = trace(&tape, &[], || Ok(vec![x.relu()?]))?;
+        let traced = trace(&tape, &[], || Ok(vec![x.relu()]))?;
         verify(&traced.program)?;
         assert!(traced.scope.get("constant_0").is_ok(), "{name:?}");
     }
@@ -258,9 +258,9 @@ fn gradients_have_the_shapes_of_what_they_are_the_gradients_of() -> Result<()> {
 #[test]
 fn loops_of_programs_from_files_end() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[])?;
-    let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)?), |v| Ok(vec![v[0].tanh()?]))?[0].name();
-    let loaded = Program::from_json(&net.program().to_json())?;
+    let x = net.input("x", DType::F32, &[]);
+    let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)), |v| vec![v[0].tanh()])[0].name();
+    let loaded = Program::from_json(&net.program()?.to_json())?;
     let x = scalar(1.0);
     let run = |mut executor: Executor| -> Error {
         executor.run(&loaded, &mut Scope::new(), &[("x", &x)], &[&last]).unwrap_err()
@@ -299,8 +299,8 @@ fn memory_that_cannot_be_had_is_an_error() -> Result<()> {
 #[test]
 fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
     let net = Builder::new();
-    net.input("x", DType::F32, &[2])?;
-    let e = Executor::new().run(&net.program(), &mut Scope::new(), &[], &["x"]).unwrap_err();
+    net.input("x", DType::F32, &[2]);
+    let e = Executor::new().run(&net.program()?, &mut Scope::new(), &[], &["x"]).unwrap_err();
     assert_eq!(e.to_string(), "`x` is fetched, but neither fed nor written before");
     Ok(())
 }
@@ -309,19 +309,19 @@ fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
 #[test]
 fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0))?;
-    let u = net.parameter("u", DType::F32, &[2], |u| Init::Constant(0.25).emit(u, 0))?;
-    let low = w.mean()?.less_than(&(&w.mean()? + 1.0)?)?;
-    let out = cond(&low, || Ok(vec![w.square()?, u.exp()?]), || Ok(vec![w.tanh()?, u.tanh()?]))?;
-    let (loss, second) = (out[0].mean()?.name(), out[1].sum(&[])?.name());
-    let mut program = net.program().clone();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
+    let u = net.parameter("u", DType::F32, &[2], |u| Init::Constant(0.25).emit(u, 0));
+    let low = w.mean().less_than(&(w.mean() + 1.0));
+    let out = cond(&low, || vec![w.square(), u.exp()], || vec![w.tanh(), u.tanh()]);
+    let (loss, second) = (out[0].mean().name(), out[1].sum(&[]).name());
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss, &Backward { allow_missing: true, ..Backward::default() })?;
     let found = gradients(&mut program, &[&second], &["u"], None, &[])?;
     let loaded = Program::from_json(&program.to_json())?;
     verify(&loaded)?;
     assert_eq!(found.pairs.len(), 1);
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let fetched = Executor::with_threads(1).run(&loaded, &mut scope, &[], &["w@GRAD"])?;
     assert_eq!(fetched[0].to_f64s(), [0.5, 0.5]);
     Ok(())

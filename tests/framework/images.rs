@@ -8,17 +8,17 @@ use autobwd_ops::{
 };
 
 /// The output of a model and those gradients of its inputs that there are, for a given gradient of the output.
-fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Result<Expr>) -> Result<Vec<Vec<f64>>> {
+fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Expr) -> Result<Vec<Vec<f64>>> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
-    let parameter = |(name, x): (&String, &Tensor)| net.parameter(name, DType::F64, x.dims(), |_| Ok(()));
-    let exprs = names.iter().zip(inputs).map(parameter).collect::<Result<Vec<_>>>()?;
+    let parameter = |(name, x): (&String, &Tensor)| net.parameter(name, DType::F64, x.dims(), Expr::clone);
+    let exprs = names.iter().zip(inputs).map(parameter).collect::<Vec<_>>();
     names.iter().zip(inputs).for_each(|(name, x)| scope.set(name, x.clone()));
-    let out = model(&exprs)?.name();
-    net.parameter("dout", DType::F64, dout.dims(), |_| Ok(()))?;
+    let out = model(&exprs).name();
+    net.parameter("dout", DType::F64, dout.dims(), Expr::clone);
     scope.set("dout", dout.clone());
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     let grads = gradients(&mut program, &[&out], &names, Some(&[Some("dout")]), &[])?;
     let mut fetches = vec![out];
     fetches.extend(grads.pairs.iter().map(|(_, grad)| program.name(*grad).to_string()));
@@ -78,7 +78,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
                     ..ConvAttrs::default()
                 },
             };
-            Ok(emit(op)?.output)
+            emit(op).output
         })?;
         let (x, w, dy) = (x.slice::<f64>()?, w.slice::<f64>()?, dy.slice::<f64>()?);
         let mut expected = [vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()]];
@@ -113,8 +113,8 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
 }
 
 /// The largest element of every window.
-fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
-    Ok(emit(Pool2d { x: x.into(), out: New, pool: windows(ksize, data_format) })?.out)
+fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Expr {
+    emit(Pool2d { x: x.into(), out: New, pool: windows(ksize, data_format) }).out
 }
 
 fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
@@ -122,7 +122,7 @@ fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
 }
 
 /// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
-fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout) -> Result<Expr> {
+fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout) -> Expr {
     let op = Pool2dGrad {
         x: x.into(),
         out: out.into(),
@@ -130,7 +130,7 @@ fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout
         dx: New,
         pool: windows(ksize, data_format),
     };
-    Ok(emit(op)?.dx)
+    emit(op).dx
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Resu
         let dout = numbers([2, 3, 4, cols as usize], 0.0);
         let built = run(std::slice::from_ref(&x), &dout, |x| {
             let pool = PoolAttrs { strides: vec![2, 2], ..windows([2, 2], DataLayout::Nchw) };
-            Ok(emit(Pool2d { x: (&x[0]).into(), out: New, pool })?.out)
+            emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let expected = run(std::slice::from_ref(&x), &dout, |x| {
             let pool = PoolAttrs { adaptive: true, ..windows([4, cols], DataLayout::Nchw) };
-            Ok(emit(Pool2d { x: (&x[0]).into(), out: New, pool })?.out)
+            emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&built[0]), bits(&expected[0]));

@@ -118,8 +118,8 @@ fn ensure(holds: bool, text: impl FnOnce() -> String) -> Result<()> {
 #[test]
 fn gradients_are_those_of_a_plain_differentiator() {
     check(500, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let forward = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let forward = drawn.net.program()?.clone();
         let at = leaves(&drawn)?;
         let tape = Tape::new(&forward, &at, None);
         // Two questions to one program; the first answer still holds after the second.
@@ -138,8 +138,8 @@ fn gradients_are_those_of_a_plain_differentiator() {
 #[test]
 fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
     check(200, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let forward = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let forward = drawn.net.program()?.clone();
         let mut program = forward.clone();
         let no_grad: Vec<&str> = question(&drawn, &recipe.picks).no_grad;
         let backward = Backward { no_grad: &no_grad, ..Default::default() };
@@ -164,8 +164,8 @@ fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
 #[test]
 fn the_plain_differentiator_is_that_of_differences() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let forward = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let forward = drawn.net.program()?.clone();
         let at = leaves(&drawn)?;
         let tape = Tape::new(&forward, &at, None);
         let question = question(&drawn, &recipe.picks);
@@ -206,8 +206,8 @@ fn the_plain_differentiator_is_that_of_differences() {
 #[test]
 fn a_backward_part_adds_and_changes_nothing() {
     check(200, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let mut program = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let mut program = drawn.net.program()?.clone();
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
             let before = program.clone();
             question(&drawn, picks).ask(&mut program)?;
@@ -234,8 +234,8 @@ fn a_backward_part_adds_and_changes_nothing() {
             ensure(added <= 4 * there + 3, || format!("{added} operators for {there}\n{program}"))?;
         }
         // The same questions have the same answers.
-        let again = draw(&recipe)?;
-        let mut same = again.net.program().clone();
+        let again = draw(&recipe);
+        let mut same = again.net.program()?.clone();
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
             question(&again, picks).ask(&mut same)?;
         }
@@ -246,8 +246,8 @@ fn a_backward_part_adds_and_changes_nothing() {
 #[test]
 fn a_call_that_fails_leaves_no_trace() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let mut program = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let mut program = drawn.net.program()?.clone();
         let before = program.to_json();
         let question = question(&drawn, &recipe.picks);
         let inputs = [&question.inputs[..], &["unknown"]].concat();
@@ -261,7 +261,7 @@ fn a_call_that_fails_leaves_no_trace() {
         ] {
             ensure(failed.is_err() && program.to_json() == before, || format!("{failed:?}\n{program}"))?;
         }
-        let mut fresh = drawn.net.program().clone();
+        let mut fresh = drawn.net.program()?.clone();
         for program in [&mut program, &mut fresh] {
             question.ask(program)?;
         }
@@ -272,8 +272,8 @@ fn a_call_that_fails_leaves_no_trace() {
 #[test]
 fn products_with_hessians_are_differences_of_plain_gradients() {
     check(100, recipes(), |recipe: Recipe| {
-        let drawn = draw(&recipe)?;
-        let forward = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let forward = drawn.net.program()?.clone();
         let (at, names) = (leaves(&drawn)?, ["v", "w"]);
         let tape = Tape::new(&forward, &at, None);
         let cut = cut(&forward, &[]);
@@ -305,19 +305,19 @@ fn products_with_hessians_are_differences_of_plain_gradients() {
 /// values and operators in place.
 fn added(times: usize) -> Result<usize> {
     let net = Builder::new();
-    let h = parameter(&net, "w", &[4])?.tanh()?;
+    let h = parameter(&net, "w", &[4]).tanh();
     for _ in 0..times {
-        let pieces = (&h + &h.sin()?)?.split(&[1, 3], 0)?;
-        emit(Square { x: (&h).into(), out: Arg::from(&h) })?;
-        let new = (&h * &pieces[1].sum(&[])?)?;
-        emit(Tanh { x: (&new).into(), out: Arg::from(&h) })?;
+        let pieces = (&h + h.sin()).split(&[1, 3], 0);
+        emit(Square { x: (&h).into(), out: Arg::from(&h) }).out.check()?;
+        let new = &h * pieces[1].sum(&[]);
+        emit(Tanh { x: (&new).into(), out: Arg::from(&h) }).out.check()?;
     }
-    let loss = h.mean()?.name();
-    let mut program = net.program().clone();
+    let loss = h.mean().name();
+    let mut program = net.program()?.clone();
     for _ in 0..2 {
         append_backward(&mut program, &loss, &Backward::default())?;
     }
-    Ok(program.root().ops.len() - net.program().root().ops.len())
+    Ok(program.root().ops.len() - net.program()?.root().ops.len())
 }
 
 #[test]

@@ -25,16 +25,16 @@ impl Net {
     pub(crate) fn data(&mut self, name: &str, dims: &[usize]) -> Result<Expr> {
         let numbers = (1..=dims.iter().product()).map(|i| (i as f64 * 1.37).sin()).collect();
         self.scope.set(name, Tensor::from_vec(dims, numbers)?);
-        self.net.persistable(name, DType::F64, dims, |_| Ok(()))
+        Ok(self.net.persistable(name, DType::F64, dims, Expr::clone))
     }
 
     /// Values after the start-up program and one run.
     fn run(&mut self, threads: usize, fetches: &[&Expr]) -> Result<Vec<Vec<f64>>> {
         let mut executor = Executor::with_threads(threads);
-        executor.run(&self.net.startup().program(), &mut self.scope, &[], &[])?;
+        executor.run(&self.net.startup().program()?, &mut self.scope, &[], &[])?;
         let names: Vec<_> = fetches.iter().map(|fetch| fetch.name()).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let values = executor.run(&self.net.program(), &mut self.scope, &[], &names)?;
+        let values = executor.run(&self.net.program()?, &mut self.scope, &[], &names)?;
         Ok(values.iter().map(Tensor::to_f64s).collect())
     }
 
@@ -46,9 +46,9 @@ impl Net {
             Ok(found.pairs.iter().map(|(_, gradient)| self.net.existing(*gradient)).collect())
         };
         let mut gradients = of(loss)?;
-        let mut squares = gradients[0].square()?.sum(&[])?;
+        let mut squares = gradients[0].square().sum(&[]);
         for gradient in &gradients[1..] {
-            squares = (&squares + &gradient.square()?.sum(&[])?)?;
+            squares = &squares + gradient.square().sum(&[]);
         }
         gradients.extend(of(&squares)?);
         Ok(gradients)
@@ -64,13 +64,13 @@ fn assert_near(a: &[f64], b: &[f64]) {
 }
 
 /// Losses of a training in float32.
-fn train(build: impl FnOnce(&Builder) -> Result<Expr>, steps: usize) -> Result<Vec<f64>> {
+fn train(build: impl FnOnce(&Builder) -> Expr, steps: usize) -> Result<Vec<f64>> {
     let net = Builder::new();
-    let loss = build(&net)?;
+    let loss = build(&net);
     Adam::new(0.02).minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &[], &[&loss.name()])?;
     let mut losses = vec![];
     for _ in 0..steps {
         session.run(&mut scope)?;
@@ -80,8 +80,8 @@ fn train(build: impl FnOnce(&Builder) -> Result<Expr>, steps: usize) -> Result<V
 }
 
 /// Normally distributed numbers, the same at each run.
-fn noise(net: &Builder, name: &str, dims: &[usize], seed: i32) -> Result<Expr> {
-    Ok(net.persistable(name, DType::F32, dims, |x| Init::Normal(0.0, 1.0).emit(x, seed))?.freeze())
+fn noise(net: &Builder, name: &str, dims: &[usize], seed: i32) -> Expr {
+    net.persistable(name, DType::F32, dims, |x| Init::Normal(0.0, 1.0).emit(x, seed)).freeze()
 }
 
 #[test]
@@ -92,29 +92,29 @@ fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
         let mut net = Net::new();
         let x = net.data("x", &[steps, batch, inputs])?;
         let (mut h, mut c) = (net.data("h", &[batch, units])?, net.data("c", &[batch, units])?);
-        let layer = Lstm::new(&net.net, inputs, units).dtype(DType::F64).seed(3).build()?;
+        let layer = Lstm::new(&net.net, inputs, units).dtype(DType::F64).seed(3).build();
         let Pass { input_weight, state_weight, bias } = &layer.passes[0];
         let (hidden, cell) = if at_once {
-            let gates = (&x.matmul(input_weight)? + bias)?;
+            let gates = x.matmul(input_weight) + bias;
             let Some(states) = LstmCell::fused(&gates, Some(&[h, c]), state_weight) else { panic!() };
-            let mut states = states?.into_iter();
+            let mut states = states.into_iter();
             (states.next().unwrap(), states.next().unwrap())
         } else {
             let (mut hidden, mut cell) = (vec![], vec![]);
-            for x in x.split(&[1; 4], 0)? {
-                let of_state = (&h.matmul(state_weight)? + bias)?;
-                let gates = (&x.squeeze(&[0])?.matmul(input_weight)? + &of_state)?;
-                let gates = gates.split(&[units as i32; 4], 1)?;
+            for x in x.split(&[1; 4], 0) {
+                let of_state = h.matmul(state_weight) + bias;
+                let gates = x.squeeze(&[0]).matmul(input_weight) + &of_state;
+                let gates = gates.split(&[units as i32; 4], 1);
                 let [i, f, o] = [0, 1, 3].map(|gate| gates[gate].sigmoid());
-                c = (&(&f? * &c)? + &(&i? * &gates[2].tanh()?)?)?;
-                h = (&o? * &c.tanh()?)?;
-                hidden.push(h.unsqueeze(&[0])?);
-                cell.push(c.unsqueeze(&[0])?);
+                c = &f * &c + &i * gates[2].tanh();
+                h = &o * c.tanh();
+                hidden.push(h.unsqueeze(&[0]));
+                cell.push(c.unsqueeze(&[0]));
             }
             let joined = |all: &[Expr]| concat(&all.iter().collect::<Vec<_>>(), 0);
-            (joined(&hidden)?, joined(&cell)?)
+            (joined(&hidden), joined(&cell))
         };
-        let loss = (&hidden.square()?.mean()? + &cell.exp()?.mean()?)?;
+        let loss = hidden.square().mean() + cell.exp().mean();
         let gradients = net.gradients(&loss)?;
         let fetches: Vec<_> = [&hidden, &cell].into_iter().chain(&gradients).collect();
         let alone = net.run(1, &fetches)?;
@@ -139,24 +139,24 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
             let mut net = Net::new();
             let x = net.data("x", &[batch, length, heads * depth])?;
             let layer = MultiHeadAttention::new(&net.net, heads * depth, heads).dtype(DType::F64).seed(5);
-            let layer = if causal { layer.causal() } else { layer }.build()?;
+            let layer = if causal { layer.causal() } else { layer }.build();
             let out = if at_once {
-                layer.forward(&x)?
+                layer.forward(&x)
             } else {
                 let later = |i: usize| if causal && i % length > i / length { -1e9 } else { 0.0 };
                 let mask = (0..length * length).map(later).collect::<Vec<f64>>();
                 net.scope.set("mask", Tensor::from_vec([length, length], mask)?);
-                let mask = net.net.persistable("mask", DType::F64, &[length, length], |_| Ok(()))?;
+                let mask = net.net.persistable("mask", DType::F64, &[length, length], Expr::clone);
                 let split = |layer: &Linear, axes: &[i32]| {
-                    layer.forward(&x)?.reshape(&[0, 0, heads as i32, depth as i32])?.transpose(axes)
+                    layer.forward(&x).reshape(&[0, 0, heads as i32, depth as i32]).transpose(axes)
                 };
-                let (q, v) = (split(&layer.query, &[0, 2, 1, 3])?, split(&layer.value, &[0, 2, 1, 3])?);
-                let k = split(&layer.key, &[0, 2, 3, 1])?;
-                let scores = (&(&q.matmul(&k)? * 0.5)? + &mask)?;
-                let found = scores.softmax(-1)?.matmul(&v)?.transpose(&[0, 2, 1, 3])?;
-                layer.output.forward(&found.reshape(&[0, 0, -1])?)?
+                let (q, v) = (split(&layer.query, &[0, 2, 1, 3]), split(&layer.value, &[0, 2, 1, 3]));
+                let k = split(&layer.key, &[0, 2, 3, 1]);
+                let scores = q.matmul(&k) * 0.5 + &mask;
+                let found = scores.softmax(-1).matmul(&v).transpose(&[0, 2, 1, 3]);
+                layer.output.forward(&found.reshape(&[0, 0, -1]))
             };
-            let gradients = net.gradients(&out.square()?.mean()?)?;
+            let gradients = net.gradients(&out.square().mean())?;
             let fetches: Vec<_> = [&out].into_iter().chain(&gradients).collect();
             let alone = net.run(1, &fetches)?;
             for threads in [2, 3, 7] {
@@ -173,45 +173,64 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_third_derivative_says_so() -> Result<()> {
+fn what_is_composed_has_third_derivatives() -> Result<()> {
     let net = Builder::new();
-    let x = net.parameter("x", DType::F32, &[2, 3, 8], |_| Ok(()))?;
-    let mut last = Lstm::new(&net, 8, 4).build()?.forward(&x)?.0.name();
-    let mut program = net.program().clone();
-    for _ in 0..2 {
+    let x = net.parameter("x", DType::F64, &[2, 1, 3], Expr::clone);
+    let mut last = Lstm::new(&net, 3, 2).dtype(DType::F64).build().forward(&x).0.name();
+    let (mut program, mut names) = (net.program()?.clone(), vec![]);
+    for _ in 0..3 {
         let next = gradients(&mut program, &[&last], &["x"], None, &[])?.entries()[0].unwrap();
         last = program.name(next).to_string();
+        names.push(last.clone());
     }
-    let error = gradients(&mut program, &[&last], &["x"], None, &[]).unwrap_err().to_string();
-    assert!(error.contains("`lstm_sequence_grad_grad`") && error.contains("third order"), "{error}");
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    // Of all gradients of the second order, the third is that of their sum.
+    let x: Vec<f64> = (0..6).map(|i| 0.3 * f64::from(i) - 0.7).collect();
+    let mut at = |x: &[f64], name: &str| -> Result<Vec<f64>> {
+        let x = Tensor::from_vec([2, 1, 3], x.to_vec())?;
+        Ok(executor.run(&program, &mut scope, &[("x", &x)], &[name])?[0].to_f64s())
+    };
+    let third = at(&x, &names[2])?;
+    for (i, third) in third.iter().enumerate() {
+        let mut moved = |by: f64| -> Result<f64> {
+            let mut x = x.clone();
+            x[i] += by;
+            Ok(at(&x, &names[1])?.iter().sum())
+        };
+        let difference = (moved(1e-5)? - moved(-1e-5)?) / 2e-5;
+        assert!((third - difference).abs() < 1e-8, "{third} {difference}");
+    }
     Ok(())
 }
 
 #[test]
-fn keys_may_be_others_than_queries_unless_they_are_ordered() -> Result<()> {
+fn keys_may_be_others_than_queries_unless_they_are_ordered() {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2, 3, 8])?;
-    let seen = net.input("seen", DType::F32, &[2, 5, 8])?;
-    let layer = MultiHeadAttention::new(&net, 8, 2).build()?;
-    assert_eq!(layer.attend(&x, &seen)?.dims().to_string(), "[2, 3, 8]");
-    let error = MultiHeadAttention::new(&net, 8, 2).causal().build()?.attend(&x, &seen).unwrap_err();
+    let x = net.input("x", DType::F32, &[2, 3, 8]);
+    let seen = net.input("seen", DType::F32, &[2, 5, 8]);
+    let layer = MultiHeadAttention::new(&net, 8, 2).build();
+    assert_eq!(layer.attend(&x, &seen).dims().to_string(), "[2, 3, 8]");
+    let error = MultiHeadAttention::new(&net, 8, 2).causal().build().attend(&x, &seen).check().unwrap_err();
     assert!(error.to_string().contains("there are 3 queries and 5 keys"), "{error}");
-    let error = MultiHeadAttention::new(&net, 8, 3).build().err().map(|e| e.to_string());
-    assert!(error.is_some_and(|e| e.contains("3 heads do not share 8 numbers out evenly")));
-    Ok(())
+    let uneven = MultiHeadAttention::new(&net, 8, 3).build();
+    for failed in [&uneven.query.weight, &uneven.output.weight, &uneven.forward(&x)] {
+        let error = failed.check().unwrap_err().to_string();
+        assert!(error.starts_with("attribute `heads`: 3 heads do not share 8 numbers out evenly\n  at "));
+    }
 }
 
 #[test]
 fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
     let mut net = Net::new();
     let x = net.data("x", &[2, 6, 3, 5])?;
-    let rows = LayerNorm::new(&net.net, 90).dtype(DType::F64).build()?.forward(&x.reshape(&[2, 90])?)?;
-    let one_group = GroupNorm::new(&net.net, 1, 6).dtype(DType::F64).build()?.forward(&x)?;
-    let groups = GroupNorm::new(&net.net, 6, 6).dtype(DType::F64).build()?.forward(&x)?;
-    let channels = InstanceNorm::new(&net.net, 6).dtype(DType::F64).build()?.forward(&x)?;
+    let rows = LayerNorm::new(&net.net, 90).dtype(DType::F64).build().forward(&x.reshape(&[2, 90]));
+    let one_group = GroupNorm::new(&net.net, 1, 6).dtype(DType::F64).build().forward(&x);
+    let groups = GroupNorm::new(&net.net, 6, 6).dtype(DType::F64).build().forward(&x);
+    let channels = InstanceNorm::new(&net.net, 6).dtype(DType::F64).build().forward(&x);
     // Channels of one sample.
-    let as_channels = x.reshape(&[1, 12, 15])?;
-    let batch = BatchNorm::new(&net.net, 12).dtype(DType::F64).build()?.forward(&as_channels)?;
+    let as_channels = x.reshape(&[1, 12, 15]);
+    let batch = BatchNorm::new(&net.net, 12).dtype(DType::F64).build().forward(&as_channels);
     let values = net.run(1, &[&rows, &one_group, &groups, &channels, &batch])?;
     assert_near(&values[0], &values[1]);
     assert_near(&values[2], &values[3]);
@@ -225,24 +244,24 @@ fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
 #[test]
 fn batch_norm_learns_the_statistics_that_it_uses_later() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 2])?;
-    let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 2).build()? };
-    let trained = norm.forward(&x)?;
+    let x = net.input("x", DType::F32, &[-1, 2]);
+    let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 2).build() };
+    let trained = norm.forward(&x);
     let used = {
         let net = Builder::new();
-        let x = net.input("x", DType::F32, &[-1, 2])?;
-        let y = BatchNorm::new(&net, 2).build()?.infer(&x)?.name();
+        let x = net.input("x", DType::F32, &[-1, 2]);
+        let y = BatchNorm::new(&net, 2).build().infer(&x).name();
         (net, y)
     };
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let x = Tensor::from_vec([4, 2], vec![1.0_f32, 10.0, 3.0, 30.0, 5.0, 10.0, 7.0, 30.0])?;
     for _ in 0..40 {
-        executor.run(&net.program(), &mut scope, &[("x", &x)], &[])?;
+        executor.run(&net.program()?, &mut scope, &[("x", &x)], &[])?;
     }
-    let trained = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&trained.name()])?;
+    let trained = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&trained.name()])?;
     let before = scope.get(&norm.mean.name())?.to_f64s();
-    let used = executor.run(&used.0.program(), &mut scope, &[("x", &x)], &[&used.1])?;
+    let used = executor.run(&used.0.program()?, &mut scope, &[("x", &x)], &[&used.1])?;
     for (trained, used) in trained[0].to_f64s().iter().zip(used[0].to_f64s()) {
         assert!((trained - used).abs() < 1e-5, "{trained} {used}");
     }
@@ -254,14 +273,14 @@ fn batch_norm_learns_the_statistics_that_it_uses_later() -> Result<()> {
 fn dropout_drops_others_at_each_step_and_the_same_from_the_same_seed() -> Result<()> {
     let run = |seed: i32| -> Result<Vec<Vec<f64>>> {
         let net = Builder::new();
-        let x = net.parameter("x", DType::F32, &[1000], |x| Init::Constant(3.0).emit(x, 0))?;
-        let y = Dropout::new(&net, 0.25, seed)?.forward(&x)?;
-        let gradient = Sgd { rate: 0.0 }.minimize(&y.sum(&[])?)?.complete()?[0].1.name();
+        let x = net.parameter("x", DType::F32, &[1000], |x| Init::Constant(3.0).emit(x, 0));
+        let y = Dropout::new(&net, 0.25, seed).forward(&x);
+        let gradient = Sgd { rate: 0.0 }.minimize(&y.sum(&[]))?.complete()?[0].1.name();
         let (mut executor, mut scope) = (Executor::new(), Scope::new());
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let mut all = vec![];
         for _ in 0..2 {
-            let fetched = executor.run(&net.program(), &mut scope, &[], &[&y.name(), &gradient])?;
+            let fetched = executor.run(&net.program()?, &mut scope, &[], &[&y.name(), &gradient])?;
             let (y, gradient) = (fetched[0].to_f64s(), fetched[1].to_f64s());
             assert!(y.iter().zip(gradient).all(|(y, gradient)| (y - 3.0 * gradient).abs() < 1e-6));
             let kept = y.iter().filter(|y| **y != 0.0).count();
@@ -281,7 +300,7 @@ fn dropout_drops_others_at_each_step_and_the_same_from_the_same_seed() -> Result
 #[test]
 fn windows_are_pooled_as_they_are_described() -> Result<()> {
     let mut net = Net::new();
-    let x = net.net.persistable("x", DType::F64, &[1, 1, 3, 3], |_| Ok(()))?;
+    let x = net.net.persistable("x", DType::F64, &[1, 1, 3, 3], Expr::clone);
     net.scope.set("x", Tensor::from_vec([1, 1, 3, 3], (1..10).map(f64::from).collect())?);
     let pools = [
         Pool2d::max(2),
@@ -292,7 +311,7 @@ fn windows_are_pooled_as_they_are_described() -> Result<()> {
         Pool2d::average(3).stride(2).padding(1).counting_padding(),
         Pool2d::average(2).adaptive(),
     ];
-    let pooled = pools.iter().map(|pool| pool.forward(&x)).collect::<Result<Vec<_>>>()?;
+    let pooled = pools.iter().map(|pool| pool.forward(&x)).collect::<Vec<_>>();
     let values = net.run(1, &pooled.iter().collect::<Vec<_>>())?;
     let expected: [&[f64]; 7] = [
         &[5.0],
@@ -314,19 +333,20 @@ fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
     let mut net = Net::new();
     let (image, x) = (net.data("image", &[2, 6, 9, 9])?, net.data("x", &[2, 4, 4, 4])?);
     let options = Conv2d::new(&net.net, 6, 4, 3).stride(2).dilation(2).padding(1).groups(2);
-    let conv = options.dtype(DType::F64).bias(None).seed(3).build()?;
+    let conv = options.dtype(DType::F64).bias(None).seed(3).build();
     let options = Conv2dTranspose::new(&net.net, 4, 6, 3).stride(2).dilation(2).padding(1).groups(2);
-    let mut transpose = options.dtype(DType::F64).bias(Some(Init::Constant(0.5))).build()?;
+    let mut transpose = options.dtype(DType::F64).bias(Some(Init::Constant(0.5))).build();
     // With the same filters, `Σ conv(image) * x = Σ image * transpose(x)`.
     transpose.weight = conv.weight.clone();
-    let out = transpose.forward(&x)?;
-    let inner = |a: &Expr, b: &Expr| (a * b)?.sum(&[]);
-    let one = inner(&conv.forward(&image)?, &x)?;
-    let other = inner(&image, &(&out - 0.5)?)?;
+    let out = transpose.forward(&x);
+    let inner = |a: &Expr, b: &Expr| (a * b).sum(&[]);
+    let one = inner(&conv.forward(&image), &x);
+    let other = inner(&image, &(&out - 0.5));
     let values = net.run(2, &[&one, &other, &out])?;
     assert_near(&values[0], &values[1]);
     assert_eq!(values[2].len(), 2 * 6 * 9 * 9);
-    let refused = Conv2dTranspose::new(&net.net, 4, 3, 1).groups(2).build().err().unwrap().to_string();
+    let uneven = Conv2dTranspose::new(&net.net, 4, 3, 1).groups(2).build();
+    let refused = uneven.forward(&x).check().unwrap_err().to_string();
     assert!(refused.contains("3 channels do not make 2 equal shares"), "{refused}");
     Ok(())
 }
@@ -336,35 +356,35 @@ fn layers_train() -> Result<()> {
     // The sum of the first numbers of a sequence, from its last state.
     let sequences = train(
         |net| {
-            let x = noise(net, "x", &[6, 32, 3], 1)?;
-            let (hidden, _) = Lstm::new(net, 3, 16).seed(2).build()?.forward(&x)?;
-            let last = hidden.slice(0, -1, 6)?.squeeze(&[0])?;
-            let out = Linear::new(net, 16, 1).seed(3).build()?.forward(&last)?;
-            let sums = x.sum(&[0])?.slice(1, 0, 1)?;
-            out.square_error(&sums)?.mean()
+            let x = noise(net, "x", &[6, 32, 3], 1);
+            let (hidden, _) = Lstm::new(net, 3, 16).seed(2).build().forward(&x);
+            let last = hidden.slice(0, -1, 6).squeeze(&[0]);
+            let out = Linear::new(net, 16, 1).seed(3).build().forward(&last);
+            let sums = x.sum(&[0]).slice(1, 0, 1);
+            out.square_error(&sums).mean()
         },
         200,
     )?;
     // What is farthest from 0 anywhere in the sequence.
     let attention = train(
         |net| {
-            let x = noise(net, "x", &[32, 5, 8], 4)?;
-            let seen = MultiHeadAttention::new(net, 8, 2).seed(5).build()?.forward(&x)?;
-            let h = LayerNorm::new(net, 8).build()?.forward(&(&x + &seen)?)?;
-            let out = Linear::new(net, 8, 1).seed(6).build()?.forward(&h)?;
-            out.max_over(&[1])?.square_error(&x.max_over(&[1, 2])?.unsqueeze(&[1])?)?.mean()
+            let x = noise(net, "x", &[32, 5, 8], 4);
+            let seen = MultiHeadAttention::new(net, 8, 2).seed(5).build().forward(&x);
+            let h = LayerNorm::new(net, 8).build().forward(&(&x + &seen));
+            let out = Linear::new(net, 8, 1).seed(6).build().forward(&h);
+            out.max_over(&[1]).square_error(&x.max_over(&[1, 2]).unsqueeze(&[1])).mean()
         },
         200,
     )?;
     let images = train(
         |net| {
-            let x = noise(net, "x", &[16, 1, 8, 8], 7)?;
-            let h = Conv2d::new(net, 1, 4, 3).padding(1).seed(8).build()?.forward(&x)?;
-            let h = BatchNorm::new(net, 4).build()?.forward(&h)?.gelu(true)?;
-            let h = Pool2d::average(2).forward(&h)?.reshape(&[0, -1])?;
-            let h = Dropout::new(net, 0.1, 9)?.forward(&h)?;
-            let out = Linear::new(net, 64, 1).seed(10).build()?.forward(&h)?;
-            out.square_error(&x.mean_over(&[1, 2, 3])?.unsqueeze(&[1])?)?.mean()
+            let x = noise(net, "x", &[16, 1, 8, 8], 7);
+            let h = Conv2d::new(net, 1, 4, 3).padding(1).seed(8).build().forward(&x);
+            let h = BatchNorm::new(net, 4).build().forward(&h).gelu(true);
+            let h = Pool2d::average(2).forward(&h).reshape(&[0, -1]);
+            let h = Dropout::new(net, 0.1, 9).forward(&h);
+            let out = Linear::new(net, 64, 1).seed(10).build().forward(&h);
+            out.square_error(&x.mean_over(&[1, 2, 3]).unsqueeze(&[1])).mean()
         },
         200,
     )?;

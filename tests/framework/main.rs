@@ -15,6 +15,7 @@ mod division;
 mod draw;
 mod edges;
 mod explain;
+mod failures;
 mod feeds;
 mod files;
 mod finite;

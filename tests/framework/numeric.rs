@@ -7,7 +7,7 @@ use autobwd_ops::Init;
 pub(crate) type Point<'a> = [(&'a str, &'a [f64])];
 
 /// A parameter in double precision.
-pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Result<Expr> {
+pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Expr {
     net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
 }
 

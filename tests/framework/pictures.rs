@@ -16,13 +16,13 @@ fn lineless(dot: &str) -> String {
 #[test]
 fn a_training_program_is_drawn() -> Result<()> {
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0))?;
-    let h = (&net.input("x", DType::F32, &[-1, 3])? * &w)?;
-    let pieces = h.split(&[1, 2], 1)?;
-    let loss = (&pieces[1] * &pieces[1])?.mean()?;
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));
+    let h = net.input("x", DType::F32, &[-1, 3]) * &w;
+    let pieces = h.split(&[1, 2], 1);
+    let loss = (&pieces[1] * &pieces[1]).mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
-    compare("framework/stories/training.dot", &lineless(&net.program().to_dot()));
-    compare("framework/stories/training.mmd", &net.program().to_mermaid());
+    compare("framework/stories/training.dot", &lineless(&net.program()?.to_dot()));
+    compare("framework/stories/training.mmd", &net.program()?.to_mermaid());
     Ok(())
 }
 
@@ -37,10 +37,10 @@ fn loops_and_branches_are_drawn_around_their_blocks() -> Result<()> {
 #[test]
 fn the_picture_in_the_readme_is_true() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 3])?;
-    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0))?;
-    let loss = (&x * &w)?.square()?.mean()?;
-    let mut program = net.program().clone();
+    let x = net.input("x", DType::F32, &[-1, 3]);
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));
+    let loss = (&x * &w).square().mean();
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Default::default())?;
     let picture = format!("```mermaid\n{}```\n", program.to_mermaid());
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");

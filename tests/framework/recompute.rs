@@ -33,17 +33,17 @@ struct Built {
     arena_bytes: usize,
 }
 
-fn weight(net: &Builder, dims: &[usize]) -> Result<Expr> {
+fn weight(net: &Builder, dims: &[usize]) -> Expr {
     net.parameter(&net.unique("w"), DType::F32, dims, |w| Init::Uniform(-0.7, 0.7).emit(w, 7))
 }
 
 impl Model {
-    fn new(dims: [usize; 2], describe: impl FnOnce(&Builder, Expr) -> Result<Expr>) -> Result<Model> {
+    fn new(dims: [usize; 2], describe: impl FnOnce(&Builder, Expr) -> Expr) -> Result<Model> {
         let net = Builder::new();
-        let x = net.input("x", DType::F32, &dims.map(|d| d as i64))?;
-        let loss = describe(&net, x)?.name();
+        let x = net.input("x", DType::F32, &dims.map(|d| d as i64));
+        let loss = describe(&net, x).name();
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         Ok(Model { net, loss, feeds: [("x", Meta::new(DType::F32, dims))], executor, scope })
     }
 
@@ -52,7 +52,7 @@ impl Model {
     }
 
     fn build(&self, checkpoints: Checkpoints<'_>) -> Result<Built> {
-        let mut program = self.net.program().clone();
+        let mut program = self.net.program()?.clone();
         let found = self.append(&mut program, checkpoints)?;
         let mut fetches = vec![self.loss.clone()];
         fetches.extend(found.pairs.iter().map(|(_, grad)| program.name(*grad).to_string()));
@@ -73,14 +73,14 @@ impl Model {
 
     /// The variables that operators compute.
     fn computed(&self) -> Vec<String> {
-        let program = self.net.program();
+        let program = self.net.program().unwrap();
         let vars = program.root().ops.iter().flat_map(|op| op.writes());
         vars.map(|v| program.name(v).to_string()).collect()
     }
 
     /// By operator: what it costs, and what it computes first.
     fn costs(&self) -> Result<Vec<(u64, String)>> {
-        let program = self.net.program();
+        let program = self.net.program()?;
         let of = |v: Var| Ok(program.root().vars.get(&v).unwrap().meta());
         let ops = program.root().ops.iter();
         let costs = ops.map(|op| {
@@ -121,21 +121,21 @@ impl Model {
 }
 
 /// Layers one after the other, and the mean of squares.
-fn layers(depth: usize, layer: impl Fn(&Builder, &Expr) -> Result<Expr>) -> Result<Model> {
+fn layers(depth: usize, layer: impl Fn(&Builder, &Expr) -> Expr) -> Result<Model> {
     Model::new([16, 8], |net, x| {
         let mut h = x;
         for _ in 0..depth {
-            h = layer(net, &h)?;
+            h = layer(net, &h);
         }
-        h.square()?.mean()
+        h.square().mean()
     })
 }
 
-fn dense(net: &Builder, x: &Expr) -> Result<Expr> {
-    &x.matmul(&weight(net, &[8, 8])?)? + &weight(net, &[8])?
+fn dense(net: &Builder, x: &Expr) -> Expr {
+    x.matmul(&weight(net, &[8, 8])) + weight(net, &[8])
 }
 
-fn dropout(x: &Expr, seed: i32) -> Result<Expr> {
+fn dropout(x: &Expr, seed: i32) -> Expr {
     let op = Dropout {
         x: x.into(),
         seed_tensor: None,
@@ -147,7 +147,7 @@ fn dropout(x: &Expr, seed: i32) -> Result<Expr> {
         fix_seed: true,
         seed,
     };
-    Ok(emit(op)?.out)
+    emit(op).out
 }
 
 /// A small generator with the same numbers everywhere.
@@ -163,20 +163,20 @@ impl Numbers {
 /// Operators drawn one after the other, each on values drawn from the last few.
 fn graph(numbers: &mut Numbers, ops: usize) -> Result<Model> {
     Model::new([32, 16], |net, x| {
-        let mut values = vec![x.matmul(&weight(net, &[16, 8])?)?];
-        while net.program().root().ops.len() < ops {
+        let mut values = vec![x.matmul(&weight(net, &[16, 8]))];
+        while net.program().unwrap().root().ops.len() < ops {
             let mut draw = |of: usize| values[values.len() - 1 - numbers.below(values.len().min(of))].clone();
             let (a, b) = (draw(3), draw(4));
             let width = a.dims()[1].get().unwrap_or(1);
             values.push(match numbers.below(9) {
-                0 => a.tanh()?,
-                1 => a.square()?,
-                2 => a.softmax(1)?,
-                3 => a.sigmoid()?,
-                4 if a.dims() == b.dims() => (&a * &b)?,
-                5 if a.dims() == b.dims() => (&a + &b)?,
-                6 => (&a * 0.7)?,
-                _ => a.matmul(&weight(net, &[width, 4 << numbers.below(4)])?)?,
+                0 => a.tanh(),
+                1 => a.square(),
+                2 => a.softmax(1),
+                3 => a.sigmoid(),
+                4 if a.dims() == b.dims() => &a * &b,
+                5 if a.dims() == b.dims() => &a + &b,
+                6 => &a * 0.7,
+                _ => a.matmul(&weight(net, &[width, 4 << numbers.below(4)])),
             });
         }
         values[values.len() - 1].mean()
@@ -186,16 +186,16 @@ fn graph(numbers: &mut Numbers, ops: usize) -> Result<Model> {
 /// Several kinds of networks.
 fn models() -> Result<Vec<(&'static str, Model)>> {
     Ok(vec![
-        ("mlp", layers(3, |net, x| dense(net, x)?.relu())?),
-        ("deep", layers(50, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?),
-        ("residual", layers(12, |net, x| x + &dense(net, x)?.tanh()?)?),
-        ("dropout", layers(4, |net, x| dropout(&dense(net, x)?.sigmoid()?, 5))?),
+        ("mlp", layers(3, |net, x| dense(net, x).relu())?),
+        ("deep", layers(50, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?),
+        ("residual", layers(12, |net, x| x + dense(net, x).tanh())?),
+        ("dropout", layers(4, |net, x| dropout(&dense(net, x).sigmoid(), 5))?),
         ("shared", {
             Model::new([16, 8], |net, x| {
-                let w = weight(net, &[8, 8])?;
-                let (a, b) = (x.matmul(&w)?.tanh()?, x.square()?.matmul(&w)?.softmax(1)?);
-                let c = (&(&a * &b)? + &a)?.exp()?;
-                (&c.matmul(&w)? + &x)?.square()?.mean()
+                let w = weight(net, &[8, 8]);
+                let (a, b) = (x.matmul(&w).tanh(), x.square().matmul(&w).softmax(1));
+                let c = (&a * &b + &a).exp();
+                (c.matmul(&w) + &x).square().mean()
             })?
         }),
     ])
@@ -232,8 +232,8 @@ fn values_computed_again_have_the_same_bits() -> Result<()> {
 #[test]
 fn random_programs_have_the_same_gradients() {
     check(100, recipes(), |recipe| {
-        let drawn = draw(&recipe)?;
-        let forward = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let forward = drawn.net.program()?.clone();
         let append = |checkpoints: Checkpoints<'_>| {
             let mut built = forward.clone();
             append_backward(&mut built, &drawn.loss, &Backward { checkpoints, ..Backward::default() })
@@ -266,8 +266,8 @@ fn costs_follow_from_shapes() -> Result<()> {
     let net = Builder::new();
     let [x, y] =
         [("x", &[5, 2, 3][..]), ("y", &[3, 4])].map(|(name, dims)| net.input(name, DType::F32, dims));
-    x?.matmul(&y?)?.relu()?;
-    let program = net.program();
+    x.matmul(&y).relu();
+    let program = net.program()?;
     let of = |v: Var| Ok(program.root().vars.get(&v).unwrap().meta());
     let cost = |op: &OpDesc| OpInfoMap::linked()?.get(&op.ty)?.cost(op, &of);
     let costs = program.root().ops.iter().map(cost).collect::<Result<Vec<_>>>()?;
@@ -309,7 +309,7 @@ fn deep_networks_need_a_fraction_of_the_memory() -> Result<()> {
     let deep = Model::new([256, 8], |net, x| {
         let mut h = x;
         for _ in 0..50 {
-            h = h.matmul(&weight(net, &[8, 8])?)?.tanh()?;
+            h = h.matmul(&weight(net, &[8, 8])).tanh();
         }
         h.mean()
     })?;
@@ -337,7 +337,7 @@ fn compare(model: &Model, what: &str) -> Result<()> {
         let cost: u64 = costs.iter().filter(|(_, name)| names.contains(name)).map(|(cost, _)| cost).sum();
         assert_eq!(cost, built.found.recomputed.planned.unwrap().again.picoseconds());
         assert!(built.arena_bytes <= budget);
-        assert_eq!(cost, *best, "{what}, {budget} bytes: {names:?}\n{}", model.net.program());
+        assert_eq!(cost, *best, "{what}, {budget} bytes: {names:?}\n{}", model.net.program()?);
     }
     Ok(())
 }
@@ -354,14 +354,14 @@ fn no_choice_is_cheaper() -> Result<()> {
 #[test]
 fn no_choice_is_cheaper_on_longer_chains() -> Result<()> {
     // More sets than are all tried.
-    let equal = layers(13, |net, x| x.matmul(&weight(net, &[8, 8])?))?;
+    let equal = layers(13, |net, x| x.matmul(&weight(net, &[8, 8])))?;
     compare(&equal, "equal layers")?;
     Ok(())
 }
 
 #[test]
 fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
-    let long = layers(333, |net, x| dense(net, x)?.relu())?;
+    let long = layers(333, |net, x| dense(net, x).relu())?;
     let start = std::time::Instant::now();
     let budget = long.build(Checkpoints::None)?.arena_bytes * 3 / 4;
     let built = long.build(Checkpoints::auto(budget, &long.feeds))?;
@@ -385,7 +385,7 @@ fn results_can_be_given_back() -> Result<()> {
 
 #[test]
 fn the_choice_is_put_into_words() -> Result<()> {
-    let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
     assert_eq!(model.build(Checkpoints::None)?.found.recomputed.to_string(), "nothing is computed again");
     let found = model.build(Checkpoints::Named(&["tanh_1"]))?.found;
     let names = "`matmul_v2_0`, `tanh_0`, `matmul_v2_1`";
@@ -405,8 +405,8 @@ fn the_choice_is_put_into_words() -> Result<()> {
 
 #[test]
 fn refusals_leave_the_program_as_it_was() -> Result<()> {
-    let model = Model::new([16, 8], |net, x| dropout(&dense(net, &x)?.tanh()?, 3)?.mean())?;
-    let (before, mut program) = (model.net.program().clone(), model.net.program().clone());
+    let model = Model::new([16, 8], |net, x| dropout(&dense(net, &x).tanh(), 3).mean())?;
+    let (before, mut program) = (model.net.program()?.clone(), model.net.program()?.clone());
     let least = model.least();
     let wrong = [("x", Meta::new(DType::F32, [16, 9]))];
     let cases = [
@@ -445,7 +445,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
 
 #[test]
 fn copies_say_what_they_are() -> Result<()> {
-    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
     let built = model.build(Checkpoints::Named(&["tanh_1"]))?;
     let copies: Vec<(&str, Origin)> = (built.program.root().ops.iter())
         .filter(|op| matches!(op.origin, Origin::Recompute { .. }))
@@ -468,8 +468,8 @@ fn copies_say_what_they_are() -> Result<()> {
 #[test]
 fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
     let model = Model::new([16, 8], |net, x| {
-        let h = dropout(&x.matmul(&weight(net, &[8, 8])?)?, 11)?;
-        h.matmul(&weight(net, &[8, 8])?)?.tanh()?.mean()
+        let h = dropout(&x.matmul(&weight(net, &[8, 8])), 11);
+        h.matmul(&weight(net, &[8, 8])).tanh().mean()
     })?;
     // The mask is not held: all of the operator is computed again, although its output is.
     let built = model.build(Checkpoints::Named(&["dropout_0"]))?;
@@ -493,10 +493,10 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
 fn what_would_come_out_differently_is_kept() -> Result<()> {
     // The seed counts up after the mask has been drawn; statistics may change but once.
     let model = Model::new([16, 8], |net, x| {
-        let seed = net.persistable("seed", DType::I64, &[1], |s| Init::Constant(3.0).emit(s, 0))?;
-        let h = dense(net, &x)?.tanh()?.dropout(0.5, &seed)?;
-        emit(Increment { x: (&seed).into(), out: Arg::from(&seed), step: 1.0 })?;
-        h.matmul(&weight(net, &[8, 8])?)?.tanh()?.mean()
+        let seed = net.persistable("seed", DType::I64, &[1], |s| Init::Constant(3.0).emit(s, 0));
+        let h = dense(net, &x).tanh().dropout(0.5, &seed);
+        drop(emit(Increment { x: (&seed).into(), out: Arg::from(&seed), step: 1.0 }));
+        h.matmul(&weight(net, &[8, 8])).tanh().mean()
     })?;
     let kept = model.build(Checkpoints::None)?;
     let (expected, computed) = (model.run(&kept)?, model.computed());
@@ -520,8 +520,8 @@ fn what_would_come_out_differently_is_kept() -> Result<()> {
 #[test]
 fn gradients_of_gradients_pass_through_copies() -> Result<()> {
     let model = Model::new([4, 8], |net, x| {
-        let h = dropout(&x.matmul(&weight(net, &[8, 8])?)?.tanh()?, 2)?;
-        h.matmul(&weight(net, &[8, 3])?)?.square()?.mean()
+        let h = dropout(&x.matmul(&weight(net, &[8, 8])).tanh(), 2);
+        h.matmul(&weight(net, &[8, 3])).square().mean()
     })?;
     let second = |way: Checkpoints<'_>| -> Result<Vec<f64>> {
         let mut built = model.build(way)?;
@@ -544,7 +544,7 @@ fn gradients_of_gradients_pass_through_copies() -> Result<()> {
 
 #[test]
 fn a_second_backward_part_has_copies_of_its_own() -> Result<()> {
-    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])?)?.tanh())?;
+    let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
     let mut built = model.build(Checkpoints::Named(&["tanh_1"]))?;
     let expected = model.run(&built)?;
     let found = model.append(&mut built.program, Checkpoints::Named(&["tanh_1"]))?;

@@ -21,8 +21,8 @@ fn tensor(elements: &[f32]) -> Tensor {
 fn run(net: &Builder, feeds: &[(&str, &dyn Feed)], fetch: &str) -> Result<Tensor> {
     let mut scope = Scope::new();
     let mut executor = Executor::new();
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    Ok(executor.run(&net.program(), &mut scope, feeds, &[fetch])?.remove(0))
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    Ok(executor.run(&net.program()?, &mut scope, feeds, &[fetch])?.remove(0))
 }
 
 #[test]
@@ -34,15 +34,15 @@ fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Re
         let parameter = |name: &str, dims: &[usize]| {
             net.parameter(name, DType::F32, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 7))
         };
-        let (x, y) = (parameter("x", &[12, 48, 40])?, parameter("y", &y_dims)?);
-        let product = x.matmul(&y)?;
-        let loss = product.square()?.mean()?;
-        let mut program = net.program().clone();
+        let (x, y) = (parameter("x", &[12, 48, 40]), parameter("y", &y_dims));
+        let product = x.matmul(&y);
+        let loss = product.square().mean();
+        let mut program = net.program()?.clone();
         append_backward(&mut program, &loss.name(), &Backward::default())?;
         let mut found = vec![];
         for threads in [1, 2, 3, 7] {
             let (mut executor, mut scope) = (Executor::with_threads(threads), Scope::new());
-            executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+            executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
             found.push(executor.run(&program, &mut scope, &[], &[&product.name(), "x@GRAD", "y@GRAD"])?);
         }
         assert!(found[0].iter().all(|t| t.to_f64s().iter().any(|x| *x != 0.0)));
@@ -54,15 +54,15 @@ fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Re
 #[test]
 fn only_what_is_needed_runs() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2])?;
-    let unused = net.input("unused", DType::F32, &[3])?;
-    unused.exp()?.sum(&[])?;
-    let y = x.square()?;
-    y.log()?;
+    let x = net.input("x", DType::F32, &[2]);
+    let unused = net.input("unused", DType::F32, &[3]);
+    unused.exp().sum(&[]);
+    let y = x.square();
+    y.log();
     let out = run(&net, &[("x", &tensor(&[1.0, 2.0]))], &y.name())?;
     assert_eq!(out.slice::<f32>()?, [1.0, 4.0]);
     let executor = Executor::new();
-    let session = executor.prepare(&net.program(), &mut Scope::new(), &[("x", out.meta())], &[&y.name()])?;
+    let session = executor.prepare(&net.program()?, &mut Scope::new(), &[("x", out.meta())], &[&y.name()])?;
     assert_eq!(session.frames(), 1);
     Ok(())
 }
@@ -70,14 +70,16 @@ fn only_what_is_needed_runs() -> Result<()> {
 #[test]
 fn a_variable_may_be_written_again() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2])?;
-    let h = x.tanh()?;
-    let before = (&h + 0.0)?;
-    emit(Scale { x: (&x).into(), out: Arg::from(&h), scale: 2.0, bias: 0.0, bias_after_scale: true })?;
-    let after = (&h + 0.0)?;
+    let x = net.input("x", DType::F32, &[2]);
+    let h = x.tanh();
+    let before = &h + 0.0;
+    emit(Scale { x: (&x).into(), out: Arg::from(&h), scale: 2.0, bias: 0.0, bias_after_scale: true })
+        .out
+        .check()?;
+    let after = &h + 0.0;
     // In place, too.
-    emit(Relu { x: (&h).into(), out: (&h).into() })?;
-    let all = concat(&[&before, &after, &h], 0)?;
+    emit(Relu { x: (&h).into(), out: (&h).into() }).out.check()?;
+    let all = concat(&[&before, &after, &h], 0);
     let out = run(&net, &[("x", &tensor(&[0.5, -1.0]))], &all.name())?;
     let expected = [0.5_f32.tanh(), -(1.0_f32.tanh()), 1.0, -2.0, 1.0, 0.0];
     for (got, expected) in out.slice::<f32>()?.iter().zip(expected) {
@@ -89,7 +91,7 @@ fn a_variable_may_be_written_again() -> Result<()> {
 #[test]
 fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
     let net = Builder::new();
-    let w = net.persistable("w", DType::F32, &[2, 2], |w| Init::Constant(1.0).emit(w, 0))?;
+    let w = net.persistable("w", DType::F32, &[2, 2], |w| Init::Constant(1.0).emit(w, 0));
     // A matrix product cannot work in place: its result is written back afterwards.
     emit(autobwd_ops::matmul::MatmulV2 {
         x: (&w).into(),
@@ -97,12 +99,14 @@ fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
         out: (&w).into(),
         trans_x: false,
         trans_y: false,
-    })?;
-    let read = (&w + 0.0)?;
+    })
+    .out
+    .check()?;
+    let read = &w + 0.0;
     let (mut scope, mut executor) = (Scope::new(), Executor::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     for expected in [2.0, 8.0] {
-        let fetched = executor.run(&net.program(), &mut scope, &[], &["w", &read.name()])?;
+        let fetched = executor.run(&net.program()?, &mut scope, &[], &["w", &read.name()])?;
         assert_eq!(fetched[0].slice::<f32>()?, [expected; 4]);
         assert_eq!(fetched[1], fetched[0]);
         assert_eq!(scope.get("w")?, &fetched[0]);
@@ -113,14 +117,14 @@ fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
 #[test]
 fn batches_of_other_sizes_get_plans_of_their_own() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 3])?;
-    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(2.0).emit(w, 0))?;
-    let sum = (&x * &w)?.sum(&[])?;
+    let x = net.input("x", DType::F32, &[-1, 3]);
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(2.0).emit(w, 0));
+    let sum = (&x * &w).sum(&[]);
     let (mut scope, mut executor) = (Scope::new(), Executor::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     for rows in [1, 5, 0, 5, 1, 30_000] {
         let x = Tensor::from_vec([rows, 3], vec![1.0_f32; rows * 3])?;
-        let out = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&sum.name()])?;
+        let out = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&sum.name()])?;
         assert_eq!(out[0].item()?, 6.0 * rows as f64);
     }
     Ok(())
@@ -129,12 +133,12 @@ fn batches_of_other_sizes_get_plans_of_their_own() -> Result<()> {
 #[test]
 fn values_in_the_scope_can_be_set_between_runs() -> Result<()> {
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(1.0).emit(w, 0))?;
-    let loss = w.square()?.sum(&[])?;
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(1.0).emit(w, 0));
+    let loss = w.square().sum(&[]);
     Sgd { rate: 0.25 }.minimize(&loss)?.complete()?;
     let (mut scope, executor) = (Scope::new(), Executor::new());
-    Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
-    let mut session = executor.prepare(&net.program(), &mut scope, &[], &[&loss.name()])?;
+    Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &[], &[&loss.name()])?;
     session.run(&mut scope)?;
     assert_eq!(scope.get("w")?.slice::<f32>()?, [0.5, 0.5]);
     scope.slice_mut::<f32>("w")?[0] = 4.0;
@@ -150,11 +154,11 @@ fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
     // Larger than a block and a chunk, odd sizes; one region with a row, a column and a scalar.
     let net = Builder::new();
     let (rows, cols) = (301, 257);
-    let x = net.input("x", DType::F64, &[rows as i64, cols as i64])?;
-    let row = net.input("row", DType::F64, &[cols as i64])?;
-    let column = net.input("column", DType::F64, &[rows as i64, 1])?;
-    let scalar = net.input("scalar", DType::F64, &[])?;
-    let out = (&((&x * &row)? + &column)? - &scalar)?;
+    let x = net.input("x", DType::F64, &[rows as i64, cols as i64]);
+    let row = net.input("row", DType::F64, &[cols as i64]);
+    let column = net.input("column", DType::F64, &[rows as i64, 1]);
+    let scalar = net.input("scalar", DType::F64, &[]);
+    let out = &x * &row + &column - &scalar;
     let value = |i: usize| (i as f64 * 0.7).sin();
     let all = |n: usize| (0..n).map(value).collect::<Vec<_>>();
     let (x, row) = (Tensor::from_vec([rows, cols], all(rows * cols))?, Tensor::from_vec([cols], all(cols))?);
@@ -172,9 +176,9 @@ fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
 fn start_up_values_follow_from_the_seed() -> Result<()> {
     let weights = |seed| -> Result<Tensor> {
         let net = Builder::new();
-        net.parameter("w", DType::F32, &[50, 40], |w| Init::KaimingNormal.emit(w, seed))?;
+        net.parameter("w", DType::F32, &[50, 40], |w| Init::KaimingNormal.emit(w, seed));
         let mut scope = Scope::new();
-        Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+        Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
         Ok(scope.get("w")?.clone())
     };
     assert_eq!(weights(3)?, weights(3)?);
@@ -203,8 +207,8 @@ fn programs_and_weights_survive_a_file() -> Result<()> {
 #[test]
 fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[2])?;
-    let out = emit(Tanh { x: (&x).into(), out: New })?.out;
+    let x = net.input("x", DType::F32, &[2]);
+    let out = emit(Tanh { x: (&x).into(), out: New }).out;
     let name = out.name();
     net.edit(|p| {
         let (x, y) = (p.find("x").unwrap(), p.var("y"));
@@ -213,7 +217,7 @@ fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
         root.ops.push(OpDesc::new("scale").input("X", [x]).output("Out", [y]).attr("scale", Attr::F32(3.0)));
         Ok(())
     })?;
-    let json = net.program().to_json();
+    let json = net.program()?.to_json();
     let program = autobwd::Program::from_json(&json)?;
     let x = tensor(&[1.0, 2.0]);
     let fetched = Executor::new().run(&program, &mut Scope::new(), &[("x", &x)], &["y", &name])?;
@@ -224,8 +228,8 @@ fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
 #[test]
 fn fusing_and_reusing_memory_change_nothing() {
     check(150, recipes(), |recipe| {
-        let drawn = draw(&recipe)?;
-        let mut program = drawn.net.program().clone();
+        let drawn = draw(&recipe);
+        let mut program = drawn.net.program()?.clone();
         append_backward(&mut program, &drawn.loss, &Default::default())?;
         // Fetching every value keeps each in memory of its own: nothing in registers, nothing in place.
         let written = program.root().ops.iter().flat_map(|op| op.writes());

@@ -8,20 +8,20 @@ use autobwd_ops::{
 
 /// Masks of steps, one after another.
 fn masks(net: &Builder, layers: &[&Dropout], steps: usize) -> Result<Vec<Vec<Tensor>>> {
-    let x = net.input("x", DType::F32, &[-1])?;
-    let out = layers.iter().map(|layer| Ok(layer.forward(&x)?.name())).collect::<Result<Vec<_>>>()?;
+    let x = net.input("x", DType::F32, &[-1]);
+    let out = layers.iter().map(|layer| Ok(layer.forward(&x).name())).collect::<Result<Vec<_>>>()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let (x, out) =
         (Tensor::from_vec([500], vec![1.0_f32; 500])?, out.iter().map(String::as_str).collect::<Vec<_>>());
-    (0..steps).map(|_| executor.run(&net.program(), &mut scope, &[("x", &x)], &out)).collect()
+    (0..steps).map(|_| executor.run(&net.program()?, &mut scope, &[("x", &x)], &out)).collect()
 }
 
 #[test]
 fn no_two_masks_of_layers_and_steps_are_equal() -> Result<()> {
     let net = Builder::new();
     let layers = [1, 2, 3, 1].map(|seed| Dropout::new(&net, 0.5, seed));
-    let layers: Vec<Dropout> = layers.into_iter().collect::<Result<_>>()?;
+    let layers: Vec<Dropout> = layers.into_iter().collect();
     // One of them is called twice.
     let called: Vec<&Dropout> = layers.iter().chain(&layers[..1]).collect();
     let all: Vec<Tensor> = masks(&net, &called, 4)?.into_iter().flatten().collect();
@@ -36,27 +36,27 @@ fn no_two_masks_of_layers_and_steps_are_equal() -> Result<()> {
 fn one_text_of_a_program_gives_one_set_of_masks() -> Result<()> {
     let run = || {
         let net = Builder::new();
-        masks(&net, &[&Dropout::new(&net, 0.5, 1)?], 2)
+        masks(&net, &[&Dropout::new(&net, 0.5, 1)], 2)
     };
     assert_eq!(run()?, run()?);
     Ok(())
 }
 
 /// Layers of all kinds, without seeds.
-fn weights(net: &Builder) -> Result<Vec<Expr>> {
-    let (a, b) = (Linear::new(net, 4, 4).build()?, Linear::new(net, 4, 4).build()?);
-    let conv = [Conv2d::new(net, 1, 4, 2).build()?, Conv2d::new(net, 1, 4, 2).build()?];
-    let gru = Gru::new(net, 4, 4).layers(2).build()?;
-    let table = Embedding::new(net, 4, 4).build()?;
+fn weights(net: &Builder) -> Vec<Expr> {
+    let (a, b) = (Linear::new(net, 4, 4).build(), Linear::new(net, 4, 4).build());
+    let conv = [Conv2d::new(net, 1, 4, 2).build(), Conv2d::new(net, 1, 4, 2).build()];
+    let gru = Gru::new(net, 4, 4).layers(2).build();
+    let table = Embedding::new(net, 4, 4).build();
     drop((a, b, conv, gru, table));
-    Ok(net.parameters().into_iter().filter(|p| p.dims().len() > 1).collect())
+    net.parameters().into_iter().filter(|p| p.dims().len() > 1).collect()
 }
 
 #[test]
 fn parameters_without_a_seed_differ_and_are_those_of_eager_mode() -> Result<()> {
     let (net, tape, mut scope) = (Builder::new(), Builder::eager(), Scope::new());
-    let (described, eager) = (weights(&net)?, weights(&tape)?);
-    Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+    let (described, eager) = (weights(&net), weights(&tape));
+    Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
     assert_eq!(described.len(), 9);
     let mut first = vec![];
     for (described, eager) in described.iter().zip(eager) {
@@ -75,11 +75,11 @@ fn first_values_are_the_same_on_every_machine() -> Result<()> {
     // Computed apart, from the published constants of FNV-1a and SplitMix64.
     let net = Builder::new();
     for (name, seed) in [("a.w", 0), ("b.w", 0), ("a.w2", -1)] {
-        net.parameter(name, DType::F32, &[2], |w| Init::Uniform(0.0, 1.0).emit(w, seed))?;
+        net.parameter(name, DType::F32, &[2], |w| Init::Uniform(0.0, 1.0).emit(w, seed));
     }
     let startup = net.startup();
     let seeds = [38302809, 478072529, 1615863502].map(Attr::I32);
-    for (op, seed) in startup.program().root().ops.iter().zip(&seeds) {
+    for (op, seed) in startup.program()?.root().ops.iter().zip(&seeds) {
         assert_eq!(op.attrs.get("seed"), Some(seed));
     }
     Ok(())
@@ -90,14 +90,14 @@ fn layers_have_the_same_names_whenever_they_are_made() -> Result<()> {
     let names = |net: &Builder, lazily: bool| -> Result<[String; 2]> {
         let x = match net.is_eager() {
             true => net.constant(Tensor::zeros(DType::F32, &[1, 1, 8, 8])?),
-            false => net.input("x", DType::F32, &[-1, 1, 8, 8])?,
+            false => net.input("x", DType::F32, &[-1, 1, 8, 8]),
         };
-        let first = Conv2d::new(net, 1, 1, 3).build()?;
+        let first = Conv2d::new(net, 1, 1, 3).build();
         if lazily {
-            first.forward(&x)?;
+            first.forward(&x);
         }
-        let second = Conv2d::new(net, 1, 1, 3).build()?;
-        second.forward(&first.forward(&x)?)?;
+        let second = Conv2d::new(net, 1, 1, 3).build();
+        second.forward(&first.forward(&x));
         Ok([first.weight.name(), second.weight.name()])
     };
     for net in [Builder::new, Builder::eager] {

@@ -20,19 +20,19 @@ const WIDTH: usize = 3;
 
 /// Two looks into one table, `embedding_0.w`, the second by numbers of its own, with 2 as padding; the loss weighs all
 /// elements differently. With `dense_too`, every row counts besides.
-fn model(sparse: bool, dense_too: bool) -> Result<(Builder, Expr)> {
+fn model(sparse: bool, dense_too: bool) -> (Builder, Expr) {
     let net = Builder::new();
     let table = Embedding::new(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
-    let table = if sparse { table.sparse() } else { table }.build()?;
-    let words = net.input("words", DType::I64, &[-1, 2])?;
-    let others = net.input("others", DType::I64, &[-1])?;
-    let first = table.forward(&words)?.tanh()?.square()?.sum(&[])?;
-    let second = table.forward(&others)?.exp()?.sum(&[])?;
-    let mut loss = (&first + &(&second * 0.3)?)?;
+    let table = if sparse { table.sparse() } else { table }.build();
+    let words = net.input("words", DType::I64, &[-1, 2]);
+    let others = net.input("others", DType::I64, &[-1]);
+    let first = table.forward(&words).tanh().square().sum(&[]);
+    let second = table.forward(&others).exp().sum(&[]);
+    let mut loss = &first + &second * 0.3;
     if dense_too {
-        loss = (&loss + &table.weight.square()?.sum(&[])?)?;
+        loss = &loss + table.weight.square().sum(&[]);
     }
-    Ok((net, loss))
+    (net, loss)
 }
 
 fn ids(dims: &[usize], numbers: &[i64]) -> Tensor {
@@ -58,13 +58,13 @@ fn trained(
     dense_too: bool,
     count: usize,
 ) -> Result<Vec<(String, Vec<f64>)>> {
-    let (net, loss) = model(sparse, dense_too)?;
+    let (net, loss) = model(sparse, dense_too);
     optimizer.minimize(&loss)?.complete()?;
-    verify(&net.program())?;
+    verify(&*net.program()?)?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     for (words, others) in &steps()[..count] {
-        executor.run(&net.program(), &mut scope, &[("words", words), ("others", others)], &[])?;
+        executor.run(&net.program()?, &mut scope, &[("words", words), ("others", others)], &[])?;
     }
     Ok(scope.iter().map(|(name, value)| (name.to_string(), value.to_f64s())).collect())
 }
@@ -79,7 +79,7 @@ impl Optimizer for Decayed {
         let dims = parameter.dims().known().unwrap_or_default();
         let velocity = parameter
             .builder()
-            .persistable("velocity", parameter.dtype(), &dims, |v| Init::Constant(0.5).emit(v, 0))?;
+            .persistable("velocity", parameter.dtype(), &dims, |v| Init::Constant(0.5).emit(v, 0));
         emit(update::Momentum {
             param: parameter.into(),
             grad: gradient.into(),
@@ -94,6 +94,8 @@ impl Optimizer for Decayed {
             rescale_grad: 0.5,
             lazy_mode: false,
         })
+        .param_out
+        .check()
         .map(drop)
     }
 }
@@ -160,14 +162,14 @@ fn lazy_updates_leave_other_rows_alone() -> Result<()> {
 fn large(sparse: bool, threads: usize) -> Result<(Vec<f64>, Session)> {
     let net = Builder::new();
     let table = Embedding::new(&net, 40_000, 8).seed(5);
-    let table = if sparse { table.sparse() } else { table }.build()?;
-    let words = net.input("words", DType::I64, &[-1])?;
-    Adam::new(0.1).minimize(&table.forward(&words)?.square()?.mean()?)?.complete()?;
+    let table = if sparse { table.sparse() } else { table }.build();
+    let words = net.input("words", DType::I64, &[-1]);
+    Adam::new(0.1).minimize(&table.forward(&words).square().mean())?.complete()?;
     let (mut executor, mut scope) = (Executor::with_threads(threads), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let numbers = (0..30_000_i64).map(|i| i * i * 31 % 39_989).collect();
     let numbers = Tensor::from_vec([30_000], numbers)?;
-    let mut session = executor.prepare(&net.program(), &mut scope, &[("words", numbers.meta())], &[])?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &[("words", numbers.meta())], &[])?;
     for _ in 0..2 {
         session.feed("words", &numbers)?;
         session.run(&mut scope)?;
@@ -188,14 +190,14 @@ fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
     let session = |sparse| -> Result<Session> {
         let net = Builder::new();
         let table = Embedding::new(&net, 100_000, 8);
-        let table = if sparse { table.sparse() } else { table }.build()?;
-        let words = net.input("words", DType::I64, &[-1])?;
-        let looks = (&table.forward(&words)?.tanh()? + &table.forward(&words)?)?;
-        Adam::new(0.1).minimize(&looks.mean()?)?.complete()?;
+        let table = if sparse { table.sparse() } else { table }.build();
+        let words = net.input("words", DType::I64, &[-1]);
+        let looks = table.forward(&words).tanh() + table.forward(&words);
+        Adam::new(0.1).minimize(&looks.mean())?.complete()?;
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);
-        executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-        executor.prepare(&net.program(), &mut scope, &[("words", Meta::new(DType::I64, [50]))], &[])
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+        executor.prepare(&net.program()?, &mut scope, &[("words", Meta::new(DType::I64, [50]))], &[])
     };
     let whole = 100_000 * 8 * size_of::<f32>();
     let rows = |n: usize| (n * size_of::<i64>()).next_multiple_of(64) + n * 8 * size_of::<f32>();
@@ -212,8 +214,8 @@ const GRADIENT: &str = "embedding_0.w@GRAD";
 
 /// A program with the sparse gradient of the table, and what it is fed.
 fn fetched() -> Result<(Program, Vec<(&'static str, Tensor)>)> {
-    let (net, loss) = model(true, false)?;
-    let mut program = net.program().clone();
+    let (net, loss) = model(true, false);
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     let (words, others) = steps()[0].clone();
     Ok((program, vec![("words", words), ("others", others)]))
@@ -275,8 +277,8 @@ fn programs_with_rows_print_and_save() -> Result<()> {
 
 #[test]
 fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
-    let (net, loss) = model(true, true)?;
-    let mut program = net.program().clone();
+    let (net, loss) = model(true, true);
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     assert_eq!(kind(&program, GRADIENT), VarKind::Tensor);
     let part = |i: usize| kind(&program, &format!("embedding_0.w@GRAD@RENAME@{i}"));
@@ -289,36 +291,38 @@ fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
 fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     // The table is computed: its gradient is read by one that knows no rows.
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0))?;
-    let ids = net.input("ids", DType::I64, &[3])?;
+    let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0));
+    let ids = net.input("ids", DType::I64, &[3]);
     let looked_up = emit(LookupTableV2 {
         ids: (&ids).into(),
-        w: (&w.tanh()?).into(),
+        w: (&w.tanh()).into(),
         out: New,
         padding_idx: -1,
         is_sparse: true,
-    })?;
-    let loss = looked_up.out.mean()?;
-    let mut program = net.program().clone();
+    });
+    let loss = looked_up.out.mean();
+    let mut program = net.program()?.clone();
     let e = append_backward(&mut program, &loss.name(), &Backward::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Shape);
     for part in ["operator `tanh_grad`", "`Out@GRAD`: a whole tensor is needed, not rows of float32 [4, 2]"] {
         assert!(e.to_string().contains(part), "{e}");
     }
-    assert_eq!(program, *net.program());
+    assert_eq!(program, *net.program()?);
 
     // By hand, too.
-    let (net, loss) = model(true, false)?;
+    let (_, loss) = model(true, false);
     let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
-    let e = gradient.tanh().unwrap_err();
+    let e = gradient.tanh().check().unwrap_err();
     assert!(e.to_string().contains("`X`: a whole tensor is needed, not rows of float64 [11, 3]"), "{e}");
-    let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).err().unwrap();
+    let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).out.check().unwrap_err();
     assert!(e.to_string().contains("but `embedding_0.w@GRAD` is rows of float64 [11, 3]"), "{e}");
-    let other = net.input("other", DType::F64, &[ROWS as i64, 2])?;
-    let e = emit(Sum { x: vec![(&gradient).into(), (&other).into()], out: New }).err().unwrap();
+    let (net, loss) = model(true, false);
+    let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
+    let other = net.input("other", DType::F64, &[ROWS as i64, 2]);
+    let e = emit(Sum { x: vec![(&gradient).into(), (&other).into()], out: New }).out.check().unwrap_err();
     assert!(e.to_string().contains("`X`: shape [11, 2] does not match [11, 3]"), "{e}");
     // Nothing but the shape of it is needed here.
-    let zeros = emit(autobwd_ops::fill::FillZerosLike { x: (&gradient).into(), out: New })?.out;
+    let zeros = emit(autobwd_ops::fill::FillZerosLike { x: (&gradient).into(), out: New }).out;
     assert_eq!(zeros.to_string(), format!("{}: float64 [11, 3]", zeros.name()));
     Ok(())
 }
@@ -355,9 +359,9 @@ fn rows_are_neither_fed_nor_kept() -> Result<()> {
 #[test]
 fn gradients_go_on_through_rows() -> Result<()> {
     let second = |sparse| -> Result<Vec<Tensor>> {
-        let (net, loss) = model(sparse, false)?;
-        net.input("v", DType::F64, &[ROWS as i64, WIDTH as i64])?;
-        let (mut program, w) = (net.program().clone(), ["embedding_0.w"]);
+        let (net, loss) = model(sparse, false);
+        net.input("v", DType::F64, &[ROWS as i64, WIDTH as i64]);
+        let (mut program, w) = (net.program()?.clone(), ["embedding_0.w"]);
         let product = hessian_vector_product(&mut program, &loss.name(), &w, &["v"])?[0].unwrap();
         let again = gradients(&mut program, &[GRADIENT], &w, None, &[])?.pairs[0].1;
         verify(&program)?;
@@ -372,8 +376,8 @@ fn gradients_go_on_through_rows() -> Result<()> {
     assert!(sparse.iter().all(|tensor| tensor.to_f64s().iter().any(|x| *x != 0.0)));
 
     // What puts a Jacobian together takes whole tensors.
-    let (net, loss) = model(true, false)?;
-    let e = jacobian(&mut net.program().clone(), &loss.name(), &["embedding_0.w"]).unwrap_err();
+    let (net, loss) = model(true, false);
+    let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"]).unwrap_err();
     let text = "`X`: a whole tensor is needed, not rows of float64 [11, 3]";
     assert!(e.to_string().contains(text), "{e}");
     Ok(())
@@ -382,19 +386,19 @@ fn gradients_go_on_through_rows() -> Result<()> {
 #[test]
 fn rows_that_are_overwritten_count_no_more() -> Result<()> {
     let net = Builder::new();
-    let ids = net.input("ids", DType::I64, &[2])?;
+    let ids = net.input("ids", DType::I64, &[2]);
     let part = |name: &str, dims: &[usize]| {
         net.parameter(name, DType::F64, dims, |w| Init::Constant(1.0).emit(w, 0))
     };
-    let (w, a, b) = (part("w", &[4, 3])?, part("a", &[2, 3])?, part("b", &[2, 3])?);
+    let (w, a, b) = (part("w", &[4, 3]), part("a", &[2, 3]), part("b", &[2, 3]));
     let look = |dout: &Expr, dw: Arg| {
         let (ids, w, dout) = (Arg::from(&ids), Arg::from(&w), dout.into());
-        Ok(emit(LookupTableV2Grad { ids, w, dout, dw, padding_idx: -1, is_sparse: true })?.dw)
+        Ok(emit(LookupTableV2Grad { ids, w, dout, dw, padding_idx: -1, is_sparse: true }).dw)
     };
     let rows: Result<Expr> = look(&a, New);
     let rows = rows.and_then(|rows| look(&b, Arg::from(&rows)))?;
-    let out = emit(Sum { x: vec![(&rows).into(), (&w).into()], out: New })?.out;
-    let mut program = net.program().clone();
+    let out = emit(Sum { x: vec![(&rows).into(), (&w).into()], out: New }).out;
+    let mut program = net.program()?.clone();
     let found = gradients(&mut program, &[&out.name()], &["a", "b"], None, &[])?;
     assert_eq!(found.entries().iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
     Ok(())
@@ -402,24 +406,24 @@ fn rows_that_are_overwritten_count_no_more() -> Result<()> {
 
 #[test]
 fn updates_may_write_elsewhere() -> Result<()> {
-    let (net, loss) = model(true, false)?;
-    let mut program = net.program().clone();
+    let (net, loss) = model(true, false);
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     net.set_program(program);
-    let (w, gradient) = (net.expr("embedding_0.w")?, net.expr(GRADIENT)?);
-    let rate = net.input("rate", DType::F64, &[-1])?;
+    let (w, gradient) = (net.expr("embedding_0.w"), net.expr(GRADIENT));
+    let rate = net.input("rate", DType::F64, &[-1]);
     let updated = emit(update::Sgd {
         param: (&w).into(),
         learning_rate: (&rate).into(),
         grad: (&gradient).into(),
         param_out: New,
-    })?;
+    });
     let (words, others) = steps()[0].clone();
     let run = |rate: &[f64]| {
         let rate = Tensor::from_vec([rate.len()], rate.to_vec())?;
         let feeds: [(&str, &dyn Feed); 3] = [("words", &words), ("others", &others), ("rate", &rate)];
         let fetches = [gradient.name(), updated.param_out.name()];
-        Executor::new().run(&net.program(), &mut scope(), &feeds, &fetches.each_ref().map(String::as_str))
+        Executor::new().run(&net.program()?, &mut scope(), &feeds, &fetches.each_ref().map(String::as_str))
     };
     let (values, w) = (run(&[0.5])?, scope());
     let expected = w.get("embedding_0.w")?.to_f64s();
@@ -457,14 +461,14 @@ impl Kernel for Careless<Buf<'_>> {
 
 #[test]
 fn rows_are_never_read_as_something_else() -> Result<()> {
-    let (net, loss) = model(true, false)?;
+    let (net, loss) = model(true, false);
     let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
-    let out = emit(Careless { x: (&gradient).into(), out: New })?.out;
+    let out = emit(Careless { x: (&gradient).into(), out: New }).out;
     let (words, others) = steps()[0].clone();
     let mut scope = scope();
     scope.set("learning_rate_0", Tensor::from_vec([1], vec![0.1])?);
     let feeds: [(&str, &dyn Feed); 2] = [("words", &words), ("others", &others)];
-    let e = Executor::new().run(&net.program(), &mut scope, &feeds, &[&out.name()]).unwrap_err();
+    let e = Executor::new().run(&net.program()?, &mut scope, &feeds, &[&out.name()]).unwrap_err();
     let text = "`X` holds rows of a tensor; the kernel must use `rows` or `rows_mut`";
     assert!(e.to_string().contains(text), "{e}");
     Ok(())

@@ -21,27 +21,27 @@ struct Model {
 }
 
 impl Model {
-    fn parameter(&self, name: &str, dims: &[usize]) -> Result<Expr> {
+    fn parameter(&self, name: &str, dims: &[usize]) -> Expr {
         self.net.parameter(name, DType::F64, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 7))
     }
 
-    fn look(&self, table: &Expr, ids: &Expr) -> Result<Expr> {
+    fn look(&self, table: &Expr, ids: &Expr) -> Expr {
         let (ids, w) = (ids.into(), table.into());
         let op = LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: self.sparse };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 
     /// `[STEPS, 4]`, repeated rows among them.
-    fn ids(&self) -> Result<Expr> {
+    fn ids(&self) -> Expr {
         self.net.input("ids", DType::I64, &[STEPS as i64, 4])
     }
 
     /// `[STEPS, ROWS, 2]`
-    fn tables(&self) -> Result<Expr> {
+    fn tables(&self) -> Expr {
         self.net.input("tables", DType::F64, &[STEPS as i64, ROWS as i64, 2])
     }
 
-    fn number(&self, name: &str) -> Result<Expr> {
+    fn number(&self, name: &str) -> Expr {
         self.net.input(name, DType::F64, &[])
     }
 }
@@ -60,14 +60,14 @@ fn data(program: &Program) -> Result<Vec<(&'static str, Tensor)>> {
 }
 
 /// Gradients of all parameters, by name.
-fn trained(sparse: bool, build: &dyn Fn(&Model) -> Result<Expr>) -> Result<Vec<(String, Vec<f64>)>> {
+fn trained(sparse: bool, build: &dyn Fn(&Model) -> Expr) -> Result<Vec<(String, Vec<f64>)>> {
     let model = Model { net: Builder::new(), sparse };
-    let loss = build(&model)?.name();
-    let mut program = model.net.program().clone();
+    let loss = build(&model).name();
+    let mut program = model.net.program()?.clone();
     append_backward(&mut program, &loss, &Backward::default())?;
     verify(&program)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&model.net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&model.net.startup().program()?, &mut scope, &[], &[])?;
     let names: Vec<String> = program.parameters().map(|v| format!("{}@GRAD", program.name(v))).collect();
     let data = data(&program)?;
     let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, x)| (*name, x as &dyn Feed)).collect();
@@ -79,7 +79,7 @@ fn trained(sparse: bool, build: &dyn Fn(&Model) -> Result<Expr>) -> Result<Vec<(
 }
 
 #[track_caller]
-fn compare(build: impl Fn(&Model) -> Result<Expr>) -> Result<()> {
+fn compare(build: impl Fn(&Model) -> Expr) -> Result<()> {
     let (sparse, dense) = (trained(true, &build)?, trained(false, &build)?);
     assert!(
         dense.iter().all(|(_, values)| values.iter().any(|x| *x != 0.0)),
@@ -98,12 +98,12 @@ fn compare(build: impl Fn(&Model) -> Result<Expr>) -> Result<()> {
 fn a_state_that_only_look_ups_read() -> Result<()> {
     for reverse in [false, true] {
         compare(|m| {
-            let (t0, w) = (m.parameter("t0", &[ROWS, 2])?, m.parameter("w", &[2])?);
-            let y = scan(&[m.tables()?, m.ids()?], &[t0], reverse, |x, t| {
-                let looked = m.look(&t[0], &x[1])?;
-                Ok((vec![(&x[0] * &w)?], vec![looked]))
-            })?;
-            y[0].square()?.sum(&[])
+            let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
+            let y = scan(&[m.tables(), m.ids()], &[t0], reverse, |x, t| {
+                let looked = m.look(&t[0], &x[1]);
+                (vec![&x[0] * &w], vec![looked])
+            });
+            y[0].square().sum(&[])
         })?;
     }
     Ok(())
@@ -113,19 +113,19 @@ fn a_state_that_only_look_ups_read() -> Result<()> {
 fn a_state_that_is_read_elsewhere_too_and_looked_up_at_the_end() -> Result<()> {
     for every in [0, 1, 2] {
         compare(|m| {
-            let (t0, w) = (m.parameter("t0", &[ROWS, 2])?, m.parameter("w", &[2])?);
-            let (tables, ids) = (m.tables()?, m.ids()?);
+            let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
+            let (tables, ids) = (m.tables(), m.ids());
             let y = static_rnn(&m.net, false, |rnn| {
                 if every > 0 {
                     rnn.checkpoint_every(every);
                 }
-                let (x, ids, t) = (rnn.step_input(&tables)?, rnn.step_input(&ids)?, rnn.memory(&t0)?);
-                rnn.step_output(&m.look(&t, &ids)?)?;
-                rnn.update_memory(&t, &(&(&t * &w)?.tanh()? + &x)?)?;
+                let (x, ids, t) = (rnn.step_input(&tables), rnn.step_input(&ids), rnn.memory(&t0));
+                rnn.step_output(&m.look(&t, &ids));
+                rnn.update_memory(&t, &((&t * &w).tanh() + &x));
                 rnn.last_output(&t)
-            })?;
-            let one = m.net.input("one", DType::I64, &[4])?;
-            y[0].square()?.sum(&[])? + m.look(&y[1], &one)?.exp()?.sum(&[])?
+            });
+            let one = m.net.input("one", DType::I64, &[4]);
+            y[0].square().sum(&[]) + m.look(&y[1], &one).exp().sum(&[])
         })?;
     }
     Ok(())
@@ -134,102 +134,102 @@ fn a_state_that_is_read_elsewhere_too_and_looked_up_at_the_end() -> Result<()> {
 #[test]
 fn sequences_of_tables() -> Result<()> {
     compare(|m| {
-        let tables = m.parameter("tables0", &[STEPS, ROWS, 2])?;
-        let y = scan(&[tables, m.ids()?], &[], false, |x, _| Ok((vec![], vec![m.look(&x[0], &x[1])?])))?;
-        y[0].square()?.sum(&[])
+        let tables = m.parameter("tables0", &[STEPS, ROWS, 2]);
+        let y = scan(&[tables, m.ids()], &[], false, |x, _| (vec![], vec![m.look(&x[0], &x[1])]));
+        y[0].square().sum(&[])
     })
 }
 
 #[test]
 fn outputs_that_are_looked_up() -> Result<()> {
     compare(|m| {
-        let w = m.parameter("w", &[2])?;
-        let y = scan(&[m.tables()?], &[], true, |x, _| Ok((vec![], vec![(&x[0] * &w)?.sum(&[0])?])))?;
+        let w = m.parameter("w", &[2]);
+        let y = scan(&[m.tables()], &[], true, |x, _| (vec![], vec![(&x[0] * &w).sum(&[0])]));
         // Rows 0 to 2 of what three steps have written, some repeated, one not at all.
-        let one = m.net.input("one", DType::I64, &[4])?;
-        let rows = (&one.cast(DType::F64)? * 0.5)?.cast(DType::I64)?;
-        m.look(&y[0], &rows)?.exp()?.sum(&[])
+        let one = m.net.input("one", DType::I64, &[4]);
+        let rows = (one.cast(DType::F64) * 0.5).cast(DType::I64);
+        m.look(&y[0], &rows).exp().sum(&[])
     })
 }
 
 #[test]
 fn parameters_within_loops_branches_and_both() -> Result<()> {
     compare(|m| {
-        let (t, u) = (m.parameter("t", &[ROWS, 2])?, m.parameter("u", &[ROWS, 2])?);
-        let one = m.net.input("one", DType::I64, &[4])?;
-        let (k, end) = (m.number("k")?, m.number("end")?);
-        let first = m.look(&u, &one)?;
+        let (t, u) = (m.parameter("t", &[ROWS, 2]), m.parameter("u", &[ROWS, 2]));
+        let one = m.net.input("one", DType::I64, &[4]);
+        let (k, end) = (m.number("k"), m.number("end"));
+        let first = m.look(&u, &one);
         let last = while_loop(
             &[k, first],
             |v| v[0].less_than(&end),
             |v| {
-                let even = (&v[0] * 0.0)?.less_than(&v[0])?;
-                let looked = cond(&even, || Ok(vec![m.look(&t, &one)?]), || Ok(vec![m.look(&u, &one)?]))?;
-                Ok(vec![(&v[0] + 1.0)?, (&v[1].tanh()? * &looked[0])?])
+                let even = (&v[0] * 0.0).less_than(&v[0]);
+                let looked = cond(&even, || vec![m.look(&t, &one)], || vec![m.look(&u, &one)]);
+                vec![&v[0] + 1.0, v[1].tanh() * &looked[0]]
             },
-        )?;
+        );
         last[1].sum(&[])
     })
 }
 
 #[test]
 fn a_variable_of_a_loop_that_is_looked_up_in_it() -> Result<()> {
-    let of = |m: &Model, next: &dyn Fn(&Expr) -> Result<Expr>| {
-        let t = m.parameter("t", &[ROWS, 2])?;
-        let one = m.net.input("one", DType::I64, &[4])?;
-        let (k, end) = (m.number("k")?, m.number("end")?);
-        let zero = (&m.look(&t, &one)? * 0.0)?;
+    let of = |m: &Model, next: &dyn Fn(&Expr) -> Expr| {
+        let t = m.parameter("t", &[ROWS, 2]);
+        let one = m.net.input("one", DType::I64, &[4]);
+        let (k, end) = (m.number("k"), m.number("end"));
+        let zero = m.look(&t, &one) * 0.0;
         let body = |v: &[Expr]| {
-            let sum = (&v[2] + &m.look(&v[1], &one)?.square()?)?;
-            Ok(vec![(&v[0] + 1.0)?, next(&v[1])?, sum])
+            let sum = &v[2] + m.look(&v[1], &one).square();
+            vec![&v[0] + 1.0, next(&v[1]), sum]
         };
-        let last = while_loop(&[k, t, zero], |v| v[0].less_than(&end), body)?;
-        last[2].sum(&[])? + last[1].square()?.sum(&[])?
+        let last = while_loop(&[k, t, zero], |v| v[0].less_than(&end), body);
+        last[2].sum(&[]) + last[1].square().sum(&[])
     };
-    compare(|m| of(m, &|t| (t * 0.9)?.tanh()))?;
+    compare(|m| of(m, &|t| (t * 0.9).tanh()))?;
     // Nothing depends on the table that a step finds but the look-up.
     compare(|m| {
-        let w = m.parameter("w", &[2])?;
-        of(m, &|t| &(t * 0.0)?.stop_gradient() + &w)
+        let w = m.parameter("w", &[2]);
+        of(m, &|t| (t * 0.0).stop_gradient() + &w)
     })
 }
 
 #[test]
 fn a_recurrence_within_a_recurrence() -> Result<()> {
     compare(|m| {
-        let (t0, w) = (m.parameter("t0", &[ROWS, 2])?, m.parameter("w", &[2])?);
-        let (tables, ids) = (m.tables()?, m.ids()?);
+        let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
+        let (tables, ids) = (m.tables(), m.ids());
         let y = scan(std::slice::from_ref(&tables), &[t0], false, |x, t| {
             let inner = scan(&[tables.clone(), ids.clone()], &[t[0].clone()], true, |y, s| {
-                let looked = (&m.look(&s[0], &y[1])? * &w)?;
-                Ok((vec![(&(&y[0] * &w)? + &x[0])?], vec![looked]))
-            })?;
-            Ok((vec![(&x[0] * &w)?], vec![inner[0].sum(&[0])?]))
-        })?;
-        y[0].square()?.sum(&[])
+                let looked = m.look(&s[0], &y[1]) * &w;
+                (vec![&y[0] * &w + &x[0]], vec![looked])
+            });
+            (vec![&x[0] * &w], vec![inner[0].sum(&[0])])
+        });
+        y[0].square().sum(&[])
     })
 }
 
 #[test]
 fn steps_of_several_shapes() -> Result<()> {
     compare(|m| {
-        let (t0, w) = (m.parameter("t0", &[ROWS, 2])?, m.parameter("w", &[2])?);
-        let (tables, ids) = (m.tables()?, m.ids()?);
-        let one = m.net.input("one", DType::I64, &[4])?;
-        let start = varying(&m.look(&t0, &one)?, &[0])?;
+        let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
+        let (tables, ids) = (m.tables(), m.ids());
+        let one = m.net.input("one", DType::I64, &[4]);
+        let start = varying(&m.look(&t0, &one), &[0]);
         let y = static_rnn(&m.net, false, |rnn| {
-            let (x, ids) = (rnn.step_input(&tables)?, rnn.step_input(&ids)?);
-            let (t, seen) = (rnn.memory(&t0)?, rnn.memory(&start)?);
-            let next = concat(&[&seen.tanh()?, &m.look(&t, &ids)?], 0)?;
-            rnn.update_memory(&seen, &next)?;
-            rnn.update_memory(&t, &(&x * &w)?)?;
-            rnn.step_output(&next.sum(&[0])?)?;
-            rnn.last_output(&seen)?;
+            let (x, ids) = (rnn.step_input(&tables), rnn.step_input(&ids));
+            let (t, seen) = (rnn.memory(&t0), rnn.memory(&start));
+            let next = concat(&[&seen.tanh(), &m.look(&t, &ids)], 0);
+            rnn.update_memory(&seen, &next);
+            rnn.update_memory(&t, &(&x * &w));
+            rnn.step_output(&next.sum(&[0]));
+            rnn.last_output(&seen);
             rnn.last_output(&t)
-        })?;
-        let rows = (&one.cast(DType::F64)? * 0.5)?.cast(DType::I64)?;
-        let looked = (&m.look(&y[0], &rows)?.square()?.sum(&[])? + &m.look(&y[2], &one)?.exp()?.sum(&[])?)?;
-        looked + y[1].square()?.sum(&[])?
+        });
+        let rows = (one.cast(DType::F64) * 0.5).cast(DType::I64);
+        let looked = m.look(&y[0], &rows).square().sum(&[]) + m.look(&y[2], &one).exp().sum(&[]);
+        looked + y[1].square().sum(&[])
     })
 }
 
@@ -237,12 +237,12 @@ fn steps_of_several_shapes() -> Result<()> {
 fn derivatives_of_derivatives() -> Result<()> {
     let of = |sparse| -> Result<Result<Vec<f64>>> {
         let m = Model { net: Builder::new(), sparse };
-        let t0 = m.parameter("t0", &[ROWS, 2])?;
-        let y = scan(&[m.tables()?, m.ids()?], &[t0], false, |x, t| {
-            Ok((vec![(&t[0] * &x[0])?], vec![m.look(&t[0], &x[1])?]))
-        })?;
-        let loss = y[0].tanh()?.sum(&[])?.name();
-        let mut program = m.net.program().clone();
+        let t0 = m.parameter("t0", &[ROWS, 2]);
+        let y = scan(&[m.tables(), m.ids()], &[t0], false, |x, t| {
+            (vec![&t[0] * &x[0]], vec![m.look(&t[0], &x[1])])
+        });
+        let loss = y[0].tanh().sum(&[]).name();
+        let mut program = m.net.program()?.clone();
         let again = gradients(&mut program, &[&loss], &["t0"], None, &[])?.entries()[0].expect("one");
         let again = program.name(again).to_string();
         let second = match gradients(&mut program, &[&again], &["t0"], None, &[]) {
@@ -250,7 +250,7 @@ fn derivatives_of_derivatives() -> Result<()> {
             Err(e) => return Ok(Err(e)),
         };
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-        executor.run(&m.net.startup().program(), &mut scope, &[], &[])?;
+        executor.run(&m.net.startup().program()?, &mut scope, &[], &[])?;
         let data = data(&program)?;
         let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, x)| (*name, x as &dyn Feed)).collect();
         Ok(executor.run(&program, &mut scope, &feeds, &[&second]).map(|found| found[0].to_f64s()))
@@ -271,11 +271,11 @@ fn derivatives_of_derivatives() -> Result<()> {
 fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
     // Behind the loop, all of the gradient is rows, under the name that it has in the loop.
     let e = trained(true, &|m| {
-        let t = m.parameter("t", &[ROWS, 2])?;
-        let one = m.net.input("one", DType::I64, &[4])?;
-        let (k, end) = (m.number("k")?, m.number("end")?);
-        let body = |v: &[Expr]| Ok(vec![(&v[0] + 1.0)?, (&v[1] * 0.9)?.tanh()?]);
-        m.look(&while_loop(&[k, t], |v| v[0].less_than(&end), body)?[1], &one)?.sum(&[])
+        let t = m.parameter("t", &[ROWS, 2]);
+        let one = m.net.input("one", DType::I64, &[4]);
+        let (k, end) = (m.number("k"), m.number("end"));
+        let body = |v: &[Expr]| vec![&v[0] + 1.0, (&v[1] * 0.9).tanh()];
+        m.look(&while_loop(&[k, t], |v| v[0].less_than(&end), body)[1], &one).sum(&[])
     });
     let e = e.unwrap_err().to_string();
     assert!(
@@ -285,10 +285,10 @@ fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
     assert!(e.starts_with("operator `while_grad` (block 0, "), "{e}");
     // A choice between branches hands on whole tensors alone.
     let e = trained(true, &|m| {
-        let t = m.parameter("t", &[ROWS, 2])?;
-        let (one, k) = (m.net.input("one", DType::I64, &[4])?, m.number("k")?);
-        let chosen = cond(&k.less_than(&(&k + 1.0)?)?, || Ok(vec![t.exp()?]), || Ok(vec![t.tanh()?]))?;
-        m.look(&chosen[0], &one)?.sum(&[])
+        let t = m.parameter("t", &[ROWS, 2]);
+        let (one, k) = (m.net.input("one", DType::I64, &[4]), m.number("k"));
+        let chosen = cond(&k.less_than(&(&k + 1.0)), || vec![t.exp()], || vec![t.tanh()]);
+        m.look(&chosen[0], &one).sum(&[])
     });
     let e = e.unwrap_err().to_string();
     assert!(e.contains("a whole tensor is needed, not rows of float64 [5, 2]"), "{e}");

@@ -17,7 +17,7 @@ use crate::{
 type Derivatives = Vec<Option<Tensor>>;
 
 fn by_program(drawn: &Drawn) -> Result<Derivatives> {
-    let mut program = drawn.net.program().clone();
+    let mut program = drawn.net.program()?.clone();
     let found = append_backward(&mut program, &drawn.loss, &Backward::default())?;
     let fetches: Vec<&str> = found.pairs.iter().map(|(_, grad)| program.name(*grad)).collect();
     let fetched = Executor::with_threads(1).run(&program, &mut drawn.scope()?, &[], &fetches)?;
@@ -27,11 +27,11 @@ fn by_program(drawn: &Drawn) -> Result<Derivatives> {
 
 fn by_tape(recipe: &Recipe) -> Result<Derivatives> {
     let tape = Builder::eager_with_threads(1);
-    let (_, loss) = draw_on(&tape, recipe)?;
+    let (_, loss) = draw_on(&tape, recipe);
     if loss.has_derivative() {
         loss.backward()?;
     }
-    let own = |name| tape.expr(name)?.gradient().ok().map(|d| d.tensor()).transpose();
+    let own = |name| tape.expr(name).gradient().ok().map(|d| d.tensor()).transpose();
     PARAMETERS.into_iter().map(|(name, _)| own(name)).collect()
 }
 
@@ -47,7 +47,7 @@ fn named(program: &Program, op: &OpDesc) -> Operator {
 
 /// The same operators as a tree: some that follow each other are a net of their own, or nets in nets.
 fn tree(drawn: &Drawn, picks: &[usize]) -> Result<Operator> {
-    let program = drawn.net.program();
+    let program = drawn.net.program()?;
     let mut ops: Vec<Operator> = program.root().ops.iter().map(|op| named(&program, op)).collect();
     for (i, pick) in picks.iter().enumerate() {
         let from = pick % ops.len();
@@ -59,7 +59,7 @@ fn tree(drawn: &Drawn, picks: &[usize]) -> Result<Operator> {
 }
 
 fn of_net(drawn: &Drawn, picks: &[usize]) -> Result<Derivatives> {
-    let (program, mut scope) = (drawn.net.program(), drawn.scope()?);
+    let (program, mut scope) = (drawn.net.program()?, drawn.scope()?);
     let loss = Executor::with_threads(1).run(&program, &mut scope.clone(), &[], &[&drawn.loss])?.remove(0);
     scope.set(&format!("{}@GRAD", drawn.loss), Tensor::from_vec(loss.dims(), vec![1.0])?);
     let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient);
@@ -72,13 +72,13 @@ fn of_net(drawn: &Drawn, picks: &[usize]) -> Result<Derivatives> {
 
 /// What the tape, the program and a net find, which is the same to the bit, by parameter.
 fn derivatives(recipe: &Recipe) -> Result<Derivatives> {
-    let drawn = draw(recipe)?;
+    let drawn = draw(recipe);
     let (program, tape) = (by_program(&drawn)?, by_tape(recipe)?);
     let net = of_net(&drawn, &recipe.picks[1..5])?;
     for (found, by) in [(&tape, "the tape"), (&net, "a net")] {
         let known = |all: &Derivatives| -> Vec<_> { all.iter().map(|d| d.as_ref().map(bits)).collect() };
         if known(found) != known(&program) {
-            let text = format!("by {by} {found:?}, by the program {program:?}\n{}", drawn.net.program());
+            let text = format!("by {by} {found:?}, by the program {program:?}\n{}", drawn.net.program()?);
             return Err(Error::new(ErrorKind::Check, text));
         }
     }
@@ -97,8 +97,8 @@ fn random_graphs_have_the_derivatives_of_central_differences_in_all_three_forms(
     // Differences see through what is detached.
     let recipes = recipes().prop_map(|recipe| recipe.with_new_names().without_detached());
     check(100, recipes, |recipe: Recipe| {
-        let (drawn, derivatives) = (draw(&recipe)?, derivatives(&recipe)?);
-        let (program, scope) = (drawn.net.program().clone(), drawn.scope()?);
+        let (drawn, derivatives) = (draw(&recipe), derivatives(&recipe)?);
+        let (program, scope) = (drawn.net.program()?.clone(), drawn.scope()?);
         let names = PARAMETERS.map(|(name, _)| name);
         let at: Vec<(&str, Vec<f64>)> = names
             .into_iter()

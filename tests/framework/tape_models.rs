@@ -22,16 +22,16 @@ use super::{
 struct Model(Linear, Linear);
 
 impl Model {
-    fn new(net: &Builder) -> Result<Model> {
-        Ok(Model(
-            Linear::new(net, 3, 5).seed(1).build()?,
-            Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build()?,
-        ))
+    fn new(net: &Builder) -> Model {
+        Model(
+            Linear::new(net, 3, 5).seed(1).build(),
+            Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build(),
+        )
     }
 
-    fn loss(&self, x: &Expr, y: &Expr) -> Result<Expr> {
-        let hidden = (&self.0.forward(x)?.tanh()? * 1.5)?;
-        self.1.forward(&hidden)?.relu()?.square_error(y)?.mean()
+    fn loss(&self, x: &Expr, y: &Expr) -> Expr {
+        let hidden = self.0.forward(x).tanh() * 1.5;
+        self.1.forward(&hidden).relu().square_error(y).mean()
     }
 }
 
@@ -39,28 +39,28 @@ impl Model {
 fn train_both_ways<M>(
     optimizer: &dyn Optimizer,
     data: impl Fn(usize) -> Vec<(&'static str, Tensor)>,
-    new: impl Fn(&Builder) -> Result<M>,
-    loss: impl Fn(&M, &[Expr]) -> Result<Expr>,
+    new: impl Fn(&Builder) -> M,
+    loss: impl Fn(&M, &[Expr]) -> Expr,
 ) -> Result<Vec<String>> {
     let net = Builder::new();
     let mut inputs = vec![];
     for (name, tensor) in data(0) {
         let dims: Vec<i64> = tensor.dims().iter().map(|n| *n as i64).collect();
-        inputs.push(net.input(name, tensor.dtype(), &dims)?);
+        inputs.push(net.input(name, tensor.dtype(), &dims));
     }
-    let of_program = loss(&new(&net)?, &inputs)?;
+    let of_program = loss(&new(&net), &inputs);
     optimizer.minimize(&of_program)?.complete()?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 
     let tape = tape();
-    let model = new(&tape)?;
+    let model = new(&tape);
     for step in 0..5 {
         let data = data(step);
         let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, tensor)| (*name, tensor as _)).collect();
-        let fetched = executor.run(&net.program(), &mut scope, &feeds, &[&of_program.name()])?;
+        let fetched = executor.run(&net.program()?, &mut scope, &feeds, &[&of_program.name()])?;
         let inputs: Vec<Expr> = data.iter().map(|(_, tensor)| tape.constant(tensor.clone())).collect();
-        let loss = loss(&model, &inputs)?;
+        let loss = loss(&model, &inputs);
         assert_eq!(bits(&loss.tensor()?), bits(&fetched[0]), "step {step}");
         optimizer.minimize(&loss)?.complete()?;
     }
@@ -68,7 +68,7 @@ fn train_both_ways<M>(
     let kept: Vec<String> = scope.iter().map(|(name, _)| name.to_string()).collect();
     let kept: Vec<String> = kept.into_iter().filter(|name| !name.starts_with("learning_rate")).collect();
     for name in &kept {
-        assert_eq!(bits(&tape.expr(name)?.tensor()?), bits(scope.get(name)?), "{name}");
+        assert_eq!(bits(&tape.expr(name).tensor()?), bits(scope.get(name)?), "{name}");
     }
     Ok(kept)
 }
@@ -101,25 +101,25 @@ struct Layers {
 }
 
 impl Layers {
-    fn new(net: &Builder, sparse: bool) -> Result<Layers> {
+    fn new(net: &Builder, sparse: bool) -> Layers {
         let table = Embedding::new(net, 7, 6).seed(1);
-        Ok(Layers {
-            table: if sparse { table.sparse() } else { table }.build()?,
-            attention: MultiHeadAttention::new(net, 6, 2).seed(2).build()?,
-            images: Conv2d::new(net, 1, 2, 3).padding(1).seed(3).build()?,
-            batch: BatchNorm::new(net, 2).build()?,
-            row: LayerNorm::new(net, 18).build()?,
-            dropout: Dropout::new(net, 0.3, 4)?,
-            out: Linear::new(net, 24, 1).seed(5).build()?,
-        })
+        Layers {
+            table: if sparse { table.sparse() } else { table }.build(),
+            attention: MultiHeadAttention::new(net, 6, 2).seed(2).build(),
+            images: Conv2d::new(net, 1, 2, 3).padding(1).seed(3).build(),
+            batch: BatchNorm::new(net, 2).build(),
+            row: LayerNorm::new(net, 18).build(),
+            dropout: Dropout::new(net, 0.3, 4),
+            out: Linear::new(net, 24, 1).seed(5).build(),
+        }
     }
 
-    fn loss(&self, words: &Expr, x: &Expr, y: &Expr) -> Result<Expr> {
-        let seen = self.attention.forward(&self.table.forward(words)?)?.mean_over(&[1])?;
-        let h = self.batch.forward(&self.images.forward(x)?)?.gelu(true)?;
-        let h = self.row.forward(&Pool2d::average(2).forward(&h)?.reshape(&[0, -1])?)?;
-        let h = concat(&[&seen, &self.dropout.forward(&h)?], 1)?;
-        self.out.forward(&h)?.square_error(y)?.mean()
+    fn loss(&self, words: &Expr, x: &Expr, y: &Expr) -> Expr {
+        let seen = self.attention.forward(&self.table.forward(words)).mean_over(&[1]);
+        let h = self.batch.forward(&self.images.forward(x)).gelu(true);
+        let h = self.row.forward(&Pool2d::average(2).forward(&h).reshape(&[0, -1]));
+        let h = concat(&[&seen, &self.dropout.forward(&h)], 1);
+        self.out.forward(&h).square_error(y).mean()
     }
 }
 
@@ -145,12 +145,12 @@ fn layers_train_both_ways_to_the_same_bits() -> Result<()> {
 #[test]
 fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
     let tape = tape();
-    let model = Model::new(&tape)?;
+    let model = Model::new(&tape);
     let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
     let adam = Adam::new(0.1);
-    adam.minimize(&model.loss(&x, &y)?)?.complete()?;
+    adam.minimize(&model.loss(&x, &y))?.complete()?;
     let mut traced = trace(&tape, &[("x", &x), ("y", &y)], || {
-        let loss = model.loss(&x, &y)?;
+        let loss = model.loss(&x, &y);
         adam.minimize(&loss)?.complete()?;
         Ok(vec![loss])
     })?;
@@ -165,7 +165,7 @@ fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
         let loss = match step {
             0 => traced.values[0].clone(),
             _ => {
-                let loss = model.loss(&tape.constant(x.clone()), &tape.constant(y.clone()))?;
+                let loss = model.loss(&tape.constant(x.clone()), &tape.constant(y.clone()));
                 adam.minimize(&loss)?.complete()?;
                 loss
             }
@@ -185,8 +185,8 @@ fn what_is_traced_can_be_differentiated() -> Result<()> {
     let tape = tape();
     let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
     let traced = trace(&tape, &[("x", &x)], || {
-        let y = (&x * &w)?;
-        Ok(vec![(&y * &y.clone().stop_gradient())?])
+        let y = &x * &w;
+        Ok(vec![&y * y.clone().stop_gradient()])
     })?;
     let mut program = traced.program;
     let found = append_backward(&mut program, &traced.outputs[0], &Backward::default())?;
@@ -203,9 +203,9 @@ fn what_a_traced_function_sets_is_refused() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
     let traced = trace(&tape, &[("x", &x)], || {
-        let before = x.square()?;
+        let before = x.square();
         x.set(Tensor::scalar(3.0)?)?;
-        Ok(vec![(&before + &x)?])
+        Ok(vec![&before + &x])
     });
     let e = traced.err().unwrap();
     assert_eq!(e.kind(), ErrorKind::Program);
@@ -218,9 +218,9 @@ fn what_a_traced_function_sets_is_refused() -> Result<()> {
     // What an operator writes, the program knows.
     let c = tape.constant(Tensor::scalar(0.0)?);
     let mut traced = trace(&tape, &[("x", &x)], || {
-        let before = (&c + &x)?;
-        tape.no_grad(|| emit(Assign { x: Arg::from(&x), out: (&c).into() }))?;
-        Ok(vec![(&before * &c)?])
+        let before = &c + &x;
+        tape.no_grad(|| emit(Assign { x: Arg::from(&x), out: (&c).into() }));
+        Ok(vec![&before * &c])
     })?;
     assert_eq!(traced.values[0].item()?, 9.0);
     let mut executor = Executor::new();
@@ -239,13 +239,13 @@ fn nobody_listens_after_a_traced_function_has_panicked() -> Result<()> {
     let x = leaf(&tape, "x", 2.0);
     let traced = panic::catch_unwind(AssertUnwindSafe(|| {
         trace(&tape, &[("x", &x)], || {
-            x.square()?;
+            x.square();
             panic::resume_unwind(Box::new("halfway"))
         })
     }));
     assert!(traced.is_err());
     x.set(Tensor::scalar(3.0)?)?;
-    let traced = trace(&tape, &[("x", &x)], || Ok(vec![x.exp()?]))?;
+    let traced = trace(&tape, &[("x", &x)], || Ok(vec![x.exp()]))?;
     assert_eq!(traced.program.root().ops.len(), 1);
     Ok(())
 }

@@ -118,7 +118,7 @@ impl Dice {
 
 pub(crate) const DIMS: [i64; 2] = [2, 2];
 
-pub(crate) fn number(net: &Builder, value: i64) -> Result<Expr> {
+pub(crate) fn number(net: &Builder, value: i64) -> Expr {
     let fill = FillConstant {
         out: New,
         shape: vec![1],
@@ -126,7 +126,7 @@ pub(crate) fn number(net: &Builder, value: i64) -> Result<Expr> {
         value: value as f32,
         str_value: String::new(),
     };
-    Ok(net.emit(fill)?.out)
+    net.emit(fill).out
 }
 
 /// The counter of the loop around: a variable, or, in a program without loops, a number.
@@ -136,93 +136,89 @@ enum Counter {
     Number(i64),
 }
 
-fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter) -> Result<()> {
+fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter) {
     for step in steps {
         let at = |i: &usize| values[*i].clone();
         let new = match step {
-            Step::Mul(a, b) => vec![(&at(a) * &at(b))?],
-            Step::Add(a, b) => vec![(&at(a) + &at(b))?],
-            Step::Matmul(a, b) => vec![at(a).matmul(&at(b))?],
-            Step::Tanh(a) => vec![at(a).tanh()?],
+            Step::Mul(a, b) => vec![at(a) * at(b)],
+            Step::Add(a, b) => vec![at(a) + at(b)],
+            Step::Matmul(a, b) => vec![at(a).matmul(&at(b))],
+            Step::Tanh(a) => vec![at(a).tanh()],
             Step::Loop { times, vars, body, next } => {
                 let first: Vec<Expr> = vars.iter().map(at).collect();
-                let run = |vars: &[Expr], counter: &Counter| -> Result<Vec<Expr>> {
+                let run = |vars: &[Expr], counter: &Counter| -> Vec<Expr> {
                     let mut inner: Vec<Expr> = values.iter().chain(vars).cloned().collect();
-                    say(net, body, &mut inner, counter)?;
-                    Ok(next.iter().map(|i| inner[*i].clone()).collect())
+                    say(net, body, &mut inner, counter);
+                    next.iter().map(|i| inner[*i].clone()).collect()
                 };
                 match counter {
                     Counter::Variable(_) => {
-                        let end = number(net, *times)?;
-                        let all: Vec<Expr> = std::iter::once(number(net, 0)?).chain(first).collect();
+                        let end = number(net, *times);
+                        let all: Vec<Expr> = std::iter::once(number(net, 0)).chain(first).collect();
                         let last = while_loop(
                             &all,
                             |v| v[0].less_than(&end),
                             |v| {
-                                let next = run(&v[1..], &Counter::Variable(v[0].clone()))?;
-                                Ok(std::iter::once((&v[0] + 1.0)?).chain(next).collect())
+                                let next = run(&v[1..], &Counter::Variable(v[0].clone()));
+                                std::iter::once(&v[0] + 1.0).chain(next).collect()
                             },
-                        )?;
+                        );
                         last[1..].to_vec()
                     }
-                    Counter::Number(_) => {
-                        (0..*times).try_fold(first, |vars, i| run(&vars, &Counter::Number(i)))?
-                    }
+                    Counter::Number(_) => (0..*times).fold(first, |vars, i| run(&vars, &Counter::Number(i))),
                 }
             }
             Step::Choose { below, yes, no } => {
-                let run = |branch: &(Vec<Step>, usize)| -> Result<Vec<Expr>> {
+                let run = |branch: &(Vec<Step>, usize)| -> Vec<Expr> {
                     let mut inner = values.clone();
-                    say(net, &branch.0, &mut inner, counter)?;
-                    Ok(vec![inner[branch.1].clone()])
+                    say(net, &branch.0, &mut inner, counter);
+                    vec![inner[branch.1].clone()]
                 };
                 match counter {
-                    Counter::Variable(i) => {
-                        cond(&i.less_than(&number(net, *below)?)?, || run(yes), || run(no))?
-                    }
-                    Counter::Number(i) => run(if i < below { yes } else { no })?,
+                    Counter::Variable(i) => cond(&i.less_than(&number(net, *below)), || run(yes), || run(no)),
+                    Counter::Number(i) => run(if i < below { yes } else { no }),
                 }
             }
             Step::Switch { ordered, branches } => {
-                let run = |branch: &(Vec<Step>, usize)| -> Result<Vec<Expr>> {
+                let run = |branch: &(Vec<Step>, usize)| -> Vec<Expr> {
                     let mut inner = values.clone();
-                    say(net, &branch.0, &mut inner, counter)?;
-                    Ok(vec![inner[branch.1].clone()])
+                    say(net, &branch.0, &mut inner, counter);
+                    vec![inner[branch.1].clone()]
                 };
                 let run_arm = &run;
                 let arm = |i: usize| -> Branch<'_> { Box::new(move || run_arm(&branches[i])) };
                 match counter {
                     Counter::Variable(i) if *ordered => {
-                        let below = |n: i64| i.less_than(&number(net, n)?);
-                        case(vec![(below(1)?, arm(0)), (below(2)?, arm(1))], arm(2))?
+                        let below = |n: i64| i.less_than(&number(net, n));
+                        case(vec![(below(1), arm(0)), (below(2), arm(1))], arm(2))
                     }
-                    Counter::Variable(i) => switch_case(i, vec![(1, arm(1)), (0, arm(0))], arm(2))?,
-                    Counter::Number(i) => run(&branches[(*i).min(2) as usize])?,
+                    Counter::Variable(i) => switch_case(i, vec![(1, arm(1)), (0, arm(0))], arm(2)),
+                    Counter::Number(i) => run(&branches[(*i).min(2) as usize]),
                 }
             }
             Step::Scan { values: parts, state, reverse, body, next, out } => {
                 let parts: Vec<Expr> = parts.iter().map(at).collect();
-                let run = |x: &Expr, state: &Expr| -> Result<(Expr, Expr)> {
+                let run = |x: &Expr, state: &Expr| -> (Expr, Expr) {
                     let mut inner: Vec<Expr> = values.iter().chain([x, state]).cloned().collect();
-                    say(net, body, &mut inner, counter)?;
-                    Ok((inner[*next].clone(), inner[*out].clone()))
+                    say(net, body, &mut inner, counter);
+                    (inner[*next].clone(), inner[*out].clone())
                 };
                 match counter {
                     Counter::Variable(_) => {
-                        let rows = parts.iter().map(|x| x.reshape(&[1, 2, 2])).collect::<Result<Vec<_>>>()?;
-                        let sequence = concat(&rows.iter().collect::<Vec<_>>(), 0)?;
+                        let rows = parts.iter().map(|x| x.reshape(&[1, 2, 2])).collect::<Vec<_>>();
+                        let sequence = concat(&rows.iter().collect::<Vec<_>>(), 0);
                         let all = scan(&[sequence], &[at(state)], *reverse, |x, state| {
-                            let (next, out) = run(&x[0], &state[0])?;
-                            Ok((vec![next], vec![out]))
-                        })?;
-                        let row = |i: usize| all[0].slice(0, i as i32, i as i32 + 1)?.reshape(&[2, 2]);
-                        (0..parts.len()).map(row).collect::<Result<_>>()?
+                            let (next, out) = run(&x[0], &state[0]);
+                            (vec![next], vec![out])
+                        });
+                        let row = |i: usize| all[0].slice(0, i as i32, i as i32 + 1).reshape(&[2, 2]);
+                        (0..parts.len()).map(row).collect()
                     }
                     Counter::Number(_) => {
                         let (mut state, mut found) = (at(state), vec![None; parts.len()]);
                         for i in 0..parts.len() {
                             let i = if *reverse { parts.len() - 1 - i } else { i };
-                            let (next, out) = run(&parts[i], &state)?;
+                            let (next, out) = run(&parts[i], &state);
                             (state, found[i]) = (next, Some(out));
                         }
                         found.into_iter().flatten().collect()
@@ -232,7 +228,6 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
         };
         values.extend(new);
     }
-    Ok(())
 }
 
 /// Has loops and recurrences keep what every so many steps find, and run the others again.
@@ -260,13 +255,13 @@ fn model(steps: &[Step], control: bool) -> Result<(Program, String)> {
     let mut values = names
         .iter()
         .map(|name| net.parameter(name, DType::F64, &[2, 2], |w| Init::Constant(0.0).emit(w, 0)))
-        .collect::<Result<Vec<_>>>()?;
-    let counter = if control { Counter::Variable(number(&net, 0)?) } else { Counter::Number(0) };
-    say(&net, steps, &mut values, &counter)?;
-    let last = values.last().expect("there are values").tanh()?;
-    let terms = values[..3].iter().map(|w| w.square()).collect::<Result<Vec<_>>>()?;
-    let loss = (&(&(&last + &terms[0])? + &(&terms[1] + &terms[2])?)?.mean()? * 1.0)?;
-    let program = net.program().clone();
+        .collect::<Vec<_>>();
+    let counter = if control { Counter::Variable(number(&net, 0)) } else { Counter::Number(0) };
+    say(&net, steps, &mut values, &counter);
+    let last = values.last().expect("there are values").tanh();
+    let terms = values[..3].iter().map(|w| w.square()).collect::<Vec<_>>();
+    let loss = (&last + &terms[0] + (&terms[1] + &terms[2])).mean() * 1.0;
+    let program = net.program()?.clone();
     Ok((program, loss.name()))
 }
 

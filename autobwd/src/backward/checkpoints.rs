@@ -15,21 +15,21 @@ use crate::{Cost, Meta};
 /// # use autobwd_ops::{Init, Math};
 ///
 /// let net = Builder::new();
-/// let mut h = net.input("x", DType::F32, &[-1, 64])?;
+/// let mut h = net.input("x", DType::F32, &[-1, 64]);
 /// for layer in 0..8 {
-///     let w = net.parameter(&format!("w{layer}"), DType::F32, &[64, 64], |w| Init::XavierUniform.emit(w, layer))?;
-///     h = h.matmul(&w)?.tanh()?;
+///     let w = net.parameter(&format!("w{layer}"), DType::F32, &[64, 64], |w| Init::XavierUniform.emit(w, layer));
+///     h = h.matmul(&w).tanh();
 /// }
-/// let loss = h.square()?.mean()?.name();
+/// let loss = h.square().mean().name();
 ///
 /// let feeds = [("x", Meta::new(DType::F32, [1000, 64]))];
 /// let backward = Backward { checkpoints: Checkpoints::auto(2_000_000, &feeds), ..Backward::default() };
-/// let mut program = net.program().clone();
+/// let mut program = net.program()?.clone();
 /// let found = append_backward(&mut program, &loss, &backward)?;
 /// assert!(found.recomputed.names.contains(&"tanh_0".into()), "{}", found.recomputed);
 ///
 /// let mut scope = Scope::new();
-/// Executor::new().run(&net.startup().program(), &mut scope, &[], &[])?;
+/// Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// let session = Executor::new().prepare(&program, &mut scope, &feeds, &[&loss, "w0@GRAD"])?;
 /// assert!(session.arena_bytes() <= 2_000_000);
 /// # Ok::<(), autobwd::Error>(())

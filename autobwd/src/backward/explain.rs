@@ -30,10 +30,10 @@ const LISTED: usize = 4;
 /// use autobwd::explain;
 ///
 /// let net = Builder::new();
-/// let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0))?;
-/// let frozen = net.parameter("frozen", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0))?.freeze();
-/// let loss = (&w * &frozen)?.mean()?;
-/// let mut program = net.program().clone();
+/// let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));
+/// let frozen = net.parameter("frozen", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0)).freeze();
+/// let loss = (&w * &frozen).mean();
+/// let mut program = net.program()?.clone();
 /// append_backward(&mut program, &loss.name(), &Backward::default())?;
 ///
 /// let story = explain(&program, "w@GRAD")?;

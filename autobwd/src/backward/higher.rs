@@ -22,14 +22,14 @@ use crate::{
 /// another number of vectors than of inputs. The program is then unchanged.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Scope, Tensor, hessian_vector_product};
+/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, hessian_vector_product};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
-/// let w = net.parameter("w", DType::F64, &[3], |_| Ok(()))?;
-/// net.input("v", DType::F64, &[3])?;
-/// let loss = (&w.square()? * &w)?.sum(&[])?.name();
-/// let mut program = net.program().clone();
+/// let w = net.parameter("w", DType::F64, &[3], Expr::clone);
+/// net.input("v", DType::F64, &[3]);
+/// let loss = (w.square() * &w).sum(&[]).name();
+/// let mut program = net.program()?.clone();
 /// let products = hessian_vector_product(&mut program, &loss, &["w"], &["v"])?;
 /// let product = program.name(products[0].unwrap());
 ///
@@ -98,13 +98,13 @@ pub fn hessian_vector_product_in(
 /// `slice` or `concat`, which it is put together with, not linked. The program is then unchanged.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Scope, Tensor, jacobian};
+/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, jacobian};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
-/// let w = net.parameter("w", DType::F64, &[2], |_| Ok(()))?;
-/// let y = (&w.square()? * &w.sum(&[])?)?.name();
-/// let mut program = net.program().clone();
+/// let w = net.parameter("w", DType::F64, &[2], Expr::clone);
+/// let y = (w.square() * w.sum(&[])).name();
+/// let mut program = net.program()?.clone();
 /// let jacobians = jacobian(&mut program, &y, &["w"])?;
 /// let jacobian = program.name(jacobians[0].unwrap());
 ///

@@ -45,10 +45,10 @@ impl Gradients {
     /// # use autobwd::{Backward, Builder, DType, append_backward};
     /// # use autobwd_ops::{Init, Math};
     /// let net = Builder::new();
-    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0))?;
-    /// let loss = (&w.square()? + &b.detach()?)?.mean()?;
-    /// let mut program = net.program().clone();
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// let b = net.parameter("b", DType::F32, &[2], |b| Init::Constant(0.0).emit(b, 0));
+    /// let loss = (w.square() + b.detach()).mean();
+    /// let mut program = net.program()?.clone();
     /// let found = append_backward(&mut program, &loss.name(), &Backward::default())?;
     /// let report = found.report(&program).to_string();
     /// let lines: Vec<_> = report.lines().collect();

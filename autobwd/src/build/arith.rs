@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{Arg, Expr, OpArgs, Value};
-use crate::{Content, Error, ErrorKind, Result, Role, schema::Notes};
+use crate::{Content, Error, ErrorKind, Role, schema::Notes};
 
 #[track_caller]
-fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
+fn binary(op: &'static str, x: &Expr, y: &Expr) -> Expr {
     call(op, [x, y], |notes| {
         notes.attr("axis", -1);
     })
@@ -17,13 +17,13 @@ fn binary(op: &'static str, x: &Expr, y: &Expr) -> Result<Expr> {
 
 /// `x`
 #[track_caller]
-pub(super) fn assign(x: &Expr) -> Result<Expr> {
+pub(super) fn assign(x: &Expr) -> Expr {
     call("assign", [x], |_| {})
 }
 
 /// `scale * x + bias`
 #[track_caller]
-fn affine(x: &Expr, scale: f64, bias: f64) -> Result<Expr> {
+fn affine(x: &Expr, scale: f64, bias: f64) -> Expr {
     let (scale, bias) = (x.literal(scale), x.literal(bias));
     call("scale", [x], |notes| {
         notes.attr("scale", scale);
@@ -34,7 +34,7 @@ fn affine(x: &Expr, scale: f64, bias: f64) -> Result<Expr> {
 
 /// An operator with these inputs, one in a slot.
 #[track_caller]
-fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mut Notes)) -> Result<Expr> {
+fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mut Notes)) -> Expr {
     let mut notes = Notes::default();
     // Fields may stand in another order in the operator's struct: these words are not the struct's.
     notes.words.put(1);
@@ -49,18 +49,22 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
         content.describe_in_order()
     };
     if let (Some(eager), Some(values)) = (builder.eager_part(), values(inputs)) {
-        let node = eager.call(builder, words, desc, &values, &[], at)?;
-        return Ok(Expr::of_value(builder, Value::of(node, 0)));
+        return match eager.call(builder, words, desc, &values, &[], at) {
+            Ok(node) => Expr::of_value(builder, Value::of(node, 0)),
+            Err(e) => builder.failed_at(e, at),
+        };
     }
     let mut args = OpArgs::new();
     for (slot, x) in ["X", "Y"].into_iter().zip(inputs) {
         args.push((Role::Input, slot, Some(x.into())));
     }
     args.push((Role::Output, "Out", Some(Arg::New)));
-    builder.append_args(&mut args, words, at, desc)?;
+    if let Err(e) = builder.append_args(&mut args, words, op, at, desc) {
+        builder.fail(&mut args, e, at);
+    }
     // The output is the last of its arguments.
     let out = args.pop().and_then(|(.., out)| out?.expr());
-    out.ok_or_else(|| Error::internal("an operator without output"))
+    out.unwrap_or_else(|| builder.failed_at(Error::internal("an operator without output"), at))
 }
 
 /// What was computed of all, if it was.
@@ -75,60 +79,60 @@ fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
 macro_rules! operators {
     ($($tr:ident $f:ident $op:literal, $x:ident $n:ident: $right:expr, $left:expr;)*) => {$(
         impl $tr<&Expr> for &Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, other: &Expr) -> Result<Expr> {
+            fn $f(self, other: &Expr) -> Expr {
                 binary($op, self, other)
             }
         }
         impl $tr<Expr> for &Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, other: Expr) -> Result<Expr> {
+            fn $f(self, other: Expr) -> Expr {
                 binary($op, self, &other)
             }
         }
         impl $tr<&Expr> for Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, other: &Expr) -> Result<Expr> {
+            fn $f(self, other: &Expr) -> Expr {
                 binary($op, &self, other)
             }
         }
         impl $tr<Expr> for Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, other: Expr) -> Result<Expr> {
+            fn $f(self, other: Expr) -> Expr {
                 binary($op, &self, &other)
             }
         }
         impl $tr<f64> for &Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, $n: f64) -> Result<Expr> {
+            fn $f(self, $n: f64) -> Expr {
                 let $x = self;
                 $right
             }
         }
         impl $tr<f64> for Expr {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, number: f64) -> Result<Expr> {
+            fn $f(self, number: f64) -> Expr {
                 $tr::$f(&self, number)
             }
         }
         impl $tr<&Expr> for f64 {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, $x: &Expr) -> Result<Expr> {
+            fn $f(self, $x: &Expr) -> Expr {
                 let $n = self;
                 $left
             }
         }
         impl $tr<Expr> for f64 {
-            type Output = Result<Expr>;
+            type Output = Expr;
             #[track_caller]
-            fn $f(self, x: Expr) -> Result<Expr> {
+            fn $f(self, x: Expr) -> Expr {
                 $tr::$f(self, &x)
             }
         }
@@ -143,53 +147,57 @@ operators! {
 
 /// `x / n`, as in the reference the product with `1 / n`.
 #[track_caller]
-fn quotient(x: &Expr, n: f64) -> Result<Expr> {
-    has_fractions(x)?;
+fn quotient(x: &Expr, n: f64) -> Expr {
+    if let Some(e) = no_fractions(x) {
+        return x.builder().failed(e);
+    }
     // The reciprocal of a subnormal number may be infinite where quotients are not.
     let subnormal = n != 0.0 && n.abs() < f64::from(f32::MIN_POSITIVE);
-    if subnormal { binary("elementwise_div", x, &full_like(x, n)?) } else { affine(x, 1.0 / n, 0.0) }
+    if subnormal { binary("elementwise_div", x, &full_like(x, n)) } else { affine(x, 1.0 / n, 0.0) }
 }
 
 /// `n / x`
 #[track_caller]
-fn reciprocal(x: &Expr, n: f64) -> Result<Expr> {
-    has_fractions(x)?;
-    binary("elementwise_div", &full_like(x, n)?, x)
+fn reciprocal(x: &Expr, n: f64) -> Expr {
+    match no_fractions(x) {
+        Some(e) => x.builder().failed(e),
+        None => binary("elementwise_div", &full_like(x, n), x),
+    }
 }
 
 #[track_caller]
-fn full_like(x: &Expr, n: f64) -> Result<Expr> {
+fn full_like(x: &Expr, n: f64) -> Expr {
     let n = x.literal(n);
     call("fill_any_like", [x], |notes| {
         notes.attr("value", n);
     })
 }
 
-/// Refuses quotients of integers and a number: most are not integers.
-fn has_fractions(x: &Expr) -> Result<()> {
+/// Why there is no quotient of integers and a number: most are not integers.
+fn no_fractions(x: &Expr) -> Option<Error> {
     let dtype = x.dtype();
     if dtype.is_float() {
-        return Ok(());
+        return None;
     }
     let text = format!(
         "{} is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating point dtype first, or use \
          `floor_divide`",
         x.subject()
     );
-    Err(Error::new(ErrorKind::DType, text))
+    Some(Error::new(ErrorKind::DType, text))
 }
 
 impl Neg for &Expr {
-    type Output = Result<Expr>;
+    type Output = Expr;
     #[track_caller]
-    fn neg(self) -> Result<Expr> {
+    fn neg(self) -> Expr {
         affine(self, -1.0, 0.0)
     }
 }
 impl Neg for Expr {
-    type Output = Result<Expr>;
+    type Output = Expr;
     #[track_caller]
-    fn neg(self) -> Result<Expr> {
+    fn neg(self) -> Expr {
         -&self
     }
 }

@@ -3,19 +3,20 @@ use std::{
     collections::HashMap,
     panic::Location,
     rc::Rc,
+    sync::Arc,
 };
 
 use smallvec::SmallVec;
 
 use super::{
     Arg, Expr, ProgramSnapshot,
-    eager::{Eager, Value},
+    eager::{Eager, Node, Value},
     expr::Held,
     transaction::{Transaction, Within},
 };
 use crate::{
-    BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Name, Op, OpDesc, OpInfoMap, Program,
-    Result, Role, Site, Tensor, Var, VarDesc, Words, desc::check_name,
+    BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result,
+    Role, Site, Tensor, Var, VarDesc, Words, desc::check_name,
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
@@ -23,14 +24,19 @@ use crate::{
 ///
 /// A `Builder` is a handle: clones build the same program.
 ///
+/// A builder of a program remembers the first [`Expr`] that failed, whether or not the expression is used, and never
+/// yields a program from then on. In eager mode there is no program to withhold: failed expressions and those computed
+/// from them say themselves what is wrong.
+///
 /// ```
 /// use autobwd::{Builder, DType};
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 4])?;
+/// let x = net.input("x", DType::F32, &[-1, 4]);
 /// assert_eq!(x.to_string(), "x: float32 [-1, 4]");
-/// let e = net.input("x", DType::F32, &[4]).unwrap_err();
-/// assert_eq!(e.to_string(), "the program has a variable `x` already");
-/// # Ok::<(), autobwd::Error>(())
+/// net.input("x", DType::F32, &[4]);
+/// let e = net.program().unwrap_err();
+/// assert_eq!(e.message(), "the program has a variable `x` already");
+/// assert!(e.to_string().contains(".rs:6"));
 /// ```
 #[derive(Clone)]
 pub struct Builder(Rc<Inner>);
@@ -45,6 +51,8 @@ struct Inner {
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
     eager: Option<Eager>,
+    /// Why the first expression failed, here or in the start-up program.
+    failure: Rc<RefCell<Option<Error>>>,
     /// How many layers there are, by prefix of their names.
     layers: RefCell<HashMap<String, usize>>,
 }
@@ -52,7 +60,8 @@ struct Inner {
 impl Inner {
     fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, eager: Option<Eager>) -> Inner {
         let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
-        Inner { program, block, replaced, ops, startup, eager, layers: RefCell::default() }
+        let failure = startup.as_ref().map(|startup| startup.0.failure.clone()).unwrap_or_default();
+        Inner { program, block, replaced, ops, startup, eager, failure, layers: RefCell::default() }
     }
 }
 
@@ -111,29 +120,89 @@ impl Builder {
     }
 
     /// The program so far. Where expressions are computed at once, it knows names, but has no operators.
-    pub fn program(&self) -> ProgramSnapshot {
+    ///
+    /// # Errors
+    /// An expression of it, or of its start-up program, has failed.
+    pub fn program(&self) -> Result<ProgramSnapshot> {
+        self.check()?;
+        Ok(self.snapshot())
+    }
+
+    /// The program so far, whether or not an expression has failed.
+    pub(crate) fn snapshot(&self) -> ProgramSnapshot {
         ProgramSnapshot(self.0.program.borrow().clone())
+    }
+
+    /// Whether all is well so far.
+    ///
+    /// # Errors
+    /// As [`program`](Builder::program): that of the first expression that has failed. In eager mode none: the engine has
+    /// nothing to do with it.
+    pub fn check(&self) -> Result<()> {
+        self.0.failure.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// An expression that failed with that error, for layers that find mistakes of their own. An error that says no line
+    /// gets that of the call.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, Error, ErrorKind, Expr};
+    /// # use autobwd_ops::Math;
+    /// #[track_caller]
+    /// fn halves(x: &Expr) -> Vec<Expr> {
+    ///     match x.dims().last().and_then(|dim| dim.get()) {
+    ///         Some(n) if n % 2 == 0 => x.split(&[n as i32 / 2; 2], -1),
+    ///         _ => {
+    ///             // If `x` itself has failed, its error is the first one.
+    ///             let odd = Error::new(ErrorKind::Shape, format!("{x} has no halves"));
+    ///             vec![x.builder().failed(x.check().err().unwrap_or(odd)); 2]
+    ///         }
+    ///     }
+    /// }
+    /// let net = Builder::new();
+    /// let out = halves(&net.input("x", DType::F32, &[-1, 3]))[1].relu();
+    /// assert!(out.to_string().starts_with("x: float32 [-1, 3] has no halves\n  at "));
+    /// ```
+    #[track_caller]
+    pub fn failed(&self, error: Error) -> Expr {
+        self.failed_at(error, Location::caller())
+    }
+
+    #[cold]
+    pub(super) fn failed_at(&self, error: Error, at: &'static Location<'static>) -> Expr {
+        let error = error.of_failure(at);
+        self.remember(&error);
+        Expr::of_error(self, error)
+    }
+
+    /// Remembers why an expression has failed, if it is the first.
+    fn remember(&self, error: &Error) {
+        if !self.is_eager() {
+            self.0.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        }
     }
 
     /// Changes the program by hand. The closure works on a copy, which replaces the program when the closure succeeds;
     /// meanwhile, the builder shows the program as it was.
     ///
     /// ```
-    /// use autobwd::{Builder, DType, append_backward, Backward};
+    /// use autobwd::{Builder, DType, Expr, append_backward, Backward};
     /// use autobwd_ops::Math;
     /// let net = Builder::new();
-    /// let loss = net.parameter("w", DType::F32, &[2], |_| Ok(()))?.mean()?;
+    /// let loss = net.parameter("w", DType::F32, &[2], Expr::clone).mean();
     /// net.edit(|program| append_backward(program, &loss.name(), &Backward::default()))?;
-    /// assert!(net.expr("w@GRAD").is_ok());
+    /// assert!(net.expr("w@GRAD").check().is_ok());
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of the closure; a closure that also changes the program through its builder. The copy is then dropped.
+    /// Those of [`program`](Builder::program) and of the closure; a closure that also changes the program through its
+    /// builder. The copy is then dropped.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
-        let before = self.program();
+        let before = self.program()?;
         let mut program = (*before).clone();
         let outcome = edit(&mut program)?;
+        self.check()?;
         if !Rc::ptr_eq(&before.0, &self.0.program.borrow()) {
             let text = "the program was changed through its builder while `edit` changed a copy of it";
             return Err(Error::new(ErrorKind::Program, text));
@@ -143,7 +212,7 @@ impl Builder {
     }
 
     /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the same
-    /// order, as a changed clone does.
+    /// order, as a changed clone does. An expression that has failed stays remembered: it may be part of the new one, too.
     pub fn set_program(&self, program: Program) {
         self.0.replaced.update(|count| count + 1);
         *self.0.program.borrow_mut() = Rc::new(program);
@@ -155,7 +224,7 @@ impl Builder {
     }
 
     /// From here on, all that is added to the program is taken back unless it is committed: for what adds several things
-    /// and may fail on the way.
+    /// and may fail on the way. That an expression has failed is not taken back.
     pub fn transaction(&self) -> Transaction {
         Transaction::new(self)
     }
@@ -181,7 +250,8 @@ impl Builder {
     /// Has operators go to a new block within the present one, while `body` runs: for operators that run sub-blocks.
     ///
     /// # Errors
-    /// Those of `body`; a parameter that it overwrites; expressions that are computed at once.
+    /// Those of `body`; an expression that fails in it; a parameter that it overwrites; expressions that are computed at
+    /// once.
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
@@ -191,8 +261,21 @@ impl Builder {
         let (around, at) = (self.block(), Location::caller());
         let transaction = self.transaction();
         let block = self.change(|program| program.add_block(Some(around), None));
-        let outcome = self.within(block, body).and_then(|found| {
-            let program = self.program();
+        // What has failed before has not failed in here.
+        let (sound, failures) = (self.check().is_ok(), Error::failures());
+        let placed = |e: Error| match e.is_among(failures) {
+            true => e,
+            false => e.within(|| {
+                format!("block {} in block {}, at {}:{}", block.index(), around.index(), at.file(), at.line())
+            }),
+        };
+        let mut outcome = self.within(block, body);
+        if sound && let Some(first) = self.0.failure.borrow_mut().as_mut() {
+            outcome = Err(first.clone());
+            *first = placed(first.clone());
+        }
+        let outcome = outcome.and_then(|found| {
+            let program = self.snapshot();
             let all = program.overwritten(block);
             program.lost_writes(block, &all).into_iter().try_for_each(Err)?;
             Ok(found)
@@ -200,9 +283,7 @@ impl Builder {
         if outcome.is_ok() {
             transaction.commit();
         }
-        let place =
-            || format!("block {} in block {}, at {}:{}", block.index(), around.index(), at.file(), at.line());
-        outcome.map(|found| (block, found)).map_err(|e| e.within(place))
+        outcome.map(|found| (block, found)).map_err(placed)
     }
 
     /// Has operators go to that block while `body` runs.
@@ -240,8 +321,12 @@ impl Builder {
         Expr::of_var(self, copy)
     }
 
-    /// Declares a variable in a block, too: there it is something else.
+    /// Declares a variable in a block, too: there it is something else. Of values and failed expressions, there is nothing
+    /// to declare.
     pub fn declare_in(&self, block: BlockId, var: &Expr, desc: VarDesc) {
+        if var.var() == Var::EMPTY {
+            return;
+        }
         self.change(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
     }
 
@@ -250,16 +335,20 @@ impl Builder {
         Expr::of_var(self, var)
     }
 
-    /// The variable of that name as an expression.
-    ///
-    /// # Errors
-    /// There is none; near names are offered.
-    pub fn expr(&self, name: &str) -> Result<Expr> {
-        let var = self.program().expect_var(name)?;
-        let Some(eager) = &self.0.eager else { return Ok(Expr::of_var(self, var)) };
+    /// The variable of that name as an expression, which fails if there is none; near names are offered. Whether there is
+    /// one, [`Program::find`] says.
+    #[track_caller]
+    pub fn expr(&self, name: &str) -> Expr {
+        let var = match self.snapshot().expect_var(name) {
+            Ok(var) => var,
+            Err(e) => return self.failed(e),
+        };
+        let Some(eager) = &self.0.eager else { return Expr::of_var(self, var) };
         let value = eager.kept.borrow().get(&var).cloned();
-        let unknown = || Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value"));
-        Ok(Expr::of_value(self, value.ok_or_else(unknown)?))
+        match value {
+            Some(value) => Expr::of_value(self, value),
+            None => self.failed(Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value"))),
+        }
     }
 
     fn declare(&self, name: &str, desc: VarDesc) -> Result<Var> {
@@ -279,66 +368,75 @@ impl Builder {
 
     /// Data to be fed; −1 stands for a dimension that may differ from run to run.
     ///
-    /// # Errors
-    /// A taken name; a dimension below −1; expressions that are computed at once, for which data is there from the start
-    /// ([`Builder::constant`]).
-    pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Result<Expr> {
-        if self.is_eager() {
+    /// Fails for a taken name and for a dimension below −1. Where expressions are computed at once, data is there from the
+    /// start: use [`Builder::constant`].
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {
+        let declared = if self.is_eager() {
             let text =
                 format!("`{name}` cannot be fed later: expressions are computed at once; use `constant`");
-            return Err(Error::new(ErrorKind::Feed, text));
+            Err(Error::new(ErrorKind::Feed, text))
+        } else {
+            Dims::from_wire(dims).and_then(|dims| self.declare(name, VarDesc::data(dtype, dims)))
+        };
+        match declared {
+            Ok(var) => Expr::of_var(self, var),
+            Err(e) => self.failed(e),
         }
-        Ok(Expr::of_var(self, self.declare(name, VarDesc::data(dtype, Dims::from_wire(dims)?))?))
     }
 
-    /// A parameter, to be trained. `init` gets it as a variable of the start-up program and appends there what gives it
-    /// its first value; where expressions are computed at once, that happens here and now.
+    /// A parameter, to be trained. `init` gets it as a variable of the start-up program, appends there what gives it its
+    /// first value, and returns what that has written; where expressions are computed at once, that happens here and now.
+    /// Without first value, `init` is [`Expr::clone`].
     ///
-    /// # Errors
-    /// A taken name, and those of `init`.
+    /// Fails for a taken name, and if what `init` returns has failed.
+    #[track_caller]
     pub fn parameter(
         &self,
         name: &str,
         dtype: DType,
         dims: &[usize],
-        init: impl FnOnce(&Expr) -> Result<()>,
-    ) -> Result<Expr> {
+        init: impl FnOnce(&Expr) -> Expr,
+    ) -> Expr {
         self.kept(name, VarDesc::parameter(dtype, dims.into()), init)
     }
 
     /// A value that is kept between runs without being trained; otherwise as [`parameter`](Builder::parameter).
-    ///
-    /// # Errors
-    /// As there.
+    #[track_caller]
     pub fn persistable(
         &self,
         name: &str,
         dtype: DType,
         dims: &[usize],
-        init: impl FnOnce(&Expr) -> Result<()>,
-    ) -> Result<Expr> {
+        init: impl FnOnce(&Expr) -> Expr,
+    ) -> Expr {
         let desc = VarDesc { persistable: true, ..VarDesc::data(dtype, dims.into()) };
         self.kept(name, desc, init)
     }
 
-    fn kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Result<()>) -> Result<Expr> {
+    #[track_caller]
+    fn kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Expr {
         let transaction = self.transaction();
-        let var = self.declare(name, desc.clone())?;
-        let kept = match &self.0.eager {
-            Some(eager) => {
-                let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
-                let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
-                init(&kept)?;
+        match self.declare_kept(name, desc, init) {
+            Ok(kept) => {
+                transaction.commit();
                 kept
             }
-            None => {
-                if let Some(startup) = &self.0.startup {
-                    init(&Expr::of_var(startup, startup.declare(name, desc)?))?;
-                }
-                Expr::of_var(self, var)
+            Err(e) => self.failed(e),
+        }
+    }
+
+    fn declare_kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Result<Expr> {
+        let var = self.declare(name, desc.clone())?;
+        let Some(eager) = &self.0.eager else {
+            if let Some(startup) = &self.0.startup {
+                init(&Expr::of_var(startup, startup.declare(name, desc)?)).check()?;
             }
+            return Ok(Expr::of_var(self, var));
         };
-        transaction.commit();
+        let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
+        let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
+        init(&kept).check()?;
         Ok(kept)
     }
 
@@ -360,31 +458,70 @@ impl Builder {
     }
 
     /// Appends an operator that has no input to say which program it belongs to; otherwise as [`emit`].
-    ///
-    /// # Errors
-    /// As [`emit`].
+    #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
     #[track_caller]
-    pub fn emit<D: Describe<Arg>>(&self, op: D) -> Result<<D::Op as Op>::Of<Expr>> {
+    pub fn emit<D: Describe<Arg>>(&self, op: D) -> <D::Op as Op>::Of<Expr> {
         let mut content = Content::new(<D::Op as Op>::SCHEMA.name, false);
         let left = op.hand_over(&mut content);
-        self.append::<D::Op>(&mut content, left, Location::caller())
+        self.append::<D::Op>(content, left, Location::caller())
     }
 
     fn append<O: Op>(
         &self,
-        content: &mut Content<Arg>,
+        mut content: Content<Arg>,
         left: O::Of<()>,
         at: &'static Location<'static>,
-    ) -> Result<O::Of<Expr>> {
-        let mut left = Some(left);
-        self.append_args(&mut content.held, &mut content.notes.words, at, &mut || {
-            let mut content = Content::new(O::SCHEMA.name, true);
-            left = left.take().map(|left| left.hand_over(&mut content));
-            content.describe_in_order()
-        })?;
-        let left = left.ok_or_else(|| Error::internal("an operator lost its slots"))?;
-        let mut made = content.held.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
-        Ok(O::fill(left, &mut || made.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY))))
+    ) -> O::Of<Expr> {
+        let (args, words, op) = (&mut content.held, &mut content.notes.words, O::SCHEMA.name);
+        let (left, outcome) = match self.run_known(args, words, op, at) {
+            Ok(true) => (left, Ok(())),
+            Err(e) => (left, Err(e)),
+            Ok(false) => {
+                let mut described = Content::new(op, true);
+                let left = left.hand_over(&mut described);
+                let desc = described.describe_in_order();
+                (left, desc.and_then(|desc| self.append_described(args, words, at, desc)))
+            }
+        };
+        self.filled::<O>(content, left, outcome, at)
+    }
+
+    /// The operator with its outputs, which have failed if it has.
+    #[inline]
+    fn filled<O: Op>(
+        &self,
+        mut content: Content<Arg>,
+        left: O::Of<()>,
+        outcome: Result<()>,
+        at: &'static Location<'static>,
+    ) -> O::Of<Expr> {
+        if let Err(e) = outcome {
+            self.fail(&mut content.held, e, at);
+        }
+        let mut exprs = content.held.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
+        O::fill(left, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
+    }
+
+    /// Has the outputs of an operator that has failed be failed expressions: with the error of an argument that has failed
+    /// before, or else that of the operator. The builders of all arguments remember it.
+    #[cold]
+    pub(super) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
+        let given = args.iter().filter_map(|(.., arg)| arg.as_ref()?.existing().cloned());
+        let given: Vec<Expr> = given.collect();
+        let failed = match given.iter().find_map(Expr::error) {
+            Some(first) => self.failed_at(first.clone(), at),
+            None => self.failed_at(error, at),
+        };
+        if let Some(e) = failed.error() {
+            given.iter().for_each(|expr| expr.builder().remember(e));
+        }
+        for (role, _, arg) in args.iter_mut() {
+            if let Some(arg) = arg
+                && (*role == Role::Output || matches!(arg, Arg::New))
+            {
+                *arg = Arg::Is(failed.clone());
+            }
+        }
     }
 
     /// Appends an operator, or computes it at once, and replaces what is new among its arguments by what that has become.
@@ -393,38 +530,57 @@ impl Builder {
         &self,
         args: &mut OpArgs,
         words: &mut Words,
+        op: &str,
         at: &'static Location<'static>,
         desc: MakeDesc<'_>,
     ) -> Result<()> {
-        match &self.0.eager {
-            Some(eager) => self.compute(eager, args, words, at, desc),
-            None => self.describe(args, at, desc()?),
+        if self.run_known(args, words, op, at)? {
+            return Ok(());
         }
+        self.append_described(args, words, at, desc()?)
     }
 
-    fn compute(
+    /// Computes an operator that was computed before on inputs like these; else, and for a program, it returns `false`.
+    fn run_known(
         &self,
-        eager: &Eager,
         args: &mut OpArgs,
         words: &mut Words,
+        op: &str,
         at: &'static Location<'static>,
-        desc: MakeDesc<'_>,
+    ) -> Result<bool> {
+        let Some(eager) = &self.0.eager else { return Ok(false) };
+        let operands = Operands::of(args, op, at)?;
+        let Some(node) = eager.run_known(words, &operands.inputs, &operands.overwritten, at) else {
+            return Ok(false);
+        };
+        let (node, outputs) = (node?, operands.outputs);
+        drop(operands);
+        self.put_outputs(args, node, outputs);
+        Ok(true)
+    }
+
+    /// As [`append_args`](Builder::append_args), of an operator that is not known. Words have those of the inputs.
+    fn append_described(
+        &self,
+        args: &mut OpArgs,
+        words: &Words,
+        at: &'static Location<'static>,
+        desc: OpDesc,
     ) -> Result<()> {
-        let (mut inputs, mut into, mut outputs) = (SmallVec::<[_; 3]>::new(), SmallVec::<[_; 1]>::new(), 0);
-        for (role, slot, arg) in args.iter() {
-            match (role, arg) {
-                (Role::Input, Some(Arg::New)) => return Err(not_there(desc()?.ty, slot)),
-                (Role::Input, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => inputs.push(value),
-                (Role::Output, Some(Arg::Is(Expr { held: Held::Value(value), .. }))) => {
-                    into.push((outputs, value))
-                }
-                (_, Some(Arg::Is(_))) => return Err(two_programs(desc()?.ty, at)),
-                (_, Some(Arg::New) | None) => {}
-            }
-            outputs += usize::from(*role == Role::Output && arg.is_some());
-        }
-        let node = eager.call(self, words, desc, &inputs, &into, at)?;
-        drop((inputs, into));
+        let Some(eager) = &self.0.eager else { return self.describe(args, at, desc) };
+        let operands = Operands::of(args, &desc.ty, at)?;
+        let metas: Vec<Meta> = operands.inputs.iter().map(|value| value.meta().clone()).collect();
+        let ready = eager.ready(self, words, &mut || Ok(desc.clone()), &metas, at)?;
+        let node = eager.run(&ready, &operands.inputs, &operands.overwritten, at)?;
+        let outputs = operands.outputs;
+        drop(operands);
+        self.put_outputs(args, node, outputs);
+        Ok(())
+    }
+
+    /// Replaces what is new among the arguments of an operator by what it has computed.
+    #[inline]
+    fn put_outputs(&self, args: &mut OpArgs, node: Arc<Node>, outputs: usize) {
         let mut node = Some(node);
         let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
         for (out, (.., arg)) in made.enumerate() {
@@ -434,7 +590,6 @@ impl Builder {
                 *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node, out))));
             }
         }
-        Ok(())
     }
 
     fn describe(&self, args: &mut OpArgs, at: &'static Location<'static>, mut desc: OpDesc) -> Result<()> {
@@ -444,13 +599,15 @@ impl Builder {
         for (role, slot, arg) in args.iter_mut() {
             let Some(arg) = arg else { continue };
             vars.push(match arg {
-                Arg::New if *role == Role::Input => return Err(not_there(desc.ty, slot)),
+                Arg::New if *role == Role::Input => return Err(not_there(&desc.ty, slot)),
                 Arg::New => {
                     new.push(self.change(|program| program.fresh(&desc.ty)));
                     new[new.len() - 1]
                 }
-                Arg::Is(Expr { builder, held: Held::Var(var) }) if builder.is(self) => *var,
-                Arg::Is(_) => return Err(two_programs(desc.ty, at)),
+                Arg::Is(expr) => match expr.held().map_err(Clone::clone)? {
+                    Held::Var(var) if expr.builder().is(self) => *var,
+                    _ => return Err(two_programs(&desc.ty, at)),
+                },
             });
         }
         let stand_ins = desc.inputs.args_mut().chain(desc.outputs.args_mut());
@@ -458,7 +615,7 @@ impl Builder {
         desc.site = Some(Site::Here(at));
 
         // A snapshot: shape rules are code of others.
-        let program = self.program();
+        let program = self.snapshot();
         let index = program.block(block).map_or(0, |block| block.ops.len());
         let mut metas: Vec<(Var, Meta)> = vec![];
         let outcome = info.check(&desc).and_then(|()| {
@@ -493,14 +650,49 @@ impl Builder {
     }
 }
 
-fn not_there(ty: Name, slot: &str) -> Error {
-    let text = format!("operator `{ty}`, input `{slot}`: an input is a variable that exists");
+/// The values among the arguments of an operator.
+struct Operands<'a> {
+    inputs: SmallVec<[&'a Value; 3]>,
+    /// Values that outputs overwrite, with the number of the output.
+    overwritten: SmallVec<[(usize, &'a Value); 1]>,
+    /// How many outputs there are.
+    outputs: usize,
+}
+
+impl<'a> Operands<'a> {
+    #[inline]
+    fn of(args: &'a OpArgs, op: &str, at: &'static Location<'static>) -> Result<Operands<'a>> {
+        let mut operands = Operands { inputs: SmallVec::new(), overwritten: SmallVec::new(), outputs: 0 };
+        for (role, slot, arg) in args {
+            let Some(arg) = arg else { continue };
+            let value = match arg {
+                Arg::New => None,
+                Arg::Is(expr) => match expr.held() {
+                    Ok(Held::Value(value)) => Some(value),
+                    Ok(Held::Var(_)) => return Err(two_programs(op, at)),
+                    Err(e) => return Err(e.clone()),
+                },
+            };
+            match (role, value) {
+                (Role::Input, Some(value)) => operands.inputs.push(value),
+                (Role::Input, None) => return Err(not_there(op, slot)),
+                (Role::Output, Some(value)) => operands.overwritten.push((operands.outputs, value)),
+                (Role::Output, None) => {}
+            }
+            operands.outputs += usize::from(*role == Role::Output);
+        }
+        Ok(operands)
+    }
+}
+
+fn not_there(op: &str, slot: &str) -> Error {
+    let text = format!("operator `{op}`, input `{slot}`: an input is a variable that exists");
     Error::new(ErrorKind::Slot, text)
 }
 
-fn two_programs(ty: Name, at: &'static Location<'static>) -> Error {
+fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
     let at = Site::Here(at);
-    let text = format!("operator `{ty}`, added at {at}: expressions of two programs");
+    let text = format!("operator `{op}`, added at {at}: expressions of two programs");
     Error::new(ErrorKind::UnknownVar, text)
 }
 
@@ -517,36 +709,40 @@ pub(crate) type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 /// # use autobwd::{Builder, DType};
 /// use autobwd::{Arg, New, emit};
 /// use autobwd_ops::activation::Relu;
-/// # let x = Builder::new().input("x", DType::F32, &[4])?;
-/// let out = emit(Relu { x: Arg::from(&x), out: New })?.out;
+/// # let x = Builder::new().input("x", DType::F32, &[4]);
+/// let out = emit(Relu { x: Arg::from(&x), out: New }).out;
 /// # assert_eq!(out.name(), "relu_0");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// # Errors
-/// An unknown operator, attributes out of bounds, inputs whose dtypes or shapes do not fit: each with operator, slots,
-/// variables and the line of the call.
+/// All outputs are failed expressions if an input has failed, with its error, or if the operator itself cannot be
+/// appended or computed: it is unknown, attributes are out of bounds, or dtypes and shapes of inputs do not fit. The error
+/// then says operator, slots, variables and the line of the call.
+#[must_use = "in eager mode, its outputs alone say that an operator has failed"]
 #[track_caller]
 #[inline]
-pub fn emit<D: Describe<Arg>>(op: D) -> Result<<D::Op as Op>::Of<Expr>> {
+pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
     let at = Location::caller();
     let name = <D::Op as Op>::SCHEMA.name;
     let mut content = Content::new(name, false);
     let left = op.hand_over(&mut content);
-    builder_of(name, &content.held)?.append::<D::Op>(&mut content, left, at)
+    let builder = content.held.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
+    match builder {
+        Some(builder) => builder.append::<D::Op>(content, left, at),
+        None => {
+            let e = belongs_nowhere(name, &content.held);
+            Builder::new().filled::<D::Op>(content, left, Err(e), at)
+        }
+    }
 }
 
-/// The builder to which an operator with these arguments belongs.
-fn builder_of(name: &'static str, args: &OpArgs) -> Result<Builder> {
-    let builder = args.iter().find_map(|(.., arg)| match arg {
-        Some(Arg::Is(expr)) => Some(expr.builder.clone()),
-        _ => None,
-    });
-    builder.ok_or_else(|| match args.iter().find(|(role, ..)| *role == Role::Input) {
-        Some((_, slot, _)) => not_there(name.into(), slot),
+/// Why an operator with these arguments has no builder.
+#[cold]
+fn belongs_nowhere(op: &str, args: &OpArgs) -> Error {
+    match args.iter().find(|(role, ..)| *role == Role::Input) {
+        Some((_, slot, _)) => not_there(op, slot),
         None => {
-            let text = format!("operator `{name}` has no input to say where it belongs; use `Builder::emit`");
+            let text = format!("operator `{op}` has no input to say where it belongs; use `Builder::emit`");
             Error::new(ErrorKind::Slot, text)
         }
-    })
+    }
 }

@@ -1,7 +1,12 @@
-use std::fmt;
+use std::{fmt, rc::Rc};
 
 use super::{Builder, arith::assign, eager::Value};
-use crate::{DType, Dims, Meta, Var, VarDesc};
+use crate::{DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
+
+/// What a failed expression is called.
+const FAILED: &str = "@FAILED@";
+/// How many dimensions a failed expression passes for: more than layers look at.
+const UNKNOWN_RANK: usize = 8;
 
 /// What the slots of an operator hold that is handed to [`emit`](super::emit).
 pub enum Arg {
@@ -11,6 +16,15 @@ pub enum Arg {
     Is(Expr),
 }
 impl Arg {
+    /// The variable that exists, to look at.
+    #[inline]
+    pub(super) fn existing(&self) -> Option<&Expr> {
+        match self {
+            Arg::Is(expr) => Some(expr),
+            Arg::New => None,
+        }
+    }
+
     /// The variable that exists.
     #[inline]
     pub(crate) fn expr(self) -> Option<Expr> {
@@ -33,11 +47,33 @@ impl From<Expr> for Arg {
     }
 }
 
-/// A variable of a program in the making, or a value that was computed at once.
+/// A variable of a program in the making, a value that was computed at once, or the failure of what should have become
+/// one of these.
+///
+/// Operators, methods and layers return expressions without `Result`. One that cannot be built is a *failed* expression:
+/// it holds the first error (operator, slots, shapes, line of the call), and so does whatever is built from it. The error
+/// is reported where something leaves the model: [`Builder::program`] and all that takes its program, also if the failed
+/// expression was dropped; in eager mode [`item`](Expr::item), [`tensor`](Expr::tensor), [`backward`](Expr::backward)
+/// and all others that return a `Result`. [`check`](Expr::check) reports it earlier.
+///
+/// ```
+/// # use autobwd::{Builder, DType};
+/// # use autobwd_ops::Math;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 4]);
+/// let w = net.input("w", DType::F32, &[3, 2]);
+/// let h = (x.matmul(&w) + 1.0).relu();
+/// let e = h.check().unwrap_err();
+/// assert!(e.to_string().contains("operator `matmul_v2` (block 0, operator 0, added at "));
+/// assert_eq!(net.program().unwrap_err().to_string(), e.to_string());
+/// ```
 #[derive(Clone)]
-pub struct Expr {
-    pub(super) builder: Builder,
-    pub(super) held: Held,
+pub struct Expr(State);
+
+#[derive(Clone)]
+enum State {
+    Built(Builder, Held),
+    Failed(Rc<Failure>),
 }
 
 #[derive(Clone)]
@@ -46,80 +82,135 @@ pub(super) enum Held {
     Value(Value),
 }
 
+/// Why an expression could not be built.
+struct Failure {
+    builder: Builder,
+    error: Error,
+}
+
+// A builder and a value: failures take no room.
+const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<Held>());
+
 impl Expr {
     /// The expression as messages name it: `` `x` ``, or `a constant`, which has no name.
     pub(super) fn subject(&self) -> String {
-        match &self.held {
-            Held::Var(_) => format!("`{}`", self.name()),
-            Held::Value(value) => value.to_string(),
+        match self.held() {
+            Ok(Held::Value(value)) => value.to_string(),
+            Ok(Held::Var(_)) | Err(_) => format!("`{}`", self.name()),
         }
     }
 
     pub(crate) fn of_var(builder: &Builder, var: Var) -> Expr {
-        Expr { builder: builder.clone(), held: Held::Var(var) }
+        Expr(State::Built(builder.clone(), Held::Var(var)))
     }
 
     #[inline]
     pub(crate) fn of_value(builder: &Builder, value: Value) -> Expr {
-        Expr { builder: builder.clone(), held: Held::Value(value) }
+        Expr(State::Built(builder.clone(), Held::Value(value)))
+    }
+
+    /// A failed expression; its builder does not know of it yet.
+    pub(super) fn of_error(builder: &Builder, error: Error) -> Expr {
+        Expr(State::Failed(Rc::new(Failure { builder: builder.clone(), error })))
+    }
+
+    /// The variable or value.
+    #[inline]
+    pub(super) fn held(&self) -> Result<&Held, &Error> {
+        match &self.0 {
+            State::Built(_, held) => Ok(held),
+            State::Failed(failure) => Err(&failure.error),
+        }
+    }
+
+    /// Why it could not be built, if it could not.
+    pub(super) fn error(&self) -> Option<&Error> {
+        self.held().err()
+    }
+
+    /// The expression itself, unless it has failed: for whoever wants the error here, and not where the model is used.
+    ///
+    /// # Errors
+    /// The first error among all that the expression is built from.
+    pub fn check(&self) -> Result<&Expr> {
+        match self.held() {
+            Ok(_) => Ok(self),
+            Err(e) => Err(e.clone()),
+        }
     }
 
     /// The value that was computed, if it was.
+    #[inline]
     pub(crate) fn held_value(&self) -> Option<&Value> {
-        match &self.held {
-            Held::Value(value) => Some(value),
-            Held::Var(_) => None,
+        match &self.0 {
+            State::Built(_, Held::Value(value)) => Some(value),
+            State::Built(_, Held::Var(_)) | State::Failed(_) => None,
         }
     }
 
-    /// What it belongs to.
+    /// What it belongs to. A failed expression belongs to the builder that it was to be built by; to one of its own, if
+    /// nothing says which that is.
+    #[inline]
     pub fn builder(&self) -> &Builder {
-        &self.builder
-    }
-
-    /// The variable; `@EMPTY@` for a value, which is none.
-    pub fn var(&self) -> Var {
-        match &self.held {
-            Held::Var(var) => *var,
-            Held::Value(_) => Var::EMPTY,
+        match &self.0 {
+            State::Built(builder, _) => builder,
+            State::Failed(failure) => &failure.builder,
         }
     }
 
-    /// Whether both are the same variable of the same program, or the same value.
+    /// The variable; `@EMPTY@` for a value, or a failed expression, which is none.
+    pub fn var(&self) -> Var {
+        match self.held() {
+            Ok(Held::Var(var)) => *var,
+            Ok(Held::Value(_)) | Err(_) => Var::EMPTY,
+        }
+    }
+
+    /// Whether both are the same variable of the same program, or the same value. A failed expression is its copies alone.
     pub fn is(&self, other: &Expr) -> bool {
-        match (&self.held, &other.held) {
-            (Held::Var(a), Held::Var(b)) => a == b && self.builder.is(&other.builder),
-            (Held::Value(a), Held::Value(b)) => a.same(b),
+        match (&self.0, &other.0) {
+            (State::Built(one, Held::Var(a)), State::Built(two, Held::Var(b))) => a == b && one.is(two),
+            (State::Built(_, Held::Value(a)), State::Built(_, Held::Value(b))) => a.same(b),
+            (State::Failed(a), State::Failed(b)) => Rc::ptr_eq(a, b),
             _ => false,
         }
     }
 
-    /// The name of the variable; of a value, how it came about.
+    /// The name of the variable; of a value, how it came about. A failed expression is called `@FAILED@`, which no
+    /// variable is.
     pub fn name(&self) -> String {
-        match &self.held {
-            Held::Var(var) => self.builder.program().name(*var).to_string(),
-            Held::Value(value) => value.name(),
+        match self.held() {
+            Ok(Held::Var(var)) => self.builder().snapshot().name(*var).to_string(),
+            Ok(Held::Value(value)) => value.name(),
+            Err(_) => FAILED.into(),
         }
     }
 
     /// Dtype and dimensions, −1 where unknown, as seen from the block that operators go to.
+    ///
+    /// Of a failed expression nothing is known: it passes for float32 with 8 unknown dimensions, so that a layer which
+    /// looks at its input's dimensions needs no case for it. Whatever is computed from that placeholder fails as soon as
+    /// an operator meets the expression itself. What acts on dimensions without such an operator begins with a
+    /// [`check`](Expr::check).
     pub fn meta(&self) -> Meta {
-        match &self.held {
+        match self.held() {
             // Every variable is declared when it is made; only `Builder::edit` can take that away.
-            Held::Var(var) => {
-                let known = self.builder.program().lookup(self.builder.block(), *var).map(VarDesc::meta);
+            Ok(Held::Var(var)) => {
+                let builder = self.builder();
+                let known = builder.snapshot().lookup(builder.block(), *var).map(VarDesc::meta);
                 known.unwrap_or_else(|| Meta::new(DType::F32, []))
             }
-            Held::Value(value) => value.meta().clone(),
+            Ok(Held::Value(value)) => value.meta().clone(),
+            Err(_) => Meta::new(DType::F32, [Dim::UNKNOWN; UNKNOWN_RANK].into_iter().collect::<Dims>()),
         }
     }
 
-    /// Element type.
+    /// Element type; of a failed expression that of [`meta`](Expr::meta).
     #[inline]
     pub fn dtype(&self) -> DType {
-        match &self.held {
-            Held::Var(_) => self.meta().dtype,
-            Held::Value(value) => value.meta().dtype,
+        match self.held_value() {
+            Some(value) => value.meta().dtype,
+            None => self.meta().dtype,
         }
     }
 
@@ -130,7 +221,7 @@ impl Expr {
         if self.dtype() == DType::F32 { f64::from(number as f32) } else { number }
     }
 
-    /// Dimensions, −1 where unknown.
+    /// Dimensions, −1 where unknown; of a failed expression those of [`meta`](Expr::meta).
     pub fn dims(&self) -> Dims {
         self.meta().dims
     }
@@ -145,33 +236,36 @@ impl Expr {
     /// # use autobwd_ops::Math;
     /// let tape = Builder::eager();
     /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);
-    /// let squares = x.square()?;
-    /// (&squares * &squares.clone().stop_gradient())?.backward()?;
+    /// let squares = x.square();
+    /// (&squares * squares.clone().stop_gradient()).backward()?;
     /// assert_eq!(x.gradient()?.item()?, 2.0 * 3.0 * 9.0);
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     #[must_use]
     #[track_caller]
     pub fn stop_gradient(self) -> Expr {
-        match self.held {
-            Held::Var(var) => self.builder.constant_copy(var),
-            Held::Value(_) => {
-                let records = self.builder.eager_part().map(|eager| eager.records.replace(false));
+        match self.held() {
+            Ok(Held::Var(var)) => self.builder().constant_copy(*var),
+            Ok(Held::Value(_)) => {
+                let records = self.builder().eager_part().map(|eager| eager.records.replace(false));
                 let copy = assign(&self);
-                if let (Some(eager), Some(records)) = (self.builder.eager_part(), records) {
+                if let (Some(eager), Some(records)) = (self.builder().eager_part(), records) {
                     eager.records.set(records);
                 }
                 // Without memory or operator for a copy, it is the value itself.
-                copy.unwrap_or(self).constant()
+                if copy.error().is_none() { copy.constant() } else { self.constant() }
             }
+            Err(_) => self,
         }
     }
 
     /// A value as a constant, to this handle.
     fn constant(self) -> Expr {
-        match self.held {
-            Held::Value(value) => Expr { held: Held::Value(value.constant()), builder: self.builder },
-            Held::Var(_) => self,
+        match self.0 {
+            State::Built(builder, Held::Value(value)) => {
+                Expr(State::Built(builder, Held::Value(value.constant())))
+            }
+            other => Expr(other),
         }
     }
 
@@ -182,10 +276,10 @@ impl Expr {
     /// optimizers leave it alone. Values that were computed from it before keep their history.
     #[must_use]
     pub fn freeze(self) -> Expr {
-        match &self.held {
-            Held::Var(var) => {
-                let mut at = Some(self.builder.block());
-                self.builder.change(|program| {
+        match self.held() {
+            Ok(Held::Var(var)) => {
+                let mut at = Some(self.builder().block());
+                self.builder().change(|program| {
                     while let Some(block) = at.and_then(|id| program.block_mut(id)) {
                         if let Some(desc) = block.vars.get_mut(var) {
                             desc.stop_gradient = true;
@@ -196,18 +290,22 @@ impl Expr {
                 });
                 self
             }
-            Held::Value(value) => {
-                if let Some(eager) = self.builder.eager_part() {
+            Ok(Held::Value(value)) => {
+                if let Some(eager) = self.builder().eager_part() {
                     eager.freeze(value);
                 }
                 self.constant()
             }
+            Err(_) => self,
         }
     }
 }
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name(), self.meta())
+        match self.error() {
+            None => write!(f, "{}: {}", self.name(), self.meta()),
+            Some(e) => fmt::Display::fmt(e, f),
+        }
     }
 }
 impl fmt::Debug for Expr {

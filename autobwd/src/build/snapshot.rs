@@ -10,10 +10,10 @@ use crate::Program;
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::Math;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[2])?;
-/// let before = net.program();
-/// x.exp()?;
-/// assert_eq!((before.root().ops.len(), net.program().root().ops.len()), (0, 1));
+/// let x = net.input("x", DType::F32, &[2]);
+/// let before = net.program()?;
+/// x.exp();
+/// assert_eq!((before.root().ops.len(), net.program()?.root().ops.len()), (0, 1));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct ProgramSnapshot(pub(super) Rc<Program>);
@@ -21,6 +21,11 @@ pub struct ProgramSnapshot(pub(super) Rc<Program>);
 impl Deref for ProgramSnapshot {
     type Target = Program;
     fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+impl AsRef<Program> for ProgramSnapshot {
+    fn as_ref(&self) -> &Program {
         &self.0
     }
 }

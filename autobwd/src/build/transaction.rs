@@ -6,6 +6,9 @@ use crate::BlockId;
 /// Blocks, operators and variables that are added to a program while this lives are taken back when it is dropped, unless
 /// it is [committed](Transaction::commit). [`Builder::transaction`] starts one. A program that
 /// [`edit`](Builder::edit) or [`set_program`](Builder::set_program) has replaced meanwhile stays.
+///
+/// An expression that has failed meanwhile stays remembered ([`Builder::program`]): the error has been reported to
+/// nobody else, and whoever holds the expression may still take it for a part of the model.
 #[must_use = "dropped at the end of the statement, it takes back nothing"]
 pub struct Transaction {
     builder: Builder,
@@ -25,7 +28,7 @@ struct State {
 
 impl Transaction {
     pub(super) fn new(builder: &Builder) -> Transaction {
-        let (program, block) = (builder.program(), builder.block());
+        let (program, block) = (builder.snapshot(), builder.block());
         let (mut lens, mut at) = (vec![], Some(block));
         while let Some((id, block)) = at.and_then(|id| Some((id, program.block(id)?))) {
             lens.push((id, block.vars.len(), block.ops.len()));

@@ -161,7 +161,7 @@ impl Function {
                 args.push((*role, "", Some(arg)));
             }
             let (mut words, at) = (Words::of(&desc), Location::caller());
-            tape.append_args(&mut args, &mut words, at, &mut || Ok(desc.clone()))?;
+            tape.append_args(&mut args, &mut words, &desc.ty, at, &mut || Ok(desc.clone()))?;
             let values = args.into_iter().filter_map(|(.., arg)| arg?.expr());
             known.extend(vars.into_iter().map(|(_, var)| var).zip(values));
         }
@@ -290,8 +290,9 @@ fn made(
         Ok(())
     })?;
     let inputs: Vec<Expr> = vars.iter().map(|var| net.existing(*var)).collect();
-    let outputs = make(&net, &inputs)?.iter().map(|out| (out.name(), out.meta())).collect();
-    let program = net.program().clone();
+    let outputs = make(&net, &inputs)?;
+    let program = net.program()?.clone();
+    let outputs = outputs.iter().map(|out| (out.name(), out.meta())).collect();
     Ok((program, outputs))
 }
 

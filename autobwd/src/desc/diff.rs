@@ -35,14 +35,14 @@ impl fmt::Display for Diff {
 ///
 /// let net = |slope: f64| -> Result<Builder> {
 ///     let net = Builder::new();
-///     (&net.input("x", DType::F32, &[4])? * slope)?.exp()?;
+///     (net.input("x", DType::F32, &[4]) * slope).exp();
 ///     Ok(net)
 /// };
 /// let (old, new) = (net(2.0)?, net(3.0)?);
-/// new.expr("exp_0")?.tanh()?;
-/// assert!(diff(&old.program(), &old.program()).is_empty());
+/// new.expr("exp_0").tanh();
+/// assert!(diff(&*old.program()?, &*old.program()?).is_empty());
 /// assert_eq!(
-///     diff(&old.program(), &new.program()).to_string(),
+///     diff(&*old.program()?, &*new.program()?).to_string(),
 ///     "block 0
 ///   + tanh_0: float32 [4]
 ///   ~ operator 0, which writes scale_0: scale: 2.0 -> 3.0

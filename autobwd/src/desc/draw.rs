@@ -20,9 +20,9 @@ impl Program {
     /// # use autobwd::{Backward, Builder, DType, append_backward};
     /// # use autobwd_ops::{Init, Math};
     /// let net = Builder::new();
-    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0))?;
-    /// let loss = w.square()?.mean()?;
-    /// let mut program = net.program().clone();
+    /// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// let loss = w.square().mean();
+    /// let mut program = net.program()?.clone();
     /// append_backward(&mut program, &loss.name(), &Backward::default())?;
     /// let dot = program.to_dot(); // for `dot -Tsvg`
     /// assert!(dot.contains(r#"op0_0 -> op0_1 [label="square_0\nfloat32 [2]"]"#));

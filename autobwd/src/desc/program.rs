@@ -186,6 +186,12 @@ impl Default for Program {
     }
 }
 
+impl AsRef<Program> for Program {
+    fn as_ref(&self) -> &Program {
+        self
+    }
+}
+
 impl Program {
     /// A program with one empty block.
     pub fn new() -> Program {

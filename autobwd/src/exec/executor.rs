@@ -96,10 +96,10 @@ impl Executor {
     /// use autobwd::Executor;
     ///
     /// let net = Builder::new();
-    /// let y = net.input("x", DType::F32, &[3])?.log()?.exp()?;
+    /// let y = net.input("x", DType::F32, &[3]).log().exp();
     /// let x = Tensor::from_vec([3], vec![2.0_f32, 0.5, -1.0])?;
     /// let outcome =
-    ///     Executor::new().check_finite(true).run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&y.name()]);
+    ///     Executor::new().check_finite(true).run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&y.name()]);
     /// let text = outcome.unwrap_err().to_string();
     /// let lines: Vec<_> = text.lines().collect();
     /// assert!(lines[0].starts_with("operator `log` (block 0, operator 0, added at "));
@@ -121,11 +121,11 @@ impl Executor {
     /// # use autobwd::{Builder, DType, Executor, Scope};
     /// # use autobwd_ops::{Init, Math, control::while_loop};
     /// let net = Builder::new();
-    /// let x = net.input("x", DType::F32, &[])?;
-    /// let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)?), |v| Ok(vec![v[0].tanh()?]))?;
+    /// let x = net.input("x", DType::F32, &[]);
+    /// let last = while_loop(&[x], |v| v[0].less_than(&(&v[0] + 1.0)), |v| vec![v[0].tanh()]);
     /// let x = autobwd::Tensor::scalar(1.0_f32)?;
     /// let mut executor = Executor::new().loop_limit(1000);
-    /// let e = executor.run(&net.program(), &mut Scope::new(), &[("x", &x)], &[&last[0].name()]).unwrap_err();
+    /// let e = executor.run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&last[0].name()]).unwrap_err();
     /// assert!(e.to_string().contains("operator `while` (block 0, operator"), "{e}");
     /// assert!(e.to_string().contains("the loop has not ended after 1000 steps, its limit"), "{e}");
     /// # Ok::<(), autobwd::Error>(())
@@ -149,11 +149,12 @@ impl Executor {
     /// do not exist; values missing in the scope; shapes that are wrong: each with operator, variables and source line.
     pub fn prepare(
         &self,
-        program: &Program,
+        program: &impl AsRef<Program>,
         scope: &mut Scope,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
+        let program = program.as_ref();
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let loop_limit = self.loop_limit.or(program.is_loaded().then_some(LOADED_LOOP_LIMIT));
@@ -173,9 +174,9 @@ impl Executor {
     /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
     /// # use autobwd_ops::Math;
     /// let net = Builder::new();
-    /// let mean = net.input("x", DType::F32, &[-1, 3])?.tanh()?.square()?.mean()?;
+    /// let mean = net.input("x", DType::F32, &[-1, 3]).tanh().square().mean();
     /// let feeds = [("x", Meta::new(DType::F32, [100, 3]))];
-    /// let plan = Executor::new().plan(&net.program(), &Scope::new(), &feeds, &[&mean.name()])?;
+    /// let plan = Executor::new().plan(&net.program()?, &Scope::new(), &feeds, &[&mean.name()])?;
     /// assert_eq!(plan.frames().len(), 1);
     /// assert_eq!(plan.frames()[0].operators, ["tanh", "square", "mean"]);
     /// assert_eq!(plan.arena_bytes(), 1216 + 64); // `x` and the mean, in whole cache lines
@@ -189,11 +190,12 @@ impl Executor {
     /// As [`prepare`](Executor::prepare).
     pub fn plan(
         &self,
-        program: &Program,
+        program: &impl AsRef<Program>,
         scope: &Scope,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<RunPlan> {
+        let program = program.as_ref();
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let program = &*cut(program, feeds)?;
@@ -231,10 +233,10 @@ impl Executor {
     /// # use autobwd::{Builder, DType, Executor, Scope, Tensor};
     /// # use autobwd_ops::Math;
     /// let net = Builder::new();
-    /// let code = net.input("x", DType::F32, &[])?.square()?;
-    /// let decoded = (&code + 1.0)?;
+    /// let code = net.input("x", DType::F32, &[]).square();
+    /// let decoded = &code + 1.0;
     /// let given = Tensor::scalar(100.0_f32)?;
-    /// let (program, mut scope) = (net.program(), Scope::new());
+    /// let (program, mut scope) = (net.program()?, Scope::new());
     /// let found = Executor::new().run(&program, &mut scope, &[(&code.name(), &given)], &[&decoded.name()])?;
     /// assert_eq!(found[0].item()?, 101.0);
     /// # Ok::<(), autobwd::Error>(())
@@ -245,11 +247,12 @@ impl Executor {
     /// sub-block: it would not keep what is fed.
     pub fn run(
         &mut self,
-        program: &Program,
+        program: &impl AsRef<Program>,
         scope: &mut Scope,
         feeds: &[(&str, &dyn Feed)],
         fetches: &[&str],
     ) -> Result<Vec<Tensor>> {
+        let program = program.as_ref();
         let known = scope.len();
         let session = self.session(program, scope, feeds, fetches)?;
         let fed = feeds.iter().try_for_each(|(name, fed)| session.feed(name, *fed));

@@ -13,12 +13,12 @@ use crate::{Element, Meta, Result, Tensor, with_dtype};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 2])?;
-/// let y = x.matmul(&net.input("w", DType::F32, &[2])?)?;
+/// let x = net.input("x", DType::F32, &[-1, 2]);
+/// let y = x.matmul(&net.input("w", DType::F32, &[2]));
 /// let data = array![[1.0_f32, 2.0], [3.0, 4.0], [5.0, 6.0]];
 /// let w = Tensor::from_vec([2], vec![1.0_f32, 10.0])?;
 /// let feeds: &[(&str, &dyn autobwd::Feed)] = &[("x", &data.slice(s![1.., ..])), ("w", &w)];
-/// let mut fetched = Executor::new().run(&net.program(), &mut Scope::new(), feeds, &[&y.name()])?;
+/// let mut fetched = Executor::new().run(&net.program()?, &mut Scope::new(), feeds, &[&y.name()])?;
 /// assert_eq!(fetched.remove(0).into_array::<f32, Ix1>()?, array![43.0, 65.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```

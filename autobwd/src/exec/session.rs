@@ -28,10 +28,10 @@ use crate::{
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
-/// let mean = net.input("x", DType::F32, &[-1])?.mean()?;
+/// let mean = net.input("x", DType::F32, &[-1]).mean();
 /// let (executor, mut scope) = (Executor::new(), Scope::new());
 /// let feeds = [("x", Meta::new(DType::F32, [3]))];
-/// let mut session = executor.prepare(&net.program(), &mut scope, &feeds, &[&mean.name()])?;
+/// let mut session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&mean.name()])?;
 /// for batch in [[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]] {
 ///     session.feed("x", &Tensor::from_vec([3], batch.to_vec())?)?;
 ///     session.run(&mut scope)?;

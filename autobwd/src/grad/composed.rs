@@ -135,7 +135,7 @@ impl Line {
             outer,
             inner: expr.var(),
         });
-        Ok(Line { program: builder.program().clone(), outputs: outputs.collect(), inputs })
+        Ok(Line { program: (*builder.program()?).clone(), outputs: outputs.collect(), inputs })
     }
 
     /// The composition of a gradient operator, from that of its forward operator.
@@ -389,8 +389,8 @@ impl OpInfoMap {
     /// use autobwd_ops::Math;
     ///
     /// let net = Builder::new();
-    /// let y = net.input("x", DType::F32, &[-1, 3])?.softmax(-1)?;
-    /// let mut program = net.program().clone();
+    /// let y = net.input("x", DType::F32, &[-1, 3]).softmax(-1);
+    /// let mut program = net.program()?.clone();
     /// let softmax = program.root().ops[0].clone();
     /// let parts = OpInfoMap::linked()?.composition(&mut program, &softmax)?.unwrap_or_default();
     /// let types: Vec<_> = parts.iter().map(|op| op.ty.as_str()).collect();

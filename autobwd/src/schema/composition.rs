@@ -35,20 +35,16 @@ use crate::{Error, ErrorKind, Expr, OpDesc, Result, Var};
 ///     }
 /// }
 /// impl Composition for Squash<Expr> {
-///     fn compose(&mut self) -> Result<()> {
-///         self.out = (&self.x / (&self.x.square()? + 1.0)?.sqrt()?)?;
-///         Ok(())
+///     fn compose(&mut self) {
+///         self.out = &self.x / (self.x.square() + 1.0).sqrt();
 ///     }
 /// }
 /// use autobwd::check::{check_sample_in, out, uniform};
 /// autobwd::samples!(Squash, [Squash { x: uniform([2, 3]), out: out() }]);
 /// ```
 pub trait Composition {
-    /// Sets the outputs from the inputs. An optional output is there if somebody wants it.
-    ///
-    /// # Errors
-    /// Those of the operators it is made of.
-    fn compose(&mut self) -> Result<()>;
+    /// Sets the outputs from the inputs. An optional output that nobody wants may be set, too.
+    fn compose(&mut self);
 }
 
 /// Composes an operator: `input` says what its inputs are, `unset` stands for outputs that are not set yet. Returns what
@@ -74,7 +70,7 @@ where
         Role::Output => Ok(unset.clone()),
     };
     let mut op = <T::Op as Op>::gather::<Expr>(desc, fill)?;
-    op.compose()?;
+    op.compose();
     let mut outputs = SmallVec::new();
     <T::Op as Op>::outputs(op, &mut |slot, expr| outputs.push((slot, expr)));
     by_variable(const { &<T::Op as Op>::SCHEMA }, desc, outputs)
@@ -91,7 +87,7 @@ fn by_variable(
     let (mut args, mut found) = (args.collect::<SmallVec<[_; 4]>>(), vec![]);
     for (slot, expr) in outputs {
         let Some(var) = args.get_mut(slot).and_then(Iterator::next) else { continue };
-        if expr.var() == Var::EMPTY {
+        if expr.check()?.var() == Var::EMPTY {
             let text = format!("its composition does not set output `{}`", schema.outputs[slot].name);
             return Err(Error::new(ErrorKind::Slot, text));
         }

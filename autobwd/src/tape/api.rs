@@ -56,7 +56,7 @@ impl Builder {
     /// # use autobwd_ops::Math;
     /// # let tape = Builder::eager();
     /// # let x = tape.leaf("x", Tensor::scalar(2.0)?);
-    /// let y = tape.no_grad(|| x.square())?;
+    /// let y = tape.no_grad(|| x.square());
     /// assert!(x.has_derivative() && !y.has_derivative());
     /// # Ok::<(), autobwd::Error>(())
     /// ```
@@ -90,7 +90,7 @@ impl Builder {
 
     /// The parameters that were made so far, in order.
     pub fn parameters(&self) -> Vec<Expr> {
-        let vars: Vec<_> = self.program().parameters().collect();
+        let vars: Vec<_> = self.snapshot().parameters().collect();
         let Some(eager) = self.eager_part() else {
             return vars.into_iter().map(|var| Expr::of_var(self, var)).collect();
         };
@@ -162,24 +162,27 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
 ///
 /// let tape = Builder::eager();
 /// let x = tape.leaf("x", Tensor::scalar(2.0)?);
-/// let y = apply(Product, &[&x, &apply(Product, &[&x, &x])?])?;
+/// let y = apply(Product, &[&x, &apply(Product, &[&x, &x])]);
 /// y.backward()?;
 /// assert_eq!((y.item()?, x.gradient()?.item()?), (8.0, 12.0));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// # Errors
-/// Variables of a program; no inputs; those of [`Function::forward`]; a function that is being traced: a program has
-/// operators alone.
+/// Fails for variables of a program and without inputs; if [`Function::forward`] does; for a function that is being
+/// traced: a program has operators alone.
 #[track_caller]
-pub fn apply(function: impl Function, inputs: &[&Expr]) -> Result<Expr> {
+pub fn apply(function: impl Function, inputs: &[&Expr]) -> Expr {
     let site = Location::caller();
     let Some(first) = inputs.first() else {
         let text = format!("function `{}` is called without inputs", function.name());
-        return Err(Error::new(ErrorKind::Slot, text));
+        return Builder::new().failed(Error::new(ErrorKind::Slot, text));
     };
-    let values = inputs.iter().map(|input| input.value()).collect::<Result<Vec<_>>>()?;
-    Ok(first.builder().hold(first.engine()?.apply(Arc::new(function), &values, site)?))
+    let values = inputs.iter().map(|input| input.value()).collect::<Result<Vec<_>>>();
+    let found = values.and_then(|values| first.engine()?.apply(Arc::new(function), &values, site));
+    match found {
+        Ok(value) => first.builder().hold(value),
+        Err(e) => first.builder().failed(e),
+    }
 }
 
 /// A hook that can be taken off again.
@@ -189,7 +192,7 @@ pub struct HookId(u64);
 impl Expr {
     /// The value that was computed.
     pub(super) fn value(&self) -> Result<&Value> {
-        self.held_value().ok_or_else(|| {
+        self.check()?.held_value().ok_or_else(|| {
             let text = format!("`{}` is a variable of a program, not a value that was computed", self.name());
             Error::new(ErrorKind::NoValue, text)
         })
@@ -202,7 +205,7 @@ impl Expr {
     /// Lets go of the builder: a value, and its history, can be sent to another thread ([`Builder::hold`]).
     ///
     /// # Errors
-    /// It is a variable of a program, as for all that follow here.
+    /// It has failed, or is a variable of a program, as for all that follow here.
     pub fn into_value(self) -> Result<Value> {
         self.value().cloned()
     }
@@ -223,13 +226,15 @@ impl Expr {
         self.tensor()?.item()
     }
 
-    /// Gives it a name, for people: a [`Queue`] shows it.
-    ///
-    /// # Errors
-    /// It is a variable of a program, which has a name.
-    pub fn named(self, name: &str) -> Result<Expr> {
-        self.value()?.watch(|w| w.name = name.into());
-        Ok(self)
+    /// Gives it a name, for people: a [`Queue`] shows it. Fails for a variable of a program, which has a name.
+    #[must_use]
+    #[track_caller]
+    pub fn named(self, name: &str) -> Expr {
+        match self.value() {
+            Ok(value) => value.watch(|w| w.name = name.into()),
+            Err(e) => return self.builder().failed(e),
+        }
+        self
     }
 
     /// Whether derivatives flow into it: it is a leaf or was computed from one.
@@ -250,7 +255,7 @@ impl Expr {
     /// needed and has been overwritten.
     #[track_caller]
     pub fn backward(&self) -> Result<()> {
-        if self.dims().numel() != 1 {
+        if self.check()?.dims().numel() != 1 {
             let text = format!(
                 "{} of shape {} is no loss: a loss has one element; take the mean, or use `backward_with` a seed",
                 self.value()?,
@@ -327,16 +332,16 @@ impl Expr {
     /// # use autobwd_ops::Math;
     /// # let tape = Builder::eager();
     /// let x = tape.leaf("x", Tensor::scalar(2.0)?);
-    /// let z = x.square()?;
+    /// let z = x.square();
     /// z.hook(|derivative| derivative * 10.0)?;
-    /// z.exp()?.backward()?;
+    /// z.exp().backward()?;
     /// assert_eq!(x.gradient()?.item()?, 10.0 * 4.0 * 4.0_f64.exp());
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     ///
     /// # Errors
     /// It has no derivative.
-    pub fn hook(&self, hook: impl Fn(&Expr) -> Result<Expr> + Send + Sync + 'static) -> Result<HookId> {
+    pub fn hook(&self, hook: impl Fn(&Expr) -> Expr + Send + Sync + 'static) -> Result<HookId> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         self.with_derivative()?.watch(|w| w.hooks.push((id, Arc::new(hook))));

@@ -20,8 +20,8 @@ use crate::{
 /// let tape = Builder::eager();
 /// let x = tape.leaf("x", Tensor::scalar(2.0)?);
 /// let y = tape.leaf("y", Tensor::scalar(3.0)?);
-/// let z = (&x * &y)?.named("z")?;
-/// let history = (z.log()? + z.exp()?)?.history()?;
+/// let z = (&x * &y).named("z");
+/// let history = (z.log() + z.exp()).history()?;
 /// let lines: Vec<_> = history.program.root().ops.iter().map(|op| history.program.op_text(op).to_string()).collect();
 /// assert_eq!(lines, [
 ///     "z = elementwise_mul(X=x, Y=y, axis=-1)",
@@ -45,9 +45,9 @@ impl Expr {
     /// What this value was computed from, back to leaves and constants.
     ///
     /// # Errors
-    /// It is a variable of a program.
+    /// It has failed, or is a variable of a program.
     pub fn history(&self) -> Result<History> {
-        let value = self.held_value().ok_or_else(|| {
+        let value = self.check()?.held_value().ok_or_else(|| {
             let text = format!("`{}` is a variable of a program, which prints and draws itself", self.name());
             Error::new(ErrorKind::NoValue, text)
         })?;

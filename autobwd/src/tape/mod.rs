@@ -11,8 +11,8 @@
 //! let tape = Builder::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! let y = tape.leaf("y", Tensor::scalar(3.0)?);
-//! let z = (&x * &y)?;
-//! let h = (z.log()? + z.exp()?)?;
+//! let z = &x * &y;
+//! let h = z.log() + z.exp();
 //! assert_eq!(h.item()?, 6.0_f64.ln() + 6.0_f64.exp());
 //! h.backward()?;
 //! assert_eq!(x.gradient()?.item()?, 3.0 * (1.0 / 6.0 + 6.0_f64.exp()));
@@ -34,8 +34,8 @@
 //! # let tape = Builder::eager();
 //! # let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! # let y = tape.leaf("y", Tensor::scalar(4.0)?);
-//! let z = (&x * &y)?;
-//! let h = (z.sqrt()? + z.square()?)?;
+//! let z = &x * &y;
+//! let h = z.sqrt() + z.square();
 //! let mut steps = vec![];
 //! h.backward_with(None, &mut |queue| steps.push(queue.to_string()))?;
 //! assert_eq!(steps[0], "elementwise_add: 1");
@@ -66,7 +66,7 @@
 //! use autobwd::tape::{Grad, grad};
 //! # let tape = Builder::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
-//! let mut derivative = (&x.square()? * &x)?;
+//! let mut derivative = x.square() * &x;
 //! for expected in [12.0, 12.0, 6.0] {
 //!     let found = grad(&[&derivative], &[&x], &Grad { create_graph: true, ..Grad::default() })?;
 //!     derivative = found[0].clone().expect("it depends on x");
@@ -90,7 +90,7 @@
 //! # use autobwd_ops::Math;
 //! # let tape = Builder::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
-//! let y = x.square()?;
+//! let y = x.square();
 //! x.set(Tensor::scalar(3.0)?)?;
 //! let text = y.backward().unwrap_err().to_string();
 //! assert!(text.contains("version 0 of `x` is needed, but it has been overwritten, the last time by `set` at "));

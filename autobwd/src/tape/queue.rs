@@ -313,10 +313,10 @@ impl<'a> Walk<'a> {
         &self,
         value: &Value,
         derivative: &Value,
-        hook: &(dyn Fn(&Expr) -> Result<Expr> + Send + Sync),
+        hook: &(dyn Fn(&Expr) -> Expr + Send + Sync),
     ) -> Result<Value> {
-        let changed = hook(&Expr::of_value(self.builder, derivative.clone()))?;
-        let changed = changed.held_value().ok_or_else(|| Error::internal("a hook returns a variable"))?;
+        let changed = hook(&Expr::of_value(self.builder, derivative.clone()));
+        let changed = changed.value()?;
         let needed = value.meta().clone().in_slot("hook");
         changed.meta().clone().in_slot("derivative").same_as(&needed)?;
         Ok(changed.clone())

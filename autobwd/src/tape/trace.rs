@@ -33,7 +33,7 @@ pub struct Traced {
 /// let tape = Builder::eager();
 /// let w = tape.leaf("w", Tensor::scalar(3.0)?);
 /// let x = tape.constant(Tensor::scalar(2.0)?);
-/// let mut traced = trace(&tape, &[("x", &x)], || Ok(vec![(&x * &w)?.square()?]))?;
+/// let mut traced = trace(&tape, &[("x", &x)], || Ok(vec![(&x * &w).square()]))?;
 /// assert_eq!(traced.values[0].item()?, 36.0);
 ///
 /// let x = Tensor::scalar(5.0)?;
@@ -43,7 +43,7 @@ pub struct Traced {
 /// ```
 ///
 /// # Errors
-/// A builder of programs, or one that is being traced; variables of a program; a name given twice, or one that no variable
+/// A builder of programs, or one that is being traced; variables of a program, or expressions that have failed; a name given twice, or one that no variable
 /// of a program can have; those of the function,
 /// which must not [`set`](Expr::set) values.
 pub fn trace(
@@ -58,7 +58,8 @@ pub fn trace(
     }
     let notes = Rc::new(RefCell::new(Notes::default()));
     for (name, expr) in inputs {
-        let value = expr.held_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
+        let value =
+            expr.check()?.held_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
@@ -75,7 +76,8 @@ pub fn trace(
     }
     let mut outputs = vec![];
     for expr in &values {
-        let value = expr.held_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
+        let value =
+            expr.check()?.held_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }

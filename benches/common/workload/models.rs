@@ -31,12 +31,12 @@ struct Values {
 impl Values {
     fn parameter(&mut self, name: &str, dims: &[usize], elements: Vec<f32>) -> Result<Expr> {
         self.scope.set(name, Tensor::from_vec(dims, elements)?);
-        self.net.parameter(name, DType::F32, dims, |_| Ok(()))
+        Ok(self.net.parameter(name, DType::F32, dims, Expr::clone))
     }
 
     fn data<T: autobwd::Element>(&mut self, name: &str, dims: &[usize], elements: Vec<T>) -> Result<Expr> {
         self.scope.set(name, Tensor::from_vec(dims, elements)?);
-        self.net.persistable(name, T::DTYPE, dims, |_| Ok(()))
+        Ok(self.net.persistable(name, T::DTYPE, dims, Expr::clone))
     }
 
     /// With the backward part and the updates.
@@ -60,13 +60,13 @@ impl Values {
         x: &Expr,
         first: usize,
         sizes: &[usize],
-        activation: impl Fn(&Expr) -> Result<Expr>,
+        activation: impl Fn(&Expr) -> Expr,
     ) -> Result<Expr> {
         let (mut h, last) = (x.clone(), sizes.len() - 2);
         for (l, io) in sizes.windows(2).enumerate() {
             let (w, b) = self.weights(first + l, io[0], io, &io[1..])?;
-            let z = (&h.matmul(&w)? + &b)?;
-            h = if l == last { z } else { activation(&z)? };
+            let z = h.matmul(&w) + b;
+            h = if l == last { z } else { activation(&z) };
         }
         Ok(h)
     }
@@ -75,7 +75,7 @@ impl Values {
     fn filters(&mut self, x: &Expr, l: usize, outputs: usize, inputs: usize, size: usize) -> Result<Expr> {
         let dims = [outputs, inputs, size, size];
         let (w, b) = self.weights(l, inputs * size * size, &dims, &[outputs, 1, 1])?;
-        (&x.conv2d(&w, 1, 0)? + &b)?.max_pool2d(2, 2)
+        Ok((x.conv2d(&w, 1, 0) + b).max_pool2d(2, 2))
     }
 
     /// tanh, · 1.01 and + parameter in turn, then the sum.
@@ -84,23 +84,23 @@ impl Values {
         let mut h = self.data("x", &[n], numbers(100, n, 1.0))?;
         for i in 0..operators {
             h = match i % 3 {
-                0 => h.tanh()?,
-                1 => (&h * 1.01)?,
-                _ => (&h + &w)?,
+                0 => h.tanh(),
+                1 => h * 1.01,
+                _ => h + &w,
             };
         }
-        h.sum(&[])
+        Ok(h.sum(&[]))
     }
 
     /// The mean square error of the last state, which `last` computes.
-    fn lstm(&mut self, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Result<Expr>) -> Result<Expr> {
+    fn lstm(&mut self, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Expr> {
         let LstmSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
         let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
         let state_weight = self.weight("wh", 2, [units, 4 * units])?;
         let bias = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
-        last(&x, Pass { input_weight, state_weight, bias })?.square_error(&y)?.mean()
+        Ok(last(&x, Pass { input_weight, state_weight, bias }).square_error(&y).mean())
     }
 
     /// The mean cross-entropy of the word after each word.
@@ -111,19 +111,19 @@ impl Values {
         let y = self.data("y", &[rows, 1], integers(101, rows, words as u32))?;
         let table = self.parameter("words", &[words, width], numbers(1, words * width, 0.1))?;
         let places = self.parameter("places", &[length, width], numbers(2, length * width, 0.1))?;
-        let mut h = (&x.embedding(&table)? + &places)?.reshape(&[rows as i32, width as i32])?;
+        let mut h = (x.embedding(&table) + places).reshape(&[rows as i32, width as i32]);
         for block in 0..blocks {
             let seed = 10 * (block as u32 + 1);
-            let qkv = self.norm_linear(&h, seed, [width, 3 * width])?.split(&[width as i32; 3], 1)?;
+            let qkv = self.norm_linear(&h, seed, [width, 3 * width])?.split(&[width as i32; 3], 1);
             let part = |i: usize| qkv[i].reshape(&[batch as i32, length as i32, heads as i32, each as i32]);
-            let mixed = part(0)?.attention(&part(1)?, &part(2)?, true)?;
-            let mixed = mixed.reshape(&[rows as i32, width as i32])?;
-            h = (&h + &self.linear(&mixed, seed + 1, [width, width])?)?;
-            let hidden = self.norm_linear(&h, seed + 2, [width, 4 * width])?.gelu(true)?;
-            h = (&h + &self.linear(&hidden, seed + 3, [4 * width, width])?)?;
+            let mixed = part(0).attention(&part(1), &part(2), true);
+            let mixed = mixed.reshape(&[rows as i32, width as i32]);
+            h = &h + self.linear(&mixed, seed + 1, [width, width])?;
+            let hidden = self.norm_linear(&h, seed + 2, [width, 4 * width])?.gelu(true);
+            h = &h + self.linear(&hidden, seed + 3, [4 * width, width])?;
         }
         let out = self.weight("head", 3, [width, words])?;
-        self.norm(&h, "last", width)?.matmul(&out)?.cross_entropy(&y)?.mean()
+        Ok(self.norm(&h, "last", width)?.matmul(&out).cross_entropy(&y).mean())
     }
 
     fn weight(&mut self, name: &str, seed: u32, dims: [usize; 2]) -> Result<Expr> {
@@ -132,13 +132,13 @@ impl Values {
 
     fn linear(&mut self, x: &Expr, seed: u32, dims: [usize; 2]) -> Result<Expr> {
         let w = self.weight(&format!("w{seed}"), seed, dims)?;
-        &x.matmul(&w)? + &self.parameter(&format!("b{seed}"), &dims[1..], vec![0.0; dims[1]])?
+        Ok(x.matmul(&w) + self.parameter(&format!("b{seed}"), &dims[1..], vec![0.0; dims[1]])?)
     }
 
     fn norm(&mut self, x: &Expr, name: &str, width: usize) -> Result<Expr> {
         let scale = self.parameter(&format!("{name}.scale"), &[width], vec![1.0; width])?;
         let bias = self.parameter(&format!("{name}.bias"), &[width], vec![0.0; width])?;
-        LayerNorm { affine: Affine { scale, bias, epsilon: 1e-5 } }.forward(x)
+        Ok(LayerNorm { affine: Affine { scale, bias, epsilon: 1e-5 } }.forward(x))
     }
 
     fn norm_linear(&mut self, x: &Expr, seed: u32, dims: [usize; 2]) -> Result<Expr> {
@@ -148,8 +148,8 @@ impl Values {
 }
 
 /// The last state, all steps by one operator.
-fn fused(x: &Expr, pass: Pass) -> Result<Expr> {
-    let (hidden, _) = Lstm::of(vec![pass]).forward(x)?;
+fn fused(x: &Expr, pass: Pass) -> Expr {
+    let (hidden, _) = Lstm::of(vec![pass]).forward(x);
     hidden.slice(0, -1, i32::MAX)
 }
 
@@ -185,7 +185,7 @@ impl Model {
     ///
     /// # Errors
     /// Those of `last`.
-    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Result<Expr>) -> Result<Model> {
+    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Model> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let loss = values.lstm(sizes, last)?;
         values.minimize(&loss, 0.01)
@@ -203,19 +203,19 @@ impl Workload {
             Workload::Mlp => {
                 let x = values.data("x", &[128, 784], numbers(100, 128 * 784, 1.0))?;
                 let y = values.data("y", &[128, 1], integers(101, 128, 10))?;
-                (values.layers(&x, 0, &[784, 512, 512, 10], Math::relu)?.cross_entropy(&y)?.mean()?, 0.01)
+                (values.layers(&x, 0, &[784, 512, 512, 10], Math::relu)?.cross_entropy(&y).mean(), 0.01)
             }
             Workload::TinyMlp => {
                 let x = values.data("x", &[4, 4], numbers(100, 16, 1.0))?;
                 let y = values.data("y", &[4, 1], numbers(101, 4, 1.0))?;
-                (values.layers(&x, 0, &[4, 8, 8, 1], Math::tanh)?.square_error(&y)?.mean()?, 0.01)
+                (values.layers(&x, 0, &[4, 8, 8, 1], Math::tanh)?.square_error(&y).mean(), 0.01)
             }
             Workload::Lenet => {
                 let x = values.data("x", &[64, 1, 28, 28], numbers(100, 64 * 784, 1.0))?;
                 let y = values.data("y", &[64, 1], integers(101, 64, 10))?;
                 let h = values.filters(&x, 0, 20, 1, 5)?;
-                let h = values.filters(&h, 1, 50, 20, 5)?.reshape(&[64, 800])?;
-                (values.layers(&h, 2, &[800, 500, 10], Math::relu)?.cross_entropy(&y)?.mean()?, 0.01)
+                let h = values.filters(&h, 1, 50, 20, 5)?.reshape(&[64, 800]);
+                (values.layers(&h, 2, &[800, 500, 10], Math::relu)?.cross_entropy(&y).mean(), 0.01)
             }
             Workload::ChainSmall => (values.chain(1000, 16)?, 1e-5),
             Workload::ChainBig => (values.chain(20, 1_000_000)?, 1e-5),

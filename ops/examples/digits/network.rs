@@ -34,19 +34,19 @@ impl Network {
         let mut linear = |inputs, outputs| nn::Linear::new(&net, inputs, outputs).seed(rng.random()).build();
 
         // From pixels to ten scores, and to the digit with the highest.
-        let pixels = net.input("pixels", DType::F32, &[-1, PIXELS as i64])?;
-        let hidden = linear(PIXELS, HIDDEN[0])?.forward(&pixels)?.relu()?;
-        let hidden = linear(HIDDEN[0], HIDDEN[1])?.forward(&hidden)?.relu()?;
-        let scores = linear(HIDDEN[1], 10)?.forward(&hidden)?;
-        let answer = scores.argmax(1)?;
-        let reader = Reader { program: net.program().clone(), answer: answer.name() };
+        let pixels = net.input("pixels", DType::F32, &[-1, PIXELS as i64]);
+        let hidden = linear(PIXELS, HIDDEN[0]).forward(&pixels).relu();
+        let hidden = linear(HIDDEN[0], HIDDEN[1]).forward(&hidden).relu();
+        let scores = linear(HIDDEN[1], 10).forward(&hidden);
+        let answer = scores.argmax(1);
+        let reader = Reader { program: net.program()?.clone(), answer: answer.name() };
 
         // From scores and labels to a loss, and back to the weights.
-        let label = net.input("label", DType::I64, &[-1, 1])?;
-        let loss = scores.cross_entropy(&label)?.mean()?;
+        let label = net.input("label", DType::I64, &[-1, 1]);
+        let loss = scores.cross_entropy(&label).mean();
         Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
 
-        let (startup, training) = (net.startup().program().clone(), net.program().clone());
+        let (startup, training) = (net.startup().program()?.clone(), net.program()?.clone());
         Ok(Network { startup, training, loss: loss.name(), reader })
     }
 }

@@ -56,16 +56,16 @@ struct Options {
 struct Network(Linear, Linear, Linear);
 
 impl Network {
-    fn new(tape: &Builder, seed: u64) -> Result<Network> {
+    fn new(tape: &Builder, seed: u64) -> Network {
         let linear = |inputs, outputs, number: u64| {
             let seed = (seed as i32).wrapping_mul(3).wrapping_add(number as i32 + 1);
             Linear::new(tape, inputs, outputs).init(Init::KaimingUniform).seed(seed).build()
         };
-        Ok(Network(linear(2, WIDTH, 0)?, linear(WIDTH, WIDTH, 1)?, linear(WIDTH, 1, 2)?))
+        Network(linear(2, WIDTH, 0), linear(WIDTH, WIDTH, 1), linear(WIDTH, 1, 2))
     }
 
-    fn forward(&self, x: &Expr) -> Result<Expr> {
-        let hidden = self.1.forward(&self.0.forward(x)?.relu()?)?.relu()?;
+    fn forward(&self, x: &Expr) -> Expr {
+        let hidden = self.1.forward(&self.0.forward(x).relu()).relu();
         self.2.forward(&hidden)
     }
 }
@@ -79,7 +79,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         let points = set(usize::from(options.points), &mut rng);
         let start = Instant::now();
         let tape = Builder::eager_with_threads(1);
-        let network = Network::new(&tape, options.seed)?;
+        let network = Network::new(&tape, options.seed);
         let loss = train(&tape, &network, name, &points, options.epochs)?;
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = right(&tape, &network, &points)? as f64 / points.len() as f64;
@@ -104,7 +104,7 @@ fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs
     let progress = progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut last = f64::NAN;
     for epoch in 0..epochs {
-        let loss = network.forward(&x)?.sigmoid_cross_entropy(&y)?.mean()?;
+        let loss = network.forward(&x).sigmoid_cross_entropy(&y).mean();
         optimizer.minimize(&loss)?.complete()?;
         last = loss.item()?;
         if epoch % 10 == 9 {
@@ -127,7 +127,7 @@ fn right(tape: &Builder, network: &Network, points: &[Point]) -> Result<usize> {
 fn odds(tape: &Builder, network: &Network, points: &[Point]) -> Result<Vec<f64>> {
     let x = coordinates(tape, points)?;
     // Nothing goes back from here: nothing is to be remembered.
-    tape.no_grad(|| Ok(network.forward(&x)?.tensor()?.to_f64s()))
+    tape.no_grad(|| Ok(network.forward(&x).tensor()?.to_f64s()))
 }
 
 fn coordinates(tape: &Builder, points: &[Point]) -> Result<Expr> {

@@ -88,35 +88,34 @@ impl Kernel for ScaledDotProductAttention<Buf<'_>> {
     }
 }
 impl Composition for ScaledDotProductAttention<Expr> {
-    fn compose(&mut self) -> Result<()> {
+    fn compose(&mut self) {
         const HEADS: [i32; 4] = [0, 2, 1, 3];
-        let depth = sum_along(&like(&self.q, 1.0)?, -1)?;
-        let q = (&self.q / &depth.sqrt()?)?.transpose(&HEADS)?;
-        let (k, v) = (self.k.transpose(&HEADS)?, self.v.transpose(&HEADS)?);
+        let depth = sum_along(&like(&self.q, 1.0), -1);
+        let q = (&self.q / &depth.sqrt()).transpose(&HEADS);
+        let (k, v) = (self.k.transpose(&HEADS), self.v.transpose(&HEADS));
         let mut scores =
-            emit(MatmulV2 { x: q.into(), y: (&k).into(), out: New, trans_x: false, trans_y: true })?.out;
+            emit(MatmulV2 { x: q.into(), y: k.into(), out: New, trans_x: false, trans_y: true }).out;
         if self.causal {
             // The exponential of what is not seen is 0.
-            let unseen = ((seen(&like(&scores, 1.0)?)? - 1.0)? * 1e30)?;
-            scores = (seen(&scores)? + &unseen)?;
+            let unseen = (seen(&like(&scores, 1.0)) - 1.0) * 1e30;
+            scores = seen(&scores) + unseen;
         }
-        let largest = largest_along(&scores, -1)?.stop_gradient();
-        let exp = (&scores - &largest)?.exp()?;
-        let sum = sum_along(&exp, -1)?;
-        self.out = (&exp / &sum)?.matmul(&v)?.transpose(&HEADS)?;
-        self.log_sum = (&sum.log()? + &largest)?.squeeze(&[-1])?.transpose(&[0, 2, 1])?;
-        Ok(())
+        let largest = largest_along(&scores, -1).stop_gradient();
+        let exp = (&scores - &largest).exp();
+        let sum = sum_along(&exp, -1);
+        self.out = (&exp / &sum).matmul(&v).transpose(&HEADS);
+        self.log_sum = (sum.log() + largest).squeeze(&[-1]).transpose(&[0, 2, 1]);
     }
 }
 
 /// As many elements of one number.
-fn like(x: &Expr, value: f64) -> Result<Expr> {
-    Ok(emit(FillAnyLike { x: x.into(), out: New, value, dtype: None })?.out)
+fn like(x: &Expr, value: f64) -> Expr {
+    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
 }
 
 /// Scores of keys that come no later than the query; 0 for others.
-fn seen(x: &Expr) -> Result<Expr> {
-    Ok(emit(TrilTriu { x: x.into(), out: New, diagonal: 0, lower: true })?.out)
+fn seen(x: &Expr) -> Expr {
+    emit(TrilTriu { x: x.into(), out: New, diagonal: 0, lower: true }).out
 }
 autobwd::samples!(
     ScaledDotProductAttention,

@@ -21,19 +21,19 @@ pub(super) fn expr(net: &Builder, var: Var) -> Expr {
 }
 
 /// What a block overwrites of the variables around it, beside those that the operator knows of.
-pub(super) fn overwritten(net: &Builder, block: BlockId, known: &[Expr]) -> Vec<Expr> {
-    let others = net.program().overwritten(block).into_iter();
+pub(super) fn overwritten(net: &Builder, block: BlockId, known: &[Expr]) -> Result<Vec<Expr>> {
+    let others = net.program()?.overwritten(block).into_iter();
     let others: Vec<Var> = others.filter(|v| known.iter().all(|x| x.var() != *v)).collect();
-    others.into_iter().map(|v| expr(net, v)).collect()
+    Ok(others.into_iter().map(|v| expr(net, v)).collect())
 }
 
 /// A copy of a value.
-pub(super) fn copy(x: &Expr) -> Result<Expr> {
-    Ok(emit(Assign { x: x.into(), out: New })?.out)
+pub(super) fn copy(x: &Expr) -> Expr {
+    emit(Assign { x: x.into(), out: New }).out
 }
 
 /// A copy of a value of which a loop may change these dimensions from step to step; `-1` is the last one. What is computed
-/// at once may change all of them.
+/// at once may change all of them. Fails for a dimension that it does not have.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -41,29 +41,30 @@ pub(super) fn copy(x: &Expr) -> Result<Expr> {
 ///
 /// // Rows are doubled, and added to those before, until their sum has reached a limit.
 /// let net = Builder::new();
-/// let row = net.input("row", DType::F32, &[1, 2])?;
+/// let row = net.input("row", DType::F32, &[1, 2]);
 /// let rows = while_loop(
-///     &[varying(&row, &[0])?],
-///     |x| x[0].sum(&[])?.less_than(&(&(&row * 0.0)?.sum(&[])? + 40.0)?),
-///     |x| Ok(vec![concat(&[&x[0], &(&x[0] * 2.0)?], 0)?]),
-/// )?;
+///     &[varying(&row, &[0])],
+///     |x| x[0].sum(&[]).less_than(&((&row * 0.0).sum(&[]) + 40.0)),
+///     |x| vec![concat(&[&x[0], &(&x[0] * 2.0)], 0)],
+/// );
 /// let row = Tensor::from_vec([1, 2], vec![1.0_f32, 0.5])?;
 /// let fetched =
-///     Executor::new().run(&net.program(), &mut Scope::new(), &[("row", &row)], &[&rows[0].name()])?;
+///     Executor::new().run(&net.program()?, &mut Scope::new(), &[("row", &row)], &[&rows[0].name()])?;
 /// assert_eq!((fetched[0].dims(), fetched[0].to_f64s().iter().sum()), (&[8, 2][..], 40.5));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// # Errors
-/// A dimension that it does not have.
 #[track_caller]
-pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
+pub fn varying(x: &Expr, axes: &[i32]) -> Expr {
     let (net, mut meta) = (x.builder(), x.meta());
+    if x.check().is_err() {
+        return x.clone();
+    }
     for axis in axes {
         let at =
             usize::try_from(*axis).ok().or_else(|| meta.rank().checked_sub(axis.unsigned_abs() as usize));
         let Some(dim) = at.and_then(|at| meta.dims.get_mut(at)) else {
-            return Err(Error::new(ErrorKind::Shape, format!("{x} has no dimension {axis}")));
+            return net.failed(Error::new(ErrorKind::Shape, format!("{x} has no dimension {axis}")));
         };
         *dim = Dim::UNKNOWN;
     }
@@ -73,7 +74,7 @@ pub fn varying(x: &Expr, axes: &[i32]) -> Result<Expr> {
     let stop_gradient = !meta.dtype.is_float();
     let desc = VarDesc { stop_gradient, ..VarDesc::new(meta.dtype, meta.dims) };
     let out = net.variable(net.block(), "varying", desc);
-    Ok(emit(Assign { x: x.into(), out: (&out).into() })?.out)
+    emit(Assign { x: x.into(), out: (&out).into() }).out
 }
 
 /// Says of an error in which block, and at which line, a loop or branch was asked for.
@@ -86,7 +87,7 @@ pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
 
 /// What a sub-block returns must be what was there before.
 pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr) -> Result<()> {
-    let (a, b) = (before.meta(), after.meta());
+    let (a, b) = (before.check()?.meta(), after.check()?.meta());
     if a.dtype == b.dtype && a.dims.agrees(&b.dims) {
         return Ok(());
     }
@@ -109,42 +110,56 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 ///
 /// // Powers of two up to a limit.
 /// let net = Builder::new();
-/// let limit = net.input("limit", DType::F32, &[])?;
-/// let one = (&(&limit * 0.0)? + 1.0)?;
-/// let last = while_loop(&[one], |x| x[0].less_than(&limit), |x| Ok(vec![(&x[0] * 2.0)?]))?;
+/// let limit = net.input("limit", DType::F32, &[]);
+/// let one = &limit * 0.0 + 1.0;
+/// let last = while_loop(&[one], |x| x[0].less_than(&limit), |x| vec![&x[0] * 2.0]);
 /// let hundred = Tensor::scalar(100.0_f32)?;
 /// let fetched =
-///     Executor::new().run(&net.program(), &mut Scope::new(), &[("limit", &hundred)], &[&last[0].name()])?;
+///     Executor::new().run(&net.program()?, &mut Scope::new(), &[("limit", &hundred)], &[&last[0].name()])?;
 /// assert_eq!(fetched[0].item()?, 128.0);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// # Errors
-/// No variables; a condition that is not one boolean; a body that returns other dtypes or shapes, or another number of
-/// values, or overwrites a parameter.
+/// All of them fail for a condition that is not one boolean, and for a body that fails, returns other dtypes or shapes or
+/// another number of values, or overwrites a parameter. Without variables, one failed expression is returned.
 #[track_caller]
 pub fn while_loop(
     vars: &[Expr],
-    mut condition: impl FnMut(&[Expr]) -> Result<Expr>,
-    mut body: impl FnMut(&[Expr]) -> Result<Vec<Expr>>,
-) -> Result<Vec<Expr>> {
+    condition: impl FnMut(&[Expr]) -> Expr,
+    body: impl FnMut(&[Expr]) -> Vec<Expr>,
+) -> Vec<Expr> {
     let Some(net) = vars.first().map(|var| var.builder().clone()) else {
-        return Err(Error::new(ErrorKind::Slot, "a loop needs at least one variable"));
+        let text = "a loop needs at least one variable";
+        return vec![Builder::new().failed(Error::new(ErrorKind::Slot, text))];
     };
-    let asked = asked(&net);
+    match repeat(&net, vars, condition, body) {
+        Ok(last) => last,
+        Err(e) => vec![net.failed(e); vars.len()],
+    }
+}
+
+#[track_caller]
+fn repeat(
+    net: &Builder,
+    vars: &[Expr],
+    mut condition: impl FnMut(&[Expr]) -> Expr,
+    mut body: impl FnMut(&[Expr]) -> Vec<Expr>,
+) -> Result<Vec<Expr>> {
+    let asked = asked(net);
     let mut holds = |vars: &[Expr]| {
-        let holds = condition(vars)?;
-        is_boolean(&holds).map_err(&asked)?;
+        let holds = condition(vars);
+        decides(&holds, &asked)?;
         Ok(holds)
     };
     let mut step = |vars: &[Expr]| {
-        let next = body(vars)?;
+        let next = body(vars);
         if next.len() != vars.len() {
             let text = format!("the body of a loop over {} variables returns {}", vars.len(), next.len());
             return Err(Error::new(ErrorKind::Slot, text));
         }
         for (var, next) in vars.iter().zip(&next) {
             let rank = |x: &Expr| x.dims().len();
+            next.check()?;
             let may_change = net.is_eager() && var.dtype() == next.dtype() && rank(var) == rank(next);
             if !may_change {
                 same("the body of a loop changes a variable", ("before it", "after it"), var, next)?;
@@ -152,56 +167,63 @@ pub fn while_loop(
         }
         Ok(next)
     };
-    let copies = || vars.iter().map(copy).collect::<Result<Vec<Expr>>>();
+    let transaction = net.transaction();
+    let mut vars: Vec<Expr> = vars.iter().map(copy).collect();
+    vars.iter().try_for_each(|var| var.check().map(drop))?;
     if net.is_eager() {
-        let mut vars = copies()?;
         while is_true(&holds(&vars)?)? {
             vars = step(&vars).map_err(&asked)?;
         }
         return Ok(vars);
     }
-    let transaction = net.transaction();
-    let vars = copies()?;
-    let condition = copy(&holds(&vars)?)?;
+    let condition = copy(&holds(&vars)?);
     let (sub_block, mut changed) = net.sub_block(|| {
         let next = step(&vars)?;
         let again = holds(&next)?;
         // What is the value of another variable must not be overwritten before it is read.
         let taken = |next: &Expr| vars.iter().any(|var| var.is(next));
         let changes = vars.iter().zip(&next).filter(|(var, next)| !var.is(next));
-        let changes: Vec<_> = changes
-            .map(|(var, next)| Ok((var, if taken(next) { copy(next)? } else { next.clone() })))
-            .collect::<Result<_>>()?;
+        let changes: Vec<_> =
+            changes.map(|(var, next)| (var, if taken(next) { copy(next) } else { next.clone() })).collect();
         let mut changed = vec![];
         for (var, next) in changes.iter().map(|(var, next)| (*var, next)).chain([(&condition, &again)]) {
-            emit(Assign { x: next.into(), out: var.into() })?;
+            emit(Assign { x: next.into(), out: var.into() }).out.check()?;
             changed.push(var.clone());
         }
         Ok(changed)
     })?;
-    let others = overwritten(&net, sub_block, &changed);
+    let others = overwritten(net, sub_block, &changed)?;
     let mut x: Vec<Expr> = vars.clone();
-    let read = net.program().outside(sub_block);
+    let read = net.program()?.outside(sub_block);
     for var in read.into_iter().chain(others.iter().map(Expr::var)) {
         if x.iter().all(|x| x.var() != var) {
-            x.push(expr(&net, var));
+            x.push(expr(net, var));
         }
     }
     changed.extend(others);
-    emit(While {
+    let op = emit(While {
         x: x.iter().map(Into::into).collect(),
         condition: (&condition).into(),
         out: changed.iter().map(Into::into).collect(),
-        step_scopes: scopes(&net).into(),
+        step_scopes: scopes(net).into(),
         checkpoint_every: 0,
         sub_block,
-    })?;
+    });
+    op.step_scopes.check()?;
     transaction.commit();
     Ok(vars)
 }
 
-pub(super) fn is_boolean(condition: &Expr) -> Result<()> {
-    let meta = condition.meta();
+/// Refuses what is no condition, and says where it was asked for; in a program, one that has failed says so itself.
+pub(super) fn decides(condition: &Expr, asked: impl Fn(Error) -> Error) -> Result<()> {
+    if !condition.builder().is_eager() {
+        condition.check()?;
+    }
+    is_boolean(condition).map_err(asked)
+}
+
+fn is_boolean(condition: &Expr) -> Result<()> {
+    let meta = condition.check()?.meta();
     if meta.dtype == DType::Bool && meta.dims.numel().get().is_none_or(|n| n == 1) {
         return Ok(());
     }

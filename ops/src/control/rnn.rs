@@ -21,6 +21,8 @@ pub struct StaticRnn {
     memories: Vec<Memory>,
     outputs: Vec<Expr>,
     lasts: Vec<Expr>,
+    /// The first mistake of the step.
+    failure: Option<Error>,
 }
 
 enum Form {
@@ -52,27 +54,30 @@ struct Memory {
 ///
 /// On values that are computed at once, it is a loop of Rust: `step` is called again for every step.
 ///
+/// All that is returned fails for a step that fails, has no sequences or overwrites a parameter, for a memory that is never
+/// updated, and for sequences without steps, if they are computed at once; it is one failed expression at least.
+///
 /// ```
 /// use autobwd::{Backward, Builder, DType, Executor, Feed, Scope, Tensor, append_backward};
 /// use autobwd_ops::{Init, Math, control::static_rnn};
 ///
 /// // h ← tanh(h · w + x), from 0.
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F64, &[-1, 1, 2])?;
-/// let zero = net.input("zero", DType::F64, &[1, 2])?;
-/// let w = net.parameter("w", DType::F64, &[2, 2], |w| Init::Constant(0.5).emit(w, 0))?;
+/// let x = net.input("x", DType::F64, &[-1, 1, 2]);
+/// let zero = net.input("zero", DType::F64, &[1, 2]);
+/// let w = net.parameter("w", DType::F64, &[2, 2], |w| Init::Constant(0.5).emit(w, 0));
 /// let states = static_rnn(&net, false, |rnn| {
-///     let (x, h) = (rnn.step_input(&x)?, rnn.memory(&zero)?);
-///     let next = (&h.matmul(&w)? + &x)?.tanh()?;
-///     rnn.update_memory(&h, &next)?;
-///     rnn.step_output(&next)
-/// })?;
-/// let loss = states[0].mean()?.name();
-/// let mut program = net.program().clone();
+///     let (x, h) = (rnn.step_input(&x), rnn.memory(&zero));
+///     let next = (h.matmul(&w) + x).tanh();
+///     rnn.update_memory(&h, &next);
+///     rnn.step_output(&next);
+/// });
+/// let loss = states[0].mean().name();
+/// let mut program = net.program()?.clone();
 /// append_backward(&mut program, &loss, &Backward::default())?;
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
-/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// let x = Tensor::from_vec([3, 1, 2], vec![0.1, 0.2, 0.3, 0.4, 0.5, 0.6])?;
 /// let zero = Tensor::zeros(DType::F64, &[1, 2])?;
 /// let feeds: &[(&str, &dyn Feed)] = &[("x", &x), ("zero", &zero)];
@@ -80,32 +85,31 @@ struct Memory {
 /// assert_eq!((fetched[0].dims(), fetched[1].dims()), (&[3, 1, 2][..], &[2, 2][..]));
 /// # Ok::<(), autobwd::Error>(())
 /// ```
-///
-/// # Errors
-/// Those of `step`; a step without sequences, or that overwrites a parameter; a memory that is never updated; sequences
-/// without steps, if they are computed at once.
 #[track_caller]
-pub fn static_rnn(
-    net: &Builder,
-    reverse: bool,
-    step: impl FnMut(&mut StaticRnn) -> Result<()>,
-) -> Result<Vec<Expr>> {
-    if net.is_eager() {
-        at_once(net, reverse, step).map_err(asked(net))
-    } else {
-        of_program(net, reverse, step)
+pub fn static_rnn(net: &Builder, reverse: bool, step: impl FnMut(&mut StaticRnn)) -> Vec<Expr> {
+    // Also of a step that has failed.
+    let mut count = 0;
+    let outcome = match net.is_eager() {
+        true => at_once(net, reverse, step, &mut count).map_err(asked(net)),
+        false => of_program(net, reverse, step, &mut count),
+    };
+    match outcome {
+        Ok(outputs) => outputs,
+        Err(e) => vec![net.failed(e); count.max(1)],
     }
 }
 
 fn at_once(
     net: &Builder,
     reverse: bool,
-    mut step: impl FnMut(&mut StaticRnn) -> Result<()>,
+    mut step: impl FnMut(&mut StaticRnn),
+    count: &mut usize,
 ) -> Result<Vec<Expr>> {
     let (mut sequences, mut found, mut done) = (vec![], VecDeque::new(), 0);
     loop {
         let mut rnn = StaticRnn::new(net, Form::AtOnce { done, reverse, found });
-        step(&mut rnn)?;
+        step(&mut rnn);
+        *count = rnn.count();
         let length = rnn.complete()?;
         sequences.resize_with(rnn.outputs.len(), VecDeque::new);
         for (sequence, output) in sequences.iter_mut().zip(rnn.outputs) {
@@ -116,10 +120,9 @@ fn at_once(
         if length.get().is_none_or(|length| length <= done) {
             let stacked = |x: VecDeque<Expr>| {
                 let x = x.into_iter().map(Into::into).collect();
-                Ok(emit(Stack { x, y: New, axis: 0 })?.y)
+                emit(Stack { x, y: New, axis: 0 }).y
             };
-            let sequences = sequences.into_iter().map(stacked);
-            return sequences.chain(rnn.lasts.into_iter().map(Ok)).collect();
+            return Ok(sequences.into_iter().map(stacked).chain(rnn.lasts).collect());
         }
     }
 }
@@ -128,13 +131,15 @@ fn at_once(
 fn of_program(
     net: &Builder,
     reverse: bool,
-    mut step: impl FnMut(&mut StaticRnn) -> Result<()>,
+    mut step: impl FnMut(&mut StaticRnn),
+    count: &mut usize,
 ) -> Result<Vec<Expr>> {
     let transaction = net.transaction();
     let around = net.block();
     let (sub_block, mut rnn) = net.sub_block(|| {
         let mut rnn = StaticRnn::new(net, Form::Program { block: net.block(), around });
-        step(&mut rnn)?;
+        step(&mut rnn);
+        *count = rnn.count();
         let length = rnn.complete()?;
         rnn.declare_outputs(length, around);
         Ok(rnn)
@@ -142,15 +147,15 @@ fn of_program(
     // What a step overwrites of the variables around it is remembered, too, under its own name.
     let remembered =
         |x: Expr| Memory { first: x.clone(), before: x.clone(), after: Some(x.clone()), last: Some(x) };
-    rnn.memories.extend(overwritten(net, sub_block, &[]).into_iter().map(remembered));
+    rnn.memories.extend(overwritten(net, sub_block, &[])?.into_iter().map(remembered));
     let own =
         |v: &Var| rnn.inputs.iter().chain(rnn.memories.iter().map(|m| &m.before)).all(|e| e.var() != *v);
-    let read: Vec<Var> = net.program().outside(sub_block).into_iter().filter(own).collect();
+    let read: Vec<Var> = net.program()?.outside(sub_block).into_iter().filter(own).collect();
     let mut lasts: Vec<Option<&Expr>> = rnn.memories.iter().map(|m| m.last.as_ref()).collect();
     if lasts.iter().all(Option::is_none) {
         lasts.clear();
     }
-    emit(Recurrent {
+    let op = emit(Recurrent {
         inputs: rnn.inputs.iter().map(Into::into).collect(),
         initial_states: rnn.memories.iter().map(|m| (&m.first).into()).collect(),
         parameters: read.into_iter().map(|v| net.existing(v).into()).collect(),
@@ -164,7 +169,8 @@ fn of_program(
         reverse,
         checkpoint_every: rnn.checkpoint_every,
         sub_block,
-    })?;
+    });
+    op.step_scopes.check()?;
     transaction.commit();
     rnn.outputs.extend(rnn.lasts);
     Ok(rnn.outputs)
@@ -173,8 +179,29 @@ fn of_program(
 impl StaticRnn {
     fn new(net: &Builder, form: Form) -> StaticRnn {
         let (inputs, memories, outputs, lasts) = (vec![], vec![], vec![], vec![]);
-        let (net, length, checkpoint_every) = (net.clone(), None, 0);
-        StaticRnn { net, form, length, checkpoint_every, inputs, memories, outputs, lasts }
+        let (net, length, checkpoint_every, failure) = (net.clone(), None, 0, None);
+        StaticRnn { net, form, length, checkpoint_every, inputs, memories, outputs, lasts, failure }
+    }
+
+    /// How many values the recurrence returns.
+    fn count(&self) -> usize {
+        self.outputs.len() + self.lasts.len()
+    }
+
+    /// Has the recurrence fail, if it is the first mistake of the step.
+    #[track_caller]
+    pub(super) fn fail(&mut self, error: Error) -> Expr {
+        let failed = self.net.failed(error);
+        self.failure = self.failure.take().or_else(|| failed.check().err());
+        failed
+    }
+
+    #[track_caller]
+    fn settle(&mut self, outcome: Result<Expr>) -> Expr {
+        match outcome {
+            Ok(expr) => expr,
+            Err(e) => self.fail(e),
+        }
     }
 
     /// Keeps, for the gradient, what every so many steps have found, and runs the steps in between again, to the same
@@ -184,13 +211,17 @@ impl StaticRnn {
         self.checkpoint_every = i32::try_from(steps).unwrap_or(i32::MAX);
     }
 
-    /// What the step reads of a sequence.
-    ///
-    /// # Errors
-    /// A sequence without a first dimension, or of another length than those before; no steps, if it is computed at once.
+    /// What the step reads of a sequence. Fails for a sequence without a first dimension, or of another length than those
+    /// before, and without steps, if it is computed at once.
     #[track_caller]
-    pub fn step_input(&mut self, sequence: &Expr) -> Result<Expr> {
-        let (dims, dtype) = (sequence.dims(), sequence.dtype());
+    pub fn step_input(&mut self, sequence: &Expr) -> Expr {
+        let input = self.step_of(sequence);
+        self.settle(input)
+    }
+
+    #[track_caller]
+    fn step_of(&mut self, sequence: &Expr) -> Result<Expr> {
+        let (dims, dtype) = (sequence.check()?.dims(), sequence.dtype());
         let Some((steps, dims)) = dims.split_first() else {
             return Err(Error::new(ErrorKind::Shape, format!("{sequence} has no dimension to go through")));
         };
@@ -210,37 +241,42 @@ impl StaticRnn {
                 }
                 let step = i32::try_from(if *reverse { steps - 1 - done } else { *done });
                 let too_long = |_| Error::new(ErrorKind::Shape, format!("{sequence} has too many steps"));
-                return at(sequence, step.map_err(too_long)?);
+                return Ok(at(sequence, step.map_err(too_long)?));
             }
         };
         let stop_gradient =
-            net.program().lookup(around, sequence.var()).is_some_and(|desc| desc.stop_gradient);
+            net.program()?.lookup(around, sequence.var()).is_some_and(|desc| desc.stop_gradient);
         // In the block its name means a step: what is read as a whole has another name.
-        let input = net.within(around, || -> Result<Expr> {
-            let input = copy(sequence)?;
-            Ok(if stop_gradient { input.freeze() } else { input })
-        })?;
+        let input = net.within(around, || {
+            let input = copy(sequence);
+            if stop_gradient { input.freeze() } else { input }
+        });
         let dims: Dims = dims.iter().copied().collect();
         net.declare_in(block, &input, VarDesc { stop_gradient, ..VarDesc::new(dtype, dims) });
         self.inputs.push(input.clone());
         Ok(input)
     }
 
-    /// What the step before has remembered; `first`, a variable around the step, in the first one.
-    ///
-    /// # Errors
-    /// A variable of the step.
+    /// What the step before has remembered; `first`, a variable around the step, in the first one. Fails for a variable of
+    /// the step.
     #[track_caller]
-    pub fn memory(&mut self, first: &Expr) -> Result<Expr> {
+    pub fn memory(&mut self, first: &Expr) -> Expr {
+        let before = self.memory_before(first);
+        self.settle(before)
+    }
+
+    #[track_caller]
+    fn memory_before(&mut self, first: &Expr) -> Result<Expr> {
+        first.check()?;
         let before = match &mut self.form {
             Form::AtOnce { found, .. } => {
                 let found = found.pop_front().unwrap_or_else(|| first.clone());
                 // A memory is told from others by its value.
                 let taken = self.memories.iter().any(|m| m.before.is(&found));
-                if taken { copy(&found)? } else { found }
+                if taken { copy(&found) } else { found }
             }
             Form::Program { block, around } => {
-                if self.net.program().lookup(*around, first.var()).is_none() {
+                if self.net.program()?.lookup(*around, first.var()).is_none() {
                     let text = format!("{first} is computed by the step: there is none before the first");
                     return Err(Error::new(ErrorKind::UnknownVar, text));
                 }
@@ -251,12 +287,17 @@ impl StaticRnn {
         Ok(before)
     }
 
-    /// Has the next step find `next` as that memory.
-    ///
-    /// # Errors
-    /// What is no memory of this recurrence; another dtype or shape.
+    /// Has the next step find `next` as that memory. The recurrence fails for what is no memory of it, and for another dtype
+    /// or shape.
     #[track_caller]
-    pub fn update_memory(&mut self, memory: &Expr, next: &Expr) -> Result<()> {
+    pub fn update_memory(&mut self, memory: &Expr, next: &Expr) {
+        if let Err(e) = self.set_memory(memory, next) {
+            self.fail(e);
+        }
+    }
+
+    #[track_caller]
+    fn set_memory(&mut self, memory: &Expr, next: &Expr) -> Result<()> {
         self.memory_of(memory)?;
         same("a step changes a memory", ("before it", "after it"), memory, next)?;
         let next = self.own(next)?;
@@ -264,11 +305,16 @@ impl StaticRnn {
         Ok(())
     }
 
-    /// Adds what that memory is after the last step to what the recurrence returns, behind the sequences.
-    ///
-    /// # Errors
-    /// What is no memory of this recurrence, or has not been updated.
-    pub fn last_output(&mut self, memory: &Expr) -> Result<()> {
+    /// Adds what that memory is after the last step to what the recurrence returns, behind the sequences. The recurrence
+    /// fails for what is no memory of it, or has not been updated.
+    #[track_caller]
+    pub fn last_output(&mut self, memory: &Expr) {
+        let last = self.last(memory);
+        let last = self.settle(last);
+        self.lasts.push(last);
+    }
+
+    fn last(&mut self, memory: &Expr) -> Result<Expr> {
         let (net, around) = (
             self.net.clone(),
             match &self.form {
@@ -284,18 +330,17 @@ impl StaticRnn {
             );
             return Err(Error::new(ErrorKind::Slot, text));
         };
-        let last = match around {
+        Ok(match around {
             Some(around) => {
                 let new = || net.variable(around, "last", like(&memory.first));
                 memory.last.get_or_insert_with(new).clone()
             }
             None => after.clone(),
-        };
-        self.lasts.push(last);
-        Ok(())
+        })
     }
 
     fn memory_of(&mut self, memory: &Expr) -> Result<&mut Memory> {
+        memory.check()?;
         let unknown = || {
             let text = format!("{memory} is no memory of this recurrence");
             Error::new(ErrorKind::UnknownVar, text)
@@ -304,30 +349,31 @@ impl StaticRnn {
     }
 
     /// Adds a sequence to what the recurrence returns: of these values, one after another.
-    ///
-    /// # Errors
-    /// None that a user can make.
     #[track_caller]
-    pub fn step_output(&mut self, value: &Expr) -> Result<()> {
-        let output = self.own(value)?;
+    pub fn step_output(&mut self, value: &Expr) {
+        let output = self.own(value);
+        let output = self.settle(output);
         self.outputs.push(output);
-        Ok(())
     }
 
     /// What the operator takes out of the block is what the block itself has written, each under its own name.
     #[track_caller]
     fn own(&self, value: &Expr) -> Result<Expr> {
+        value.check()?;
         let Form::Program { block, .. } = self.form else { return Ok(value.clone()) };
-        let written = self.net.program().block(block).is_some_and(|block| {
+        let written = self.net.program()?.block(block).is_some_and(|block| {
             block.vars.contains_key(&value.var())
                 && block.ops.iter().any(|op| op.writes().any(|v| v == value.var()))
         });
         let taken = self.memories.iter().filter_map(|m| m.after.as_ref()).chain(&self.outputs);
-        if written && !taken.into_iter().any(|x| x.is(value)) { Ok(value.clone()) } else { copy(value) }
+        if written && !taken.into_iter().any(|x| x.is(value)) { Ok(value.clone()) } else { Ok(copy(value)) }
     }
 
     /// How many steps there are, if the step says all that it must.
     fn complete(&self) -> Result<Dim> {
+        if let Some(first) = &self.failure {
+            return Err(first.clone());
+        }
         let Some(length) = self.length else {
             return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));
         };

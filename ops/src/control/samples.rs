@@ -16,46 +16,46 @@ fn set(net: &Builder, op: &str, attr: &'static str, value: Attr) -> Result<()> {
 }
 
 /// Three steps of `y ← tanh(w · y) + x`, beside a counter.
-fn loop_of_three(net: &Builder, x: &[Expr]) -> Result<Vec<Expr>> {
-    let end = number(net, 3.0)?;
+fn loop_of_three(net: &Builder, x: &[Expr]) -> Vec<Expr> {
+    let end = number(net, 3.0);
     let last = while_loop(
-        &[x[0].clone(), number(net, 0.0)?],
+        &[x[0].clone(), number(net, 0.0)],
         |v| v[1].less_than(&end),
-        |v| Ok(vec![(&(&v[0] * &x[1])?.tanh()? + &x[0])?, (&v[1] + 1.0)?]),
-    )?;
-    Ok(vec![last[0].clone()])
+        |v| vec![(&v[0] * &x[1]).tanh() + &x[0], &v[1] + 1.0],
+    );
+    vec![last[0].clone()]
 }
 autobwd::samples!(
     While,
     [
-        Sample::of_program::<While>([uniform([2, 3]), uniform([3])], loop_of_three),
+        Sample::of_program::<While>([uniform([2, 3]), uniform([3])], |net, x| Ok(loop_of_three(net, x))),
         Sample::of_program::<While>([uniform([2, 3]), uniform([3])], |net, x| {
-            let last = loop_of_three(net, x)?;
+            let last = loop_of_three(net, x);
             set(net, "while", "checkpoint_every", Attr::I32(2))?;
             Ok(last)
         }),
         // A loop that never runs.
         Sample::of_program::<While>([uniform([2, 3])], |net, x| {
-            let zero = number(net, 0.0)?;
-            while_loop(&[x[0].clone()], |_| zero.less_than(&zero), |v| Ok(vec![v[0].exp()?]))
+            let zero = number(net, 0.0);
+            Ok(while_loop(&[x[0].clone()], |_| zero.less_than(&zero), |v| vec![v[0].exp()]))
         }),
     ]
 );
 
 /// `tanh(x · y)` where the sum of `x` is below a limit, else `x - y`.
-fn choice(x: &[Expr], limit: f64) -> Result<Vec<Expr>> {
-    let sum = x[0].sum(&[])?;
-    let limit = (&(&sum * 0.0)? + limit)?;
-    cond(&sum.less_than(&limit)?, || Ok(vec![(&x[0] * &x[1])?.tanh()?]), || Ok(vec![(&x[0] - &x[1])?]))
+fn choice(x: &[Expr], limit: f64) -> Vec<Expr> {
+    let sum = x[0].sum(&[]);
+    let limit = &sum * 0.0 + limit;
+    cond(&sum.less_than(&limit), || vec![(&x[0] * &x[1]).tanh()], || vec![&x[0] - &x[1]])
 }
 autobwd::samples!(
     ConditionalBlock,
     [
-        Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| choice(x, 100.0)),
-        Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| choice(x, -100.0)),
+        Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| Ok(choice(x, 100.0))),
+        Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| Ok(choice(x, -100.0))),
         Sample::fails(
             Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |net, x| {
-                let chosen = choice(x, 100.0)?;
+                let chosen = choice(x, 100.0);
                 set(net, "conditional_block", "is_scalar_condition", Attr::Bool(false))?;
                 Ok(chosen)
             }),
@@ -65,31 +65,31 @@ autobwd::samples!(
 );
 
 /// `h ← tanh(h · w + x)`, and the last `h`; or, without states, `tanh(w · x)`.
-fn recurrence(net: &Builder, x: &[Expr], reverse: bool, every: usize) -> Result<Vec<Expr>> {
+fn recurrence(net: &Builder, x: &[Expr], reverse: bool, every: usize) -> Vec<Expr> {
     static_rnn(net, reverse, |rnn| {
         rnn.checkpoint_every(every);
-        let step = rnn.step_input(&x[0])?;
+        let step = rnn.step_input(&x[0]);
         let Some(first) = x.get(2) else {
-            return rnn.step_output(&(&step * &x[1])?.tanh()?);
+            return rnn.step_output(&(&step * &x[1]).tanh());
         };
-        let h = rnn.memory(first)?;
-        let next = (&h.matmul(&x[1])? + &step)?.tanh()?;
-        rnn.update_memory(&h, &next)?;
-        rnn.last_output(&h)?;
-        rnn.step_output(&next)
+        let h = rnn.memory(first);
+        let next = (h.matmul(&x[1]) + step).tanh();
+        rnn.update_memory(&h, &next);
+        rnn.last_output(&h);
+        rnn.step_output(&next);
     })
 }
 autobwd::samples!(
     Recurrent,
     [
         Sample::of_program::<Recurrent>([uniform([4, 2, 3]), uniform([3, 3]), uniform([2, 3])], |net, x| {
-            recurrence(net, x, false, 0)
+            Ok(recurrence(net, x, false, 0))
         }),
         Sample::of_program::<Recurrent>([uniform([4, 2, 3]), uniform([3, 3]), uniform([2, 3])], |net, x| {
-            recurrence(net, x, true, 2)
+            Ok(recurrence(net, x, true, 2))
         }),
         Sample::of_program::<Recurrent>([uniform([4, 2, 3]), uniform([3])], |net, x| {
-            let outputs = recurrence(net, x, false, 0)?;
+            let outputs = recurrence(net, x, false, 0);
             set(net, "recurrent", "is_train", Attr::Bool(false))?;
             Ok(outputs)
         }),

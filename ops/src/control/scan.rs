@@ -1,6 +1,6 @@
 //! Recurrences as functions from states to states.
 
-use autobwd::{Error, ErrorKind, Expr, Result};
+use autobwd::{Builder, Error, ErrorKind, Expr};
 
 use super::static_rnn;
 
@@ -11,47 +11,48 @@ use super::static_rnn;
 /// Gradients flow back through time, into what the step reads of the variables around it, too. On values that are computed
 /// at once, `step` is called again for every step.
 ///
+/// All outputs fail for a sequence without a first dimension, and for a step that fails or returns other states than it
+/// gets. Without sequences, one failed expression is returned.
+///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Feed, Scope, Tensor};
 /// use autobwd_ops::{Math, control::scan};
 ///
 /// // Running sums.
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 2])?;
-/// let zeros = net.input("zeros", DType::F32, &[2])?;
+/// let x = net.input("x", DType::F32, &[-1, 2]);
+/// let zeros = net.input("zeros", DType::F32, &[2]);
 /// let sums = scan(&[x], &[zeros], false, |x, sum| {
-///     let sum = (&x[0] + &sum[0])?;
-///     Ok((vec![sum.clone()], vec![sum]))
-/// })?;
+///     let sum = &x[0] + &sum[0];
+///     (vec![sum.clone()], vec![sum])
+/// });
 /// let x = Tensor::from_vec([3, 2], vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// let zeros = Tensor::zeros(DType::F32, &[2])?;
 /// let feeds: &[(&str, &dyn Feed)] = &[("x", &x), ("zeros", &zeros)];
-/// let fetched = Executor::new().run(&net.program(), &mut Scope::new(), feeds, &[&sums[0].name()])?;
+/// let fetched = Executor::new().run(&net.program()?, &mut Scope::new(), feeds, &[&sums[0].name()])?;
 /// assert_eq!(fetched[0].slice::<f32>()?, [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
-///
-/// # Errors
-/// No sequences, or one without a first dimension; a step that returns other states than it gets.
 #[track_caller]
 pub fn scan(
     sequences: &[Expr],
     states: &[Expr],
     reverse: bool,
-    mut step: impl FnMut(&[Expr], &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)>,
-) -> Result<Vec<Expr>> {
+    mut step: impl FnMut(&[Expr], &[Expr]) -> (Vec<Expr>, Vec<Expr>),
+) -> Vec<Expr> {
     let Some(net) = sequences.first().map(|x| x.builder().clone()) else {
-        return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));
+        let net = states.first().map_or_else(Builder::new, |state| state.builder().clone());
+        return vec![net.failed(Error::new(ErrorKind::Slot, "there is no sequence to go through"))];
     };
     static_rnn(&net, reverse, |rnn| {
-        let inputs = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
-        let before = states.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
-        let (after, outputs) = step(&inputs, &before)?;
+        let inputs: Vec<Expr> = sequences.iter().map(|x| rnn.step_input(x)).collect();
+        let before: Vec<Expr> = states.iter().map(|state| rnn.memory(state)).collect();
+        let (after, outputs) = step(&inputs, &before);
         if after.len() != before.len() {
             let text = format!("a step with {} states returns {}", before.len(), after.len());
-            return Err(Error::new(ErrorKind::Slot, text));
+            rnn.fail(Error::new(ErrorKind::Slot, text));
         }
-        before.iter().zip(&after).try_for_each(|(before, after)| rnn.update_memory(before, after))?;
-        outputs.iter().try_for_each(|output| rnn.step_output(output))
+        before.iter().zip(&after).for_each(|(before, after)| rnn.update_memory(before, after));
+        outputs.iter().for_each(|output| rnn.step_output(output));
     })
 }

@@ -1,4 +1,4 @@
-use autobwd::{DType, Expr, New, Result, emit};
+use autobwd::{DType, Expr, New, emit};
 
 use super::Math;
 use crate::{
@@ -34,16 +34,16 @@ use crate::{
 
 macro_rules! unary {
     ($($f:ident $op:ident),*) => {$(
-        fn $f(&self) -> Result<Expr> {
-            Ok(emit($op { x: self.into(), out: New })?.out)
+        fn $f(&self) -> Expr {
+            emit($op { x: self.into(), out: New }).out
         }
     )*};
 }
 
 macro_rules! binary {
     ($($f:ident $op:ident),*) => {$(
-        fn $f(&self, other: &Expr) -> Result<Expr> {
-            Ok(emit($op { x: self.into(), y: other.into(), out: New })?.out)
+        fn $f(&self, other: &Expr) -> Expr {
+            emit($op { x: self.into(), y: other.into(), out: New }).out
         }
     )*};
 }
@@ -51,24 +51,24 @@ macro_rules! binary {
 /// With the attribute `axis`.
 macro_rules! broadcasting {
     ($($f:ident $op:ident),*) => {$(
-        fn $f(&self, other: &Expr) -> Result<Expr> {
-            Ok(emit($op { x: self.into(), y: other.into(), out: New, axis: -1 })?.out)
+        fn $f(&self, other: &Expr) -> Expr {
+            emit($op { x: self.into(), y: other.into(), out: New, axis: -1 }).out
         }
     )*};
 }
 
 macro_rules! reductions {
     ($($f:ident $op:ident),*) => {$(
-        fn $f(&self, axes: &[i32]) -> Result<Expr> {
+        fn $f(&self, axes: &[i32]) -> Expr {
             let reduce = ReduceAttrs { reduce_all: axes.is_empty(), ..ReduceAttrs::over(axes.to_vec()) };
-            Ok(emit($op { x: self.into(), out: New, reduce })?.out)
+            emit($op { x: self.into(), out: New, reduce }).out
         }
     )*};
 }
 
 macro_rules! pooling {
     ($($f:ident $pooling_type:ident),*) => {$(
-        fn $f(&self, size: i32, stride: i32) -> Result<Expr> {
+        fn $f(&self, size: i32, stride: i32) -> Expr {
             let op = Pool2d {
                 x: self.into(),
                 out: New,
@@ -77,7 +77,7 @@ macro_rules! pooling {
                     ..PoolAttrs::new(PoolingType::$pooling_type, vec![size; 2])
                 },
             };
-            Ok(emit(op)?.out)
+            emit(op).out
         }
     )*};
 }
@@ -96,54 +96,54 @@ impl Math for Expr {
         equal Equal, not_equal NotEqual
     );
 
-    fn gelu(&self, approximate: bool) -> Result<Expr> {
-        Ok(emit(Gelu { x: self.into(), out: New, approximate })?.out)
+    fn gelu(&self, approximate: bool) -> Expr {
+        emit(Gelu { x: self.into(), out: New, approximate }).out
     }
 
-    fn relu6(&self) -> Result<Expr> {
-        Ok(emit(Relu6 { x: self.into(), out: New, threshold: 6.0 })?.out)
+    fn relu6(&self) -> Expr {
+        emit(Relu6 { x: self.into(), out: New, threshold: 6.0 }).out
     }
 
-    fn leaky_relu(&self, slope: f64) -> Result<Expr> {
-        Ok(emit(LeakyRelu { x: self.into(), out: New, alpha: self.literal(slope) })?.out)
+    fn leaky_relu(&self, slope: f64) -> Expr {
+        emit(LeakyRelu { x: self.into(), out: New, alpha: self.literal(slope) }).out
     }
 
-    fn elu(&self, alpha: f64) -> Result<Expr> {
-        Ok(emit(Elu { x: self.into(), out: New, alpha: self.literal(alpha) })?.out)
+    fn elu(&self, alpha: f64) -> Expr {
+        emit(Elu { x: self.into(), out: New, alpha: self.literal(alpha) }).out
     }
 
-    fn softplus(&self) -> Result<Expr> {
-        Ok(emit(Softplus { x: self.into(), out: New, beta: 1.0, threshold: 20.0 })?.out)
+    fn softplus(&self) -> Expr {
+        emit(Softplus { x: self.into(), out: New, beta: 1.0, threshold: 20.0 }).out
     }
 
-    fn mish(&self) -> Result<Expr> {
-        Ok(emit(Mish { x: self.into(), out: New, threshold: 20.0 })?.out)
+    fn mish(&self) -> Expr {
+        emit(Mish { x: self.into(), out: New, threshold: 20.0 }).out
     }
 
-    fn hard_swish(&self) -> Result<Expr> {
-        Ok(emit(HardSwish { x: self.into(), out: New, threshold: 6.0, scale: 6.0, offset: 3.0 })?.out)
+    fn hard_swish(&self) -> Expr {
+        emit(HardSwish { x: self.into(), out: New, threshold: 6.0, scale: 6.0, offset: 3.0 }).out
     }
 
-    fn clip(&self, min: f64, max: f64) -> Result<Expr> {
-        Ok(emit(Clip { x: self.into(), out: New, min: self.literal(min), max: self.literal(max) })?.out)
+    fn clip(&self, min: f64, max: f64) -> Expr {
+        emit(Clip { x: self.into(), out: New, min: self.literal(min), max: self.literal(max) }).out
     }
 
-    fn where_cond(&self, yes: &Expr, no: &Expr) -> Result<Expr> {
-        Ok(emit(Where { condition: self.into(), x: yes.into(), y: no.into(), out: New })?.out)
+    fn where_cond(&self, yes: &Expr, no: &Expr) -> Expr {
+        emit(Where { condition: self.into(), x: yes.into(), y: no.into(), out: New }).out
     }
 
-    fn matmul(&self, other: &Expr) -> Result<Expr> {
-        Ok(emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false })?.out)
+    fn matmul(&self, other: &Expr) -> Expr {
+        emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false }).out
     }
 
-    fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Result<Expr> {
+    fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Expr {
         let op = Conv2d {
             input: self.into(),
             filter: filters.into(),
             output: New,
             conv: ConvAttrs { strides: vec![stride; 2], paddings: vec![padding; 2], ..ConvAttrs::default() },
         };
-        Ok(emit(op)?.output)
+        emit(op).output
     }
 
     pooling!(max_pool2d Max, avg_pool2d Avg);
@@ -151,20 +151,20 @@ impl Math for Expr {
         sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd
     );
 
-    fn softmax(&self, axis: i32) -> Result<Expr> {
-        Ok(emit(Softmax { x: self.into(), out: New, axis })?.out)
+    fn softmax(&self, axis: i32) -> Expr {
+        emit(Softmax { x: self.into(), out: New, axis }).out
     }
 
-    fn log_softmax(&self, axis: i32) -> Result<Expr> {
-        Ok(emit(LogSoftmax { x: self.into(), out: New, axis })?.out)
+    fn log_softmax(&self, axis: i32) -> Expr {
+        emit(LogSoftmax { x: self.into(), out: New, axis }).out
     }
 
-    fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Result<Expr> {
+    fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Expr {
         let (q, k, v) = (self.into(), keys.into(), values.into());
-        Ok(emit(ScaledDotProductAttention { q, k, v, out: New, log_sum: New, causal })?.out)
+        emit(ScaledDotProductAttention { q, k, v, out: New, log_sum: New, causal }).out
     }
 
-    fn cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+    fn cross_entropy(&self, labels: &Expr) -> Expr {
         let op = SoftmaxWithCrossEntropy {
             logits: self.into(),
             label: labels.into(),
@@ -176,19 +176,19 @@ impl Math for Expr {
             use_softmax: true,
             axis: -1,
         };
-        Ok(emit(op)?.loss)
+        emit(op).loss
     }
 
-    fn mean_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
-        let losses = self.cross_entropy(labels)?;
+    fn mean_cross_entropy(&self, labels: &Expr) -> Expr {
+        let losses = self.cross_entropy(labels);
         let (shape, dtype, value) = (vec![1], labels.dtype(), -100.0);
         let ignored = FillConstant { out: New, shape, dtype, value, str_value: String::new() };
-        let ignored = self.builder().emit(ignored)?.out;
-        let counted = labels.not_equal(&ignored)?.cast(losses.dtype())?;
-        losses.sum(&[])? / counted.sum(&[])?
+        let ignored = self.builder().emit(ignored).out;
+        let counted = labels.not_equal(&ignored).cast(losses.dtype());
+        losses.sum(&[]) / counted.sum(&[])
     }
 
-    fn sigmoid_cross_entropy(&self, labels: &Expr) -> Result<Expr> {
+    fn sigmoid_cross_entropy(&self, labels: &Expr) -> Expr {
         let op = SigmoidCrossEntropyWithLogits {
             x: self.into(),
             label: labels.into(),
@@ -196,15 +196,15 @@ impl Math for Expr {
             normalize: false,
             ignore_index: -100,
         };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 
-    fn square_error(&self, other: &Expr) -> Result<Expr> {
-        (self - other)?.square()
+    fn square_error(&self, other: &Expr) -> Expr {
+        (self - other).square()
     }
 
-    fn accuracy(&self, labels: &Expr) -> Result<Expr> {
-        let (values, positions) = self.top_k(1)?;
+    fn accuracy(&self, labels: &Expr) -> Expr {
+        let (values, positions) = self.top_k(1);
         let op = Accuracy {
             out: values.into(),
             indices: positions.into(),
@@ -213,87 +213,80 @@ impl Math for Expr {
             correct: New,
             total: New,
         };
-        Ok(emit(op)?.accuracy)
+        emit(op).accuracy
     }
 
-    fn argmax(&self, axis: i64) -> Result<Expr> {
+    fn argmax(&self, axis: i64) -> Expr {
         let op =
             ArgMax { x: self.into(), out: New, axis, keepdims: false, flatten: false, dtype: DType::I64 };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 
-    fn top_k(&self, k: i32) -> Result<(Expr, Expr)> {
-        let op = emit(TopKV2 {
-            x: self.into(),
-            out: New,
-            indices: New,
-            k,
-            axis: -1,
-            largest: true,
-            sorted: true,
-        })?;
-        Ok((op.out, op.indices))
+    fn top_k(&self, k: i32) -> (Expr, Expr) {
+        let op =
+            emit(TopKV2 { x: self.into(), out: New, indices: New, k, axis: -1, largest: true, sorted: true });
+        (op.out, op.indices)
     }
 
-    fn reshape(&self, shape: &[i32]) -> Result<Expr> {
-        Ok(emit(Reshape2 { x: self.into(), out: New, x_shape: New, shape: shape.to_vec() })?.out)
+    fn reshape(&self, shape: &[i32]) -> Expr {
+        emit(Reshape2 { x: self.into(), out: New, x_shape: New, shape: shape.to_vec() }).out
     }
 
-    fn transpose(&self, axes: &[i32]) -> Result<Expr> {
-        Ok(emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() })?.out)
+    fn transpose(&self, axes: &[i32]) -> Expr {
+        emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() }).out
     }
 
-    fn squeeze(&self, axes: &[i32]) -> Result<Expr> {
-        Ok(emit(Squeeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    fn squeeze(&self, axes: &[i32]) -> Expr {
+        emit(Squeeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() }).out
     }
 
-    fn unsqueeze(&self, axes: &[i32]) -> Result<Expr> {
-        Ok(emit(Unsqueeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() })?.out)
+    fn unsqueeze(&self, axes: &[i32]) -> Expr {
+        emit(Unsqueeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() }).out
     }
 
-    fn flatten(&self, first: i32, last: i32) -> Result<Expr> {
+    fn flatten(&self, first: i32, last: i32) -> Expr {
         let (start_axis, stop_axis) = (first, last);
         let op = FlattenContiguousRange { x: self.into(), out: New, x_shape: New, start_axis, stop_axis };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 
-    fn expand(&self, shape: &[i32]) -> Result<Expr> {
-        Ok(emit(ExpandV2 { x: self.into(), out: New, shape: shape.to_vec() })?.out)
+    fn expand(&self, shape: &[i32]) -> Expr {
+        emit(ExpandV2 { x: self.into(), out: New, shape: shape.to_vec() }).out
     }
 
-    fn tile(&self, times: &[i32]) -> Result<Expr> {
-        Ok(emit(Tile { x: self.into(), out: New, repeat_times: times.to_vec() })?.out)
+    fn tile(&self, times: &[i32]) -> Expr {
+        emit(Tile { x: self.into(), out: New, repeat_times: times.to_vec() }).out
     }
 
-    fn slice(&self, axis: i32, start: i32, end: i32) -> Result<Expr> {
+    fn slice(&self, axis: i32, start: i32, end: i32) -> Expr {
         let (axes, starts, ends) = (vec![axis], vec![start], vec![end]);
-        Ok(emit(Slice { input: self.into(), out: New, axes, starts, ends, decrease_axis: vec![] })?.out)
+        emit(Slice { input: self.into(), out: New, axes, starts, ends, decrease_axis: vec![] }).out
     }
 
-    fn flip(&self, axes: &[i32]) -> Result<Expr> {
-        Ok(emit(Flip { x: self.into(), out: New, axis: axes.to_vec() })?.out)
+    fn flip(&self, axes: &[i32]) -> Expr {
+        emit(Flip { x: self.into(), out: New, axis: axes.to_vec() }).out
     }
 
-    fn gather(&self, index: &Expr, axis: i32) -> Result<Expr> {
-        Ok(emit(Gather { x: self.into(), index: index.into(), out: New, axis })?.out)
+    fn gather(&self, index: &Expr, axis: i32) -> Expr {
+        emit(Gather { x: self.into(), index: index.into(), out: New, axis }).out
     }
 
-    fn embedding(&self, table: &Expr) -> Result<Expr> {
+    fn embedding(&self, table: &Expr) -> Expr {
         let (ids, w) = (self.into(), table.into());
-        Ok(emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false })?.out)
+        emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false }).out
     }
 
-    fn one_hot(&self, depth: i32) -> Result<Expr> {
+    fn one_hot(&self, depth: i32) -> Expr {
         let (x, dtype) = (self.into(), DType::F32);
-        Ok(emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: false })?.out)
+        emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: false }).out
     }
 
-    fn cumsum(&self, axis: i32) -> Result<Expr> {
+    fn cumsum(&self, axis: i32) -> Expr {
         let x = self.into();
-        Ok(emit(Cumsum { x, out: New, axis, flatten: false, exclusive: false, reverse: false })?.out)
+        emit(Cumsum { x, out: New, axis, flatten: false, exclusive: false, reverse: false }).out
     }
 
-    fn dropout(&self, probability: f32, seed: &Expr) -> Result<Expr> {
+    fn dropout(&self, probability: f32, seed: &Expr) -> Expr {
         let op = Dropout {
             x: self.into(),
             seed_tensor: Some(seed.into()),
@@ -305,23 +298,23 @@ impl Math for Expr {
             fix_seed: true,
             seed: 0,
         };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 
-    fn split(&self, sizes: &[i32], axis: i32) -> Result<Vec<Expr>> {
+    fn split(&self, sizes: &[i32], axis: i32) -> Vec<Expr> {
         let out = sizes.iter().map(|_| New).collect();
-        Ok(emit(Split { x: self.into(), out, axis, num: 0, sections: sizes.to_vec() })?.out)
+        emit(Split { x: self.into(), out, axis, num: 0, sections: sizes.to_vec() }).out
     }
 
-    fn cast(&self, dtype: DType) -> Result<Expr> {
-        Ok(emit(Cast { x: self.into(), out: New, in_dtype: self.dtype(), out_dtype: dtype })?.out)
+    fn cast(&self, dtype: DType) -> Expr {
+        emit(Cast { x: self.into(), out: New, in_dtype: self.dtype(), out_dtype: dtype }).out
     }
 
-    fn copy(&self) -> Result<Expr> {
-        Ok(emit(Assign { x: self.into(), out: New })?.out)
+    fn copy(&self) -> Expr {
+        emit(Assign { x: self.into(), out: New }).out
     }
 
-    fn detach(&self) -> Result<Expr> {
-        Ok(self.clone().stop_gradient())
+    fn detach(&self) -> Expr {
+        self.clone().stop_gradient()
     }
 }

@@ -1,4 +1,4 @@
-use autobwd::{Builder, DType, Error, Expr, Result};
+use autobwd::{Builder, DType, Error, Expr};
 
 use super::Linear;
 use crate::{Init, Math};
@@ -10,10 +10,9 @@ use crate::{Init, Math};
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn::MultiHeadAttention;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 16, 64])?;
-/// let out = MultiHeadAttention::new(&net, 64, 4).causal().seed(7).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 16, 64]);
+/// let out = MultiHeadAttention::new(&net, 64, 4).causal().seed(7).build().forward(&x);
 /// assert_eq!(out.dims().to_string(), "[-1, 16, 64]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct MultiHeadAttention {
     /// Projection to the queries.
@@ -49,25 +48,20 @@ impl MultiHeadAttention {
         MultiHeadAttentionOptions { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
     }
 
-    /// Attention of `x`, `[batch, length, width]`, to itself.
-    ///
-    /// # Errors
-    /// Another width or dtype.
+    /// Attention of `x`, `[batch, length, width]`, to itself. Fails for another width or dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         self.attend(x, x)
     }
 
-    /// Attention of `x` to `seen`, `[batch, .., width]` both.
-    ///
-    /// # Errors
-    /// Another width or dtype; different lengths where the layer is causal.
+    /// Attention of `x` to `seen`, `[batch, .., width]` both. Fails for another width or dtype, and for different lengths
+    /// where the layer is causal.
     #[track_caller]
-    pub fn attend(&self, x: &Expr, seen: &Expr) -> Result<Expr> {
-        let split = |layer: &Linear, x: &Expr| layer.forward(x)?.reshape(&[0, 0, self.heads as i32, -1]);
-        let (q, k, v) = (split(&self.query, x)?, split(&self.key, seen)?, split(&self.value, seen)?);
+    pub fn attend(&self, x: &Expr, seen: &Expr) -> Expr {
+        let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
+        let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
         let width = self.output.weight.dims()[0].wire() as i32;
-        self.output.forward(&q.attention(&k, &v, self.causal)?.reshape(&[0, 0, width])?)
+        self.output.forward(&q.attention(&k, &v, self.causal).reshape(&[0, 0, width]))
     }
 }
 
@@ -96,21 +90,21 @@ impl MultiHeadAttentionOptions<'_> {
         MultiHeadAttentionOptions { seed, ..self }
     }
 
-    /// Adds the parameters of four [`Linear`] layers to the program.
-    ///
-    /// # Errors
-    /// Heads that do not share the width out evenly; those of the initialiser.
+    /// Adds the parameters of four [`Linear`] layers to the program. All weights fail for heads that do not share the width
+    /// out evenly.
     #[track_caller]
-    pub fn build(self) -> Result<MultiHeadAttention> {
+    pub fn build(self) -> MultiHeadAttention {
         let MultiHeadAttentionOptions { net, width, heads, dtype, weight, causal, seed } = self;
-        if heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err() {
-            return Err(Error::attr(
-                "heads",
-                format!("{heads} heads do not share {width} numbers out evenly"),
-            ));
-        }
-        let linear = || Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed).build();
-        let (query, key, value, output) = (linear()?, linear()?, linear()?, linear()?);
-        Ok(MultiHeadAttention { query, key, value, output, heads, causal })
+        let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
+        let failed = uneven.then(|| {
+            let text = format!("{heads} heads do not share {width} numbers out evenly");
+            net.failed(Error::attr("heads", text))
+        });
+        let linear = || match &failed {
+            Some(weight) => Linear { weight: weight.clone(), bias: None },
+            None => Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed).build(),
+        };
+        let (query, key, value, output) = (linear(), linear(), linear(), linear());
+        MultiHeadAttention { query, key, value, output, heads, causal }
     }
 }

@@ -1,6 +1,6 @@
 //! Convolutions, and their transposes, as layers.
 
-use autobwd::{Builder, DType, Error, Expr, New, Result, emit};
+use autobwd::{Builder, DType, Error, Expr, New, emit};
 
 use super::{bias, parameter};
 use crate::{
@@ -15,10 +15,9 @@ use crate::{
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::{Math, nn};
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32])?;
-/// let h = nn::Conv2d::new(&net, 3, 16, 5).padding(2).seed(7).build()?.forward(&x)?.relu()?.max_pool2d(2, 2)?;
+/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32]);
+/// let h = nn::Conv2d::new(&net, 3, 16, 5).padding(2).seed(7).build().forward(&x).relu().max_pool2d(2, 2);
 /// assert_eq!(h.dims().to_string(), "[-1, 16, 16, 16]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Conv2d {
     /// Filters, `[outputs, inputs / groups, size, size]`.
@@ -34,10 +33,9 @@ pub struct Conv2d {
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 16, 8, 8])?;
-/// let h = nn::Conv2dTranspose::new(&net, 16, 3, 4).stride(2).padding(1).seed(7).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 16, 8, 8]);
+/// let h = nn::Conv2dTranspose::new(&net, 16, 3, 4).stride(2).padding(1).seed(7).build().forward(&x);
 /// assert_eq!(h.dims().to_string(), "[-1, 3, 16, 16]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Conv2dTranspose {
     /// Filters, `[inputs, outputs / groups, size, size]`.
@@ -90,23 +88,21 @@ impl Conv2d {
         Conv2dOptions::new(net, "conv2d", [outputs, inputs], outputs, size, layer)
     }
 
-    /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias.
-    ///
-    /// # Errors
-    /// Another number of channels, or another dtype; images that are too small.
+    /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Fails for another number of
+    /// channels, or another dtype, and for images that are too small.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let op = emit(conv::Conv2d {
             input: x.into(),
             filter: (&self.weight).into(),
             output: New,
             conv: self.windows.attrs(),
-        })?;
+        });
         match &self.bias {
             Some(bias) => {
-                Ok(emit(ElementwiseAdd { x: (&op.output).into(), y: bias.into(), out: New, axis: 1 })?.out)
+                emit(ElementwiseAdd { x: (&op.output).into(), y: bias.into(), out: New, axis: 1 }).out
             }
-            None => Ok(op.output),
+            None => op.output,
         }
     }
 }
@@ -127,12 +123,10 @@ impl Conv2dTranspose {
     }
 
     /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Of `height` become
-    /// `(height - 1) * stride + dilation * (size - 1) + 1 - 2 * padding`.
-    ///
-    /// # Errors
-    /// Another number of channels, or another dtype; paddings that leave nothing.
+    /// `(height - 1) * stride + dilation * (size - 1) + 1 - 2 * padding`. Fails for another number of channels, or another
+    /// dtype, and for paddings that leave nothing.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let op = emit(conv::Conv2dTranspose {
             input: x.into(),
             filter: (&self.weight).into(),
@@ -141,8 +135,8 @@ impl Conv2dTranspose {
             conv: self.windows.attrs(),
             output_padding: vec![],
             output_size: vec![],
-        })?;
-        Ok(op.output)
+        });
+        op.output
     }
 }
 
@@ -218,22 +212,26 @@ impl<'a, L> Conv2dOptions<'a, L> {
         Conv2dOptions { windows: Windows { groups, ..self.windows }, ..self }
     }
 
-    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, say, to the program.
-    ///
-    /// # Errors
-    /// Channels that do not make so many groups; those of the initialiser.
+    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, say, to the program. The weight fails if the channels do
+    /// not make so many groups.
     #[track_caller]
-    pub fn build(self) -> Result<L> {
+    pub fn build(self) -> L {
         let Conv2dOptions { net, filters: [first, shared], outputs, size, windows, .. } = self;
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));
-        let share = share.map(|groups| shared / groups).ok_or_else(|| {
-            Error::attr("groups", format!("{shared} channels do not make {groups} equal shares"))
-        })?;
-        let (name, dims) = (net.layer_name(self.name), [first, share, size, size]);
-        let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
-        let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed)?;
-        Ok((self.layer)(weight, bias, windows))
+        let name = net.layer_name(self.name);
+        let weight = match share {
+            Some(groups) => {
+                let dims = [first, shared / groups, size, size];
+                parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)
+            }
+            None => {
+                let text = format!("{shared} channels do not make {groups} equal shares");
+                net.failed(Error::attr("groups", text))
+            }
+        };
+        let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed);
+        (self.layer)(weight, bias, windows)
     }
 }

@@ -1,4 +1,4 @@
-use autobwd::{Arg, Builder, DType, Expr, Result, emit};
+use autobwd::{Arg, Builder, DType, Expr, emit};
 
 use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 
@@ -11,10 +11,9 @@ use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn::Dropout;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 8])?;
-/// let trained = Dropout::new(&net, 0.1, 7)?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 8]);
+/// let trained = Dropout::new(&net, 0.1, 7).forward(&x);
 /// assert_eq!(trained.dims().to_string(), "[-1, 8]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
 /// A network that is used leaves the layer out: what is kept while training is scaled by `1 / (1 - p)`.
@@ -27,28 +26,23 @@ pub struct Dropout {
 impl Dropout {
     /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`: a counter that
     /// starts at a number of 62 bits, a hash of `seed` and its name.
-    ///
-    /// # Errors
-    /// None so far.
     #[track_caller]
-    pub fn new(net: &Builder, probability: f32, seed: i32) -> Result<Dropout> {
+    pub fn new(net: &Builder, probability: f32, seed: i32) -> Dropout {
         let name = format!("{}.seed", net.layer_name("dropout"));
         let first = stream(seed, &name) >> 2;
         let seed = net.persistable(&name, DType::I64, &[1], |counter| {
             let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
             let op = FillConstant { out: Arg::from(counter), shape, dtype, value: 0.0, str_value };
-            counter.builder().emit(op).map(|_| ())
-        })?;
-        Ok(Dropout { seed: seed.freeze(), probability })
+            counter.builder().emit(op).out
+        });
+        Dropout { seed: seed.freeze(), probability }
     }
 
-    /// `x` without some of its elements, and what is kept scaled.
-    ///
-    /// # Errors
-    /// A probability that is none; another dtype than floating point numbers.
+    /// `x` without some of its elements, and what is kept scaled. Fails for a probability that is none, and for another
+    /// dtype than floating point numbers.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
-        emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 })?;
-        x.dropout(self.probability, &self.seed)
+    pub fn forward(&self, x: &Expr) -> Expr {
+        let seed = emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 }).out;
+        x.dropout(self.probability, &seed)
     }
 }

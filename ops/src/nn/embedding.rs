@@ -1,4 +1,4 @@
-use autobwd::{Builder, DType, Expr, New, Result, emit};
+use autobwd::{Builder, DType, Expr, New, emit};
 
 use super::parameter;
 use crate::{Init, lookup::LookupTableV2};
@@ -14,16 +14,16 @@ use crate::{Init, lookup::LookupTableV2};
 /// use autobwd_ops::{Math, nn::Embedding, optim::{Adam, Optimizer}};
 ///
 /// let net = Builder::new();
-/// let words = net.input("words", DType::I64, &[-1])?;
-/// let table = Embedding::new(&net, 50_000, 16).sparse().seed(7).build()?;
-/// let loss = table.forward(&words)?.square()?.mean()?;
+/// let words = net.input("words", DType::I64, &[-1]);
+/// let table = Embedding::new(&net, 50_000, 16).sparse().seed(7).build();
+/// let loss = table.forward(&words).square().mean();
 /// let updated = Adam { lazy: true, ..Adam::new(0.01) }.minimize(&loss)?.complete()?;
 /// let gradient = updated[0].1.name();
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
-/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// let feeds = [("words", Meta::new(DType::I64, [4]))];
-/// let mut session = executor.prepare(&net.program(), &mut scope, &feeds, &[&gradient])?;
+/// let mut session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&gradient])?;
 /// session.feed("words", &Tensor::from_vec([4], vec![7_i64, 40_000, 7, 123])?)?;
 /// session.run(&mut scope)?;
 /// assert_eq!(session.rows::<f32>(&gradient)?.numbers(), [7, 123, 40_000]);
@@ -61,14 +61,12 @@ impl Embedding {
     }
 
     /// The rows with the numbers `ids`, int64 or int32 of any shape; the result has one dimension more.
-    ///
-    /// # Errors
-    /// Another dtype.
+    /// Fails for another dtype.
     #[track_caller]
-    pub fn forward(&self, ids: &Expr) -> Result<Expr> {
+    pub fn forward(&self, ids: &Expr) -> Expr {
         let (ids, w) = (ids.into(), (&self.weight).into());
         let padding_idx = self.padding.map_or(-1, |row| row as i64);
-        Ok(emit(LookupTableV2 { ids, w, out: New, padding_idx, is_sparse: self.sparse })?.out)
+        emit(LookupTableV2 { ids, w, out: New, padding_idx, is_sparse: self.sparse }).out
     }
 }
 
@@ -104,13 +102,10 @@ impl EmbeddingOptions<'_> {
     }
 
     /// Adds the table, `embedding_0.w`, to the program.
-    ///
-    /// # Errors
-    /// Those of the initialiser.
     #[track_caller]
-    pub fn build(self) -> Result<Embedding> {
+    pub fn build(self) -> Embedding {
         let name = format!("{}.w", self.net.layer_name("embedding"));
-        let weight = parameter(self.net, &name, self.dtype, &self.dims, self.weight, self.seed)?;
-        Ok(Embedding { weight, padding: self.padding, sparse: self.sparse })
+        let weight = parameter(self.net, &name, self.dtype, &self.dims, self.weight, self.seed);
+        Embedding { weight, padding: self.padding, sparse: self.sparse }
     }
 }

@@ -1,4 +1,4 @@
-use autobwd::{Builder, DType, Expr, Result};
+use autobwd::{Builder, DType, Expr};
 
 use super::{bias, parameter};
 use crate::{Init, Math};
@@ -9,10 +9,9 @@ use crate::{Init, Math};
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 64])?;
-/// let out = nn::Linear::new(&net, 64, 10).seed(7).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 64]);
+/// let out = nn::Linear::new(&net, 64, 10).seed(7).build().forward(&x);
 /// assert_eq!(out.dims().to_string(), "[-1, 10]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Linear {
     /// Weights, `[inputs, outputs]`.
@@ -41,16 +40,13 @@ impl Linear {
         LinearOptions { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
     }
 
-    /// `x · w + b` for `x` of shape `[.., inputs]`.
-    ///
-    /// # Errors
-    /// Another number of inputs, or another dtype.
+    /// `x · w + b` for `x` of shape `[.., inputs]`. Fails for another number of inputs, or another dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
-        let product = x.matmul(&self.weight)?;
+    pub fn forward(&self, x: &Expr) -> Expr {
+        let product = x.matmul(&self.weight);
         match &self.bias {
-            Some(bias) => &product + bias,
-            None => Ok(product),
+            Some(bias) => product + bias,
+            None => product,
         }
     }
 }
@@ -81,15 +77,12 @@ impl LinearOptions<'_> {
     }
 
     /// Adds the layer's parameters, `linear_0.w` and `linear_0.b`, to the program.
-    ///
-    /// # Errors
-    /// Those of the initialiser.
     #[track_caller]
-    pub fn build(self) -> Result<Linear> {
+    pub fn build(self) -> Linear {
         let (net, dims) = (self.net, [self.inputs, self.outputs]);
         let name = net.layer_name("linear");
-        let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)?;
-        let bias = bias(net, &name, self.dtype, self.outputs, self.bias, self.seed)?;
-        Ok(Linear { weight, bias })
+        let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed);
+        let bias = bias(net, &name, self.dtype, self.outputs, self.bias, self.seed);
+        Linear { weight, bias }
     }
 }

@@ -18,13 +18,13 @@ pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormOption
 pub use pool::Pool2d;
 pub use recurrent::{Cell, Gru, GruCell, Lstm, LstmCell, Pass, Recurrence, RecurrenceOptions, Rnn, RnnCell};
 
-use autobwd::{Builder, DType, Expr, Result};
+use autobwd::{Builder, DType, Expr};
 
 use crate::Init;
 
 /// A parameter of that name.
 #[track_caller]
-fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init, seed: i32) -> Result<Expr> {
+fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init, seed: i32) -> Expr {
     net.parameter(name, dtype, dims, |parameter| init.emit(parameter, seed))
 }
 
@@ -37,7 +37,6 @@ fn bias(
     outputs: usize,
     init: Option<Init>,
     seed: i32,
-) -> Result<Option<Expr>> {
-    let bias = |init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed);
-    init.map(bias).transpose()
+) -> Option<Expr> {
+    init.map(|init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed))
 }

@@ -1,4 +1,4 @@
-use autobwd::{Arg, Builder, DType, Expr, New, Result, emit};
+use autobwd::{Arg, Builder, DType, Expr, New, emit};
 
 use super::parameter;
 use crate::{Init, norm};
@@ -25,14 +25,14 @@ pub struct NormOptions<'a, L> {
 }
 
 /// Makes a layer of its name and its factors and summands.
-type Make<'a, L> = dyn FnOnce(&str, Affine) -> Result<L> + 'a;
+type Make<'a, L> = dyn FnOnce(&str, Affine) -> L + 'a;
 
 impl<'a, L> NormOptions<'a, L> {
     fn new(
         net: &'a Builder,
         name: &'static str,
         width: usize,
-        layer: impl FnOnce(&str, Affine) -> Result<L> + 'a,
+        layer: impl FnOnce(&str, Affine) -> L + 'a,
     ) -> NormOptions<'a, L> {
         NormOptions { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
     }
@@ -50,17 +50,14 @@ impl<'a, L> NormOptions<'a, L> {
     }
 
     /// Adds the layer's parameters to the program: `layer_norm_0.scale` and `layer_norm_0.bias`, say.
-    ///
-    /// # Errors
-    /// Another dtype than floating point numbers.
     #[track_caller]
-    pub fn build(self) -> Result<L> {
+    pub fn build(self) -> L {
         let NormOptions { net, width, dtype, epsilon, .. } = self;
         let name = net.layer_name(self.name);
         let vector = |part: &str, value| {
             parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
         };
-        let (scale, bias) = (vector("scale", 1.0)?, vector("bias", 0.0)?);
+        let (scale, bias) = (vector("scale", 1.0), vector("bias", 0.0));
         (self.layer)(&name, Affine { scale, bias, epsilon })
     }
 }
@@ -71,13 +68,13 @@ impl<'a, L> NormOptions<'a, L> {
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
 /// use autobwd_ops::nn::LayerNorm;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 4])?;
-/// let y = LayerNorm::new(&net, 4).epsilon(0.0).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 4]);
+/// let y = LayerNorm::new(&net, 4).epsilon(0.0).build().forward(&x);
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
-/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// let x = Tensor::from_vec([1, 4], vec![2.0_f32, 2.0, 6.0, 6.0])?;
-/// let y = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&y.name()])?;
+/// let y = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&y.name()])?;
 /// assert_eq!(y[0].slice::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
@@ -91,15 +88,12 @@ impl LayerNorm {
     // What is made are the options of a layer; `build` makes the layer itself.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(net: &Builder, width: usize) -> NormOptions<'_, LayerNorm> {
-        NormOptions::new(net, "layer_norm", width, |_, affine| Ok(LayerNorm { affine }))
+        NormOptions::new(net, "layer_norm", width, |_, affine| LayerNorm { affine })
     }
 
-    /// The normalised vectors of `x`, `[.., width]`.
-    ///
-    /// # Errors
-    /// Another width or dtype.
+    /// The normalised vectors of `x`, `[.., width]`. Fails for another width or dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
         let op = norm::LayerNorm {
             x: x.into(),
@@ -111,7 +105,7 @@ impl LayerNorm {
             begin_norm_axis: x.dims().len().saturating_sub(1) as i32,
             epsilon: *epsilon,
         };
-        Ok(emit(op)?.y)
+        emit(op).y
     }
 }
 
@@ -122,10 +116,9 @@ impl LayerNorm {
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn::GroupNorm;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 6, 8, 8])?;
-/// let y = GroupNorm::new(&net, 3, 6).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 6, 8, 8]);
+/// let y = GroupNorm::new(&net, 3, 6).build().forward(&x);
 /// assert_eq!(y.dims().to_string(), "[-1, 6, 8, 8]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct GroupNorm {
     /// Factors and summands, one for each channel.
@@ -138,15 +131,13 @@ impl GroupNorm {
     // What is made are the options of a layer; `build` makes the layer itself.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(net: &Builder, groups: usize, channels: usize) -> NormOptions<'_, GroupNorm> {
-        NormOptions::new(net, "group_norm", channels, move |_, affine| Ok(GroupNorm { affine, groups }))
+        NormOptions::new(net, "group_norm", channels, move |_, affine| GroupNorm { affine, groups })
     }
 
-    /// The normalised `x`: samples, channels, positions.
-    ///
-    /// # Errors
-    /// Another number of channels, or one that the groups do not divide; another dtype.
+    /// The normalised `x`: samples, channels, positions. Fails for another number of channels, or one that the groups do
+    /// not divide, and for another dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
         let op = norm::GroupNorm {
             x: x.into(),
@@ -159,7 +150,7 @@ impl GroupNorm {
             groups: i32::try_from(self.groups).unwrap_or(i32::MAX),
             data_layout: norm::DataLayout::Nchw,
         };
-        Ok(emit(op)?.y)
+        emit(op).y
     }
 }
 
@@ -169,10 +160,9 @@ impl GroupNorm {
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn::InstanceNorm;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 3, 8, 8])?;
-/// let y = InstanceNorm::new(&net, 3).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 3, 8, 8]);
+/// let y = InstanceNorm::new(&net, 3).build().forward(&x);
 /// assert_eq!(y.dims().to_string(), "[-1, 3, 8, 8]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct InstanceNorm {
     /// Factors and summands, one for each channel.
@@ -184,15 +174,12 @@ impl InstanceNorm {
     // What is made are the options of a layer; `build` makes the layer itself.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(net: &Builder, channels: usize) -> NormOptions<'_, InstanceNorm> {
-        NormOptions::new(net, "instance_norm", channels, |_, affine| Ok(InstanceNorm { affine }))
+        NormOptions::new(net, "instance_norm", channels, |_, affine| InstanceNorm { affine })
     }
 
-    /// The normalised `x`: samples, channels, positions.
-    ///
-    /// # Errors
-    /// Another number of channels, or another dtype.
+    /// The normalised `x`: samples, channels, positions. Fails for another number of channels, or another dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
         let op = norm::InstanceNorm {
             x: x.into(),
@@ -203,7 +190,7 @@ impl InstanceNorm {
             saved_variance: New,
             epsilon: *epsilon,
         };
-        Ok(emit(op)?.y)
+        emit(op).y
     }
 }
 
@@ -215,14 +202,14 @@ impl InstanceNorm {
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
 /// use autobwd_ops::nn::BatchNorm;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 1])?;
-/// let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 1).epsilon(0.0).build()? };
-/// let y = norm.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 1]);
+/// let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 1).epsilon(0.0).build() };
+/// let y = norm.forward(&x);
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
-/// executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// let x = Tensor::from_vec([2, 1], vec![4.0_f32, 8.0])?;
-/// let y = executor.run(&net.program(), &mut scope, &[("x", &x)], &[&y.name()])?;
+/// let y = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&y.name()])?;
 /// assert_eq!(y[0].slice::<f32>()?, [-1.0, 1.0]);
 /// // Half of what they were, 0 and 1, and half of what the samples' are, 6 and 4.
 /// assert_eq!(scope.get(&norm.mean.name())?.item()?, 3.0);
@@ -249,35 +236,29 @@ impl BatchNorm {
             let dtype = affine.scale.dtype();
             let running = |part: &str, value| {
                 let name = format!("{name}.{part}");
-                let kept =
-                    net.persistable(&name, dtype, &[channels], |x| Init::Constant(value).emit(x, 0))?;
-                Ok::<_, autobwd::Error>(kept.freeze())
+                net.persistable(&name, dtype, &[channels], |x| Init::Constant(value).emit(x, 0)).freeze()
             };
-            let (mean, variance) = (running("mean", 0.0)?, running("variance", 1.0)?);
-            Ok(BatchNorm { affine, mean, variance, momentum: 0.9 })
+            let (mean, variance) = (running("mean", 0.0), running("variance", 1.0));
+            BatchNorm { affine, mean, variance, momentum: 0.9 }
         })
     }
 
-    /// The normalised `x`, samples, channels, positions, while a network is trained.
-    ///
-    /// # Errors
-    /// Another number of channels, or another dtype.
+    /// The normalised `x`, samples, channels, positions, while a network is trained. Fails for another number of channels,
+    /// or another dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         self.emit(x, false)
     }
 
     /// `x` normalised by the running statistics, which stay what they are: for a network that is used.
-    ///
-    /// # Errors
-    /// As [`forward`](BatchNorm::forward).
+    /// Fails as [`forward`](BatchNorm::forward).
     #[track_caller]
-    pub fn infer(&self, x: &Expr) -> Result<Expr> {
+    pub fn infer(&self, x: &Expr) -> Expr {
         self.emit(x, true)
     }
 
     #[track_caller]
-    fn emit(&self, x: &Expr, is_test: bool) -> Result<Expr> {
+    fn emit(&self, x: &Expr, is_test: bool) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
         let op = emit(norm::BatchNorm {
             x: x.into(),
@@ -297,8 +278,8 @@ impl BatchNorm {
             is_test,
             use_global_stats: false,
             trainable_statistics: false,
-        })?;
+        });
         drop([op.saved_mean.freeze(), op.saved_variance.freeze()]);
-        Ok(op.y)
+        op.y
     }
 }

@@ -1,4 +1,4 @@
-use autobwd::{Expr, New, Result, emit};
+use autobwd::{Expr, New, emit};
 
 use crate::pool::{self, PoolAttrs, PoolingType};
 
@@ -8,12 +8,11 @@ use crate::pool::{self, PoolAttrs, PoolingType};
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::nn::Pool2d;
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32])?;
-/// let halved = Pool2d::max(3).stride(2).padding(1).forward(&x)?;
+/// let x = net.input("x", DType::F32, &[-1, 3, 32, 32]);
+/// let halved = Pool2d::max(3).stride(2).padding(1).forward(&x);
 /// assert_eq!(halved.dims().to_string(), "[-1, 3, 16, 16]");
-/// let means = Pool2d::average(1).adaptive().forward(&halved)?;
+/// let means = Pool2d::average(1).adaptive().forward(&halved);
 /// assert_eq!(means.dims().to_string(), "[-1, 3, 1, 1]");
-/// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pool2d {
@@ -78,12 +77,10 @@ impl Pool2d {
         Pool2d { adaptive: true, ..self }
     }
 
-    /// One element for each window of `x`.
-    ///
-    /// # Errors
-    /// Another rank or dtype; images that are too small; sizes below 1.
+    /// One element for each window of `x`. Fails for another rank or dtype, for images that are too small, and for sizes
+    /// below 1.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<Expr> {
+    pub fn forward(&self, x: &Expr) -> Expr {
         let strides = match self.stride {
             Some(stride) => vec![stride; 2],
             None => self.size.to_vec(),
@@ -100,6 +97,6 @@ impl Pool2d {
                 ..PoolAttrs::new(self.kind, self.size.to_vec())
             },
         };
-        Ok(emit(op)?.out)
+        emit(op).out
     }
 }

@@ -18,14 +18,11 @@ pub trait Cell {
 
     /// The states after a step, `[batch, units]` each, from the input's share of the gates, `[batch, GATES * units]`, the
     /// states before, and the weights of the output before, `[units, GATES * units]`.
-    ///
-    /// # Errors
-    /// Shapes that do not fit.
-    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>>;
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr>;
 
     /// The states after every step, `[steps, batch, units]` each, if one operator computes them all; from 0 on without
     /// `states`.
-    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Result<Vec<Expr>>> {
+    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Vec<Expr>> {
         let _ = (gates, states, weight);
         None
     }
@@ -38,8 +35,8 @@ impl Cell for RnnCell {
     const GATES: usize = 1;
     const STATES: usize = 1;
 
-    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
-        Ok(vec![(gates + &states[0].matmul(weight)?)?.tanh()?])
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
+        vec![(gates + states[0].matmul(weight)).tanh()]
     }
 }
 
@@ -52,13 +49,12 @@ impl Cell for GruCell {
     const GATES: usize = 3;
     const STATES: usize = 1;
 
-    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
-        let of_input = parts(gates, Self::GATES, weight)?;
-        let of_state = parts(&states[0].matmul(weight)?, Self::GATES, weight)?;
-        let [reset, keep] = [0, 1].map(|gate| (&of_input[gate] + &of_state[gate])?.sigmoid());
-        let (reset, keep) = (reset?, keep?);
-        let new = (&of_input[2] + &(&reset * &of_state[2])?)?.tanh()?;
-        Ok(vec![(&new + &(&keep * &(&states[0] - &new)?)?)?])
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
+        let of_input = parts(gates, Self::GATES, weight);
+        let of_state = parts(&states[0].matmul(weight), Self::GATES, weight);
+        let [reset, keep] = [0, 1].map(|gate| (&of_input[gate] + &of_state[gate]).sigmoid());
+        let new = (&of_input[2] + reset * &of_state[2]).tanh();
+        vec![&new + keep * (&states[0] - &new)]
     }
 }
 
@@ -70,14 +66,14 @@ impl Cell for LstmCell {
     const GATES: usize = 4;
     const STATES: usize = 2;
 
-    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Result<Vec<Expr>> {
-        let gates = parts(&(gates + &states[0].matmul(weight)?)?, Self::GATES, weight)?;
-        let new = (&gates[0].sigmoid()? * &gates[2].tanh()?)?;
-        let cell = (&(&gates[1].sigmoid()? * &states[1])? + &new)?;
-        Ok(vec![(&gates[3].sigmoid()? * &cell.tanh()?)?, cell])
+    fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
+        let gates = parts(&(gates + states[0].matmul(weight)), Self::GATES, weight);
+        let new = gates[0].sigmoid() * gates[2].tanh();
+        let cell = gates[1].sigmoid() * &states[1] + new;
+        vec![gates[3].sigmoid() * cell.tanh(), cell]
     }
 
-    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Result<Vec<Expr>>> {
+    fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Vec<Expr>> {
         let op = emit(LstmSequence {
             gates: gates.into(),
             weight: weight.into(),
@@ -87,12 +83,12 @@ impl Cell for LstmCell {
             cell: New,
             activations: New,
         });
-        Some(op.map(|op| vec![op.hidden, op.cell]))
+        Some(vec![op.hidden, op.cell])
     }
 }
 
 /// Equal parts of the last of two dimensions, one number for each unit.
-fn parts(gates: &Expr, count: usize, weight: &Expr) -> Result<Vec<Expr>> {
+fn parts(gates: &Expr, count: usize, weight: &Expr) -> Vec<Expr> {
     gates.split(&vec![units(weight) as i32; count], 1)
 }
 
@@ -110,14 +106,14 @@ pub type Rnn = Recurrence<RnnCell>;
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::{Math, nn::Gru, optim::{Optimizer, Sgd}};
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[-1, -1, 8])?; // steps, sequences, numbers
-/// let goes_on = net.input("goes_on", DType::Bool, &[-1, -1])?; // false in a step after a sequence's end
-/// let gru = Gru::new(&net, 8, 16).layers(2).bidirectional().seed(7).build()?;
-/// let (out, last) = gru.forward_with(&x, None, Some(&goes_on))?;
+/// let x = net.input("x", DType::F32, &[-1, -1, 8]); // steps, sequences, numbers
+/// let goes_on = net.input("goes_on", DType::Bool, &[-1, -1]); // false in a step after a sequence's end
+/// let gru = Gru::new(&net, 8, 16).layers(2).bidirectional().seed(7).build();
+/// let (out, last) = gru.forward_with(&x, None, Some(&goes_on));
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
 /// // Of each layer, the state at the end and, from the other direction, the state at the start.
 /// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
-/// Sgd { rate: 0.01 }.minimize(&out.square()?.mean()?)?.complete()?;
+/// Sgd { rate: 0.01 }.minimize(&out.square().mean())?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Gru = Recurrence<GruCell>;
@@ -131,11 +127,11 @@ pub type Gru = Recurrence<GruCell>;
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::{Math, nn::Lstm, optim::{Optimizer, Sgd}};
 /// let net = Builder::new();
-/// let x = net.input("x", DType::F32, &[20, -1, 8])?;
-/// let (hidden, last) = Lstm::new(&net, 8, 16).seed(7).build()?.forward(&x)?;
+/// let x = net.input("x", DType::F32, &[20, -1, 8]);
+/// let (hidden, last) = Lstm::new(&net, 8, 16).seed(7).build().forward(&x);
 /// assert_eq!(hidden.dims().to_string(), "[20, -1, 16]");
 /// assert_eq!(last.len(), 2); // the last state and the last cell
-/// Sgd { rate: 0.01 }.minimize(&last[0].square()?.mean()?)?.complete()?;
+/// Sgd { rate: 0.01 }.minimize(&last[0].square().mean())?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Lstm = Recurrence<LstmCell>;
@@ -197,11 +193,8 @@ impl<C: Cell> Recurrence<C> {
     }
 
     /// As [`forward_with`](Recurrence::forward_with), from 0 on, over sequences of one length.
-    ///
-    /// # Errors
-    /// As there.
     #[track_caller]
-    pub fn forward(&self, x: &Expr) -> Result<(Expr, Vec<Expr>)> {
+    pub fn forward(&self, x: &Expr) -> (Expr, Vec<Expr>) {
         self.forward_with(x, None, None)
     }
 
@@ -214,49 +207,55 @@ impl<C: Cell> Recurrence<C> {
     /// `mask`, booleans `[steps, batch]`, says which steps belong to the sequences. Others change no state, and outputs
     /// are 0 there: what comes after a sequence's end has no influence, nor has what its reverse starts with.
     ///
-    /// # Errors
-    /// No steps; other shapes or dtypes; another number of states.
+    /// All of these fail without steps, for other shapes or dtypes, and for another number of states.
     #[track_caller]
-    pub fn forward_with(
-        &self,
-        x: &Expr,
-        states: Option<&[Expr]>,
-        mask: Option<&Expr>,
-    ) -> Result<(Expr, Vec<Expr>)> {
-        if x.dims().len() != 3 {
-            let text = format!("{x} is not of the shape [steps, batch, inputs]");
-            return Err(Error::new(ErrorKind::Shape, text));
-        }
-        if x.dims()[0].get() == Some(0) {
-            return Err(Error::new(ErrorKind::Shape, format!("{x} has no steps")));
-        }
-        if let Some(mask) = mask.filter(|mask| mask.dims().len() != 2 || mask.dtype() != DType::Bool) {
-            let text = format!("{mask} is no mask: booleans [steps, batch]");
-            return Err(Error::new(ErrorKind::Shape, text));
-        }
+    pub fn forward_with(&self, x: &Expr, states: Option<&[Expr]>, mask: Option<&Expr>) -> (Expr, Vec<Expr>) {
         let needed = self.passes.len() * C::STATES;
-        if let Some(states) = states.filter(|states| states.len() != needed) {
-            let text = format!("{needed} initial states are needed, not {}", states.len());
-            return Err(Error::new(ErrorKind::Slot, text));
+        if let Err(e) = checked(x, states, needed, mask) {
+            let failed = x.builder().failed(e);
+            return (failed.clone(), vec![failed; needed]);
         }
-        let mask = mask.map(|mask| mask.unsqueeze(&[2])).transpose()?;
+        let mask = mask.map(|mask| mask.unsqueeze(&[2]));
         let mut states = states.map(|states| states.chunks(C::STATES));
         let (mut x, mut last) = (x.clone(), vec![]);
         for layer in self.passes.chunks(self.directions) {
             let mut outputs = vec![];
             for (pass, reverse) in layer.iter().zip([false, true]) {
                 let states = states.as_mut().and_then(Iterator::next);
-                let (output, after) = pass.forward::<C>(&x, states, mask.as_ref(), reverse)?;
+                let (output, after) = pass.forward::<C>(&x, states, mask.as_ref(), reverse);
                 outputs.push(output);
                 last.extend(after);
             }
             x = match &outputs[..] {
                 [output] => output.clone(),
-                outputs => concat(&outputs.iter().collect::<Vec<_>>(), 2)?,
+                outputs => concat(&outputs.iter().collect::<Vec<_>>(), 2),
             };
         }
-        Ok((x, last))
+        (x, last)
     }
+}
+
+/// Refuses what [`Recurrence::forward_with`] does not take.
+fn checked(x: &Expr, states: Option<&[Expr]>, needed: usize, mask: Option<&Expr>) -> Result<()> {
+    let dims = x.check()?.dims();
+    if dims.len() != 3 {
+        let text = format!("{x} is not of the shape [steps, batch, inputs]");
+        return Err(Error::new(ErrorKind::Shape, text));
+    }
+    if dims[0].get() == Some(0) {
+        return Err(Error::new(ErrorKind::Shape, format!("{x} has no steps")));
+    }
+    if let Some(mask) = mask
+        && (mask.check()?.dims().len() != 2 || mask.dtype() != DType::Bool)
+    {
+        let text = format!("{mask} is no mask: booleans [steps, batch]");
+        return Err(Error::new(ErrorKind::Shape, text));
+    }
+    if let Some(states) = states.filter(|states| states.len() != needed) {
+        let text = format!("{needed} initial states are needed, not {}", states.len());
+        return Err(Error::new(ErrorKind::Slot, text));
+    }
+    Ok(())
 }
 
 /// Outputs and states.
@@ -271,30 +270,28 @@ impl Pass {
         states: Option<&[Expr]>,
         mask: Option<&Expr>,
         reverse: bool,
-    ) -> Result<Found> {
+    ) -> Found {
         // The products of the inputs for all steps at once.
-        let gates = (&x.matmul(&self.input_weight)? + &self.bias)?;
+        let gates = x.matmul(&self.input_weight) + &self.bias;
         if mask.is_none() {
-            let turned = |x: &Expr| if reverse { x.flip(&[0]) } else { Ok(x.clone()) };
-            if let Some(after) = C::fused(&turned(&gates)?, states, &self.state_weight) {
-                let after = after?;
-                let last = after.iter().map(|states| at(states, -1)).collect::<Result<_>>()?;
-                return Ok((turned(&after[0])?, last));
+            let turned = |x: &Expr| if reverse { x.flip(&[0]) } else { x.clone() };
+            if let Some(after) = C::fused(&turned(&gates), states, &self.state_weight) {
+                return (turned(&after[0]), after.iter().map(|states| at(states, -1)).collect());
             }
         }
         let units = units(&self.state_weight) as i32;
         let first = match states {
             Some(states) => states.to_vec(),
-            None => vec![zeros_like(&at(&gates, 0)?.slice(1, 0, units)?)?; C::STATES],
+            None => vec![zeros_like(&at(&gates, 0).slice(1, 0, units)); C::STATES],
         };
         let sequences: Vec<Expr> = [&gates].into_iter().chain(mask).cloned().collect();
         over_steps(&sequences, &first, reverse, |x, before| {
-            let after = C::step(&x[0], before, &self.state_weight)?;
-            let Some(mask) = x.get(1) else { return Ok((after[0].clone(), after)) };
-            let mask = mask.expand(&[-1, units])?;
-            let output = mask.where_cond(&after[0], &zeros_like(&after[0])?)?;
+            let after = C::step(&x[0], before, &self.state_weight);
+            let Some(mask) = x.get(1) else { return (after[0].clone(), after) };
+            let mask = mask.expand(&[-1, units]);
+            let output = mask.where_cond(&after[0], &zeros_like(&after[0]));
             let states = after.iter().zip(before).map(|(after, before)| mask.where_cond(after, before));
-            Ok((output, states.collect::<Result<_>>()?))
+            (output, states.collect())
         })
     }
 }
@@ -305,25 +302,25 @@ fn over_steps(
     sequences: &[Expr],
     first: &[Expr],
     reverse: bool,
-    step: impl Fn(&[Expr], &[Expr]) -> Result<Found>,
-) -> Result<Found> {
+    step: impl Fn(&[Expr], &[Expr]) -> Found,
+) -> Found {
     let mut found = static_rnn(sequences[0].builder(), reverse, |rnn| {
-        let x = sequences.iter().map(|x| rnn.step_input(x)).collect::<Result<Vec<_>>>()?;
-        let before = first.iter().map(|state| rnn.memory(state)).collect::<Result<Vec<_>>>()?;
-        let (output, after) = step(&x, &before)?;
+        let x: Vec<Expr> = sequences.iter().map(|x| rnn.step_input(x)).collect();
+        let before: Vec<Expr> = first.iter().map(|state| rnn.memory(state)).collect();
+        let (output, after) = step(&x, &before);
         for (before, after) in before.iter().zip(&after) {
-            rnn.update_memory(before, after)?;
-            rnn.last_output(before)?;
+            rnn.update_memory(before, after);
+            rnn.last_output(before);
         }
-        rnn.step_output(&output)
-    })?;
+        rnn.step_output(&output);
+    });
     let last = found.split_off(1);
-    Ok((found.remove(0), last))
+    (found.remove(0), last)
 }
 
 #[track_caller]
-fn zeros_like(x: &Expr) -> Result<Expr> {
-    Ok(emit(FillZerosLike { x: x.into(), out: New })?.out)
+fn zeros_like(x: &Expr) -> Expr {
+    emit(FillZerosLike { x: x.into(), out: New }).out
 }
 
 impl<C: Cell> RecurrenceOptions<'_, C> {
@@ -358,11 +355,8 @@ impl<C: Cell> RecurrenceOptions<'_, C> {
     }
 
     /// Adds the parameters to the program: `gru_0.wx`, `gru_0.wh` and `gru_0.b` for the first pass, and so on.
-    ///
-    /// # Errors
-    /// Those of the initialiser.
     #[track_caller]
-    pub fn build(self) -> Result<Recurrence<C>> {
+    pub fn build(self) -> Recurrence<C> {
         let RecurrenceOptions { net, inputs, units, layers, directions, dtype, weight, seed, .. } = self;
         let columns = C::GATES * units;
         let mut passes = vec![];
@@ -370,11 +364,11 @@ impl<C: Cell> RecurrenceOptions<'_, C> {
             let name = net.layer_name(C::NAME);
             let weights =
                 |part, rows| parameter(net, &format!("{name}.{part}"), dtype, &[rows, columns], weight, seed);
-            let input_weight = weights("wx", if pass < directions { inputs } else { directions * units })?;
-            let state_weight = weights("wh", units)?;
-            let bias = parameter(net, &format!("{name}.b"), dtype, &[columns], Init::Constant(0.0), seed)?;
+            let input_weight = weights("wx", if pass < directions { inputs } else { directions * units });
+            let state_weight = weights("wh", units);
+            let bias = parameter(net, &format!("{name}.b"), dtype, &[columns], Init::Constant(0.0), seed);
             passes.push(Pass { input_weight, state_weight, bias });
         }
-        Ok(Recurrence { passes, directions, cell: PhantomData })
+        Recurrence { passes, directions, cell: PhantomData }
     }
 }

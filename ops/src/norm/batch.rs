@@ -142,39 +142,31 @@ impl<V> BatchNorm<V> {
     }
 }
 impl Composition for BatchNorm<Expr> {
-    fn compose(&mut self) -> Result<()> {
+    fn compose(&mut self) {
         let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
         let (test, given) = self.modes();
         let (mean, variance) = match given {
             true => (self.mean.clone(), self.variance.clone()),
-            false => moments(&self.x, &over, axis)?,
+            false => moments(&self.x, &over, axis),
         };
-        let factor = factor(&variance, self.epsilon)?;
-        let normal = mul(&sub(&self.x, &mean, axis)?, &factor, axis)?;
-        self.y = affine(normal, &self.scale, &self.bias, axis)?;
+        let factor = factor(&variance, self.epsilon);
+        let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
+        self.y = affine(normal, &self.scale, &self.bias, axis);
         let momentum = f64::from(self.momentum);
-        let follow = |running: &Expr, new: &Expr| -> Result<Expr> {
-            if given { Ok(running.clone()) } else { &(running * momentum)? + &(new * (1.0 - momentum))? }
+        if !given {
+            self.mean_out = &self.mean * momentum + &mean * (1.0 - momentum);
+            self.variance_out = &self.variance * momentum + &variance * (1.0 - momentum);
+        } else {
+            (self.mean_out, self.variance_out) = (mean.clone(), variance);
+        }
+        let fill = |shape: Vec<i64>| {
+            let (dtype, value, str_value) = (self.x.dtype(), 0.0, String::new());
+            self.x.builder().emit(FillConstant { out: New, shape, dtype, value, str_value }).out
         };
-        self.mean_out = follow(&self.mean, &mean)?;
-        self.variance_out = follow(&self.variance, &variance)?;
-        (self.saved_mean, self.saved_variance) = match test {
-            true => (zero(&self.x)?, zero(&self.x)?),
-            false => (mean, factor),
-        };
-        self.reserve_space = Some(fill(&self.x, vec![0])?);
-        Ok(())
+        (self.saved_mean, self.saved_variance) =
+            if test { (fill(vec![]), fill(vec![])) } else { (mean, factor) };
+        self.reserve_space = Some(fill(vec![0]));
     }
-}
-
-/// A single 0.
-fn zero(x: &Expr) -> Result<Expr> {
-    fill(x, vec![])
-}
-
-fn fill(x: &Expr, shape: Vec<i64>) -> Result<Expr> {
-    let dtype = x.dtype();
-    Ok(x.builder().emit(FillConstant { out: New, shape, dtype, value: 0.0, str_value: String::new() })?.out)
 }
 autobwd::samples!(
     BatchNorm,
@@ -400,39 +392,34 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
     }
 }
 impl Composition for BatchNormGrad<Expr> {
-    fn compose(&mut self) -> Result<()> {
+    fn compose(&mut self) {
         let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
         let given = self.given();
-        let (mean, factor) = match (&self.mean, &self.variance) {
-            (Some(mean), Some(variance)) if given => (mean.clone(), factor(variance, self.epsilon)?),
-            _ => {
-                let (mean, variance) = moments(&self.x, &over, axis)?;
-                (mean, factor(&variance, self.epsilon)?)
-            }
+        let (mean, variance) = match (&self.mean, &self.variance) {
+            (Some(mean), Some(variance)) if given => (mean.clone(), variance.clone()),
+            _ => moments(&self.x, &over, axis),
         };
-        let normal = mul(&sub(&self.x, &mean, axis)?, &factor, axis)?;
-        let scaled = affine(self.dy.clone(), &self.scale, &None, axis)?;
-        let dx = if given {
-            scaled
-        } else {
-            let slope = mul(&normal, &composing::mean(&(&scaled * &normal)?, &over, false)?, axis)?;
-            (&sub(&scaled, &composing::mean(&scaled, &over, false)?, axis)? - &slope)?
-        };
-        self.dx = Some(mul(&dx, &factor, axis)?);
-        self.dscale = Some((&self.dy * &normal)?.sum(&over)?);
-        self.dbias = Some(self.dy.sum(&over)?);
-        Ok(())
+        let factor = factor(&variance, self.epsilon);
+        let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
+        let mut dx = affine(self.dy.clone(), &self.scale, &None, axis);
+        if !given {
+            let slope = composing::mean(&(&dx * &normal), &over, false);
+            dx = sub(&dx, &composing::mean(&dx, &over, false), axis) - mul(&normal, &slope, axis);
+        }
+        self.dx = Some(mul(&dx, &factor, axis));
+        self.dscale = Some((&self.dy * &normal).sum(&over));
+        self.dbias = Some(self.dy.sum(&over));
     }
 }
 
 /// `1 / √(variance + epsilon)`
-fn factor(variance: &Expr, epsilon: f32) -> Result<Expr> {
-    (variance + f64::from(epsilon))?.rsqrt()
+fn factor(variance: &Expr, epsilon: f32) -> Expr {
+    (variance + f64::from(epsilon)).rsqrt()
 }
 
 /// Mean and variance over these axes.
-fn moments(x: &Expr, over: &[i32], axis: i32) -> Result<(Expr, Expr)> {
-    let mean = composing::mean(x, over, false)?;
-    let variance = composing::mean(&sub(x, &mean, axis)?.square()?, over, false)?;
-    Ok((mean, variance))
+fn moments(x: &Expr, over: &[i32], axis: i32) -> (Expr, Expr) {
+    let mean = composing::mean(x, over, false);
+    let variance = composing::mean(&sub(x, &mean, axis).square(), over, false);
+    (mean, variance)
 }

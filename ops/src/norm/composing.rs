@@ -1,6 +1,6 @@
 //! What compositions of normalisations are made of.
 
-use autobwd::{Expr, New, Result, emit};
+use autobwd::{Expr, New, emit};
 
 use crate::{
     Math,
@@ -10,29 +10,29 @@ use crate::{
 };
 
 /// `x - y`, where the dimensions of `y` are those of `x` from `axis` on.
-pub(super) fn sub(x: &Expr, y: &Expr, axis: i32) -> Result<Expr> {
-    Ok(emit(ElementwiseSub { x: x.into(), y: y.into(), out: New, axis })?.out)
+pub(super) fn sub(x: &Expr, y: &Expr, axis: i32) -> Expr {
+    emit(ElementwiseSub { x: x.into(), y: y.into(), out: New, axis }).out
 }
 
 /// `x * y`, likewise.
-pub(super) fn mul(x: &Expr, y: &Expr, axis: i32) -> Result<Expr> {
-    Ok(emit(ElementwiseMul { x: x.into(), y: y.into(), out: New, axis })?.out)
+pub(super) fn mul(x: &Expr, y: &Expr, axis: i32) -> Expr {
+    emit(ElementwiseMul { x: x.into(), y: y.into(), out: New, axis }).out
 }
 
 /// `scale * x + bias`, likewise, without what is absent.
-pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i32) -> Result<Expr> {
-    let x = scale.as_ref().map_or(Ok(x.clone()), |scale| mul(&x, scale, axis))?;
-    let add = |y: &Expr| Ok(emit(ElementwiseAdd { x: (&x).into(), y: y.into(), out: New, axis })?.out);
-    bias.as_ref().map_or(Ok(x.clone()), add)
+pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i32) -> Expr {
+    let x = scale.as_ref().map_or(x.clone(), |scale| mul(&x, scale, axis));
+    let add = |y: &Expr| emit(ElementwiseAdd { x: (&x).into(), y: y.into(), out: New, axis }).out;
+    bias.as_ref().map_or(x.clone(), add)
 }
 
 /// The mean along these axes, which stay as ones of length 1 if they are kept; that of nothing is 0.
-pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Result<Expr> {
+pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Expr {
     let reduce = ReduceAttrs { keep_dim, ..ReduceAttrs::over(axes) };
-    Ok(match x.dims().iter().any(|dim| *dim == 0) {
-        true => emit(ReduceSum { x: x.into(), out: New, reduce })?.out,
-        false => emit(ReduceMean { x: x.into(), out: New, reduce })?.out,
-    })
+    match x.dims().iter().any(|dim| *dim == 0) {
+        true => emit(ReduceSum { x: x.into(), out: New, reduce }).out,
+        false => emit(ReduceMean { x: x.into(), out: New, reduce }).out,
+    }
 }
 
 /// Rows along the last axis.
@@ -47,13 +47,13 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn of(x: &Expr, epsilon: f32) -> Result<Rows> {
-        let mean = mean(x, &[-1], true)?;
-        let centred = (x - &mean)?;
-        let variance = self::mean(&centred.square()?, &[-1], true)?;
-        let factor = (&variance + f64::from(epsilon))?.rsqrt()?;
-        let normal = (&centred * &factor)?;
-        Ok(Rows { mean, variance, factor, normal })
+    pub(super) fn of(x: &Expr, epsilon: f32) -> Rows {
+        let mean = mean(x, &[-1], true);
+        let centred = x - &mean;
+        let variance = self::mean(&centred.square(), &[-1], true);
+        let factor = (&variance + f64::from(epsilon)).rsqrt();
+        let normal = &centred * &factor;
+        Rows { mean, variance, factor, normal }
     }
 }
 
@@ -65,14 +65,14 @@ pub(super) struct Reshaped {
 }
 
 impl Reshaped {
-    pub(super) fn new(x: &Expr, shape: Vec<i32>) -> Result<Reshaped> {
-        let op = emit(Reshape2 { x: x.into(), out: New, x_shape: New, shape: shape.clone() })?;
-        Ok(Reshaped { x: op.out, x_shape: op.x_shape, shape })
+    pub(super) fn new(x: &Expr, shape: Vec<i32>) -> Reshaped {
+        let op = emit(Reshape2 { x: x.into(), out: New, x_shape: New, shape: shape.clone() });
+        Reshaped { x: op.out, x_shape: op.x_shape, shape }
     }
 
     /// Brings a tensor of that other shape to the shape before.
-    pub(super) fn restore(&self, x: &Expr) -> Result<Expr> {
+    pub(super) fn restore(&self, x: &Expr) -> Expr {
         let (x_shape, shape) = ((&self.x_shape).into(), self.shape.clone());
-        Ok(emit(Reshape2Grad { x_shape, dout: x.into(), dx: New, shape })?.dx)
+        emit(Reshape2Grad { x_shape, dout: x.into(), dx: New, shape }).dx
     }
 }

@@ -81,24 +81,17 @@ impl Kernel for GroupNorm<Buf<'_>> {
     }
 }
 impl Composition for GroupNorm<Expr> {
-    fn compose(&mut self) -> Result<()> {
+    fn compose(&mut self) {
         let rank = self.x.dims().len() as i32;
         let channels_first: Vec<i32> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-        let x = match self.data_layout {
-            DataLayout::Nchw => self.x.clone(),
-            DataLayout::Nhwc => self.x.transpose(&channels_first)?,
-        };
-        let groups = Reshaped::new(&x, vec![0, self.groups, -1])?;
-        let rows = Rows::of(&groups.x, self.epsilon)?;
-        let y = affine(groups.restore(&rows.normal)?, &self.scale, &self.bias, 1)?;
-        self.y = match self.data_layout {
-            DataLayout::Nchw => y,
-            DataLayout::Nhwc => {
-                y.transpose(&[0].into_iter().chain(2..rank).chain([1]).collect::<Vec<_>>())?
-            }
-        };
-        (self.mean, self.variance) = (rows.mean.squeeze(&[-1])?, rows.variance.squeeze(&[-1])?);
-        Ok(())
+        let channels_last: Vec<i32> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        let is_last = self.data_layout == DataLayout::Nhwc;
+        let x = if is_last { self.x.transpose(&channels_first) } else { self.x.clone() };
+        let groups = Reshaped::new(&x, vec![0, self.groups, -1]);
+        let rows = Rows::of(&groups.x, self.epsilon);
+        let y = affine(groups.restore(&rows.normal), &self.scale, &self.bias, 1);
+        self.y = if is_last { y.transpose(&channels_last) } else { y };
+        (self.mean, self.variance) = (rows.mean.squeeze(&[-1]), rows.variance.squeeze(&[-1]));
     }
 }
 autobwd::samples!(
@@ -251,12 +244,11 @@ impl Kernel for InstanceNorm<Buf<'_>> {
     }
 }
 impl Composition for InstanceNorm<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let channels = Reshaped::new(&self.x, vec![0, 0, -1])?;
-        let rows = Rows::of(&channels.x, self.epsilon)?;
-        self.y = affine(channels.restore(&rows.normal)?, &self.scale, &self.bias, 1)?;
-        (self.saved_mean, self.saved_variance) = (rows.mean.flatten(0, -1)?, rows.factor.flatten(0, -1)?);
-        Ok(())
+    fn compose(&mut self) {
+        let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
+        let rows = Rows::of(&channels.x, self.epsilon);
+        self.y = affine(channels.restore(&rows.normal), &self.scale, &self.bias, 1);
+        (self.saved_mean, self.saved_variance) = (rows.mean.flatten(0, -1), rows.factor.flatten(0, -1));
     }
 }
 autobwd::samples!(

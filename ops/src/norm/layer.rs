@@ -73,27 +73,14 @@ impl Kernel for LayerNorm<Buf<'_>> {
     }
 }
 impl Composition for LayerNorm<Expr> {
-    fn compose(&mut self) -> Result<()> {
-        let rows = emit(FlattenContiguousRange {
-            x: (&self.x).into(),
-            out: New,
-            x_shape: New,
-            start_axis: self.begin_norm_axis,
-            stop_axis: -1,
-        })?;
-        let Rows { mean, variance, normal, .. } = Rows::of(&rows.out, self.epsilon)?;
-        (self.mean, self.variance) = (mean.squeeze(&[-1])?, variance.squeeze(&[-1])?);
-        let y = affine(normal, &self.scale, &self.bias, -1)?;
+    fn compose(&mut self) {
         let (start_axis, stop_axis) = (self.begin_norm_axis, -1);
-        let back = FlattenContiguousRangeGrad {
-            x_shape: (&rows.x_shape).into(),
-            dout: (&y).into(),
-            dx: New,
-            start_axis,
-            stop_axis,
-        };
-        self.y = emit(back)?.dx;
-        Ok(())
+        let x = (&self.x).into();
+        let rows = emit(FlattenContiguousRange { x, out: New, x_shape: New, start_axis, stop_axis });
+        let Rows { mean, variance, normal, .. } = Rows::of(&rows.out, self.epsilon);
+        (self.mean, self.variance) = (mean.squeeze(&[-1]), variance.squeeze(&[-1]));
+        let (x_shape, dout) = (rows.x_shape.into(), affine(normal, &self.scale, &self.bias, -1).into());
+        self.y = emit(FlattenContiguousRangeGrad { x_shape, dout, dx: New, start_axis, stop_axis }).dx;
     }
 }
 autobwd::samples!(

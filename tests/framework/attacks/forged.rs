@@ -128,14 +128,14 @@ fn a_kernel_that_is_dropped_gets_at_no_memory() -> Result<()> {
     let ops = with(&LAST_WORDS)?;
     let words = |w: &Expr| {
         let (w, out) = (of(w.into()), of(New));
-        Ok(emit(LastWords { w, out })?.out.held.take().expect("an output"))
+        Ok(emit(LastWords { w, out }).out.held.take().expect("an output"))
     };
     let net = Builder::with_ops(ops.clone());
-    let w = net.parameter("w", DType::F32, &[1 << 20], |w| Init::Constant(0.5).emit(w, 0))?;
+    let w = net.parameter("w", DType::F32, &[1 << 20], |w| Init::Constant(0.5).emit(w, 0));
     let out = words(&w)?;
     let (mut executor, mut scope) = (Executor::with_threads(1).with_ops(ops), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    let fetched = executor.run(&net.program(), &mut scope, &[], &[&out.name()])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let fetched = executor.run(&net.program()?, &mut scope, &[], &[&out.name()])?;
     assert_eq!(fetched[0].to_f64s(), [0.5]);
     // The memory of `w` goes before the kernel does.
     drop(scope);
@@ -185,14 +185,14 @@ fn a_formula_reads_and_writes_its_own_slots_alone() -> Result<()> {
     let mut ops = OpInfoMap::from_infos(own)?;
     ops.insert(&PEEK)?;
     let net = Builder::with_ops(ops.clone());
-    let x = net.parameter("x", DType::F32, &[20], |x| Init::Constant(0.5).emit(x, 0))?;
-    let out = emit(Peek { x: (&(&x * 1.0)?).into(), out: New })?.out;
-    let (out, loss) = ((&out.tanh()? * 1.0)?.name(), out.sum(&[])?.name());
-    let mut program = net.program().clone();
+    let x = net.parameter("x", DType::F32, &[20], |x| Init::Constant(0.5).emit(x, 0));
+    let out = emit(Peek { x: (&(&x * 1.0)).into(), out: New }).out;
+    let (out, loss) = ((out.tanh() * 1.0).name(), out.sum(&[]).name());
+    let mut program = net.program()?.clone();
     let grads = gradients_in(&ops, &mut program, &[&loss], &["x"], None, &[])?.entries();
     let grad = program.name(grads[0].expect("a gradient")).to_string();
     let (mut executor, mut scope) = (Executor::with_threads(1).with_ops(ops), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let fetched = executor.run(&program, &mut scope, &[], &[&out, &grad])?;
     assert!(fetched[0].to_f64s().iter().all(|out| (out - 0.5_f64.tanh()).abs() < 1e-6));
     // It says four times what it writes, so its derivative is four times too large: wrong, but a number.

@@ -6,13 +6,13 @@ use autobwd_ops::{Init, Math};
 #[test]
 fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
     let net = Builder::new();
-    let w = net.parameter("w", DType::F32, &[1000], |w| Init::Constant(0.5).emit(w, 0))?;
-    let x = net.input("x", DType::F32, &[1000])?;
-    let sum = (&x * &w)?.sum(&[])?.name();
+    let w = net.parameter("w", DType::F32, &[1000], |w| Init::Constant(0.5).emit(w, 0));
+    let x = net.input("x", DType::F32, &[1000]);
+    let sum = (&x * &w).sum(&[]).name();
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let feeds = [("x", Meta::new(DType::F32, [1000]))];
-    let mut session = executor.prepare(&net.program(), &mut scope, &feeds, &[&sum, "w"])?;
+    let mut session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&sum, "w"])?;
     drop(executor);
     let fed = Tensor::from_vec([1000], vec![1.0_f32; 1000])?;
     let mut run = |scope: &mut Scope| -> Result<f64> {
@@ -52,15 +52,15 @@ fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
 #[test]
 fn sessions_of_one_executor_run_on_several_threads() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[300, 300])?;
-    let sum = x.matmul(&x)?.tanh()?.matmul(&x)?.softmax(-1)?.square()?.sum(&[])?.name();
+    let x = net.input("x", DType::F32, &[300, 300]);
+    let sum = x.matmul(&x).tanh().matmul(&x).softmax(-1).square().sum(&[]).name();
     let executor = Executor::with_threads(2);
     let fed = Tensor::from_vec([300, 300], (0..90_000).map(|i| (i % 17) as f32 / 1000.0).collect())?;
     let feeds = [("x", Meta::new(DType::F32, [300, 300]))];
     let mut sessions = vec![];
     for _ in 0..3 {
         let mut scope = Scope::new();
-        sessions.push((executor.prepare(&net.program(), &mut scope, &feeds, &[&sum])?, scope));
+        sessions.push((executor.prepare(&net.program()?, &mut scope, &feeds, &[&sum])?, scope));
     }
     let sums: Vec<Result<f64>> = std::thread::scope(|threads| {
         let run = |(mut session, mut scope): (autobwd::Session, Scope)| {

@@ -54,10 +54,10 @@ pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
 
 fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<Seed> {
     let mut scope = Scope::new();
-    Executor::with_threads(1).run(&net.startup().program(), &mut scope, &[], &[])?;
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let kept = scope.iter().map(|(name, value)| (name.to_string(), value.clone()));
     let values = feeds.into_iter().map(|(name, value)| (name.to_string(), value)).chain(kept).collect();
-    Ok(Seed { program: net.program().clone(), values })
+    Ok(Seed { program: net.program()?.clone(), values })
 }
 
 fn numbers(dims: &[usize]) -> Result<Tensor> {
@@ -68,76 +68,72 @@ fn numbers(dims: &[usize]) -> Result<Tensor> {
 fn models() -> Result<Vec<Seed>> {
     let mut seeds = vec![];
     let net = Builder::new();
-    let (x, y) = (net.input("x", DType::F32, &[-1, 2])?, net.input("y", DType::F32, &[-1, 1])?);
-    let hidden = Linear::new(&net, 2, 3).seed(1).build()?.forward(&x)?.tanh()?;
-    let hidden = Dropout::new(&net, 0.5, 7)?.forward(&hidden)?;
-    let loss = Linear::new(&net, 3, 1).seed(2).build()?.forward(&hidden)?.square_error(&y)?.mean()?;
+    let (x, y) = (net.input("x", DType::F32, &[-1, 2]), net.input("y", DType::F32, &[-1, 1]));
+    let hidden = Linear::new(&net, 2, 3).seed(1).build().forward(&x).tanh();
+    let hidden = Dropout::new(&net, 0.5, 7).forward(&hidden);
+    let loss = Linear::new(&net, 3, 1).seed(2).build().forward(&hidden).square_error(&y).mean();
     Adam::new(0.1).minimize(&loss).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[4, 2])?), ("y", numbers(&[4, 1])?)])?);
 
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 1, 6, 6])?;
-    let h = Conv2d::new(&net, 1, 2, 3).padding(1).seed(1).build()?.forward(&x)?;
-    let h = BatchNorm::new(&net, 2).build()?.forward(&h)?.relu()?.max_pool2d(2, 2)?;
-    let loss = h.reshape(&[-1, 18])?.log_softmax(1)?.mean()?;
+    let x = net.input("x", DType::F32, &[-1, 1, 6, 6]);
+    let h = Conv2d::new(&net, 1, 2, 3).padding(1).seed(1).build().forward(&x);
+    let h = BatchNorm::new(&net, 2).build().forward(&h).relu().max_pool2d(2, 2);
+    let loss = h.reshape(&[-1, 18]).log_softmax(1).mean();
     Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }.minimize(&loss).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[2, 1, 6, 6])?)])?);
 
     let net = Builder::new();
-    let (ids, labels) = (net.input("ids", DType::I64, &[-1])?, net.input("labels", DType::I64, &[-1, 1])?);
-    let h = Embedding::new(&net, 9, 4).sparse().seed(1).build()?.forward(&ids)?;
-    let loss = LayerNorm::new(&net, 4).build()?.forward(&h)?.cross_entropy(&labels)?.mean()?;
+    let (ids, labels) = (net.input("ids", DType::I64, &[-1]), net.input("labels", DType::I64, &[-1, 1]));
+    let h = Embedding::new(&net, 9, 4).sparse().seed(1).build().forward(&ids);
+    let loss = LayerNorm::new(&net, 4).build().forward(&h).cross_entropy(&labels).mean();
     Sgd { rate: 0.1 }.minimize(&loss).map(drop)?;
     let ids = Tensor::from_vec([3], vec![1_i64, 8, 1])?;
     seeds.push(seed(&net, vec![("ids", ids), ("labels", Tensor::from_vec([3, 1], vec![0_i64, 3, 1])?)])?);
 
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[3, 2, 4])?;
-    let h = MultiHeadAttention::new(&net, 4, 2).causal().seed(1).build()?.forward(&x)?;
-    let (h, _) = Lstm::new(&net, 4, 3).seed(2).build()?.forward(&h)?;
-    Sgd { rate: 0.1 }.minimize(&h.square()?.mean()?).map(drop)?;
+    let x = net.input("x", DType::F32, &[3, 2, 4]);
+    let h = MultiHeadAttention::new(&net, 4, 2).causal().seed(1).build().forward(&x);
+    let (h, _) = Lstm::new(&net, 4, 3).seed(2).build().forward(&h);
+    Sgd { rate: 0.1 }.minimize(&h.square().mean()).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[3, 2, 4])?)])?);
 
     let net = Builder::new();
-    let (x, zero) = (net.input("x", DType::F32, &[-1, 2])?, net.input("zero", DType::F32, &[2])?);
-    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0))?;
+    let (x, zero) = (net.input("x", DType::F32, &[-1, 2]), net.input("zero", DType::F32, &[2]));
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
     let sums = scan(&[x], std::slice::from_ref(&zero), false, |x, sum| {
-        let sum = (&(&x[0] * &w)? + &sum[0])?;
-        Ok((vec![sum.clone()], vec![sum]))
-    })?;
-    let end = (&zero.mean()? + 9.0)?;
-    let start = sums[0].square()?.sum(&[])?;
-    let large = while_loop(
-        &[start],
-        |v| v[0].less_than(&end),
-        |v| Ok(vec![(&v[0] * &(&w.square()?.sum(&[])? + 1.0)?)?]),
-    )?;
-    let low = large[0].less_than(&(&end * 1.2)?)?;
-    let loss = cond(&low, || Ok(vec![large[0].log()?]), || Ok(vec![large[0].sqrt()?]))?.remove(0);
+        let sum = &x[0] * &w + &sum[0];
+        (vec![sum.clone()], vec![sum])
+    });
+    let end = zero.mean() + 9.0;
+    let start = sums[0].square().sum(&[]);
+    let large = while_loop(&[start], |v| v[0].less_than(&end), |v| vec![&v[0] * (w.square().sum(&[]) + 1.0)]);
+    let low = large[0].less_than(&(&end * 1.2));
+    let loss = cond(&low, || vec![large[0].log()], || vec![large[0].sqrt()]).remove(0);
     let forward = seed(&net, vec![("x", numbers(&[3, 2])?), ("zero", Tensor::zeros(DType::F32, &[2])?)])?;
-    let mut program = net.program().clone();
+    let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
     seeds.push(Seed { program, ..forward.clone() });
     seeds.push(forward);
 
     // Shapes that differ from step to step, and steps that know those before.
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 2])?;
-    let end = net.input("end", DType::F32, &[])?;
+    let x = net.input("x", DType::F32, &[-1, 2]);
+    let end = net.input("end", DType::F32, &[]);
     let grown = while_loop(
         &[x],
-        |v| v[0].square()?.sum(&[])?.less_than(&end),
-        |v| Ok(vec![concat(&[&v[0], &(&v[0] * 1.5)?], 0)?]),
-    )?;
-    let zero = net.input("zero", DType::F32, &[2])?;
+        |v| v[0].square().sum(&[]).less_than(&end),
+        |v| vec![concat(&[&v[0], &(&v[0] * 1.5)], 0)],
+    );
+    let zero = net.input("zero", DType::F32, &[2]);
     let h = static_rnn(&net, false, |rnn| {
         rnn.checkpoint_every(2);
-        let (x, h) = (rnn.step_input(&grown[0])?, rnn.memory(&zero)?);
-        let next = (&x.tanh()? + &h)?;
-        rnn.update_memory(&h, &next)?;
-        rnn.step_output(&next)
-    })?;
-    let loss = h[0].mean()?.name();
+        let (x, h) = (rnn.step_input(&grown[0]), rnn.memory(&zero));
+        let next = x.tanh() + &h;
+        rnn.update_memory(&h, &next);
+        rnn.step_output(&next);
+    });
+    let loss = h[0].mean().name();
     net.edit(|program| gradients(program, &[&loss], &["x"], None, &[]).map(drop))?;
     let end = Tensor::scalar(20_f32)?;
     let feeds = vec![("x", numbers(&[1, 2])?), ("end", end), ("zero", Tensor::zeros(DType::F32, &[2])?)];

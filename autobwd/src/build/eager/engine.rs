@@ -66,14 +66,27 @@ impl Eager {
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<Node>> {
-        for input in inputs {
-            words.meta(input.meta());
-        }
-        if let Some(ready) = self.cache.borrow().get(words) {
-            return self.run(ready, inputs, into, site);
+        if let Some(outcome) = self.run_known(words, inputs, into, site) {
+            return outcome;
         }
         let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
         self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
+    }
+
+    /// As [`call`](Eager::call), of an operator that was prepared before for inputs like these; `None` if it was not. The
+    /// words get those of the inputs.
+    #[inline]
+    pub(crate) fn run_known(
+        &self,
+        words: &mut Words,
+        inputs: &[&Value],
+        into: &[(usize, &Value)],
+        site: &'static Location<'static>,
+    ) -> Option<Result<Arc<Node>>> {
+        for input in inputs {
+            words.meta(input.meta());
+        }
+        self.cache.borrow().get(words).map(|ready| self.run(ready, inputs, into, site))
     }
 
     /// The operator that has these words, those of its inputs among them.

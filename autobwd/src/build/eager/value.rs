@@ -78,7 +78,7 @@ pub(crate) struct Call {
 }
 
 /// Changes a derivative that passes by.
-pub(crate) type Hook = Arc<dyn Fn(&Expr) -> Result<Expr> + Send + Sync>;
+pub(crate) type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
 /// What somebody wants of a value, mostly of its derivative.
 #[derive(Default)]
