@@ -7,9 +7,10 @@ mod parts;
 mod single;
 
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
+pub(crate) use parts::{check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 
+pub(crate) use crate::desc::GRAD;
 use crate::{Arity, BlockId, Op, OpDesc, OpInfo, Program, Result, Schema, Var};
 
 /// What kind of rule an operator has.
