@@ -1,5 +1,5 @@
 use std::{
-    fmt::Display,
+    fmt::{Display, Write as _},
     fs,
     hash::BuildHasherDefault,
     path::Path,
@@ -11,6 +11,9 @@ use rustc_hash::FxHasher;
 
 use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
 use crate::{DType, Dim, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
+
+/// Decimal digits of a number in a name.
+const MOST_DIGITS: usize = 10;
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
@@ -223,11 +226,13 @@ impl Program {
         let known = self.counters.get_index_of(prefix);
         let counter = known.unwrap_or_else(|| self.counters.insert_full(prefix.into(), 0).0);
         let next = &mut self.counters[counter];
-        let mut name = [prefix, separator].concat();
-        let len = name.len();
+        let len = prefix.len() + separator.len();
+        let mut name = String::with_capacity(len + MOST_DIGITS);
+        name.extend([prefix, separator]);
         loop {
             name.truncate(len);
-            name.push_str(&next.to_string());
+            // Writing to a string does not fail.
+            let _ = write!(name, "{next}");
             let (index, new) = self.names.insert(&name);
             *next += 1;
             if new {
