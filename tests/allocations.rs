@@ -189,6 +189,10 @@ fn main() {
         trial("arrays_are_not_copied", arrays_are_not_copied),
         trial("losses_are_those_expected", losses_are_those_expected),
         trial("plans_for_many_shapes_do_not_pile_up", plans_for_many_shapes_do_not_pile_up),
+        trial(
+            "memory_stays_the_same_while_batch_sizes_change",
+            memory_stays_the_same_while_batch_sizes_change,
+        ),
         #[cfg(target_os = "linux")]
         trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
     ];
@@ -473,6 +477,32 @@ fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
     // 16 sessions are kept, the program that initialises among the first; each new one takes less than the one that goes.
     assert!(held[..15].is_sorted_by(|a, b| a < b), "{held:?}");
     assert!(held[16..].is_sorted_by(|a, b| a > b), "{held:?}");
+    Ok(())
+}
+
+/// 10,000 steps, more sizes in turn than sessions are kept: each is planned anew.
+fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
+    const SIZES: usize = 25;
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 4])?;
+    let loss = Linear::new(&net, 4, 2).build()?.forward(&x)?.square()?.mean()?;
+    sgd(&loss)?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
+    let (program, loss) = (net.program(), loss.name());
+    let batches = (1..=SIZES).map(|rows| Tensor::zeros(DType::F32, &[7 * rows % SIZES + 1, 4]));
+    let batches = batches.collect::<Result<Vec<Tensor>>>()?;
+    let mut held = Vec::with_capacity(10_000 / SIZES);
+    for _ in 0..10_000 / SIZES {
+        for x in &batches {
+            drop(executor.run(&program, &mut scope, &[("x", x)], &[&loss])?);
+        }
+        held.push(HELD.load(Ordering::SeqCst));
+    }
+    // A thread keeps up to 4,096 freed cache lines. Once it has them, nothing changes any more.
+    const FREE_LINES: usize = 4096 * LINE;
+    assert!(held.iter().all(|bytes| *bytes <= held[0] + FREE_LINES), "{held:?}");
+    assert!(held[held.len() / 2..].iter().all(|bytes| Some(bytes) == held.last()), "{held:?}");
     Ok(())
 }
 

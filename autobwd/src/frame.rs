@@ -2,7 +2,9 @@
 //!
 //! Must not decide anything: which operators make a group, and where values live, is known.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use crate::{
     DType, Error, Kernel, Result, Role,
@@ -86,7 +88,7 @@ pub(crate) fn region(
 ) -> Result<Region> {
     let mut values = vec![];
     // A value is one operand, unless operators line it up differently.
-    let mut known: HashMap<(ValueId, Option<Spread>), usize> = HashMap::new();
+    let mut known: FxHashMap<(ValueId, Option<Spread>), usize> = FxHashMap::default();
     let mut steps = vec![];
     for node in nodes {
         let (info, desc) = node.runs();

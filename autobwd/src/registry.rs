@@ -5,15 +5,19 @@
 
 mod formula;
 mod infer;
+mod lookup;
 mod reference;
+mod shape_cache;
 
 use std::sync::OnceLock;
 
 use infer::{infer, infer_integers, infer_pointwise};
+pub(crate) use lookup::Lookup;
 use rustc_hash::{FxHashMap, FxHashSet};
+pub(crate) use shape_cache::ShapeCache;
 
 use crate::{
-    Buf, Call, Control, Cost, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
+    Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
     error::did_you_mean,
     grad::{self, Composing, emit_composed, emit_rest},
@@ -223,28 +227,6 @@ impl OpInfo {
             }
             None => Ok(()),
         }
-    }
-
-    /// Runs the shape rule: `of` says what is known of an input, `put` takes what follows for an output.
-    ///
-    /// # Errors
-    /// Those of the shape rule, of reading slots and attributes, and of `of`.
-    pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
-        (self.infer)(desc, of, put).map(drop)
-    }
-
-    /// What running it takes, for inputs of which `of` knows every dimension.
-    ///
-    /// # Errors
-    /// As [`infer`](OpInfo::infer).
-    pub fn cost(&self, desc: &OpDesc, of: MetaOf<'_>) -> Result<Cost> {
-        let mut bytes = 0_u64;
-        let mut touch = |meta: Meta| bytes = bytes.saturating_add(meta.bytes().unwrap_or(usize::MAX) as u64);
-        let flops = (self.infer)(desc, of, &mut |_, meta| touch(meta))?;
-        for var in self.reads(desc) {
-            touch(of(var)?);
-        }
-        Ok(Cost { flops: flops.get().unwrap_or(usize::MAX) as u64, bytes })
     }
 
     /// Variables whose elements it reads, not only their shapes.

@@ -4,12 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::{
     Block, BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc,
-    VarKind, desc::is_name, grad::GRAD,
+    VarKind,
+    desc::is_name,
+    grad::GRAD,
+    registry::{Lookup, ShapeCache},
 };
 
 /// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
@@ -43,17 +45,24 @@ pub fn verify(program: &Program) -> Result<()> {
 pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
     program.check_structure()?;
     let mut faults = declarations(program);
+    let mut infos = Lookup::new(ops);
     // What a step finds under a block's own names.
     let mut supplied: HashMap<BlockId, Vec<Var>> = HashMap::new();
     for op in program.blocks().iter().flat_map(|block| &block.ops) {
-        if let Some(Ok(Some(call))) = ops.get(&op.ty).ok().map(|info| info.call(op, program)) {
+        let Some(info) = infos.get(op.ty).ok().filter(|info| info.is_control()) else { continue };
+        if let Ok(Some(call)) = info.call(op, program) {
             supplied.entry(call.block).or_default().extend(call.supplied());
         }
     }
+    let mut shapes = ShapeCache::new();
+    let mut first_write = vec![NEVER; program.name_count()];
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);
         let supplied = supplied.get(&id).map_or(&[][..], Vec::as_slice);
-        Walk { ops, program, id, block, supplied, faults: &mut faults }.run();
+        Walk { infos: &mut infos, shapes: &mut shapes, ops, program, id, block, faults: &mut faults }
+            .run(&mut first_write, supplied);
+        // Clearing the entries in use keeps this linear; a new table for each block would not be.
+        block.ops.iter().flat_map(OpDesc::writes).for_each(|v| first_write[v.index()] = NEVER);
     }
     match &mut faults[..] {
         [] => Ok(()),
@@ -116,12 +125,16 @@ fn may_lack(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
     gradients.flat_map(|(_, args)| args).copied()
 }
 
-struct Walk<'a> {
-    ops: &'a OpInfoMap,
+/// In the table of first writes: reading the variable is never too early.
+const NEVER: u32 = 0;
+
+struct Walk<'a, 'm> {
+    infos: &'a mut Lookup<'m>,
+    shapes: &'a mut ShapeCache,
+    ops: &'m OpInfoMap,
     program: &'a Program,
     id: BlockId,
     block: &'a Block,
-    supplied: &'a [Var],
     faults: &'a mut Vec<Error>,
 }
 
@@ -129,27 +142,40 @@ fn fault(text: String) -> Error {
     Error::new(ErrorKind::Program, text)
 }
 
-impl Walk<'_> {
-    fn run(&mut self) {
-        // What is overwritten by an operator that reads it must have been there before.
-        let mut unwritten: FxHashSet<Var> = FxHashSet::default();
-        for op in self.block.ops.iter().rev() {
-            let written: FxHashSet<Var> = op.writes().collect();
-            unwritten.extend(&written);
-            op.reads().filter(|v| written.contains(v)).for_each(|v| {
-                unwritten.remove(&v);
-            });
+/// Whether an operator writes a variable twice.
+fn writes_twice(op: &OpDesc) -> bool {
+    let mut writes = op.writes();
+    match (writes.next(), writes.next(), writes.next()) {
+        (Some(a), Some(b), None) => a == b,
+        (.., None) => false,
+        (.., Some(_)) => {
+            let mut all: SmallVec<[Var; 8]> = op.writes().collect();
+            all.sort_unstable();
+            all.windows(2).any(|pair| pair[0] == pair[1])
         }
-        self.supplied.iter().for_each(|v| {
-            unwritten.remove(v);
-        });
+    }
+}
+
+impl Walk<'_, '_> {
+    /// `first_write` is a table by variable that holds [`NEVER`] everywhere; `supplied` variables have values when the
+    /// block starts.
+    fn run(mut self, first_write: &mut [u32], supplied: &[Var]) {
+        // The index of the first operator that writes a variable. If that operator also reads it, the variable has a value
+        // before the block starts.
+        for (index, op) in self.block.ops.iter().enumerate().rev() {
+            op.writes().for_each(|v| first_write[v.index()] = index as u32);
+            for var in op.reads() {
+                let first = &mut first_write[var.index()];
+                *first = if *first == index as u32 { NEVER } else { *first };
+            }
+        }
+        supplied.iter().for_each(|v| first_write[v.index()] = NEVER);
         for (index, op) in self.block.ops.iter().enumerate() {
             let mut found = self.references(op);
             let early = |v: &Var| {
-                unwritten.contains(v)
+                first_write[v.index()] > index as u32
                     && !self.program.lookup(self.id, *v).is_some_and(|d| d.persistable)
                     && self.block.vars.contains_key(v)
-                    && !op.writes().any(|w| w == *v)
                     // It counts as zero there; a later backward part may compute it.
                     && !may_lack(op).any(|lacking| lacking == *v)
             };
@@ -158,22 +184,10 @@ impl Walk<'_> {
                     .filter(early)
                     .map(|v| fault(format!("`{}` is read before it is written", self.name(v)))),
             );
-            op.writes().for_each(|v| {
-                unwritten.remove(&v);
-            });
-            match self.ops.get(&op.ty) {
+            match self.infos.get(op.ty) {
                 Err(e) => found.push(e),
-                Ok(info) => match info.check(op) {
-                    Err(e) => found.push(e),
-                    Ok(()) if found.is_empty() && info.is_control() => found.extend(self.control(info, op)),
-                    Ok(()) if found.is_empty() => {
-                        self.shapes(info, op, &mut found);
-                        if found.is_empty() {
-                            self.gradient_shapes(op, &mut found);
-                        }
-                    }
-                    Ok(()) => {}
-                },
+                Ok(info) if found.is_empty() => self.operator(info, op, &mut found),
+                Ok(info) => found.extend(info.check(op).err()),
             }
             let at = |e: Error| e.at_op(|| self.program.describe_op(self.id, index, op));
             self.faults.extend(found.into_iter().map(at));
@@ -187,6 +201,9 @@ impl Walk<'_> {
     /// Variables that do not exist, or are written twice.
     fn references(&self, op: &OpDesc) -> Vec<Error> {
         let known = |v: &Var| self.program.lookup(self.id, *v).is_some();
+        if op.reads().chain(op.writes()).all(|v| known(&v)) && !writes_twice(op) {
+            return vec![];
+        }
         let mut unknown: Vec<Var> = op.reads().chain(op.writes()).filter(|v| !known(v)).collect();
         unknown.retain(|v| op.writes().any(|w| w == *v) || !may_lack(op).any(|lacking| lacking == *v));
         unknown.sort_unstable();
@@ -255,14 +272,40 @@ impl Walk<'_> {
         desc.map(VarDesc::meta).ok_or_else(|| Error::internal("an undeclared variable"))
     }
 
-    /// Dtypes and shapes other than those that follow.
-    fn shapes(&self, info: &OpInfo, op: &OpDesc, found: &mut Vec<Error>) {
+    /// Checks slots, attributes, dtypes and shapes.
+    fn operator(&mut self, info: &'static OpInfo, op: &OpDesc, found: &mut Vec<Error>) {
+        let of = |var: Var| self.program.lookup(self.id, var);
         let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
-        if let Err(e) = info.infer(op, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta))) {
+        if let Some(inferred) = self.shapes.find(info, op, of) {
+            let declared = |position: usize| op.outputs.args().nth(position).and_then(of);
+            let allowed = |(at, meta): &(usize, Meta)| declared(*at).is_none_or(|desc| desc.allows(meta));
+            if inferred.iter().all(allowed) {
+                return self.gradient_shapes(op, found);
+            }
+        }
+        if let Err(e) = info.check(op) {
             return found.push(e);
         }
+        if info.is_control() {
+            return found.extend(self.control(info, op));
+        }
+        if let Err(e) =
+            info.infer_checked(op, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta)))
+        {
+            return found.push(e);
+        }
+        self.shapes.insert(info, op, of, &metas);
+        self.check_declared(op, &metas, found);
+        if found.is_empty() {
+            self.gradient_shapes(op, found);
+        }
+    }
+
+    /// Reports outputs whose declared dtypes or shapes differ from the inferred ones.
+    fn check_declared(&self, op: &OpDesc, metas: &[(Var, Meta)], found: &mut Vec<Error>) {
         for (var, meta) in metas {
-            if let Some(desc) = self.program.lookup(self.id, var).filter(|desc| !desc.allows(&meta)) {
+            let var = *var;
+            if let Some(desc) = self.program.lookup(self.id, var).filter(|desc| !desc.allows(meta)) {
                 let known = desc.meta();
                 let (name, slot) = (self.name(var), op.outputs.slot_of(var).map_or("", |s| s.as_str()));
                 let text = format!("`{slot}` is {meta}, but `{name}` is declared {known}");

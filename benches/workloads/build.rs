@@ -3,7 +3,7 @@
 use std::{env, process::Command, time::Instant};
 
 use autobwd::{Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, append_backward_in};
-use autobwd_benches::{Outcome, median, ms, output, resident_bytes, round};
+use autobwd_benches::{Outcome, median, ms, output, peak_resident_bytes, resident_bytes, round};
 use clap::ValueEnum;
 use serde_json::json;
 
@@ -17,6 +17,10 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
+    fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+    }
+
     /// How many parameters a forward part of so many operators has.
     fn parameters(self, ops: usize) -> usize {
         match self {
@@ -30,14 +34,15 @@ impl Shape {
 const MEASURED_MS: f64 = 1500.0;
 const DIM: usize = 8;
 
-/// One line for each shape, each from a process of its own: memory that one has used is not the other's.
-pub(crate) fn run(ops: usize, shape: Option<Shape>, check: bool) -> Outcome<()> {
-    if let Some(shape) = shape {
-        return measure(ops, shape, check);
+/// One line for each size and shape, each from a process of its own: memory that one has used is not the other's.
+pub(crate) fn run(ops: &[usize], shape: Option<Shape>, check: bool) -> Outcome<()> {
+    if let ([ops], Some(shape)) = (ops, shape) {
+        return measure(*ops, shape, check);
     }
-    for shape in ["chain", "fanout"] {
+    let shapes = shape.map_or(vec![Shape::Chain, Shape::Fanout], |shape| vec![shape]);
+    for (shape, ops) in shapes.iter().flat_map(|shape| ops.iter().map(move |ops| (shape, ops))) {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["build", "--ops", &ops.to_string(), "--shape", shape]);
+        command.args(["build", "--ops", &ops.to_string(), "--shape", &shape.name()]);
         print!("{}", output(command.args(check.then_some("--check")))?);
     }
     Ok(())
@@ -61,10 +66,11 @@ fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
     let line = json!({
         "lib": "autobwd",
         "workload": "build",
-        "shape": shape.to_possible_value().map(|value| value.get_name().to_string()),
+        "shape": shape.name(),
         "ops": ops,
         "us_per_op": round(median(micros), 3),
         "bytes_per_op": round(bytes.unwrap_or_default(), 0),
+        "peak_rss_mb": round(peak_resident_bytes() as f64 / 1024.0 / 1024.0, 1),
     });
     println!("{line}");
     Ok(())

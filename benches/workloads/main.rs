@@ -41,12 +41,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Times building the backward part, which one thread does, and prints one JSON line for each shape of the forward
-    /// part.
+    /// Times building the backward part, which one thread does, and prints one JSON line for each size and shape of the
+    /// forward part.
     Build {
-        /// Operators of the forward part.
-        #[arg(long, default_value_t = 1_000)]
-        ops: usize,
+        /// Operators of the forward parts.
+        #[arg(long, default_values_t = [10_000, 100_000, 1_000_000])]
+        ops: Vec<usize>,
         /// Only that shape.
         #[arg(long)]
         shape: Option<build::Shape>,
@@ -65,12 +65,12 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Outcome<ExitCode> {
-    match args.command {
+    match &args.command {
         Some(Command::Build { .. }) if args.threads.is_some_and(|threads| threads != 1) => {
             return Err("`build` runs on one thread: leave `--threads` out".into());
         }
-        Some(Command::Build { ops, shape }) => build::run(ops, shape, args.check)?,
-        Some(Command::Gemm { seconds }) => gemm::run(args.threads, seconds, args.check)?,
+        Some(Command::Build { ops, shape }) => build::run(ops, *shape, args.check)?,
+        Some(Command::Gemm { seconds }) => gemm::run(args.threads, *seconds, args.check)?,
         None => return train(args),
     }
     Ok(ExitCode::SUCCESS)

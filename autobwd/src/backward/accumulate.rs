@@ -1,6 +1,7 @@
 //! Several contributions to one gradient: each gets a name of its own, and a `sum` stands before the first reader.
 
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use super::names::GradNames;
 use crate::{BlockId, OpDesc, Program, Slots, Var, grad};
@@ -134,9 +135,8 @@ impl Walk<'_> {
         if op.reads().chain(op.writes()).all(|v| self.find(v).is_none()) {
             return;
         }
-        let reads: Vec<Var> = op.reads().collect();
-        let writes: Vec<Var> = op.outputs.args().collect();
-        let read: Vec<usize> = reads.iter().filter_map(|v| self.find(*v)).collect();
+        let writes: SmallVec<[Var; 8]> = op.outputs.args().collect();
+        let read: SmallVec<[usize; 8]> = op.reads().filter_map(|v| self.find(v)).collect();
         read.iter().for_each(|i| self.collapse(*i));
         read.iter().for_each(|i| self.mention(*i));
         for (position, grad) in writes.into_iter().enumerate() {
@@ -181,8 +181,10 @@ fn replace(slots: &mut Slots, from: Var, to: Var, before: usize) {
 }
 
 /// Puts each of `more` before the operator of that index.
-pub(super) fn between(ops: Vec<OpDesc>, more: Vec<(usize, OpDesc)>) -> Vec<OpDesc> {
-    if more.is_empty() {
+pub(super) fn between(mut ops: Vec<OpDesc>, more: Vec<(usize, OpDesc)>) -> Vec<OpDesc> {
+    // They are in order: often all of them stand behind the last operator.
+    if more.first().is_none_or(|(before, _)| *before >= ops.len()) {
+        ops.extend(more.into_iter().map(|(_, op)| op));
         return ops;
     }
     let mut all = Vec::with_capacity(ops.len() + more.len());

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
-    VarKind,
+    VarKind, registry::Lookup,
 };
 
 /// A gradient block whose variables are yet to be declared.
@@ -156,6 +156,7 @@ impl Block<'_> {
         let mut emitted = vec![];
         let walk = Emit {
             ops,
+            infos: Lookup::new(ops),
             program,
             block: id,
             into,

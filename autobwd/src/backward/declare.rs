@@ -3,6 +3,7 @@
 use super::{block::Inner, names::GradNames};
 use crate::{
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
+    registry::{Lookup, ShapeCache},
 };
 
 /// What is declared around a block, from the inside out.
@@ -38,13 +39,15 @@ pub(super) fn declare(
     appended: &[OpDesc],
     inners: &[Inner],
 ) -> Result<(Vars, Vec<(BlockId, Vars)>)> {
-    let mut declare = Declare { ops, program, inners, inner_vars: vec![] };
+    let mut declare =
+        Declare { ops: Lookup::new(ops), program, shapes: ShapeCache::new(), inners, inner_vars: vec![] };
     let vars = declare.part(&Part { block: BlockId::ROOT, names, ops: appended }, new, None)?;
     Ok((vars, declare.inner_vars))
 }
 
 struct Declare<'a> {
-    ops: &'a OpInfoMap,
+    ops: Lookup<'a>,
+    shapes: ShapeCache,
     program: &'a Program,
     inners: &'a [Inner],
     inner_vars: Vec<(BlockId, Vars)>,
@@ -98,9 +101,19 @@ impl Declare<'_> {
                 Some(desc) => Ok(desc.meta()),
                 None => Err(Error::internal(format!("`{}` is read before it is written", program.name(var)))),
             };
-            let info = self.ops.get(&op.ty)?;
+            let info = self.ops.get(op.ty)?;
             let at = |e: Error| e.at_op(|| program.describe_op(part.block, first + i, op));
-            info.infer(op, &of, &mut |var, meta| metas.push((var, meta))).map_err(at)?;
+            let declared = |var: Var| new.get(&var).or_else(|| elsewhere(var));
+            match self.shapes.find(info, op, declared) {
+                Some(inferred) => {
+                    let var = |position: usize| op.outputs.args().nth(position);
+                    metas.extend(inferred.iter().filter_map(|(at, meta)| Some((var(*at)?, meta.clone()))));
+                }
+                None => {
+                    info.infer(op, &of, &mut |var, meta| metas.push((var, meta))).map_err(at)?;
+                    self.shapes.insert(info, op, declared, &metas);
+                }
+            }
             if info.is_control() {
                 // Its outputs are gradients.
                 metas.extend(op.writes().map(|var| (var, Meta::new(DType::F32, []))));

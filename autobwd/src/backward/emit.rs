@@ -14,11 +14,13 @@ use crate::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
     grad::{Declared, check_emitted},
+    registry::Lookup,
 };
 
 /// What a walk from the last operator to the first needs.
 pub(super) struct Emit<'a> {
     pub(super) ops: &'a OpInfoMap,
+    pub(super) infos: Lookup<'a>,
     pub(super) program: &'a mut Program,
     /// The block that is differentiated, and the one that its gradient goes to.
     pub(super) block: BlockId,
@@ -87,7 +89,7 @@ impl Emit<'_> {
     }
 
     fn operator(&mut self, index: usize, op: &OpDesc, earlier: &[OpDesc]) -> Result<()> {
-        let info = self.ops.get(&op.ty)?;
+        let info = self.infos.get(op.ty)?;
         // The operator as its rule sees it: with stand-ins for what is overwritten.
         let mut fwd = Cow::Borrowed(op);
         let mut outputs: Slots<Var> = SmallVec::new();
@@ -233,7 +235,7 @@ impl Emit<'_> {
             check_emitted(self.ops, self.program, fwd, own, &is_gradient, &of_model)?;
         } else {
             // What is wired by name is as its operator declares it.
-            own.iter().try_for_each(|op| self.ops.get(&op.ty).map(drop))?;
+            own.iter().try_for_each(|op| self.infos.get(op.ty).map(drop))?;
         }
         for op in &mut self.emitted[before..] {
             (op.site, op.origin) = (fwd.site, Origin::Gradient { of: index });

@@ -15,6 +15,9 @@ use crate::{
 /// # Errors
 /// Operators that are unknown or whose slots do not fit; loops nested in a way that this cannot do.
 pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
+    if program.blocks().len() == 1 {
+        return Ok(());
+    }
     let mut wanted = vec![false; program.name_count()];
     targets.iter().for_each(|v| wanted[v.index()] = true);
     let mut found = vec![];

@@ -5,7 +5,10 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{BlockId, Call, First, GradKind, OpDesc, OpInfoMap, Program, Result, StepCount, Var};
+use crate::{
+    BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
+    registry::Lookup,
+};
 
 /// The marked variables of a block that have something to do with gradients.
 #[derive(Default)]
@@ -27,14 +30,20 @@ pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: 
     let sweep = Sweep { ops, program, no_grad };
     let marked =
         |var: Var| own.vars.get(&var).is_some_and(|desc| desc.stop_gradient && desc.dtype.is_float());
-    let mut known = Known { around: None, block, varies: FxHashMap::default() };
+    let written = || own.ops.iter().flat_map(OpDesc::writes);
+    if program.blocks().len() == 1 && !written().any(marked) {
+        return Ok(found);
+    }
+    let mut infos = Lookup::new(ops);
+    let mut known = Known::of_table(block, program.name_count());
     // By variable: whether its mark does not follow from data.
     let mut explicit = vec![false; program.name_count()];
     for op in &own.ops {
-        let Some(call) = ops.get(&op.ty)?.call(op, program)? else {
+        let info = infos.get(op.ty)?;
+        let Some(call) = info.call(op, program)? else {
             let of_marked =
                 op.reads().all(|v| program.lookup(block, v).is_none_or(|desc| desc.stop_gradient));
-            let varies = sweep.op(&mut known, op)?;
+            let varies = sweep.op(&mut known, info, op);
             for var in op.writes() {
                 explicit[var.index()] |= !of_marked;
                 found.cut.extend(Some(var).filter(|v| varies && marked(*v)));
@@ -51,7 +60,7 @@ pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: 
                 varies = first && !declared && !explicit[out.index()] && !is(no_grad, out);
                 if varies { &mut found.of_data } else { &mut found.cut }.push(out);
             }
-            known.varies.insert(out, varies);
+            known.insert(out, varies);
         }
     }
     found.cut.retain(|v| !is(no_grad, *v));
@@ -72,7 +81,30 @@ fn outputs(call: &Call) -> impl Iterator<Item = (Var, Var)> + '_ {
 struct Known<'a> {
     around: Option<&'a Known<'a>>,
     block: BlockId,
+    /// By variable; empty in sub-blocks, which mention few of the variables.
+    table: Vec<Option<bool>>,
+    /// In sub-blocks.
     varies: FxHashMap<Var, bool>,
+}
+
+impl<'a> Known<'a> {
+    fn of_table(block: BlockId, name_count: usize) -> Known<'a> {
+        Known { around: None, block, table: vec![None; name_count], varies: FxHashMap::default() }
+    }
+
+    fn get(&self, var: Var) -> Option<bool> {
+        match self.table.get(var.index()) {
+            Some(varies) => *varies,
+            None => self.varies.get(&var).copied(),
+        }
+    }
+
+    fn insert(&mut self, var: Var, varies: bool) {
+        match self.table.get_mut(var.index()) {
+            Some(known) => *known = Some(varies),
+            None => _ = self.varies.insert(var, varies),
+        }
+    }
 }
 
 struct Sweep<'a> {
@@ -83,8 +115,8 @@ struct Sweep<'a> {
 
 impl Sweep<'_> {
     fn varies(&self, known: &Known<'_>, var: Var) -> bool {
-        match (known.varies.get(&var), known.around) {
-            (Some(varies), _) => *varies,
+        match (known.get(var), known.around) {
+            (Some(varies), _) => varies,
             (None, Some(around)) => self.varies(around, var),
             (None, None) => {
                 let desc = self.program.lookup(known.block, var);
@@ -101,14 +133,14 @@ impl Sweep<'_> {
     }
 
     /// Notes what an operator without sub-block writes. Whether it depends on anything that has a gradient, marks apart.
-    fn op(&self, known: &mut Known<'_>, op: &OpDesc) -> Result<bool> {
-        let dead = matches!(self.ops.get(&op.ty)?.grad_kind(), GradKind::Zero);
+    fn op(&self, known: &mut Known<'_>, info: &OpInfo, op: &OpDesc) -> bool {
+        let dead = matches!(info.grad_kind(), GradKind::Zero);
         let varies = !dead && op.reads().any(|v| self.varies(known, v));
         for var in op.writes() {
             let float = self.program.lookup(known.block, var).is_none_or(|desc| desc.dtype.is_float());
-            known.varies.insert(var, varies && float && !self.own_mark(known.block, var));
+            known.insert(var, varies && float && !self.own_mark(known.block, var));
         }
-        Ok(varies)
+        varies
     }
 
     /// Whether what a sub-block computes depends on anything that has a gradient, at the end of any step.
@@ -123,12 +155,12 @@ impl Sweep<'_> {
             starts.insert(*inner, self.varies(around, *outer));
         }
         loop {
-            let mut known = Known { around: Some(around), block: call.block, varies: starts.clone() };
+            let mut known =
+                Known { around: Some(around), block: call.block, table: vec![], varies: starts.clone() };
             for op in ops {
-                match self.ops.get(&op.ty)?.call(op, self.program)? {
-                    None => {
-                        self.op(&mut known, op)?;
-                    }
+                let info = self.ops.get(&op.ty)?;
+                match info.call(op, self.program)? {
+                    None => _ = self.op(&mut known, info, op),
                     Some(inner) => {
                         let ends = self.call(&known, &inner)?;
                         known

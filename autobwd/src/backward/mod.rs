@@ -42,6 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Attr, BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var,
     VarDesc, VarKind, Vars,
+    registry::Lookup,
     verify::{note_valid, require_valid},
     verify_in,
 };
@@ -138,7 +139,7 @@ fn expect_loss(program: &Program, name: &str) -> Result<Var> {
         );
         return Err(Error::new(ErrorKind::Shape, text));
     }
-    if !program.root().ops.iter().any(|op| op.writes().any(|v| v == loss)) {
+    if !program.root().ops.iter().rev().any(|op| op.writes().any(|v| v == loss)) {
         return Err(Error::new(ErrorKind::NoGradient, format!("no operator computes `{name}`")));
     }
     Ok(loss)
@@ -362,6 +363,7 @@ impl<'a> Build<'a> {
         emitted.reserve(self.path.len());
         let walk = Emit {
             ops,
+            infos: Lookup::new(ops),
             program,
             block: BlockId::ROOT,
             into: BlockId::ROOT,

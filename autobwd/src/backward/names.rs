@@ -16,8 +16,6 @@ pub(super) struct GradNames {
     starts: FxHashMap<Var, Start>,
     /// Whether it is a sub-block, in which names are free.
     local: bool,
-    /// To put names together.
-    text: String,
 }
 
 /// Of a variable that every step of a sub-block finds and overwrites.
@@ -61,7 +59,7 @@ impl GradNames {
     pub(super) fn new(program: &Program) -> GradNames {
         let of = vec![Name::Free; program.name_count()];
         let (stand_ins, starts) = Default::default();
-        GradNames { of, grads: vec![], stand_ins, starts, local: false, text: String::new() }
+        GradNames { of, grads: vec![], stand_ins, starts, local: false }
     }
 
     /// At the end of a sub-block. `found` are the variables that every step finds and overwrites, each with the operator
@@ -143,12 +141,13 @@ impl GradNames {
             Name::Free => false,
             Name::Older => true,
         };
-        let text = &mut self.text;
-        text.clear();
-        text.extend([program.name(var), if older { "@GRAD@OLDER" } else { "@GRAD" }]);
-        let named = (!older).then(|| program.var(text));
+        let named = (!older).then(|| program.gradient_var(var));
         let free = named.filter(|grad| self.local || !program.root().vars.contains_key(grad));
-        let grad = free.unwrap_or_else(|| program.fresh(text));
+        let grad = free.unwrap_or_else(|| {
+            let suffix = if older { "@GRAD@OLDER" } else { "@GRAD" };
+            let prefix = [program.name(var), suffix].concat();
+            program.fresh(&prefix)
+        });
         self.of[var.index()] = Name::Is(grad);
         self.note(grad, var);
         grad

@@ -1,7 +1,7 @@
 //! Which operators matter.
 
 use super::lower::obstacle;
-use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var};
+use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, registry::Lookup};
 
 /// What is to be differentiated with respect to what.
 pub(super) struct Question<'a> {
@@ -44,9 +44,9 @@ pub(super) fn find(
 ) -> Result<(Vec<usize>, Vec<bool>)> {
     let id = question.block;
     let block = program.block(id).ok_or_else(|| Error::internal("no such block"))?;
-    let mut kinds = Vec::with_capacity(block.ops.len());
+    let (mut kinds, mut infos) = (Vec::with_capacity(block.ops.len()), Lookup::new(ops));
     for (index, op) in block.ops.iter().enumerate() {
-        let info = ops.get(&op.ty).map_err(|e| e.at_op(|| program.describe_op(id, index, op)))?;
+        let info = infos.get(op.ty).map_err(|e| e.at_op(|| program.describe_op(id, index, op)))?;
         kinds.push(info.grad_kind());
     }
     let mut reached = vec![false; program.name_count()];

@@ -57,10 +57,10 @@ impl<T> Strided<'_, T> {
         Strided { mat: self.mat.t(), ..self }
     }
 
-    /// The same with a stride that is a number of its elements, if it has all of them.
-    fn fitting(self) -> Option<Self> {
-        let stride = stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)?;
-        Some(Strided { stride, ..self })
+    /// The stride as a number of its elements, if it has all of them.
+    #[inline]
+    fn fitting(&self) -> Option<usize> {
+        stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
     }
 
     /// Elements from one row to the next, and from one column to the next, as read.
@@ -72,13 +72,17 @@ impl<T> Strided<'_, T> {
 }
 
 /// The stride of a matrix, at most `len`, if so many elements hold it. That of a single row leads nowhere, whatever it is.
+#[inline]
 fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
     if cols > stride {
         return None;
     }
-    let stride = if rows > 1 { stride } else { cols.min(len) };
-    let end = rows.saturating_sub(1).checked_mul(stride)?.checked_add(cols)?;
-    (rows == 0 || end <= len).then_some(stride.min(len))
+    if rows <= 1 {
+        return (rows == 0 || cols <= len).then_some(cols.min(len));
+    }
+    // The second row begins within the elements, so that the stride is at most `len`.
+    let end = (rows - 1).checked_mul(stride)?.checked_add(cols)?;
+    (end <= len).then_some(stride)
 }
 
 impl Buf<'_> {
@@ -241,9 +245,10 @@ impl Cx {
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
         let fitting = (x.fitting(), y.fitting(), self::stride(out.len(), m, n, stride));
-        let (Some(x), Some(y), Some(stride)) = fitting else {
+        let (Some(x_stride), Some(y_stride), Some(stride)) = fitting else {
             return Err(no_product(&x.mat, &y.mat, out.len()));
         };
+        let (x, y) = (Strided { stride: x_stride, ..x }, Strided { stride: y_stride, ..y });
         if k != k2 {
             return Err(no_product(&x.mat, &y.mat, out.len()));
         }

@@ -18,6 +18,7 @@ mod words;
 pub use attr::Attr;
 pub use diff::{Diff, diff};
 pub use name::Name;
+pub(crate) use names::GRAD;
 pub use op::{Args, AttrMap, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
 pub(crate) use structure::{check_name, is_name};

@@ -49,8 +49,10 @@ impl PartialEq for Name {
 }
 impl PartialEq<str> for Name {
     fn eq(&self, other: &str) -> bool {
-        // Mostly both come from the same line of source code.
-        std::ptr::eq(self.0, other) || self.0 == other
+        let (own, other) = (self.0.as_bytes(), other.as_bytes());
+        // Mostly both come from the same line of source code; names of one length mostly differ at the start.
+        own.len() == other.len()
+            && (own.as_ptr() == other.as_ptr() || (own.first() == other.first() && own == other))
     }
 }
 impl Hash for Name {

@@ -1,15 +1,30 @@
-use std::hash::{BuildHasher, BuildHasherDefault};
+use std::{
+    hash::{BuildHasher, BuildHasherDefault},
+    ops::Range,
+};
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
 use rustc_hash::FxHasher;
 
+/// What the gradient of a variable is called, behind its name.
+pub(crate) const GRAD: &str = "@GRAD";
+
 /// Names as numbers: all texts in one string, so that a million of them are no million allocations.
+///
+/// `gradients` maps the number of `b` to the number of `b@GRAD`. Half the names of a program with gradients have that
+/// form, and a look-up in a hash table of millions of names misses every cache.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     text: String,
     /// Where each name ends; it starts where the one before ends.
     ends: Vec<usize>,
+    /// All names but those in `gradients`.
     table: HashTable<Entry>,
+    /// By number of `b`, which does not end with `@GRAD`: one more than the number of `b@GRAD`, or 0. A name `b@GRAD` that
+    /// is older than `b` is in the table instead.
+    gradients: Vec<u32>,
+    /// Whether there may be such older names.
+    older_gradients: bool,
 }
 
 /// A name in the table. Its hash is kept, so that the table can grow without a look at the texts.
@@ -21,17 +36,25 @@ struct Entry {
 
 impl Entry {
     /// The hash with its bits where the table wants them.
-    fn spread(self) -> u64 {
+    fn spread(&self) -> u64 {
         u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+/// `b`, if the name is `b@GRAD`; `None` for gradients of gradients, which the table holds.
+fn base_of(name: &str) -> Option<&str> {
+    name.strip_suffix(GRAD).filter(|base| !base.ends_with(GRAD))
+}
+
+fn range(ends: &[usize], index: usize) -> Option<Range<usize>> {
+    let end = *ends.get(index)?;
+    Some(index.checked_sub(1).map_or(0, |before| ends[before])..end)
 }
 
 impl Names {
     /// The name with that number.
     pub(super) fn get(&self, index: usize) -> Option<&str> {
-        let end = *self.ends.get(index)?;
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.text.get(start..end)
+        self.text.get(range(&self.ends, index)?)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,26 +63,75 @@ impl Names {
 
     /// The number of a name.
     pub(super) fn find(&self, name: &str) -> Option<u32> {
+        let Some(base) = base_of(name) else { return self.find_in_table(name) };
+        let gradient = self.find_in_table(base).and_then(|base| self.gradient(base as usize));
+        gradient.or_else(|| self.find_in_table(name).filter(|_| self.older_gradients))
+    }
+
+    fn find_in_table(&self, name: &str) -> Option<u32> {
         let wanted = Entry { hash: hash(name), index: 0 };
         let same = |e: &Entry| e.hash == wanted.hash && self.get(e.index as usize) == Some(name);
         self.table.find(wanted.spread(), same).map(|e| e.index)
     }
 
+    fn gradient(&self, base: usize) -> Option<u32> {
+        self.gradients.get(base)?.checked_sub(1)
+    }
+
     /// The number of a name, and whether it is new.
     pub(super) fn insert(&mut self, name: &str) -> (u32, bool) {
-        if let Some(index) = self.find(name) {
-            return (index, false);
+        if let Some(base) = base_of(name) {
+            if let Some(base) = self.find_in_table(base) {
+                return self.insert_gradient(base as usize);
+            }
+            self.older_gradients = true;
         }
-        let new = Entry { hash: hash(name), index: self.ends.len() as u32 };
-        self.text.push_str(name);
+        self.insert_in_table(name)
+    }
+
+    fn insert_in_table(&mut self, name: &str) -> (u32, bool) {
+        let Names { text, ends, table, .. } = self;
+        let new = Entry { hash: hash(name), index: ends.len() as u32 };
+        let same = |e: &Entry| {
+            let known = || text.get(range(ends, e.index as usize)?);
+            e.hash == new.hash && known() == Some(name)
+        };
+        match table.entry(new.spread(), same, Entry::spread) {
+            hash_table::Entry::Occupied(known) => (known.get().index, false),
+            hash_table::Entry::Vacant(place) => {
+                place.insert(new);
+                text.push_str(name);
+                ends.push(text.len());
+                (new.index, true)
+            }
+        }
+    }
+
+    /// The number of the name of that number with `@GRAD` behind, and whether it is new.
+    pub(super) fn insert_gradient(&mut self, base: usize) -> (u32, bool) {
+        if let Some(known) = self.gradient(base) {
+            return (known, false);
+        }
+        let own = range(&self.ends, base).filter(|own| !self.text[own.clone()].ends_with(GRAD));
+        let Some(own) = own.filter(|_| !self.older_gradients) else {
+            let name = [self.get(base).unwrap_or_default(), GRAD].concat();
+            return self.insert_in_table(&name);
+        };
+        self.text.extend_from_within(own);
+        self.text.push_str(GRAD);
         self.ends.push(self.text.len());
-        self.table.insert_unique(new.spread(), new, |e| e.spread());
-        (new.index, true)
+        if self.gradients.len() <= base {
+            self.gradients.resize(base + 1, 0);
+        }
+        self.gradients[base] = self.ends.len() as u32;
+        (self.ends.len() as u32 - 1, true)
     }
 
     /// Forgets all names but the first so many.
     pub(super) fn truncate(&mut self, count: usize) {
         self.table.retain(|e| (e.index as usize) < count);
+        self.gradients.truncate(count);
+        self.gradients.iter_mut().filter(|number| **number as usize > count).for_each(|number| *number = 0);
         self.ends.truncate(count);
         self.text.truncate(self.ends.last().copied().unwrap_or(0));
     }
@@ -86,5 +158,27 @@ mod tests {
         names.truncate(2);
         assert_eq!((names.get(1), names.get(2), names.find("n2"), names.len()), (Some("n1"), None, None, 2));
         assert_eq!((names.insert("n3"), names.insert("n1")), ((2, true), (1, false)));
+    }
+    #[test]
+    fn gradients_are_found_whatever_came_first() {
+        let mut names = Names::default();
+        for (number, name) in ["w", "w@GRAD", "v@GRAD", "v", "w@GRAD@GRAD", "u", "@GRAD"].iter().enumerate() {
+            assert_eq!(names.insert(name), (number as u32, true), "{name}");
+        }
+        // `v@GRAD` was there before `v`, so that from then on new ones are in the table, too.
+        for (base, gradient) in [(0, (1, false)), (3, (2, false)), (1, (4, false)), (5, (7, true))] {
+            assert_eq!(names.insert_gradient(base), gradient);
+        }
+        for number in 0..names.len() {
+            let name = names.get(number).unwrap().to_string();
+            assert_eq!(
+                (names.find(&name), names.insert(&name)),
+                (Some(number as u32), (number as u32, false))
+            );
+        }
+        names.truncate(1);
+        assert_eq!(["w", "w@GRAD", "v@GRAD"].map(|name| names.find(name)), [Some(0), None, None]);
+        assert_eq!((names.insert("w@GRAD"), names.insert_gradient(0)), ((1, true), (1, false)));
+        assert_eq!(names.get(1), Some("w@GRAD"));
     }
 }

@@ -1,4 +1,4 @@
-use std::{fmt, panic::Location};
+use std::{fmt, ops::Range, panic::Location, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -8,31 +8,74 @@ use super::{Attr, BlockId, Name, Var};
 pub type Args = SmallVec<[Var; 4]>;
 
 /// The slots of an operator with their variables, in alphabetical order: the order in which gradients are visited.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Slots(SmallVec<[(Name, Args); 3]>);
+#[derive(Default, PartialEq)]
+pub struct Slots {
+    /// Slot names, each with the end of its range in `args`.
+    names: SmallVec<[(Name, u32); 3]>,
+    /// The variables of all slots in one array, which passes over programs read without the names.
+    args: Args,
+}
 
 impl Slots {
+    fn position(&self, slot: &str) -> Option<usize> {
+        self.names.iter().position(|(s, _)| *s == slot)
+    }
+
+    fn range(&self, position: usize) -> Range<usize> {
+        let start = position.checked_sub(1).map_or(0, |before| self.names[before].1);
+        start as usize..self.names[position].1 as usize
+    }
+
     /// Sets the variables of a slot.
     pub fn set(&mut self, slot: impl Into<Name>, args: impl IntoIterator<Item = Var>) {
-        let (slot, args) = (slot.into(), args.into_iter().collect());
-        match self.0.iter().rposition(|(s, _)| *s <= slot) {
-            Some(i) if self.0[i].0 == slot => self.0[i].1 = args,
-            Some(i) => self.0.insert(i + 1, (slot, args)),
-            None => self.0.insert(0, (slot, args)),
+        let slot = slot.into();
+        let position = match self.names.iter().rposition(|(s, _)| *s <= slot) {
+            Some(i) if self.names[i].0 == slot => i,
+            before => {
+                let position = before.map_or(0, |before| before + 1);
+                let start = before.map_or(0, |before| self.names[before].1);
+                self.names.insert(position, (slot, start));
+                position
+            }
+        };
+        let range = self.range(position);
+        let behind = Args::from_slice(&self.args[range.end..]);
+        self.args.truncate(range.start);
+        args.into_iter().for_each(|var| self.args.push(var));
+        let end = self.args.len();
+        self.args.extend_from_slice(&behind);
+        self.names[position].1 = end as u32;
+        for (_, other) in &mut self.names[position + 1..] {
+            *other = (*other as usize - range.end + end) as u32;
         }
+    }
+
+    /// As [`set`](Slots::set); faster if the slot comes last in alphabetical order.
+    pub(crate) fn append(&mut self, slot: &'static str, args: impl IntoIterator<Item = Var>) {
+        if self.names.last().is_some_and(|(last, _)| **last >= *slot) {
+            return self.set(slot, args);
+        }
+        args.into_iter().for_each(|var| self.args.push(var));
+        self.names.push((slot.into(), self.args.len() as u32));
     }
 
     /// Adds a variable to a slot.
     pub(crate) fn push(&mut self, slot: &'static str, var: Var) {
-        match self.0.iter_mut().find(|(s, _)| *s == slot) {
-            Some((_, args)) => args.push(var),
-            None => self.set(slot, [var]),
-        }
+        let Some(position) = self.position(slot) else { return self.set(slot, [var]) };
+        self.args.insert(self.range(position).end, var);
+        self.names[position..].iter_mut().for_each(|(_, end)| *end += 1);
     }
 
     /// The variables of a slot, if there is such a slot.
     pub fn find(&self, slot: &str) -> Option<&[Var]> {
-        self.0.iter().find(|(s, _)| *s == slot).map(|(_, args)| args.as_slice())
+        let mut start = 0;
+        for (name, end) in &self.names {
+            if *name == slot {
+                return self.args.get(start..*end as usize);
+            }
+            start = *end as usize;
+        }
+        None
     }
 
     /// The variables of a slot; none when there is no such slot.
@@ -42,17 +85,27 @@ impl Slots {
 
     /// Slots with their variables.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Name, &[Var])> {
-        self.0.iter().map(|(s, args)| (*s, args.as_slice()))
+        (0..self.names.len()).map(|position| (self.names[position].0, &self.args[self.range(position)]))
     }
 
     /// All variables, slot by slot.
+    #[inline]
     pub fn args(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {
-        self.0.iter().flat_map(|(_, args)| args.iter().copied())
+        self.args.iter().copied()
     }
 
     /// All variables, to be replaced.
     pub fn args_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Var> {
-        self.0.iter_mut().flat_map(|(_, args)| args.iter_mut())
+        self.args.iter_mut()
+    }
+
+    /// Whether the same slots are filled at the same positions, with whatever variables.
+    pub(crate) fn fills_as(&self, other: &Slots) -> bool {
+        let (own, others) = (self.args.as_slice(), other.args.as_slice());
+        let mut pairs = own.iter().zip(others);
+        own.len() == others.len()
+            && self.names.as_slice() == other.names.as_slice()
+            && pairs.all(|(a, b)| (*a == Var::EMPTY) == (*b == Var::EMPTY))
     }
 
     /// The slot that a variable is in.
@@ -61,38 +114,61 @@ impl Slots {
     }
 }
 
-/// The attributes of an operator, in alphabetical order.
-#[derive(Clone, Default, Debug, PartialEq)]
-pub struct AttrMap(Vec<(Name, Attr)>);
+impl Clone for Slots {
+    fn clone(&self) -> Slots {
+        // `from_slice` copies bytes; the derived implementation iterates.
+        Slots { names: SmallVec::from_slice(&self.names), args: Args::from_slice(&self.args) }
+    }
+}
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// The attributes of an operator, in alphabetical order. Copies share them until one changes: gradient operators mostly
+/// have those of their forward operators, and plans describe all operators.
+#[derive(Clone, Default)]
+pub struct AttrMap(Option<Arc<AttrList>>);
+
+type AttrList = SmallVec<[(Name, Attr); 2]>;
 
 impl AttrMap {
+    fn all(&self) -> &[(Name, Attr)] {
+        self.0.as_ref().map_or(&[], |all| all.as_slice())
+    }
+
     /// Sets an attribute.
     pub fn set(&mut self, name: impl Into<Name>, value: Attr) {
-        let name = name.into();
-        match self.0.binary_search_by_key(&name, |(n, _)| *n) {
-            Ok(i) => self.0[i].1 = value,
-            Err(i) => self.0.insert(i, (name, value)),
+        let (name, all) = (name.into(), Arc::make_mut(self.0.get_or_insert_default()));
+        match all.binary_search_by_key(&name, |(n, _)| *n) {
+            Ok(i) => all[i].1 = value,
+            Err(i) => all.insert(i, (name, value)),
         }
     }
 
     /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&Attr> {
-        self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
+        self.all().iter().find(|(n, _)| *n == name).map(|(_, a)| a)
     }
 
     /// Removes an attribute; afterwards it has its default value.
     pub fn remove(&mut self, name: &str) {
-        self.0.retain(|(n, _)| *n != name);
+        if self.get(name).is_some()
+            && let Some(all) = &mut self.0
+        {
+            Arc::make_mut(all).retain(|(n, _)| *n != name);
+        }
     }
 
     /// Names with values.
     pub fn iter(&self) -> impl Iterator<Item = (Name, &Attr)> {
-        self.0.iter().map(|(n, a)| (*n, a))
+        self.all().iter().map(|(n, a)| (*n, a))
     }
 
     /// Sub-blocks among the attributes.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.0
+        self.all()
             .iter()
             .flat_map(|(_, a)| match a {
                 Attr::Block(b) => std::slice::from_ref(b),
@@ -102,6 +178,18 @@ impl AttrMap {
             .copied()
     }
 }
+impl PartialEq for AttrMap {
+    fn eq(&self, other: &AttrMap) -> bool {
+        // No comparison of pointers: an attribute that is NaN differs from itself.
+        self.all() == other.all()
+    }
+}
+impl fmt::Debug for AttrMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AttrMap").field(&self.all()).finish()
+    }
+}
+
 /// The source line that added an operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Site {
@@ -203,12 +291,55 @@ impl OpDesc {
     }
 
     /// All variables it reads, `@EMPTY@` left out.
+    #[inline]
     pub fn reads(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {
         self.inputs.args().filter(|v| *v != Var::EMPTY)
     }
 
     /// All variables it writes, `@EMPTY@` left out.
+    #[inline]
     pub fn writes(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {
         self.outputs.args().filter(|v| *v != Var::EMPTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_set_in_any_order_again_and_again() {
+        let vars = |range: Range<usize>| range.map(Var::stand_in);
+        // Random operations on the slots and on a map.
+        let (mut slots, mut expected) = (Slots::default(), std::collections::BTreeMap::new());
+        let mut state = 1_u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        for _ in 0..2000 {
+            let (slot, start, len) = (["A", "B", "C", "D"][next(4)], 1 + next(9), next(4));
+            match next(4) {
+                0 => {
+                    slots.push(slot, Var::stand_in(start));
+                    expected.entry(slot).or_insert_with(Vec::new).push(Var::stand_in(start));
+                }
+                1 => {
+                    slots.append(slot, vars(start..start + len));
+                    expected.insert(slot, vars(start..start + len).collect());
+                }
+                _ => {
+                    slots.set(slot, vars(start..start + len));
+                    expected.insert(slot, vars(start..start + len).collect());
+                }
+            }
+            let found: Vec<_> = slots.iter().map(|(slot, args)| (slot.as_str(), args.to_vec())).collect();
+            assert_eq!(found, expected.clone().into_iter().collect::<Vec<_>>());
+            assert!(expected.iter().all(|(slot, args)| slots.get(slot) == args.as_slice()));
+            assert!(slots.fills_as(&slots.clone()) && slots == slots.clone());
+            if next(40) == 0 {
+                (slots, expected) = Default::default();
+            }
+        }
     }
 }

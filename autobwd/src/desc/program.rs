@@ -1,5 +1,5 @@
 use std::{
-    fmt::Display,
+    fmt::{Display, Write as _},
     fs,
     hash::BuildHasherDefault,
     path::Path,
@@ -9,8 +9,11 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Vars, names::Names, structure::Verified};
+use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
 use crate::{DType, Dim, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
+
+/// Decimal digits of a number in a name.
+const MOST_DIGITS: usize = 10;
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
@@ -130,6 +133,10 @@ impl VarDesc {
     /// is declared, as the reference did before version 2.5. Gradients of such variables are declared as these are, so one
     /// element may also be written where a scalar is declared.
     pub(crate) fn allows(&self, meta: &Meta) -> bool {
+        let whole = meta.rows.is_none() && !meta.array && self.kind == VarKind::Tensor;
+        if whole && self.dtype == meta.dtype && self.dims.agrees(&meta.dims) {
+            return true;
+        }
         let with_dims = |meta: &Meta, dims: &[usize]| {
             let mut meta = meta.clone();
             meta.dims = dims.into();
@@ -206,6 +213,11 @@ impl Program {
         Var(self.names.insert(name).0)
     }
 
+    /// The variable called as the gradient of another, `w@GRAD`.
+    pub(crate) fn gradient_var(&mut self, var: Var) -> Var {
+        Var(self.names.insert_gradient(var.index()).0)
+    }
+
     /// The variable of that name, if the program has used it.
     pub fn find(&self, name: &str) -> Option<Var> {
         self.names.find(name).map(Var)
@@ -217,12 +229,17 @@ impl Program {
     }
 
     fn numbered(&mut self, prefix: &str, separator: &str) -> Var {
-        if !self.counters.contains_key(prefix) {
-            self.counters.insert(prefix.into(), 0);
-        }
-        let next = &mut self.counters[prefix];
+        let known = self.counters.get_index_of(prefix);
+        let counter = known.unwrap_or_else(|| self.counters.insert_full(prefix.into(), 0).0);
+        let next = &mut self.counters[counter];
+        let len = prefix.len() + separator.len();
+        let mut name = String::with_capacity(len + MOST_DIGITS);
+        name.extend([prefix, separator]);
         loop {
-            let (index, new) = self.names.insert(&format!("{prefix}{separator}{next}"));
+            name.truncate(len);
+            // Writing to a string does not fail.
+            let _ = write!(name, "{next}");
+            let (index, new) = self.names.insert(&name);
             *next += 1;
             if new {
                 return Var(index);
@@ -440,17 +457,24 @@ impl Program {
     }
 
     pub(crate) fn describe_at(&self, place: &str, op: &OpDesc) -> String {
-        let mut text = format!("operator `{}` ({place}", op.ty);
-        if let Some(site) = op.site {
-            text += &format!(", added at {site}");
+        // No `format!`: preparing a session describes every operator, for errors that may never come.
+        let mut text = String::with_capacity(160);
+        text.extend(["operator `", op.ty.as_str(), "` (", place]);
+        match op.site {
+            Some(Site::Here(at)) => {
+                text.extend([", added at ", at.file(), ":", &at.line().to_string()]);
+            }
+            Some(Site::Loaded(at)) => text.extend([", added at ", at.as_str()]),
+            None => {}
         }
         let mut separator = "; ";
         for (slot, args) in op.inputs.iter().chain(op.outputs.iter()).filter(|(_, args)| !args.is_empty()) {
-            let names: Vec<_> = args.iter().map(|v| format!("`{}`", self.name(*v))).collect();
-            text += &format!("{separator}{slot} = {}", names.join(" "));
+            text.extend([separator, slot.as_str(), " ="]);
+            args.iter().for_each(|v| text.extend([" `", self.name(*v), "`"]));
             separator = ", ";
         }
-        text + ")"
+        text.push(')');
+        text
     }
 
     /// Refuses what an operator of a block writes if a variable is declared otherwise.

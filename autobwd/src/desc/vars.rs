@@ -106,7 +106,9 @@ impl IntoIterator for Vars {
 }
 impl Extend<(Var, VarDesc)> for Vars {
     fn extend<I: IntoIterator<Item = (Var, VarDesc)>>(&mut self, vars: I) {
-        vars.into_iter().for_each(|(var, desc)| _ = self.insert(var, desc));
+        let vars = vars.into_iter();
+        self.list.reserve(vars.size_hint().0);
+        vars.for_each(|(var, desc)| _ = self.insert(var, desc));
     }
 }
 

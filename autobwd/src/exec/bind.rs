@@ -1,9 +1,8 @@
 //! From plan to frames: every slot gets its memory, every frame is proven sound.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Scope,
@@ -103,7 +102,7 @@ pub(super) fn bind(
     let (graph, spots) = (&plan.graph, &plan.layout.spots);
     let (check_finite, workers) = (options.check_finite, options.cx.threads());
     let mut bind =
-        Bind { program, block, plan, arena, scope, outer, options, cells: HashMap::new(), held: 0 };
+        Bind { program, block, plan, arena, scope, outer, options, cells: FxHashMap::default(), held: 0 };
     let (frames, cells, journal) = (vec![], vec![], bind.journal()?);
     let mut bound =
         Bound { frames, constants: 0, cells, late: None, journal, scratch_bytes: 0, lent_bytes: 0 };
@@ -146,7 +145,7 @@ pub(super) fn bind(
     bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held);
     // What a step is given is filled by whoever runs it.
     let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
-    let given: HashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
+    let given: FxHashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
     for (var, cell) in bind.cells {
         bound.cells.push(Held { var, cell, own: !given.contains(&var) });
     }
@@ -161,7 +160,7 @@ struct Bind<'a> {
     scope: Option<&'a mut Scope>,
     outer: &'a [Outer],
     options: Options<'a>,
-    cells: HashMap<Var, Arc<Cell>>,
+    cells: FxHashMap<Var, Arc<Cell>>,
     /// Memory of sub-blocks, in bytes.
     held: usize,
 }

@@ -10,12 +10,15 @@ mod single;
 pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub(crate) use parts::{GRAD, check_emitted, part, sum, zeros};
+pub(crate) use parts::{check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 
+use smallvec::SmallVec;
+
+pub(crate) use crate::desc::GRAD;
 use crate::{
-    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, Var,
-    VarDesc,
+    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, SlotDef,
+    Var, VarDesc,
 };
 
 /// What kind of rule an operator has.
@@ -222,7 +225,7 @@ impl<'a> GradCx<'a> {
     /// `…@GRAD` their gradients, and it gets those of its attributes that it declares.
     fn push_wired(&mut self, forward: &'static Schema, schema: &'static Schema) {
         let mut op = OpDesc::new(schema.name);
-        for slot in schema.inputs {
+        for slot in sorted(schema.inputs) {
             let args = match (forward.input(slot.name), forward.output(slot.name)) {
                 (Some(_), _) => self.fwd.inputs.get(slot.name),
                 (None, Some(_)) => self.fwd.outputs.get(slot.name),
@@ -231,25 +234,32 @@ impl<'a> GradCx<'a> {
                     let arriving = of.iter().map(|v| self.arrives(*v).then(|| self.grad(*v)));
                     match slot.arity {
                         Arity::One | Arity::Many => {
-                            op.inputs.set(slot.name, of.iter().map(|v| self.grad(*v)))
+                            op.inputs.append(slot.name, of.iter().map(|v| self.grad(*v)))
                         }
-                        Arity::Optional => op.inputs.set(slot.name, arriving.flatten()),
-                        Arity::Holes => op.inputs.set(slot.name, arriving.map(|v| v.unwrap_or(Var::EMPTY))),
+                        Arity::Optional => op.inputs.append(slot.name, arriving.flatten()),
+                        Arity::Holes => {
+                            op.inputs.append(slot.name, arriving.map(|v| v.unwrap_or(Var::EMPTY)))
+                        }
                     }
                     continue;
                 }
             };
-            op.inputs.set(slot.name, args.iter().copied());
+            op.inputs.append(slot.name, args.iter().copied());
         }
-        for slot in schema.outputs {
+        for slot in sorted(schema.outputs) {
             let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
             let wanted = self.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
             match slot.arity {
                 Arity::Holes | Arity::Many => {
-                    op.outputs.set(slot.name, wanted.map(|v| v.unwrap_or(Var::EMPTY)));
+                    op.outputs.append(slot.name, wanted.map(|v| v.unwrap_or(Var::EMPTY)));
                 }
-                Arity::One | Arity::Optional => op.outputs.set(slot.name, wanted.flatten()),
+                Arity::One | Arity::Optional => op.outputs.append(slot.name, wanted.flatten()),
             }
+        }
+        if self.fwd.attrs.iter().all(|(name, _)| schema.attr(&name).is_some()) {
+            op.attrs = self.fwd.attrs.clone();
+            self.emitted.push(op);
+            return;
         }
         for attr in schema.attrs {
             if let Some(value) = self.fwd.attrs.get(attr.name) {
@@ -258,6 +268,13 @@ impl<'a> GradCx<'a> {
         }
         self.emitted.push(op);
     }
+}
+
+/// Slots in the order that descriptions have them in.
+fn sorted(slots: &'static [SlotDef]) -> SmallVec<[&'static SlotDef; 8]> {
+    let mut sorted: SmallVec<[&SlotDef; 8]> = slots.iter().collect();
+    sorted.sort_unstable_by_key(|slot| slot.name);
+    sorted
 }
 
 /// The emitted operators of a rule, for the registry.

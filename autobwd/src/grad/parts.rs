@@ -4,12 +4,9 @@ use rustc_hash::FxHashSet;
 
 use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var};
 
-/// What the gradient of a variable is called, behind its name.
-pub(crate) const GRAD: &str = "@GRAD";
-
 /// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
 pub(crate) fn part(names: &mut Program, grad: Var, label: &str) -> Var {
-    let prefix = format!("{}@RENAME@{label}", names.name(grad));
+    let prefix = [names.name(grad), "@RENAME@", label].concat();
     names.fresh_after(&prefix)
 }
 

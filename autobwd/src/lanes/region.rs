@@ -4,7 +4,9 @@
 //! block runs; outputs with the shape of a broadcast operand are added up chunk by chunk.
 #![allow(unsafe_code)]
 
-use std::{collections::HashMap, ops::Range};
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use super::{
     LaneEntry,
@@ -340,7 +342,7 @@ struct Build {
     numel: usize,
     values: Vec<Home>,
     last_use: Vec<usize>,
-    register_of: HashMap<usize, usize>,
+    register_of: FxHashMap<usize, usize>,
     free: Vec<usize>,
     registers: usize,
     actions: Vec<Action>,
@@ -360,7 +362,7 @@ impl Build {
             numel,
             values: values.to_vec(),
             last_use,
-            register_of: HashMap::new(),
+            register_of: FxHashMap::default(),
             free: vec![],
             registers: 0,
             actions: vec![],

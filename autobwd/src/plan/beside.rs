@@ -1,6 +1,6 @@
 //! Updates of the scope's variables that have nothing to do with each other run side by side, as one frame.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::{
     graph::{Graph, Node, ValueId},
@@ -12,15 +12,15 @@ use crate::Var;
 /// Marks every region that runs beside the one before it. What they write stands in the scope already, so that no
 /// memory is needed longer than one after the other.
 pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout: &Layout) {
-    let copied: HashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
+    let copied: FxHashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
     // Variables of the scope that the frame at hand reads and writes; `None` where nothing runs beside it.
-    let mut frame: Option<(HashSet<Var>, HashSet<Var>)> = None;
+    let mut frame: Option<(FxHashSet<Var>, FxHashSet<Var>)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         if g < constants || copied.contains(&g) || !is_update(graph, group, layout) {
             frame = None;
             continue;
         }
-        let (mut reads, mut writes) = (HashSet::new(), HashSet::new());
+        let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
         for node in &graph.nodes[group.nodes.clone()] {
             reads.extend(node.reads().filter_map(|v| kept(graph, v)));
             writes.extend(node.writes().filter_map(|v| kept(graph, v)));

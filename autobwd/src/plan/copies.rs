@@ -1,6 +1,6 @@
 //! Copies that formulas make are left out: who reads a copy reads what was copied.
 
-use std::{collections::HashMap, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
@@ -59,7 +59,8 @@ struct Known {
 impl Known {
     fn of(graph: &Graph) -> Known {
         let count = graph.values.len();
-        let (mut stays, mut only, mut definition) = (vec![false; count], vec![true; count], HashMap::new());
+        let (mut stays, mut only, mut definition) =
+            (vec![false; count], vec![true; count], FxHashMap::default());
         let called = graph.nodes.iter().filter(|node| node.called.is_some());
         let inputs = called.flat_map(|node| &node.inputs).filter_map(|(_, v)| *v);
         inputs.chain(graph.fetches.iter().chain(&graph.ends).copied()).for_each(|v| stays[v] = true);

@@ -1,13 +1,13 @@
 //! From names to values: every write makes a new one, of known dtype and shape.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::decompose::Part;
 use crate::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
-    Var, VarDesc, VarKind, error::did_you_mean, tensor::padded,
+    Var, VarDesc, VarKind, error::did_you_mean, registry::Lookup, tensor::padded,
 };
 
 use super::{
@@ -220,6 +220,7 @@ impl Graph {
         let mut left = vec![false; program.name_count()];
         let later = needed_ops().flat_map(|(_, op)| op.reads()).chain(request.ends.iter().copied());
         later.for_each(|v| left[v.index()] = true);
+        let mut infos = Lookup::new(ops);
         let mut build = Build {
             program,
             block,
@@ -236,12 +237,13 @@ impl Graph {
                 late: None,
             },
             late: None,
+            checked: program.is_verified(),
         };
         build.feeds()?;
         build.given();
         for (index, desc) in needed_ops() {
             let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));
-            build.node(index, desc, ops.get(&desc.ty).map_err(at)?).map_err(at)?;
+            build.node(index, desc, infos.get(desc.ty).map_err(at)?).map_err(at)?;
             if let Some(late) = build.late.take() {
                 build.end_early(late, needed_ops().filter(|(i, _)| *i >= index).map(|(_, op)| op))?;
                 return Ok(build.graph);
@@ -264,6 +266,8 @@ pub(super) struct Build<'a> {
     pub(super) graph: Graph,
     /// The operator at which it ends.
     pub(super) late: Option<Late>,
+    /// Whether verification has checked slots and attributes.
+    checked: bool,
 }
 
 impl Build<'_> {
@@ -387,7 +391,9 @@ impl Build<'_> {
     }
 
     fn node(&mut self, index: usize, desc: &OpDesc, info: &'static OpInfo) -> Result<()> {
-        info.check(desc)?;
+        if !self.checked {
+            info.check(desc)?;
+        }
         if let Some(call) = info.call(desc, self.program)? {
             call.faults(desc, self.program).into_iter().try_for_each(Err)?;
             return self.call(index, desc, info, &call);
@@ -399,13 +405,14 @@ impl Build<'_> {
                 inputs.push((slot.name, value));
             }
         }
-        let mut metas: HashMap<Var, Meta> = HashMap::new();
+        let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
         let of = |var: Var| match self.current[var.index()] {
             Some(id) => Ok(self.graph.values[id].meta.clone()),
             None => Err(Error::internal("an input without value")),
         };
-        info.infer(desc, &of, &mut |var, meta| {
-            metas.insert(var, meta);
+        info.infer_checked(desc, &of, &mut |var, meta| match metas.iter_mut().find(|(v, _)| *v == var) {
+            Some((_, known)) => *known = meta,
+            None => metas.push((var, meta)),
         })?;
         let mut outputs = Wires::new();
         for slot in info.schema().outputs {
@@ -414,10 +421,11 @@ impl Build<'_> {
                     outputs.push((slot.name, None));
                     continue;
                 }
-                let Some(meta) = metas.remove(var) else {
+                let Some(at) = metas.iter().position(|(v, _)| v == var) else {
                     let text = format!("`{}` is written to twice", self.program.name(*var));
                     return Err(Error::new(ErrorKind::Slot, text));
                 };
+                let (_, meta) = metas.remove(at);
                 self.check_output(*var, &meta)?;
                 let id = self.define(*var, meta, Source::Node(self.graph.nodes.len()));
                 outputs.push((slot.name, Some(id)));
@@ -431,6 +439,13 @@ impl Build<'_> {
 
     pub(super) fn check_output(&self, var: Var, meta: &Meta) -> Result<()> {
         let (name, slot) = (self.program.name(var), meta.slot());
+        if let Some(desc) = self.desc(var)
+            && !desc.persistable
+            && meta.bytes().is_some()
+            && desc.allows(meta)
+        {
+            return Ok(());
+        }
         if meta.bytes().is_none() {
             let text = format!("`{slot}`: the shape {} of `{name}` is unknown or too large", meta.dims);
             return Err(Error::new(ErrorKind::Shape, text));

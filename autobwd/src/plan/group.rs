@@ -1,7 +1,8 @@
 //! Elementwise operators over the same elements become one region, also when others stand between them.
 
-use std::{collections::HashMap, mem, ops::Range};
+use std::{mem, ops::Range};
 
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
@@ -52,6 +53,10 @@ pub(crate) fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &
 
 /// Whether the operand has every element of the extent.
 pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> bool {
+    let own = &graph.values[value].meta.dims;
+    if node.part.is_none() && own.len() == extent.dims.len() {
+        return own.iter().zip(&extent.dims).all(|(own, full)| own == full);
+    }
     operand_dims(graph, node, value, extent).is_some_and(|dims| dims == extent.dims)
 }
 
@@ -148,7 +153,7 @@ pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(
         read: vec![None; graph.values.len()],
         unread: vec![0; graph.values.len()],
         in_formulas: vec![false; graph.values.len()],
-        kept: HashMap::new(),
+        kept: FxHashMap::default(),
     };
     nodes.iter().flat_map(Node::reads).chain(graph.fetches.iter().copied()).for_each(|v| sort.unread[v] += 1);
     for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.decompose().is_some()) {
@@ -201,7 +206,7 @@ struct Sort {
     /// By value: whether an elementwise operator reads it.
     in_formulas: Vec<bool>,
     /// The last draft that reads or writes a variable of the scope.
-    kept: HashMap<Var, usize>,
+    kept: FxHashMap<Var, usize>,
 }
 
 impl Sort {

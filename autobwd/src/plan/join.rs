@@ -1,6 +1,8 @@
 //! Pairs of operators replaced by one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::graph::{Graph, Node, Source, ValueId, Wires};
 use crate::{Error, Meta, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
@@ -35,7 +37,7 @@ fn partner(
     at: usize,
     readers: &[usize],
     taken: &[bool],
-    touched: &HashMap<Var, Vec<usize>>,
+    touched: &FxHashMap<Var, Vec<usize>>,
 ) -> Result<Option<(usize, Node)>> {
     let then = &graph.nodes[at];
     let whole =
@@ -56,8 +58,8 @@ fn partner(
 }
 
 /// Where variables of the scope are read or written, in order.
-fn touched(graph: &Graph) -> HashMap<Var, Vec<usize>> {
-    let mut touched: HashMap<Var, Vec<usize>> = HashMap::new();
+fn touched(graph: &Graph) -> FxHashMap<Var, Vec<usize>> {
+    let mut touched: FxHashMap<Var, Vec<usize>> = FxHashMap::default();
     for (at, node) in graph.nodes.iter().enumerate() {
         for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
             touched.entry(graph.values[value].var).or_default().push(at);
@@ -73,7 +75,7 @@ fn can_run_at(
     first: usize,
     at: usize,
     handed: ValueId,
-    touched: &HashMap<Var, Vec<usize>>,
+    touched: &FxHashMap<Var, Vec<usize>>,
 ) -> bool {
     let then = &graph.nodes[at];
     let there = |v: ValueId| match graph.values[v].source {

@@ -1,7 +1,5 @@
 //! Where every value lives: in the scope, in a block register, or at an offset in one arena.
 
-use std::collections::HashSet;
-
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -65,7 +63,7 @@ pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bo
         buffer_of: vec![None; graph.values.len()],
         inside: vec![false; graph.values.len()],
         written_back: vec![],
-        taken: HashSet::new(),
+        taken: vec![],
         reads: FxHashMap::default(),
         kept_reads: FxHashMap::default(),
     };
@@ -93,7 +91,7 @@ struct Place<'a> {
     inside: Vec<bool>,
     written_back: Vec<(usize, ValueId)>,
     /// Buffers that an output of the current group has taken over.
-    taken: HashSet<usize>,
+    taken: Vec<usize>,
     /// What the current group reads, if it is a region: the position of the last reader, and whether all read it element by
     /// element.
     reads: FxHashMap<ValueId, (usize, bool)>,
@@ -151,7 +149,7 @@ impl Place<'_> {
                 }
                 match self.takes_over(g, group, position, slot, value, whole) {
                     Some(buffer) => {
-                        self.taken.insert(buffer);
+                        self.taken.push(buffer);
                         self.buffers[buffer].last = self.last_read[value].unwrap_or(g).max(g);
                         self.buffer_of[value] = Some(buffer);
                     }

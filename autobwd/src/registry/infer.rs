@@ -2,12 +2,51 @@
 
 use smallvec::SmallVec;
 
-use super::{MetaOf, PutMeta};
+use super::{MetaOf, PutMeta, Run};
 use crate::{
-    DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, Result, Role, Schema, SlotDef,
-    Var,
+    Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result, Role,
+    Schema, SlotDef, Var,
     lanes::{IntegerKernel, broadcast_axis, broadcast_dims},
 };
+
+impl OpInfo {
+    /// Runs the shape rule: `of` says what is known of an input, `put` takes what follows for an output.
+    ///
+    /// # Errors
+    /// Those of the shape rule, of reading slots and attributes, and of `of`.
+    pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+        self.check_formula(desc)?;
+        self.infer_checked(desc, of, put)
+    }
+
+    /// As [`infer`](OpInfo::infer), of a description that has passed [`check`](OpInfo::check).
+    ///
+    /// # Errors
+    /// As [`infer`](OpInfo::infer).
+    pub(crate) fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+        (self.infer)(desc, of, put).map(drop)
+    }
+
+    /// The shape rule of formulas takes no notice of attributes.
+    fn check_formula(&self, desc: &OpDesc) -> Result<()> {
+        if matches!(self.run, Run::Formula { .. }) { (self.check)(desc) } else { Ok(()) }
+    }
+
+    /// What running it takes, for inputs of which `of` knows every dimension.
+    ///
+    /// # Errors
+    /// As [`infer`](OpInfo::infer).
+    pub fn cost(&self, desc: &OpDesc, of: MetaOf<'_>) -> Result<Cost> {
+        let mut bytes = 0_u64;
+        let mut touch = |meta: Meta| bytes = bytes.saturating_add(meta.bytes().unwrap_or(usize::MAX) as u64);
+        self.check_formula(desc)?;
+        let flops = (self.infer)(desc, of, &mut |_, meta| touch(meta))?;
+        for var in self.reads(desc) {
+            touch(of(var)?);
+        }
+        Ok(Cost { flops: flops.get().unwrap_or(usize::MAX) as u64, bytes })
+    }
+}
 
 /// Runs the shape rule that an operator's author has written. Of it, only what depends on the operator's type is compiled
 /// for each of them.
@@ -85,16 +124,15 @@ fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
     if takes_it { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
 }
 
-/// Runs the shape rule of all formulas.
+/// Runs the shape rule of all formulas, on a description whose attributes have been checked.
 pub(super) fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
-    O::from_desc(desc)?;
     infer_formula(const { &O::SCHEMA }, desc, of, put)
 }
 
 /// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
 /// `like`. It does not depend on the operator's type, so that it is compiled once.
 fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
-    let mut inputs = Vec::with_capacity(schema.inputs.len());
+    let mut inputs: SmallVec<[Meta; 4]> = SmallVec::new();
     for slot in schema.inputs {
         for var in desc.inputs.get(slot.name) {
             inputs.push(input_meta(schema, slot.name, of(*var)?)?);
@@ -111,7 +149,9 @@ fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: Pu
     for input in &inputs[1..] {
         if schema.broadcast { input.same_dtype(first)? } else { input.same_as(first)? }
     }
-    let full = if schema.broadcast {
+    let full = if inputs[1..].iter().all(|input| input.dims == first.dims) {
+        Meta::new(first.dtype, first.dims.clone())
+    } else if schema.broadcast {
         Meta::new(first.dtype, broadcast_dims(&inputs, broadcast_axis(schema, desc))?)
     } else {
         let known =

@@ -82,8 +82,16 @@ impl fmt::Debug for Dim {
 }
 
 /// The dimensions of a described variable.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default)]
 pub struct Dims(SmallVec<[Dim; 4]>);
+
+impl Clone for Dims {
+    #[inline]
+    fn clone(&self) -> Dims {
+        // `from_slice` copies bytes; the derived implementation iterates.
+        Dims(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Dims {
     /// From the form programs are written in: −1 is unknown.
