@@ -6,8 +6,8 @@ mod second;
 pub use second::ScaledDotProductAttentionGradGrad;
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, Result,
-    Strided, Var, Vectorised, check::*, map_lanes, register_op, with_float,
+    Buf, Cx, Dim, Dims, Element, Error, Infer, Kernel, LaneOf, Loops, Mat, Meta, Result, Strided, Var,
+    Vectorised, check::*, map_lanes, register_op, with_float,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ const ROWS: usize = 32;
 
 /// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`, of which nothing
 /// but `log_sum = ln Σ exp(q · kᵀ / √d)` is kept for the gradient (Dao et al., 2022).
-#[register_op(grad = ScaledDotProductAttentionRule)]
+#[register_op(grad = ScaledDotProductAttentionGrad)]
 pub struct ScaledDotProductAttention<V = Var> {
     /// Queries, `[batch, queries, heads, d]`.
     #[input]
@@ -125,17 +125,6 @@ autobwd::samples!(
 
 fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttention<Draw> {
     ScaledDotProductAttention { q, k, v, out: out(), log_sum: out(), causal }
-}
-
-/// One gradient operator, with the gradients that arrive.
-pub struct ScaledDotProductAttentionRule;
-impl GradRule<ScaledDotProductAttention> for ScaledDotProductAttentionRule {
-    fn emit(fwd: &ScaledDotProductAttention, g: &mut GradCx<'_>) {
-        let ScaledDotProductAttention { q, k, v, out, log_sum, causal } = *fwd;
-        let (dout, dlog_sum) = (g.grad(out), g.arrives(log_sum).then(|| g.grad(log_sum)));
-        let (dq, dk, dv) = (g.wanted(q), g.wanted(k), g.wanted(v));
-        g.push(ScaledDotProductAttentionGrad { q, k, v, out, log_sum, dout, dlog_sum, dq, dk, dv, causal });
-    }
 }
 
 /// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =

@@ -8,8 +8,8 @@ mod second;
 pub use second::{LstmSequenceGradGrad, LstmSequenceGradRule};
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var,
-    Vectorised, check::*, map_lanes, register_op, with_float,
+    Buf, Cx, Dim, Dims, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var, Vectorised, check::*,
+    map_lanes, register_op, with_float,
 };
 
 use crate::common::{Real, held, nth};
@@ -22,7 +22,7 @@ const ROWS: usize = 8;
 /// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). With `i, f, g, o` the quarters of
 /// `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and `hidden[t] =
 /// sigmoid(o) * tanh(cell[t])` in every step `t`.
-#[register_op(grad = LstmSequenceRule)]
+#[register_op(grad = LstmSequenceGrad)]
 pub struct LstmSequence<V = Var> {
     /// The inputs' share of the gates, `[steps, batch, 4 * units]`.
     #[input]
@@ -136,30 +136,6 @@ fn lstm(
         hidden: out(),
         cell: out(),
         activations: out(),
-    }
-}
-
-/// One gradient operator, with the gradients that arrive.
-pub struct LstmSequenceRule;
-impl GradRule<LstmSequence> for LstmSequenceRule {
-    fn emit(fwd: &LstmSequence, g: &mut GradCx<'_>) {
-        let LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations } = *fwd;
-        let arriving = [cell, activations].map(|out| g.arrives(out).then(|| g.grad(out)));
-        g.push(LstmSequenceGrad {
-            weight,
-            initial_hidden,
-            initial_cell,
-            hidden,
-            cell,
-            activations,
-            dhidden: g.grad(hidden),
-            dcell: arriving[0],
-            dactivations: arriving[1],
-            dgates: g.wanted(gates),
-            dweight: g.wanted(weight),
-            dinitial_hidden: initial_hidden.and_then(|initial| g.wanted(initial)),
-            dinitial_cell: initial_cell.and_then(|initial| g.wanted(initial)),
-        });
     }
 }
 
