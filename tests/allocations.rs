@@ -484,12 +484,12 @@ fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
 fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
     const SIZES: usize = 25;
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 4])?;
-    let loss = Linear::new(&net, 4, 2).build()?.forward(&x)?.square()?.mean()?;
+    let x = net.input("x", DType::F32, &[-1, 4]);
+    let loss = Linear::new(&net, 4, 2).build().forward(&x).square().mean();
     sgd(&loss)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program(), &mut scope, &[], &[])?;
-    let (program, loss) = (net.program(), loss.name());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let (program, loss) = (net.program()?, loss.name());
     let batches = (1..=SIZES).map(|rows| Tensor::zeros(DType::F32, &[7 * rows % SIZES + 1, 4]));
     let batches = batches.collect::<Result<Vec<Tensor>>>()?;
     let mut held = Vec::with_capacity(10_000 / SIZES);

@@ -440,49 +440,29 @@ impl<I: Integer> PointwiseInteger for Scale<I> {
 autobwd::samples!(
     Scale,
     [
-        Scale {
-            x: integers_below(9, [2, 3]),
-            out: out(),
-            scale: -2.0,
-            bias: 16777217.0,
-            bias_after_scale: true
-        },
-        Scale {
-            x: given([2], [2147483647.0, -1.0]).of(DType::I32),
-            out: out(),
-            scale: 2.0,
-            bias: 1.0,
-            bias_after_scale: false
-        },
+        scale(integers_below(9, [2, 3]), -2.0, 16777217.0, true),
+        scale(given([2], [2147483647.0, -1.0]).of(DType::I32), 2.0, 1.0, false),
         Sample::fails(
-            Scale {
-                x: integers_below(2, [2]).of(DType::Bool),
-                out: out(),
-                scale: 1.0,
-                bias: 0.0,
-                bias_after_scale: true
-            },
+            scale(integers_below(2, [2]).of(DType::Bool), 1.0, 0.0, true),
             "signed or floating point numbers are needed"
         ),
         Sample::fails(
-            Scale { x: integers_below(9, [3]), out: out(), scale: 1.9, bias: 0.0, bias_after_scale: true },
+            scale(integers_below(9, [3]), 1.9, 0.0, true),
             "attribute `scale`: 1.9 is no int64; `cast` the input to a floating point dtype first"
         ),
         Sample::fails(
-            Scale {
-                x: integers_below(9, [3]).of(DType::I32),
-                out: out(),
-                scale: 1.0,
-                bias: 2147483648.0,
-                bias_after_scale: false
-            },
+            scale(integers_below(9, [3]).of(DType::I32), 1.0, 2147483648.0, false),
             "attribute `bias`: 2147483648 is no int32"
         ),
-        Scale { x: uniform([2, 3]), out: out(), scale: -2.5, bias: 0.75, bias_after_scale: true },
-        Scale { x: uniform([3]), out: out(), scale: 0.5, bias: -1.0, bias_after_scale: false },
-        Scale { x: uniform([]), out: out(), scale: 1.0, bias: 0.0, bias_after_scale: true },
+        scale(uniform([2, 3]), -2.5, 0.75, true),
+        scale(uniform([3]), 0.5, -1.0, false),
+        scale(uniform([]), 1.0, 0.0, true),
     ]
 );
+
+fn scale(x: Draw, scale: f64, bias: f64, bias_after_scale: bool) -> Scale<Draw> {
+    Scale { x, out: out(), scale, bias, bias_after_scale }
+}
 
 /// `dx = scale * dout`, again a `scale`.
 pub struct ScaleGrad;

@@ -189,6 +189,20 @@ pub(crate) fn pieces<T>(
     }
 }
 
+/// The shape rule of a gradient: `dout` has the dtype of `x`, floating point numbers, and the result's dimensions.
+pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
+    x.float()?;
+    check_grad(x, dout, dims)?;
+    dx.like(x);
+    Ok(())
+}
+
+/// That `dout` has the dtype of `x` and the result's dimensions.
+pub(crate) fn check_grad(x: &Meta, dout: &Meta, dims: &Dims) -> Result<()> {
+    dout.same_dtype(x)?;
+    dout.require(dout.dims.agrees(dims), || format!("the shape of the forward result, {dims}, is needed"))
+}
+
 /// From which dimension of the full shape on an operand of `own` dimensions is placed.
 fn start(own: usize, rank: usize, axis: i32) -> usize {
     usize::try_from(axis).ok().filter(|_| own < rank).unwrap_or(rank - own)

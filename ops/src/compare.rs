@@ -32,9 +32,25 @@ fn one_where<F: Float>(mask: F::Mask) -> F {
     F::select(mask, F::from(1.0), F::from(0.0))
 }
 
-/// Shape rule, kernel, formula and rows of a comparison.
+/// A comparison: its struct, shape rule, kernel, formula and rows.
 macro_rules! comparison {
-    ($op:ident, $holds:tt, |$x:ident, $y:ident| $formula:expr) => {
+    ($(#[doc = $doc:literal])* $op:ident, $holds:tt, |$x:ident, $y:ident| $formula:expr) => {
+        $(#[doc = $doc])*
+        #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
+        pub struct $op<V = Var> {
+            /// Any shape, any dtype.
+            #[input]
+            pub x: V,
+            /// Same dtype, any shape that broadcasts with that of `x`.
+            #[input]
+            pub y: V,
+            /// Booleans in the shape that both broadcast to.
+            #[output]
+            pub out: V,
+            /// Where the operand of lower rank starts; -1: it ends where the other does.
+            #[attr(default = -1, min = -1)]
+            pub axis: i32,
+        }
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
                 self.y.same_dtype(&self.x)?;
@@ -57,158 +73,66 @@ macro_rules! comparison {
                 self.out = $formula;
             }
         }
-        autobwd::samples!(
-            $op,
-            [
-                $op {
-                    x: given([2, 3], [1.0, 2.0, 3.0, -1.0, -2.0, f64::NAN]),
-                    y: given([2, 3], [1.0, 2.5, 2.0, -1.5, -2.0, f64::NAN]),
-                    out: out(),
-                    axis: -1
-                },
-                $op { x: uniform([2, 3, 4]), y: uniform([3, 1]), out: out(), axis: -1 },
-                $op {
-                    x: integers_below(3, [4]),
-                    y: integers_below(3, [3, 4]),
-                    out: out(),
-                    axis: -1
-                },
-                $op {
-                    x: integers_below(3, [2, 3, 4]).of(DType::I32),
-                    y: integers_below(3, [3]).of(DType::I32),
-                    out: out(),
-                    axis: 1
-                },
-                $op {
-                    x: integers_below(2, [2, 1, 4]).of(DType::Bool),
-                    y: integers_below(2, [1, 3, 1]).of(DType::Bool),
-                    out: out(),
-                    axis: -1
-                },
-                $op { x: integers_below(3, [2, 1]), y: integers_below(3, [2, 3, 4]), out: out(), axis: 0 },
-                $op { x: uniform([]), y: uniform([]), out: out(), axis: -1 },
-                $op { x: uniform([0, 3]), y: uniform([3]), out: out(), axis: -1 },
-                Sample::fails(
-                    $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
-                    "`Y`: a shape that broadcasts with [2, 3] of `X`"
-                ),
-                Sample::fails(
-                    $op { x: uniform([2, 3, 4]), y: uniform([3]), out: out(), axis: 2 },
-                    "`Y`: a shape that broadcasts with [2, 3, 4] of `X`"
-                ),
-                Sample::fails(
-                    $op { x: integers_below(2, [3]), y: uniform([3]), out: out(), axis: -1 },
-                    "does not match int64 of `X`"
-                ),
-            ]
-        );
+        const _: () = {
+            fn row(x: Draw, y: Draw) -> $op<Draw> {
+                $op { x, y, out: out(), axis: -1 }
+            }
+            autobwd::samples!(
+                $op,
+                [
+                    row(
+                        given([2, 3], [1.0, 2.0, 3.0, -1.0, -2.0, f64::NAN]),
+                        given([2, 3], [1.0, 2.5, 2.0, -1.5, -2.0, f64::NAN])
+                    ),
+                    row(uniform([2, 3, 4]), uniform([3, 1])),
+                    row(integers_below(3, [4]), integers_below(3, [3, 4])),
+                    $op {
+                        axis: 1,
+                        ..row(integers_below(3, [2, 3, 4]).of(DType::I32), integers_below(3, [3]).of(DType::I32))
+                    },
+                    row(integers_below(2, [2, 1, 4]).of(DType::Bool), integers_below(2, [1, 3, 1]).of(DType::Bool)),
+                    $op { axis: 0, ..row(integers_below(3, [2, 1]), integers_below(3, [2, 3, 4])) },
+                    row(uniform([]), uniform([])),
+                    row(uniform([0, 3]), uniform([3])),
+                    Sample::fails(
+                        row(uniform([2, 3]), uniform([4])),
+                        "`Y`: a shape that broadcasts with [2, 3] of `X`"
+                    ),
+                    Sample::fails(
+                        $op { axis: 2, ..row(uniform([2, 3, 4]), uniform([3])) },
+                        "`Y`: a shape that broadcasts with [2, 3, 4] of `X`"
+                    ),
+                    Sample::fails(
+                        row(integers_below(2, [3]), uniform([3])),
+                        "does not match int64 of `X`"
+                    ),
+                ]
+            );
+        };
     };
 }
 
-/// `out = x < y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct LessThan<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(LessThan, <, |x, y| one_where::<F>(y.gt(x)));
-
-/// `out = x <= y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct LessEqual<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(LessEqual, <=, |x, y| one_where::<F>(y.gt(x)) + one_where::<F>(y.equals(x)));
-
-/// `out = x > y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct GreaterThan<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(GreaterThan, >, |x, y| one_where::<F>(x.gt(y)));
-
-/// `out = x >= y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct GreaterEqual<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(GreaterEqual, >=, |x, y| one_where::<F>(x.gt(y)) + one_where::<F>(x.equals(y)));
-
-/// `out = x == y`, broadcast; false where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct Equal<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(Equal, ==, |x, y| one_where::<F>(x.equals(y)));
-
-/// `out = x != y`, broadcast; true where either is NaN.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
-pub struct NotEqual<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
-    #[input]
-    pub y: V,
-    /// Booleans in the shape that both broadcast to.
-    #[output]
-    pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
-    #[attr(default = -1, min = -1)]
-    pub axis: i32,
-}
-comparison!(NotEqual, !=, |x, y| F::from(1.0) - one_where::<F>(x.equals(y)));
+comparison!(
+    /// `out = x < y`, broadcast; false where either is NaN.
+    LessThan, <, |x, y| one_where::<F>(y.gt(x))
+);
+comparison!(
+    /// `out = x <= y`, broadcast; false where either is NaN.
+    LessEqual, <=, |x, y| one_where::<F>(y.gt(x)) + one_where::<F>(y.equals(x))
+);
+comparison!(
+    /// `out = x > y`, broadcast; false where either is NaN.
+    GreaterThan, >, |x, y| one_where::<F>(x.gt(y))
+);
+comparison!(
+    /// `out = x >= y`, broadcast; false where either is NaN.
+    GreaterEqual, >=, |x, y| one_where::<F>(x.gt(y)) + one_where::<F>(x.equals(y))
+);
+comparison!(
+    /// `out = x == y`, broadcast; false where either is NaN.
+    Equal, ==, |x, y| one_where::<F>(x.equals(y))
+);
+comparison!(
+    /// `out = x != y`, broadcast; true where either is NaN.
+    NotEqual, !=, |x, y| F::from(1.0) - one_where::<F>(x.equals(y))
+);

@@ -76,48 +76,36 @@ macro_rules! division {
                 }
             }
         }
-        autobwd::samples!(
-            $op,
-            [
-                $op {
-                    x: given([2, 3], [7.0, -7.0, 7.0, -7.0, 6.0, -6.0]).of(DType::I64),
-                    y: given([2, 3], [2.0, 2.0, -2.0, -2.0, 3.0, -3.0]).of(DType::I64),
-                    out: out(),
-                    axis: -1
-                },
-                $op { x: uniform([2, 3, 4]), y: positive([3]), out: out(), axis: 1 },
-                $op { x: uniform([4]), y: away_from(0.0, [3, 4]), out: out(), axis: -1 },
-                $op { x: uniform([0, 4]), y: uniform([4]), out: out(), axis: -1 },
-                $op {
-                    x: given([1], [-2147483648.0]).of(DType::I32),
-                    y: given([1], [-1.0]).of(DType::I32),
-                    out: out(),
-                    axis: -1
-                },
-                Sample::fails(
-                    $op {
-                        x: integers_below(9, [2]),
-                        y: given([2], [1.0, 0.0]).of(DType::I64),
-                        out: out(),
-                        axis: -1
-                    },
-                    "`Y`: nothing can be divided by 0",
-                ),
-                Sample::fails(
-                    $op { x: uniform([2]), y: integers_below(9, [2]), out: out(), axis: -1 },
-                    "`Y`: dtype int64 does not match",
-                ),
-                Sample::fails(
-                    $op {
-                        x: integers_below(9, [2]).of(DType::U8),
-                        y: integers_below(9, [2]).of(DType::U8),
-                        out: out(),
-                        axis: -1
-                    },
-                    "`X`: signed or floating point numbers are needed",
-                ),
-            ]
-        );
+        const _: () = {
+            fn row(x: Draw, y: Draw) -> $op<Draw> {
+                $op { x, y, out: out(), axis: -1 }
+            }
+            autobwd::samples!(
+                $op,
+                [
+                    row(
+                        given([2, 3], [7.0, -7.0, 7.0, -7.0, 6.0, -6.0]).of(DType::I64),
+                        given([2, 3], [2.0, 2.0, -2.0, -2.0, 3.0, -3.0]).of(DType::I64)
+                    ),
+                    $op { axis: 1, ..row(uniform([2, 3, 4]), positive([3])) },
+                    row(uniform([4]), away_from(0.0, [3, 4])),
+                    row(uniform([0, 4]), uniform([4])),
+                    row(given([1], [-2147483648.0]).of(DType::I32), given([1], [-1.0]).of(DType::I32)),
+                    Sample::fails(
+                        row(integers_below(9, [2]), given([2], [1.0, 0.0]).of(DType::I64)),
+                        "`Y`: nothing can be divided by 0",
+                    ),
+                    Sample::fails(
+                        row(uniform([2]), integers_below(9, [2])),
+                        "`Y`: dtype int64 does not match",
+                    ),
+                    Sample::fails(
+                        row(integers_below(9, [2]).of(DType::U8), integers_below(9, [2]).of(DType::U8)),
+                        "`X`: signed or floating point numbers are needed",
+                    ),
+                ]
+            );
+        };
     };
 }
 

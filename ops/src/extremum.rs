@@ -9,62 +9,42 @@ use autobwd::{
 /// The rows that the larger and the smaller of two share; no pair of elements is near a tie.
 macro_rules! extremum_samples {
     ($op:ident) => {
-        autobwd::samples!(
-            $op,
-            [
-                $op {
-                    x: distinct([2, 3]),
-                    y: given([2, 3], [0.0, -0.37, 0.37, 1.11, -1.11, 2.0]),
-                    out: out(),
-                    axis: -1
-                },
-                $op { x: away_from(0.0, [2, 3, 4]), y: between(-0.2, 0.2, [3, 1]), out: out(), axis: -1 },
-                $op { x: between(-0.2, 0.2, [4]), y: away_from(0.0, [3, 4]), out: out(), axis: -1 },
-                $op { x: away_from(0.0, [2, 3, 4]), y: between(-0.2, 0.2, [3]), out: out(), axis: 1 },
-                $op { x: between(-0.2, 0.2, [2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
-                $op { x: away_from(0.0, [2, 3]), y: between(-0.2, 0.2, []), out: out(), axis: -1 },
-                $op { x: uniform([0, 3]), y: uniform([3]), out: out(), axis: -1 },
-                Sample::not_a_derivative(
-                    $op {
-                        x: given([3], [0.0, 1.0, 2.0]),
-                        y: given([3], [0.0, 1.0, 2.5]),
-                        out: out(),
-                        axis: -1
-                    },
-                    "on a tie the gradient is all that of `y`"
-                ),
-                $op {
-                    x: given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
-                    y: given([3], [2.0, -3.0, -1.0]).of(DType::I32),
-                    out: out(),
-                    axis: -1
-                },
-                $op {
-                    x: given([2, 1], [9007199254740992.0, -5.0]).of(DType::I64),
-                    y: given([3], [3.0, 9007199254740992.0, 64.0]).of(DType::I64),
-                    out: out(),
-                    axis: -1
-                },
-                $op { x: integers_below(9, [0, 3]), y: integers_below(9, [3]), out: out(), axis: -1 },
-                Sample::fails(
-                    $op { x: integers_below(9, [3]), y: uniform([3]), out: out(), axis: -1 },
-                    "does not match int64 of `X`"
-                ),
-                Sample::fails(
-                    $op {
-                        x: integers_below(2, [3]).of(DType::Bool),
-                        y: integers_below(2, [3]).of(DType::Bool),
-                        out: out(),
-                        axis: -1
-                    },
-                    "`X`: signed or floating point numbers are needed"
-                ),
-                Sample::fails(
-                    $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
-                    "does not broadcast"
-                ),
-            ]
-        );
+        const _: () = {
+            fn row(x: Draw, y: Draw) -> $op<Draw> {
+                $op { x, y, out: out(), axis: -1 }
+            }
+            autobwd::samples!(
+                $op,
+                [
+                    row(distinct([2, 3]), given([2, 3], [0.0, -0.37, 0.37, 1.11, -1.11, 2.0])),
+                    row(away_from(0.0, [2, 3, 4]), between(-0.2, 0.2, [3, 1])),
+                    row(between(-0.2, 0.2, [4]), away_from(0.0, [3, 4])),
+                    $op { axis: 1, ..row(away_from(0.0, [2, 3, 4]), between(-0.2, 0.2, [3])) },
+                    $op { axis: 0, ..row(between(-0.2, 0.2, [2, 3]), away_from(0.0, [2, 3, 4])) },
+                    row(away_from(0.0, [2, 3]), between(-0.2, 0.2, [])),
+                    row(uniform([0, 3]), uniform([3])),
+                    Sample::not_a_derivative(
+                        row(given([3], [0.0, 1.0, 2.0]), given([3], [0.0, 1.0, 2.5])),
+                        "on a tie the gradient is all that of `y`"
+                    ),
+                    row(
+                        given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
+                        given([3], [2.0, -3.0, -1.0]).of(DType::I32)
+                    ),
+                    row(
+                        given([2, 1], [9007199254740992.0, -5.0]).of(DType::I64),
+                        given([3], [3.0, 9007199254740992.0, 64.0]).of(DType::I64)
+                    ),
+                    row(integers_below(9, [0, 3]), integers_below(9, [3])),
+                    Sample::fails(row(integers_below(9, [3]), uniform([3])), "does not match int64 of `X`"),
+                    Sample::fails(
+                        row(integers_below(2, [3]).of(DType::Bool), integers_below(2, [3]).of(DType::Bool)),
+                        "`X`: signed or floating point numbers are needed"
+                    ),
+                    Sample::fails(row(uniform([2, 3]), uniform([4])), "does not broadcast"),
+                ]
+            );
+        };
     };
 }
 
@@ -199,39 +179,33 @@ impl<I: Integer> PointwiseInteger for ElementwisePow<I> {
 autobwd::samples!(
     ElementwisePow,
     [
-        ElementwisePow { x: positive([2, 3]), y: uniform([2, 3]), out: out(), axis: -1 },
-        ElementwisePow { x: positive([2, 3, 4]), y: uniform([3, 1]), out: out(), axis: -1 },
-        ElementwisePow { x: positive([4]), y: uniform([3, 4]), out: out(), axis: -1 },
-        ElementwisePow { x: positive([2, 3, 4]), y: uniform([3]), out: out(), axis: 1 },
-        ElementwisePow { x: positive([2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
-        ElementwisePow { x: positive([2, 3]), y: between(2.0, 3.0, []), out: out(), axis: -1 },
-        ElementwisePow { x: positive([0, 3]), y: uniform([3]), out: out(), axis: -1 },
+        elementwise_pow(positive([2, 3]), uniform([2, 3])),
+        elementwise_pow(positive([2, 3, 4]), uniform([3, 1])),
+        elementwise_pow(positive([4]), uniform([3, 4])),
+        ElementwisePow { axis: 1, ..elementwise_pow(positive([2, 3, 4]), uniform([3])) },
+        ElementwisePow { axis: 0, ..elementwise_pow(positive([2, 3]), away_from(0.0, [2, 3, 4])) },
+        elementwise_pow(positive([2, 3]), between(2.0, 3.0, [])),
+        elementwise_pow(positive([0, 3]), uniform([3])),
         Sample::not_a_derivative(
-            ElementwisePow { x: given([2], [-1.5, -0.5]), y: given([2], [2.0, 3.0]), out: out(), axis: -1 },
+            elementwise_pow(given([2], [-1.5, -0.5]), given([2], [2.0, 3.0])),
             "a negative number has whole powers only"
         ),
-        ElementwisePow {
-            x: given([2, 3], [3.0, -2.0, 0.0, 1.0, -1.0, 7.0]).of(DType::I32),
-            y: given([2, 3], [20.0, 31.0, 0.0, -5.0, -3.0, -1.0]).of(DType::I32),
-            out: out(),
-            axis: -1
-        },
-        ElementwisePow { x: integers_below(9, [3, 1]), y: integers_below(9, [2]), out: out(), axis: -1 },
+        elementwise_pow(
+            given([2, 3], [3.0, -2.0, 0.0, 1.0, -1.0, 7.0]).of(DType::I32),
+            given([2, 3], [20.0, 31.0, 0.0, -5.0, -3.0, -1.0]).of(DType::I32)
+        ),
+        elementwise_pow(integers_below(9, [3, 1]), integers_below(9, [2])),
         Sample::fails(
-            ElementwisePow {
-                x: given([1], [0.0]).of(DType::I64),
-                y: given([1], [-1.0]).of(DType::I64),
-                out: out(),
-                axis: -1
-            },
+            elementwise_pow(given([1], [0.0]).of(DType::I64), given([1], [-1.0]).of(DType::I64)),
             "`X`: the integer 0 has no negative power"
         ),
-        Sample::fails(
-            ElementwisePow { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
-            "does not broadcast"
-        ),
+        Sample::fails(elementwise_pow(uniform([2, 3]), uniform([4])), "does not broadcast"),
     ]
 );
+
+fn elementwise_pow(x: Draw, y: Draw) -> ElementwisePow<Draw> {
+    ElementwisePow { x, y, out: out(), axis: -1 }
+}
 
 /// What is wrong with a power of integers that does not exist.
 pub(crate) fn negative_power_of_zero() -> Error {

@@ -6,8 +6,8 @@ use autobwd::{
 };
 
 use crate::{
-    common::around,
-    pick::{Pick, are_numbers, infer_grad},
+    common::{around, infer_grad},
+    pick::{Pick, are_numbers},
 };
 
 /// Rows of a table by their numbers: `out = w[ids]`, with numbers that have a last dimension of 1.

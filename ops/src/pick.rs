@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Number, PART, Real, Wide, around, pieces},
+    common::{Number, PART, Real, Wide, around, infer_grad, pieces},
     rows::{PARTS, add_up_rows},
 };
 
@@ -175,16 +175,6 @@ impl Pick<'_> {
             (0..self.numbers.numel()).filter_map(term)
         })
     }
-}
-
-pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
-    x.float()?;
-    dout.same_dtype(x)?;
-    if !dout.dims.agrees(dims) {
-        return Err(dout.wrong(&format!("the shape of the rows, {dims}, is needed")));
-    }
-    dx.like(x);
-    Ok(())
 }
 
 /// Parts of a tensor by their numbers along an axis: `out[.., i, ..] = x[.., index[i], ..]`.

@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, Real, lanes_along, pieces},
+    common::{PART, Real, infer_grad, lanes_along, pieces},
     compare::Equal,
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
@@ -137,12 +137,7 @@ pub struct GatherNdGrad<V = Var> {
 impl Infer for GatherNdGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = found(&self.x, &self.index)?;
-        self.x.float()?;
-        self.dout.same_dtype(&self.x)?;
-        self.dout
-            .require(self.dout.dims.agrees(&dims), || format!("the shape of the parts, {dims}, is needed"))?;
-        self.dx.like(&self.x);
-        Ok(())
+        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
     }
 }
 impl Kernel for GatherNdGrad<Buf<'_>> {
@@ -209,41 +204,25 @@ impl Kernel for TakeAlongAxis<Buf<'_>> {
 autobwd::samples!(
     TakeAlongAxis,
     [
-        TakeAlongAxis { input: uniform([2, 4]), index: integers_below(4, [2, 3]), result: out(), axis: 1 },
-        TakeAlongAxis {
-            input: uniform([2, 3, 4]),
-            index: integers_below(3, [2, 5, 4]).of(DType::I32),
-            result: out(),
-            axis: -2,
-        },
-        TakeAlongAxis { input: uniform([3, 2]), index: integers_below(3, [0, 2]), result: out(), axis: 0 },
-        TakeAlongAxis { input: uniform([]), index: given([], [0.0]).of(DType::I64), result: out(), axis: -1 },
-        TakeAlongAxis {
-            input: integers_below(9, [3]),
-            index: integers_below(3, [2]),
-            result: out(),
-            axis: 0
-        },
+        take_along_axis(uniform([2, 4]), integers_below(4, [2, 3]), 1),
+        take_along_axis(uniform([2, 3, 4]), integers_below(3, [2, 5, 4]).of(DType::I32), -2),
+        take_along_axis(uniform([3, 2]), integers_below(3, [0, 2]), 0),
+        take_along_axis(uniform([]), given([], [0.0]).of(DType::I64), -1),
+        take_along_axis(integers_below(9, [3]), integers_below(3, [2]), 0),
         Sample::fails(
-            TakeAlongAxis {
-                input: uniform([2, 3]),
-                index: given([2, 1], [0.0, 3.0]).of(DType::I64),
-                result: out(),
-                axis: 1,
-            },
+            take_along_axis(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), 1),
             "`Index`: 3 is not within 0..3",
         ),
         Sample::fails(
-            TakeAlongAxis {
-                input: uniform([2, 3]),
-                index: integers_below(2, [3, 1]),
-                result: out(),
-                axis: 1
-            },
+            take_along_axis(uniform([2, 3]), integers_below(2, [3, 1]), 1),
             "`Index`: dimensions [2, -1] are needed",
         ),
     ]
 );
+
+fn take_along_axis(input: Draw, index: Draw, axis: i32) -> TakeAlongAxis<Draw> {
+    TakeAlongAxis { input, index, result: out(), axis }
+}
 
 fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
     are_numbers(index)?;
@@ -302,13 +281,7 @@ pub struct TakeAlongAxisGrad<V = Var> {
 impl Infer for TakeAlongAxisGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         check_positions(&self.input, &self.index, self.axis)?;
-        self.input.float()?;
-        self.dresult.same_dtype(&self.input)?;
-        let dims = &self.index.dims;
-        self.dresult
-            .require(self.dresult.dims.agrees(dims), || format!("the shape of `Index`, {dims}, is needed"))?;
-        self.dinput.like(&self.input);
-        Ok(())
+        infer_grad(&self.input, &self.dresult, &self.index.dims, &mut self.dinput)
     }
 }
 impl Kernel for TakeAlongAxisGrad<Buf<'_>> {

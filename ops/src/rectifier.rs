@@ -198,19 +198,11 @@ impl<F: Float> Pointwise for HardSwish<F> {
 autobwd::samples!(
     HardSwish,
     [
-        HardSwish {
-            x: given([2, 3], [-4.0, -2.0, -1.0, 0.5, 1.75, 4.0]),
-            out: out(),
-            threshold: 6.0,
-            scale: 6.0,
-            offset: 3.0
-        },
-        HardSwish {
-            x: given([4], [-4.0, -0.5, 0.25, 4.0]),
-            out: out(),
-            threshold: 2.0,
-            scale: 5.0,
-            offset: 1.0
-        },
+        HardSwish { offset: 3.0, ..hard_swish(given([2, 3], [-4.0, -2.0, -1.0, 0.5, 1.75, 4.0])) },
+        HardSwish { threshold: 2.0, scale: 5.0, ..hard_swish(given([4], [-4.0, -0.5, 0.25, 4.0])) },
     ]
 );
+
+fn hard_swish(x: Draw) -> HardSwish<Draw> {
+    HardSwish { x, out: out(), threshold: 6.0, scale: 6.0, offset: 1.0 }
+}

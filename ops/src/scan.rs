@@ -5,7 +5,7 @@ use autobwd::{
     with_float, with_signed,
 };
 
-use crate::common::{PART, around, axis_if_any};
+use crate::common::{PART, around, axis_if_any, infer_grad};
 
 /// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
@@ -172,15 +172,9 @@ pub struct CumsumGrad<V = Var> {
 }
 impl Infer for CumsumGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.dout.float()?;
         let mut out = self.dout.clone();
         summed(&self.x, self.axis, self.flatten, &mut out)?;
-        self.dout.same_dtype(&self.x)?;
-        if !self.dout.dims.agrees(&out.dims) {
-            return Err(self.dout.wrong(&format!("the shape of the sums, {}, is needed", out.dims)));
-        }
-        self.dx.like(&self.x);
-        Ok(())
+        infer_grad(&self.x, &self.dout, &out.dims, &mut self.dx)
     }
 }
 impl Kernel for CumsumGrad<Buf<'_>> {

@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Number, Wide, axis_if_any, lanes_along},
+    common::{Number, Wide, axis_if_any, infer_grad, lanes_along},
     places::{Along, TakeAlongAxis},
 };
 
@@ -79,92 +79,33 @@ impl Kernel for TopKV2<Buf<'_>> {
 autobwd::samples!(
     TopKV2,
     [
-        TopKV2 {
-            x: distinct([2, 5]),
-            out: out(),
-            indices: out(),
-            k: 1,
-            axis: -1,
-            largest: true,
-            sorted: true
-        },
-        TopKV2 {
-            x: distinct([2, 5]),
-            out: out(),
-            indices: out(),
-            k: 3,
-            axis: 1,
-            largest: false,
-            sorted: true
-        },
-        TopKV2 {
-            x: distinct([4, 2, 3]),
-            out: out(),
-            indices: out(),
-            k: 2,
-            axis: 0,
-            largest: true,
-            sorted: false
-        },
-        TopKV2 { x: distinct([7]), out: out(), indices: out(), k: 7, axis: 0, largest: true, sorted: true },
-        TopKV2 {
-            x: distinct([0, 3]),
-            out: out(),
-            indices: out(),
-            k: 2,
-            axis: 1,
-            largest: true,
-            sorted: true
-        },
-        TopKV2 {
-            x: given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
-            out: out(),
-            indices: out(),
-            k: 3,
-            axis: -1,
-            largest: true,
-            sorted: true
-        },
-        TopKV2 {
-            x: integers_below(99, [5, 2]),
-            out: out(),
-            indices: out(),
-            k: 2,
-            axis: 0,
-            largest: false,
-            sorted: true
-        },
-        TopKV2 { x: uniform([]), out: out(), indices: out(), k: 1, axis: -1, largest: true, sorted: true },
-        Sample::fails(
-            TopKV2 { x: uniform([]), out: out(), indices: out(), k: 2, axis: 0, largest: true, sorted: true },
-            "`X`: at least `k` = 2 elements of a scalar are needed",
+        top_k_v2(distinct([2, 5]), 1, -1),
+        TopKV2 { largest: false, ..top_k_v2(distinct([2, 5]), 3, 1) },
+        TopKV2 { sorted: false, ..top_k_v2(distinct([4, 2, 3]), 2, 0) },
+        top_k_v2(distinct([7]), 7, 0),
+        top_k_v2(distinct([0, 3]), 2, 1),
+        top_k_v2(
+            given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
+            3,
+            -1
         ),
+        TopKV2 { largest: false, ..top_k_v2(integers_below(99, [5, 2]), 2, 0) },
+        top_k_v2(uniform([]), 1, -1),
+        Sample::fails(top_k_v2(uniform([]), 2, 0), "`X`: at least `k` = 2 elements of a scalar are needed",),
         Sample::fails(
-            TopKV2 {
-                x: integers_below(2, [3]).of(DType::Bool),
-                out: out(),
-                indices: out(),
-                k: 1,
-                axis: 0,
-                largest: true,
-                sorted: true
-            },
+            top_k_v2(integers_below(2, [3]).of(DType::Bool), 1, 0),
             "`X`: signed or floating point numbers are needed",
         ),
         Sample::fails(
-            TopKV2 {
-                x: distinct([2, 5]),
-                out: out(),
-                indices: out(),
-                k: 3,
-                axis: 0,
-                largest: true,
-                sorted: true
-            },
+            top_k_v2(distinct([2, 5]), 3, 0),
             "`X`: at least `k` = 3 elements along axis 0 are needed",
         ),
     ]
 );
+
+fn top_k_v2(x: Draw, k: i32, axis: i32) -> TopKV2<Draw> {
+    TopKV2 { x, out: out(), indices: out(), k, axis, largest: true, sorted: true }
+}
 
 /// An element as something that has an order.
 pub(crate) trait Ranked: Element {
@@ -268,19 +209,10 @@ pub struct TopKV2Grad<V = Var> {
 }
 impl Infer for TopKV2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
         let dims = top_dims(&self.x, self.k, self.axis)?;
-        for found in [&self.indices, &self.dout] {
-            if !found.dims.agrees(&dims) {
-                return Err(found.wrong(&format!("the shape of the result, {dims}, is needed")));
-            }
-        }
-        self.dout.same_dtype(&self.x)?;
-        if self.indices.dtype != DType::I64 {
-            return Err(self.indices.wrong("int64 is needed"));
-        }
-        self.dx.like(&self.x);
-        Ok(())
+        let indices = self.indices.dtype == DType::I64 && self.indices.dims.agrees(&dims);
+        self.indices.require(indices, || format!("int64 {dims} is needed"))?;
+        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
     }
 }
 impl Kernel for TopKV2Grad<Buf<'_>> {
@@ -364,81 +296,29 @@ impl Kernel for ArgMax<Buf<'_>> {
 autobwd::samples!(
     ArgMax,
     [
-        ArgMax {
-            x: distinct([2, 5]),
-            out: out(),
-            axis: 1,
-            keepdims: false,
-            flatten: false,
-            dtype: DType::I64
-        },
-        ArgMax {
-            x: distinct([4, 2, 3]),
-            out: out(),
-            axis: -2,
-            keepdims: true,
-            flatten: false,
-            dtype: DType::I32
-        },
-        ArgMax {
-            x: distinct([4, 2, 3]),
-            out: out(),
-            axis: 0,
-            keepdims: false,
-            flatten: false,
-            dtype: DType::I64
-        },
-        ArgMax {
-            x: distinct([2, 3]),
-            out: out(),
-            axis: 0,
-            keepdims: false,
-            flatten: true,
-            dtype: DType::I64
-        },
-        ArgMax { x: distinct([2, 3]), out: out(), axis: 0, keepdims: true, flatten: true, dtype: DType::I64 },
-        ArgMax { x: distinct([]), out: out(), axis: 0, keepdims: false, flatten: true, dtype: DType::I64 },
-        ArgMax { x: distinct([]), out: out(), axis: -1, keepdims: true, flatten: false, dtype: DType::I64 },
-        ArgMax {
-            x: given([2, 3], [-5.0, -3.0, -3.0, -2147483648.0, -2147483648.0, -2147483648.0]).of(DType::I32),
-            out: out(),
-            axis: 1,
-            keepdims: false,
-            flatten: false,
-            dtype: DType::I64
-        },
-        ArgMax {
-            x: integers_below(99, [4, 3]),
-            out: out(),
-            axis: 0,
-            keepdims: false,
-            flatten: false,
-            dtype: DType::I32
-        },
-        Sample::fails(
-            ArgMax {
-                x: distinct([2, 0]),
-                out: out(),
-                axis: 1,
-                keepdims: false,
-                flatten: false,
-                dtype: DType::I64
-            },
-            "`X`: at least one element to choose from is needed",
+        arg_max(distinct([2, 5]), 1),
+        ArgMax { keepdims: true, dtype: DType::I32, ..arg_max(distinct([4, 2, 3]), -2) },
+        arg_max(distinct([4, 2, 3]), 0),
+        ArgMax { flatten: true, ..arg_max(distinct([2, 3]), 0) },
+        ArgMax { keepdims: true, flatten: true, ..arg_max(distinct([2, 3]), 0) },
+        ArgMax { flatten: true, ..arg_max(distinct([]), 0) },
+        ArgMax { keepdims: true, ..arg_max(distinct([]), -1) },
+        arg_max(
+            given([2, 3], [-5.0, -3.0, -3.0, -2147483648.0, -2147483648.0, -2147483648.0]).of(DType::I32),
+            1
         ),
+        ArgMax { dtype: DType::I32, ..arg_max(integers_below(99, [4, 3]), 0) },
+        Sample::fails(arg_max(distinct([2, 0]), 1), "`X`: at least one element to choose from is needed",),
         Sample::fails(
-            ArgMax {
-                x: distinct([2, 3]),
-                out: out(),
-                axis: 1,
-                keepdims: false,
-                flatten: false,
-                dtype: DType::F32
-            },
+            ArgMax { dtype: DType::F32, ..arg_max(distinct([2, 3]), 1) },
             "attribute `dtype`: int64 or int32 is needed",
         ),
     ]
 );
+
+fn arg_max(x: Draw, axis: i64) -> ArgMax<Draw> {
+    ArgMax { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
+}
 
 fn find_largest<T: Ranked, I: Number>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
     for (lane, out) in out.iter_mut().enumerate() {

@@ -65,43 +65,31 @@ impl Kernel for SelectInput<Buf<'_>> {
 autobwd::samples!(
     SelectInput,
     [
-        SelectInput {
-            x: vec![Some(uniform([2, 3])), Some(uniform([2, 3]))],
-            mask: given([1], [1.0]).of(DType::I32),
-            out: out()
-        },
-        SelectInput {
-            x: vec![Some(uniform([4])), None, Some(uniform([4]))],
-            mask: given([], [0.0]).of(DType::I64),
-            out: out()
-        },
-        SelectInput {
-            x: vec![Some(integers_below(9, [2, 3])), Some(integers_below(9, [2, 3]))],
-            mask: given([1], [0.0]).of(DType::I32),
-            out: out()
-        },
+        select_input(vec![Some(uniform([2, 3])), Some(uniform([2, 3]))], given([1], [1.0]).of(DType::I32)),
+        select_input(vec![Some(uniform([4])), None, Some(uniform([4]))], given([], [0.0]).of(DType::I64)),
+        select_input(
+            vec![Some(integers_below(9, [2, 3])), Some(integers_below(9, [2, 3]))],
+            given([1], [0.0]).of(DType::I32)
+        ),
         Sample::fails(
-            SelectInput {
-                x: vec![Some(uniform([2, 3])), Some(uniform([3, 2]))],
-                mask: given([1], [1.0]).of(DType::I32),
-                out: out()
-            },
+            select_input(
+                vec![Some(uniform([2, 3])), Some(uniform([3, 2]))],
+                given([1], [1.0]).of(DType::I32)
+            ),
             "does not match [2, 3]"
         ),
+        Sample::fails(select_input(vec![], given([1], [1.0]).of(DType::I32)), "at least one"),
+        Sample::fails(select_input(vec![Some(uniform([2]))], uniform([1])), "one whole number"),
         Sample::fails(
-            SelectInput { x: vec![], mask: given([1], [1.0]).of(DType::I32), out: out() },
-            "at least one"
-        ),
-        Sample::fails(
-            SelectInput { x: vec![Some(uniform([2]))], mask: uniform([1]), out: out() },
-            "one whole number"
-        ),
-        Sample::fails(
-            SelectInput { x: vec![Some(uniform([2]))], mask: given([1], [1.0]).of(DType::I32), out: out() },
+            select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32)),
             "1 chooses none of 1"
         ),
     ]
 );
+
+fn select_input(x: Vec<Option<Draw>>, mask: Draw) -> SelectInput<Draw> {
+    SelectInput { x, mask, out: out() }
+}
 
 /// `dx[mask] = dout`, zeros in the others.
 pub struct SelectInputGrad;
@@ -151,31 +139,24 @@ impl Kernel for SelectOutput<Buf<'_>> {
 autobwd::samples!(
     SelectOutput,
     [
-        SelectOutput {
-            x: uniform([2, 3]),
-            mask: given([1], [1.0]).of(DType::I32),
-            out: vec![Some(out()), Some(out())]
-        },
-        SelectOutput {
-            x: uniform([4]),
-            mask: given([], [0.0]).of(DType::I64),
-            out: vec![Some(out()), None, Some(out())]
-        },
-        SelectOutput {
-            x: integers_below(9, [2, 3]),
-            mask: given([1], [1.0]).of(DType::I32),
-            out: vec![Some(out()), Some(out())]
-        },
-        Sample::fails(
-            SelectOutput { x: uniform([2]), mask: uniform([1]), out: vec![Some(out())] },
-            "one whole number"
+        select_output(uniform([2, 3]), given([1], [1.0]).of(DType::I32), vec![Some(out()), Some(out())]),
+        select_output(uniform([4]), given([], [0.0]).of(DType::I64), vec![Some(out()), None, Some(out())]),
+        select_output(
+            integers_below(9, [2, 3]),
+            given([1], [1.0]).of(DType::I32),
+            vec![Some(out()), Some(out())]
         ),
+        Sample::fails(select_output(uniform([2]), uniform([1]), vec![Some(out())]), "one whole number"),
         Sample::fails(
-            SelectOutput { x: uniform([2]), mask: given([1], [-1.0]).of(DType::I32), out: vec![Some(out())] },
+            select_output(uniform([2]), given([1], [-1.0]).of(DType::I32), vec![Some(out())]),
             "-1 chooses none of 1"
         ),
     ]
 );
+
+fn select_output(x: Draw, mask: Draw, out: Vec<Option<Draw>>) -> SelectOutput<Draw> {
+    SelectOutput { x, mask, out }
+}
 
 /// `dx = dout[mask]`.
 pub struct SelectOutputGrad;

@@ -12,7 +12,7 @@ use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
 use crate::{
     Math,
-    common::{Real, add_up, around},
+    common::{Real, add_up, axis_if_any, lanes_along},
     elementwise::ElementwiseMul,
     reduce::{ReduceAttrs, ReduceMax, ReduceSum},
     vectors,
@@ -36,9 +36,7 @@ pub struct Softmax<V = Var> {
 }
 impl Infer for Softmax<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_softmax(&self.x, self.axis)?;
-        self.out.like(&self.x);
-        Ok(())
+        infer_softmax(&self.x, self.axis, &mut self.out)
     }
 }
 impl Kernel for Softmax<Buf<'_>> {
@@ -81,10 +79,8 @@ pub struct SoftmaxGrad<V = Var> {
 }
 impl Infer for SoftmaxGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_softmax(&self.out, self.axis)?;
         self.dout.same_as(&self.out)?;
-        self.dx.like(&self.out);
-        Ok(())
+        infer_softmax(&self.out, self.axis, &mut self.dx)
     }
 }
 impl Kernel for SoftmaxGrad<Buf<'_>> {
@@ -126,9 +122,7 @@ pub struct LogSoftmax<V = Var> {
 }
 impl Infer for LogSoftmax<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_softmax(&self.x, self.axis)?;
-        self.out.like(&self.x);
-        Ok(())
+        infer_softmax(&self.x, self.axis, &mut self.out)
     }
 }
 impl Kernel for LogSoftmax<Buf<'_>> {
@@ -168,10 +162,8 @@ pub struct LogSoftmaxGrad<V = Var> {
 }
 impl Infer for LogSoftmaxGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_softmax(&self.out, self.axis)?;
         self.dout.same_as(&self.out)?;
-        self.dx.like(&self.out);
-        Ok(())
+        infer_softmax(&self.out, self.axis, &mut self.dx)
     }
 }
 impl Kernel for LogSoftmaxGrad<Buf<'_>> {
@@ -233,11 +225,10 @@ pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {
 }
 
 /// A scalar is a lane of one element.
-fn infer_softmax(x: &Meta, axis: i32) -> Result<()> {
+fn infer_softmax(x: &Meta, axis: i32, out: &mut Meta) -> Result<()> {
     x.float()?;
-    if x.rank() > 0 || !matches!(axis, -1 | 0) {
-        x.axis("axis", axis.into())?;
-    }
+    axis_if_any(x, axis.into())?;
+    out.like(x);
     Ok(())
 }
 
@@ -250,13 +241,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn along(x: &Buf<'_>, axis: i32) -> Lanes {
-        match x.dims() {
-            [] => Lanes { n: 1, inner: 1 },
-            dims => {
-                let (_, n, inner) = around(dims, x.axis(axis.into()));
-                Lanes { n, inner }
-            }
-        }
+        let (_, n, inner) = lanes_along(x, axis.into());
+        Lanes { n, inner }
     }
 
     /// What a lane spans, and its elements therein.

@@ -58,41 +58,31 @@ impl Kernel for Argsort<Buf<'_>> {
 autobwd::samples!(
     Argsort,
     [
-        Argsort { x: distinct([2, 5]), out: out(), indices: out(), axis: -1, descending: false },
-        Argsort { x: distinct([4, 2, 3]), out: out(), indices: out(), axis: 0, descending: true },
-        Argsort { x: distinct([2, 70]), out: out(), indices: out(), axis: 1, descending: true },
-        Argsort { x: distinct([1]), out: out(), indices: out(), axis: 0, descending: false },
-        Argsort { x: distinct([2, 0]), out: out(), indices: out(), axis: 1, descending: false },
-        Argsort { x: distinct([0, 2]), out: out(), indices: out(), axis: 1, descending: false },
-        Argsort { x: distinct([]), out: out(), indices: out(), axis: -1, descending: true },
-        Argsort {
-            x: given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
-            out: out(),
-            indices: out(),
-            axis: 1,
-            descending: true
-        },
-        Argsort { x: integers_below(9, [5, 2]), out: out(), indices: out(), axis: 0, descending: false },
-        Sample::fails(
-            Argsort { x: distinct([]), out: out(), indices: out(), axis: 1, descending: false },
-            "attribute `axis` = 1"
+        argsort(distinct([2, 5]), -1, false),
+        argsort(distinct([4, 2, 3]), 0, true),
+        argsort(distinct([2, 70]), 1, true),
+        argsort(distinct([1]), 0, false),
+        argsort(distinct([2, 0]), 1, false),
+        argsort(distinct([0, 2]), 1, false),
+        argsort(distinct([]), -1, true),
+        argsort(
+            given([2, 4], [3.0, -9.0, 3.0, 2147483647.0, 0.0, 5.0, -2147483648.0, 5.0]).of(DType::I32),
+            1,
+            true
         ),
+        argsort(integers_below(9, [5, 2]), 0, false),
+        Sample::fails(argsort(distinct([]), 1, false), "attribute `axis` = 1"),
         Sample::not_a_derivative(
-            Argsort {
-                x: given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]),
-                out: out(),
-                indices: out(),
-                axis: 0,
-                descending: false
-            },
+            argsort(given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]), 0, false),
             "equal elements change places"
         ),
-        Sample::fails(
-            Argsort { x: distinct([2, 3]), out: out(), indices: out(), axis: 2, descending: false },
-            "attribute `axis` = 2",
-        ),
+        Sample::fails(argsort(distinct([2, 3]), 2, false), "attribute `axis` = 2",),
     ]
 );
+
+fn argsort(x: Draw, axis: i32, descending: bool) -> Argsort<Draw> {
+    Argsort { x, out: out(), indices: out(), axis, descending }
+}
 
 /// `dx[indices] = dout`.
 pub struct ArgsortGrad;

@@ -1,5 +1,5 @@
-//! Attention without its scores: they exist for some rows of one head at a time. The composition has
-//! all scores at once.
+//! Attention without its scores: they exist for some rows of one head at a time. The composition has all
+//! scores at once.
 
 use autobwd::{
     Buf, Composed, Composition, Cx, Dim, Dims, Element, Error, Expr, Infer, Kernel, LaneOf, Loops, Mat, Meta,

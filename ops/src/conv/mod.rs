@@ -18,6 +18,7 @@ pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeGradGra
 use autobwd::{Attrs, Buf, Dim, Dims, Error, Meta, Result};
 
 use crate::{
+    common::check_grad,
     image::{Axis, PaddingAlgorithm, axes, dims, pair},
     norm::DataLayout,
 };
@@ -147,9 +148,7 @@ fn infer_grad(
     [input, filter, doutput]: [&Meta; 3],
     [dinput, dfilter]: [&mut Option<Meta>; 2],
 ) -> Result<()> {
-    doutput.same_dtype(input)?;
-    doutput
-        .require(doutput.dims.agrees(dims), || format!("the shape of the convolution, {dims}, is needed"))?;
+    check_grad(input, doutput, dims)?;
     dinput.iter_mut().for_each(|dinput| dinput.like(input));
     dfilter.iter_mut().for_each(|dfilter| dfilter.like(filter));
     Ok(())

@@ -6,9 +6,9 @@ use autobwd::{
 };
 use ndarray::ArrayView1;
 
-use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_negated, push_ones, weighted};
+use super::{Target, infer_loss, push_label_gradient, push_negated, push_ones, weighted};
 use crate::{
-    common::Real,
+    common::{Real, infer_grad},
     elementwise::{ElementwiseDiv, ElementwiseMul, ElementwiseSub},
     fill::FillZerosLike,
     shape::Assign,
@@ -204,7 +204,7 @@ pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
 impl Infer for SoftmaxWithCrossEntropyGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = infer_loss(&self.softmax, &self.label, self.axis, self.soft_label)?;
-        infer_loss_grad(dims, &self.softmax, &self.dloss, &mut self.dlogits)
+        infer_grad(&self.softmax, &self.dloss, &dims, &mut self.dlogits)
     }
 }
 impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {

@@ -65,15 +65,6 @@ fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
     Ok(dims)
 }
 
-fn infer_loss_grad(dims: Dims, x: &Meta, dloss: &Meta, dx: &mut Meta) -> Result<()> {
-    dloss.same_dtype(x)?;
-    if !dloss.dims.agrees(&dims) {
-        return Err(dloss.wrong(&format!("the shape of the loss, {dims}, is needed")));
-    }
-    dx.like(x);
-    Ok(())
-}
-
 /// What the classes are compared with.
 #[derive(Clone, Copy)]
 enum Target<'a, T> {

@@ -4,9 +4,9 @@ use autobwd::{
     Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use super::{Target, infer_loss, infer_loss_grad, push_label_gradient, push_ones};
+use super::{Target, infer_loss, push_label_gradient, push_ones};
 use crate::{
-    common::Real,
+    common::{Real, infer_grad},
     elementwise::ElementwiseMul,
     softmax::{Lanes, push_sum, sum_op},
 };
@@ -102,7 +102,7 @@ pub struct CrossEntropyGrad<V = Var> {
 impl Infer for CrossEntropyGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        infer_loss_grad(dims, &self.x, &self.dy, &mut self.dx)
+        infer_grad(&self.x, &self.dy, &dims, &mut self.dx)
     }
 }
 impl Kernel for CrossEntropyGrad<Buf<'_>> {

@@ -52,27 +52,19 @@ impl Kernel for Mul<Buf<'_>> {
 autobwd::samples!(
     Mul,
     [
-        Mul { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
-        Mul { x: uniform([2, 4, 3]), y: uniform([3, 5]), out: out(), x_num_col_dims: 2, y_num_col_dims: 1 },
-        Mul {
-            x: uniform([5, 3, 2]),
-            y: uniform([2, 3, 4, 1]),
-            out: out(),
-            x_num_col_dims: 1,
-            y_num_col_dims: 2
-        },
-        Mul { x: uniform([0, 3]), y: uniform([3, 2]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
-        Mul { x: uniform([2, 0]), y: uniform([0, 3]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
-        Sample::fails(
-            Mul { x: uniform([2, 3]), y: uniform([4, 5]), out: out(), x_num_col_dims: 1, y_num_col_dims: 1 },
-            "`Y`: a matrix of 3 rows is needed, not",
-        ),
-        Sample::fails(
-            Mul { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), x_num_col_dims: 2, y_num_col_dims: 1 },
-            "`X`: more than 2 dimensions are needed",
-        ),
+        mul(uniform([2, 3]), uniform([3, 4]), 1),
+        mul(uniform([2, 4, 3]), uniform([3, 5]), 2),
+        Mul { y_num_col_dims: 2, ..mul(uniform([5, 3, 2]), uniform([2, 3, 4, 1]), 1) },
+        mul(uniform([0, 3]), uniform([3, 2]), 1),
+        mul(uniform([2, 0]), uniform([0, 3]), 1),
+        Sample::fails(mul(uniform([2, 3]), uniform([4, 5]), 1), "`Y`: a matrix of 3 rows is needed, not",),
+        Sample::fails(mul(uniform([2, 3]), uniform([3, 4]), 2), "`X`: more than 2 dimensions are needed",),
     ]
 );
+
+fn mul(x: Draw, y: Draw, x_num_col_dims: i32) -> Mul<Draw> {
+    Mul { x, y, out: out(), x_num_col_dims, y_num_col_dims: 1 }
+}
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
 #[register_op(grad_of = Mul, grad = MulGradGrad)]

@@ -2,7 +2,7 @@
 
 use autobwd::{Cx, Dim, Dims, Mat, Meta, Product, Result};
 
-use crate::common::nth;
+use crate::common::{check_grad, nth};
 
 /// Multiplications that are worth sharing.
 const SHARED: usize = 1 << 20;
@@ -16,16 +16,9 @@ pub(super) fn infer_grads(
     dx: &mut Option<Meta>,
     dy: &mut Option<Meta>,
 ) -> Result<()> {
-    dout.same_dtype(x)?;
-    if !dout.dims.agrees(&dims) {
-        return Err(dout.wrong(&format!("the shape of the product, {dims}, is needed")));
-    }
-    if let Some(dx) = dx {
-        dx.like(x);
-    }
-    if let Some(dy) = dy {
-        dy.like(y);
-    }
+    check_grad(x, dout, &dims)?;
+    dx.iter_mut().for_each(|dx| dx.like(x));
+    dy.iter_mut().for_each(|dy| dy.like(y));
     Ok(())
 }
 

@@ -55,48 +55,37 @@ impl Kernel for MatmulV2<Buf<'_>> {
 autobwd::samples!(
     MatmulV2,
     [
-        MatmulV2 { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 { x: uniform([3, 2]), y: uniform([3, 4]), out: out(), trans_x: true, trans_y: false },
-        MatmulV2 { x: uniform([2, 3]), y: uniform([4, 3]), out: out(), trans_x: false, trans_y: true },
-        MatmulV2 { x: uniform([3, 2]), y: uniform([4, 3]), out: out(), trans_x: true, trans_y: true },
-        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([5, 3, 4]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 { x: uniform([5, 3, 2]), y: uniform([5, 4, 3]), out: out(), trans_x: true, trans_y: true },
-        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([1, 4, 3]), out: out(), trans_x: false, trans_y: true },
-        MatmulV2 { x: uniform([5, 3, 2]), y: uniform([3, 4]), out: out(), trans_x: true, trans_y: false },
-        MatmulV2 { x: uniform([2, 3]), y: uniform([5, 3, 4]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 {
-            x: uniform([5, 1, 2, 3]),
-            y: uniform([6, 3, 4]),
-            out: out(),
-            trans_x: false,
-            trans_y: false
-        },
-        MatmulV2 { x: uniform([3]), y: uniform([3]), out: out(), trans_x: false, trans_y: true },
-        MatmulV2 { x: uniform([3]), y: uniform([5, 3, 4]), out: out(), trans_x: true, trans_y: false },
-        MatmulV2 { x: uniform([5, 2, 3]), y: uniform([3]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 { x: uniform([2, 0]), y: uniform([0, 3]), out: out(), trans_x: false, trans_y: false },
-        MatmulV2 { x: uniform([0, 2, 3]), y: uniform([1, 3, 4]), out: out(), trans_x: false, trans_y: false },
+        matmul_v2(uniform([2, 3]), uniform([3, 4])),
+        MatmulV2 { trans_x: true, ..matmul_v2(uniform([3, 2]), uniform([3, 4])) },
+        MatmulV2 { trans_y: true, ..matmul_v2(uniform([2, 3]), uniform([4, 3])) },
+        MatmulV2 { trans_x: true, trans_y: true, ..matmul_v2(uniform([3, 2]), uniform([4, 3])) },
+        matmul_v2(uniform([5, 2, 3]), uniform([5, 3, 4])),
+        MatmulV2 { trans_x: true, trans_y: true, ..matmul_v2(uniform([5, 3, 2]), uniform([5, 4, 3])) },
+        matmul_v2(uniform([5, 2, 3]), uniform([3, 4])),
+        MatmulV2 { trans_y: true, ..matmul_v2(uniform([5, 2, 3]), uniform([1, 4, 3])) },
+        MatmulV2 { trans_x: true, ..matmul_v2(uniform([5, 3, 2]), uniform([3, 4])) },
+        matmul_v2(uniform([2, 3]), uniform([5, 3, 4])),
+        matmul_v2(uniform([5, 1, 2, 3]), uniform([6, 3, 4])),
+        MatmulV2 { trans_y: true, ..matmul_v2(uniform([3]), uniform([3])) },
+        MatmulV2 { trans_x: true, ..matmul_v2(uniform([3]), uniform([5, 3, 4])) },
+        matmul_v2(uniform([5, 2, 3]), uniform([3])),
+        matmul_v2(uniform([2, 0]), uniform([0, 3])),
+        matmul_v2(uniform([0, 2, 3]), uniform([1, 3, 4])),
         Sample::fails(
-            MatmulV2 { x: uniform([2, 3]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: true },
+            MatmulV2 { trans_y: true, ..matmul_v2(uniform([2, 3]), uniform([3, 4])) },
             "`Y`: 3 rows are needed when transposed, not",
         ),
         Sample::fails(
-            MatmulV2 {
-                x: uniform([5, 2, 3]),
-                y: uniform([6, 3, 4]),
-                out: out(),
-                trans_x: false,
-                trans_y: false
-            },
+            matmul_v2(uniform([5, 2, 3]), uniform([6, 3, 4])),
             "`Y`: matrices that broadcast with [5, 2, 3] of `X` are needed",
         ),
-        Sample::fails(
-            MatmulV2 { x: uniform([]), y: uniform([3, 4]), out: out(), trans_x: false, trans_y: false },
-            "`X`: a vector or matrices are needed",
-        ),
+        Sample::fails(matmul_v2(uniform([]), uniform([3, 4])), "`X`: a vector or matrices are needed",),
     ]
 );
+
+fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
+    MatmulV2 { x, y, out: out(), trans_x: false, trans_y: false }
+}
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
 /// transposed has a gradient that is.

@@ -123,9 +123,8 @@ fn rows(x: &Meta, begin: i32, parameters: &[&Option<Meta>]) -> Result<Dims> {
     let width = row.iter().fold(Dim::from(1), |n, dim| n * *dim);
     for parameter in parameters.iter().filter_map(|parameter| parameter.as_ref()) {
         parameter.same_dtype(x)?;
-        if !parameter.dims.agrees(&[width]) {
-            return Err(parameter.wrong(&format!("[{width}] is needed, the elements of a row")));
-        }
+        let fits = parameter.dims.agrees(&[width]);
+        parameter.require(fits, || format!("[{width}] is needed, the elements of a row"))?;
     }
     Ok(rows.iter().copied().collect())
 }
@@ -244,13 +243,9 @@ impl Infer for LayerNormGrad<Meta> {
         self.dy.same_as(&self.x)?;
         for each in [&self.mean, &self.variance] {
             each.same_dtype(&self.x)?;
-            if !each.dims.agrees(&rows) {
-                return Err(each.wrong(&format!("{rows} is needed, a number for each row")));
-            }
+            each.require(each.dims.agrees(&rows), || format!("{rows} is needed, a number for each row"))?;
         }
-        if let Some(dx) = &mut self.dx {
-            dx.like(&self.x);
-        }
+        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
         for (parameter, grad) in [(&self.scale, &mut self.dscale), (&self.bias, &mut self.dbias)] {
             match (parameter, grad) {
                 (Some(parameter), Some(grad)) => grad.like(parameter),

@@ -5,7 +5,7 @@ use autobwd::{
     register_op,
 };
 
-use super::order::{remember, restore};
+use super::order::{copies, remember, restore};
 
 /// Dimensions of one element dropped: `out = x`.
 #[register_op(grad = Squeeze2Grad)]
@@ -46,11 +46,7 @@ impl Infer for Squeeze2<Meta> {
         Ok(())
     }
 }
-impl Kernel for Squeeze2<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
-}
+copies!(Squeeze2, out from x);
 autobwd::samples!(
     Squeeze2,
     [
@@ -87,11 +83,7 @@ impl Infer for Squeeze2Grad<Meta> {
         restore(&self.x_shape, &self.dout, &mut self.dx, |x| squeezed(x, &self.axes))
     }
 }
-impl Kernel for Squeeze2Grad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.dx.copy_from(&self.dout)
-    }
-}
+copies!(Squeeze2Grad, dx from dout);
 
 /// `ddout = squeeze2(ddx)`.
 pub struct Squeeze2GradGrad;
@@ -140,11 +132,7 @@ impl Infer for Unsqueeze2<Meta> {
         Ok(())
     }
 }
-impl Kernel for Unsqueeze2<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
-}
+copies!(Unsqueeze2, out from x);
 autobwd::samples!(
     Unsqueeze2,
     [
@@ -180,11 +168,7 @@ impl Infer for Unsqueeze2Grad<Meta> {
         restore(&self.x_shape, &self.dout, &mut self.dx, |x| unsqueezed(x, &self.axes))
     }
 }
-impl Kernel for Unsqueeze2Grad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.dx.copy_from(&self.dout)
-    }
-}
+copies!(Unsqueeze2Grad, dx from dout);
 
 /// `ddout = unsqueeze2(ddx)`.
 pub struct Unsqueeze2GradGrad;
@@ -238,11 +222,7 @@ impl Infer for FlattenContiguousRange<Meta> {
         Ok(())
     }
 }
-impl Kernel for FlattenContiguousRange<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
-}
+copies!(FlattenContiguousRange, out from x);
 autobwd::samples!(
     FlattenContiguousRange,
     [
@@ -278,11 +258,7 @@ impl Infer for FlattenContiguousRangeGrad<Meta> {
         restore(&self.x_shape, &self.dout, &mut self.dx, forward)
     }
 }
-impl Kernel for FlattenContiguousRangeGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.dx.copy_from(&self.dout)
-    }
-}
+copies!(FlattenContiguousRangeGrad, dx from dout);
 
 /// `ddout = flatten_contiguous_range(ddx)`.
 pub struct FlattenContiguousRangeGradGrad;

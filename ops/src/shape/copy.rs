@@ -89,44 +89,28 @@ impl<F: Float> Pointwise for Cast<F> {
 autobwd::samples!(
     Cast,
     [
-        Cast { x: uniform([2, 3]).of(DType::F64), out: out(), in_dtype: DType::F64, out_dtype: DType::F64 },
+        cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F64),
         Sample::not_a_derivative(
-            Cast {
-                x: uniform([2, 3]).of(DType::F64),
-                out: out(),
-                in_dtype: DType::F64,
-                out_dtype: DType::F32
-            },
+            cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F32),
             "rounded to float32, a small step vanishes",
         ),
         Sample::not_a_derivative(
-            Cast {
-                x: between(-9.0, 9.0, [4]).of(DType::F64),
-                out: out(),
-                in_dtype: DType::F64,
-                out_dtype: DType::I64
-            },
+            cast(between(-9.0, 9.0, [4]).of(DType::F64), DType::F64, DType::I64),
             "integers carry no gradient",
         ),
-        Cast { x: integers_below(300, [3, 2]), out: out(), in_dtype: DType::I64, out_dtype: DType::U8 },
-        Cast {
-            x: integers_below(3, [5]).of(DType::I32),
-            out: out(),
-            in_dtype: DType::I32,
-            out_dtype: DType::Bool
-        },
-        Cast {
-            x: integers_below(2, [0, 2]).of(DType::Bool),
-            out: out(),
-            in_dtype: DType::Bool,
-            out_dtype: DType::F64
-        },
+        cast(integers_below(300, [3, 2]), DType::I64, DType::U8),
+        cast(integers_below(3, [5]).of(DType::I32), DType::I32, DType::Bool),
+        cast(integers_below(2, [0, 2]).of(DType::Bool), DType::Bool, DType::F64),
         Sample::fails(
-            Cast { x: integers_below(3, [5]), out: out(), in_dtype: DType::I32, out_dtype: DType::F32 },
+            cast(integers_below(3, [5]), DType::I32, DType::F32),
             "`X`: int32 is needed, as attribute `in_dtype` says",
         ),
     ]
 );
+
+fn cast(x: Draw, in_dtype: DType, out_dtype: DType) -> Cast<Draw> {
+    Cast { x, out: out(), in_dtype, out_dtype }
+}
 
 /// `dx` = `dout` cast back; nothing where either side is of integers or booleans, which carry no gradient.
 pub struct CastGrad;

@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
 };
 
-use crate::fill::FillZerosLike;
+use crate::{common::check_grad, fill::FillZerosLike};
 
 /// Tensors joined along an axis: `out = x[0], x[1], …`.
 #[register_op(grad = ConcatGrad)]
@@ -115,17 +115,8 @@ impl Infer for ConcatGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let mut out = self.dout.clone();
         joined(&self.x, self.axis, &mut out)?;
-        self.dout.same_dtype(&self.x[0])?;
-        if !self.dout.dims.agrees(&out.dims) {
-            return Err(self.dout.wrong(&format!("the shape of the joined `X`, {}, is needed", out.dims)));
-        }
-        same_count("X@GRAD", self.dx.len(), self.x.len())?;
-        for (x, dx) in self.x.iter().zip(&mut self.dx) {
-            if let Some(dx) = dx {
-                dx.like(x);
-            }
-        }
-        Ok(())
+        check_grad(&self.x[0], &self.dout, &out.dims)?;
+        like_each(&self.x, &mut self.dx)
     }
 }
 impl Kernel for ConcatGrad<Buf<'_>> {
@@ -136,6 +127,15 @@ impl Kernel for ConcatGrad<Buf<'_>> {
         }
         Ok(())
     }
+}
+
+/// Gradients of a list of inputs have their shapes.
+pub(super) fn like_each(x: &[Meta], dx: &mut [Option<Meta>]) -> Result<()> {
+    same_count("X@GRAD", dx.len(), x.len())?;
+    for (x, dx) in x.iter().zip(dx) {
+        dx.iter_mut().for_each(|dx| dx.like(x));
+    }
+    Ok(())
 }
 
 pub(super) fn same_count(slot: &str, got: usize, needed: usize) -> Result<()> {

@@ -8,6 +8,18 @@ use autobwd::{
 use super::strided::{Loops, MAX_RANK, few_dims};
 use crate::common::around;
 
+/// The kernel of an operator that leaves the elements where they are.
+macro_rules! copies {
+    ($op:ident, $to:ident from $from:ident) => {
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                self.$to.copy_from(&self.$from)
+            }
+        }
+    };
+}
+pub(super) use copies;
+
 /// The same elements in another shape: `out = x`.
 #[register_op(grad = Reshape2Grad)]
 pub struct Reshape2<V = Var> {
@@ -32,11 +44,7 @@ impl Infer for Reshape2<Meta> {
         Ok(())
     }
 }
-impl Kernel for Reshape2<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
-}
+copies!(Reshape2, out from x);
 autobwd::samples!(
     Reshape2,
     [
@@ -135,11 +143,7 @@ impl Infer for Reshape2Grad<Meta> {
         restore(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
     }
 }
-impl Kernel for Reshape2Grad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.dx.copy_from(&self.dout)
-    }
-}
+copies!(Reshape2Grad, dx from dout);
 
 /// `ddout = reshape2(ddx)`.
 pub struct Reshape2GradGrad;

@@ -6,7 +6,10 @@ use autobwd::{
 };
 
 use super::strided::{Loops, MAX_RANK, few_dims};
-use crate::{common::around, reduce::Reduction};
+use crate::{
+    common::{around, infer_grad},
+    reduce::Reduction,
+};
 
 /// Dimensions of 1 repeated up to a shape, and dimensions added in front: `out = x`, broadcast.
 #[register_op(grad = ExpandV2Grad)]
@@ -105,6 +108,7 @@ pub struct ExpandV2Grad<V = Var> {
 impl Infer for ExpandV2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = expanded(&self.x, &self.shape)?;
+        few_dims(&self.dout)?;
         infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
     }
 }
@@ -119,17 +123,6 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
             Ok(())
         })
     }
-}
-
-fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
-    x.float()?;
-    dout.same_dtype(x)?;
-    few_dims(dout)?;
-    if !dout.dims.agrees(dims) {
-        return Err(dout.wrong(&format!("the shape of the forward result, {dims}, is needed")));
-    }
-    dx.like(x);
-    Ok(())
 }
 
 /// `ddout = expand_v2(ddx)`.
@@ -242,6 +235,7 @@ pub struct TileGrad<V = Var> {
 impl Infer for TileGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = tiled(&self.x, &self.repeat_times)?;
+        few_dims(&self.dout)?;
         infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
     }
 }

@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use super::strided::{Loops, few_dims};
-use crate::common::around;
+use crate::common::{around, check_grad};
 
 /// A part of a tensor: `out = input[start..end]` along each axis.
 ///
@@ -161,10 +161,7 @@ pub struct SliceGrad<V = Var> {
 impl Infer for SliceGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = cut(&self.input, [&self.axes, &self.starts, &self.ends], &self.decrease_axis)?;
-        self.dout.same_dtype(&self.input)?;
-        if !self.dout.dims.agrees(&dims) {
-            return Err(self.dout.wrong(&format!("the shape of the part, {dims}, is needed")));
-        }
+        check_grad(&self.input, &self.dout, &dims)?;
         self.dinput.like(&self.input);
         Ok(())
     }

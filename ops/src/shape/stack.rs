@@ -5,8 +5,8 @@ use autobwd::{
     register_op,
 };
 
-use super::join::same_count;
-use crate::elementwise::grad_or_zeros;
+use super::join::{like_each, same_count};
+use crate::{common::check_grad, elementwise::grad_or_zeros};
 
 /// Tensors side by side along a new dimension: `y[.., i, ..] = x[i]`.
 #[register_op(grad = StackGrad)]
@@ -114,14 +114,8 @@ impl Infer for StackGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let mut y = self.dy.clone();
         stacked(&self.x, self.axis, &mut y)?;
-        self.dy.same_dtype(&y)?;
-        self.dy
-            .require(self.dy.dims.agrees(&y.dims), || format!("the shape of `Y`, {}, is needed", y.dims))?;
-        same_count("X@GRAD", self.dx.len(), self.x.len())?;
-        for (x, dx) in self.x.iter().zip(&mut self.dx) {
-            dx.iter_mut().for_each(|dx| dx.like(x));
-        }
-        Ok(())
+        check_grad(&y, &self.dy, &y.dims)?;
+        like_each(&self.x, &mut self.dx)
     }
 }
 impl Kernel for StackGrad<Buf<'_>> {
