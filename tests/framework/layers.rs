@@ -175,7 +175,7 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 #[test]
 fn what_is_composed_has_third_derivatives() -> Result<()> {
     let net = Builder::new();
-    let x = net.parameter("x", DType::F64, &[2, 1, 3], Expr::clone);
+    let x = net.input("x", DType::F64, &[2, 1, 3]);
     let mut last = Lstm::new(&net, 3, 2).dtype(DType::F64).build().forward(&x).0.name();
     let (mut program, mut names) = (net.program()?.clone(), vec![]);
     for _ in 0..3 {

@@ -334,7 +334,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
 /// The operator's composition, and that of its forward operator, where they are written.
 fn composition(op: &Operator<'_>) -> TokenStream {
     let written = |ty: TokenStream| quote!(::autobwd::__private::Written::<#ty>::COMPOSITION);
-    let (ident, name) = (op.ident, &op.name);
+    let (ident, name) = (op.ident, op.ident.to_string());
     let own = written(quote!(#ident<::autobwd::Expr>));
     let forward = op.grad_of.map(|forward| {
         let composition = written(quote!(<#forward as ::autobwd::Op>::Of<::autobwd::Expr>));

@@ -228,12 +228,13 @@ impl Sample {
     /// are drawn and returns what comes out. The builder may also compute at once.
     ///
     /// ```standalone_crate
-    /// use autobwd::{OpInfoMap, check::{Sample, check_sample, positive, uniform}};
+    /// use autobwd::{Expr, OpInfoMap, check::{Sample, check_sample, positive, uniform}};
     /// use autobwd_ops::{Math, control::{While, while_loop}};
     ///
     /// let sample = Sample::of_program::<While>([positive([2]), uniform([2])], |_, x| {
     ///     let limit = x[0].sum(&[]) * 0.0 + 9.0;
-    ///     while_loop(&[x[0].clone()], |x| x[0].sum(&[]).less_than(&limit), |y| vec![&y[0] * 1.5 + x[1].exp()])
+    ///     let grow = |y: &[Expr]| vec![&y[0] * 1.5 + x[1].exp()];
+    ///     Ok(while_loop(&[x[0].clone()], |x| x[0].sum(&[]).less_than(&limit), grow))
     /// });
     /// assert_eq!(check_sample(&sample)?.elements, 4);
     /// # Ok::<(), autobwd::Error>(())

@@ -409,7 +409,7 @@ impl OpInfoMap {
         };
         let (inputs, outputs) = (pairs(&line.inputs), pairs(&line.outputs));
         let mut parts = line.splice(self, &inputs, &outputs, &mut |what| program.fresh(what));
-        parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin.clone()));
+        parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin));
         Ok(Some(parts))
     }
 }
