@@ -138,7 +138,7 @@ functions! {
 /// # use autobwd_ops as _;
 /// let swish = OpInfoMap::linked()?.get("swish")?;
 /// # let mut program = autobwd::Program::new();
-/// # let (x, out) = (program.intern("x"), program.intern("out"));
+/// # let (x, out) = (program.var("x"), program.var("out"));
 /// let desc = OpDesc::new("swish").input("X", [x]).output("Out", [out]).attr("beta", 0.5_f32);
 /// let Some(formula) = swish.formula(&desc)? else { panic!("swish has a formula") };
 /// assert_eq!(formula.to_string(), "out = x * sigmoid(0.5 * x)");
