@@ -134,12 +134,12 @@ functions! {
 /// see [`simplified`](Formula::simplified).
 ///
 /// ```
-/// use autobwd::{OpDesc, OpInfoMap, lanes::FormulaNode};
+/// use autobwd::{Attr, OpDesc, OpInfoMap, lanes::FormulaNode};
 /// # use autobwd_ops as _;
 /// let swish = OpInfoMap::linked()?.get("swish")?;
 /// # let mut program = autobwd::Program::new();
 /// # let (x, out) = (program.var("x"), program.var("out"));
-/// let desc = OpDesc::new("swish").input("X", [x]).output("Out", [out]).attr("beta", 0.5_f32);
+/// let desc = OpDesc::new("swish").input("X", [x]).output("Out", [out]).attr("beta", Attr::F32(0.5));
 /// let Some(formula) = swish.formula(&desc)? else { panic!("swish has a formula") };
 /// assert_eq!(formula.to_string(), "out = x * sigmoid(0.5 * x)");
 /// assert_eq!(formula.reads(), ["X"]);

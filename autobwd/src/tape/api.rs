@@ -144,6 +144,7 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
 ///
 /// ```
 /// use autobwd::{Builder, Result, Tensor, tape::{Function, apply}};
+/// use autobwd_ops as _;
 ///
 /// /// `x · y`
 /// struct Product;
