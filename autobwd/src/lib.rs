@@ -78,7 +78,7 @@
 //!
 //! # Computing at once
 //!
-//! Functions and layers do not know whether they build a program: with a [`Builder::eager`], the same expressions are values
+//! Functions and layers do not know whether they build a program: with an [`eager`] builder, the same expressions are values
 //! that remember how they were computed, and [`Expr::backward`] goes back from one to all that it was computed from. See
 //! [`tape`].
 //!
@@ -86,7 +86,7 @@
 //! # use autobwd::Builder;
 //! # use autobwd_ops::{Init, Math};
 //! # use autobwd::DType;
-//! let tape = Builder::eager();
+//! let tape = autobwd::eager();
 //! let w = tape.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
 //! let loss = w.square().mean();
 //! assert_eq!(loss.item()?, 9.0);
@@ -201,67 +201,47 @@
 //! takes the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) reports the first error ([`Expr`]). Nothing panics on bad input. Numbers that go wrong are no error, unless
 //! the executor is to look for them: [`Executor::check_finite`].
 
-extern crate self as autobwd;
-
-mod error;
-mod frame;
-
-pub mod backward;
-pub mod build;
-pub mod check;
-pub mod cx;
-pub mod desc;
-pub mod exec;
-pub mod grad;
-pub mod lanes;
-pub mod net;
-mod plan;
-pub mod registry;
-pub mod schema;
-pub mod tape;
-pub mod tensor;
-mod verify;
-
-pub use autobwd_macros::{Attrs, register_op};
-pub use backward::{
+pub use autobwd_backward as backward;
+pub use autobwd_backward::{
     Backward, Checkpoints, Cut, Gradients, Missing, OpRef, Planned, Recomputed, Stop, append_backward,
     append_backward_in, explain, gradients, gradients_in, hessian_vector_product, hessian_vector_product_in,
     jacobian, jacobian_in,
 };
-pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
-pub use cx::{Cx, Mat, Product, Strided};
-pub use desc::{
+pub use autobwd_check as check;
+pub use autobwd_check::check_all;
+pub use autobwd_core::build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
+pub use autobwd_core::cx::{Cx, Mat, Product, Strided};
+pub use autobwd_core::desc::{
     Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, Words, diff,
 };
-pub use error::{Error, ErrorKind, Result};
-pub use exec::{Executor, Feed, Scope, Session};
-pub use grad::{
+pub use autobwd_core::grad::{
     Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad,
     ZeroGrad,
 };
-pub use lanes::{Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
-/// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
-pub use ndarray;
-pub use plan::{PlannedBuffer, PlannedFrame, RunPlan};
-pub use registry::{OpInfo, OpInfoMap};
-pub use schema::{
+pub use autobwd_core::lanes::{
+    Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes,
+};
+pub use autobwd_core::registry::{OpInfo, OpInfoMap};
+pub use autobwd_core::schema::{
     Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composition, Content,
     Control, Cost, Decompose, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts,
     Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
 };
-pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
-pub use verify::{verify, verify_in};
-
-/// What generated code calls. Not for people.
+pub use autobwd_core::tensor::{
+    Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray,
+};
+pub use autobwd_core::verify::{verify, verify_in};
 #[doc(hidden)]
-pub mod __private {
-    pub use crate::lanes::Lane;
-    pub use crate::registry::OpInfo;
-    pub use crate::schema::{
-        Notes, Unwritten, Written, attr, check_attr, check_bounds, check_composed, check_contract,
-        check_slot, concat_attrs, gather_slot, inherit_attr, inherit_slot, like, put_values, refuse_unused,
-        same_as, slot_name, slot_name_len,
-    };
-    pub use inventory;
-}
+pub use autobwd_core::{__private, __submit_samples};
+pub use autobwd_core::{Error, ErrorKind, Result};
+pub use autobwd_core::{
+    build, cx, desc, grad, infallible, join, lanes, ndarray, register_op, registry, samples, schema, tensor,
+    with_dtype, with_signed,
+};
+pub use autobwd_eager as tape;
+pub use autobwd_eager::eager;
+pub use autobwd_exec as exec;
+pub use autobwd_exec::{Executor, Feed, Scope, Session};
+pub use autobwd_net as net;
+pub use autobwd_plan::{PlannedBuffer, PlannedFrame, RunPlan};

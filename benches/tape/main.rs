@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Outcome<ExitCode> {
-    let tape = &Builder::eager_with_threads(1);
+    let tape = &autobwd::tape::eager_with_threads(1);
     let operators = OPERATORS.map(|(name, step)| (name, move |length| row(tape, step, length)));
     let median = rows("autobwd", args.length, args.rounds, operators)?;
     Ok(if args.bound.is_some_and(|bound| median > bound) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -25,14 +25,14 @@ fn main() -> Result<()> {
 
 /// What is printed.
 pub fn text() -> Result<String> {
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     let x = tape.leaf("x", Tensor::scalar(2.0)?);
     let y = tape.leaf("y", Tensor::scalar(3.0)?);
     let z = (&x * &y).named("z");
     let h = (z.log().named("log z") + z.exp().named("exp z")).named("h");
 
     let (mut text, mut step) = (String::new(), 0);
-    h.backward_with(None, &mut |queue| {
+    autobwd::tape::backward_with(&h, None, &mut |queue| {
         text += format!("{step}: {queue}").trim_end();
         text += "\n";
         step += 1;

@@ -42,7 +42,7 @@ fn gradient(x: &Tensor, weights: &[f64], f: &dyn Fn(&Expr) -> Expr) -> Result<Te
     let feeds: [(&str, &dyn Feed); 2] = [("x", x), ("weights", &weights)];
     let run = Executor::with_threads(1).run(&program, &mut Scope::new(), &feeds, &[&dx])?;
 
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let leaf = tape.leaf("x", x.clone());
     (f(&leaf).cast(DType::F64) * tape.constant(weights)).sum(&[]).backward()?;
     assert_eq!(leaf.gradient()?.tensor()?, run[0]);
@@ -75,7 +75,7 @@ fn second_gradients_of_reductions_to_another_dtype() -> Result<()> {
     let x = Tensor::from_vec([2, 3], vec![0.5_f32, -1.25, 2.0, 3.5, 0.25, -0.75])?;
     for f in all {
         let of = |out_dtype: Option<DType>| -> Result<Tensor> {
-            let tape = Builder::eager();
+            let tape = autobwd::eager();
             let leaf = tape.leaf("x", x.clone());
             let y = f(&(&leaf * &leaf), out_dtype).square().cast(DType::F32).sum(&[]);
             let create_graph = tape::Grad { create_graph: true, ..tape::Grad::default() };
@@ -120,7 +120,7 @@ fn reductions_between_integers_and_floating_point_numbers_end_the_path() -> Resu
 fn reductions_of_integers_are_exact() -> Result<()> {
     let x: Vec<i64> =
         (0..7 * 11 * 13).map(|i| (i as i64).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)).collect();
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let all = tape.constant(Tensor::from_vec([7, 11, 13], x.clone())?);
     let over = |axes: &[usize], f: fn(i64, i64) -> i64| -> Vec<i64> {
         let kept =
@@ -149,7 +149,7 @@ fn reductions_of_integers_are_exact() -> Result<()> {
 #[test]
 fn running_sums_and_orders_of_integers_are_exact() -> Result<()> {
     let x = vec![i32::MAX, 1, -7, i32::MIN, 5, 5];
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.constant(Tensor::from_vec([6], x)?);
     let sums = x.cumsum(0).tensor()?;
     assert_eq!(sums.slice::<i32>()?, [i32::MAX, i32::MIN, i32::MAX - 6, -7, -2, 3]);
@@ -165,7 +165,7 @@ fn running_sums_and_orders_of_integers_are_exact() -> Result<()> {
 
 #[test]
 fn scalars_are_sorted_and_have_a_gradient() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::scalar(2.5_f64)?);
     let sorted = emit(Argsort { x: (&x).into(), out: New, indices: New, axis: -1, descending: false });
     assert_eq!((sorted.out.item()?, sorted.indices.item()?), (2.5, 0.0));
@@ -180,7 +180,7 @@ fn scalars_are_sorted_and_have_a_gradient() -> Result<()> {
 
 #[test]
 fn equal_pieces_count_where_both_are_given() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.constant(Tensor::from_vec([4], vec![1.0_f32, 2.0, 3.0, 4.0])?);
     let split = |num: i32, sections: Vec<i32>| {
         let out = (0..2).map(|_| New).collect();
@@ -194,7 +194,7 @@ fn equal_pieces_count_where_both_are_given() -> Result<()> {
 
 #[test]
 fn probabilities_have_a_cross_entropy_without_softmax() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let p = tape.leaf("p", Tensor::from_vec([2, 3], vec![0.2, 0.3, 0.5, 0.0, 0.25, 0.75])?);
     let label = tape.constant(Tensor::from_vec([2, 1], vec![2_i64, 1])?);
     let op = emit(SoftmaxWithCrossEntropy {
@@ -264,7 +264,7 @@ fn a_product_of_unknown_dimensions_is_unknown() -> Result<()> {
 
 #[test]
 fn what_does_not_broadcast_names_both_shapes() {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let of = |dims: &[usize]| tape.constant(Tensor::zeros(DType::F32, dims).unwrap());
     let op = autobwd_ops::elementwise::ElementwiseAdd {
         x: of(&[3]).into(),

@@ -129,7 +129,7 @@ fn parameters_and_eager_values_are_made_from_arrays() -> Result<()> {
     let mut scope = Scope::new();
     scope.set("w", Tensor::try_from(Array1::from_vec(numbers.clone()))?);
     let fetched = Executor::new().run(&net.program()?, &mut scope, &[], &[&y.name()])?;
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let leaf = tape.leaf("w", Tensor::try_from(Array1::from_vec(numbers))?);
     let at_once = leaf.square().sum(&[]);
     assert_eq!((at_once.tensor()?, at_once.item()?), (fetched[0].clone(), 14910.0));
@@ -164,7 +164,7 @@ impl Kernel for ReverseRows<Buf<'_>> {
 
 #[test]
 fn kernels_work_on_views() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.constant(Tensor::try_from(array![[1.0_f32, 2.0], [3.0, 4.0]])?);
     let reversed = emit(ReverseRows { x: (&x).into(), out: New }).out;
     assert_eq!(reversed.tensor()?.into_array::<f32, Ix2>()?, array![[3.0, 4.0], [1.0, 2.0]]);

@@ -30,6 +30,6 @@ fn run(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
 
 /// The same at once.
 fn run_eagerly(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     Ok(build(&tape.leaf("x", Tensor::from_vec([x.len()], x.to_vec())?)).tensor()?.to_f64s())
 }

@@ -117,7 +117,7 @@ fn initialisers_may_build() -> Result<()> {
     net.parameter("v", DType::F32, &[2], |v| Init::Constant(1.0).emit(v, 0)).check()?;
     assert_eq!(net.program().unwrap_err().to_string(), e);
     assert_eq!(net.startup().program().unwrap_err().to_string(), e);
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     assert_eq!(tape.parameter("v", DType::F32, &[2], fails).check().unwrap_err().message(), "mine");
     tape.parameter("v", DType::F32, &[2], |v| Init::Constant(1.0).emit(v, 0)).check()?;
     assert_eq!(tape.parameters().len(), 1);

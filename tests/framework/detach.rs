@@ -16,7 +16,7 @@ fn a_stopped_gradient_stops_in_one_place_in_both_modes() -> Result<()> {
     let at = || Tensor::from_vec([2], vec![3.0_f64, -2.0]);
     // The derivative of x² · c + x² at c = x².
     let expected = [2.0 * 3.0 * (9.0 + 1.0), -2.0 * 2.0 * (4.0 + 1.0)];
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", at()?);
     loss(&x).backward()?;
     assert_eq!(x.gradient()?.tensor()?.to_f64s(), expected);
@@ -61,7 +61,7 @@ fn what_is_frozen_has_no_gradient_wherever_it_is_used() -> Result<()> {
     let names: Vec<_> = found.entries().into_iter().flatten().map(|var| program.name(var)).collect();
     assert_eq!(names, ["w@GRAD"]);
 
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let (x, w) = (parameter(&tape, "x"), parameter(&tape, "w"));
     let x = x.freeze();
     (&x * &w).sum(&[]).backward()?;

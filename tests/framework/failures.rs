@@ -73,19 +73,19 @@ fn every_exit_of_a_program_reports_the_first_wrong_call() {
 
 #[test]
 fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     let (x, w) = model(&tape);
     let (loss, line) = chain(&x, &w);
     assert_first(loss.check(), line);
     assert_first(loss.item(), line);
     assert_first(loss.tensor(), line);
     assert_first(loss.backward(), line);
-    assert_first(loss.backward_with(None, &mut |_| {}), line);
+    assert_first(autobwd::tape::backward_with(&loss, None, &mut |_| {}), line);
     assert_first(loss.gradient(), line);
     assert_first(loss.retain_grad(), line);
     assert_first(loss.hook(|d| d * 2.0), line);
     assert_first(loss.set(Tensor::scalar(1.0_f32)?), line);
-    assert_first(loss.history(), line);
+    assert_first(autobwd::tape::history(&loss), line);
     assert_first(loss.clone().into_value(), line);
     assert_first(loss.clone().named("loss").detach().copy().item(), line);
     assert_first(loss.clone().freeze().item(), line);
@@ -148,7 +148,7 @@ fn what_fails_elsewhere_fails_here() -> Result<()> {
         assert!(e.unwrap_err().to_string().contains("expressions of two programs"));
     }
     // Values are not poisoned, and poison what they meet.
-    let (net, tape) = (Builder::new(), Builder::eager_with_threads(1));
+    let (net, tape) = (Builder::new(), autobwd::tape::eager_with_threads(1));
     let value = tape.constant(Tensor::scalar(1.0_f32)?);
     assert!((&value + net.input("x", DType::F32, &[1])).check().is_err());
     assert!(net.program().is_err() && (&value + &value).item()? == 2.0);
@@ -169,7 +169,7 @@ fn all_outputs_of_an_operator_fail() {
     assert_eq!(op.out.check().unwrap_err().to_string(), e);
 
     // What is overwritten has failed as a result, but is what it was.
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     let zeros = |length| tape.constant(Tensor::zeros(DType::F32, &[length]).unwrap());
     let kept = zeros(2);
     let op = emit(Square { x: Arg::from(&zeros(3)), out: (&kept).into() });
@@ -203,7 +203,7 @@ impl autobwd::tape::Function for Nothing {
 
 #[test]
 fn layers_of_what_has_failed_fail_alike() {
-    for net in [Builder::new(), Builder::eager_with_threads(1)] {
+    for net in [Builder::new(), autobwd::tape::eager_with_threads(1)] {
         let (x, w) = model(&net);
         let (failed, line) = chain(&x, &w);
         assert_first(Linear::new(&net, 2, 3).build().forward(&failed).check(), line);
@@ -239,7 +239,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
     let text = format!("mine\n  at tests/framework/failures.rs:{line}");
     assert_eq!(failed.tanh().check().unwrap_err().to_string(), text);
     assert_eq!(net.program().unwrap_err().to_string(), text);
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     assert_eq!(tape.failed(mine()).exp().item().unwrap_err().message(), "mine");
     tape.check()?;
 

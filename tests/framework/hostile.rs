@@ -192,7 +192,7 @@ fn only_the_root_block_keeps_values() -> Result<()> {
 
 #[test]
 fn names_that_programs_cannot_have_are_refused() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("", Tensor::from_vec([1], vec![1_f32])?);
     for name in ["", "a b", "w@GRAD", "@EMPTY@"] {
         let e = trace(&tape, &[(name, &x)], || Ok(vec![x.relu()])).map(drop).unwrap_err();

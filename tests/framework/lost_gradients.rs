@@ -25,7 +25,7 @@ fn half_trained(net: &Builder) -> Expr {
 #[test]
 fn training_nothing_is_refused() -> Result<()> {
     let ways: [fn(&Expr) -> Expr; 2] = [|w| w.argmax(0).cast(DType::F32).mean(), |w| w.detach().mean()];
-    for net in [Builder::new(), Builder::eager()] {
+    for net in [Builder::new(), autobwd::eager()] {
         let w = net.parameter("w", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0));
         for way in ways {
             let loss = way(&w);
@@ -35,7 +35,7 @@ fn training_nothing_is_refused() -> Result<()> {
             assert!(e.to_string().contains("nothing is trained\n`w` has no gradient: "), "{e}");
             assert_eq!(*net.program()?, before);
         }
-        let empty = if net.is_eager() { Builder::eager() } else { Builder::new() };
+        let empty = if net.is_eager() { autobwd::eager() } else { Builder::new() };
         let x = empty.persistable("x", DType::F32, &[1], |x| Init::Constant(1.0).emit(x, 0));
         let e = Adam::new(0.1).minimize(&x.mean()).unwrap_err();
         assert!(e.to_string().ends_with("nothing is trained\nthere is no parameter"), "{e}");
@@ -45,7 +45,7 @@ fn training_nothing_is_refused() -> Result<()> {
 
 #[test]
 fn parameters_that_are_not_trained_are_named() -> Result<()> {
-    for net in [Builder::new(), Builder::eager()] {
+    for net in [Builder::new(), autobwd::eager()] {
         let loss = half_trained(&net);
         let updates = Sgd { rate: 0.1 }.minimize(&loss)?;
         let names: Vec<String> = updates.trained.iter().map(|(p, _)| p.name()).collect();
@@ -62,7 +62,7 @@ fn parameters_that_are_not_trained_are_named() -> Result<()> {
 /// Whoever excludes a parameter need not be told; names mean the same in a program and at once.
 #[test]
 fn no_grad_excludes_parameters_and_refuses_unknown_names() -> Result<()> {
-    for net in [Builder::new(), Builder::eager()] {
+    for net in [Builder::new(), autobwd::eager()] {
         let loss = half_trained(&net);
         let without = |no_grad: &[&str], parameters: Option<&[&str]>| {
             let backward = Backward { no_grad, parameters, ..Backward::default() };
@@ -81,7 +81,7 @@ fn no_grad_excludes_parameters_and_refuses_unknown_names() -> Result<()> {
 
 #[test]
 fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::from_vec([2], vec![1.0, 2.0])?);
     let y = tape.leaf("y", Tensor::from_vec([2], vec![3.0, 4.0])?);
     let constant = tape.constant(Tensor::from_vec([2], vec![3.0, 4.0])?);
@@ -227,7 +227,7 @@ fn checkpoints_without_effect_are_reported() -> Result<()> {
 /// A program with a NaN would not equal itself.
 #[test]
 fn attributes_are_no_nan() -> Result<()> {
-    for net in [Builder::new(), Builder::eager()] {
+    for net in [Builder::new(), autobwd::eager()] {
         let x = net.parameter("x", DType::F32, &[2], |x| Init::Constant(1.0).emit(x, 0));
         let scale = Scale { x: (&x).into(), out: New, scale: f64::NAN, bias: 0.0, bias_after_scale: true };
         let e = autobwd::emit(scale).out.check().unwrap_err();

@@ -8,7 +8,7 @@ use autobwd_ops::{Init, Math, activation::Scale};
 /// What a formula of one variable gives, eagerly and as a program.
 fn both<X: Element, Y: Element>(x: &[X], f: impl Fn(&Expr) -> Expr) -> Result<Vec<Y>> {
     let x = Tensor::from_vec([x.len()], x.to_vec())?;
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let eager = f(&tape.constant(x.clone())).tensor()?;
     let net = Builder::new();
     let out = f(&net.input("x", X::DTYPE, &[-1])).name();
@@ -30,7 +30,7 @@ pub(crate) fn differentiable(net: &Builder, x: &Expr) {
 
 /// Both refusals of a formula, eager and as a program.
 fn refused(dtype: DType, f: impl Fn(&Expr) -> Expr) -> [String; 2] {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let eager = f(&tape.constant(Tensor::zeros(dtype, &[2]).unwrap())).check().unwrap_err();
     let net = Builder::new();
     let described = f(&net.input("x", dtype, &[-1])).check().unwrap_err();
@@ -108,7 +108,7 @@ fn gradients_use_the_exact_number() -> Result<()> {
     let found = Executor::with_threads(1).run(&program, &mut Scope::new(), &[("x", &one)], &[&dx])?;
     assert_eq!(found[0].to_f64s(), [0.3 * 0.1]);
 
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::from_vec([1], vec![1.0_f64])?);
     (&x * 0.1).backward()?;
     assert_eq!(x.gradient()?.item()?, 0.1);
@@ -117,7 +117,7 @@ fn gradients_use_the_exact_number() -> Result<()> {
 
 #[test]
 fn first_values_are_exact() -> Result<()> {
-    let net = Builder::eager();
+    let net = autobwd::eager();
     for dtype in [DType::F32, DType::F64] {
         let w = net.parameter(dtype.name(), dtype, &[1], |w| Init::Constant(0.1).emit(w, 0));
         let expected = if dtype == DType::F32 { f64::from(0.1_f32) } else { 0.1 };
@@ -181,7 +181,7 @@ fn integers_refuse_what_is_no_integer_of_their_dtype() {
 
 /// Two operands that broadcast, eagerly, by a program and by a program on four threads.
 fn of_two<T: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&Expr, &Expr) -> Expr) -> Result<Vec<T>> {
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let eager = f(&tape.constant(x.clone()), &tape.constant(y.clone())).tensor()?;
     let net = Builder::new();
     let unknown = |dims: &[usize]| vec![-1; dims.len()];
@@ -261,7 +261,7 @@ fn integers_have_no_gradient() -> Result<()> {
         !program.root().ops.iter().any(|op| op.ty.as_str() == "scale_grad" || op.ty.as_str() == "cast_grad")
     );
 
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let n = tape.leaf("n", Tensor::from_vec([1], vec![3_i64])?);
     assert!(!(&n * &n).has_derivative());
     let e = (&n * &n).backward().unwrap_err();

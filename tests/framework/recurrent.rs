@@ -233,7 +233,7 @@ fn check_eager<C: Cell>() -> Result<()> {
     let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("mask", &mask)];
     let fetched = executor.run(&program, &mut net.scope, &feeds, &[&of_program.name(), &gradient])?;
 
-    let eager = Builder::eager_with_threads(1);
+    let eager = autobwd::tape::eager_with_threads(1);
     let (at_once, weight) = loss::<C>(&eager, &eager.constant(x), &eager.constant(mask));
     let gradient = tape::grad(&[&at_once], &[&weight], &tape::Grad::default())?;
     assert_near(&at_once.tensor()?.to_f64s(), &fetched[0].to_f64s(), 1e-6);

@@ -54,7 +54,7 @@ fn weights(net: &Builder) -> Vec<Expr> {
 
 #[test]
 fn parameters_without_a_seed_differ_and_are_those_of_eager_mode() -> Result<()> {
-    let (net, tape, mut scope) = (Builder::new(), Builder::eager(), Scope::new());
+    let (net, tape, mut scope) = (Builder::new(), autobwd::eager(), Scope::new());
     let (described, eager) = (weights(&net), weights(&tape));
     Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
     assert_eq!(described.len(), 9);
@@ -100,7 +100,7 @@ fn layers_have_the_same_names_whenever_they_are_made() -> Result<()> {
         second.forward(&first.forward(&x));
         Ok([first.weight.name(), second.weight.name()])
     };
-    for net in [Builder::new, Builder::eager] {
+    for net in [Builder::new, autobwd::eager] {
         for lazily in [false, true] {
             assert_eq!(names(&net(), lazily)?, ["conv2d_0.w", "conv2d_1.w"]);
         }

@@ -84,7 +84,7 @@ fn the_sum_of_nothing_is_positive_zero() -> Result<()> {
     let nothing = |dtype| Tensor::zeros(dtype, &[0, 3]);
     let is_zero = |x: &Tensor| x.to_f64s().iter().all(|x| x.to_bits() == 0);
     for dtype in [DType::F32, DType::F64] {
-        let tape = Builder::eager();
+        let tape = autobwd::eager();
         let x = tape.constant(nothing(dtype)?);
         for (i, sum) in sums(&x).iter().enumerate() {
             assert!(is_zero(&sum.tensor()?), "sum {i}: {sum}");
@@ -135,7 +135,7 @@ fn rows_that_do_not_count_are_no_part_of_the_mean() -> Result<()> {
     let logits = || Tensor::from_vec([3, 2], vec![1.0_f32, 2.0, 0.5, 0.5, 3.0, -1.0]);
     let both =
         |x: &Expr, y: &Expr| Ok::<_, autobwd::Error>([x.mean_cross_entropy(y), x.cross_entropy(y).mean()]);
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", logits()?);
     let [mean, plain] = both(&x, &tape.constant(labels(&[1, -100, 0])?))?;
     let expected = ((1.0 + (-1.0_f64).exp()).ln() + (1.0 + (-4.0_f64).exp()).ln()) / 2.0;

@@ -17,7 +17,7 @@ use crate::compare;
 mod scalars;
 
 pub(super) fn tape() -> Builder {
-    Builder::eager_with_threads(1)
+    autobwd::tape::eager_with_threads(1)
 }
 
 pub(super) fn numbers(dims: &[usize], at: usize) -> Tensor {
@@ -211,7 +211,7 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
         let how = Grad { seeds: Some(&[seed]), create_graph: false };
         let found = grad(&[out], &[&x, &w], &how)?;
         [&x, &w].iter().for_each(|leaf| leaf.zero_grad());
-        out.backward_with(Some(seed), &mut |_| {})?;
+        autobwd::tape::backward_with(&out, Some(seed), &mut |_| {})?;
         for (leaf, found) in [&x, &w].into_iter().zip(&found) {
             let tensor = |d: &Expr| d.tensor();
             assert_eq!(
@@ -405,7 +405,7 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     let seed = tape.constant(numbers(&[2], 0));
     let sum = x.square();
     refused(
-        sum.backward_with(Some(&seed), &mut |_| {}).map(|()| x.clone()),
+        autobwd::tape::backward_with(&sum, Some(&seed), &mut |_| {}).map(|()| x.clone()),
         "`seed`: shape [2] does not match [3] of `output`",
     );
     refused(grad(&[], &[&x], &Grad::default()).map(|_| x.clone()), "derivatives of nothing");

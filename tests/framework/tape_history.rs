@@ -10,7 +10,7 @@ use autobwd::{
 use autobwd_ops::Math;
 
 fn tape() -> Builder {
-    Builder::eager_with_threads(1)
+    autobwd::tape::eager_with_threads(1)
 }
 
 fn number(x: f64) -> Tensor {
@@ -27,7 +27,7 @@ fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
     // The way back does not change it, nor does what has been forgotten belong to it.
     let _ = tape.no_grad(|| h.square());
     for _ in 0..2 {
-        let history = h.history()?;
+        let history = autobwd::tape::history(&h)?;
         let program = &history.program;
         let ops: Vec<_> = program.root().ops.iter().map(|op| &*op.ty).collect();
         assert_eq!(
@@ -47,7 +47,7 @@ fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
         assert!(history.value("q").is_err());
         h.backward()?;
     }
-    let history = h.history()?;
+    let history = autobwd::tape::history(&h)?;
     let (dot, mermaid) = (history.to_dot(), history.to_mermaid());
     assert!(dot.starts_with("digraph program {") && mermaid.starts_with("flowchart TD\n"));
     // Operators are boxes, values arrows with what they were; long ones are left to `value`.
@@ -56,9 +56,9 @@ fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
     assert!(dot.contains(r#"label="constant_0\nfloat64 [5]", shape=ellipse"#), "{dot}");
     assert!(mermaid.contains(r#"op0_0 -->|"z<br/>float64 []<br/>= 6"| op0_1"#), "{mermaid}");
     // A value without history stands for itself.
-    let alone = h.history()?.value("y")?.history()?;
+    let alone = autobwd::tape::history(autobwd::tape::history(&h)?.value("y")?)?;
     assert_eq!((alone.program.root().ops.len(), alone.values.len()), (0, 1));
-    let e = Builder::new().input("x", autobwd::DType::F32, &[]).history().err().unwrap();
+    let e = autobwd::tape::history(&Builder::new().input("x", autobwd::DType::F32, &[])).err().unwrap();
     assert_eq!(e.kind(), ErrorKind::NoValue);
     Ok(())
 }
@@ -72,7 +72,7 @@ fn long_histories_and_several_outputs_are_walked() -> Result<()> {
     for _ in 0..100_000 {
         y = &y + 1.0;
     }
-    let history = y.history()?;
+    let history = autobwd::tape::history(&y)?;
     let ops = &history.program.root().ops;
     assert_eq!((ops.len(), &*ops[0].ty, ops[0].writes().count()), (100_002, "split", 2));
     assert_eq!(history.program.name(ops[1].reads().nth(1).unwrap()), "split_1");
@@ -87,7 +87,7 @@ fn the_steps_of_a_queue_are_inspected() -> Result<()> {
     let h = z.sqrt() + z.square();
     let mut steps = String::new();
     let mut at_z: Option<Expr> = None;
-    h.backward_with(None, &mut |queue| {
+    autobwd::tape::backward_with(&h, None, &mut |queue| {
         assert_eq!((queue.iter().count(), queue.iter().next().is_none()), (queue.len(), queue.is_empty()));
         for entry in queue.iter() {
             let derivatives: Vec<f64> =
@@ -150,7 +150,7 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
     gradients[0].1.iter().zip(&gradients[1].1).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{a} {b}"));
     // It stands in histories, between operators; nothing is remembered where nothing is wanted.
     let x = tape.leaf("x", Tensor::try_from(&data)?);
-    let history = by_hand(&x).history()?;
+    let history = autobwd::tape::history(&by_hand(&x))?;
     let ops: Vec<_> = history.program.root().ops.iter().map(|op| &*op.ty).collect();
     assert_eq!(ops, ["tanh", "squares", "exp"]);
     assert!(history.to_dot().contains("1: squares"));

@@ -26,7 +26,7 @@ fn by_program(drawn: &Drawn) -> Result<Derivatives> {
 }
 
 fn by_tape(recipe: &Recipe) -> Result<Derivatives> {
-    let tape = Builder::eager_with_threads(1);
+    let tape = autobwd::tape::eager_with_threads(1);
     let (_, loss) = draw_on(&tape, recipe);
     if loss.has_derivative() {
         loss.backward()?;

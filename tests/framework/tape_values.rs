@@ -56,7 +56,7 @@ fn what_is_read_is_what_was_written_last() -> Result<()> {
             x.zero_grad();
             let seed = tape.constant(filled(10.0)?);
             seed.set(filled(1.0)?)?;
-            (&x * &x).backward_with(Some(&seed), &mut |_| {})?;
+            autobwd::tape::backward_with(&(&x * &x), Some(&seed), &mut |_| {})?;
             assert_eq!(x.gradient()?.tensor()?, filled(2.0 * number)?);
         }
     }
@@ -69,7 +69,7 @@ fn values_go_from_thread_to_thread() -> Result<()> {
     let x = leaf(&tape, "x", 3.0);
     let y = x.square().into_value()?;
     let there = thread::spawn(move || {
-        let tape = Builder::eager_with_threads(1);
+        let tape = autobwd::tape::eager_with_threads(1);
         let out = tape.hold(y) * 2.0;
         out.backward()?;
         out.into_value()
@@ -86,7 +86,7 @@ fn what_threads_have_made_alike_is_kept_apart() -> Result<()> {
     // Both make as many values, in the same order, before these meet.
     let there = |number: f64| {
         let made = move || -> Result<_> {
-            let tape = Builder::eager_with_threads(1);
+            let tape = autobwd::tape::eager_with_threads(1);
             let x = leaf(&tape, "x", number);
             let y = (0..5).fold(x.clone(), |y, _| y * 2.0);
             Ok((x.into_value()?, y.into_value()?))

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::names::GradNames;
-use crate::{BlockId, OpDesc, Program, Slots, Var, grad};
+use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, grad};
 
 /// What is known of a gradient that several operators contribute to, while walking.
 struct Contributions {

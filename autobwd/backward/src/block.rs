@@ -11,7 +11,7 @@ use super::{
     path::{self, Question},
     prune::prune,
 };
-use crate::{
+use autobwd_core::{
     BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
     VarKind, registry::Lookup,
 };
@@ -65,7 +65,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn forward(&self) -> &crate::Block {
+    fn forward(&self) -> &autobwd_core::Block {
         // Whoever calls has looked it up.
         self.program.block(self.call.block).unwrap_or(self.program.root())
     }

@@ -14,10 +14,8 @@ use super::{
     checkpoints::Planned,
     recompute::{Needs, weave},
 };
-use crate::{
-    BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
-    plan::{Plan, Request},
-};
+use autobwd_core::{BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var};
+use autobwd_plan::{Plan, Request};
 use model::Model;
 
 /// As many sets are all tried: those of twelve operators; fewer where planning takes longer.

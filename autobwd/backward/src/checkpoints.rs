@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Cost, Meta};
+use autobwd_core::{Cost, Meta};
 
 /// Which forward values the backward part finds in memory; what else it needs it computes again, with the same bits.
 ///

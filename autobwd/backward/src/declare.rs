@@ -1,7 +1,7 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
 use super::{block::Inner, names::GradNames};
-use crate::{
+use autobwd_core::{
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
     registry::{Lookup, ShapeCache},
 };

@@ -10,7 +10,7 @@ use super::{
     keep::Values,
     names::GradNames,
 };
-use crate::{
+use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
     grad::{Declared, check_emitted},

@@ -6,7 +6,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::report::{Cut, OpRef, missing};
-use crate::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, VarKind, error::did_you_mean};
+use autobwd_core::{
+    BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, VarKind, error::did_you_mean,
+};
 
 /// How many of a long story's operators are told: the first ones, and those that lead to the gradient.
 const FIRST: usize = 4;

@@ -5,7 +5,7 @@ use std::panic::Location;
 use rustc_hash::FxHashMap;
 
 use super::{declare::declare, expect_loss, gradients_in, names::GradNames};
-use crate::{
+use autobwd_core::{
     Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
 };
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::accumulate::between;
-use crate::{
+use autobwd_core::{
     BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
 };
 

@@ -39,7 +39,7 @@ mod trips;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
+use autobwd_core::{
     Attr, BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var,
     VarDesc, VarKind, Vars,
     registry::Lookup,
@@ -54,7 +54,7 @@ use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
 use recompute::{Needs, Segments};
-pub(crate) use report::missing;
+pub use report::missing;
 pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
 /// What to differentiate with respect to, and what not to.
@@ -437,7 +437,7 @@ struct Done {
 }
 
 /// Whether the gradients of an operator are zero, whatever arrives.
-pub(crate) fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
+pub fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
     ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero))
 }
 

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{keep::Copies, trips::trips};
-use crate::{
+use autobwd_core::{
     Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind, verify_in,
 };

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{
+use autobwd_core::{
     BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
     registry::Lookup,
 };

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{Program, Var};
+use autobwd_core::{Program, Var};
 
 /// The gradients of variables, as the pass that walks the program backwards meets them.
 pub(super) struct GradNames {

@@ -1,7 +1,9 @@
 //! Which operators matter.
 
 use super::lower::obstacle;
-use crate::{BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, registry::Lookup};
+use autobwd_core::{
+    BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, registry::Lookup,
+};
 
 /// What is to be differentiated with respect to what.
 pub(super) struct Question<'a> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names;
-use crate::{
+use autobwd_core::{
     Attr, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Slots, Var, VarDesc,
 };
 

@@ -6,7 +6,7 @@ use super::{
     checkpoints::Recomputed,
     explain::{given_for, incoming, listed},
 };
-use crate::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
+use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
 /// What [`append_backward`](super::append_backward) and [`gradients`](super::gradients) have found: every variable asked
 /// for is in one of the two lists.
@@ -300,7 +300,7 @@ struct End {
 
 /// Where the paths of variables without gradient end. `no_grad` tells by variable whether it was not to have one,
 /// `having` are those that have one; an operator that `is_zero` has zero gradients, whatever arrives.
-pub(crate) fn missing(
+pub fn missing(
     program: &Program,
     targets: &[Var],
     no_grad: &[bool],

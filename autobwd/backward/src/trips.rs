@@ -2,7 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{Attr, AttrValue, BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind};
+use autobwd_core::{
+    Attr, AttrValue, BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
+};
 
 /// Loops of more steps count as unknown; so do numbers that so many operators in a row lead to.
 const MOST: usize = 1 << 16;

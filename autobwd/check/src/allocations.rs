@@ -7,7 +7,7 @@ use std::{
     hint::black_box,
 };
 
-use crate::tensor::LINE;
+use autobwd_core::tensor::LINE;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };

@@ -8,11 +8,11 @@ use super::{
     function::{Function, failure},
     kernels::check_kernels,
     panics::catch,
-    sample::Sample,
     shapes::{check_unknown, resized},
     values::{check_eager, check_in_place, check_single, check_subsets, check_threads},
 };
-use crate::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
+use autobwd_core::sample::Sample;
+use autobwd_core::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
 
 /// Bound for |built − numeric| / (1 + max |numeric|), unless a sample has its own.
 const TOLERANCE: f64 = 1e-7;

@@ -4,7 +4,7 @@ use super::{
     derivatives::{Built, Distance},
     function::{Function, failure},
 };
-use crate::{BlockId, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, VarDesc};
+use autobwd_core::{BlockId, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, VarDesc};
 
 /// Bound for |a − b| / (1 + max |b|) between kernel and composition, both in `f64`.
 const COMPOSED: f64 = 1e-10;

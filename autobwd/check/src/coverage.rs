@@ -1,7 +1,8 @@
 //! Whether samples are worth checking: what they leave out would not be found.
 
-use super::{function::Function, sample::Sample};
-use crate::{
+use super::function::Function;
+use autobwd_core::sample::Sample;
+use autobwd_core::{
     Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,
     grad::GRAD,
 };

@@ -4,7 +4,7 @@ use super::{
     function::{Function, Slope, failure},
     kernels::index,
 };
-use crate::{Error, OpInfoMap, Result, Tensor};
+use autobwd_core::{Error, OpInfoMap, Result, Tensor};
 
 /// A jump of the slope by more than that, relative to the slopes, is a kink; less may be curvature.
 const KINK: f64 = 1e-2;

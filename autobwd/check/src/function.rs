@@ -1,10 +1,12 @@
 use std::{collections::HashMap, panic::Location};
 
-use super::sample::{MakeProgram, Sample, rng, uniform};
-use crate::{
-    Arg, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Meta, OpDesc, OpInfoMap, Program, Result,
-    Role, Scope, Session, Tensor, Var, VarDesc, Words, build::OpArgs, gradients_in,
+use autobwd_backward::gradients_in;
+use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
+use autobwd_core::{
+    Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Role,
+    Tensor, Var, VarDesc, Words, build::OpArgs,
 };
+use autobwd_exec::{Executor, Scope, Session};
 
 /// Step of the central differences, relative to the element: the error of the difference is about its square, that of
 /// rounding about 1e-16 over it.
@@ -13,15 +15,13 @@ const STEP: f64 = 1e-5;
 /// How often a loop may run its body: with other shapes than its author had in mind, it may not end.
 const LOOP: u64 = 10_000;
 
-impl Sample {
-    /// The program of the operator alone, and values of its inputs by name, with floating point numbers of dtype `float`.
-    ///
-    /// # Errors
-    /// The operator is unknown, or refuses these inputs.
-    pub fn program(&self, float: DType) -> Result<(Program, Vec<(String, Tensor)>)> {
-        let function = Function::of(OpInfoMap::linked()?, self, float, None)?;
-        Ok((function.program, function.inputs))
-    }
+/// The program of a sample's operator alone, and values of its inputs by name, with floating point numbers of dtype `float`.
+///
+/// # Errors
+/// The operator is unknown, or refuses these inputs.
+pub fn sample_program(sample: &Sample, float: DType) -> Result<(Program, Vec<(String, Tensor)>)> {
+    let function = Function::of(OpInfoMap::linked()?, sample, float, None)?;
+    Ok((function.program, function.inputs))
 }
 
 /// A program as a function of named inputs with values, to named outputs.
@@ -127,7 +127,7 @@ impl Function {
     }
 
     /// The values of all outputs.
-    pub(super) fn run(&self) -> Result<Vec<Tensor>> {
+    pub fn run(&self) -> Result<Vec<Tensor>> {
         self.run_by(&self.executor)
     }
 

@@ -7,16 +7,15 @@ use super::{
     function::{Function, failure, stand_ins, unwritten},
     panics::catch,
 };
-use crate::{
+use autobwd_core::{
     Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
-    build::eager::Ready,
     cx::products_allocate,
-    frame,
-    plan::{Graph, ValueId},
     registry::Run,
     tensor::{Memory, padded},
     with_dtype,
 };
+use autobwd_eager::{prepare, run};
+use autobwd_plan::{Graph, ValueId, frame};
 
 /// The bytes of unwritten memory: NaN and a number near 0, to which anything can be added; no row
 /// has a number that consists of either.
@@ -55,7 +54,7 @@ pub(super) fn check_kernels(
         let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten));
         let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
         let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
-        let ready = Ready::new(ops, &desc, &metas)?;
+        let ready = prepare(ops, &desc, &metas)?;
         let alone = Alone { ready: &ready, reads: &reads };
         let outputs = catch(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
         let outputs = outputs.map_err(|e| of_kernel(&e, &op.ty))?;
@@ -72,7 +71,7 @@ fn of_kernel(e: &Error, ty: &str) -> Error {
 
 /// One operator with its inputs.
 struct Alone<'a> {
-    ready: &'a Ready,
+    ready: &'a autobwd_core::build::Ready,
     reads: &'a [(Meta, Rc<Memory>)],
 }
 
@@ -104,7 +103,7 @@ impl Alone<'_> {
         };
         if !has_kernel {
             let mut outputs = self.memory(0)?;
-            ready.run(one, |i| Ok(&self.reads[i].1), outputs.iter_mut())?;
+            run(ready, one, |i| Ok(&self.reads[i].1), outputs.iter_mut())?;
             return Ok(outputs);
         }
         if !may_fail {

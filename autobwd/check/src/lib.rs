@@ -13,14 +13,14 @@ mod function;
 mod kernels;
 mod package;
 mod panics;
-mod sample;
 mod shapes;
 mod values;
 
 pub use allocations::CountingAllocator;
-pub use checks::{Checked, check_sample, check_sample_in};
-pub use package::{Coverage, Report, check_coverage, check_crate};
-pub use sample::{
+pub use autobwd_core::sample::{
     Draw, MakeProgram, OpSamples, Sample, away_from, between, distinct, given, integers_below, out, positive,
     probabilities, samples, uniform,
 };
+pub use checks::{Checked, check_sample, check_sample_in};
+pub use function::sample_program;
+pub use package::{Coverage, Report, check_coverage, check_crate};

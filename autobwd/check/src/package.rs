@@ -10,9 +10,9 @@ use super::{
     checks::check_sample_in,
     coverage::{corners, gaps},
     function::failure,
-    sample::{OpSamples, Sample, samples_where},
 };
-use crate::{OpInfo, OpInfoMap, Result};
+use autobwd_core::sample::{OpSamples, Sample, samples_where};
+use autobwd_core::{OpInfo, OpInfoMap, Result};
 
 /// What the samples of a package come to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -99,13 +99,17 @@ impl Package {
         let is_of =
             |samples: &OpSamples| same(samples.krate) || samples.module.split("::").next().is_some_and(same);
         let samples = samples_where(is_of);
-        let declared: BTreeSet<&str> =
-            inventory::iter::<OpSamples>.into_iter().filter(|s| is_of(s)).map(|s| s.krate).collect();
+        let declared: BTreeSet<&str> = autobwd_core::__private::inventory::iter::<OpSamples>
+            .into_iter()
+            .filter(|s| is_of(s))
+            .map(|s| s.krate)
+            .collect();
         let all = || OpInfoMap::linked().into_iter().flat_map(OpInfoMap::iter);
         let own = |info: &&OpInfo| same(info.crate_name()) || declared.contains(info.crate_name());
         let infos: Vec<_> = all().filter(own).collect();
         if samples.is_empty() {
-            let packages: BTreeSet<_> = inventory::iter::<OpSamples>.into_iter().map(|s| s.krate).collect();
+            let packages: BTreeSet<_> =
+                autobwd_core::__private::inventory::iter::<OpSamples>.into_iter().map(|s| s.krate).collect();
             let packages: Vec<_> = packages.into_iter().map(|name| format!("`{name}`")).collect();
             let n = infos.len();
             let others = match packages.is_empty() {

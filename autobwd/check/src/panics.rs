@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::function::failure;
-use crate::Result;
+use autobwd_core::Result;
 
 thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use super::{
     function::{Function, failure, unwritten},
     panics::catch,
-    sample::Sample,
 };
-use crate::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
+use autobwd_core::sample::Sample;
+use autobwd_core::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
 
 /// Dimensions of which every subset is tried; of more, each alone, all but each, and all.
 const SUBSETS: usize = 5;

@@ -6,10 +6,9 @@ use super::{
     derivatives::{Built, Distance},
     function::{Function, failure},
 };
-use crate::{
-    Builder, Cx, Executor, Expr, Feed, OpInfoMap, Result, Tensor,
-    tape::{Grad, grad, trace},
-};
+use autobwd_core::{Builder, Cx, Expr, OpInfoMap, Result, Tensor};
+use autobwd_eager::{Grad, grad, trace};
+use autobwd_exec::{Executor, Feed};
 
 /// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
 const SINGLE: f64 = 1e-5;
@@ -61,7 +60,7 @@ pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>
 
 /// What a tape computes, and the program that is written down meanwhile, is what the program computes.
 pub(super) fn check_eager(ops: &OpInfoMap, function: &Function, built: Option<&Built>) -> Result<()> {
-    let tape = Builder::eager_with_ops(ops.clone(), 1);
+    let tape = autobwd_eager::eager_with_ops(ops.clone(), 1);
     let leaves = function.leaves(&tape);
     let named: Vec<(&str, &Expr)> = function.inputs.iter().map(|(n, _)| n.as_str()).zip(&leaves).collect();
     let mut expected = function.run()?;

@@ -101,12 +101,14 @@ impl Error {
         Error::new(ErrorKind::Attr, format!("attribute `{name}`: {message}"))
     }
 
-    pub(crate) fn internal(message: impl fmt::Display) -> Error {
+    #[doc(hidden)]
+    pub fn internal(message: impl fmt::Display) -> Error {
         Error::new(ErrorKind::Internal, format!("autobwd bug: {message}"))
     }
 
     /// Says which operator the error is about; the innermost one stays.
-    pub(crate) fn at_op(mut self, op: impl FnOnce() -> String) -> Error {
+    #[doc(hidden)]
+    pub fn at_op(mut self, op: impl FnOnce() -> String) -> Error {
         if self.0.op.is_none() {
             self.0.op = Some(op());
         }
@@ -179,7 +181,7 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 /// The known names nearest to a misspelt one, as the end of a message; empty when none is near.
-pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let limit = 2.max(wrong.len() / 4);
     let mut near: Vec<(usize, &str)> = known
         .into_iter()

@@ -12,9 +12,9 @@ mod shape_cache;
 use std::sync::OnceLock;
 
 use infer::{infer, infer_integers, infer_pointwise};
-pub(crate) use lookup::Lookup;
+pub use lookup::Lookup;
 use rustc_hash::{FxHashMap, FxHashSet};
-pub(crate) use shape_cache::ShapeCache;
+pub use shape_cache::ShapeCache;
 
 use crate::{
     Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
@@ -42,7 +42,7 @@ pub(crate) const NO_NAN: &str =
 
 /// How an operator runs.
 #[derive(Clone, Copy)]
-pub(crate) enum Run {
+pub enum Run {
     /// By its kernel, bound to memory.
     Kernel(MakeFrame),
     /// By its formula, in a region; by that kernel where an input holds rows or integers.
@@ -191,7 +191,8 @@ impl OpInfo {
     }
 
     /// Emits the operators of its gradient.
-    pub(crate) fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
+    #[doc(hidden)]
+    pub fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
         match (self.grad_kind, self.composing) {
             (GradKind::Composed, Some(composing)) => emit_composed(composing, g, &|_| true, &|_| true)?,
             (GradKind::Composed, None) => return Err(Error::internal("an operator without its composition")),
@@ -230,7 +231,8 @@ impl OpInfo {
     }
 
     /// Variables whose elements it reads, not only their shapes.
-    pub(crate) fn reads<'a>(&self, desc: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+    #[doc(hidden)]
+    pub fn reads<'a>(&self, desc: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let inputs = self.schema.inputs;
         let shape_only = move |name: &str| inputs.iter().any(|slot| slot.shape_only && slot.name == name);
         let slots = desc.inputs.iter().filter(move |(name, _)| !shape_only(name));
@@ -242,7 +244,8 @@ impl OpInfo {
         matches!(self.run, Run::Kernel(_))
     }
 
-    pub(crate) fn run(&self) -> Run {
+    #[doc(hidden)]
+    pub fn run(&self) -> Run {
         self.run
     }
 
@@ -250,7 +253,8 @@ impl OpInfo {
     ///
     /// # Errors
     /// Slots that do not fit each other.
-    pub(crate) fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<Call>> {
+    #[doc(hidden)]
+    pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<Call>> {
         match self.run {
             Run::Control(call) => call(desc, program).map(Some),
             Run::Kernel(_) | Run::Formula { .. } => Ok(None),
@@ -258,11 +262,13 @@ impl OpInfo {
     }
 
     /// Whether it runs a sub-block.
-    pub(crate) fn is_control(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_control(&self) -> bool {
         matches!(self.run, Run::Control(_))
     }
 
-    pub(crate) fn lanes(&self) -> Option<&LaneEntry> {
+    #[doc(hidden)]
+    pub fn lanes(&self) -> Option<&LaneEntry> {
         self.lanes.as_ref()
     }
 
@@ -272,7 +278,8 @@ impl OpInfo {
     }
 
     /// What says which elementwise operators it consists of.
-    pub(crate) fn decompose(&self) -> Option<DecomposeFn> {
+    #[doc(hidden)]
+    pub fn decompose(&self) -> Option<DecomposeFn> {
         self.decompose
     }
 
@@ -455,7 +462,8 @@ impl OpInfoMap {
     }
 
     /// The operator that has the one of that type as its single gradient operator.
-    pub(crate) fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
+    #[doc(hidden)]
+    pub fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
         let forward = *self.infos.get(gradient.strip_suffix("_grad")?)?;
         let own = match forward.grad_kind {
             GradKind::Operator(schema) => schema.name,
@@ -466,7 +474,8 @@ impl OpInfoMap {
     }
 
     /// Pairs of operators that can run as one; only linked operators have any.
-    pub(crate) fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
+    #[doc(hidden)]
+    pub fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
         &self.joined
     }
 

@@ -79,11 +79,13 @@ impl Draw {
         Draw { dtype: Some(dtype), ..self }
     }
 
-    pub(super) fn dims(&self) -> &[usize] {
+    #[doc(hidden)]
+    pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    pub(super) fn is_output(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_output(&self) -> bool {
         matches!(self.domain, Domain::Output)
     }
 
@@ -102,22 +104,26 @@ impl Draw {
     }
 
     /// Whether it has the floating point dtype of the check.
-    pub(super) fn is_of_float(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_float(&self) -> bool {
         self.dtype.is_none() && !self.is_output()
     }
 
     /// Whether its numbers could have any sign: those of others mean something.
-    pub(super) fn is_of_any_sign(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_any_sign(&self) -> bool {
         !matches!(self.domain, Domain::Output | Domain::Probabilities | Domain::IntegersBelow(_))
     }
 
     /// Whether the same numbers could be drawn for both.
-    pub(super) fn same_domain(&self, other: &Draw) -> bool {
+    #[doc(hidden)]
+    pub fn same_domain(&self, other: &Draw) -> bool {
         std::mem::discriminant(&self.domain) == std::mem::discriminant(&other.domain)
     }
 
     /// The dtype when floating point numbers are of dtype `float`.
-    pub(super) fn dtype(&self, float: DType) -> DType {
+    #[doc(hidden)]
+    pub fn dtype(&self, float: DType) -> DType {
         self.dtype.unwrap_or(float)
     }
 
@@ -151,7 +157,8 @@ impl Draw {
     }
 
     /// The tensor for a check in dtype `float`.
-    pub(super) fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
+    #[doc(hidden)]
+    pub fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
         let (x, dims) = (self.elements(rng), &self.dims);
         match self.dtype(float) {
             DType::Bool => Tensor::from_vec(dims, x.into_iter().map(|x| Bool::from(x != 0.0)).collect()),
@@ -165,7 +172,7 @@ impl Draw {
 }
 
 /// A generator whose numbers are the same on every machine.
-pub(super) fn rng(seed: u64) -> Pcg64Mcg {
+pub fn rng(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(seed)
 }
 
@@ -176,13 +183,20 @@ pub type MakeProgram = fn(&Builder, &[Expr]) -> Result<Vec<Expr>>;
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Variable k + 1 stands for `draws[k]`. Of a sample that is a program: the operator's type alone.
-    pub(super) desc: OpDesc,
-    pub(super) draws: Vec<Draw>,
-    pub(super) program: Option<MakeProgram>,
-    pub(super) tolerance: Option<(f64, &'static str)>,
-    pub(super) error: Option<&'static str>,
-    pub(super) smooth: Option<&'static str>,
-    pub(super) known_dims: Option<&'static str>,
+    #[doc(hidden)]
+    pub desc: OpDesc,
+    #[doc(hidden)]
+    pub draws: Vec<Draw>,
+    #[doc(hidden)]
+    pub program: Option<MakeProgram>,
+    #[doc(hidden)]
+    pub tolerance: Option<(f64, &'static str)>,
+    #[doc(hidden)]
+    pub error: Option<&'static str>,
+    #[doc(hidden)]
+    pub smooth: Option<&'static str>,
+    #[doc(hidden)]
+    pub known_dims: Option<&'static str>,
 }
 
 impl<D: Describe<Draw>> From<D> for Sample {
@@ -253,7 +267,8 @@ impl Sample {
     }
 
     /// The same with all dimensions of `from` elements replaced by such of `to`, if that can be.
-    pub(super) fn resized(&self, from: usize, to: usize) -> Option<Sample> {
+    #[doc(hidden)]
+    pub fn resized(&self, from: usize, to: usize) -> Option<Sample> {
         let draws = self.draws.iter().map(|draw| draw.resized(from, to)).collect::<Option<_>>()?;
         Some(Sample { draws, ..self.clone() })
     }
@@ -282,7 +297,7 @@ pub fn samples() -> Vec<Sample> {
     samples_where(|_| true)
 }
 
-pub(super) fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
+pub fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
     let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().filter(|s| of(s)).collect();
     all.sort_by_key(|s| s.op);
     all.into_iter().flat_map(|s| (s.rows)()).collect()

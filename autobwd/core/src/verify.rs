@@ -78,7 +78,7 @@ pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
 ///
 /// # Errors
 /// As [`verify`].
-pub(crate) fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
+pub fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
     if program.is_verified() && is_linked(ops) {
         return Ok(());
     }
@@ -88,7 +88,7 @@ pub(crate) fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
 }
 
 /// Remembers that a program is valid.
-pub(crate) fn note_valid(ops: &OpInfoMap, program: &Program) {
+pub fn note_valid(ops: &OpInfoMap, program: &Program) {
     if is_linked(ops) {
         program.mark_verified();
     }

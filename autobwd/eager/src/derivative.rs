@@ -2,9 +2,10 @@
 
 use std::{mem, panic::Location, ptr, sync::Arc};
 
-use crate::{
+use crate::engine::Eager;
+use autobwd_core::{
     Builder, Error, Meta, OpDesc, Result, Tensor, Var, Words,
-    build::eager::{Eager, Given, Ready, Value},
+    build::{Given, Ready, Value},
     tensor::Memory,
 };
 
@@ -81,7 +82,7 @@ impl Derivative {
 }
 
 /// A value with what has arrived so far.
-pub(super) struct Entry<'a> {
+pub struct Entry<'a> {
     pub(super) of: &'a Value,
     pub(super) derivative: Derivative,
     /// What could not be added at once: some are rows of a tensor.

@@ -1,6 +1,7 @@
 //! What runs operators, one by one.
 
 use std::{
+    any::Any,
     cell::{Cell, RefCell},
     mem,
     panic::Location,
@@ -10,13 +11,16 @@ use std::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Applied, Call, Function, Made, Node, Reading, Ready, Value, function::describe, value::Given};
-use crate::{
-    Builder, Cx, Error, ErrorKind, GradKind, Meta, Result, Tensor, Var, Words,
-    build::MakeDesc,
+use autobwd_core::{
+    Builder, Cx, Error, ErrorKind, GradKind, Meta, Result, Tensor, Words,
+    build::{
+        Applied, Call, Engine, Function, Made, MakeDesc, Node, Reading, Ready, Value, describe_function,
+    },
     tensor::{Memory, ToF64},
     with_dtype,
 };
+
+use crate::{api, ready};
 
 /// How many operators are kept ready: functions of ever new shapes must not fill the memory.
 const MOST_READY: usize = 1 << 13;
@@ -24,13 +28,17 @@ const MOST_READY: usize = 1 << 13;
 /// Told of every operator that was run, with what it has read and made.
 pub(crate) type Listener = Box<dyn FnMut(&Ready, &[&Value], &[Value], &'static Location<'static>)>;
 
-/// What an eager [`Builder`](crate::Builder) has beside the names of a program.
+/// The engine of a builder that computes at once.
+pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
+    let eager = of.engine().and_then(|engine| (engine as &dyn Any).downcast_ref());
+    eager.ok_or_else(|| Error::new(ErrorKind::Program, "only what is computed at once has an engine"))
+}
+
+/// The engine: runs operators, one by one, as soon as they are described.
 pub(crate) struct Eager {
     cx: Cx,
     /// The operators that were run so far.
     cache: RefCell<FxHashMap<Words, Arc<Ready>>>,
-    /// Parameters and other values that have a name.
-    pub(crate) kept: RefCell<FxHashMap<Var, Value>>,
     /// Whether operators remember what they have read.
     pub(crate) records: Cell<bool>,
     pub(crate) checks_finite: Cell<bool>,
@@ -44,7 +52,6 @@ impl Eager {
         Eager {
             cx: Cx::new(threads),
             cache: RefCell::default(),
-            kept: RefCell::default(),
             records: Cell::new(true),
             checks_finite: Cell::new(false),
             runs: Cell::new(0),
@@ -52,8 +59,7 @@ impl Eager {
         }
     }
 
-    /// Runs the operator that has these words, and this description; `inputs` by argument; `into` are the outputs, by
-    /// number, that overwrite a value.
+    /// Runs the operator that has these words, and this description; `inputs` by argument.
     ///
     /// # Errors
     /// Whatever does not fit, with the operator; data that it cannot take.
@@ -63,30 +69,10 @@ impl Eager {
         words: &mut Words,
         desc: MakeDesc<'_>,
         inputs: &[&Value],
-        into: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<Node>> {
-        if let Some(outcome) = self.run_known(words, inputs, into, site) {
-            return outcome;
-        }
-        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
-        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
-    }
-
-    /// As [`call`](Eager::call), of an operator that was prepared before for inputs like these; `None` if it was not. The
-    /// words get those of the inputs.
-    #[inline]
-    pub(crate) fn run_known(
-        &self,
-        words: &mut Words,
-        inputs: &[&Value],
-        into: &[(usize, &Value)],
-        site: &'static Location<'static>,
-    ) -> Option<Result<Arc<Node>>> {
-        for input in inputs {
-            words.meta(input.meta());
-        }
-        self.cache.borrow().get(words).map(|ready| self.run(ready, inputs, into, site))
+        let known = self.run_known(words, inputs, &[], site);
+        known.unwrap_or_else(|| self.run_described(builder, words, desc, inputs, &[], site))
     }
 
     /// The operator that has these words, those of its inputs among them.
@@ -106,7 +92,7 @@ impl Eager {
         }
         let desc = desc()?;
         let named = || format!("operator `{}` (run at {}:{})", desc.ty, site.file(), site.line());
-        let ready = Arc::new(Ready::new(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
+        let ready = Arc::new(ready::prepare(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
         // A kernel that is running may have come here by a way of its own.
         if let Ok(mut cache) = self.cache.try_borrow_mut() {
             if cache.len() >= MOST_READY {
@@ -118,7 +104,7 @@ impl Eager {
     }
 
     /// As [`call`](Eager::call), of an operator that is ready.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         ready: &Arc<Ready>,
         inputs: &[&Value],
@@ -146,7 +132,7 @@ impl Eager {
         let reading = Reading::of(inputs.iter().copied());
         self.compute(ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
         self.check(ready, call.outputs.iter(), site)?;
-        if into.is_empty() && self.listener.borrow().is_none() {
+        if into.is_empty() && !self.is_traced() {
             return Ok(node);
         }
         let mut overwriting: SmallVec<[(&Value, Memory); 1]> = SmallVec::new();
@@ -171,8 +157,8 @@ impl Eager {
         inputs: &[&Value],
         site: &'static Location<'static>,
     ) -> Result<Value> {
-        let named = || describe(&*function, site);
-        if self.listener.borrow().is_some() {
+        let named = || describe_function(&*function, site);
+        if self.is_traced() {
             let text = "a traced function calls it, and a program has operators alone: register it as one";
             return Err(Error::new(ErrorKind::Program, text).at_op(named));
         }
@@ -201,7 +187,7 @@ impl Eager {
         outputs: impl Iterator<Item = &'m mut Memory>,
         site: &'static Location<'static>,
     ) -> Result<()> {
-        ready.run(&self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        ready::run(ready, &self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
         self.runs.set(self.runs.get() + 1);
         Ok(())
     }
@@ -217,7 +203,7 @@ impl Eager {
         second: &Memory,
         site: &'static Location<'static>,
     ) -> Result<()> {
-        ready.run_over(&self.cx, first, second).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        ready::run_over(ready, &self.cx, first, second).map_err(|e| e.at_op(|| ready.describe(site)))?;
         self.runs.set(self.runs.get() + 1);
         self.check(ready, [&*first].into_iter(), site)
     }
@@ -242,7 +228,7 @@ impl Eager {
 
     /// Whether nobody will ask how what is computed now came about.
     pub(crate) fn forgets(&self) -> bool {
-        !self.records.get() && self.listener.borrow().is_none()
+        !self.records.get() && !self.is_traced()
     }
 
     /// Whoever listens hears of an operator that was run; what it overwrites is overwritten.
@@ -267,19 +253,60 @@ impl Eager {
         }
         Ok(())
     }
+}
 
-    /// The named value `var`.
-    pub(crate) fn keep(&self, var: Var, name: String, tensor: Tensor, leaf: bool) -> Value {
-        let value = Value::from(Given::new(name, tensor, leaf));
-        self.kept.borrow_mut().insert(var, value.clone());
-        value
+impl Engine for Eager {
+    #[inline]
+    fn run_known(
+        &self,
+        words: &mut Words,
+        inputs: &[&Value],
+        into: &[(usize, &Value)],
+        site: &'static Location<'static>,
+    ) -> Option<Result<Arc<Node>>> {
+        for input in inputs {
+            words.meta(input.meta());
+        }
+        self.cache.borrow().get(words).map(|ready| self.run(ready, inputs, into, site))
     }
 
-    /// Has what is kept be a constant from now on, if it is that value.
-    pub(crate) fn freeze(&self, value: &Value) {
-        for kept in self.kept.borrow_mut().values_mut().filter(|kept| kept.same(value)) {
-            *kept = kept.clone().constant();
-        }
+    fn run_described(
+        &self,
+        builder: &Builder,
+        words: &Words,
+        desc: MakeDesc<'_>,
+        inputs: &[&Value],
+        into: &[(usize, &Value)],
+        site: &'static Location<'static>,
+    ) -> Result<Arc<Node>> {
+        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
+        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
+    }
+
+    fn record(&self, on: bool) -> bool {
+        self.records.replace(on)
+    }
+
+    fn is_traced(&self) -> bool {
+        self.listener.borrow().is_some()
+    }
+
+    fn check_finite(&self, on: bool) {
+        self.checks_finite.set(on);
+    }
+
+    fn operators_run(&self) -> u64 {
+        self.runs.get()
+    }
+
+    fn backward(
+        &self,
+        builder: &Builder,
+        of: &Value,
+        seed: Value,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
+        api::walk(builder, of, seed, site, &mut |_| {})
     }
 }
 

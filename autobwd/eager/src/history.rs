@@ -4,24 +4,24 @@ use std::{fmt, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
+use autobwd_core::{
     Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Var, VarDesc,
-    build::eager::{Made, Node, Value},
+    build::{Made, Node, Value},
     desc::draw::{self, Labels},
 };
 
 /// How a value came about: operators, the variables between them, and the values that these had. Made by
-/// [`Expr::history`], and data like any program.
+/// [`history`], and data like any program.
 ///
 /// ```
-/// use autobwd::{Builder, Tensor};
+/// use autobwd::{Tensor, tape::{eager, history}};
 /// use autobwd_ops::Math;
 ///
-/// let tape = Builder::eager();
+/// let tape = autobwd::eager();
 /// let x = tape.leaf("x", Tensor::scalar(2.0)?);
 /// let y = tape.leaf("y", Tensor::scalar(3.0)?);
 /// let z = (&x * &y).named("z");
-/// let history = (z.log() + z.exp()).history()?;
+/// let history = history(&(z.log() + z.exp()))?;
 /// let lines: Vec<_> = history.program.root().ops.iter().map(|op| history.program.op_text(op).to_string()).collect();
 /// assert_eq!(lines, [
 ///     "z = elementwise_mul(X=x, Y=y, axis=-1)",
@@ -41,32 +41,30 @@ pub struct History {
     pub values: Vec<(Var, Expr)>,
 }
 
-impl Expr {
-    /// What this value was computed from, back to leaves and constants.
-    ///
-    /// # Errors
-    /// It has failed, or is a variable of a program.
-    pub fn history(&self) -> Result<History> {
-        let value = self.check()?.held_value().ok_or_else(|| {
-            let text = format!("`{}` is a variable of a program, which prints and draws itself", self.name());
-            Error::new(ErrorKind::NoValue, text)
-        })?;
-        let mut nodes: Vec<&Arc<Node>> = vec![];
-        let (mut seen, mut rest) = (FxHashSet::default(), vec![&value.node]);
-        while let Some(node) = rest.pop() {
-            if seen.insert(Arc::as_ptr(node)) {
-                nodes.push(node);
-                rest.extend(node.inputs().iter().map(|input| &input.node));
-            }
+/// What a value was computed from, back to leaves and constants.
+///
+/// # Errors
+/// It has failed, or is a variable of a program.
+pub fn history(of: &Expr) -> Result<History> {
+    let value = of.check()?.held_value().ok_or_else(|| {
+        let text = format!("`{}` is a variable of a program, which prints and draws itself", of.name());
+        Error::new(ErrorKind::NoValue, text)
+    })?;
+    let mut nodes: Vec<&Arc<Node>> = vec![];
+    let (mut seen, mut rest) = (FxHashSet::default(), vec![&value.node]);
+    while let Some(node) = rest.pop() {
+        if seen.insert(Arc::as_ptr(node)) {
+            nodes.push(node);
+            rest.extend(node.inputs().iter().map(|input| &input.node));
         }
-        // What is computed has a larger number than what it is computed from.
-        nodes.sort_by_key(|node| node.number);
-        let (program, values, vars) = (Program::new(), vec![], FxHashMap::default());
-        let mut history = Writer { builder: self.builder(), program, values, vars };
-        nodes.into_iter().for_each(|node| history.operator(node));
-        history.var(value);
-        Ok(History { program: history.program, values: history.values })
     }
+    // What is computed has a larger number than what it is computed from.
+    nodes.sort_by_key(|node| node.number);
+    let (program, values, vars) = (Program::new(), vec![], FxHashMap::default());
+    let mut history = Writer { builder: of.builder(), program, values, vars };
+    nodes.into_iter().for_each(|node| history.operator(node));
+    history.var(value);
+    Ok(History { program: history.program, values: history.values })
 }
 
 impl History {

@@ -8,7 +8,7 @@
 //! use autobwd::{Builder, Tensor};
 //! use autobwd_ops::Math;
 //!
-//! let tape = Builder::eager();
+//! let tape = autobwd::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! let y = tape.leaf("y", Tensor::scalar(3.0)?);
 //! let z = &x * &y;
@@ -31,13 +31,13 @@
 //! ```
 //! # use autobwd::{Builder, Tensor};
 //! # use autobwd_ops::Math;
-//! # let tape = Builder::eager();
+//! # let tape = autobwd::eager();
 //! # let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! # let y = tape.leaf("y", Tensor::scalar(4.0)?);
 //! let z = &x * &y;
 //! let h = z.sqrt() + z.square();
 //! let mut steps = vec![];
-//! h.backward_with(None, &mut |queue| steps.push(queue.to_string()))?;
+//! autobwd::tape::backward_with(&h, None, &mut |queue| steps.push(queue.to_string()))?;
 //! assert_eq!(steps[0], "elementwise_add: 1");
 //! assert_eq!(steps[1], "square: 1, sqrt: 1"); // addition passes its derivative on
 //! assert_eq!(steps[2], "sqrt: 1, elementwise_mul: 16"); // d square(z) = 2z
@@ -64,7 +64,7 @@
 //! # use autobwd::{Builder, Tensor};
 //! # use autobwd_ops::Math;
 //! use autobwd::tape::{Grad, grad};
-//! # let tape = Builder::eager();
+//! # let tape = autobwd::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! let mut derivative = x.square() * &x;
 //! for expected in [12.0, 12.0, 6.0] {
@@ -88,7 +88,7 @@
 //! ```
 //! # use autobwd::{Builder, Tensor};
 //! # use autobwd_ops::Math;
-//! # let tape = Builder::eager();
+//! # let tape = autobwd::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! let y = x.square();
 //! x.set(Tensor::scalar(3.0)?)?;
@@ -103,16 +103,20 @@
 
 mod api;
 mod derivative;
+mod engine;
 mod history;
 mod missing;
 mod queue;
+mod ready;
 mod rule;
 mod trace;
 
-pub use api::{Grad, HookId, apply, grad};
-pub use history::History;
+pub use api::{Grad, apply, backward_with, eager, eager_with_ops, eager_with_threads, grad};
+/// What custom functions implement, and what [`Expr::hook`](autobwd_core::Expr::hook) returns.
+pub use autobwd_core::build::{Function, HookId};
+pub use history::{History, history};
 pub use missing::missing;
 pub use queue::{Queue, QueueEntry};
+#[doc(hidden)]
+pub use ready::{prepare, run};
 pub use trace::{Traced, trace};
-
-pub use crate::build::eager::Function;

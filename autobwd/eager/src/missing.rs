@@ -5,9 +5,9 @@ use std::{fmt::Write, sync::Arc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{queue::Goal, rule::chain_rule};
-use crate::{
+use autobwd_core::{
     Expr, Result, Role, Var,
-    build::eager::{Call, Made, Node, Value},
+    build::{Call, Made, Node, Value},
 };
 
 /// How many places are named.
@@ -19,7 +19,7 @@ const LISTED: usize = 3;
 /// # use autobwd::{Builder, Tensor};
 /// # use autobwd_ops::Math;
 /// use autobwd::tape::missing;
-/// # let tape = Builder::eager();
+/// # let tape = autobwd::eager();
 /// let x = tape.leaf("x", Tensor::scalar(2.5)?);
 /// let y = x.detach().square();
 /// let why = missing(&[&y], &x)?.expect("a detached value has no gradient");

@@ -10,8 +10,12 @@ use super::{
     rule::chain_rule,
 };
 use crate::{
-    Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
-    build::eager::{Applied, Call, Eager, Made, Node, Reading, Rule, RuleStep, Source, Value},
+    engine::Eager,
+    ready::{self, Rule, RuleStep, Source},
+};
+use autobwd_core::{
+    Builder, Error, ErrorKind, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
+    build::{Applied, Call, Made, Node, Reading, Value},
     tensor::Memory,
 };
 
@@ -241,7 +245,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     /// An operator without gradient; a value that was overwritten; those of hooks.
-    pub(super) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
+    pub fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
         loop {
             look(&self.queue);
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
@@ -328,7 +332,7 @@ impl<'a> Walk<'a> {
             .input("X", (1..=parts.len()).map(Var::stand_in))
             .output("Out", [Var::stand_in(parts.len() + 1)]);
         let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
-        Ok(Value::of(self.eager.call(self.builder, words, desc, parts, &[], site)?, 0))
+        Ok(Value::of(self.eager.call(self.builder, words, desc, parts, site)?, 0))
     }
 
     /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; these have arrived.
@@ -344,7 +348,7 @@ impl<'a> Walk<'a> {
                 && rule.arrived.iter().zip(arrives()).all(|(a, b)| *a == b)
         };
         let make = || chain_rule(self.builder.ops()?, call, arrives().collect(), wanted().collect());
-        let rule = call.ready.rule(fits, make)?;
+        let rule = ready::rule(&call.ready, fits, make)?;
         for (input, read) in call.inputs.iter().zip(&rule.reads) {
             if *read {
                 input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
@@ -435,7 +439,7 @@ impl<'a> Walk<'a> {
             let ran = match sparse {
                 true => {
                     let (words, desc) = (&mut Words::of(&ready.desc), &mut || Ok(ready.desc.clone()));
-                    self.eager.call(self.builder, words, desc, &read, &[], call.site)?
+                    self.eager.call(self.builder, words, desc, &read, call.site)?
                 }
                 false => self.eager.run(ready, &read, &[], call.site)?,
             };
@@ -462,15 +466,4 @@ fn there<T>(derivative: &Option<T>) -> Result<&T> {
 #[cold]
 fn no_derivative() -> Error {
     Error::internal("a value that was there before passes for a derivative")
-}
-
-/// The derivative of a value with respect to itself.
-pub(super) fn ones(meta: &Meta) -> Result<Tensor> {
-    let mut ones = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
-    match meta.dtype {
-        DType::F32 => ones.slice_mut::<f32>()?.fill(1.0),
-        DType::F64 => ones.slice_mut::<f64>()?.fill(1.0),
-        _ => return Err(meta.wrong("floating point numbers are needed")),
-    }
-    Ok(ones)
 }

@@ -2,33 +2,18 @@
 
 use std::sync::{Arc, OnceLock};
 
-use smallvec::SmallVec;
-
-use crate::{
-    Cx, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Result, Role, SlotDef,
-    Var,
+use autobwd_core::{
+    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, SlotDef, Var,
+    build::Ready,
     cx::CHUNK,
-    frame,
     lanes::{FormulaCall, Regions},
-    plan::{Extent, Graph, Group, ValueId, Wires, extent, group},
     tensor::Memory,
 };
+use autobwd_plan::{Extent, Graph, Group, ValueId, Wires, extent, frame, group};
+use smallvec::SmallVec;
 
-/// An operator for inputs of certain dtypes and shapes.
-pub(crate) struct Ready {
-    pub(crate) info: &'static OpInfo,
-    /// Variable k + 1 stands for the k-th argument.
-    pub(crate) desc: OpDesc,
-    pub(crate) inputs: Vec<Meta>,
-    pub(crate) outputs: Vec<Meta>,
-    /// By input: whether its elements are read.
-    pub(crate) reads: Vec<bool>,
-    /// Whether derivatives may pass: an operator that lets none through makes constants.
-    pub(crate) passes_derivatives: bool,
-    /// By output, in bytes.
-    pub(crate) sizes: Vec<usize>,
-    /// By argument: which of the inputs or of the outputs it is.
-    args: Vec<(Role, usize)>,
+/// What the engine keeps with an operator that is ready: how it computes, and its chain rules.
+struct Prepared {
     how: How,
     rules: Rules,
 }
@@ -69,7 +54,7 @@ pub(crate) struct RuleStep {
 
 /// Where a chain rule finds a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub enum Source {
     /// An input of the operator.
     Input(usize),
     /// An output of the operator.
@@ -80,164 +65,148 @@ pub(crate) enum Source {
     Made(usize),
 }
 
-impl Ready {
-    /// # Errors
-    /// Slots, attributes or inputs that do not fit, with the operator.
-    pub(crate) fn new(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready> {
-        let info = ops.get(&desc.ty)?;
-        if info.needs_program() {
-            let text = "it has a sub-block or a list, which only a program can hold; eager functions use `if`, `for` and `Vec` themselves";
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-        info.check(desc)?;
-        let last = desc.inputs.args().chain(desc.outputs.args()).map(Var::index).max();
-        let mut args = vec![(Role::Input, usize::MAX); last.unwrap_or(0)];
-        desc.outputs.args().filter(|v| *v != Var::EMPTY).for_each(|v| args[v.index() - 1].0 = Role::Output);
-        let mut counts = [0; 2];
-        for (role, at) in &mut args {
-            *at = counts[*role as usize];
-            counts[*role as usize] += 1;
-        }
-        if counts[0] != inputs.len() {
-            return Err(Error::new(
-                ErrorKind::Slot,
-                format!("{} inputs are given, {counts:?} described", inputs.len()),
-            ));
-        }
-        let of = |var: Var| Ok(inputs[args[var.index() - 1].1].clone());
-        let mut outputs = vec![Meta::new(crate::DType::F32, []); counts[1]];
-        info.infer(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
-        let size = |meta: &Meta| {
-            meta.bytes().ok_or_else(|| meta.wrong("a shape that is known and fits into memory is needed"))
-        };
-        let sizes = outputs.iter().map(size).collect::<Result<_>>()?;
-        let metas = args.iter().map(|(role, i)| match role {
-            Role::Input => inputs[*i].clone(),
-            Role::Output => outputs[*i].clone(),
-        });
-        let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
-        let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given);
-        let mut reads = vec![false; inputs.len()];
-        info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
-        let passes_derivatives =
-            !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
-        Ok(Ready {
-            info,
-            how: how(ops, graph, &args)?,
-            desc: desc.clone(),
-            inputs: inputs.into(),
-            outputs,
-            reads,
-            passes_derivatives,
-            sizes,
-            args,
-            rules: Rules::default(),
-        })
+/// Makes an operator ready.
+///
+/// # Errors
+/// Slots, attributes or inputs that do not fit, with the operator.
+pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready> {
+    let info = ops.get(&desc.ty)?;
+    if info.needs_program() {
+        let text = "it has a sub-block or a list, which only a program can hold; eager functions use `if`, `for` and `Vec` themselves";
+        return Err(Error::new(ErrorKind::Program, text));
     }
+    info.check(desc)?;
+    let last = desc.inputs.args().chain(desc.outputs.args()).map(Var::index).max();
+    let mut args = vec![(Role::Input, usize::MAX); last.unwrap_or(0)];
+    desc.outputs.args().filter(|v| *v != Var::EMPTY).for_each(|v| args[v.index() - 1].0 = Role::Output);
+    let mut counts = [0; 2];
+    for (role, at) in &mut args {
+        *at = counts[*role as usize];
+        counts[*role as usize] += 1;
+    }
+    if counts[0] != inputs.len() {
+        return Err(Error::new(
+            ErrorKind::Slot,
+            format!("{} inputs are given, {counts:?} described", inputs.len()),
+        ));
+    }
+    let of = |var: Var| Ok(inputs[args[var.index() - 1].1].clone());
+    let mut outputs = vec![Meta::new(DType::F32, []); counts[1]];
+    info.infer(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
+    let size = |meta: &Meta| {
+        meta.bytes().ok_or_else(|| meta.wrong("a shape that is known and fits into memory is needed"))
+    };
+    let sizes = outputs.iter().map(size).collect::<Result<_>>()?;
+    let metas = args.iter().map(|(role, i)| match role {
+        Role::Input => inputs[*i].clone(),
+        Role::Output => outputs[*i].clone(),
+    });
+    let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
+    let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given);
+    let mut reads = vec![false; inputs.len()];
+    info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
+    let passes_derivatives =
+        !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
+    Ok(Ready {
+        info,
+        prepared: Box::new(Prepared { how: how(ops, graph, &args)?, rules: Rules::default() }),
+        desc: desc.clone(),
+        inputs: inputs.into(),
+        outputs,
+        reads,
+        passes_derivatives,
+        sizes,
+        args,
+    })
+}
 
-    /// Computes the outputs, for each of which there is memory of its [size](Ready::sizes).
-    ///
-    /// # Errors
-    /// No memory; data that the operator cannot take.
-    #[inline]
-    pub(crate) fn run<'m>(
-        &self,
-        cx: &Cx,
-        input: impl Fn(usize) -> Result<&'m Memory>,
-        outputs: impl Iterator<Item = &'m mut Memory>,
-    ) -> Result<()> {
-        match &self.how {
-            How::Formula(formula) => formula.run(input, outputs),
-            How::Planned(graph, region) => {
-                let mut inputs = SmallVec::<[&Memory; 4]>::new();
-                for i in 0..self.inputs.len() {
-                    inputs.push(input(i)?);
-                }
-                let outputs = outputs.collect::<SmallVec<[_; 2]>>();
-                self.run_planned(cx, graph, region.as_ref(), &|arg| match arg {
-                    (Role::Input, i) => inputs[i],
-                    (Role::Output, i) => &*outputs[i],
-                })
+/// What was prepared for it.
+#[inline]
+fn prepared(ready: &Ready) -> Result<&Prepared> {
+    ready.prepared.downcast_ref().ok_or_else(|| Error::internal("an operator of another engine"))
+}
+
+/// Computes the outputs, for each of which there is memory of its [size](Ready::sizes).
+///
+/// # Errors
+/// No memory; data that the operator cannot take.
+#[inline]
+pub fn run<'m>(
+    ready: &Ready,
+    cx: &Cx,
+    input: impl Fn(usize) -> Result<&'m Memory>,
+    outputs: impl Iterator<Item = &'m mut Memory>,
+) -> Result<()> {
+    match &prepared(ready)?.how {
+        How::Formula(formula) => formula.run(input, outputs),
+        How::Planned(graph, region) => {
+            let mut inputs = SmallVec::<[&Memory; 4]>::new();
+            for i in 0..ready.inputs.len() {
+                inputs.push(input(i)?);
+            }
+            let outputs = outputs.collect::<SmallVec<[_; 2]>>();
+            run_planned(ready, cx, graph, region.as_ref(), &|arg| match arg {
+                (Role::Input, i) => inputs[i],
+                (Role::Output, i) => &*outputs[i],
+            })
+        }
+    }
+}
+
+/// As [`run`], of two inputs and one output like the first, which takes its place.
+///
+/// # Errors
+/// As there; other numbers of inputs and outputs.
+pub(crate) fn run_over(ready: &Ready, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
+    match &prepared(ready)?.how {
+        How::Formula(formula) => formula.run_over(first, second),
+        How::Planned(graph, region) => run_planned(ready, cx, graph, region.as_ref(), &|arg| match arg {
+            (Role::Input, 1) => second,
+            _ => &*first,
+        }),
+    }
+}
+
+fn run_planned<'m>(
+    ready: &Ready,
+    cx: &Cx,
+    graph: &Graph,
+    region: Option<&Extent>,
+    memory: &dyn Fn((Role, usize)) -> &'m Memory,
+) -> Result<()> {
+    let mut place = |value: ValueId| {
+        memory(ready.args[value]).place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
+    };
+    match region {
+        Some(extent) => {
+            let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
+            Regions::new(vec![region])?.run(cx)
+        }
+        None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx),
+    }
+}
+
+/// The first chain rule that fits, or else the one that `make` makes.
+///
+/// # Errors
+/// Those of `make`.
+#[inline]
+pub(crate) fn rule(
+    ready: &Ready,
+    fits: impl Fn(&Rule) -> bool,
+    make: impl Fn() -> Result<Rule>,
+) -> Result<&Rule> {
+    let mut rules = &prepared(ready)?.rules;
+    loop {
+        match rules.0.get() {
+            Some(known) if fits(&known.0) => return Ok(&known.0),
+            Some(known) => rules = &known.1,
+            None => {
+                let made = Box::new((make()?, Rules::default()));
+                // Another thread may have been faster, with another rule.
+                rules.0.get_or_init(|| made);
             }
         }
-    }
-
-    /// As [`run`](Ready::run), of two inputs and one output like the first, which takes its place.
-    ///
-    /// # Errors
-    /// As there; other numbers of inputs and outputs.
-    pub(crate) fn run_over(&self, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
-        match &self.how {
-            How::Formula(formula) => formula.run_over(first, second),
-            How::Planned(graph, region) => self.run_planned(cx, graph, region.as_ref(), &|arg| match arg {
-                (Role::Input, 1) => second,
-                _ => &*first,
-            }),
-        }
-    }
-
-    fn run_planned<'m>(
-        &self,
-        cx: &Cx,
-        graph: &Graph,
-        region: Option<&Extent>,
-        memory: &dyn Fn((Role, usize)) -> &'m Memory,
-    ) -> Result<()> {
-        let mut place = |value: ValueId| {
-            memory(self.args[value]).place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
-        };
-        match region {
-            Some(extent) => {
-                let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
-                Regions::new(vec![region])?.run(cx)
-            }
-            None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx),
-        }
-    }
-
-    /// Which input or output a variable of `desc` stands for.
-    pub(crate) fn arg(&self, stand_in: Var) -> (Role, usize) {
-        self.args[stand_in.index() - 1]
-    }
-
-    /// The first chain rule that fits, or else the one that `make` makes.
-    ///
-    /// # Errors
-    /// Those of `make`.
-    #[inline]
-    pub(crate) fn rule(
-        &self,
-        fits: impl Fn(&Rule) -> bool,
-        make: impl Fn() -> Result<Rule>,
-    ) -> Result<&Rule> {
-        let mut rules = &self.rules;
-        loop {
-            match rules.0.get() {
-                Some(known) if fits(&known.0) => return Ok(&known.0),
-                Some(known) => rules = &known.1,
-                None => {
-                    let made = Box::new((make()?, Rules::default()));
-                    // Another thread may have been faster, with another rule.
-                    rules.0.get_or_init(|| made);
-                }
-            }
-        }
-    }
-
-    /// The operator in words, for messages.
-    pub(crate) fn describe(&self, site: &'static std::panic::Location<'static>) -> String {
-        let mut slots = vec![];
-        for (slots_of, side) in
-            [(&self.desc.inputs, &self.inputs[..]), (&self.desc.outputs, &self.outputs[..])]
-        {
-            for (slot, args) in slots_of.iter() {
-                let metas = args.iter().filter(|v| **v != Var::EMPTY);
-                let metas: Vec<_> = metas.map(|v| side[self.args[v.index() - 1].1].to_string()).collect();
-                slots.push(format!("{slot} = {}", metas.join(", ")));
-            }
-        }
-        let ty = self.desc.ty;
-        format!("operator `{ty}` (run at {}:{}; {})", site.file(), site.line(), slots.join(", "))
     }
 }
 

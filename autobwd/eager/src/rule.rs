@@ -1,9 +1,9 @@
 //! The chain rule of one operator, from its gradient rule.
 
-use crate::{
-    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
-    backward::gradients_in,
-    build::eager::{Call, Ready, Rule, RuleStep, Source},
+use crate::ready::{Rule, RuleStep, Source, prepare};
+use autobwd_backward::gradients_in;
+use autobwd_core::{
+    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, build::Call,
 };
 
 /// The operators that compute the derivatives of the wanted inputs from those of the outputs at which any arrived: the
@@ -106,7 +106,7 @@ fn step(
         *arg = Var::stand_in(inputs.len() + outputs);
     }
     let own: Vec<Meta> = inputs.iter().map(|i: &usize| metas[*i].clone()).collect();
-    let ready = Ready::new(ops, &desc, &own)?;
+    let ready = prepare(ops, &desc, &own)?;
     metas.extend(ready.outputs.iter().cloned());
     Ok(RuleStep { ready: ready.into(), inputs: inputs.into_iter().map(source).collect() })
 }

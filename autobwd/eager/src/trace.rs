@@ -4,11 +4,13 @@ use std::{cell::RefCell, panic::Location, rc::Rc, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use crate::{
-    Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Scope, Site, Var, VarDesc,
-    build::eager::{Eager, Made, Node, Ready, Value},
+use crate::engine::{Eager, engine};
+use autobwd_core::{
+    Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Site, Var, VarDesc,
+    build::{Engine, Made, Node, Ready, Value},
     desc::check_name,
 };
+use autobwd_exec::Scope;
 
 /// A program, written down while a function ran.
 pub struct Traced {
@@ -30,7 +32,7 @@ pub struct Traced {
 /// use autobwd::{Builder, Executor, Tensor, tape::trace};
 /// use autobwd_ops::Math;
 ///
-/// let tape = Builder::eager();
+/// let tape = autobwd::eager();
 /// let w = tape.leaf("w", Tensor::scalar(3.0)?);
 /// let x = tape.constant(Tensor::scalar(2.0)?);
 /// let mut traced = trace(&tape, &[("x", &x)], || Ok(vec![(&x * &w).square()]))?;
@@ -52,8 +54,8 @@ pub fn trace(
     function: impl FnOnce() -> Result<Vec<Expr>>,
 ) -> Result<Traced> {
     let refuse = |text: &str| Error::new(ErrorKind::Program, text);
-    let eager = tape.eager_part().ok_or_else(|| refuse("only what is computed at once can be traced"))?;
-    if eager.listener.borrow().is_some() {
+    let eager = engine(tape).map_err(|_| refuse("only what is computed at once can be traced"))?;
+    if eager.is_traced() {
         return Err(refuse("it is being traced already"));
     }
     let notes = Rc::new(RefCell::new(Notes::default()));

@@ -13,12 +13,12 @@ use super::{
     late::{Found, LateFrame},
     stretch::Planner,
 };
-use crate::{
-    BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, Var, VarDesc, VarKind, frame,
+use autobwd_core::{
+    BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, Var, VarDesc, VarKind,
     lanes::{Region, Regions},
-    plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
+use autobwd_plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
 
 /// Something to call while running.
 pub(super) struct Frame {

@@ -7,11 +7,11 @@ use super::{
     journal::Journal,
     late::LateFrame,
 };
-use crate::{
+use autobwd_core::{
     BlockId, Cx, Error, Meta, Program, Result, Var,
-    plan::{Plan, Record, Spot, ValueId},
     tensor::{Cell, Memory},
 };
+use autobwd_plan::{Plan, Record, Spot, ValueId};
 
 /// A block ready to run: frames in order, and the memory that they work in.
 pub(super) struct Body {
@@ -115,7 +115,7 @@ impl Body {
         self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
     }
 
-    pub(super) fn run(&mut self, cx: &Cx) -> Result<()> {
+    pub fn run(&mut self, cx: &Cx) -> Result<()> {
         self.each_frame(cx, |frame| frame.kernel.run(cx))
     }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::body::{Body, Span};
-use crate::{
+use autobwd_core::{
     Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Result, StepCount, Var,
-    plan::{Again, Called, ValueId},
     tensor::{Cell, Memory, Step, whole_bytes},
 };
+use autobwd_plan::{Again, Called, ValueId};
 
 /// A loop that has reached its limit.
 pub(super) fn endless(steps: u64) -> Error {
@@ -18,10 +18,14 @@ pub(super) fn endless(steps: u64) -> Error {
 
 /// A tensor that a step hands to the next: as [`Handed`](crate::plan), bound.
 struct Handed {
-    first: Option<usize>,
-    start: Option<Span>,
-    end: Option<Ended>,
-    last: Option<Buf<'static>>,
+    #[doc(hidden)]
+    pub first: Option<usize>,
+    #[doc(hidden)]
+    pub start: Option<Span>,
+    #[doc(hidden)]
+    pub end: Option<Ended>,
+    #[doc(hidden)]
+    pub last: Option<Buf<'static>>,
 }
 
 /// What a step ends with: where it stands, and what it is. Rows of a tensor leave the block as the whole.

@@ -1,11 +1,8 @@
 use std::{any::Any, collections::VecDeque, num::NonZero, sync::Arc, thread};
 
 use super::{Feed, Scope, Session};
-use crate::{
-    Cx, Meta, OpInfoMap, Program, Result, RunPlan, Tensor,
-    plan::{Plan, Request, cut},
-    verify::require_valid,
-};
+use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
+use autobwd_plan::{Plan, Request, RunPlan, cut};
 
 /// How many sessions [`Executor::run`] keeps.
 const SESSIONS: usize = 16;
@@ -67,7 +64,8 @@ impl Executor {
     }
 
     /// Runs with the threads of others.
-    pub(crate) fn of_cx(cx: Arc<Cx>) -> Executor {
+    #[doc(hidden)]
+    pub fn of_cx(cx: Arc<Cx>) -> Executor {
         Executor {
             cx,
             ops: None,
@@ -205,17 +203,20 @@ impl Executor {
     }
 
     /// Takes out what was attached; nothing, if that was of another type or options have changed.
-    pub(crate) fn take_attached<T: Any + Default>(&mut self) -> T {
+    #[doc(hidden)]
+    pub fn take_attached<T: Any + Default>(&mut self) -> T {
         let attached = self.attached.take().and_then(|attached| attached.downcast().ok());
         attached.map_or_else(T::default, |attached| *attached)
     }
 
     /// Keeps something for [`take_attached`](Executor::take_attached).
-    pub(crate) fn attach<T: Any + Send>(&mut self, value: T) {
+    #[doc(hidden)]
+    pub fn attach<T: Any + Send>(&mut self, value: T) {
         self.attached = Some(Box::new(value));
     }
 
-    pub(crate) fn operators(&self) -> Result<&OpInfoMap> {
+    #[doc(hidden)]
+    pub fn operators(&self) -> Result<&OpInfoMap> {
         match &self.ops {
             Some(ops) => Ok(ops),
             None => OpInfoMap::linked(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype};
+use autobwd_core::{Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype};
 
 /// Looks at what an operator has written: values with their names.
 pub(super) struct Probe {

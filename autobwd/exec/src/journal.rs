@@ -1,7 +1,7 @@
 //! Steps that commit as a whole.
 
 use super::bind::CopyFrame;
-use crate::{
+use autobwd_core::{
     Cx, Kernel, Meta, Result,
     tensor::{Memory, Place, padded},
 };

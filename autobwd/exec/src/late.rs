@@ -8,11 +8,11 @@ use super::{
     control::endless,
     stretch::{Key, Planner, Ready, Stretch, shape},
 };
-use crate::{
+use autobwd_core::{
     BlockId, Bool, Buf, Cx, Error, ErrorKind, Meta, Result, StepCount, Tensor, Var,
-    plan::{Entered, Entering, Entry, Given, Late, Record, Source, ValueId, ends},
     tensor::{Cell, Memory, Step, Steps, add_up, padded},
 };
+use autobwd_plan::{Entered, Entering, Entry, Given, Late, Record, Source, ValueId, ends};
 
 /// Something that was computed before.
 pub(super) struct Found {
@@ -98,7 +98,7 @@ impl LateFrame {
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
     }
 
-    pub(super) fn run(&mut self, cx: &Cx) -> Result<()> {
+    pub fn run(&mut self, cx: &Cx) -> Result<()> {
         let outputs = self.call(cx).map_err(|e| {
             let (program, index) = (self.planner.program(), self.late.index);
             let op = program.block(self.block).and_then(|block| block.ops.get(index));

@@ -5,7 +5,7 @@ use std::{
 
 use indexmap::IndexMap;
 
-use crate::{
+use autobwd_core::{
     Element, Error, ErrorKind, Meta, Result, Tensor,
     error::did_you_mean,
     tensor::{Place, load_tensors, save_tensors},
@@ -135,7 +135,8 @@ impl Scope {
         self.stamp
     }
 
-    pub(crate) fn meta(&self, name: &str) -> Option<Meta> {
+    #[doc(hidden)]
+    pub fn meta(&self, name: &str) -> Option<Meta> {
         self.values.get(name).map(Tensor::meta)
     }
 

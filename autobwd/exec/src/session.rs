@@ -11,13 +11,13 @@ use super::{
     body::{Body, End},
     stretch::Planner,
 };
-use crate::{
+use autobwd_core::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     error::did_you_mean,
-    plan::{Plan, Request, Spot},
     tensor::{Memory, Rows, ToF64, dimension},
     with_dtype,
 };
+use autobwd_plan::{Plan, Request, Spot};
 
 /// A program ready to run for certain shapes and fetches: a plan with its memory.
 ///

@@ -12,11 +12,11 @@ use super::{
     bind::{Options, Outer},
     body::{Body, End, Span},
 };
-use crate::{
+use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
-    plan::{Given, Late, Plan, Record, Request, Source, ValueId},
     tensor::{Binder, Memory, Place},
 };
+use autobwd_plan::{Given, Late, Plan, Record, Request, Source, ValueId};
 
 /// How many stretches of operators have memory at a time, of all that are planned.
 const BODIES: usize = 16;

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{NamedOp, NetOp, Operator};
-use crate::{OpDesc, Program, Site, Var, grad};
+use autobwd_core::{OpDesc, Program, Site, Var, grad};
 
 /// What has become of a tree of gradient operators.
 pub(super) struct Accumulated {

@@ -8,7 +8,7 @@ use super::{
     reach::{Names, check_known, check_written_once, reach, reach_step},
     rnn::{Arrival, GradStep},
 };
-use crate::{
+use autobwd_core::{
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
     grad::{Declared, GRAD, check_emitted, zeros},
 };

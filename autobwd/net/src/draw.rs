@@ -7,7 +7,7 @@ use super::{
     lower::Names,
     rnn::{Arrival, GradStep},
 };
-use crate::{
+use autobwd_core::{
     Attr, BlockId, Name, OpDesc, Origin, Program, Var,
     desc::draw::{self, Labels},
     grad::GRAD,

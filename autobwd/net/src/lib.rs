@@ -224,7 +224,7 @@ pub use op::NamedOp;
 pub use rnn::{Link, Memory, RnnGradOp, RnnOp};
 use text::Indented;
 
-use crate::{Describe, Error, ErrorKind, OpInfoMap, Result};
+use autobwd_core::{Describe, Error, ErrorKind, OpInfoMap, Result};
 
 /// A node of a tree of operators. Variables are names; they live in a [`Scope`](crate::Scope).
 #[derive(Clone, Debug, PartialEq)]

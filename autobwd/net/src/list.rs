@@ -5,7 +5,7 @@ use std::{fmt, iter};
 use indexmap::{IndexMap, IndexSet};
 
 use super::{Operator, text::Indented};
-use crate::{Error, ErrorKind, Result, error::did_you_mean};
+use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
 
 /// How deep nets may be nested.
 const DEEPEST: usize = 64;

@@ -6,7 +6,7 @@ use super::{
     NamedOp, Operator, RnnGradOp, RnnOp,
     rnn::{Arrival, GradStep},
 };
-use crate::{
+use autobwd_core::{
     Attr, BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
     grad::{GRAD, sum, zeros},
 };

@@ -3,9 +3,9 @@
 use rustc_hash::FxHashSet;
 
 use super::{Operator, RnnOp, backward_in};
-use crate::{
-    BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, backward, error::did_you_mean,
-    grad::GRAD,
+use autobwd_backward as backward;
+use autobwd_core::{
+    BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, error::did_you_mean, grad::GRAD,
 };
 
 /// Why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence, or `None` where

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, panic::Location};
 
-use crate::{
+use autobwd_core::{
     Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Site,
     Var,
 };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustc_hash::FxHashSet;
 
 use super::{Operator, RnnOp};
-use crate::{Error, ErrorKind, GradKind, OpInfoMap, Result, error::did_you_mean};
+use autobwd_core::{Error, ErrorKind, GradKind, OpInfoMap, Result, error::did_you_mean};
 
 /// Variables by name.
 pub(super) type Names = FxHashSet<String>;

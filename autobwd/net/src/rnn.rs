@@ -6,7 +6,7 @@ use indexmap::IndexSet;
 use rustc_hash::FxHashSet;
 
 use super::{NetOp, Operator, list::within_depth, text::Indented};
-use crate::{Error, ErrorKind, Result, error::did_you_mean};
+use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
 
 /// A step net that runs over time: once for every part of its sequences along their first dimension.
 ///

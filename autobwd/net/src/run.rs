@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashSet;
 
 use super::Operator;
-use crate::{Executor, Meta, OpDesc, Result, Scope, Session};
+use autobwd_core::{Meta, OpDesc, Result};
+use autobwd_exec::{Executor, Scope, Session};
 
 /// How many trees an executor keeps ready.
 const MOST: usize = 16;

@@ -7,7 +7,7 @@ use super::{
     group::Group,
     place::{Layout, Spot},
 };
-use crate::Var;
+use autobwd_core::Var;
 
 /// Marks every region that runs beside the one before it. What they write stands in the scope already, so that no
 /// memory is needed longer than one after the other.

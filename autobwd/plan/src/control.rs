@@ -7,33 +7,39 @@ use super::{
     enter::{Entering, Finds, ends, recorded, unsupplied},
     graph::{Build, Node, Request, Source, ValueId, Wires},
 };
-use crate::{
+use autobwd_core::{
     BlockId, Call, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfo, Result, StepCount, Var, VarKind,
     tensor::padded,
 };
 
 /// What a step leaves for a backward part.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
-    pub(crate) entries: Vec<Entry>,
+pub struct Record {
+    #[doc(hidden)]
+    pub entries: Vec<Entry>,
     /// Step scopes of the operators within; what these have left is not known before it is there, if nothing is said.
-    pub(crate) nested: Vec<(Var, Option<Arc<Record>>)>,
+    #[doc(hidden)]
+    pub nested: Vec<(Var, Option<Arc<Record>>)>,
     /// If only some steps leave something, what they find: the steps to be run again, one in how many, and how many there
     /// are, if that is known.
     again: Option<(Call, usize, Option<usize>)>,
 }
 
 #[derive(Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) var: Var,
-    pub(crate) meta: Meta,
+pub struct Entry {
+    #[doc(hidden)]
+    pub var: Var,
+    #[doc(hidden)]
+    pub meta: Meta,
     /// Where it is stored; nowhere if only its shape is needed.
-    pub(crate) at: Option<usize>,
+    #[doc(hidden)]
+    pub at: Option<usize>,
 }
 
 impl Record {
     /// What there is of that, and where it is if its elements are wanted.
-    pub(crate) fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&Entry, Option<usize>)> {
+    #[doc(hidden)]
+    pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&Entry, Option<usize>)> {
         let find = |(var, elements): &(Var, bool)| {
             let entry = self.entries.iter().find(|entry| entry.var == *var)?;
             Some((entry, entry.at.filter(|_| *elements)))
@@ -42,7 +48,8 @@ impl Record {
     }
 
     /// Whether it says the same.
-    pub(crate) fn is(&self, other: &Record) -> bool {
+    #[doc(hidden)]
+    pub fn is(&self, other: &Record) -> bool {
         let nested = |record: &Record| {
             let id = |(var, record): &(Var, Option<Arc<Record>>)| (*var, record.as_ref().map(Arc::as_ptr));
             record.nested.iter().map(id).collect::<Vec<_>>()
@@ -52,46 +59,66 @@ impl Record {
 }
 
 /// A sub-block with its plan. Values are numbered as in the plan around it, or as in its own (`inner`).
-pub(crate) struct Called {
-    pub(crate) plan: Plan,
-    pub(crate) steps: StepCount,
+pub struct Called {
+    #[doc(hidden)]
+    pub plan: Plan,
+    #[doc(hidden)]
+    pub steps: StepCount,
     /// How often it runs, if that is known.
-    pub(crate) count: Option<usize>,
+    #[doc(hidden)]
+    pub count: Option<usize>,
     /// Decides whether it runs at all.
-    pub(crate) condition: Option<ValueId>,
+    #[doc(hidden)]
+    pub condition: Option<ValueId>,
     /// Inner: decides whether it runs again.
-    pub(crate) repeat: Option<ValueId>,
+    #[doc(hidden)]
+    pub repeat: Option<ValueId>,
     /// What it finds outside.
-    pub(crate) outer: Vec<ValueId>,
-    pub(crate) carried: Vec<Handed>,
+    #[doc(hidden)]
+    pub outer: Vec<ValueId>,
+    #[doc(hidden)]
+    pub carried: Vec<Handed>,
     /// Input, and inner value.
-    pub(crate) slices: Vec<(ValueId, ValueId)>,
+    #[doc(hidden)]
+    pub slices: Vec<(ValueId, ValueId)>,
     /// Inner value, and output.
-    pub(crate) stacks: Vec<(ValueId, ValueId)>,
+    #[doc(hidden)]
+    pub stacks: Vec<(ValueId, ValueId)>,
     /// Inner value, if the block computes it, and output.
-    pub(crate) sums: Vec<(Option<ValueId>, ValueId)>,
+    #[doc(hidden)]
+    pub sums: Vec<(Option<ValueId>, ValueId)>,
     /// The step scopes that it fills or consumes.
-    pub(crate) scopes: Option<ValueId>,
+    #[doc(hidden)]
+    pub scopes: Option<ValueId>,
     /// Whether a later operator consumes the same step scopes.
-    pub(crate) shared: bool,
+    #[doc(hidden)]
+    pub shared: bool,
     /// Inner values, and their offsets in what each step leaves.
-    pub(crate) left: Vec<(ValueId, usize)>,
+    #[doc(hidden)]
+    pub left: Vec<(ValueId, usize)>,
     /// Bytes that each step leaves.
-    pub(crate) left_bytes: usize,
+    #[doc(hidden)]
+    pub left_bytes: usize,
     /// Step scopes of the operators within, which move in and out of what each step leaves.
-    pub(crate) nested: Vec<Var>,
+    #[doc(hidden)]
+    pub nested: Vec<Var>,
     /// One step in how many leaves something.
-    pub(crate) every: usize,
+    #[doc(hidden)]
+    pub every: usize,
     /// The steps that it runs again to have what they leave.
-    pub(crate) again: Option<Box<Again>>,
+    #[doc(hidden)]
+    pub again: Option<Box<Again>>,
 }
 
 /// A sub-block that the backward part runs again, from what one step in so many has left.
-pub(crate) struct Again {
-    pub(crate) block: BlockId,
-    pub(crate) called: Called,
+pub struct Again {
+    #[doc(hidden)]
+    pub block: BlockId,
+    #[doc(hidden)]
+    pub called: Called,
     /// Inner values, and their offsets in what such a step has left.
-    pub(crate) starts: Vec<(ValueId, usize)>,
+    #[doc(hidden)]
+    pub starts: Vec<(ValueId, usize)>,
 }
 
 /// A sub-block with its plan, whose outputs have no values yet.
@@ -109,7 +136,8 @@ struct Planned {
 
 impl Called {
     /// Bytes that its steps leave, where it is known how many there are.
-    pub(crate) fn held_bytes(&self) -> usize {
+    #[doc(hidden)]
+    pub fn held_bytes(&self) -> usize {
         let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
         steps.map_or(0, |steps| steps.div_ceil(self.every).saturating_mul(self.left_bytes))
     }
@@ -117,22 +145,27 @@ impl Called {
 
 impl Again {
     /// Bytes that the steps leave that are run again at a time.
-    pub(crate) fn held_bytes(&self) -> usize {
+    #[doc(hidden)]
+    pub fn held_bytes(&self) -> usize {
         let Called { every, count, left_bytes, .. } = self.called;
         count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
     }
 }
 
 /// A tensor that a step hands to the next.
-pub(crate) struct Handed {
+pub struct Handed {
     /// What the first step finds; zeros if there is none.
-    pub(crate) first: Option<ValueId>,
+    #[doc(hidden)]
+    pub first: Option<ValueId>,
     /// Inner: where a step finds it, if it reads it.
-    pub(crate) start: Option<ValueId>,
+    #[doc(hidden)]
+    pub start: Option<ValueId>,
     /// Inner: where a step leaves it; zeros if it computes none.
-    pub(crate) end: Option<ValueId>,
+    #[doc(hidden)]
+    pub end: Option<ValueId>,
     /// The output.
-    pub(crate) last: Option<ValueId>,
+    #[doc(hidden)]
+    pub last: Option<ValueId>,
 }
 
 /// What a step finds that others have left, with offsets in memory for all of it, and how large that is.

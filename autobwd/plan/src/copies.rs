@@ -8,7 +8,7 @@ use super::{
     formulas::Formulas,
     graph::{Graph, Node, Source, ValueId},
 };
-use crate::{Arity, Result, Var};
+use autobwd_core::{Arity, Result, Var};
 
 /// Leaves out what formulas copy from one value between operators to another; operators of which nothing remains, too.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {

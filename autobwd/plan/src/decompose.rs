@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::graph::{Graph, Node, ValueId, Wires};
-use crate::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
+use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// What runs in an operator's place.
 pub(crate) struct Part {

@@ -6,42 +6,53 @@ use super::{
     control::Record,
     graph::{Build, Given, Source, ValueId, Wires},
 };
-use crate::{
+use autobwd_core::{
     Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
     Result, Var, VarKind,
 };
 
 /// What goes into a sub-block, as values of the block around it.
 #[derive(Clone, Default)]
-pub(crate) struct Entering {
+pub struct Entering {
     /// Decides whether there is a first step.
-    pub(crate) condition: Option<ValueId>,
+    #[doc(hidden)]
+    pub condition: Option<ValueId>,
     /// What it finds where that is: what it reads, and lists.
-    pub(crate) outer: Vec<(Var, ValueId, Meta)>,
-    pub(crate) carried: Vec<Entered>,
+    #[doc(hidden)]
+    pub outer: Vec<(Var, ValueId, Meta)>,
+    #[doc(hidden)]
+    pub carried: Vec<Entered>,
     /// The sequence, and its step.
-    pub(crate) slices: Vec<(ValueId, Var, Meta)>,
+    #[doc(hidden)]
+    pub slices: Vec<(ValueId, Var, Meta)>,
     /// How long sequences are, with the name of one.
-    pub(crate) count: Option<(Var, Dim)>,
+    #[doc(hidden)]
+    pub count: Option<(Var, Dim)>,
     /// What the steps of another operator have left.
-    pub(crate) scopes: Option<ValueId>,
+    #[doc(hidden)]
+    pub scopes: Option<ValueId>,
 }
 
 /// A value that the first step finds.
 #[derive(Clone)]
-pub(crate) struct Entered {
-    pub(crate) carried: Carried,
+pub struct Entered {
+    #[doc(hidden)]
+    pub carried: Carried,
     /// Zeros if there is none.
-    pub(crate) first: Option<ValueId>,
+    #[doc(hidden)]
+    pub first: Option<ValueId>,
     /// Not known where a branch computes it and there is none before.
-    pub(crate) meta: Option<Meta>,
+    #[doc(hidden)]
+    pub meta: Option<Meta>,
     /// Whether steps look at it; they find lists where these are.
-    pub(crate) read: bool,
+    #[doc(hidden)]
+    pub read: bool,
 }
 
 /// What a step finds, where values are numbered as in the plan of the block.
-pub(crate) struct Finds {
-    pub(crate) given: Vec<Given>,
+pub struct Finds {
+    #[doc(hidden)]
+    pub given: Vec<Given>,
     /// By what is carried.
     pub(crate) starts: Vec<Option<ValueId>>,
     pub(crate) slices: Vec<ValueId>,
@@ -50,13 +61,15 @@ pub(crate) struct Finds {
 }
 
 impl Entered {
-    pub(crate) fn is_list(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_list(&self) -> bool {
         self.meta.as_ref().is_some_and(|meta| meta.array)
     }
 }
 
 impl Entering {
-    pub(crate) fn inputs(&self) -> Wires {
+    #[doc(hidden)]
+    pub fn inputs(&self) -> Wires {
         let outer = self.outer.iter().map(|(_, id, _)| *id);
         let firsts = self.carried.iter().filter_map(|each| each.first);
         let slices = self.slices.iter().map(|(id, ..)| *id);
@@ -65,7 +78,8 @@ impl Entering {
     }
 
     /// Of what a step of another operator has left, it finds what it reads.
-    pub(crate) fn finds(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> Finds {
+    #[doc(hidden)]
+    pub fn finds(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> Finds {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {
             given.push(Given { var, meta: meta.clone(), source, record });
@@ -93,7 +107,7 @@ impl Entering {
 }
 
 /// What the block must have when a step ends: what comes out, and what the step leaves and has not found.
-pub(crate) fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool)]) -> Vec<Var> {
+pub fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool)]) -> Vec<Var> {
     let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
     let mut computed: HashSet<Var> = given.iter().map(|given| given.var).collect();
     let left = leave.iter().map(|(v, _)| *v).filter(|v| !computed.contains(v)).collect::<Vec<_>>();

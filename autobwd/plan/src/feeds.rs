@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use crate::{Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
+use autobwd_core::{Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
 
 /// The program without the writes that feeds take the place of: where the first operator that mentions a fed variable
 /// computes it, that operator writes to a variable that nothing reads.
 ///
 /// # Errors
 /// A fed variable that is computed by several operators, or in a sub-block: it would not keep what is fed.
-pub(crate) fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, Program>> {
+pub fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, Program>> {
     let mut cut = Cow::Borrowed(program);
     for (name, _) in feeds {
         let fed = program.find(name).and_then(|var| Some((var, program.root().vars.get(&var)?)));

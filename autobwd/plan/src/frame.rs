@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::{
+use crate::{Extent, Graph, Node, ValueId, Wires, is_native, operand_dims};
+use autobwd_core::{
     DType, Error, Kernel, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
-    plan::{Extent, Graph, Node, ValueId, Wires, is_native, operand_dims},
     registry::Run,
     tensor::{Binder, Cell, Place, Reach},
 };
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>>;
 
 /// The kernel of an operator; `cells` are the values among those in its slots that are no tensors.
-pub(crate) fn kernel(
+pub fn kernel(
     graph: &Graph,
     node: &Node,
     cells: &[(ValueId, Arc<Cell>)],
@@ -79,7 +79,7 @@ fn taken_over(
 }
 
 /// The region of elementwise operators.
-pub(crate) fn region(
+pub fn region(
     graph: &Graph,
     nodes: &[Node],
     extent: &Extent,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::decompose::Part;
-use crate::{
+use autobwd_core::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
     Var, VarDesc, VarKind, error::did_you_mean, registry::Lookup, tensor::padded,
 };
@@ -16,24 +16,33 @@ use super::{
 };
 
 /// What is to be run: shapes of what is fed and kept, what is fetched, and how.
-pub(crate) struct Request<'a> {
-    pub(crate) block: BlockId,
+pub struct Request<'a> {
+    #[doc(hidden)]
+    pub block: BlockId,
     /// Operators before that one have run.
-    pub(crate) first: usize,
+    #[doc(hidden)]
+    pub first: usize,
     /// What is there when they start, in a sub-block or after these operators.
-    pub(crate) given: &'a [Given],
+    #[doc(hidden)]
+    pub given: &'a [Given],
     /// What must be there when they end, and the step scopes that must be filled.
-    pub(crate) ends: &'a [Var],
-    pub(crate) feeds: &'a [(&'a str, Meta)],
-    pub(crate) kept: &'a dyn Fn(&str) -> Option<Meta>,
-    pub(crate) fetches: &'a [&'a str],
+    #[doc(hidden)]
+    pub ends: &'a [Var],
+    #[doc(hidden)]
+    pub feeds: &'a [(&'a str, Meta)],
+    #[doc(hidden)]
+    pub kept: &'a dyn Fn(&str) -> Option<Meta>,
+    #[doc(hidden)]
+    pub fetches: &'a [&'a str],
     /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
-    pub(crate) apart: bool,
+    #[doc(hidden)]
+    pub apart: bool,
 }
 
 impl<'a> Request<'a> {
     /// To run the root block.
-    pub(crate) fn new(
+    #[doc(hidden)]
+    pub fn new(
         feeds: &'a [(&'a str, Meta)],
         kept: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
@@ -44,21 +53,25 @@ impl<'a> Request<'a> {
 }
 
 /// A value that is there when the operators start.
-pub(crate) struct Given {
-    pub(crate) var: Var,
-    pub(crate) meta: Meta,
+pub struct Given {
+    #[doc(hidden)]
+    pub var: Var,
+    #[doc(hidden)]
+    pub meta: Meta,
     /// `Feed` or `Outer`.
-    pub(crate) source: Source,
+    #[doc(hidden)]
+    pub source: Source,
     /// Of step scopes.
-    pub(crate) record: Option<Arc<Record>>,
+    #[doc(hidden)]
+    pub record: Option<Arc<Record>>,
 }
 
 /// Index of a value.
-pub(crate) type ValueId = usize;
+pub type ValueId = usize;
 
 /// Who gives a value its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// It is fed.
     Feed,
     /// It is what the scope holds when the run starts.
@@ -77,63 +90,82 @@ pub(crate) enum Source {
 
 /// One definition of a variable.
 #[derive(Clone, Debug)]
-pub(crate) struct Value {
-    pub(crate) var: Var,
-    pub(crate) meta: Meta,
-    pub(crate) source: Source,
+pub struct Value {
+    #[doc(hidden)]
+    pub var: Var,
+    #[doc(hidden)]
+    pub meta: Meta,
+    #[doc(hidden)]
+    pub source: Source,
     /// Whether the variable lives in the scope.
-    pub(crate) kept: bool,
+    #[doc(hidden)]
+    pub kept: bool,
     /// Of step scopes that are read: what each step leaves.
-    pub(crate) record: Option<Arc<Record>>,
+    #[doc(hidden)]
+    pub record: Option<Arc<Record>>,
 }
 
 /// Values in the slots of an operator, flat, with the slot each sits in; `None` for `@EMPTY@`.
-pub(crate) type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
+pub type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
 
 /// One operator to be run.
-pub(crate) struct Node {
+pub struct Node {
     /// Position in the block, for messages.
-    pub(crate) index: usize,
+    #[doc(hidden)]
+    pub index: usize,
     /// Shared by the parts that it is taken into.
-    pub(crate) desc: Arc<OpDesc>,
-    pub(crate) info: &'static OpInfo,
-    pub(crate) inputs: Wires,
-    pub(crate) outputs: Wires,
+    #[doc(hidden)]
+    pub desc: Arc<OpDesc>,
+    #[doc(hidden)]
+    pub info: &'static OpInfo,
+    #[doc(hidden)]
+    pub inputs: Wires,
+    #[doc(hidden)]
+    pub outputs: Wires,
     /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
     pub(crate) part: Option<Box<Part>>,
     /// Its sub-block, if it runs one.
-    pub(crate) called: Option<Box<Called>>,
+    #[doc(hidden)]
+    pub called: Option<Box<Called>>,
 }
 
 impl Node {
     /// The operator that runs: slots are named as it says.
-    pub(crate) fn runs(&self) -> (&'static OpInfo, &OpDesc) {
+    #[doc(hidden)]
+    pub fn runs(&self) -> (&'static OpInfo, &OpDesc) {
         self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
     }
 
     /// Inputs whose elements it reads.
-    pub(crate) fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
+    #[doc(hidden)]
+    pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
         let schema = self.runs().0.schema();
         let shape_only = move |slot: &str| schema.input(slot).is_some_and(|s| s.shape_only);
         self.inputs.iter().filter(move |(slot, _)| !shape_only(slot)).filter_map(|(_, v)| *v)
     }
 
-    pub(crate) fn writes(&self) -> impl Iterator<Item = ValueId> + '_ {
+    #[doc(hidden)]
+    pub fn writes(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.outputs.iter().filter_map(|(_, v)| *v)
     }
 }
 
 /// A straight line of operators over values.
-pub(crate) struct Graph {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) values: Vec<Value>,
-    pub(crate) feeds: Vec<ValueId>,
+pub struct Graph {
+    #[doc(hidden)]
+    pub nodes: Vec<Node>,
+    #[doc(hidden)]
+    pub values: Vec<Value>,
+    #[doc(hidden)]
+    pub feeds: Vec<ValueId>,
     /// What must be there at the end.
     pub(crate) fetches: Vec<ValueId>,
     /// The values that the request's fetches and ends have.
-    pub(crate) ends: Vec<ValueId>,
+    #[doc(hidden)]
+    pub ends: Vec<ValueId>,
     /// Where it ends before the block does.
-    pub(crate) late: Option<Arc<Late>>,
+    #[doc(hidden)]
+    pub late: Option<Arc<Late>>,
 }
 
 /// Which operators the fetches and the values kept in the scope need.
@@ -156,7 +188,8 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 
 impl Graph {
     /// An operator by itself; variable k + 1 stands for value k. `inputs` says which of them it reads.
-    pub(crate) fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
+    #[doc(hidden)]
+    pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
             let source = if *input { Source::Feed } else { Source::Node(0) };
             Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false, record: None }

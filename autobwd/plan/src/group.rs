@@ -6,22 +6,21 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var,
-    cx::CHUNK,
-    lanes,
-    plan::{
-        decompose::parts,
-        graph::{Graph, Node, ValueId},
-    },
-    tensor::LINE,
+    decompose::parts,
+    graph::{Graph, Node, ValueId},
+};
+use autobwd_core::{
+    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, cx::CHUNK, lanes, tensor::LINE,
 };
 
 /// The elements that a formula runs over.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// What is computed with; values of other dtypes are converted on their way from and to memory.
-    pub(crate) dtype: DType,
-    pub(crate) dims: Shape,
+    #[doc(hidden)]
+    pub dtype: DType,
+    #[doc(hidden)]
+    pub dims: Shape,
 }
 
 impl Extent {
@@ -33,16 +32,19 @@ impl Extent {
 }
 
 /// Operators that run as one frame.
-pub(crate) struct Group {
-    pub(crate) nodes: Range<usize>,
+pub struct Group {
+    #[doc(hidden)]
+    pub nodes: Range<usize>,
     /// What a region runs over; `None` for a kernel.
-    pub(crate) region: Option<Extent>,
+    #[doc(hidden)]
+    pub region: Option<Extent>,
     /// A region that shares a frame with the one before it.
-    pub(crate) beside: bool,
+    #[doc(hidden)]
+    pub beside: bool,
 }
 
 /// How a formula's operand lies in the extent: its dimensions with ones where it is broadcast.
-pub(crate) fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> Option<Shape> {
+pub fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> Option<Shape> {
     if let Some((_, dims)) = node.part.iter().flat_map(|part| &part.aligned).find(|(id, _)| *id == value) {
         return Some(dims.clone());
     }
@@ -61,13 +63,13 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
 }
 
 /// Whether the value is in memory what it is in lanes.
-pub(crate) fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool {
+pub fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool {
     let dtype = graph.values[value].meta.dtype;
     dtype.is_float() && dtype == extent.dtype
 }
 
 /// What a formula runs over first of all.
-pub(crate) fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
+pub fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     extents(graph, node).into_iter().next()
 }
 
@@ -142,7 +144,7 @@ fn line_up(graph: &Graph, part: &Node) -> Result<()> {
 
 /// Sorts the operators into groups, in an order in which each runs after those that it depends on; when `apart`, each
 /// is a group of its own and stays where it is. Returns how many groups at the beginning compute constants.
-pub(crate) fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
+pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
     let nodes = mem::take(&mut graph.nodes);
     let mut sort = Sort {
         apart,

@@ -7,29 +7,40 @@ use super::{
     enter::{Entering, unsupplied},
     graph::{Build, Source, ValueId},
 };
-use crate::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
+use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 /// An operator with a block whose steps are planned one by one, and those behind it, when they run.
-pub(crate) struct Late {
+pub struct Late {
     /// Position of the operator in its block.
-    pub(crate) index: usize,
-    pub(crate) call: Call,
+    #[doc(hidden)]
+    pub index: usize,
+    #[doc(hidden)]
+    pub call: Call,
     /// Whether a later operator consumes the same step scopes.
-    pub(crate) shared: bool,
-    pub(crate) entering: Entering,
+    #[doc(hidden)]
+    pub shared: bool,
+    #[doc(hidden)]
+    pub entering: Entering,
     /// What the steps of another operator have left, if that is known, and what is read of it.
-    pub(crate) record: Option<Arc<Record>>,
-    pub(crate) reads: Vec<(Var, bool)>,
+    #[doc(hidden)]
+    pub record: Option<Arc<Record>>,
+    #[doc(hidden)]
+    pub reads: Vec<(Var, bool)>,
     /// What its own steps leave, if they must, and whether their elements.
-    pub(crate) leave: Option<Vec<(Var, bool)>>,
+    #[doc(hidden)]
+    pub leave: Option<Vec<(Var, bool)>>,
     /// What sums are like.
-    pub(crate) sums: Vec<Meta>,
+    #[doc(hidden)]
+    pub sums: Vec<Meta>,
     /// What the operators behind find of those before, the scope apart.
-    pub(crate) found: Vec<ValueId>,
+    #[doc(hidden)]
+    pub found: Vec<ValueId>,
     /// What they find in the scope or write there, and what that is if it has been read or written before.
-    pub(crate) kept: Vec<(Var, Option<Meta>)>,
+    #[doc(hidden)]
+    pub kept: Vec<(Var, Option<Meta>)>,
     /// What must be there at the end.
-    pub(crate) ends: Vec<Var>,
+    #[doc(hidden)]
+    pub ends: Vec<Var>,
 }
 
 impl Build<'_> {

@@ -11,6 +11,7 @@ mod decompose;
 mod enter;
 mod feeds;
 mod formulas;
+pub mod frame;
 mod graph;
 mod group;
 mod join;
@@ -20,32 +21,38 @@ mod place;
 mod relevance;
 mod report;
 
-pub(crate) use control::{Again, Called, Entry, Record};
-pub(crate) use enter::{Entered, Entering, ends};
-pub(crate) use feeds::cut;
-pub(crate) use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
-pub(crate) use group::{Extent, Group, extent, group, is_native, operand_dims};
-pub(crate) use late::Late;
-pub(crate) use place::{Layout, Spot};
+pub use control::{Again, Called, Entry, Record};
+pub use enter::{Entered, Entering, ends};
+pub use feeds::cut;
+pub use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
+pub use group::{Extent, Group, extent, group, is_native, operand_dims};
+pub use late::Late;
+pub use place::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 
-use crate::{OpInfoMap, Program, Result};
+use autobwd_core::{OpInfoMap, Program, Result};
 use formulas::Formulas;
 
 /// Operators in groups, values with their places.
-pub(crate) struct Plan {
-    pub(crate) graph: Graph,
-    pub(crate) groups: Vec<Group>,
+pub struct Plan {
+    #[doc(hidden)]
+    pub graph: Graph,
+    #[doc(hidden)]
+    pub groups: Vec<Group>,
     /// How many groups at the beginning compute constants: they run once, when the plan is bound to memory.
-    pub(crate) constants: usize,
+    #[doc(hidden)]
+    pub constants: usize,
     /// By group: whether it may refuse data.
-    pub(crate) may_fail: Vec<bool>,
-    pub(crate) layout: Layout,
+    #[doc(hidden)]
+    pub may_fail: Vec<bool>,
+    #[doc(hidden)]
+    pub layout: Layout,
 }
 
 impl Plan {
-    pub(crate) fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
+    #[doc(hidden)]
+    pub fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
         graph.addressable(program)?;
@@ -76,7 +83,8 @@ impl Plan {
     }
 
     /// The groups of every frame.
-    pub(crate) fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
+    #[doc(hidden)]
+    pub fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
         let mut first = 0;
         self.groups.chunk_by(|_, next| next.beside).map(move |groups| {
             first += groups.len();
@@ -85,7 +93,8 @@ impl Plan {
     }
 
     /// By value: the last group that reads its elements; past the last one when it is fetched.
-    pub(crate) fn last_reads(&self) -> Vec<Option<usize>> {
+    #[doc(hidden)]
+    pub fn last_reads(&self) -> Vec<Option<usize>> {
         place::last_reads(&self.graph, &self.groups)
     }
 }

@@ -7,11 +7,11 @@ use super::{
     group::{Extent, Group, is_whole},
     offsets::{Buffer, live_bytes, offsets},
 };
-use crate::{Var, tensor::padded};
+use autobwd_core::{Var, tensor::padded};
 
 /// Where a value lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spot {
+pub enum Spot {
     /// In a block register of its region.
     Register,
     /// At that byte of the arena.
@@ -25,26 +25,35 @@ pub(crate) enum Spot {
 }
 
 /// A copy between the arena and the scope.
-pub(crate) struct Copy {
+pub struct Copy {
     /// The group after which it happens.
-    pub(crate) after: usize,
-    pub(crate) value: ValueId,
-    pub(crate) from: Spot,
-    pub(crate) to: Spot,
+    #[doc(hidden)]
+    pub after: usize,
+    #[doc(hidden)]
+    pub value: ValueId,
+    #[doc(hidden)]
+    pub from: Spot,
+    #[doc(hidden)]
+    pub to: Spot,
 }
 
 /// The plan's memory.
-pub(crate) struct Layout {
+pub struct Layout {
     /// By value.
-    pub(crate) spots: Vec<Spot>,
+    #[doc(hidden)]
+    pub spots: Vec<Spot>,
     /// Where what is fetched stands at the end.
-    pub(crate) fetched_at: FxHashMap<ValueId, Spot>,
-    pub(crate) copies: Vec<Copy>,
+    #[doc(hidden)]
+    pub fetched_at: FxHashMap<ValueId, Spot>,
+    #[doc(hidden)]
+    pub copies: Vec<Copy>,
     /// Memory of the arena, each with its offset and the values that it serves in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
-    pub(crate) arena_bytes: usize,
+    #[doc(hidden)]
+    pub arena_bytes: usize,
     /// Largest sum of the bytes of buffers that are live at the same time: no arena can be smaller.
-    pub(crate) live_bytes: usize,
+    #[doc(hidden)]
+    pub live_bytes: usize,
 }
 
 /// Assigns places: in place where an input dies (unless values are to be kept `apart`), offsets by lifetimes.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{Extent, Group, Plan};
-use crate::{BlockId, Program};
+use autobwd_core::{BlockId, Program};
 
 /// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).
 ///
@@ -45,7 +45,8 @@ pub struct PlannedBuffer {
 }
 
 impl RunPlan {
-    pub(crate) fn new(program: &Program, plan: &Plan) -> RunPlan {
+    #[doc(hidden)]
+    pub fn new(program: &Program, plan: &Plan) -> RunPlan {
         let nodes = |group: &Group| plan.graph.nodes[group.nodes.clone()].iter();
         let extent = |Extent { dtype, dims }: &Extent| format!("{dtype} {:?}", &dims[..]);
         let frames = plan.frames().map(|(first, groups)| PlannedFrame {

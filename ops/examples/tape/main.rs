@@ -78,7 +78,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
         let points = set(usize::from(options.points), &mut rng);
         let start = Instant::now();
-        let tape = Builder::eager_with_threads(1);
+        let tape = autobwd::tape::eager_with_threads(1);
         let network = Network::new(&tape, options.seed);
         let loss = train(&tape, &network, name, &points, options.epochs)?;
         let seconds = start.elapsed().as_secs_f64();

@@ -206,7 +206,7 @@ pub trait Math: Sized {
     /// ```
     /// # use autobwd::{Builder, Tensor};
     /// # use autobwd_ops::Math;
-    /// let tape = Builder::eager();
+    /// let tape = autobwd::eager();
     /// let x = tape.constant(Tensor::from_vec([3, 2], vec![1.0_f32, 1.0, 2.0, 2.0, 3.0, 4.0])?);
     /// let labels = tape.constant(Tensor::from_vec([3, 1], vec![0_i64, 1, -100])?);
     /// let loss = x.mean_cross_entropy(&labels);

@@ -245,7 +245,7 @@ impl Kernel for Inner<Buf<'_>> {
 fn a_kernel_may_run_programs_and_the_tape_that_runs_it() -> Result<()> {
     let inner = |x: &Expr| emit(Inner { x: x.into(), out: New, depth: 3 }).out;
     assert_eq!(run(&[1.5; 10], inner)?, [1.5; 10]);
-    let tape = Builder::eager();
+    let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::from_vec([10], vec![1.5_f32; 10])?);
     TAPE.set(Some(x.clone()));
     let out = inner(&x).tensor()?.to_f64s();

@@ -31,7 +31,7 @@ pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
     let mut seeds = models()?;
     for sample in check::samples() {
         // Rows that are refused say so at once.
-        if let Ok((mut program, values)) = sample.program(DType::F32) {
+        if let Ok((mut program, values)) = check::sample_program(&sample, DType::F32) {
             let written: Vec<String> =
                 program.root().ops[0].writes().map(|v| program.name(v).to_string()).collect();
             let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();

@@ -5,15 +5,12 @@
 use rustc_hash::FxHashMap;
 
 use super::Set;
-use crate::{
-    Cost, Error, Origin, Program, Result, Var,
-    backward::{Done, recompute::Needs},
-    plan::{self, Node, Plan, Source, Spot},
-    tensor::padded,
-};
+use crate::{Done, recompute::Needs};
+use autobwd_core::{Cost, Error, Origin, Program, Result, Var, tensor::padded};
+use autobwd_plan::{self, Node, Plan, Source, Spot};
 
 /// A forward value that the backward part, or computing again, may need.
-pub(super) struct Value {
+pub struct Value {
     pub(super) bytes: usize,
     /// The operator that can compute it again.
     pub(super) writer: Option<usize>,
@@ -199,7 +196,7 @@ impl Model {
     }
 }
 
-fn bytes(value: &plan::Value) -> usize {
+fn bytes(value: &autobwd_plan::Value) -> usize {
     padded(value.meta.bytes().unwrap_or(0))
 }
 
@@ -251,7 +248,7 @@ fn lives(plan: &Plan) -> Vec<(usize, usize)> {
     }
     // By offset.
     let mut until: FxHashMap<usize, usize> = FxHashMap::default();
-    let life = |((value, spot), last): ((&plan::Value, &Spot), Option<usize>)| {
+    let life = |((value, spot), last): ((&autobwd_plan::Value, &Spot), Option<usize>)| {
         let first = match value.source {
             Source::Node(node) => group_of[node],
             _ => 0,

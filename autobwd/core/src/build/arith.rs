@@ -48,8 +48,10 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
         content.held.extend(slots.chain([(Role::Output, "Out", Some(()))]));
         content.describe_in_order()
     };
-    if let (Some(eager), Some(values)) = (builder.eager_part(), values(inputs)) {
-        return match eager.call(builder, words, desc, &values, &[], at) {
+    if let (Some(engine), Some(values)) = (builder.engine(), values(inputs)) {
+        let known = engine.run_known(words, &values, &[], at);
+        let node = known.unwrap_or_else(|| engine.run_described(builder, words, desc, &values, &[], at));
+        return match node {
             Ok(node) => Expr::of_value(builder, Value::of(node, 0)),
             Err(e) => builder.failed_at(e, at),
         };

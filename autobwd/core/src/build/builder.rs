@@ -6,13 +6,15 @@ use std::{
     sync::Arc,
 };
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::{
     Arg, Expr, ProgramSnapshot,
-    eager::{Eager, Node, Value},
+    engine::Engine,
     expr::Held,
     transaction::{Transaction, Within},
+    value::{Given, Node, Value},
 };
 use crate::{
     BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result,
@@ -50,7 +52,10 @@ struct Inner {
     replaced: Cell<usize>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
-    eager: Option<Eager>,
+    /// What computes its expressions at once, if it is no program that they are for.
+    engine: Option<Rc<dyn Engine>>,
+    /// Parameters and other values that have a name, where expressions are computed at once.
+    values: RefCell<FxHashMap<Var, Value>>,
     /// Why the first expression failed, here or in the start-up program.
     failure: Rc<RefCell<Option<Error>>>,
     /// How many layers there are, by prefix of their names.
@@ -58,10 +63,11 @@ struct Inner {
 }
 
 impl Inner {
-    fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, eager: Option<Eager>) -> Inner {
+    fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, engine: Option<Rc<dyn Engine>>) -> Inner {
         let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
         let failure = startup.as_ref().map(|startup| startup.0.failure.clone()).unwrap_or_default();
-        Inner { program, block, replaced, ops, startup, eager, failure, layers: RefCell::default() }
+        let (values, layers) = (RefCell::default(), RefCell::default());
+        Inner { program, block, replaced, ops, startup, engine, values, failure, layers }
     }
 }
 
@@ -88,13 +94,28 @@ impl Builder {
         new(ops, Some(startup))
     }
 
-    pub(crate) fn of_eager(eager: Eager, ops: Option<OpInfoMap>) -> Builder {
-        Builder(Rc::new(Inner::new(ops.map(Rc::new), None, Some(eager))))
+    /// A builder whose expressions that engine computes at once, with these operators or those that this binary links.
+    #[doc(hidden)]
+    pub fn with_engine(engine: Rc<dyn Engine>, ops: Option<OpInfoMap>) -> Builder {
+        Builder(Rc::new(Inner::new(ops.map(Rc::new), None, Some(engine))))
     }
 
     /// What computes its expressions at once, if it is no program that they are for.
-    pub(crate) fn eager_part(&self) -> Option<&Eager> {
-        self.0.eager.as_ref()
+    #[doc(hidden)]
+    pub fn engine(&self) -> Option<&dyn Engine> {
+        self.0.engine.as_deref()
+    }
+
+    /// The value of that name, where expressions are computed at once.
+    pub(super) fn value_of(&self, var: Var) -> Option<Value> {
+        self.0.values.borrow().get(&var).cloned()
+    }
+
+    /// Has the value be a constant from now on, if it has a name here.
+    pub(super) fn freeze_value(&self, value: &Value) {
+        for kept in self.0.values.borrow_mut().values_mut().filter(|kept| kept.same(value)) {
+            *kept = kept.clone().constant();
+        }
     }
 
     /// Whether both are parts of the same program, or the same engine.
@@ -104,10 +125,11 @@ impl Builder {
 
     /// Whether expressions are computed at once.
     pub fn is_eager(&self) -> bool {
-        self.0.eager.is_some()
+        self.0.engine.is_some()
     }
 
-    pub(crate) fn ops(&self) -> Result<&OpInfoMap> {
+    #[doc(hidden)]
+    pub fn ops(&self) -> Result<&OpInfoMap> {
         match &self.0.ops {
             Some(ops) => Ok(ops),
             None => OpInfoMap::linked(),
@@ -343,9 +365,10 @@ impl Builder {
             Ok(var) => var,
             Err(e) => return self.failed(e),
         };
-        let Some(eager) = &self.0.eager else { return Expr::of_var(self, var) };
-        let value = eager.kept.borrow().get(&var).cloned();
-        match value {
+        if !self.is_eager() {
+            return Expr::of_var(self, var);
+        }
+        match self.value_of(var) {
             Some(value) => Expr::of_value(self, value),
             None => self.failed(Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value"))),
         }
@@ -428,14 +451,16 @@ impl Builder {
 
     fn declare_kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Result<Expr> {
         let var = self.declare(name, desc.clone())?;
-        let Some(eager) = &self.0.eager else {
+        if !self.is_eager() {
             if let Some(startup) = &self.0.startup {
                 init(&Expr::of_var(startup, startup.declare(name, desc)?)).check()?;
             }
             return Ok(Expr::of_var(self, var));
-        };
+        }
         let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
-        let kept = Expr::of_value(self, eager.keep(var, name.into(), zeros, desc.parameter));
+        let value = Value::from(Given::new(name.into(), zeros, desc.parameter));
+        self.0.values.borrow_mut().insert(var, value.clone());
+        let kept = Expr::of_value(self, value);
         init(&kept).check()?;
         Ok(kept)
     }
@@ -526,7 +551,8 @@ impl Builder {
 
     /// Appends an operator, or computes it at once, and replaces what is new among its arguments by what that has become.
     /// `words` are those of the operator, `desc` describes it, with variable k + 1 for the k-th argument, holes apart.
-    pub(crate) fn append_args(
+    #[doc(hidden)]
+    pub fn append_args(
         &self,
         args: &mut OpArgs,
         words: &mut Words,
@@ -548,9 +574,9 @@ impl Builder {
         op: &str,
         at: &'static Location<'static>,
     ) -> Result<bool> {
-        let Some(eager) = &self.0.eager else { return Ok(false) };
+        let Some(engine) = &self.0.engine else { return Ok(false) };
         let operands = Operands::of(args, op, at)?;
-        let Some(node) = eager.run_known(words, &operands.inputs, &operands.overwritten, at) else {
+        let Some(node) = engine.run_known(words, &operands.inputs, &operands.overwritten, at) else {
             return Ok(false);
         };
         let (node, outputs) = (node?, operands.outputs);
@@ -567,11 +593,10 @@ impl Builder {
         at: &'static Location<'static>,
         desc: OpDesc,
     ) -> Result<()> {
-        let Some(eager) = &self.0.eager else { return self.describe(args, at, desc) };
+        let Some(engine) = &self.0.engine else { return self.describe(args, at, desc) };
         let operands = Operands::of(args, &desc.ty, at)?;
-        let metas: Vec<Meta> = operands.inputs.iter().map(|value| value.meta().clone()).collect();
-        let ready = eager.ready(self, words, &mut || Ok(desc.clone()), &metas, at)?;
-        let node = eager.run(&ready, &operands.inputs, &operands.overwritten, at)?;
+        let (inputs, into) = (&operands.inputs, &operands.overwritten);
+        let node = engine.run_described(self, words, &mut || Ok(desc.clone()), inputs, into, at)?;
         let outputs = operands.outputs;
         drop(operands);
         self.put_outputs(args, node, outputs);
@@ -697,10 +722,10 @@ fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
 }
 
 /// What the slots of an operator hold, in the order in which it describes them; `None` is a hole.
-pub(crate) type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
+pub type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
 
 /// Describes an operator when that is needed.
-pub(crate) type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
+pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 
 /// Appends an operator to the program of its inputs, or computes it at once where these are values, and returns it with
 /// its outputs filled in.

@@ -1,6 +1,6 @@
 use std::{fmt, rc::Rc};
 
-use super::{Builder, arith::assign, eager::Value};
+use super::{Builder, arith::assign, value::Value};
 use crate::{DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
 
 /// What a failed expression is called.
@@ -27,7 +27,8 @@ impl Arg {
 
     /// The variable that exists.
     #[inline]
-    pub(crate) fn expr(self) -> Option<Expr> {
+    #[doc(hidden)]
+    pub fn expr(self) -> Option<Expr> {
         match self {
             Arg::Is(expr) => Some(expr),
             Arg::New => None,
@@ -105,7 +106,8 @@ impl Expr {
     }
 
     #[inline]
-    pub(crate) fn of_value(builder: &Builder, value: Value) -> Expr {
+    #[doc(hidden)]
+    pub fn of_value(builder: &Builder, value: Value) -> Expr {
         Expr(State::Built(builder.clone(), Held::Value(value)))
     }
 
@@ -141,7 +143,8 @@ impl Expr {
 
     /// The value that was computed, if it was.
     #[inline]
-    pub(crate) fn held_value(&self) -> Option<&Value> {
+    #[doc(hidden)]
+    pub fn held_value(&self) -> Option<&Value> {
         match &self.0 {
             State::Built(_, Held::Value(value)) => Some(value),
             State::Built(_, Held::Var(_)) | State::Failed(_) => None,
@@ -234,7 +237,7 @@ impl Expr {
     /// ```
     /// # use autobwd::{Builder, Tensor};
     /// # use autobwd_ops::Math;
-    /// let tape = Builder::eager();
+    /// let tape = autobwd::eager();
     /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);
     /// let squares = x.square();
     /// (&squares * squares.clone().stop_gradient()).backward()?;
@@ -247,11 +250,7 @@ impl Expr {
         match self.held() {
             Ok(Held::Var(var)) => self.builder().constant_copy(*var),
             Ok(Held::Value(_)) => {
-                let records = self.builder().eager_part().map(|eager| eager.records.replace(false));
-                let copy = assign(&self);
-                if let (Some(eager), Some(records)) = (self.builder().eager_part(), records) {
-                    eager.records.set(records);
-                }
+                let copy = self.builder().no_grad(|| assign(&self));
                 // Without memory or operator for a copy, it is the value itself.
                 if copy.error().is_none() { copy.constant() } else { self.constant() }
             }
@@ -291,9 +290,7 @@ impl Expr {
                 self
             }
             Ok(Held::Value(value)) => {
-                if let Some(eager) = self.builder().eager_part() {
-                    eager.freeze(value);
-                }
+                self.builder().freeze_value(value);
                 self.constant()
             }
             Err(_) => self,

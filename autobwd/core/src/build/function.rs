@@ -28,19 +28,19 @@ pub trait Function: Send + Sync + 'static {
 }
 
 /// A function of the user's that was called.
-pub(crate) struct Applied {
-    pub(crate) function: Arc<dyn Function>,
-    pub(crate) site: &'static Location<'static>,
+pub struct Applied {
+    pub function: Arc<dyn Function>,
+    pub site: &'static Location<'static>,
     /// Remembered if any of them has a derivative.
-    pub(crate) inputs: SmallVec<[Value; 2]>,
-    pub(crate) meta: Meta,
-    pub(crate) memory: Memory,
+    pub inputs: SmallVec<[Value; 2]>,
+    pub meta: Meta,
+    pub memory: Memory,
 }
 
 impl Applied {
     /// For messages.
-    pub(crate) fn describe(&self) -> String {
-        describe(&*self.function, self.site)
+    pub fn describe(&self) -> String {
+        describe_function(&*self.function, self.site)
     }
 
     /// The gradients of the inputs, from that of the output.
@@ -48,7 +48,7 @@ impl Applied {
     /// # Errors
     /// Those of the function; other gradients than there are inputs, or of other dtypes or shapes; an input that was
     /// overwritten.
-    pub(crate) fn backward(&self, gradient: &Tensor) -> Result<Vec<Tensor>> {
+    pub fn backward(&self, gradient: &Tensor) -> Result<Vec<Tensor>> {
         let inputs = self.inputs.iter().map(|input| {
             input.expect_version()?;
             input.tensor()
@@ -74,6 +74,7 @@ impl Applied {
     }
 }
 
-pub(super) fn describe(function: &dyn Function, site: &'static Location<'static>) -> String {
+/// A function that was called, for messages.
+pub fn describe_function(function: &dyn Function, site: &'static Location<'static>) -> String {
     format!("function `{}` (called at {}:{})", function.name(), site.file(), site.line())
 }

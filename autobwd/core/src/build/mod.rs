@@ -6,14 +6,20 @@
 
 mod arith;
 mod builder;
-pub(crate) mod eager;
+mod eager;
+mod engine;
 mod expr;
+mod function;
 mod snapshot;
 mod transaction;
+mod value;
 
 pub use builder::{Builder, emit};
-pub(crate) use builder::{MakeDesc, OpArgs};
-pub use eager::Value;
+pub use builder::{MakeDesc, OpArgs};
+pub use eager::HookId;
+pub use engine::{Engine, Ready};
 pub use expr::{Arg, Arg::New, Expr};
+pub use function::{Applied, Function, describe_function};
 pub use snapshot::ProgramSnapshot;
 pub use transaction::Transaction;
+pub use value::{Call, Given, Made, Node, Reading, Value};

@@ -24,24 +24,24 @@ use crate::{
 /// [`Builder::hold`]: crate::Builder::hold
 #[derive(Clone)]
 pub struct Value {
-    pub(crate) node: Arc<Node>,
+    pub node: Arc<Node>,
     /// From the lowest bit: whether it is, or passes for, a constant; which of the node's values it is (31 bits); which
     /// version was read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
     which: u64,
 }
 
 /// One or several values that came about together.
-pub(crate) struct Node {
+pub struct Node {
     /// A thread numbers nodes as it makes them: whatever a node is made from, here or elsewhere, has a smaller number. What
     /// was computed and has no history has none.
-    pub(crate) number: u64,
-    pub(crate) made: Made,
+    pub number: u64,
+    pub made: Made,
     /// What somebody wants to know of its derivatives.
     watches: OnceLock<Box<Mutex<Vec<Watch>>>>,
 }
 
 /// How a value came about.
-pub(crate) enum Made {
+pub enum Made {
     /// It was given: a leaf, or a constant.
     Given(Box<Given>),
     /// An operator has computed it.
@@ -51,11 +51,11 @@ pub(crate) enum Made {
 }
 
 /// A value that was given, and may be overwritten.
-pub(crate) struct Given {
-    pub(crate) name: String,
-    pub(crate) meta: Meta,
+pub struct Given {
+    pub name: String,
+    pub meta: Meta,
     /// Whether it is a leaf: its derivative is wanted.
-    pub(crate) leaf: bool,
+    pub leaf: bool,
     /// A small value as it was given: it stays, so that nobody needs a lock to read it before it is overwritten.
     first: Option<Arc<Memory>>,
     /// How often it was overwritten.
@@ -70,32 +70,32 @@ struct State {
 }
 
 /// An operator that was run. Its inputs are remembered if any of them has a derivative: this is the history.
-pub(crate) struct Call {
-    pub(crate) ready: Arc<Ready>,
-    pub(crate) site: &'static Location<'static>,
-    pub(crate) inputs: SmallVec<[Value; 2]>,
-    pub(crate) outputs: SmallVec<[Memory; 1]>,
+pub struct Call {
+    pub ready: Arc<Ready>,
+    pub site: &'static Location<'static>,
+    pub inputs: SmallVec<[Value; 2]>,
+    pub outputs: SmallVec<[Memory; 1]>,
 }
 
 /// Changes a derivative that passes by.
-pub(crate) type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
+pub type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
 /// What somebody wants of a value, mostly of its derivative.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     out: u32,
-    pub(crate) name: String,
-    pub(crate) derivative: Option<Value>,
-    pub(crate) retain: bool,
-    pub(crate) hooks: Vec<(u64, Hook)>,
+    pub name: String,
+    pub derivative: Option<Value>,
+    pub retain: bool,
+    pub hooks: Vec<(u64, Hook)>,
 }
 
 /// What keeps values' memory while somebody reads it: of some, it may be replaced. By value, if of any.
-pub(crate) struct Reading(Vec<Option<Arc<Memory>>>);
+pub struct Reading(Vec<Option<Arc<Memory>>>);
 
 impl Reading {
     #[inline]
-    pub(crate) fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
+    pub fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
         match values.clone().all(Value::stays) {
             true => Reading(vec![]),
             false => Reading(values.map(Value::shared).collect()),
@@ -104,7 +104,7 @@ impl Reading {
 
     /// The memory of the `i`-th value.
     #[inline]
-    pub(crate) fn memory<'v>(&'v self, i: usize, value: &'v Value) -> Result<&'v Memory> {
+    pub fn memory<'v>(&'v self, i: usize, value: &'v Value) -> Result<&'v Memory> {
         value.memory(self.0.get(i).and_then(Option::as_ref))
     }
 }
@@ -125,7 +125,7 @@ impl Node {
 
     /// A node that nobody else has, for an operator that is to be run: it has neither inputs nor outputs.
     #[inline]
-    pub(crate) fn of(ready: &Arc<Ready>, site: &'static Location<'static>) -> Arc<Node> {
+    pub fn of(ready: &Arc<Ready>, site: &'static Location<'static>) -> Arc<Node> {
         let free = FREE_NODES.try_with(|free| free.try_borrow_mut().ok()?.pop()).ok().flatten();
         free.unwrap_or_else(|| {
             let call = Call { ready: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
@@ -134,7 +134,7 @@ impl Node {
     }
 
     #[inline]
-    pub(crate) fn call(&self) -> Option<&Call> {
+    pub fn call(&self) -> Option<&Call> {
         match &self.made {
             Made::Computed(call) => Some(call),
             Made::Given(_) | Made::Applied(_) => None,
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// What it was computed from, as far as that is remembered.
-    pub(crate) fn inputs(&self) -> &[Value] {
+    pub fn inputs(&self) -> &[Value] {
         match &self.made {
             Made::Computed(call) => &call.inputs,
             Made::Applied(applied) => &applied.inputs,
@@ -151,7 +151,7 @@ impl Node {
     }
 
     /// A function of the user's that was called; it has a history if it remembers inputs.
-    pub(crate) fn applied(applied: Applied) -> Arc<Node> {
+    pub fn applied(applied: Applied) -> Arc<Node> {
         let least = applied.inputs.iter().map(|input| input.node.number + 1).max();
         let number = least.map_or(0, next_number);
         Arc::new(Node { number, made: Made::Applied(Box::new(applied)), watches: OnceLock::new() })
@@ -204,7 +204,8 @@ impl Drop for Node {
 impl Call {
     /// Remembers what the operator reads; whoever has read it has the number that this returns.
     #[inline]
-    pub(super) fn remember(&mut self, inputs: &[&Value]) -> u64 {
+    #[doc(hidden)]
+    pub fn remember(&mut self, inputs: &[&Value]) -> u64 {
         let mut least = 0;
         for input in inputs {
             least = least.max(input.node.number + 1);
@@ -225,21 +226,21 @@ impl Call {
 }
 
 impl Given {
-    pub(crate) fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
+    pub fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
         // What `Vec::clone` does when memory runs out.
         let memory = tensor.into_memory().unwrap_or_else(|_| handle_alloc_error(Layout::new::<Tensor>()));
         Given::of(name, meta, memory, leaf)
     }
 
-    pub(crate) fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
+    pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
         let memory = Arc::new(memory);
         let first = (memory.len() <= LINE).then(|| memory.clone());
         let state = Mutex::new(State { memory, by: None });
         Box::new(Given { name, meta, leaf, first, version: AtomicU32::new(0), state })
     }
 
-    pub(crate) fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
+    pub fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
         let mut state = locked(&self.state);
         *state = State { memory: Arc::new(memory), by: Some(by) };
         self.version.fetch_add(1, Ordering::Release);
@@ -255,7 +256,7 @@ impl From<Box<Given>> for Value {
 
 impl Value {
     #[inline]
-    pub(crate) fn of(node: Arc<Node>, out: usize) -> Value {
+    pub fn of(node: Arc<Node>, out: usize) -> Value {
         let constant = match &node.made {
             Made::Given(given) => !given.leaf,
             Made::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
@@ -270,12 +271,12 @@ impl Value {
 
     /// Which of the node's values.
     #[inline]
-    pub(crate) fn out(&self) -> u32 {
+    pub fn out(&self) -> u32 {
         self.which as u32 >> 1
     }
 
     #[inline]
-    pub(crate) fn meta(&self) -> &Meta {
+    pub fn meta(&self) -> &Meta {
         match &self.node.made {
             Made::Given(given) => &given.meta,
             Made::Computed(call) => &call.ready.outputs[self.out() as usize],
@@ -285,16 +286,16 @@ impl Value {
 
     /// Whether a derivative with respect to it is wanted, or to something that it was computed from.
     #[inline]
-    pub(crate) fn has_derivative(&self) -> bool {
+    pub fn has_derivative(&self) -> bool {
         self.which & 1 == 0
     }
 
     #[inline]
-    pub(crate) fn is_leaf(&self) -> bool {
+    pub fn is_leaf(&self) -> bool {
         self.has_derivative() && matches!(self.node.made, Made::Given(_))
     }
 
-    pub(crate) fn same(&self, other: &Value) -> bool {
+    pub fn same(&self, other: &Value) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.out() == other.out()
     }
 
@@ -309,7 +310,7 @@ impl Value {
 
     /// Its memory, which is shared with others if it does not stay.
     #[inline]
-    pub(crate) fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
+    pub fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
         match (&self.node.made, shared) {
             (_, Some(shared)) => Ok(shared),
             (Made::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
@@ -321,7 +322,7 @@ impl Value {
     }
 
     /// Its present memory, if that does not stay.
-    pub(crate) fn shared(&self) -> Option<Arc<Memory>> {
+    pub fn shared(&self) -> Option<Arc<Memory>> {
         match &self.node.made {
             Made::Given(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
             _ => None,
@@ -330,7 +331,7 @@ impl Value {
 
     /// The same as an operator remembers it that is about to read it.
     #[inline]
-    pub(crate) fn remembered(&self) -> Value {
+    pub fn remembered(&self) -> Value {
         let version = match &self.node.made {
             Made::Given(given) => given.version.load(Ordering::Acquire),
             Made::Computed(_) | Made::Applied(_) => 0,
@@ -339,7 +340,7 @@ impl Value {
     }
 
     /// The name that it was given, if it was.
-    pub(crate) fn own_name(&self) -> Option<String> {
+    pub fn own_name(&self) -> Option<String> {
         let given = || match &self.node.made {
             Made::Given(given) => Some(given.name.clone()),
             Made::Computed(_) | Made::Applied(_) => None,
@@ -349,7 +350,7 @@ impl Value {
     }
 
     /// The name that it was given; else, of what was computed, the operator.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         if let Some(own) = self.own_name() {
             return own;
         }
@@ -361,7 +362,7 @@ impl Value {
     }
 
     /// The same as a constant; its history is forgotten if nobody else holds it.
-    pub(crate) fn constant(mut self) -> Value {
+    pub fn constant(mut self) -> Value {
         match Arc::get_mut(&mut self.node) {
             Some(Node { number, made: Made::Computed(call), .. }) => {
                 *number = 0;
@@ -378,7 +379,7 @@ impl Value {
     }
 
     /// A copy.
-    pub(crate) fn tensor(&self) -> Result<Tensor> {
+    pub fn tensor(&self) -> Result<Tensor> {
         Tensor::copy_of(self.memory(self.shared().as_ref())?, 0, self.meta())
     }
 
@@ -386,7 +387,7 @@ impl Value {
     ///
     /// # Errors
     /// It was computed; another dtype or shape.
-    pub(crate) fn overwrite(
+    pub fn overwrite(
         &self,
         meta: &Meta,
         memory: Memory,
@@ -406,7 +407,7 @@ impl Value {
 
     /// Refuses a value that has been overwritten since an operator has remembered it.
     #[inline]
-    pub(crate) fn expect_version(&self) -> Result<()> {
+    pub fn expect_version(&self) -> Result<()> {
         match &self.node.made {
             Made::Given(given) if given.version.load(Ordering::Acquire) != self.version() => {
                 Err(self.overwritten(given))
@@ -429,7 +430,7 @@ impl Value {
     }
 
     /// What somebody wants of its derivative, to be looked at or changed.
-    pub(crate) fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
+    pub fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
         let mut watches = locked(self.node.watches.get_or_init(Box::default));
         let at = watches.iter().position(|w| w.out == self.out()).unwrap_or_else(|| {
             watches.push(Watch { out: self.out(), ..Watch::default() });
@@ -439,12 +440,12 @@ impl Value {
     }
 
     #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.node.watches.get().is_some()
     }
 
     /// As [`watch`](Value::watch), if anybody wants anything.
-    pub(crate) fn watched<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> Option<T> {
+    pub fn watched<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
         watches.iter_mut().find(|w| w.out == self.out()).map(look)
     }

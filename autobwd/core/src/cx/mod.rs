@@ -7,7 +7,7 @@ mod pool;
 mod product;
 mod scratch;
 
-pub(crate) use pool::CHUNK;
+pub use pool::CHUNK;
 pub use pool::Cx;
-pub(crate) use product::products_allocate;
+pub use product::products_allocate;
 pub use product::{Mat, Product, Strided};

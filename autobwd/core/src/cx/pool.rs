@@ -15,7 +15,7 @@ use super::scratch::Scratch;
 use crate::{Error, Result};
 
 /// Elements of a unit of parallel work and of summation.
-pub(crate) const CHUNK: usize = 1 << 16;
+pub const CHUNK: usize = 1 << 16;
 
 /// The most threads that are started; few machines have more cores.
 const MAX_THREADS: usize = 1024;
@@ -73,7 +73,8 @@ pub struct Cx {
 
 impl Cx {
     /// `threads` workers, the caller among them; at least one, at most [`MAX_THREADS`].
-    pub(crate) fn new(threads: usize) -> Cx {
+    #[doc(hidden)]
+    pub fn new(threads: usize) -> Cx {
         let shared = Arc::new(Shared::default());
         let helper = |worker: usize| {
             let shared = shared.clone();

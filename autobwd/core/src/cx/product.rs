@@ -163,7 +163,7 @@ impl Product for f64 {
 }
 
 /// Whether the library in use allocates memory for each product: the fallback does.
-pub(crate) fn products_allocate() -> bool {
+pub fn products_allocate() -> bool {
     #[cfg(all(feature = "asm", target_arch = "x86_64"))]
     return assembly::instructions().is_none();
     #[cfg(not(all(feature = "asm", target_arch = "x86_64")))]

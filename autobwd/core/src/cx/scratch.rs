@@ -20,14 +20,16 @@ struct State {
 
 /// What a kernel does with scratch memory, for the check of operators.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Watched {
+pub struct Watched {
     /// What every byte is when it is lent.
     fill: u8,
     lent: usize,
     /// The most bytes that were lent at a time.
-    pub(crate) most: usize,
+    #[doc(hidden)]
+    pub most: usize,
     /// Whether more was asked for than was there.
-    pub(crate) exceeded: bool,
+    #[doc(hidden)]
+    pub exceeded: bool,
 }
 
 impl Scratch {
@@ -81,7 +83,8 @@ impl Cx {
     }
 
     /// Makes sure that there is so much to be lent, and says how many bytes that takes.
-    pub(crate) fn reserve(&self, bytes: usize) -> Result<usize> {
+    #[doc(hidden)]
+    pub fn reserve(&self, bytes: usize) -> Result<usize> {
         if bytes == 0 {
             return Ok(0);
         }
@@ -90,14 +93,16 @@ impl Cx {
     }
 
     /// Has so many bytes to be lent, no more, each of them `fill` whenever they are, and watches what is asked for.
-    pub(crate) fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
+    #[doc(hidden)]
+    pub fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
         let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
         *self.scratch.state() = State { held, watched: Some(Watched { fill, ..Watched::default() }) };
         Ok(())
     }
 
     /// What was asked for since, if that is watched.
-    pub(crate) fn watched_scratch(&self) -> Watched {
+    #[doc(hidden)]
+    pub fn watched_scratch(&self) -> Watched {
         self.scratch.state().watched.unwrap_or_default()
     }
 }

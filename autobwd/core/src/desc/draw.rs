@@ -41,11 +41,13 @@ impl Program {
 
 /// What a picture says beside what the program does.
 #[derive(Clone, Copy)]
-pub(crate) struct Labels<'a> {
+pub struct Labels<'a> {
     /// Of a variable, below its name and type.
-    pub(crate) note: &'a dyn Fn(Var) -> Option<String>,
+    #[doc(hidden)]
+    pub note: &'a dyn Fn(Var) -> Option<String>,
     /// Above the frame of a block.
-    pub(crate) title: &'a dyn Fn(usize) -> String,
+    #[doc(hidden)]
+    pub title: &'a dyn Fn(usize) -> String,
 }
 impl Default for Labels<'_> {
     fn default() -> Self {
@@ -54,7 +56,7 @@ impl Default for Labels<'_> {
 }
 
 /// As [`Program::to_dot`], with other labels.
-pub(crate) fn dot(program: &Program, labels: Labels<'_>) -> String {
+pub fn dot(program: &Program, labels: Labels<'_>) -> String {
     let mut text = String::from(
         "digraph program {\n  compound=true\n  node [fontname=\"Helvetica\", fontsize=12, height=0.3, style=filled]\n  \
          edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"]\n",
@@ -94,7 +96,7 @@ pub(crate) fn dot(program: &Program, labels: Labels<'_>) -> String {
 }
 
 /// As [`Program::to_mermaid`], with other labels.
-pub(crate) fn mermaid(program: &Program, labels: Labels<'_>) -> String {
+pub fn mermaid(program: &Program, labels: Labels<'_>) -> String {
     let mut text = String::from("flowchart TD\n");
     for kind in Kind::ALL {
         let (fill, line) = kind.colours();

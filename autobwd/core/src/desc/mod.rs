@@ -4,7 +4,7 @@
 
 mod attr;
 mod diff;
-pub(crate) mod draw;
+pub mod draw;
 mod json;
 mod name;
 mod names;
@@ -18,9 +18,9 @@ mod words;
 pub use attr::Attr;
 pub use diff::{Diff, diff};
 pub use name::Name;
-pub(crate) use names::GRAD;
+pub use names::GRAD;
 pub use op::{Args, AttrMap, OpDesc, Origin, Site, Slots};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
-pub(crate) use structure::{check_name, is_name};
+pub use structure::{check_name, is_name};
 pub use vars::Vars;
 pub use words::Words;

@@ -7,7 +7,7 @@ use hashbrown::{HashTable, hash_table};
 use rustc_hash::FxHasher;
 
 /// What the gradient of a variable is called, behind its name.
-pub(crate) const GRAD: &str = "@GRAD";
+pub const GRAD: &str = "@GRAD";
 
 /// Names as numbers: all texts in one string, so that a million of them are no million allocations.
 ///

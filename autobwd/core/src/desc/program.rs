@@ -26,7 +26,8 @@ impl Var {
     pub const EMPTY: Var = Var(0);
 
     /// A number in place of a variable that is yet to be made; not 0.
-    pub(crate) fn stand_in(k: usize) -> Var {
+    #[doc(hidden)]
+    pub fn stand_in(k: usize) -> Var {
         Var(k as u32)
     }
 
@@ -49,7 +50,8 @@ impl BlockId {
         self.0 as usize
     }
 
-    pub(crate) fn new(index: usize) -> BlockId {
+    #[doc(hidden)]
+    pub fn new(index: usize) -> BlockId {
         BlockId(index as u32)
     }
 }
@@ -102,7 +104,8 @@ impl VarDesc {
     }
 
     /// An intermediate value as a shape rule has it.
-    pub(crate) fn of(meta: Meta) -> VarDesc {
+    #[doc(hidden)]
+    pub fn of(meta: Meta) -> VarDesc {
         let kind = match meta {
             Meta { array: true, .. } => VarKind::TensorArray,
             Meta { rows: Some(_), .. } => VarKind::SelectedRows,
@@ -132,7 +135,8 @@ impl VarDesc {
     /// Whether an operator may write that to the variable: what it is declared as; a scalar also where one element, `[1]`,
     /// is declared, as the reference did before version 2.5. Gradients of such variables are declared as these are, so one
     /// element may also be written where a scalar is declared.
-    pub(crate) fn allows(&self, meta: &Meta) -> bool {
+    #[doc(hidden)]
+    pub fn allows(&self, meta: &Meta) -> bool {
         let whole = meta.rows.is_none() && !meta.array && self.kind == VarKind::Tensor;
         if whole && self.dtype == meta.dtype && self.dims.agrees(&meta.dims) {
             return true;
@@ -214,7 +218,8 @@ impl Program {
     }
 
     /// The variable called as the gradient of another, `w@GRAD`.
-    pub(crate) fn gradient_var(&mut self, var: Var) -> Var {
+    #[doc(hidden)]
+    pub fn gradient_var(&mut self, var: Var) -> Var {
         Var(self.names.insert_gradient(var.index()).0)
     }
 
@@ -248,12 +253,14 @@ impl Program {
     }
 
     /// As [`fresh`](Program::fresh), with the number right behind the prefix.
-    pub(crate) fn fresh_after(&mut self, prefix: &str) -> Var {
+    #[doc(hidden)]
+    pub fn fresh_after(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "")
     }
 
     /// Forgets all names but the first so many. Nothing may mention the others.
-    pub(crate) fn forget_names(&mut self, count: usize) {
+    #[doc(hidden)]
+    pub fn forget_names(&mut self, count: usize) {
         for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
             let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
@@ -361,7 +368,8 @@ impl Program {
 
     /// What must not be among the writes of a block of which only these outlast it: parameters, and other variables around
     /// it.
-    pub(crate) fn lost_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
+    #[doc(hidden)]
+    pub fn lost_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
         let fault = |(index, var): (usize, Var)| {
             let (name, number) = (self.name(var), block.index());
             let text = match self.lookup(block, var) {
@@ -378,7 +386,8 @@ impl Program {
 
     /// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
     /// sub-block writes it may not write each time.
-    pub(crate) fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+    #[doc(hidden)]
+    pub fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let whole = op.attrs.blocks().next().is_none();
         let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
         op.writes().filter(move |v| whole && self.lookup(block, *v).is_none_or(tensor))
@@ -391,7 +400,8 @@ impl Program {
     }
 
     /// Takes back the blocks past the first so many. Nothing may refer to them.
-    pub(crate) fn truncate_blocks(&mut self, count: usize) {
+    #[doc(hidden)]
+    pub fn truncate_blocks(&mut self, count: usize) {
         self.stamp = next_stamp();
         self.blocks.truncate(count);
     }
@@ -442,12 +452,14 @@ impl Program {
     }
 
     /// Changes whenever the program may have changed: equal stamps mean equal programs.
-    pub(crate) fn stamp(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn stamp(&self) -> u64 {
         self.stamp
     }
 
     /// Whether it was read from a file, so that it need not be what the caller has written.
-    pub(crate) fn is_loaded(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_loaded(&self) -> bool {
         self.loaded
     }
 
@@ -456,7 +468,8 @@ impl Program {
         self.describe_at(&format!("block {}, operator {index}", block.index()), op)
     }
 
-    pub(crate) fn describe_at(&self, place: &str, op: &OpDesc) -> String {
+    #[doc(hidden)]
+    pub fn describe_at(&self, place: &str, op: &OpDesc) -> String {
         // No `format!`: preparing a session describes every operator, for errors that may never come.
         let mut text = String::with_capacity(160);
         text.extend(["operator `", op.ty.as_str(), "` (", place]);
@@ -478,7 +491,8 @@ impl Program {
     }
 
     /// Refuses what an operator of a block writes if a variable is declared otherwise.
-    pub(crate) fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
         for (var, meta) in written {
             if let Some(desc) = self.lookup(block, *var).filter(|desc| !desc.allows(meta)) {
                 let (name, known) = (self.name(*var), desc.meta());

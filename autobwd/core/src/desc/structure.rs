@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 const MAX_DEPTH: usize = 32;
 
 /// Whether a variable can be called so.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(char::is_whitespace) && name != "@EMPTY@"
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 ///
 /// # Errors
 /// Names the name.
-pub(crate) fn check_name(name: &str) -> Result<()> {
+pub fn check_name(name: &str) -> Result<()> {
     if is_name(name) && !name.contains('@') {
         return Ok(());
     }
@@ -37,7 +37,8 @@ impl Clone for Verified {
 
 impl Program {
     /// Whether the program was found valid and has not changed since.
-    pub(crate) fn is_verified(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_verified(&self) -> bool {
         self.verified.0.load(Ordering::Relaxed) == self.stamp()
     }
 
@@ -52,7 +53,8 @@ impl Program {
     ///
     /// # Errors
     /// The first fault.
-    pub(crate) fn check_structure(&self) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check_structure(&self) -> Result<()> {
         self.own_variables()?;
         let refuse = |text: String| Err(Error::new(ErrorKind::Program, text));
         let blocks = self.blocks();

@@ -63,7 +63,8 @@ impl Words {
     }
 
     #[inline(always)]
-    pub(crate) fn meta(&mut self, meta: &Meta) {
+    #[doc(hidden)]
+    pub fn meta(&mut self, meta: &Meta) {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
         for dim in &meta.dims[..] {
@@ -75,7 +76,8 @@ impl Words {
     }
 
     /// Those of a description, in which variables are numbered as they come.
-    pub(crate) fn of(desc: &OpDesc) -> Words {
+    #[doc(hidden)]
+    pub fn of(desc: &OpDesc) -> Words {
         let mut words = Words::default();
         // No other words begin so.
         words.put(0);

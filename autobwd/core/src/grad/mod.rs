@@ -10,12 +10,12 @@ mod single;
 pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub(crate) use parts::{check_emitted, part, sum, zeros};
+pub use parts::{check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 
 use smallvec::SmallVec;
 
-pub(crate) use crate::desc::GRAD;
+pub use crate::desc::GRAD;
 use crate::{
     Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, SlotDef,
     Var, VarDesc,
@@ -122,27 +122,40 @@ pub struct GradBlock {
 
 /// Where the forward operator's variables are declared.
 #[derive(Clone, Copy)]
-pub(crate) struct Declared<'a> {
-    pub(crate) block: BlockId,
+pub struct Declared<'a> {
+    #[doc(hidden)]
+    pub block: BlockId,
     /// The variable that a stand-in has the value of.
-    pub(crate) original: &'a dyn Fn(Var) -> Var,
+    #[doc(hidden)]
+    pub original: &'a dyn Fn(Var) -> Var,
 }
 
 /// What a gradient rule may ask, and where it puts its operators.
 pub struct GradCx<'a> {
-    pub(crate) ops: &'a OpInfoMap,
-    pub(crate) fwd: &'a OpDesc,
-    pub(crate) names: &'a mut Program,
-    pub(crate) declared: Declared<'a>,
+    #[doc(hidden)]
+    pub ops: &'a OpInfoMap,
+    #[doc(hidden)]
+    pub fwd: &'a OpDesc,
+    #[doc(hidden)]
+    pub names: &'a mut Program,
+    #[doc(hidden)]
+    pub declared: Declared<'a>,
     /// Gradients of what the operator writes, and of what it reads: two things where it overwrites its input.
-    pub(crate) of_output: &'a dyn Fn(Var) -> Var,
-    pub(crate) wanted: &'a dyn Fn(Var) -> Option<Var>,
-    pub(crate) arrives: &'a dyn Fn(Var) -> bool,
-    pub(crate) block: Option<&'a GradBlock>,
-    pub(crate) emitted: &'a mut Vec<OpDesc>,
-    pub(crate) unchanged: Vec<Var>,
+    #[doc(hidden)]
+    pub of_output: &'a dyn Fn(Var) -> Var,
+    #[doc(hidden)]
+    pub wanted: &'a dyn Fn(Var) -> Option<Var>,
+    #[doc(hidden)]
+    pub arrives: &'a dyn Fn(Var) -> bool,
+    #[doc(hidden)]
+    pub block: Option<&'a GradBlock>,
+    #[doc(hidden)]
+    pub emitted: &'a mut Vec<OpDesc>,
+    #[doc(hidden)]
+    pub unchanged: Vec<Var>,
     /// The first error of [`compose`](GradCx::compose).
-    pub(crate) failed: Option<Error>,
+    #[doc(hidden)]
+    pub failed: Option<Error>,
 }
 
 impl<'a> GradCx<'a> {
@@ -157,7 +170,8 @@ impl<'a> GradCx<'a> {
     }
 
     /// What the forward operator leaves unchanged.
-    pub(crate) fn into_unchanged(self) -> Vec<Var> {
+    #[doc(hidden)]
+    pub fn into_unchanged(self) -> Vec<Var> {
         self.unchanged
     }
 

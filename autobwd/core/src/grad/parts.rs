@@ -5,19 +5,19 @@ use rustc_hash::FxHashSet;
 use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var};
 
 /// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
-pub(crate) fn part(names: &mut Program, grad: Var, label: &str) -> Var {
+pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
     let prefix = [names.name(grad), "@RENAME@", label].concat();
     names.fresh_after(&prefix)
 }
 
 /// The sum of all contributions to a gradient.
-pub(crate) fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
+pub fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
     let sum = OpDesc::new("sum").input("X", parts).output("Out", [grad]);
     OpDesc { origin: Origin::Accumulate, ..sum }
 }
 
 /// The gradient of what nothing depends on.
-pub(crate) fn zeros(value: Var, grad: Var) -> OpDesc {
+pub fn zeros(value: Var, grad: Var) -> OpDesc {
     let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
     OpDesc { origin: Origin::ZeroFill, ..fill }
 }
@@ -25,7 +25,7 @@ pub(crate) fn zeros(value: Var, grad: Var) -> OpDesc {
 /// Refuses what the rule of an operator may not emit: unknown operators, illegal slots, what writes a variable of the
 /// model (`of_model` says which one it is), and what reads a gradient that the rule has written: it would get the sum of
 /// all contributions.
-pub(crate) fn check_emitted(
+pub fn check_emitted(
     ops: &OpInfoMap,
     names: &Program,
     fwd: &OpDesc,

@@ -196,7 +196,7 @@ where
 
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
 /// attributes belong to the same operator.
-pub(crate) struct LaneEntry {
+pub struct LaneEntry {
     schema: &'static Schema,
     block: fn(DType) -> Option<BlockFn>,
     attrs: fn(&OpDesc) -> Result<LaneAttrs>,
@@ -233,7 +233,8 @@ impl LaneEntry {
     }
 
     /// The formula with these attributes, as data.
-    pub(crate) fn formula(&self, desc: &OpDesc) -> Result<Formula> {
+    #[doc(hidden)]
+    pub fn formula(&self, desc: &OpDesc) -> Result<Formula> {
         (self.formula)(desc)
     }
 

@@ -6,7 +6,7 @@ use crate::{Attr, Dim, Dims, Error, ErrorKind, Meta, OpDesc, Result, Schema};
 
 /// From which dimension of the full shape on an input of lower rank is placed; `None` aligns the last dimensions, as
 /// NumPy does.
-pub(crate) fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
+pub fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
     match desc.attrs.get("axis") {
         Some(Attr::I32(axis)) if schema.broadcast => usize::try_from(*axis).ok(),
         _ => None,
@@ -14,7 +14,7 @@ pub(crate) fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
 }
 
 /// An operand's dimensions, as many as the full shape has: 1 where it has none of its own.
-pub(crate) fn aligned<D: Copy + PartialEq>(
+pub fn aligned<D: Copy + PartialEq>(
     own: &[D],
     rank: usize,
     axis: Option<usize>,
@@ -38,7 +38,7 @@ pub(crate) fn aligned<D: Copy + PartialEq>(
 }
 
 /// The shape that the inputs broadcast to.
-pub(crate) fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
+pub fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
     let one = Dim::from(1);
     let rank = inputs.iter().map(Meta::rank).max().unwrap_or(0);
     let mut full: Dims = std::iter::repeat_n(one, rank).collect();

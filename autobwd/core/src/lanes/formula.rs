@@ -225,12 +225,14 @@ impl Formula {
     }
 
     /// Whether the outputs depend on that input.
-    pub(crate) fn is_read(&self, input: usize) -> bool {
+    #[doc(hidden)]
+    pub fn is_read(&self, input: usize) -> bool {
         self.nodes.contains(&FormulaNode::Input(input))
     }
 
     /// Outputs that are inputs, unchanged, by number in the schema.
-    pub(crate) fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
+    #[doc(hidden)]
+    pub fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
         self.outputs.iter().filter_map(|(slot, node)| match self.nodes[*node] {
             FormulaNode::Input(input) => Some((*slot, input)),
             _ => None,

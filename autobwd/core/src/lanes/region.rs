@@ -32,7 +32,7 @@ const SKEW: usize = 3 * LINE;
 
 /// Where a value of a region lives.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Home {
+pub enum Home {
     /// In a block register: only the region needs it.
     Register,
     /// In memory, element for element.
@@ -45,22 +45,30 @@ pub(crate) enum Home {
 }
 
 /// One operator of a region.
-pub(crate) struct Step<'a> {
-    pub(crate) entry: &'a LaneEntry,
-    pub(crate) desc: &'a OpDesc,
+pub struct Step<'a> {
+    #[doc(hidden)]
+    pub entry: &'a LaneEntry,
+    #[doc(hidden)]
+    pub desc: &'a OpDesc,
     /// Values by input slot of the schema; `None` for an absent one.
-    pub(crate) inputs: Vec<Option<usize>>,
+    #[doc(hidden)]
+    pub inputs: Vec<Option<usize>>,
     /// Values by output slot of the schema.
-    pub(crate) outputs: Vec<Option<usize>>,
+    #[doc(hidden)]
+    pub outputs: Vec<Option<usize>>,
 }
 
 /// What a region is made from.
-pub(crate) struct RegionSpec<'a> {
-    pub(crate) dtype: DType,
+pub struct RegionSpec<'a> {
+    #[doc(hidden)]
+    pub dtype: DType,
     /// Elements of the full shape.
-    pub(crate) numel: usize,
-    pub(crate) values: Vec<Home>,
-    pub(crate) steps: Vec<Step<'a>>,
+    #[doc(hidden)]
+    pub numel: usize,
+    #[doc(hidden)]
+    pub values: Vec<Home>,
+    #[doc(hidden)]
+    pub steps: Vec<Step<'a>>,
 }
 
 /// What happens to one block, in order.
@@ -103,7 +111,7 @@ impl Sum {
 }
 
 /// Elementwise operators that run block by block. [`Regions`](super::Regions) run it.
-pub(crate) struct Region {
+pub struct Region {
     dtype: DType,
     numel: usize,
     /// `numel` in whole lines.
@@ -128,7 +136,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(crate) fn new(spec: RegionSpec<'_>, workers: usize) -> Result<Region> {
+    #[doc(hidden)]
+    pub fn new(spec: RegionSpec<'_>, workers: usize) -> Result<Region> {
         let RegionSpec { dtype, numel, values, steps } = spec;
         let mut build = Build::new(&values, &steps, numel);
         for (index, step) in steps.iter().enumerate() {
@@ -183,7 +192,8 @@ impl Region {
     }
 
     /// Tensor memory that the region itself holds, in bytes.
-    pub(crate) fn scratch_bytes(&self) -> usize {
+    #[doc(hidden)]
+    pub fn scratch_bytes(&self) -> usize {
         self.sums.iter().map(|s| s.partial.len()).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
     }
 

@@ -5,7 +5,7 @@ use super::region::{Region, Touched};
 use crate::{Cx, Error, Kernel, Result, cx::CHUNK};
 
 /// Regions that do not meet in memory, as one frame.
-pub(crate) struct Regions {
+pub struct Regions {
     regions: Vec<Region>,
     /// By region: the number of the first part behind its own.
     ends: Vec<usize>,
@@ -14,7 +14,8 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub(crate) fn new(regions: Vec<Region>) -> Result<Regions> {
+    #[doc(hidden)]
+    pub fn new(regions: Vec<Region>) -> Result<Regions> {
         check_apart(&regions)?;
         let ends = regions.iter().scan(0, |end, region| {
             *end += region.parts();

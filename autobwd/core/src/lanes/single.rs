@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A call of a block function: a formula with its attributes, for operands of one shape.
-pub(crate) struct FormulaCall {
+pub struct FormulaCall {
     block: BlockFn,
     attrs: LaneAttrs,
     bytes: usize,
@@ -25,13 +25,15 @@ pub(crate) struct FormulaCall {
 
 impl FormulaCall {
     /// How many slots an operator may have.
-    pub(crate) const MOST_SLOTS: usize = 8;
+    #[doc(hidden)]
+    pub const MOST_SLOTS: usize = 8;
 
     /// `read` and `written` are numbers of inputs and outputs by slot of the schema, `None` for what is absent.
     ///
     /// # Errors
     /// There is no formula for that dtype; too many slots, or one that is not filled; attributes that do not fit.
-    pub(crate) fn new(
+    #[doc(hidden)]
+    pub fn new(
         entry: &LaneEntry,
         desc: &OpDesc,
         dtype: DType,
@@ -71,7 +73,7 @@ impl FormulaCall {
     /// # Errors
     /// Too few outputs; memory with too little room; those of `input`.
     #[inline]
-    pub(crate) fn run<'a>(
+    pub fn run<'a>(
         &self,
         input: impl Fn(usize) -> Result<&'a Memory>,
         outputs: impl Iterator<Item = &'a mut Memory>,
@@ -99,7 +101,8 @@ impl FormulaCall {
     ///
     /// # Errors
     /// Other numbers of inputs and outputs; memory with too little room.
-    pub(crate) fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
+    #[doc(hidden)]
+    pub fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
             return Err(Error::internal("a formula that is none of two inputs and one output"));
         };

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 /// How the elements of a full shape map to those of an operand: dimensions of the full shape from the outermost in,
 /// neighbours with the same rule joined, each with the operand's stride along it (0 where it is broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Spread {
+pub struct Spread {
     dims: SmallVec<[(usize, usize); 4]>,
     /// Elements of the operand.
     numel: usize,
@@ -14,7 +14,8 @@ pub(crate) struct Spread {
 impl Spread {
     /// `aligned` are the operand's dimensions, as many as the full shape's, 1 where it is broadcast; `None` for others, and
     /// for more elements than can be counted.
-    pub(crate) fn new(full: &[usize], aligned: &[usize]) -> Option<Spread> {
+    #[doc(hidden)]
+    pub fn new(full: &[usize], aligned: &[usize]) -> Option<Spread> {
         let mut dims: SmallVec<[(usize, usize); 4]> = SmallVec::new();
         let mut stride: usize = 1;
         if full.len() != aligned.len() {
@@ -107,7 +108,7 @@ impl Spread {
 }
 
 /// Sum in sixteen lanes, in an order that depends on nothing but the length.
-pub(super) fn sum<T: Copy + Default + std::ops::Add<Output = T>>(x: &[T]) -> T {
+pub fn sum<T: Copy + Default + std::ops::Add<Output = T>>(x: &[T]) -> T {
     const LANES: usize = 16;
     let mut lanes = [T::default(); LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();

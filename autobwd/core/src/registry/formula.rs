@@ -27,7 +27,8 @@ impl OpInfo {
     ///
     /// # Errors
     /// Attributes that the operator does not take.
-    pub(crate) fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
+    #[doc(hidden)]
+    pub fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
         let Some(input) = self.schema.inputs.iter().position(|s| s.name == slot) else { return Ok(true) };
         match (self.run, &self.lanes) {
             _ if self.schema.inputs[input].shape_only => Ok(false),

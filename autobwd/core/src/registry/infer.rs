@@ -23,7 +23,8 @@ impl OpInfo {
     ///
     /// # Errors
     /// As [`infer`](OpInfo::infer).
-    pub(crate) fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+    #[doc(hidden)]
+    pub fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
         (self.infer)(desc, of, put).map(drop)
     }
 

@@ -3,7 +3,7 @@
 use crate::{Name, OpInfo, OpInfoMap, Result};
 
 /// A direct-mapped cache of operator entries, keyed by the address of the operator type.
-pub(crate) struct Lookup<'a> {
+pub struct Lookup<'a> {
     ops: &'a OpInfoMap,
     recent: [Option<(&'static str, &'static OpInfo)>; RECENT],
 }
@@ -11,7 +11,8 @@ pub(crate) struct Lookup<'a> {
 const RECENT: usize = 64;
 
 impl<'a> Lookup<'a> {
-    pub(crate) fn new(ops: &'a OpInfoMap) -> Lookup<'a> {
+    #[doc(hidden)]
+    pub fn new(ops: &'a OpInfoMap) -> Lookup<'a> {
         Lookup { ops, recent: [None; RECENT] }
     }
 
@@ -19,7 +20,8 @@ impl<'a> Lookup<'a> {
     ///
     /// # Errors
     /// As [`OpInfoMap::get`].
-    pub(crate) fn get(&mut self, ty: Name) -> Result<&'static OpInfo> {
+    #[doc(hidden)]
+    pub fn get(&mut self, ty: Name) -> Result<&'static OpInfo> {
         let ty = ty.as_str();
         // String literals are adjacent in memory, so that low bits of their addresses differ.
         let recent = &mut self.recent[(ty.as_ptr().addr() ^ ty.len()) % RECENT];

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::{AttrMap, DType, Dims, Meta, OpDesc, OpInfo, Slots, Var, VarDesc, VarKind};
 
 /// A direct-mapped cache of inferred outputs.
-pub(crate) struct ShapeCache {
+pub struct ShapeCache {
     entries: Vec<Option<Box<Entry>>>,
 }
 
@@ -46,13 +46,15 @@ impl Entry {
 }
 
 impl ShapeCache {
-    pub(crate) fn new() -> ShapeCache {
+    #[doc(hidden)]
+    pub fn new() -> ShapeCache {
         ShapeCache { entries: vec![] }
     }
 
     /// The inferred metas of an operator, each with its position among the outputs, if an operator with the same type,
     /// attributes and input metas has passed its check and its shape rule.
-    pub(crate) fn find<'d>(
+    #[doc(hidden)]
+    pub fn find<'d>(
         &self,
         info: &'static OpInfo,
         op: &OpDesc,
@@ -63,7 +65,8 @@ impl ShapeCache {
     }
 
     /// Caches the metas inferred for an operator that has passed its check.
-    pub(crate) fn insert<'d>(
+    #[doc(hidden)]
+    pub fn insert<'d>(
         &mut self,
         info: &'static OpInfo,
         op: &OpDesc,

@@ -109,7 +109,8 @@ impl Call {
     }
 
     /// The same steps, run again from what some of them have found, for what they leave.
-    pub(crate) fn again(&self) -> Call {
+    #[doc(hidden)]
+    pub fn again(&self) -> Call {
         let like = |first: First| match first {
             First::Value(_, like) | First::ZerosLike(like) => First::ZerosLike(like),
         };
@@ -124,7 +125,8 @@ impl Call {
     }
 
     /// What is wrong with the block as the operator `op` runs it, shapes apart.
-    pub(crate) fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
+    #[doc(hidden)]
+    pub fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
         let (mut found, number) = (vec![], self.block.index());
         let mut refuse = |text: String| found.push(Error::new(ErrorKind::Program, text));
         let parameter = |v: &Var| program.lookup(self.block, *v).is_some_and(|desc| desc.parameter);
@@ -150,25 +152,29 @@ impl Call {
     }
 
     /// The boolean that decides.
-    pub(crate) fn condition(&self) -> Option<Var> {
+    #[doc(hidden)]
+    pub fn condition(&self) -> Option<Var> {
         match self.steps {
             StepCount::While(condition) | StepCount::If(condition) => Some(condition),
             StepCount::Each { .. } | StepCount::Recorded { .. } => None,
         }
     }
 
-    pub(crate) fn is_recorded(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_recorded(&self) -> bool {
         matches!(self.steps, StepCount::Recorded { .. })
     }
 
     /// Names under which the block finds something that is not its own and that no earlier step has left.
-    pub(crate) fn supplied(&self) -> impl Iterator<Item = Var> + '_ {
+    #[doc(hidden)]
+    pub fn supplied(&self) -> impl Iterator<Item = Var> + '_ {
         let carried = self.carried.iter().map(|carried| carried.start);
         self.reads.iter().copied().chain(carried).chain(self.slices.iter().map(|(_, inner, _)| *inner))
     }
 
     /// What the block must have computed when a step ends.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = Var> + '_ {
+    #[doc(hidden)]
+    pub fn ends(&self) -> impl Iterator<Item = Var> + '_ {
         let (stacks, sums) = (self.stacks.iter().map(|(v, _)| *v), self.sums.iter().map(|(v, ..)| *v));
         self.carried.iter().map(|carried| carried.end).chain(stacks).chain(sums)
     }

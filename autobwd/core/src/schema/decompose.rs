@@ -22,12 +22,15 @@ pub trait Decompose: Op {
 /// Where an operator puts its parts.
 pub struct Parts<'a> {
     meta: &'a dyn Fn(Var) -> Option<Meta>,
-    pub(crate) ops: SmallVec<[OpDesc; 2]>,
-    pub(crate) aligned: SmallVec<[(Var, Shape); 1]>,
+    #[doc(hidden)]
+    pub ops: SmallVec<[OpDesc; 2]>,
+    #[doc(hidden)]
+    pub aligned: SmallVec<[(Var, Shape); 1]>,
 }
 
 impl<'a> Parts<'a> {
-    pub(crate) fn new(meta: &'a dyn Fn(Var) -> Option<Meta>) -> Parts<'a> {
+    #[doc(hidden)]
+    pub fn new(meta: &'a dyn Fn(Var) -> Option<Meta>) -> Parts<'a> {
         Parts { meta, ops: SmallVec::new(), aligned: SmallVec::new() }
     }
 

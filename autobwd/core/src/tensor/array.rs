@@ -136,11 +136,12 @@ impl Elements {
 
 /// What the steps of an operator with a sub-block have left, first to last, and memory of steps that were consumed.
 #[derive(Default)]
-pub(crate) struct Steps {
+pub struct Steps {
     pub(crate) list: Vec<Step>,
     pub(crate) spare: Vec<Step>,
     /// How many steps there were, of which some may have left nothing.
-    pub(crate) count: usize,
+    #[doc(hidden)]
+    pub count: usize,
 }
 
 impl Steps {
@@ -149,7 +150,8 @@ impl Steps {
     /// # Errors
     /// No memory. The saved step state is then freed, here as in [`push`](Steps::push), so that there is
     /// memory to tell it.
-    pub(crate) fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
+    #[doc(hidden)]
+    pub fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
         if let Some(step) = self.spare.pop() {
             return Ok(step);
         }
@@ -165,7 +167,8 @@ impl Steps {
     ///
     /// # Errors
     /// As [`step`](Steps::step).
-    pub(crate) fn memory(&mut self, bytes: usize) -> Result<Memory> {
+    #[doc(hidden)]
+    pub fn memory(&mut self, bytes: usize) -> Result<Memory> {
         Memory::try_zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes))
     }
 
@@ -173,7 +176,8 @@ impl Steps {
     ///
     /// # Errors
     /// As [`step`](Steps::step).
-    pub(crate) fn push(&mut self, step: Step) -> Result<()> {
+    #[doc(hidden)]
+    pub fn push(&mut self, step: Step) -> Result<()> {
         if self.list.try_reserve(1).is_err() {
             return Err(self.out_of_memory(step.memory.len()));
         }
@@ -182,7 +186,8 @@ impl Steps {
     }
 
     /// Keeps the memory of a step that was consumed, if there is room to remember it.
-    pub(crate) fn recycle(&mut self, step: Step) {
+    #[doc(hidden)]
+    pub fn recycle(&mut self, step: Step) {
         if self.spare.try_reserve(1).is_ok() {
             self.spare.push(step);
         }
@@ -201,24 +206,29 @@ impl Steps {
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn try_clone(&self) -> Result<Steps> {
+    #[doc(hidden)]
+    pub fn try_clone(&self) -> Result<Steps> {
         let list = self.list.iter().map(Step::try_clone).collect::<Result<_>>()?;
         Ok(Steps { list, spare: vec![], count: self.count })
     }
 
     /// The last step that is not consumed, and how many there are before it.
-    pub(crate) fn pop(&mut self) -> Option<(Step, usize)> {
+    #[doc(hidden)]
+    pub fn pop(&mut self) -> Option<(Step, usize)> {
         let step = self.list.pop()?;
         Some((step, self.list.len()))
     }
 }
 
 /// What one step has left: tensors in one piece of memory, and what the operators within have left.
-pub(crate) struct Step {
-    pub(crate) memory: Memory,
-    pub(crate) nested: Vec<Steps>,
+pub struct Step {
+    #[doc(hidden)]
+    pub memory: Memory,
+    #[doc(hidden)]
+    pub nested: Vec<Steps>,
     /// Tells what is where in it, if that differs from step to step.
-    pub(crate) record: Option<usize>,
+    #[doc(hidden)]
+    pub record: Option<usize>,
 }
 
 impl Step {
@@ -231,13 +241,14 @@ impl Step {
 }
 
 /// Where a value lives that is no tensor.
-pub(crate) enum Cell {
+pub enum Cell {
     Array(TensorArray),
     Steps(Mutex<Steps>),
 }
 
 impl Cell {
-    pub(crate) fn steps(&self) -> Result<MutexGuard<'_, Steps>> {
+    #[doc(hidden)]
+    pub fn steps(&self) -> Result<MutexGuard<'_, Steps>> {
         match self {
             Cell::Steps(steps) => Ok(steps.lock().unwrap_or_else(PoisonError::into_inner)),
             Cell::Array(_) => Err(Error::internal("an array in place of step scopes")),
@@ -245,7 +256,8 @@ impl Cell {
     }
 
     /// Before the first operator of a run.
-    pub(crate) fn clear(&self) {
+    #[doc(hidden)]
+    pub fn clear(&self) {
         match self {
             Cell::Array(array) => array.clear(),
             Cell::Steps(steps) => {

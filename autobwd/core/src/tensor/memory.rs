@@ -34,15 +34,15 @@ use super::{Cell, DType, Dim, Element, Meta, Rows, Shape, TensorArray};
 use crate::{Error, ErrorKind, Result};
 
 /// Every buffer starts on a cache line and is padded to whole ones, so that block functions need no tails.
-pub(crate) const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Bytes in whole lines, at least one.
-pub(crate) fn padded(bytes: usize) -> usize {
+pub fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
 /// Owned initialised memory at a fixed address, aligned to a line.
-pub(crate) struct Memory {
+pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
 }
@@ -55,7 +55,8 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// # Errors
     /// There is no such amount of memory.
-    pub(crate) fn zeroed(bytes: usize) -> Result<Memory> {
+    #[doc(hidden)]
+    pub fn zeroed(bytes: usize) -> Result<Memory> {
         let refuse = || Error::new(ErrorKind::Data, format!("cannot allocate {bytes} bytes"));
         Memory::try_zeroed(bytes).ok_or_else(refuse)
     }
@@ -77,14 +78,16 @@ impl Memory {
     /// # Errors
     /// There is no such amount of memory.
     #[inline]
-    pub(crate) fn any(bytes: usize) -> Result<Memory> {
+    #[doc(hidden)]
+    pub fn any(bytes: usize) -> Result<Memory> {
         match if bytes <= LINE { lines::take() } else { None } {
             Some(line) => Ok(line),
             None => Memory::zeroed(bytes),
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[doc(hidden)]
+    pub fn len(&self) -> usize {
         self.len
     }
 
@@ -99,7 +102,8 @@ impl Memory {
 
     /// A place inside, of so many bytes in whole lines, if it is on a line and within bounds.
     #[inline]
-    pub(crate) fn place(&self, at: usize, bytes: usize) -> Result<Place> {
+    #[doc(hidden)]
+    pub fn place(&self, at: usize, bytes: usize) -> Result<Place> {
         let len = bytes.max(1).checked_next_multiple_of(LINE);
         let end = len.and_then(|len| at.checked_add(len));
         match (len, end) {
@@ -112,21 +116,24 @@ impl Memory {
     }
 
     /// The first `n` elements from byte `at` on.
-    pub(crate) fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
+    #[doc(hidden)]
+    pub fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
         // SAFETY: within bounds and aligned (just asserted, and memory starts on a line), initialised since `zeroed`,
         // every pattern is a `T`; what writes meanwhile would have to borrow the owner mutably.
         unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
-    pub(crate) fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
+    #[doc(hidden)]
+    pub fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
         self.assert_within::<T>(at, n);
         // SAFETY: as in `slice`, and `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
     /// The rows of a sparse value at byte `at`, of which every dimension is known.
-    pub(crate) fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
+    #[doc(hidden)]
+    pub fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
         let dims = meta.dims.known().unwrap_or_default();
         let n = meta.rows.and_then(Dim::get).unwrap_or(0);
         let values = at + padded(n * size_of::<i64>());
@@ -170,7 +177,7 @@ fn outside(at: usize, bytes: usize) -> Error {
 /// Some bytes of a [`Memory`], from a line on; only `Memory` makes one. Whoever uses them sees to it that the memory is
 /// still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     ptr: *mut u8,
     len: usize,
 }
@@ -201,7 +208,7 @@ impl Place {
 /// Until when the bufs of a frame can be used. An operator's struct may hold types that have a `Drop` of their own, which
 /// runs when the frame goes: the memory may be gone before that, or in use.
 #[derive(Clone)]
-pub(crate) struct Lease(Arc<AtomicBool>);
+pub struct Lease(Arc<AtomicBool>);
 
 impl Default for Lease {
     fn default() -> Lease {
@@ -464,7 +471,8 @@ impl Buf<'_> {
         }
     }
 
-    pub(crate) fn cell(&self) -> Result<&Arc<Cell>> {
+    #[doc(hidden)]
+    pub fn cell(&self) -> Result<&Arc<Cell>> {
         self.cell.as_ref().ok_or_else(|| Error::internal("a tensor in place of step scopes"))
     }
 
@@ -531,7 +539,7 @@ impl Buf<'_> {
 }
 
 /// Dimensions as ndarray has them, if the type takes so many.
-pub(crate) fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
+pub fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
     if D::NDIM.is_some_and(|rank| rank != dims.len()) {
         return None;
     }
@@ -542,7 +550,7 @@ pub(crate) fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
 
 /// Hands out the [`Buf`]s of one frame, each with room for what it claims to hold, and proves the frame's invariant.
 #[derive(Default)]
-pub(crate) struct Binder {
+pub struct Binder {
     /// Addresses, and whether they may be written.
     taken: Vec<(Range<usize>, bool)>,
     lease: Lease,
@@ -550,13 +558,14 @@ pub(crate) struct Binder {
 
 /// How a frame reaches an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
     Read,
     TakenOver,
 }
 
 impl Binder {
-    pub(crate) fn input<'a>(&mut self, meta: &Meta, at: Place, reach: Reach) -> Result<Buf<'a>> {
+    #[doc(hidden)]
+    pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: Reach) -> Result<Buf<'a>> {
         let access = match reach {
             Reach::Read => Access::Read,
             Reach::TakenOver => Access::TakenOver,
@@ -565,12 +574,14 @@ impl Binder {
     }
 
     /// An input that has no memory: nobody may look at it.
-    pub(crate) fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
+    #[doc(hidden)]
+    pub fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
         self.bind(meta, Place { ptr: std::ptr::null_mut(), len: 0 }, Access::ShapeOnly)
     }
 
     /// What is no tensor is shared, and locks itself.
-    pub(crate) fn cell<'a>(&self, meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
+    #[doc(hidden)]
+    pub fn cell<'a>(&self, meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
         Buf {
             ptr: std::ptr::null_mut(),
             dtype: meta.dtype,
@@ -584,7 +595,8 @@ impl Binder {
         }
     }
 
-    pub(crate) fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
+    #[doc(hidden)]
+    pub fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
         self.bind(meta, at, Access::Write)
     }
 
@@ -609,12 +621,14 @@ impl Binder {
     }
 
     /// What the frame ends when it is dropped.
-    pub(crate) fn lease(&self) -> Lease {
+    #[doc(hidden)]
+    pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
     /// Must be called before the frame runs.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    #[doc(hidden)]
+    pub fn finish(mut self) -> Result<()> {
         // By start, what overlaps any buffer before it overlaps the one that reaches farthest.
         self.taken.retain(|(bytes, _)| !bytes.is_empty());
         self.taken.sort_unstable_by_key(|(bytes, _)| bytes.start);

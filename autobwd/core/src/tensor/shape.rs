@@ -196,12 +196,14 @@ impl Meta {
     }
 
     /// Step scopes, of which nothing is known.
-    pub(crate) fn scopes() -> Meta {
+    #[doc(hidden)]
+    pub fn scopes() -> Meta {
         Meta { array: true, ..Meta::new(DType::F32, []) }
     }
 
     /// The same, known to sit in `slot`.
-    pub(crate) fn in_slot(self, slot: &'static str) -> Meta {
+    #[doc(hidden)]
+    pub fn in_slot(self, slot: &'static str) -> Meta {
         Meta { slot, ..self }
     }
 
@@ -235,7 +237,8 @@ impl Meta {
     }
 
     /// The whole tensor, of what may be rows of it.
-    pub(crate) fn whole(self) -> Meta {
+    #[doc(hidden)]
+    pub fn whole(self) -> Meta {
         Meta { rows: None, ..self }
     }
 
@@ -266,7 +269,8 @@ impl Meta {
     }
 
     /// Whether both can be the same variable: of one dtype, with dimensions that agree, whole or not.
-    pub(crate) fn agrees(&self, other: &Meta) -> bool {
+    #[doc(hidden)]
+    pub fn agrees(&self, other: &Meta) -> bool {
         let rows = match (self.rows, other.rows) {
             (Some(a), Some(b)) => a.agrees(b),
             (a, b) => a == b,

@@ -197,14 +197,16 @@ impl Tensor {
         with_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    #[doc(hidden)]
+    pub fn bytes(&self) -> &[u8] {
         match &self.elements {
             Elements::Lines(memory) => memory.slice(0, self.numel() * self.dtype.size()),
             Elements::Vector(vector) => vector.bytes(),
         }
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    #[doc(hidden)]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.numel() * self.dtype.size();
         match &mut self.elements {
             Elements::Lines(memory) => memory.slice_mut(0, n),
@@ -216,7 +218,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No memory for the copy.
-    pub(crate) fn into_memory(self) -> Result<Memory> {
+    #[doc(hidden)]
+    pub fn into_memory(self) -> Result<Memory> {
         match self.elements {
             Elements::Lines(memory) => Ok(memory),
             Elements::Vector(vector) => lines(vector.bytes()),
@@ -227,7 +230,8 @@ impl Tensor {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn memory(&mut self) -> Result<&Memory> {
+    #[doc(hidden)]
+    pub fn memory(&mut self) -> Result<&Memory> {
         if let Elements::Vector(vector) = &self.elements {
             self.elements = Elements::Lines(lines(vector.bytes())?);
         }
@@ -238,7 +242,8 @@ impl Tensor {
     }
 
     /// A copy of what is at byte `at`; of rows of a tensor, the whole tensor, with zeros in all other rows.
-    pub(crate) fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
+    #[doc(hidden)]
+    pub fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
         let dims = meta.dims.known().unwrap_or_default();
         if meta.rows.is_some() {
             let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
@@ -252,7 +257,8 @@ impl Tensor {
     }
 
     /// As [`copy_of`](Tensor::copy_of), as memory from its first byte on.
-    pub(crate) fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
+    #[doc(hidden)]
+    pub fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
         match (meta.rows, meta.bytes()) {
             (None, Some(bytes)) => lines(memory.slice(0, bytes)),
             _ => Tensor::copy_of(memory, 0, meta)?.into_memory(),
@@ -286,7 +292,7 @@ fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
 ///
 /// # Errors
 /// Another dtype or shape.
-pub(crate) fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
+pub fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
     if sum.meta() != x.meta() {
         let text = format!("{} {:?} is added to {} {:?}", x.dtype, x.dims, sum.dtype, sum.dims);
         return Err(Error::new(ErrorKind::Shape, text));
@@ -303,7 +309,7 @@ pub(crate) fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
 }
 
 /// Conversions that `Element` itself has no word for.
-pub(crate) trait ToF64 {
+pub trait ToF64 {
     fn to_f64(&self) -> f64;
 }
 macro_rules! to_f64 {

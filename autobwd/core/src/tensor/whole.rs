@@ -14,7 +14,7 @@ impl<T: Element> Rows<'_, T> {
 }
 
 /// Bytes of the whole tensor.
-pub(crate) fn whole_bytes(meta: &Meta) -> usize {
+pub fn whole_bytes(meta: &Meta) -> usize {
     meta.clone().whole().bytes().unwrap_or(0)
 }
 
@@ -29,7 +29,8 @@ fn of_bytes(meta: &Meta) -> Meta {
 
 impl Memory {
     /// Copies the value at byte `at`, as a whole tensor, into these bytes.
-    pub(crate) fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
+    #[doc(hidden)]
+    pub fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
         match meta.rows {
             Some(_) => self.rows::<u8>(at, &of_bytes(meta)).write_whole(out),
             None => out.copy_from_slice(self.slice(at, out.len())),
@@ -37,7 +38,8 @@ impl Memory {
     }
 
     /// Copies the value at byte `from`, as a whole tensor, to byte `to`, where it does not overlap.
-    pub(crate) fn move_whole(&mut self, from: usize, meta: &Meta, to: usize) {
+    #[doc(hidden)]
+    pub fn move_whole(&mut self, from: usize, meta: &Meta, to: usize) {
         let whole = whole_bytes(meta);
         let Some(room) = meta.rows.and_then(Dim::get) else {
             let bytes = self.slice_mut::<u8>(0, self.len());
@@ -60,7 +62,8 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that holds no tensor.
-    pub(crate) fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()> {
+    #[doc(hidden)]
+    pub fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()> {
         let numel = self.numel();
         with_dtype!(self.dtype(), T => {
             let out = memory.slice_mut::<T>(at, numel);
@@ -76,7 +79,8 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that holds no tensor; an input.
-    pub(crate) fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
+    #[doc(hidden)]
+    pub fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
         with_dtype!(x.dtype(), T => match x.is_sparse() {
             true => x.rows::<T>()?.write_whole(self.slice_mut()?),
             false => self.slice_mut::<T>()?.copy_from_slice(x.slice()?),
@@ -88,7 +92,8 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that holds no tensor.
-    pub(crate) fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()> {
+    #[doc(hidden)]
+    pub fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()> {
         let width = self.dims().iter().skip(1).product();
         with_dtype!(self.dtype(), T => {
             let out = memory.slice_mut::<T>(at, width);
@@ -107,7 +112,8 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that holds no tensor; no memory.
-    pub(crate) fn to_tensor(&self) -> Result<Tensor> {
+    #[doc(hidden)]
+    pub fn to_tensor(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.dtype(), self.dims())?;
         with_dtype!(self.dtype(), T => match self.is_sparse() {
             true => self.rows::<T>()?.write_whole(tensor.slice_mut()?),

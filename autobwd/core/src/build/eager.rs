@@ -1,0 +1,263 @@
+//! What expressions offer where they are computed at once.
+
+use std::panic::Location;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    engine::Engine,
+    value::{Given, Value},
+};
+use crate::{Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor};
+
+impl Builder {
+    /// A value whose derivative is wanted; the name is for messages and programs.
+    pub fn leaf(&self, name: &str, tensor: Tensor) -> Expr {
+        let leaf = tensor.dtype().is_float();
+        self.hold(Value::from(Given::new(name.into(), tensor, leaf)))
+    }
+
+    /// A value without derivative.
+    pub fn constant(&self, tensor: Tensor) -> Expr {
+        self.hold(Value::from(Given::new(String::new(), tensor, false)))
+    }
+
+    /// A value that came from elsewhere, another thread perhaps, with its history: [`Expr::into_value`] lets go of it.
+    pub fn hold(&self, value: Value) -> Expr {
+        Expr::of_value(self, value)
+    }
+
+    /// Runs a function whose values remember nothing: they are constants.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd_ops::Math;
+    /// # let tape = autobwd::eager();
+    /// # let x = tape.leaf("x", Tensor::scalar(2.0)?);
+    /// let y = tape.no_grad(|| x.square());
+    /// assert!(x.has_derivative() && !y.has_derivative());
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn no_grad<T>(&self, function: impl FnOnce() -> T) -> T {
+        self.recording(false, function)
+    }
+
+    /// Runs a function whose values remember what they were computed from, or not.
+    #[doc(hidden)]
+    pub fn recording<T>(&self, on: bool, function: impl FnOnce() -> T) -> T {
+        struct Restore<'a>(&'a dyn Engine, bool);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.record(self.1);
+            }
+        }
+        let _restore = self.engine().map(|engine| Restore(engine, engine.record(on)));
+        function()
+    }
+
+    /// Whether every value is looked at: the first operator that computes a NaN or an infinity, forward or backward, fails
+    /// with the line of the forward operator.
+    pub fn check_finite(&self, on: bool) {
+        if let Some(engine) = self.engine() {
+            engine.check_finite(on);
+        }
+    }
+
+    /// How many operators were run so far, derivatives included.
+    pub fn operators_run(&self) -> u64 {
+        self.engine().map_or(0, |engine| engine.operators_run())
+    }
+
+    /// The parameters that were made so far, in order.
+    pub fn parameters(&self) -> Vec<Expr> {
+        let program = self.snapshot();
+        match self.is_eager() {
+            true => program.parameters().filter_map(|var| Some(self.hold(self.value_of(var)?))).collect(),
+            false => program.parameters().map(|var| Expr::of_var(self, var)).collect(),
+        }
+    }
+}
+
+/// A hook that can be taken off again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookId(u64);
+
+impl Expr {
+    /// The value that was computed.
+    #[doc(hidden)]
+    pub fn value(&self) -> Result<&Value> {
+        self.check()?.held_value().ok_or_else(|| {
+            let text = format!("`{}` is a variable of a program, not a value that was computed", self.name());
+            Error::new(ErrorKind::NoValue, text)
+        })
+    }
+
+    fn engine(&self) -> Result<&dyn Engine> {
+        self.builder().engine().ok_or_else(|| Error::internal("a value without engine"))
+    }
+
+    /// Lets go of the builder: a value, and its history, can be sent to another thread ([`Builder::hold`]).
+    ///
+    /// # Errors
+    /// It has failed, or is a variable of a program, as for all that follow here.
+    pub fn into_value(self) -> Result<Value> {
+        self.value().cloned()
+    }
+
+    /// A copy of the elements.
+    ///
+    /// # Errors
+    /// It is a variable of a program; no memory.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.value()?.tensor()
+    }
+
+    /// The only element.
+    ///
+    /// # Errors
+    /// It is a variable of a program; another number of elements.
+    pub fn item(&self) -> Result<f64> {
+        self.tensor()?.item()
+    }
+
+    /// Gives it a name, for people: a [`Queue`] shows it. Fails for a variable of a program, which has a name.
+    #[must_use]
+    #[track_caller]
+    pub fn named(self, name: &str) -> Expr {
+        match self.value() {
+            Ok(value) => value.watch(|w| w.name = name.into()),
+            Err(e) => return self.builder().failed(e),
+        }
+        self
+    }
+
+    /// Whether derivatives flow into it: it is a leaf or was computed from one.
+    pub fn has_derivative(&self) -> bool {
+        self.held_value().is_some_and(Value::has_derivative)
+    }
+
+    /// Whether it is a leaf: derivatives are added up here.
+    pub fn is_leaf(&self) -> bool {
+        self.held_value().is_some_and(Value::is_leaf)
+    }
+
+    /// Adds the derivative of this value, a single number, to all leaves that it was computed from. Why one is not among
+    /// them, [`missing`](super::missing) tells.
+    ///
+    /// # Errors
+    /// More or less than one element; a value without history; an operator on the way without gradient; a value that is
+    /// needed and has been overwritten.
+    #[track_caller]
+    pub fn backward(&self) -> Result<()> {
+        if self.check()?.dims().numel() != 1 {
+            let text = format!(
+                "{} of shape {} is no loss: a loss has one element; take the mean, or use `backward_with` a seed",
+                self.value()?,
+                self.dims()
+            );
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        self.engine()?.backward(self.builder(), self.value()?, self.seed(None)?, Location::caller())
+    }
+
+    /// The derivative to start with.
+    #[doc(hidden)]
+    pub fn seed(&self, given: Option<&Value>) -> Result<Value> {
+        let meta = self.value()?.meta();
+        match given {
+            Some(seed) => {
+                let own = meta.clone().in_slot("output");
+                seed.meta().clone().in_slot("seed").same_as(&own)?;
+                Ok(seed.clone())
+            }
+            None => Ok(Given::new("1".into(), ones(meta)?, false).into()),
+        }
+    }
+
+    /// What [`backward`](Expr::backward) has added up here.
+    ///
+    /// # Errors
+    /// Nothing has arrived.
+    pub fn gradient(&self) -> Result<Expr> {
+        let value = self.value()?;
+        let derivative = value.watched(|w| w.derivative.clone()).flatten();
+        let text = || format!("no derivative has arrived at {value}: `tape::missing` tells why");
+        derivative.map(|d| self.builder().hold(d)).ok_or_else(|| Error::new(ErrorKind::NoValue, text()))
+    }
+
+    /// Forgets what [`backward`](Expr::backward) has added up here.
+    pub fn zero_grad(&self) {
+        self.held_value().map(|value| value.watched(|w| w.derivative = None));
+    }
+
+    /// Has [`backward`](Expr::backward) keep the derivative of this value as that of a leaf.
+    ///
+    /// # Errors
+    /// It has no derivative.
+    pub fn retain_grad(&self) -> Result<()> {
+        self.with_derivative()?.watch(|w| w.retain = true);
+        Ok(())
+    }
+
+    /// Has a function look at, and change, the derivative of this value when it is complete.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd_ops::Math;
+    /// # let tape = autobwd::eager();
+    /// let x = tape.leaf("x", Tensor::scalar(2.0)?);
+    /// let z = x.square();
+    /// z.hook(|derivative| derivative * 10.0)?;
+    /// z.exp().backward()?;
+    /// assert_eq!(x.gradient()?.item()?, 10.0 * 4.0 * 4.0_f64.exp());
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It has no derivative.
+    pub fn hook(&self, hook: impl Fn(&Expr) -> Expr + Send + Sync + 'static) -> Result<HookId> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.with_derivative()?.watch(|w| w.hooks.push((id, Arc::new(hook))));
+        Ok(HookId(id))
+    }
+
+    /// Takes a hook off this value.
+    pub fn remove_hook(&self, hook: HookId) {
+        self.held_value().map(|value| value.watched(|w| w.hooks.retain(|(id, _)| *id != hook.0)));
+    }
+
+    fn with_derivative(&self) -> Result<&Value> {
+        let value = self.value()?;
+        let text = || format!("{value} has no derivative: it was not computed from any leaf");
+        if value.has_derivative() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
+    }
+
+    /// Overwrites a leaf or a constant.
+    ///
+    /// # Errors
+    /// A value that was computed; another dtype or shape; a function is being [traced](super::trace), whose program would
+    /// not know of it.
+    #[track_caller]
+    pub fn set(&self, tensor: Tensor) -> Result<()> {
+        let (value, meta) = (self.value()?, tensor.meta().in_slot("tensor"));
+        if self.engine()?.is_traced() {
+            let text = format!("{value} is set while a function is traced: use an operator, `assign` say");
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        value.overwrite(&meta, tensor.into_memory()?, ("set", Location::caller()))
+    }
+}
+
+/// The derivative of a value with respect to itself.
+fn ones(meta: &Meta) -> Result<Tensor> {
+    let mut ones = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
+    match meta.dtype {
+        DType::F32 => ones.slice_mut::<f32>()?.fill(1.0),
+        DType::F64 => ones.slice_mut::<f64>()?.fill(1.0),
+        _ => return Err(meta.wrong("floating point numbers are needed")),
+    }
+    Ok(ones)
+}
