@@ -224,9 +224,9 @@ pub use autobwd_core::lanes::{
 };
 pub use autobwd_core::registry::{OpInfo, OpInfoMap};
 pub use autobwd_core::schema::{
-    Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composition, Content,
-    Control, Cost, Decompose, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts,
-    Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
+    Arity, AttrDef, AttrType, AttrValue, Bound, BoundKind, Call, Carried, Composition, Content, Control,
+    Cost, Decompose, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise,
+    PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
 };
 pub use autobwd_core::tensor::{
     Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray,
@@ -234,11 +234,11 @@ pub use autobwd_core::tensor::{
 pub use autobwd_core::verify::{verify, verify_in};
 #[doc(hidden)]
 pub use autobwd_core::{__private, __submit_samples};
-pub use autobwd_core::{Error, ErrorKind, Result};
 pub use autobwd_core::{
-    build, cx, desc, grad, infallible, join, lanes, ndarray, register_op, registry, samples, schema, tensor,
-    with_dtype, with_signed,
+    Attrs, attr_enum, build, cx, desc, grad, infallible, join, lanes, ndarray, register_op, registry,
+    samples, schema, tensor, with_dtype, with_float, with_signed,
 };
+pub use autobwd_core::{Error, ErrorKind, Result};
 pub use autobwd_eager as tape;
 pub use autobwd_eager::eager;
 pub use autobwd_exec as exec;

@@ -144,11 +144,11 @@ macro_rules! check_all {
         use $krate as _;
 
         #[global_allocator]
-        static ALLOCATOR: $crate::check::CountingAllocator = $crate::check::CountingAllocator;
+        static ALLOCATOR: $crate::CountingAllocator = $crate::CountingAllocator;
 
         #[test]
         fn every_sample_holds() {
-            match $crate::check::check_crate(::core::stringify!($krate)) {
+            match $crate::check_crate(::core::stringify!($krate)) {
                 ::core::result::Result::Ok(report) => report.tell(),
                 ::core::result::Result::Err(failures) => ::core::panic!("{failures}"),
             }

@@ -320,11 +320,11 @@ macro_rules! samples {
     ($op:ty, [$($row:expr),* $(,)?]) => {
         const _: () = {
             #[allow(dead_code, reason = "builds without samples check that they compile")]
-            fn rows() -> ::std::vec::Vec<$crate::check::Sample> {
-                ::std::vec![$($crate::check::Sample::from($row)),*]
+            fn rows() -> ::std::vec::Vec<$crate::sample::Sample> {
+                ::std::vec![$($crate::sample::Sample::from($row)),*]
             }
             $crate::__submit_samples! {
-                $crate::check::OpSamples {
+                $crate::sample::OpSamples {
                     op: <$op as $crate::Op>::SCHEMA.name,
                     krate: ::core::env!("CARGO_PKG_NAME"),
                     module: ::core::module_path!(),
