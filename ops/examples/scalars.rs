@@ -15,7 +15,7 @@
 //! dh/dx = 1210.7863804782055, dh/dy = 807.1909203188036
 //! ```
 
-use autobwd::{Builder, Result, Tensor};
+use autobwd::{Result, Tensor};
 use autobwd_ops::Math;
 
 fn main() -> Result<()> {

@@ -2,7 +2,7 @@
 //! are those of central differences.
 
 use autobwd::{
-    Backward, Builder, Error, ErrorKind, Executor, OpDesc, Program, Result, Tensor, Var, append_backward,
+    Backward, Error, ErrorKind, Executor, OpDesc, Program, Result, Tensor, Var, append_backward,
     net::{NamedOp, NetOp, Operator},
 };
 use proptest::strategy::Strategy;

@@ -127,7 +127,7 @@ impl Function {
     }
 
     /// The values of all outputs.
-    pub fn run(&self) -> Result<Vec<Tensor>> {
+    pub(crate) fn run(&self) -> Result<Vec<Tensor>> {
         self.run_by(&self.executor)
     }
 

@@ -6,7 +6,7 @@ use super::{
     derivatives::{Built, Distance},
     function::{Function, failure},
 };
-use autobwd_core::{Builder, Cx, Expr, OpInfoMap, Result, Tensor};
+use autobwd_core::{Cx, Expr, OpInfoMap, Result, Tensor};
 use autobwd_eager::{Grad, grad, trace};
 use autobwd_exec::{Executor, Feed};
 

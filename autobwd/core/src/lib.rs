@@ -11,10 +11,12 @@ extern crate self as autobwd;
 pub mod build;
 pub mod cx;
 pub mod desc;
+#[doc(hidden)]
 pub mod error;
 pub mod grad;
 pub mod lanes;
 pub mod registry;
+#[doc(hidden)]
 pub mod sample;
 pub mod schema;
 pub mod tensor;

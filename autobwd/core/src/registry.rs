@@ -46,7 +46,10 @@ pub enum Run {
     /// By its kernel, bound to memory.
     Kernel(MakeFrame),
     /// By its formula, in a region; by that kernel where an input holds rows or integers.
-    Formula { others: Option<MakeFrame> },
+    Formula {
+        /// What runs then.
+        others: Option<MakeFrame>,
+    },
     /// By running its sub-block.
     Control(MakeCall),
 }

@@ -297,6 +297,7 @@ pub fn samples() -> Vec<Sample> {
     samples_where(|_| true)
 }
 
+/// The samples of those sets, sorted by operator.
 pub fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
     let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().filter(|s| of(s)).collect();
     all.sort_by_key(|s| s.op);

@@ -82,7 +82,7 @@ impl Derivative {
 }
 
 /// A value with what has arrived so far.
-pub struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     pub(super) of: &'a Value,
     pub(super) derivative: Derivative,
     /// What could not be added at once: some are rows of a tensor.

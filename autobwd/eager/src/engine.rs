@@ -104,7 +104,7 @@ impl Eager {
     }
 
     /// As [`call`](Eager::call), of an operator that is ready.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         ready: &Arc<Ready>,
         inputs: &[&Value],

@@ -14,7 +14,7 @@ use crate::{
     ready::{self, Rule, RuleStep, Source},
 };
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
+    Builder, Error, ErrorKind, Expr, OpDesc, Result, Tensor, Var, Words,
     build::{Applied, Call, Made, Node, Reading, Value},
     tensor::Memory,
 };
@@ -245,7 +245,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     /// An operator without gradient; a value that was overwritten; those of hooks.
-    pub fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
+    pub(crate) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
         loop {
             look(&self.queue);
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };

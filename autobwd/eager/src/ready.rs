@@ -54,7 +54,7 @@ pub(crate) struct RuleStep {
 
 /// Where a chain rule finds a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub(crate) enum Source {
     /// An input of the operator.
     Input(usize),
     /// An output of the operator.

@@ -115,7 +115,7 @@ impl Body {
         self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
     }
 
-    pub fn run(&mut self, cx: &Cx) -> Result<()> {
+    pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
         self.each_frame(cx, |frame| frame.kernel.run(cx))
     }
 

@@ -98,7 +98,7 @@ impl LateFrame {
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
     }
 
-    pub fn run(&mut self, cx: &Cx) -> Result<()> {
+    pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
         let outputs = self.call(cx).map_err(|e| {
             let (program, index) = (self.planner.program(), self.late.index);
             let op = program.block(self.block).and_then(|block| block.ops.get(index));

@@ -26,6 +26,7 @@ pub struct Record {
 }
 
 #[derive(Debug, PartialEq)]
+/// Where a value enters a block.
 pub struct Entry {
     #[doc(hidden)]
     pub var: Var,

@@ -10,7 +10,7 @@ use autobwd_core::{Cost, Error, Origin, Program, Result, Var, tensor::padded};
 use autobwd_plan::{self, Node, Plan, Source, Spot};
 
 /// A forward value that the backward part, or computing again, may need.
-pub struct Value {
+pub(super) struct Value {
     pub(super) bytes: usize,
     /// The operator that can compute it again.
     pub(super) writer: Option<usize>,

@@ -29,11 +29,15 @@ pub trait Function: Send + Sync + 'static {
 
 /// A function of the user's that was called.
 pub struct Applied {
+    /// The function.
     pub function: Arc<dyn Function>,
+    /// The line of the call.
     pub site: &'static Location<'static>,
     /// Remembered if any of them has a derivative.
     pub inputs: SmallVec<[Value; 2]>,
+    /// Of the output.
     pub meta: Meta,
+    /// That of the output.
     pub memory: Memory,
 }
 

@@ -24,6 +24,7 @@ use crate::{
 /// [`Builder::hold`]: crate::Builder::hold
 #[derive(Clone)]
 pub struct Value {
+    #[doc(hidden)]
     pub node: Arc<Node>,
     /// From the lowest bit: whether it is, or passes for, a constant; which of the node's values it is (31 bits); which
     /// version was read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
@@ -35,6 +36,7 @@ pub struct Node {
     /// A thread numbers nodes as it makes them: whatever a node is made from, here or elsewhere, has a smaller number. What
     /// was computed and has no history has none.
     pub number: u64,
+    /// How.
     pub made: Made,
     /// What somebody wants to know of its derivatives.
     watches: OnceLock<Box<Mutex<Vec<Watch>>>>,
@@ -52,7 +54,9 @@ pub enum Made {
 
 /// A value that was given, and may be overwritten.
 pub struct Given {
+    /// Empty, if it has none.
     pub name: String,
+    /// Dtype and shape.
     pub meta: Meta,
     /// Whether it is a leaf: its derivative is wanted.
     pub leaf: bool,
@@ -71,14 +75,18 @@ struct State {
 
 /// An operator that was run. Its inputs are remembered if any of them has a derivative: this is the history.
 pub struct Call {
+    /// What was run.
     pub ready: Arc<Ready>,
+    /// The line of the call.
     pub site: &'static Location<'static>,
+    /// What it has read, if that is remembered.
     pub inputs: SmallVec<[Value; 2]>,
+    /// By output.
     pub outputs: SmallVec<[Memory; 1]>,
 }
 
 /// Changes a derivative that passes by.
-pub type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
+pub(super) type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
 /// What somebody wants of a value, mostly of its derivative.
 #[derive(Default)]
@@ -95,6 +103,7 @@ pub struct Reading(Vec<Option<Arc<Memory>>>);
 
 impl Reading {
     #[inline]
+    /// Of those values.
     pub fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
         match values.clone().all(Value::stays) {
             true => Reading(vec![]),
@@ -134,6 +143,7 @@ impl Node {
     }
 
     #[inline]
+    /// The operator, if one was run.
     pub fn call(&self) -> Option<&Call> {
         match &self.made {
             Made::Computed(call) => Some(call),
@@ -226,6 +236,7 @@ impl Call {
 }
 
 impl Given {
+    /// A value of that name.
     pub fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
         // What `Vec::clone` does when memory runs out.
@@ -233,6 +244,7 @@ impl Given {
         Given::of(name, meta, memory, leaf)
     }
 
+    /// As [`new`](Given::new), of memory.
     pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
         let memory = Arc::new(memory);
         let first = (memory.len() <= LINE).then(|| memory.clone());
@@ -240,6 +252,7 @@ impl Given {
         Box::new(Given { name, meta, leaf, first, version: AtomicU32::new(0), state })
     }
 
+    /// Replaces its memory.
     pub fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
         let mut state = locked(&self.state);
         *state = State { memory: Arc::new(memory), by: Some(by) };
@@ -256,6 +269,7 @@ impl From<Box<Given>> for Value {
 
 impl Value {
     #[inline]
+    #[doc(hidden)]
     pub fn of(node: Arc<Node>, out: usize) -> Value {
         let constant = match &node.made {
             Made::Given(given) => !given.leaf,
@@ -276,6 +290,7 @@ impl Value {
     }
 
     #[inline]
+    #[doc(hidden)]
     pub fn meta(&self) -> &Meta {
         match &self.node.made {
             Made::Given(given) => &given.meta,
@@ -291,10 +306,12 @@ impl Value {
     }
 
     #[inline]
+    #[doc(hidden)]
     pub fn is_leaf(&self) -> bool {
         self.has_derivative() && matches!(self.node.made, Made::Given(_))
     }
 
+    #[doc(hidden)]
     pub fn same(&self, other: &Value) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.out() == other.out()
     }
@@ -440,6 +457,7 @@ impl Value {
     }
 
     #[inline]
+    #[doc(hidden)]
     pub fn is_watched(&self) -> bool {
         self.node.watches.get().is_some()
     }

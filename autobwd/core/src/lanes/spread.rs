@@ -108,7 +108,7 @@ impl Spread {
 }
 
 /// Sum in sixteen lanes, in an order that depends on nothing but the length.
-pub fn sum<T: Copy + Default + std::ops::Add<Output = T>>(x: &[T]) -> T {
+pub(super) fn sum<T: Copy + Default + std::ops::Add<Output = T>>(x: &[T]) -> T {
     const LANES: usize = 16;
     let mut lanes = [T::default(); LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();

@@ -242,7 +242,9 @@ impl Step {
 
 /// Where a value lives that is no tensor.
 pub enum Cell {
+    /// A list of tensors.
     Array(TensorArray),
+    /// What steps have left.
     Steps(Mutex<Steps>),
 }
 

@@ -559,7 +559,9 @@ pub struct Binder {
 /// How a frame reaches an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
+    /// Its bytes are read.
     Read,
+    /// An output has taken its bytes over.
     TakenOver,
 }
 

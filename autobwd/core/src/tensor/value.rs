@@ -310,6 +310,7 @@ pub fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
 
 /// Conversions that `Element` itself has no word for.
 pub trait ToF64 {
+    /// The number.
     fn to_f64(&self) -> f64;
 }
 macro_rules! to_f64 {
