@@ -34,8 +34,8 @@ pub fn eager_with_ops(ops: OpInfoMap, threads: usize) -> Builder {
 /// A seed of another dtype or shape, and those of `backward`.
 #[track_caller]
 pub fn backward_with(of: &Expr, seed: Option<&Expr>, look: &mut dyn FnMut(&Queue<'_>)) -> Result<()> {
-    let seed = of.seed(seed.map(Expr::value).transpose()?)?;
-    walk(of.builder(), of.value()?, seed, Location::caller(), look)
+    let (value, seed) = (of.with_history()?, seed.map(Expr::value).transpose()?);
+    walk(of.builder(), value, of.seed(seed)?, Location::caller(), look)
 }
 
 /// Goes back from a value to all leaves.
@@ -46,10 +46,6 @@ pub(crate) fn walk(
     site: &'static Location<'static>,
     look: &mut dyn FnMut(&Queue<'_>),
 ) -> Result<()> {
-    if !of.has_derivative() {
-        let text = format!("{of} has no history that leads to a leaf");
-        return Err(Error::new(ErrorKind::NoGradient, text));
-    }
     let walked = builder.recording(false, || {
         let mut walk = Walk::new(builder, engine(builder)?, Goal::Leaves, site);
         walk.start(of, seed)?;

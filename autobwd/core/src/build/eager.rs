@@ -159,7 +159,16 @@ impl Expr {
             );
             return Err(Error::new(ErrorKind::Shape, text));
         }
-        self.engine()?.backward(self.builder(), self.value()?, self.seed(None)?, Location::caller())
+        let value = self.with_history()?;
+        self.engine()?.backward(self.builder(), value, self.seed(None)?, Location::caller())
+    }
+
+    /// The value, if going back from it leads somewhere.
+    #[doc(hidden)]
+    pub fn with_history(&self) -> Result<&Value> {
+        let value = self.value()?;
+        let text = || format!("{value} has no history that leads to a leaf");
+        if value.has_derivative() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
     /// The derivative to start with.
