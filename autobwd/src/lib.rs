@@ -215,6 +215,7 @@ pub mod exec;
 pub mod grad;
 pub mod lanes;
 pub mod net;
+pub mod operators;
 mod plan;
 pub mod registry;
 pub mod schema;

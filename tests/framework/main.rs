@@ -67,6 +67,11 @@ mod wide;
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 
+/// Whether an operator is one of the library: of its core, or of `ops`.
+fn is_of_library(info: &autobwd::OpInfo) -> bool {
+    matches!(info.crate_name(), "autobwd" | "autobwd-ops")
+}
+
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]
 fn compare(path: &str, expected: &str) {
