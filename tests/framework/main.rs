@@ -61,6 +61,7 @@ mod tape_history;
 mod tape_laws;
 mod tape_models;
 mod tape_values;
+mod typed;
 mod unrolled;
 mod wide;
 
@@ -69,7 +70,7 @@ static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAl
 
 /// Whether an operator is one of the library: of its core, or of `ops`.
 fn is_of_library(info: &autobwd::OpInfo) -> bool {
-    matches!(info.crate_name(), "autobwd" | "autobwd-ops")
+    info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
 }
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.

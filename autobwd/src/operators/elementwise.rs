@@ -4,8 +4,8 @@
 //! `axis` of the other. Gradients of gradients are composed, so they can be differentiated further.
 
 use crate::{
-    DType, Error, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
-    register_op,
+    DType, Error, Float, GradCx, GradRule, Integer, Op, OpDesc, Pointwise, PointwiseInteger, Result, Var,
+    check::*, register_op,
 };
 
 use super::{FillZerosLike, Scale};
@@ -83,6 +83,15 @@ pub struct ElementwiseAdd<V = Var> {
     /// Where the operand of lower rank starts; -1: it ends where the other does.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
+}
+impl ElementwiseAdd {
+    /// The description of the sum of two tensors of one shape: without `axis`, for which memory would be allocated.
+    pub(crate) fn of_equal_shapes(x: Var, y: Var, out: Var) -> OpDesc {
+        let [left, right] =
+            const { [ElementwiseAdd::SCHEMA.inputs[0].name, ElementwiseAdd::SCHEMA.inputs[1].name] };
+        let sum = const { ElementwiseAdd::SCHEMA.outputs[0].name };
+        OpDesc::new(ElementwiseAdd::SCHEMA.name).input(left, [x]).input(right, [y]).output(sum, [out])
+    }
 }
 impl<F: Float> Pointwise for ElementwiseAdd<F> {
     fn eval(&mut self) {

@@ -1,7 +1,7 @@
 //! Tensors filled with one number.
 
 use crate::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, OpDesc, Result, Var, ZeroGrad, check::*, register_op,
     with_dtype,
 };
 
@@ -25,6 +25,14 @@ pub struct FillConstant<V = Var> {
     /// The number as text, where `value` is not exact enough; counts unless it is empty.
     #[attr(default = "")]
     pub str_value: String,
+}
+impl FillConstant {
+    /// The description of a tensor filled with a number that `value` holds exactly: without `str_value`.
+    pub(crate) fn exactly(value: f32, shape: Vec<i64>, dtype: DType, out: Var) -> OpDesc {
+        let mut desc = OpDesc::from(FillConstant { out, shape, dtype, value, str_value: String::new() });
+        desc.attrs.remove("str_value");
+        desc
+    }
 }
 impl Infer for FillConstant<Meta> {
     fn infer(&mut self) -> Result<()> {

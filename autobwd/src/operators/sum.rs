@@ -3,8 +3,8 @@
 use std::{num::Wrapping, ops::Add};
 
 use crate::{
-    Buf, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Parts,
-    Result, Rows, TensorArray, Var, check::*, register_op, with_float,
+    Buf, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Op,
+    OpDesc, Parts, Result, Rows, TensorArray, Var, check::*, register_op, with_float,
 };
 
 use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
@@ -18,6 +18,13 @@ pub struct Sum<V = Var> {
     /// Same shape; sparse if all of `x` are; a list if they are lists.
     #[output]
     pub out: V,
+}
+impl Sum {
+    /// The description of a sum, without a list in between: backward parts are full of them.
+    pub(crate) fn description(x: impl IntoIterator<Item = Var>, out: Var) -> OpDesc {
+        let [terms, sum] = const { [Sum::SCHEMA.inputs[0].name, Sum::SCHEMA.outputs[0].name] };
+        OpDesc::new(Sum::SCHEMA.name).input(terms, x).output(sum, [out])
+    }
 }
 impl Infer for Sum<Meta> {
     fn infer(&mut self) -> Result<()> {

@@ -10,8 +10,9 @@ use super::{
     rule::chain_rule,
 };
 use crate::{
-    Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, Result, Tensor, Var, Words,
+    Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor, Var, Words,
     build::eager::{Applied, Call, Eager, Made, Node, Reading, Rule, RuleStep, Source, Value},
+    operators::Sum,
     tensor::Memory,
 };
 
@@ -324,9 +325,8 @@ impl<'a> Walk<'a> {
 
     /// The sum of contributions, in their order.
     fn sum(&self, parts: &[&Value], site: &'static Location<'static>) -> Result<Value> {
-        let desc = OpDesc::new("sum")
-            .input("X", (1..=parts.len()).map(Var::stand_in))
-            .output("Out", [Var::stand_in(parts.len() + 1)]);
+        let terms = (1..=parts.len()).map(Var::stand_in);
+        let desc = Sum::description(terms, Var::stand_in(parts.len() + 1));
         let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
         Ok(Value::of(self.eager.call(self.builder, words, desc, parts, &[], site)?, 0))
     }

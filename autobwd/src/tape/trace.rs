@@ -8,6 +8,7 @@ use crate::{
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Scope, Site, Var, VarDesc,
     build::eager::{Eager, Made, Node, Ready, Value},
     desc::check_name,
+    operators::Assign,
 };
 
 /// A program, written down while a function ran.
@@ -134,8 +135,7 @@ impl Notes {
             Some((var, _)) => {
                 let from = *var;
                 let var = self.fresh("assign", value);
-                let copy = OpDesc::new("assign").input("X", [from]).output("Out", [var]);
-                self.program.root_mut().ops.push(copy);
+                self.program.root_mut().ops.push(Assign { x: from, out: var }.into());
                 var
             }
             None => self.captured(value),
