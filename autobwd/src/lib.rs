@@ -235,8 +235,8 @@ pub use autobwd_core::verify::{verify, verify_in};
 #[doc(hidden)]
 pub use autobwd_core::{__private, __submit_samples};
 pub use autobwd_core::{
-    Attrs, attr_enum, build, cx, desc, grad, infallible, join, lanes, ndarray, register_op, registry,
-    samples, schema, tensor, with_dtype, with_float, with_signed,
+    Attrs, attr_enum, build, cx, desc, grad, infallible, join, lanes, ndarray, operators, register_op,
+    registry, samples, schema, tensor, with_dtype, with_float, with_signed,
 };
 pub use autobwd_core::{Error, ErrorKind, Result};
 pub use autobwd_eager as tape;

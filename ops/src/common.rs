@@ -2,13 +2,10 @@
 
 use std::ops::AddAssign;
 
-use autobwd::{
-    Bool, Buf, Cx, DType, Dim, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised,
-    with_dtype,
+pub(crate) use autobwd::operators::{
+    Number, PART, Wide, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
 };
-
-/// Elements of a unit of shared work.
-pub(crate) const PART: usize = 1 << 16;
+use autobwd::{Buf, Cx, DType, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised};
 
 /// `f32` or `f64`, for kernels that calculate.
 pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
@@ -43,71 +40,6 @@ pub(crate) fn wide<T: Real>(x: T) -> f64 {
 /// The sum of all numbers; of none, 0. (`Iterator::sum` starts with -0.)
 pub(crate) fn add_up(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |sum, x| sum + x)
-}
-
-/// A number between two dtypes: every element of every dtype fits in without loss.
-#[derive(Clone, Copy)]
-pub(crate) enum Wide {
-    Int(i64),
-    Float(f64),
-}
-
-impl std::fmt::Display for Wide {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Wide::Int(x) => x.fmt(f),
-            Wide::Float(x) => x.fmt(f),
-        }
-    }
-}
-
-/// An element as a number.
-pub(crate) trait Number: Element {
-    fn widen(self) -> Wide;
-    /// Integers wrap around; fractions are cut off, and what is out of range becomes the nearest integer there is.
-    fn narrow(wide: Wide) -> Self;
-}
-macro_rules! numbers {
-    ($($t:ty => $kind:ident),*) => {$(
-        impl Number for $t {
-            #[inline(always)]
-            fn widen(self) -> Wide {
-                Wide::$kind(self.into())
-            }
-            #[inline(always)]
-            fn narrow(wide: Wide) -> $t {
-                match wide {
-                    Wide::Int(x) => x as $t,
-                    Wide::Float(x) => x as $t,
-                }
-            }
-        }
-    )*};
-}
-numbers!(u8 => Int, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
-impl Number for Bool {
-    #[inline(always)]
-    fn widen(self) -> Wide {
-        Wide::Int(self.get().into())
-    }
-    #[inline(always)]
-    fn narrow(wide: Wide) -> Bool {
-        match wide {
-            Wide::Int(x) => (x != 0).into(),
-            Wide::Float(x) => (x != 0.0).into(),
-        }
-    }
-}
-
-/// `out = x`, of another dtype or the same.
-pub(crate) fn convert<Y: Number>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result<()> {
-    with_dtype!(x.dtype(), X => {
-        let x = x.slice::<X>()?;
-        cx.chunks_mut(out, PART, |part, out| {
-            out.iter_mut().zip(&x[part * PART..]).for_each(|(out, x)| *out = Y::narrow(x.widen()));
-        });
-    });
-    Ok(())
 }
 
 /// The elements of `x` as `T`: as they are, or converted into memory that is lent.
@@ -157,127 +89,11 @@ pub(crate) fn lanes_along(x: &Buf<'_>, axis: i64) -> (usize, usize, usize) {
     if x.dims().is_empty() { (1, 1, 1) } else { around(x.dims(), x.axis(axis)) }
 }
 
-/// Positions before, on and after an axis.
-pub(crate) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
-    (dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product())
-}
-
-/// Calls `each(row, column, piece)` for every piece of `part`, of which the first element is number `at` of rows of
-/// `width` elements. A piece lies in one row and has at most `longest` elements.
-pub(crate) fn pieces<T>(
-    part: &mut [T],
-    at: usize,
-    width: usize,
-    longest: usize,
-    mut each: impl FnMut(usize, usize, &mut [T]),
-) {
-    if part.is_empty() {
-        return;
-    }
-    // Divisions cost more than all else where rows are short.
-    let (mut row, mut column) = (at / width, at % width);
-    let mut rest = part;
-    while !rest.is_empty() {
-        let len = (width - column).min(longest).min(rest.len());
-        let (piece, tail) = rest.split_at_mut(len);
-        each(row, column, piece);
-        column += len;
-        if column == width {
-            (row, column) = (row + 1, 0);
-        }
-        rest = tail;
-    }
-}
-
 /// The shape rule of a gradient: `dout` has the dtype of `x`, floating point numbers, and the result's dimensions.
 pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
     x.float()?;
     check_grad(x, dout, dims)?;
     dx.like(x);
-    Ok(())
-}
-
-/// That `dout` has the dtype of `x` and the result's dimensions.
-pub(crate) fn check_grad(x: &Meta, dout: &Meta, dims: &Dims) -> Result<()> {
-    dout.same_dtype(x)?;
-    dout.require(dout.dims.agrees(dims), || format!("the shape of the forward result, {dims}, is needed"))
-}
-
-/// From which dimension of the full shape on an operand of `own` dimensions is placed.
-fn start(own: usize, rank: usize, axis: i32) -> usize {
-    usize::try_from(axis).ok().filter(|_| own < rank).unwrap_or(rank - own)
-}
-
-/// The shape that two operands of a kernel broadcast to, the same as in formulas.
-pub(crate) fn broadcast(x: &Meta, y: &Meta, axis: i32) -> Result<Dims> {
-    let (one, rank) = (Dim::from(1), x.rank().max(y.rank()));
-    let mut full: Dims = std::iter::repeat_n(one, rank).collect();
-    for own in [x, y] {
-        let start = start(own.rank(), rank, axis);
-        for (i, dim) in own.dims.iter().enumerate() {
-            match full.get_mut(start + i) {
-                Some(full) if *full == one => *full = *dim,
-                Some(full) if *dim != one && full.agrees(*dim) => *full = full.or(*dim),
-                _ if *dim == one => {}
-                _ => {
-                    let (dims, slot) = (&x.dims, x.slot());
-                    return Err(
-                        y.wrong(&format!("a shape that broadcasts with {dims} of `{slot}` is needed"))
-                    );
-                }
-            }
-        }
-    }
-    Ok(full)
-}
-
-/// Where the elements of both operands for `row` of the full shape start, and how far apart those of neighbouring
-/// columns are.
-fn operands_of_row([x, y]: [&[usize]; 2], axis: i32, mut row: usize) -> [(usize, usize); 2] {
-    let rank = x.len().max(y.len());
-    let dim = |own: &[usize], d: usize| {
-        let i = d.checked_sub(start(own.len(), rank, axis));
-        i.and_then(|i| own.get(i)).copied().unwrap_or(1)
-    };
-    let (mut places, mut strides) = ([(0, 0); 2], [1; 2]);
-    for d in (0..rank).rev() {
-        let own = [dim(x, d), dim(y, d)];
-        let n = if own[0] == 1 { own[1] } else { own[0] };
-        for ((own, place), stride) in own.into_iter().zip(&mut places).zip(&mut strides) {
-            if own == n && d + 1 == rank {
-                place.1 = 1;
-            } else if own == n {
-                place.0 += row % n * *stride;
-            }
-            *stride *= own;
-        }
-        if d + 1 < rank {
-            row /= n;
-        }
-    }
-    places
-}
-
-/// `out = f(x, y)`, element by element; the shape rule has set the shape of `out` by [`broadcast`].
-pub(crate) fn zip_broadcast<T: Element, R: Element>(
-    cx: &Cx,
-    (x, y): (&Buf<'_>, &Buf<'_>),
-    out: &mut Buf<'_>,
-    axis: i32,
-    f: impl Fn(T, T) -> R + Sync,
-) -> Result<()> {
-    let (dims, equal) = ([x.dims(), y.dims()], x.dims() == y.dims());
-    // Equal shapes are one row.
-    let width = if equal { out.numel() } else { out.dims().last().copied().unwrap_or(1) };
-    let (x, y) = (x.slice::<T>()?, y.slice::<T>()?);
-    cx.chunks_mut(out.slice_mut::<R>()?, PART, |part, out| {
-        pieces(out, part * PART, width, usize::MAX, |row, column, piece| {
-            let places = if equal { [(0, 1); 2] } else { operands_of_row(dims, axis, row) };
-            let [(x_at, x_step), (y_at, y_step)] = places;
-            let (x, y) = (&x[x_at + column * x_step..], &y[y_at + column * y_step..]);
-            piece.iter_mut().enumerate().for_each(|(i, out)| *out = f(x[i * x_step], y[i * y_step]));
-        });
-    });
     Ok(())
 }
 
@@ -295,11 +111,6 @@ pub(crate) fn held<'a, T: Element, const N: usize>(
 /// The `i`-th piece of `len` elements.
 pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
     &all[i * len..][..len]
-}
-
-/// The elements beside part number `part` of a shared output, which has `len`.
-pub(crate) fn nth_part<T>(all: &[T], part: usize, len: usize) -> &[T] {
-    &all[part * PART..][..len]
 }
 
 /// The gradient of the gradient operator of a product `out = x · y` that is linear in each factor:

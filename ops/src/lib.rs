@@ -48,7 +48,6 @@ pub mod random;
 pub mod rectifier;
 pub mod reduce;
 pub mod rounding;
-mod rows;
 pub mod scan;
 pub mod search;
 pub mod select;

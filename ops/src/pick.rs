@@ -2,13 +2,12 @@
 
 use autobwd::{
     Buf, Cx, DType, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
-    check::*, register_op, with_dtype, with_float,
+    check::*,
+    operators::{PARTS, add_up_rows},
+    register_op, with_dtype, with_float,
 };
 
-use crate::{
-    common::{Number, PART, Real, Wide, around, infer_grad, pieces},
-    rows::{PARTS, add_up_rows},
-};
+use crate::common::{Number, PART, Real, Wide, around, infer_grad, pieces};
 
 /// Numbers of classes as rows that are 1 at that number: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]

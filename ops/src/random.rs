@@ -2,13 +2,15 @@
 
 use std::iter;
 
+pub use autobwd::operators::Seed;
 use autobwd::{
-    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op, with_float,
+    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, operators::shape_of_attr,
+    register_op, with_float,
 };
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::{common::Real, fill::dims};
+use crate::common::Real;
 
 /// Numbers spread evenly: `min ≤ out ≤ max`.
 ///
@@ -40,7 +42,7 @@ impl Infer for UniformRandom<Meta> {
         if !(min.is_finite() && max.is_finite() && min <= max) {
             return Err(Error::attr("max", format!("a number not below `min` = {min} is needed, not {max}")));
         }
-        self.out.set(self.dtype, dims(&self.shape)?);
+        self.out.set(self.dtype, shape_of_attr(&self.shape)?);
         self.out.float()
     }
 }
@@ -94,7 +96,7 @@ pub struct GaussianRandom<V = Var> {
 }
 impl Infer for GaussianRandom<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.out.set(self.dtype, dims(&self.shape)?);
+        self.out.set(self.dtype, shape_of_attr(&self.shape)?);
         self.out.float()
     }
 }
@@ -117,32 +119,6 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// A seed as a variable: `out = seed`.
-///
-/// What is random and takes its seed from a variable can be computed again with the same numbers.
-#[register_op(grad = ZeroGrad)]
-pub struct Seed<V = Var> {
-    /// One number, int32.
-    #[output]
-    pub out: V,
-    /// The number.
-    #[attr(default = 0)]
-    pub seed: i32,
-}
-impl Infer for Seed<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.set(DType::I32, [1]);
-        Ok(())
-    }
-}
-impl Kernel for Seed<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.slice_mut::<i32>()?.fill(self.seed);
-        Ok(())
-    }
-}
-autobwd::samples!(Seed, [Seed { out: out(), seed: 0 }, Seed { out: out(), seed: -7 }]);
 
 /// A number for a stream of random numbers of its own: a hash of a seed and of what the numbers are for, the same on
 /// every machine (FNV-1a over the name, finished by SplitMix64 as of Steele, Lea and Flood, 2014).

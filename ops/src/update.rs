@@ -8,13 +8,10 @@ use std::ops::{Add, Mul};
 
 use autobwd::{
     Buf, Cx, Float, InOut, Infer, Kernel, LaneOf, Loops, Meta, NoGrad, Pointwise, Result, Var, Vectorised,
-    attr_enum, check::*, map_lanes, register_op, with_float,
+    attr_enum, check::*, map_lanes, operators::update_rows, register_op, with_float,
 };
 
-use crate::{
-    common::{PART, Real, nth_part},
-    rows::update_rows,
-};
+use crate::common::{PART, Real, nth_part};
 
 /// Gradient descent: `param_out = param - learning_rate * grad`.
 #[register_op(grad = NoGrad, pointwise, broadcast)]

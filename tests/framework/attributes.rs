@@ -6,7 +6,7 @@ use autobwd::{
     Arity, Attr, AttrDef, AttrType, BlockId, DType, Name, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef,
 };
 
-use crate::compare;
+use crate::{compare, is_of_library};
 
 /// `clip: max FLOAT, min FLOAT`, a line an operator; see the head of the file.
 fn reference() -> BTreeMap<String, BTreeMap<String, String>> {
@@ -119,7 +119,7 @@ fn the_table_of_attributes_is_true() -> Result<()> {
         "# Attributes of the reference's operators: what is taken of some values on both sides of every bound, and what is\n\
          # refused, why. `_` stands for the value in a message. Made by tests/framework/attributes.rs.\n",
     );
-    for info in OpInfoMap::linked()?.iter().filter(|info| info.crate_name() == "autobwd-ops") {
+    for info in OpInfoMap::linked()?.iter().filter(|info| is_of_library(info)) {
         let schema = info.schema();
         let Some(attrs) = reference.get(schema.name) else { continue };
         let plain = described(info);

@@ -61,11 +61,17 @@ mod tape_history;
 mod tape_laws;
 mod tape_models;
 mod tape_values;
+mod typed;
 mod unrolled;
 mod wide;
 
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
+
+/// Whether an operator is one of the library: of its core, or of `ops`.
+fn is_of_library(info: &autobwd::OpInfo) -> bool {
+    info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
+}
 
 /// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]

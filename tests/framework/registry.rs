@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use autobwd::{Arity, ErrorKind, GradKind, OpInfo, OpInfoMap, Result, SlotDef};
 
-use crate::compare;
+use crate::{compare, is_of_library};
 
 #[test]
 fn operators_given_twice_are_all_named() -> Result<()> {
@@ -36,9 +36,9 @@ fn an_unknown_operator_is_compared_with_those_there_are() -> Result<()> {
     Ok(())
 }
 
-/// The operators of `ops`, sorted by name.
+/// The operators of the library, sorted by name.
 fn own() -> Result<Vec<&'static OpInfo>> {
-    Ok(OpInfoMap::linked()?.iter().filter(|info| info.crate_name() == "autobwd-ops").collect())
+    Ok(OpInfoMap::linked()?.iter().filter(|info| is_of_library(info)).collect())
 }
 
 fn slots(slots: &[SlotDef]) -> String {

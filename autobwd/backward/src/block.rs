@@ -12,8 +12,8 @@ use super::{
     prune::prune,
 };
 use autobwd_core::{
-    BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Origin, Program, Result, StepCount, Var,
-    VarKind, registry::Lookup,
+    BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var, VarKind,
+    grad::zeros, registry::Lookup,
 };
 
 /// A gradient block whose variables are yet to be declared.
@@ -181,8 +181,7 @@ impl Block<'_> {
         for var in replaced.into_iter().filter(|v| targets.contains(v)) {
             let written = |grad: Var| appended.iter().any(|op| op.writes().any(|v| v == grad));
             if let Some(grad) = names.start(var).filter(|grad| !written(*grad)) {
-                let fill = OpDesc::new("fill_zeros_like").input("X", [var]).output("Out", [grad]);
-                appended.push(OpDesc { origin: Origin::ZeroFill, ..fill });
+                appended.push(zeros(var, grad));
             }
         }
         let (copies, vars) = keep(ops, program, id, &values, &mut appended)?;

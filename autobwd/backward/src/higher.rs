@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::{declare::declare, expect_loss, gradients_in, names::GradNames};
 use autobwd_core::{
-    Attr, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
+    Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
+    operators::{Concat, Reshape2, Slice, SliceGrad},
 };
 
 /// Appends the operators that multiply the Hessian of `loss` with respect to all `inputs` with a vector, using the
@@ -225,9 +226,11 @@ impl Row {
             op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = of(*v));
             if op.origin == (Origin::Gradient { of: self.slice }) {
                 op.origin = Origin::Gradient { of: self.slice + i };
-                let slice = &root.ops[self.slice + i];
-                for name in ["starts", "ends"] {
-                    slice.attrs.get(name).into_iter().for_each(|at| op.attrs.set(name, at.clone()));
+                if let Some(grad) = op.as_op::<SliceGrad>()
+                    && let Some(Slice { starts, ends, .. }) = root.ops[self.slice + i].as_op()
+                {
+                    let (site, origin) = (op.site, op.origin);
+                    op = OpDesc { site, origin, ..SliceGrad { starts, ends, ..grad }.into() };
                 }
             }
             root.ops.push(op);
@@ -245,8 +248,8 @@ struct Append<'a> {
 }
 
 impl Append<'_> {
-    fn op(&mut self, op: OpDesc) -> Result<()> {
-        let op = OpDesc { site: Some(self.site), ..op };
+    fn op(&mut self, op: impl Into<OpDesc>) -> Result<()> {
+        let op = OpDesc { site: Some(self.site), ..op.into() };
         let vars =
             declare(self.ops, self.program, self.none, Vars::default(), std::slice::from_ref(&op), &[])?.0;
         let root = self.program.root_mut();
@@ -258,16 +261,14 @@ impl Append<'_> {
     fn reshape(&mut self, name: &str, x: Var, dims: &[usize]) -> Result<Var> {
         let (out, x_shape) = (self.program.fresh(name), self.program.fresh("reshape2"));
         let shape = dims.iter().map(|d| wire(*d)).collect::<Result<_>>()?;
-        let op = OpDesc::new("reshape2").input("X", [x]).output("Out", [out]).output("XShape", [x_shape]);
-        self.op(op.attr("shape", Attr::I32s(shape)))?;
+        self.op(Reshape2 { x, out, x_shape, shape })?;
         Ok(out)
     }
 
     fn element(&mut self, flat: Var, i: usize) -> Result<Var> {
         let out = self.program.fresh("element");
-        let [starts, ends] = [i, i + 1].map(|at| wire(at).map(|at| Attr::I32s(vec![at])));
-        let op = OpDesc::new("slice").input("Input", [flat]).output("Out", [out]);
-        self.op(op.attr("axes", Attr::I32s(vec![0])).attr("starts", starts?).attr("ends", ends?))?;
+        let (starts, ends) = (vec![wire(i)?], vec![wire(i + 1)?]);
+        self.op(Slice { input: flat, out, axes: vec![0], starts, ends, decrease_axis: vec![] })?;
         Ok(out)
     }
 
@@ -276,7 +277,7 @@ impl Append<'_> {
         let row = [&[1], input_dims].concat();
         let rows: Vec<Var> = rows.into_iter().map(|r| self.reshape("row", r, &row)).collect::<Result<_>>()?;
         let all = self.program.fresh("rows");
-        self.op(OpDesc::new("concat").input("X", rows).output("Out", [all]).attr("axis", Attr::I32(0)))?;
+        self.op(Concat { x: rows, out: all, axis: 0 })?;
         self.reshape(&format!("{name}@JACOBIAN"), all, &[dims, input_dims].concat())
     }
 }

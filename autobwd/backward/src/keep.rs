@@ -4,7 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::accumulate::between;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
+    BlockId, Error, ErrorKind, Op, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
+    operators::Assign,
 };
 
 /// What variables hold where a walk backwards through a program has come to. What is overwritten further on goes by a
@@ -131,7 +132,7 @@ fn has_one_shape(program: &Program, block: BlockId, var: Var) -> bool {
 /// A copy that an earlier backward part has made.
 fn existing(ops: &[OpDesc], var: Var, before: usize) -> Option<Var> {
     let copies = ops[..before].iter().rev().take_while(|op| op.origin == Origin::Kept);
-    copies.filter(|op| op.inputs.get("X") == [var]).find_map(|op| op.writes().next())
+    copies.filter(|op| op.reads().eq([var])).find_map(|op| op.writes().next())
 }
 
 /// What a copy of a variable is declared as, or why there cannot be one.
@@ -146,7 +147,7 @@ fn copyable(
         |of: usize| ops_of(program, block).get(of).is_some_and(|fwd| fwd.attrs.blocks().next().is_some());
     match (reader.origin, program.lookup(block, var)) {
         (Origin::Gradient { of }, _) if by_name(of) => Err("a sub-block reads it by its name"),
-        _ if ops.get("assign").is_err() => Err("no operator `assign` is linked"),
+        _ if ops.get(Assign::SCHEMA.name).is_err() => Err("no operator `assign` is linked"),
         (_, Some(desc)) if desc.kind == VarKind::Tensor => {
             Ok(VarDesc { persistable: false, parameter: false, ..desc.clone() })
         }
@@ -158,8 +159,7 @@ fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var,
     let prefix = format!("{}@KEPT@", program.name(var));
     let copy = program.fresh_after(&prefix);
     let site = ops_of(program, block).get(before).and_then(|op| op.site);
-    let op = OpDesc::new("assign").input("X", [var]).output("Out", [copy]);
-    (copy, OpDesc { site, origin: Origin::Kept, ..op })
+    (copy, OpDesc { site, origin: Origin::Kept, ..Assign { x: var, out: copy }.into() })
 }
 
 impl Copies {

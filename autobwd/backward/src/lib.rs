@@ -40,8 +40,9 @@ mod trips;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
-    Attr, BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var,
-    VarDesc, VarKind, Vars,
+    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc,
+    VarKind, Vars,
+    operators::{Assign, FillAnyLike, FillConstant},
     registry::Lookup,
     verify::{note_valid, require_valid},
     verify_in,
@@ -158,7 +159,7 @@ fn differentiate_loss(
         None => program.parameters().collect(),
     };
     let desc = program.root().vars.get(&loss);
-    let (shape, dtype) = desc.map_or((vec![], -1), |desc| (vec![1; desc.dims.len()], desc.dtype.code()));
+    let known = desc.map(|desc| (vec![1; desc.dims.len()], desc.dtype));
     let targets = [loss];
     let mut build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
     let mut segments = Segments::default();
@@ -171,11 +172,11 @@ fn differentiate_loss(
         // Its tables have no seeds.
         build = Build { path, ..Build::start(ops, program, &targets, &asked, false, backward.no_grad)? };
     }
-    let seed = OpDesc::new("fill_constant")
-        .output("Out", [build.targets[0]])
-        .attr("shape", Attr::I64s(shape))
-        .attr("dtype", Attr::I32(dtype))
-        .attr("value", Attr::F32(1.0));
+    let out = build.targets[0];
+    let seed = match known {
+        Some((shape, dtype)) => FillConstant::exactly(1.0, shape, dtype, out),
+        None => FillAnyLike { x: loss, out, value: 1.0, dtype: None }.into(),
+    };
     let seed = OpDesc { origin: Origin::Seed, site: Some(site), ..seed };
     let mut done = build.finish(ops, program, vec![seed], &segments)?;
 
@@ -263,13 +264,9 @@ pub fn gradients_in(
                 Some(_) if build.no_grad[target.index()] => {}
                 Some(given) => build.given.push((grad, given)),
                 None => {
-                    let dtype = program.root().vars.get(&target).map_or(-1, |d| d.dtype.code());
-                    let seed = OpDesc::new("fill_any_like")
-                        .input("X", [target])
-                        .output("Out", [grad])
-                        .attr("value", Attr::F32(1.0))
-                        .attr("dtype", Attr::I32(dtype));
-                    seeds.push(OpDesc { origin: Origin::Seed, site: Some(site), ..seed });
+                    let dtype = program.root().vars.get(&target).map(|desc| desc.dtype);
+                    let seed = FillAnyLike { x: target, out: grad, value: 1.0, dtype };
+                    seeds.push(OpDesc { origin: Origin::Seed, site: Some(site), ..seed.into() });
                 }
             }
         }
@@ -412,10 +409,8 @@ fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDe
     for arg in emitted.iter_mut().flat_map(|op| op.inputs.args_mut()) {
         *arg = stand.get(arg).copied().unwrap_or(*arg);
     }
-    let copy = |(grad, given): (Var, Var)| {
-        let copy = OpDesc::new("assign").input("X", [given]).output("Out", [grad]);
-        OpDesc { origin: Origin::Seed, ..copy }
-    };
+    let copy =
+        |(grad, given): (Var, Var)| OpDesc { origin: Origin::Seed, ..Assign { x: given, out: grad }.into() };
     emitted.splice(0..0, copied.into_iter().map(copy));
     stand.into_values().collect()
 }

@@ -5,7 +5,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{keep::Copies, trips::trips};
 use autobwd_core::{
     Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
-    Result, StepCount, Var, VarDesc, VarKind, verify_in,
+    Result, StepCount, Var, VarDesc, VarKind,
+    operators::{Assign, ConditionalBlock, FillConstant, FillZerosLike, Recurrent, Sum},
+    verify_in,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
@@ -123,8 +125,10 @@ impl Lower<'_> {
         let Some((home, index, pair)) = of(self)? else { return Ok(()) };
         match pair.step.steps {
             StepCount::If(condition) => self.branch(&pair, condition),
-            StepCount::Each { reverse } => self.recurrence(&pair, home, index, reverse),
-            StepCount::While(_) | StepCount::Recorded { .. } => return Ok(()),
+            StepCount::Each { reverse } if pair.forward.is::<Recurrent>() => {
+                self.recurrence(&pair, home, index, reverse)
+            }
+            StepCount::Each { .. } | StepCount::While(_) | StepCount::Recorded { .. } => return Ok(()),
         }
         self.forget(pair.back.block);
         Ok(())
@@ -147,29 +151,28 @@ impl Lower<'_> {
         let ticks = self.program.fresh("ticks");
         let dims: Dims = [steps].into_iter().collect();
         let (site, call) = (pair.forward.site, &pair.step);
-        let fill = OpDesc::new("fill_constant")
-            .output("Out", [ticks])
-            .attr("shape", Attr::I64s(vec![steps as i64]))
-            .attr("dtype", Attr::I32(DType::I32.code()))
-            .attr("value", Attr::F32(0.0));
+        let fill = FillConstant::exactly(0.0, vec![steps as i64], DType::I32, ticks);
         let states: Vec<Var> = call.carried.iter().map(|carried| carried.start).collect();
         let after: Vec<Var> = states.iter().map(|v| self.leave(call.block, *v)).collect();
         let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect();
-        let (before, after) = (Attr::Strs(names(&states)), Attr::Strs(names(&after)));
-        let every = call.every.and_then(|every| i32::try_from(every).ok()).unwrap_or(0);
-        let by = OpDesc::new("recurrent")
-            .input("inputs", [ticks])
-            .input("initial_states", states.clone())
-            .input("parameters", call.reads.clone())
-            .output("final_states", states)
-            .output("step_scopes", call.scopes)
-            .attr("ex_states", before)
-            .attr("states", after)
-            .attr("checkpoint_every", Attr::I32(every))
-            .attr("sub_block", Attr::Block(call.block));
+        let by = Recurrent {
+            inputs: vec![ticks],
+            parameters: call.reads.clone(),
+            outputs: vec![],
+            final_states: states.iter().copied().map(Some).collect(),
+            step_scopes: call.scopes.unwrap_or(Var::EMPTY),
+            ex_states: names(&states),
+            states: names(&after),
+            initial_states: states,
+            has_states: true,
+            is_train: true,
+            reverse: false,
+            checkpoint_every: call.every.and_then(|every| i32::try_from(every).ok()).unwrap_or(0),
+            sub_block: call.block,
+        };
         if let Some(block) = self.program.block_mut(home) {
             let origin = pair.forward.origin;
-            block.ops[index] = OpDesc { site, origin, ..by };
+            block.ops[index] = OpDesc { site, origin, ..by.into() };
             block.vars.insert(ticks, VarDesc { stop_gradient: true, ..VarDesc::new(DType::I32, dims) });
         }
         let fill = OpDesc { site, origin: pair.forward.origin, ..fill };
@@ -244,14 +247,16 @@ impl Lower<'_> {
             let sequence = self.program.fresh_after(&format!("{}@BEFORE@", self.program.name(start)));
             let dims = length.into_iter().chain(desc.dims.iter().copied()).collect::<Dims>();
             if let Some(block) = self.program.block_mut(pair.step.block) {
-                block.ops.push(OpDesc::new("assign").input("X", [start]).output("Out", [sequence]));
+                block.ops.push(Assign { x: start, out: sequence }.into());
                 block.vars.insert(sequence, desc.clone());
             }
             if let Some(block) = self.program.block_mut(home) {
                 block.vars.insert(sequence, VarDesc { dims, ..desc });
-                let outputs = &mut block.ops[index].outputs;
-                let all: Vec<Var> = outputs.get("outputs").iter().copied().chain([sequence]).collect();
-                outputs.set("outputs", all);
+                let op = &mut block.ops[index];
+                if let Some(mut recurrent) = op.as_op::<Recurrent>() {
+                    recurrent.outputs.push(sequence);
+                    *op = OpDesc { site: op.site, origin: op.origin, ..recurrent.into() };
+                }
             }
             states.push((start, sequence));
         }
@@ -292,14 +297,15 @@ impl Lower<'_> {
         }
         let block = fuse.finish();
         let scopes = self.scopes();
-        let by = OpDesc::new("conditional_block")
-            .input("Cond", [condition])
-            .input("Input", self.program.outside(block))
-            .output("Out", out)
-            .output("Scope", [scopes])
-            .attr("is_scalar_condition", Attr::Bool(true))
-            .attr("sub_block", Attr::Block(block));
-        self.replace(by, vec![]);
+        let by = ConditionalBlock {
+            cond: condition,
+            input: self.program.outside(block),
+            out,
+            scope: scopes,
+            is_scalar_condition: true,
+            sub_block: block,
+        };
+        self.replace(by.into(), vec![]);
     }
 
     fn recurrence(&mut self, pair: &Pair, home: BlockId, index: usize, reverse: bool) {
@@ -351,14 +357,14 @@ impl Lower<'_> {
             firsts.push(first);
             ex_states.push(inner);
             after.push(fuse.taken(end, like(&carried.first)));
-            lasts.push(last.unwrap_or(Var::EMPTY));
+            lasts.push(last);
         }
         for (inner, outer, like) in &pair.back.sums {
             firsts.push(fuse.outer_zeros(*like, &mut before));
             let so_far = fuse.own_like(*like);
             ex_states.push(so_far);
             after.push(fuse.sum(so_far, *inner, *like));
-            lasts.push(*outer);
+            lasts.push(Some(*outer));
         }
         let mut outputs = vec![];
         for (inner, outer) in &pair.back.stacks {
@@ -369,23 +375,24 @@ impl Lower<'_> {
         let own: FxHashSet<Var> = inputs.iter().chain(&ex_states).copied().collect();
         let block = fuse.finish();
         let read = self.program.outside(block).into_iter().filter(|v| !own.contains(v)).collect::<Vec<_>>();
-        let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect::<Vec<_>>();
-        let (ex_names, names) = (names(&ex_states), names(&after));
-        let scopes = self.scopes();
-        let by = OpDesc::new(pair.forward.ty)
-            .input("inputs", inputs)
-            .input("initial_states", firsts)
-            .input("parameters", read)
-            .output("outputs", outputs)
-            .output("final_states", lasts)
-            .output("step_scopes", [scopes])
-            .attr("ex_states", Attr::Strs(ex_names))
-            .attr("states", Attr::Strs(names))
-            .attr("has_states", Attr::Bool(true))
-            .attr("is_train", Attr::Bool(true))
-            .attr("reverse", Attr::Bool(!reverse))
-            .attr("sub_block", Attr::Block(block));
-        self.replace(by, before);
+        let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect();
+        let (ex_states, states) = (names(&ex_states), names(&after));
+        let by = Recurrent {
+            inputs,
+            initial_states: firsts,
+            parameters: read,
+            outputs,
+            final_states: lasts,
+            step_scopes: self.scopes(),
+            ex_states,
+            states,
+            has_states: true,
+            is_train: true,
+            reverse: !reverse,
+            checkpoint_every: 0,
+            sub_block: block,
+        };
+        self.replace(by.into(), before);
     }
 }
 
@@ -455,7 +462,7 @@ impl Fuse<'_> {
         let x = self.now(like);
         let own = self.own_like(like);
         self.rename(var, own);
-        self.ops.push(OpDesc::new("fill_zeros_like").input("X", [x]).output("Out", [own]));
+        self.ops.push(FillZerosLike { x, out: own }.into());
     }
 
     /// Zeros around the block.
@@ -466,17 +473,17 @@ impl Fuse<'_> {
             let desc = VarDesc::new(desc.dtype, desc.dims.clone());
             self.program.block_mut(parent).map(|block| block.vars.insert(var, desc));
         }
-        before.push(OpDesc::new("fill_zeros_like").input("X", [like]).output("Out", [var]));
+        before.push(FillZerosLike { x: like, out: var }.into());
         var
     }
 
     /// Has a variable hold what the step has computed under a name, or zeros.
     fn give(&mut self, inner: Var, outer: Var, like: Var) {
         let op = match self.renamed.get(&inner) {
-            Some(now) => OpDesc::new("assign").input("X", [*now]),
-            None => OpDesc::new("fill_zeros_like").input("X", [self.now(like)]),
+            Some(now) => Assign { x: *now, out: outer }.into(),
+            None => FillZerosLike { x: self.now(like), out: outer }.into(),
         };
-        self.ops.push(op.output("Out", [outer]));
+        self.ops.push(op);
     }
 
     /// The same, of a new variable.
@@ -490,7 +497,7 @@ impl Fuse<'_> {
     fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
         let own = self.own_like(like);
         let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
-        self.ops.push(OpDesc::new("sum").input("X", x).output("Out", [own]));
+        self.ops.push(Sum::description(x, own));
         own
     }
 
@@ -504,7 +511,7 @@ impl Fuse<'_> {
                     let now = self.now(var);
                     let own = self.written(var);
                     if own != now {
-                        self.ops.push(OpDesc::new("assign").input("X", [now]).output("Out", [own]));
+                        self.ops.push(Assign { x: now, out: own }.into());
                     }
                 }
             }

@@ -29,14 +29,7 @@ pub(super) fn prune(
             return false;
         }
         if op.origin == Origin::Accumulate {
-            let there: Vec<Var> = op
-                .inputs
-                .get("X")
-                .iter()
-                .copied()
-                .filter(|v| !produced.lacks(*v) || produced.stopped.contains(v))
-                .collect();
-            op.inputs.set("X", there);
+            op.inputs.retain(|v| !produced.lacks(v) || produced.stopped.contains(&v));
         }
         // An operator with a sub-block takes a gradient that nobody has written for zero.
         let filled = op.attrs.blocks().next().is_none();

@@ -6,7 +6,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names;
 use autobwd_core::{
-    Attr, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Slots, Var, VarDesc,
+    Attr, AttrValue, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Slots, Var,
+    VarDesc,
+    operators::{Cast, Seed},
 };
 
 /// Forward operators that are computed again at one place of the backward part.
@@ -123,8 +125,7 @@ pub(super) fn seed(ops: &OpInfoMap, program: &mut Program, path: &mut Vec<usize>
             let var = program.fresh(&format!("{}.tmp", program.name(name)));
             program.root_mut().vars.insert(var, VarDesc::new(DType::I32, Dims::from([1])));
             path.push(seeded.len());
-            let seed = OpDesc::new("seed").output("Out", [var]).attr("seed", value);
-            seeded.push(OpDesc { site: op.site, ..seed });
+            seeded.push(OpDesc { site: op.site, ..Seed { out: var, seed: value }.into() });
             op.inputs.set("Seed", [var]);
             op.attrs.remove("seed");
             op.attrs.remove("fix_seed");
@@ -145,11 +146,12 @@ pub(super) fn seed(ops: &OpInfoMap, program: &mut Program, path: &mut Vec<usize>
 }
 
 /// The seed that an operator has as an attribute.
-fn own_seed(ops: &OpInfoMap, op: &OpDesc) -> Result<Option<Attr>> {
+fn own_seed(ops: &OpInfoMap, op: &OpDesc) -> Result<Option<i32>> {
     let schema = ops.get(&op.ty)?.schema();
     let attr = schema.attr("seed").filter(|_| schema.input("Seed").is_some());
     let attr = attr.filter(|_| op.inputs.get("Seed").is_empty());
-    Ok(attr.and_then(|attr| op.attrs.get(attr.name).cloned().or_else(|| attr.default.map(|d| d()))))
+    let seed = attr.and_then(|attr| op.attrs.get(attr.name).cloned().or_else(|| attr.default.map(|d| d())));
+    seed.map(|seed| i32::from_attr(&seed).map_err(|text| Error::attr("seed", text))).transpose()
 }
 
 /// What named checkpoints lead to.
@@ -216,7 +218,7 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
             if by_name {
                 blocks.push(path[position]);
             }
-            let kept = !repeatable[path[position]] || op(position).ty == "seed";
+            let kept = !repeatable[path[position]] || op(position).is::<Seed>();
             let later = |v: &Var| kept || uses[v.index()].reads.is_some_and(|(_, last)| last >= range.end);
             // What a sub-block reads goes by its name, which a copy has not.
             let earlier =
@@ -268,7 +270,7 @@ fn ranges(program: &Program, path: &[usize], uses: &[Uses], checkpoints: &[Var])
 fn casts_parameter(program: &Program, index: usize) -> bool {
     let root = program.root();
     let kept = |v: Var| root.vars.get(&v).is_some_and(|desc| desc.persistable);
-    root.ops[index].ty == "cast" && root.ops[index].reads().all(kept)
+    root.ops[index].is::<Cast>() && root.ops[index].reads().all(kept)
 }
 
 /// Who needs the elements of which forward values.

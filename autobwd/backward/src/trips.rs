@@ -3,7 +3,11 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    Attr, AttrValue, BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
+    BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
+    operators::{
+        Assign, ElementwiseAdd, ElementwiseMul, ElementwiseSub, Equal, FillConstant, GreaterEqual,
+        GreaterThan, Increment, LessEqual, LessThan, LogicalAnd, LogicalNot, LogicalOr, NotEqual, Scale,
+    },
 };
 
 /// Loops of more steps count as unknown; so do numbers that so many operators in a row lead to.
@@ -107,50 +111,68 @@ impl Known<'_> {
         };
         let op = &ops[at];
         let unknown = || format!("`{name}` comes from operator `{}`", op.ty);
-        let mut input = |slot: &str| match op.inputs.get(slot) {
-            [var] => self.within(block, at, *var, depth + 1, found),
-            _ => Err(unknown()),
-        };
-        let whole = |attr: &str, default: f64| {
-            let number = op.attrs.get(attr).map_or(Ok(default), f64::from_attr);
-            number.ok().filter(|x| x.fract() == 0.0).map(|x| x as i64).ok_or_else(unknown)
-        };
-        let value = match &*op.ty {
-            "fill_constant" => match op.attrs.get("str_value") {
-                Some(Attr::Str(text)) if !text.is_empty() => text.parse().ok(),
-                _ => Some(whole("value", 0.0)?),
-            },
-            "assign" => Some(input("X")?),
-            "increment" => input("X")?.checked_add(whole("step", 1.0)?),
-            "scale" => {
-                let (x, scale, bias) = (input("X")?, whole("scale", 1.0)?, whole("bias", 0.0)?);
-                match op.attrs.get("bias_after_scale") {
-                    Some(Attr::Bool(false)) => x.checked_add(bias).and_then(|x| x.checked_mul(scale)),
-                    _ => x.checked_mul(scale).and_then(|x| x.checked_add(bias)),
-                }
-            }
-            "logical_not" => Some(i64::from(input("X")? == 0)),
-            ty => two(ty, input("X")?, input("Y")?),
+        let mut input = |var: Var| self.within(block, at, var, depth + 1, found);
+        let value = if let Some(fill) = op.as_op::<FillConstant>() {
+            if fill.str_value.is_empty() { whole(fill.value.into()) } else { fill.str_value.parse().ok() }
+        } else if let Some(Assign { x, .. }) = op.as_op() {
+            Some(input(x)?)
+        } else if let Some(Increment { x, step, .. }) = op.as_op() {
+            input(x)?.checked_add(whole(step).ok_or_else(unknown)?)
+        } else if let Some(scale) = op.as_op::<Scale>() {
+            scaled(input(scale.x)?, &scale)
+        } else if let Some(LogicalNot { x, .. }) = op.as_op() {
+            Some(i64::from(input(x)? == 0))
+        } else if let Some(([x, y], of_two)) = binary(op) {
+            of_two(input(x)?, input(y)?)
+        } else {
+            None
         };
         value.ok_or_else(unknown)
     }
 }
 
-/// What an operator makes of two numbers.
-fn two(ty: &str, x: i64, y: i64) -> Option<i64> {
-    let holds = match ty {
-        "elementwise_add" => return x.checked_add(y),
-        "elementwise_sub" => return x.checked_sub(y),
-        "elementwise_mul" => return x.checked_mul(y),
-        "less_than" => x < y,
-        "less_equal" => x <= y,
-        "greater_than" => x > y,
-        "greater_equal" => x >= y,
-        "equal" => x == y,
-        "not_equal" => x != y,
-        "logical_and" => x != 0 && y != 0,
-        "logical_or" => x != 0 || y != 0,
-        _ => return None,
+fn whole(x: f64) -> Option<i64> {
+    (x.fract() == 0.0).then_some(x as i64)
+}
+
+fn scaled(x: i64, by: &Scale) -> Option<i64> {
+    let (scale, bias) = (whole(by.scale)?, whole(by.bias)?);
+    match by.bias_after_scale {
+        true => x.checked_mul(scale)?.checked_add(bias),
+        false => x.checked_add(bias)?.checked_mul(scale),
+    }
+}
+
+type OfTwo = fn(i64, i64) -> Option<i64>;
+
+/// The operands of an operator on two numbers, and what it makes of them.
+fn binary(op: &OpDesc) -> Option<([Var; 2], OfTwo)> {
+    let of_two: OfTwo = if op.is::<ElementwiseAdd>() {
+        i64::checked_add
+    } else if op.is::<ElementwiseSub>() {
+        i64::checked_sub
+    } else if op.is::<ElementwiseMul>() {
+        i64::checked_mul
+    } else if op.is::<LessThan>() {
+        |x, y| Some(i64::from(x < y))
+    } else if op.is::<LessEqual>() {
+        |x, y| Some(i64::from(x <= y))
+    } else if op.is::<GreaterThan>() {
+        |x, y| Some(i64::from(x > y))
+    } else if op.is::<GreaterEqual>() {
+        |x, y| Some(i64::from(x >= y))
+    } else if op.is::<Equal>() {
+        |x, y| Some(i64::from(x == y))
+    } else if op.is::<NotEqual>() {
+        |x, y| Some(i64::from(x != y))
+    } else if op.is::<LogicalAnd>() {
+        |x, y| Some(i64::from(x != 0 && y != 0))
+    } else if op.is::<LogicalOr>() {
+        |x, y| Some(i64::from(x != 0 || y != 0))
+    } else {
+        return None;
     };
-    Some(i64::from(holds))
+    // Slots are in alphabetical order: X, Y.
+    let mut operands = op.reads();
+    Some(([operands.next()?, operands.next()?], of_two))
 }

@@ -11,7 +11,7 @@ use super::{
     coverage::{corners, gaps},
     function::failure,
 };
-use autobwd_core::sample::{OpSamples, Sample, samples_where};
+use autobwd_core::sample::{OpSamples, Sample, samples, samples_where};
 use autobwd_core::{OpInfo, OpInfoMap, Result};
 
 /// What the samples of a package come to.
@@ -122,10 +122,11 @@ impl Package {
     }
 
     fn coverage(&self, ops: &OpInfoMap) -> Coverage {
-        let mut found = Coverage::default();
+        let (mut found, samples) = (Coverage::default(), samples());
         for info in self.infos.iter().filter(|info| !info.is_gradient()) {
             let name = info.schema().name;
-            let own: Vec<&Sample> = self.samples.iter().filter(|s| s.op() == name).collect();
+            // Those that other packages have declared, too.
+            let own: Vec<&Sample> = samples.iter().filter(|s| s.op() == name).collect();
             let told = |gap: String| format!("operator `{name}`: {gap}");
             found.gaps.extend(gaps(ops, info, &own).into_iter().map(told));
             found.corners.extend(corners(ops, info, &own).into_iter().map(told));

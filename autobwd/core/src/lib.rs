@@ -15,6 +15,7 @@ pub mod desc;
 pub mod error;
 pub mod grad;
 pub mod lanes;
+pub mod operators;
 pub mod registry;
 #[doc(hidden)]
 pub mod sample;

@@ -209,7 +209,7 @@ impl<D: Describe<Draw>> From<D> for Sample {
             Ok(Var::stand_in(draws.len()))
         });
         // Naming a slot cannot fail: the closure always returns `Ok`.
-        let desc = desc.unwrap_or_else(|_| OpDesc::new("?"));
+        let desc = desc.unwrap_or_else(|_| OpDesc::new(<D::Op as Op>::SCHEMA.name));
         Sample { desc, draws, program: None, tolerance: None, error: None, smooth: None, known_dims: None }
     }
 }

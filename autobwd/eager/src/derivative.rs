@@ -4,8 +4,9 @@ use std::{mem, panic::Location, ptr, sync::Arc};
 
 use crate::engine::Eager;
 use autobwd_core::{
-    Builder, Error, Meta, OpDesc, Result, Tensor, Var, Words,
+    Builder, Error, Meta, Result, Tensor, Var, Words,
     build::{Given, Ready, Value},
+    operators::ElementwiseAdd,
     tensor::Memory,
 };
 
@@ -130,8 +131,8 @@ impl<'a> Adder<'a> {
 
     /// What adds two derivatives that are like that.
     fn for_terms(&self, term: &Meta, site: &'static Location<'static>) -> Result<Arc<Ready>> {
-        let [x, y, out] = [1, 2, 3].map(|k| [Var::stand_in(k)]);
-        let desc = OpDesc::new("elementwise_add").input("X", x).input("Y", y).output("Out", out);
+        let [x, y, out] = [1, 2, 3].map(Var::stand_in);
+        let desc = ElementwiseAdd::of_equal_shapes(x, y, out);
         let (mut words, terms) = (Words::of(&desc), [term.clone(), term.clone()]);
         terms.iter().for_each(|term| words.meta(term));
         self.eager.ready(self.builder, &words, &mut || Ok(desc.clone()), &terms, site)

@@ -14,8 +14,9 @@ use crate::{
     ready::{self, Rule, RuleStep, Source},
 };
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, OpDesc, Result, Tensor, Var, Words,
+    Builder, Error, ErrorKind, Expr, Result, Tensor, Var, Words,
     build::{Applied, Call, Made, Node, Reading, Value},
+    operators::Sum,
     tensor::Memory,
 };
 
@@ -328,9 +329,8 @@ impl<'a> Walk<'a> {
 
     /// The sum of contributions, in their order.
     fn sum(&self, parts: &[&Value], site: &'static Location<'static>) -> Result<Value> {
-        let desc = OpDesc::new("sum")
-            .input("X", (1..=parts.len()).map(Var::stand_in))
-            .output("Out", [Var::stand_in(parts.len() + 1)]);
+        let terms = (1..=parts.len()).map(Var::stand_in);
+        let desc = Sum::description(terms, Var::stand_in(parts.len() + 1));
         let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
         Ok(Value::of(self.eager.call(self.builder, words, desc, parts, site)?, 0))
     }

@@ -9,6 +9,7 @@ use autobwd_core::{
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Site, Var, VarDesc,
     build::{Engine, Made, Node, Ready, Value},
     desc::check_name,
+    operators::Assign,
 };
 use autobwd_exec::Scope;
 
@@ -136,8 +137,7 @@ impl Notes {
             Some((var, _)) => {
                 let from = *var;
                 let var = self.fresh("assign", value);
-                let copy = OpDesc::new("assign").input("X", [from]).output("Out", [var]);
-                self.program.root_mut().ops.push(copy);
+                self.program.root_mut().ops.push(Assign { x: from, out: var }.into());
                 var
             }
             None => self.captured(value),

@@ -8,9 +8,10 @@ use super::{
     rnn::{Arrival, GradStep},
 };
 use autobwd_core::{
-    Attr, BlockId, Name, OpDesc, Origin, Program, Var,
+    Attr, BlockId, Name, Op, OpDesc, Origin, Program, Var,
     desc::draw::{self, Labels},
     grad::GRAD,
+    operators::Sum,
 };
 
 impl Operator {
@@ -174,7 +175,7 @@ impl Outline {
             {
                 let (from, to) =
                     (self.vars(parts.iter().map(String::as_str), &step), self.vars([&**to], names));
-                self.link("sum", from, to, inner);
+                self.link(Sum::SCHEMA.name, from, to, inner);
             }
             for (link, to) in rnn.step_inputs().iter().zip(&grad.input_grads) {
                 if let Some(to) = to {

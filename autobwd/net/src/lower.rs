@@ -7,8 +7,9 @@ use super::{
     rnn::{Arrival, GradStep},
 };
 use autobwd_core::{
-    Attr, BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
+    BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
     grad::{GRAD, sum, zeros},
+    operators::{Assign, FillConstant, Stack, Unstack},
 };
 
 /// How many steps may become operators of a program.
@@ -157,7 +158,7 @@ impl<'a> Lower<'a> {
 
     fn copy(&mut self, from: String, to: String) -> Result<()> {
         let (from, to) = (self.program.var(&from), self.program.var(&to));
-        self.push(OpDesc::new("assign").input("X", [from]).output("Out", [to]))
+        self.push(Assign { x: from, out: to }.into())
     }
 
     fn zeros(&mut self, like: String, to: String) -> Result<()> {
@@ -170,15 +171,14 @@ impl<'a> Lower<'a> {
         let sequence = self.program.var(&sequence);
         let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
         let num = i32::try_from(parts.len()).map_err(|_| Error::attr("num", "there are too many steps"))?;
-        let op = OpDesc::new("unstack").input("X", [sequence]).output("Y", parts);
-        self.push(op.attr("axis", Attr::I32(0)).attr("num", Attr::I32(num)))
+        self.push(Unstack { x: sequence, y: parts, axis: 0, num }.into())
     }
 
     /// Puts a sequence together.
     fn stack(&mut self, parts: Vec<String>, sequence: String) -> Result<()> {
         let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
         let sequence = self.program.var(&sequence);
-        self.push(OpDesc::new("stack").input("X", parts).output("Y", [sequence]).attr("axis", Attr::I32(0)))
+        self.push(Stack { x: parts, y: sequence, axis: 0 }.into())
     }
 
     /// How many steps there are, and perhaps none.
@@ -273,9 +273,8 @@ impl<'a> Lower<'a> {
         }
         for (name, meta) in empty {
             let shape = [0].into_iter().chain(meta.dims.iter().skip(1).map(|dim| dim.wire())).collect();
-            let fill = OpDesc::new("fill_constant").output("Out", [self.program.var(&name)]);
-            let fill = fill.attr("shape", Attr::I64s(shape)).attr("dtype", Attr::I32(meta.dtype.code()));
-            self.push(fill)?;
+            let out = self.program.var(&name);
+            self.push(FillConstant::exactly(0.0, shape, meta.dtype, out))?;
         }
         Ok(())
     }

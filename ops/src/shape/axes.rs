@@ -1,11 +1,13 @@
 //! Dimensions of one element dropped and added, neighbours merged: the elements stay where they are.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    operators::{remember, restore},
     register_op,
 };
 
-use super::order::{copies, remember, restore};
+use super::order::copies;
 
 /// Dimensions of one element dropped: `out = x`.
 #[register_op(grad = Squeeze2Grad)]

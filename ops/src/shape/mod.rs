@@ -1,26 +1,23 @@
 //! The same elements elsewhere: copied, in another shape or order, joined, cut or repeated.
 
 mod axes;
-mod copy;
 mod join;
 mod order;
 mod pad;
 mod repeat;
 mod slice;
-mod stack;
-mod strided;
 
+pub use autobwd::operators::{
+    Assign, AssignGrad, Cast, CastGrad, Concat, ConcatGrad, ConcatGradGrad, Reshape2, Reshape2Grad,
+    Reshape2GradGrad, Slice, SliceGrad, SliceGradGrad, Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad,
+    UnstackGradGrad,
+};
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, FlattenContiguousRangeGradGrad, Squeeze2,
     Squeeze2Grad, Squeeze2GradGrad, Unsqueeze2, Unsqueeze2Grad, Unsqueeze2GradGrad,
 };
-pub use copy::{Assign, AssignGrad, Cast, CastGrad};
-pub use join::{Concat, ConcatGrad, ConcatGradGrad, Split, SplitGrad};
-pub use order::{
-    Flip, FlipGrad, Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad, Transpose2GradGrad,
-};
+pub use join::{Split, SplitGrad};
+pub use order::{Flip, FlipGrad, Transpose2, Transpose2Grad, Transpose2GradGrad};
 pub use pad::{Pad, PadGrad, PadGradGrad, TrilTriu, TrilTriuGrad};
 pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
 pub(crate) use slice::at;
-pub use slice::{Slice, SliceGrad, SliceGradGrad};
-pub use stack::{Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad, UnstackGradGrad};

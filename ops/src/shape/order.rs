@@ -1,11 +1,12 @@
-//! The same elements in another shape or order.
+//! The same elements in another order.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    operators::{Loops, MAX_RANK, few_dims, remember, remembered},
     register_op, with_dtype,
 };
 
-use super::strided::{Loops, MAX_RANK, few_dims};
 use crate::common::around;
 
 /// The kernel of an operator that leaves the elements where they are.
@@ -19,143 +20,6 @@ macro_rules! copies {
     };
 }
 pub(super) use copies;
-
-/// The same elements in another shape: `out = x`.
-#[register_op(grad = Reshape2Grad)]
-pub struct Reshape2<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// The shape that `shape` says.
-    #[output(inplace = x)]
-    pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
-    #[output]
-    pub x_shape: V,
-    /// Dimensions; 0 stands for that of `x` at this place, one −1 for what remains.
-    #[attr]
-    pub shape: Vec<i32>,
-}
-impl Infer for Reshape2<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = reshaped(&self.x, &self.shape)?;
-        self.out.set(self.x.dtype, dims);
-        remember(&self.x, &mut self.x_shape);
-        Ok(())
-    }
-}
-copies!(Reshape2, out from x);
-autobwd::samples!(
-    Reshape2,
-    [
-        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![4, 6] },
-        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![0, -1] },
-        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![0, 0, 1] },
-        Reshape2 { x: uniform([1, 1]), out: out(), x_shape: out(), shape: vec![] },
-        Reshape2 { x: uniform([]), out: out(), x_shape: out(), shape: vec![-1] },
-        Reshape2 { x: uniform([0, 3]), out: out(), x_shape: out(), shape: vec![0, -1, 1] },
-        Reshape2 { x: integers_below(9, [2, 3]), out: out(), x_shape: out(), shape: vec![3, -1] },
-        Sample::fails(
-            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![4, -1] },
-            "`X`: as many elements as in [4, -1] are needed",
-        ),
-        Sample::fails(
-            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![-1, -1] },
-            "attribute `shape`: -1 is given twice",
-        ),
-    ]
-);
-
-/// The shape that attribute `shape` says.
-fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
-    // Dimensions that are copied cancel out, so that the others are known even where these are not.
-    let copied = |axis: usize| shape.get(axis) == Some(&0);
-    let given = |axis: usize| (!copied(axis)).then_some(x.dims[axis]);
-    let left = (0..x.rank()).filter_map(given).fold(Dim::from(1), |n, dim| n * dim);
-    let (mut dims, mut rest, mut placed) = (Dims::default(), None, 1usize);
-    for (axis, n) in shape.iter().enumerate() {
-        match (*n, x.dims.get(axis)) {
-            (0, Some(dim)) => dims.push(*dim),
-            (0, None) => {
-                return Err(x.wrong(&format!("attribute `shape` copies dimension {axis}, which is needed")));
-            }
-            (-1, _) if rest.replace(axis).is_some() => return Err(Error::attr("shape", "-1 is given twice")),
-            (-1, _) => dims.push(Dim::UNKNOWN),
-            (n, _) => {
-                let n =
-                    usize::try_from(n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")))?;
-                placed = placed.saturating_mul(n);
-                dims.push(n);
-            }
-        }
-    }
-    let fits = match (left.get(), rest) {
-        (None, _) => true,
-        (Some(left), Some(rest)) => {
-            dims[rest] = (left / placed).into();
-            left % placed == 0
-        }
-        (Some(left), None) => left == placed,
-    };
-    if fits { Ok(dims) } else { Err(x.wrong(&format!("as many elements as in {shape:?} are needed"))) }
-}
-
-pub(super) fn remember(x: &Meta, x_shape: &mut Meta) {
-    x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
-}
-
-/// The dimensions that [`remember`] put there.
-fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
-    x_shape
-        .dims
-        .split_first()
-        .map(|(_, dims)| dims)
-        .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
-}
-
-/// Gives `dx` the remembered shape of `x`; `dout` must have the shape that `forward` computes from it.
-pub(super) fn restore(
-    x_shape: &Meta,
-    dout: &Meta,
-    dx: &mut Meta,
-    forward: impl FnOnce(&Meta) -> Result<Dims>,
-) -> Result<()> {
-    dx.set(dout.dtype, remembered(x_shape)?.iter().copied().collect::<Dims>());
-    let expected = forward(dx)?;
-    if !dout.dims.agrees(&expected) {
-        return Err(dout.wrong(&format!("shape {expected} is needed")));
-    }
-    Ok(())
-}
-
-/// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Reshape2, grad = Reshape2GradGrad)]
-pub struct Reshape2Grad<V = Var> {
-    #[input(shape_only)]
-    pub x_shape: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-    pub shape: Vec<i32>,
-}
-impl Infer for Reshape2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
-    }
-}
-copies!(Reshape2Grad, dx from dout);
-
-/// `ddout = reshape2(ddx)`.
-pub struct Reshape2GradGrad;
-impl GradRule<Reshape2Grad> for Reshape2GradGrad {
-    fn emit(fwd: &Reshape2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Reshape2 { x: ddx, out: ddout, x_shape, shape: fwd.shape.clone() });
-        }
-    }
-}
 
 /// Permuted dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
 #[register_op(grad = Transpose2Grad)]

@@ -1,11 +1,12 @@
 //! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
-    with_dtype,
+    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    operators::{Loops, few_dims},
+    register_op, with_dtype,
 };
 
-use super::strided::{Loops, few_dims};
 use crate::common::{Number, PART, Wide, around, pieces};
 
 /// A tensor with a number around it.

@@ -1,11 +1,12 @@
 //! Tensors whose elements are repeated.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    operators::{Loops, MAX_RANK, few_dims},
     register_op, with_dtype, with_float,
 };
 
-use super::strided::{Loops, MAX_RANK, few_dims};
 use crate::{
     common::{around, infer_grad},
     reduce::Reduction,

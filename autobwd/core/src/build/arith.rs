@@ -6,46 +6,40 @@ use std::{
 };
 
 use super::{Arg, Expr, OpArgs, Value};
-use crate::{Content, Error, ErrorKind, Role, schema::Notes};
-
-#[track_caller]
-fn binary(op: &'static str, x: &Expr, y: &Expr) -> Expr {
-    call(op, [x, y], |notes| {
-        notes.attr("axis", -1);
-    })
-}
+use crate::{
+    Content, Describe, Error, ErrorKind, Op, Role,
+    operators::{Assign, ElementwiseAdd, ElementwiseDiv, ElementwiseMul, ElementwiseSub, FillAnyLike, Scale},
+};
 
 /// `x`
 #[track_caller]
 pub(super) fn assign(x: &Expr) -> Expr {
-    call("assign", [x], |_| {})
+    call(Assign { x: (), out: () }, [x])
 }
 
 /// `scale * x + bias`
 #[track_caller]
 fn affine(x: &Expr, scale: f64, bias: f64) -> Expr {
     let (scale, bias) = (x.literal(scale), x.literal(bias));
-    call("scale", [x], |notes| {
-        notes.attr("scale", scale);
-        notes.attr("bias", bias);
-        notes.attr("bias_after_scale", true);
-    })
+    call(Scale { x: (), out: (), scale, bias, bias_after_scale: true }, [x])
 }
 
-/// An operator with these inputs, one in a slot.
 #[track_caller]
-fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mut Notes)) -> Expr {
-    let mut notes = Notes::default();
-    // Fields may stand in another order in the operator's struct: these words are not the struct's.
-    notes.words.put(1);
-    notes.words.name(op);
-    attrs(&mut notes);
-    let (words, at, builder) = (&mut notes.words, Location::caller(), inputs[0].builder());
+fn quotient_of(x: &Expr, y: &Expr) -> Expr {
+    call(ElementwiseDiv { x: (), y: (), out: (), axis: -1 }, [x, y])
+}
+
+/// An operator with these inputs, one in a slot, and one output, as [`emit`](super::emit) does it; values are not cloned
+/// for it.
+#[track_caller]
+fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
+    let name = <D::Op as Op>::SCHEMA.name;
+    let mut content = Content::new(name, false);
+    let mut left = Some(op.hand_over(&mut content));
+    let (words, at, builder) = (&mut content.notes.words, Location::caller(), inputs[0].builder());
     let desc = &mut || {
-        let mut content = Content::new(op, true);
-        attrs(&mut content.notes);
-        let slots = ["X", "Y"].into_iter().take(N).map(|slot| (Role::Input, slot, Some(())));
-        content.held.extend(slots.chain([(Role::Output, "Out", Some(()))]));
+        let mut content = Content::new(name, true);
+        left = left.take().map(|left| left.hand_over(&mut content));
         content.describe_in_order()
     };
     if let (Some(engine), Some(values)) = (builder.engine(), values(inputs)) {
@@ -56,12 +50,13 @@ fn call<const N: usize>(op: &'static str, inputs: [&Expr; N], attrs: impl Fn(&mu
             Err(e) => builder.failed_at(e, at),
         };
     }
-    let mut args = OpArgs::new();
-    for (slot, x) in ["X", "Y"].into_iter().zip(inputs) {
-        args.push((Role::Input, slot, Some(x.into())));
-    }
-    args.push((Role::Output, "Out", Some(Arg::New)));
-    if let Err(e) = builder.append_args(&mut args, words, op, at, desc) {
+    let mut given = inputs.into_iter();
+    let arg = |(role, slot, _)| match role {
+        Role::Input => (role, slot, given.next().map(Arg::from)),
+        Role::Output => (role, slot, Some(Arg::New)),
+    };
+    let mut args: OpArgs = content.held.into_iter().map(arg).collect();
+    if let Err(e) = builder.append_args(&mut args, words, name, at, desc) {
         builder.fail(&mut args, e, at);
     }
     // The output is the last of its arguments.
@@ -79,33 +74,33 @@ fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
 }
 
 macro_rules! operators {
-    ($($tr:ident $f:ident $op:literal, $x:ident $n:ident: $right:expr, $left:expr;)*) => {$(
+    ($($tr:ident $f:ident $op:ident, $x:ident $n:ident: $right:expr, $left:expr;)*) => {$(
         impl $tr<&Expr> for &Expr {
             type Output = Expr;
             #[track_caller]
             fn $f(self, other: &Expr) -> Expr {
-                binary($op, self, other)
+                call($op { x: (), y: (), out: (), axis: -1 }, [self, other])
             }
         }
         impl $tr<Expr> for &Expr {
             type Output = Expr;
             #[track_caller]
             fn $f(self, other: Expr) -> Expr {
-                binary($op, self, &other)
+                call($op { x: (), y: (), out: (), axis: -1 }, [self, &other])
             }
         }
         impl $tr<&Expr> for Expr {
             type Output = Expr;
             #[track_caller]
             fn $f(self, other: &Expr) -> Expr {
-                binary($op, &self, other)
+                call($op { x: (), y: (), out: (), axis: -1 }, [&self, other])
             }
         }
         impl $tr<Expr> for Expr {
             type Output = Expr;
             #[track_caller]
             fn $f(self, other: Expr) -> Expr {
-                binary($op, &self, &other)
+                call($op { x: (), y: (), out: (), axis: -1 }, [&self, &other])
             }
         }
         impl $tr<f64> for &Expr {
@@ -141,10 +136,10 @@ macro_rules! operators {
     )*};
 }
 operators! {
-    Add add "elementwise_add", x n: affine(x, 1.0, n), affine(x, 1.0, n);
-    Sub sub "elementwise_sub", x n: affine(x, 1.0, -n), affine(x, -1.0, n);
-    Mul mul "elementwise_mul", x n: affine(x, n, 0.0), affine(x, n, 0.0);
-    Div div "elementwise_div", x n: quotient(x, n), reciprocal(x, n);
+    Add add ElementwiseAdd, x n: affine(x, 1.0, n), affine(x, 1.0, n);
+    Sub sub ElementwiseSub, x n: affine(x, 1.0, -n), affine(x, -1.0, n);
+    Mul mul ElementwiseMul, x n: affine(x, n, 0.0), affine(x, n, 0.0);
+    Div div ElementwiseDiv, x n: quotient(x, n), reciprocal(x, n);
 }
 
 /// `x / n`, as in the reference the product with `1 / n`.
@@ -155,7 +150,7 @@ fn quotient(x: &Expr, n: f64) -> Expr {
     }
     // The reciprocal of a subnormal number may be infinite where quotients are not.
     let subnormal = n != 0.0 && n.abs() < f64::from(f32::MIN_POSITIVE);
-    if subnormal { binary("elementwise_div", x, &full_like(x, n)) } else { affine(x, 1.0 / n, 0.0) }
+    if subnormal { quotient_of(x, &full_like(x, n)) } else { affine(x, 1.0 / n, 0.0) }
 }
 
 /// `n / x`
@@ -163,16 +158,14 @@ fn quotient(x: &Expr, n: f64) -> Expr {
 fn reciprocal(x: &Expr, n: f64) -> Expr {
     match no_fractions(x) {
         Some(e) => x.builder().failed(e),
-        None => binary("elementwise_div", &full_like(x, n), x),
+        None => quotient_of(&full_like(x, n), x),
     }
 }
 
 #[track_caller]
 fn full_like(x: &Expr, n: f64) -> Expr {
     let n = x.literal(n);
-    call("fill_any_like", [x], |notes| {
-        notes.attr("value", n);
-    })
+    call(FillAnyLike { x: (), out: (), value: n, dtype: None }, [x])
 }
 
 /// Why there is no quotient of integers and a number: most are not integers.

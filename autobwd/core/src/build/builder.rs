@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result,
-    Role, Site, Tensor, Var, VarDesc, Words, desc::check_name,
+    Role, Site, Tensor, Var, VarDesc, Words, desc::check_name, operators::Assign,
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
@@ -335,8 +335,8 @@ impl Builder {
             let copy = program.fresh("assign");
             if let Some(block) = program.block_mut(block) {
                 block.vars.insert(copy, desc);
-                let assign = OpDesc::new("assign").input("X", [var]).output("Out", [copy]);
-                block.ops.push(OpDesc { site: Some(Site::Here(at)), ..assign });
+                let assign = Assign { x: var, out: copy };
+                block.ops.push(OpDesc { site: Some(Site::Here(at)), ..assign.into() });
             }
             copy
         });

@@ -66,6 +66,23 @@ impl Slots {
         self.names[position..].iter_mut().for_each(|(_, end)| *end += 1);
     }
 
+    /// Keeps the variables for which `keep` holds.
+    #[doc(hidden)]
+    pub fn retain(&mut self, mut keep: impl FnMut(Var) -> bool) {
+        let (mut start, mut kept) = (0, 0);
+        for (_, end) in &mut self.names {
+            for i in start..*end as usize {
+                if keep(self.args[i]) {
+                    self.args[kept] = self.args[i];
+                    kept += 1;
+                }
+            }
+            start = *end as usize;
+            *end = kept as u32;
+        }
+        self.args.truncate(kept);
+    }
+
     /// The variables of a slot, if there is such a slot.
     pub fn find(&self, slot: &str) -> Option<&[Var]> {
         let mut start = 0;
@@ -337,6 +354,12 @@ mod tests {
             assert_eq!(found, expected.clone().into_iter().collect::<Vec<_>>());
             assert!(expected.iter().all(|(slot, args)| slots.get(slot) == args.as_slice()));
             assert!(slots.fills_as(&slots.clone()) && slots == slots.clone());
+            if next(10) == 0 {
+                let keep = |var: Var| !var.index().is_multiple_of(3);
+                slots.retain(keep);
+                expected.values_mut().for_each(|args| args.retain(|var| keep(*var)));
+                assert!(expected.iter().all(|(slot, args)| slots.get(slot) == args.as_slice()));
+            }
             if next(40) == 0 {
                 (slots, expected) = Default::default();
             }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Declared, GradCx, GradKind, GradRule, sum, zeros};
 use crate::{
     Arity, BlockId, Builder, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, SlotDef,
-    Slots, Var, VarDesc, schema::CompositionFn,
+    Slots, Var, VarDesc, operators::Assign, schema::CompositionFn,
 };
 
 /// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
@@ -354,7 +354,7 @@ impl Line {
         }
         for (outer, inner) in copies {
             if let Some(of) = names.get(&inner) {
-                needed.push(OpDesc::new("assign").input("X", [*of]).output("Out", [outer]));
+                needed.push(Assign { x: *of, out: outer }.into());
             }
         }
         needed

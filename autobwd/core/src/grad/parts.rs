@@ -2,7 +2,10 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::{Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var};
+use crate::{
+    Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var,
+    operators::{FillZerosLike, Sum},
+};
 
 /// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
 pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
@@ -12,14 +15,12 @@ pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
 
 /// The sum of all contributions to a gradient.
 pub fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
-    let sum = OpDesc::new("sum").input("X", parts).output("Out", [grad]);
-    OpDesc { origin: Origin::Accumulate, ..sum }
+    OpDesc { origin: Origin::Accumulate, ..Sum::description(parts, grad) }
 }
 
 /// The gradient of what nothing depends on.
 pub fn zeros(value: Var, grad: Var) -> OpDesc {
-    let fill = OpDesc::new("fill_zeros_like").input("X", [value]).output("Out", [grad]);
-    OpDesc { origin: Origin::ZeroFill, ..fill }
+    OpDesc { origin: Origin::ZeroFill, ..FillZerosLike { x: value, out: grad }.into() }
 }
 
 /// Refuses what the rule of an operator may not emit: unknown operators, illegal slots, what writes a variable of the

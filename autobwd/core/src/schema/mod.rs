@@ -230,6 +230,26 @@ impl<D: Describe<Var>> From<D> for OpDesc {
     }
 }
 
+impl OpDesc {
+    /// Whether it describes an operator of that type: `op.is::<Assign>()`.
+    #[inline]
+    pub fn is<O: Op>(&self) -> bool {
+        self.ty == O::SCHEMA.name
+    }
+
+    /// The operator with its variables and attributes as fields, if it is of that type and its slots fit.
+    ///
+    /// ```
+    /// use autobwd::{OpDesc, Var, operators::Scale};
+    ///
+    /// let op = OpDesc::from(Scale { x: Var::EMPTY, out: Var::EMPTY, scale: 2.0, bias: 0.0, bias_after_scale: true });
+    /// assert!(op.is::<Scale>() && op.as_op::<Scale>().is_none()); // an input is absent
+    /// ```
+    pub fn as_op<O: Op>(&self) -> Option<O> {
+        if self.is::<O>() { O::from_desc(self).ok() } else { None }
+    }
+}
+
 /// The shape rule, written on `Mul<Meta>`: sets dtype and dimensions of the outputs, or says which input is wrong.
 ///
 /// Dimensions may be unknown while a program is built; all are known when it is planned.

@@ -1,11 +1,11 @@
 //! Copies, of the same dtype or another.
 
-use autobwd::{
-    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
-    register_op, with_dtype,
+use crate::{
+    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, register_op,
+    sample::*, with_dtype,
 };
 
-use crate::common::convert;
+use super::convert;
 
 /// A copy: `out = x`.
 #[register_op(grad = AssignGrad, pointwise, kernel)]
@@ -27,7 +27,7 @@ impl<F: Float> Pointwise for Assign<F> {
         self.out = self.x;
     }
 }
-autobwd::samples!(
+crate::samples!(
     Assign,
     [
         Assign { x: uniform([2, 3]), out: out() },
@@ -86,7 +86,7 @@ impl<F: Float> Pointwise for Cast<F> {
         self.out = if self.out_dtype == DType::Bool { holds } else { self.x };
     }
 }
-autobwd::samples!(
+crate::samples!(
     Cast,
     [
         cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F64),

@@ -1,13 +1,16 @@
 //! Tensors read as if their elements lay otherwise: permuted, repeated, cut or reversed.
 
-use autobwd::{Cx, Element, Meta, Result};
-
-use crate::common::{PART, pieces};
+use super::{PART, pieces};
+use crate::{Cx, Element, Meta, Result};
 
 /// Most dimensions of what is read so.
-pub(super) const MAX_RANK: usize = 9;
+pub const MAX_RANK: usize = 9;
 
-pub(super) fn few_dims(x: &Meta) -> Result<()> {
+/// That a tensor has no more than [`MAX_RANK`] dimensions.
+///
+/// # Errors
+/// It has.
+pub fn few_dims(x: &Meta) -> Result<()> {
     if x.rank() > MAX_RANK {
         return Err(x.wrong(&format!("at most {MAX_RANK} dimensions are possible")));
     }
@@ -16,7 +19,7 @@ pub(super) fn few_dims(x: &Meta) -> Result<()> {
 
 /// How a row-major result lies elsewhere: where it begins there, and length and stride of each of its dimensions.
 #[derive(Default)]
-pub(super) struct Loops {
+pub struct Loops {
     start: isize,
     /// A repeated dimension takes two.
     all: [(usize, isize); 2 * MAX_RANK],
@@ -28,12 +31,12 @@ const TILE: usize = 16;
 
 impl Loops {
     /// Begins that many elements further on.
-    pub(super) fn skip(&mut self, elements: isize) {
+    pub fn skip(&mut self, elements: isize) {
         self.start += elements;
     }
 
     /// Adds the next dimension of the result, to the last one where both are one run.
-    pub(super) fn push(&mut self, n: usize, stride: isize) {
+    pub fn push(&mut self, n: usize, stride: isize) {
         match self.all[..self.len].last_mut() {
             _ if n == 1 => {}
             Some(last) if last.1 == n as isize * stride => *last = (last.0 * n, stride),
@@ -55,7 +58,7 @@ impl Loops {
     }
 
     /// Reads the result.
-    pub(super) fn gather<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
+    pub fn gather<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
         let (planes, (rows, down), (cols, right)) = match &self.all[..self.len] {
             [] => (&[][..], (1, 0), (1, 1)),
             [cols] => (&[][..], (1, 0), *cols),
@@ -91,7 +94,7 @@ impl Loops {
     }
 
     /// Writes the elements of `x` to where [`gather`](Loops::gather) reads them; strides must be positive.
-    pub(super) fn scatter<T: Element>(&self, x: &[T], out: &mut [T]) {
+    pub fn scatter<T: Element>(&self, x: &[T], out: &mut [T]) {
         let (outer, (cols, right)) = match &self.all[..self.len] {
             [] => (&[][..], (1, 1)),
             [outer @ .., cols] => (outer, *cols),

@@ -1,15 +1,16 @@
 //! Kernels over some rows of a tensor: sparse gradients.
 
-use autobwd::{Buf, Cx, Result, Rows};
+use std::ops::AddAssign;
 
-use crate::common::{PART, Real};
+use super::PART;
+use crate::{Buf, Cx, Product, Result, Rows};
 
 /// Parts in which a tensor is cut: each has to look for the rows that fall into it.
-pub(crate) const PARTS: usize = 64;
+pub const PARTS: usize = 64;
 
 /// `x = new(x, beside, grad)`, element by element: in the rows that `grad` holds and, unless `lazy`, with a gradient of
 /// 0 in all others. The tensors `beside` have the shape of `x`.
-pub(crate) fn update_rows<T: Real, const N: usize>(
+pub fn update_rows<T: Product + AddAssign, const N: usize>(
     cx: &Cx,
     x: &mut [T],
     beside: [&[T]; N],
@@ -45,7 +46,7 @@ pub(crate) fn update_rows<T: Real, const N: usize>(
 
 /// Writes the sum of rows to a sparse output: each row once, however often it is among the `terms`, of which there are
 /// no more than `out` has room for.
-pub(crate) fn add_up_rows<'a, T: Real, I: Iterator<Item = (usize, &'a [T])>>(
+pub fn add_up_rows<'a, T: Product + AddAssign, I: Iterator<Item = (usize, &'a [T])>>(
     cx: &Cx,
     out: &mut Buf<'_>,
     terms: impl Fn() -> I + Sync,

@@ -1,6 +1,6 @@
-//! Running a block if a condition holds.
+//! The `conditional_block` operator.
 
-use autobwd::{
+use crate::{
     BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
     register_op,
 };

@@ -1,6 +1,6 @@
-//! Running a block for every step of a sequence.
+//! The `recurrent` operator: a block for every step of a sequence.
 
-use autobwd::{
+use crate::{
     BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
     register_op,
 };

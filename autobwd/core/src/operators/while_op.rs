@@ -1,6 +1,6 @@
-//! Running a block again and again while a condition holds.
+//! The `while` operator.
 
-use autobwd::{
+use crate::{
     BlockId, Call, Carried, Control, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
     register_op,
 };

@@ -1,12 +1,11 @@
 //! Tensors side by side along a new dimension, and one taken apart along one.
 
-use autobwd::{
-    Buf, Cx, Dims, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
-    register_op,
+use crate::{
+    Buf, Cx, Dims, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op,
+    sample::*,
 };
 
-use super::join::{like_each, same_count};
-use crate::{common::check_grad, elementwise::grad_or_zeros};
+use super::{check_grad, grad_or_zeros, like_each, same_count};
 
 /// Tensors side by side along a new dimension: `y[.., i, ..] = x[i]`.
 #[register_op(grad = StackGrad)]
@@ -31,7 +30,7 @@ impl Kernel for Stack<Buf<'_>> {
         side_by_side(&self.x, &mut self.y, self.axis)
     }
 }
-autobwd::samples!(
+crate::samples!(
     Stack,
     [
         Stack { x: vec![uniform([2, 3]), uniform([2, 3])], y: out(), axis: 0 },
@@ -174,7 +173,7 @@ impl Kernel for Unstack<Buf<'_>> {
         self.y.iter_mut().enumerate().try_for_each(|(i, y)| take_out(&self.x, width, (i, n), y))
     }
 }
-autobwd::samples!(
+crate::samples!(
     Unstack,
     [
         Unstack { x: uniform([2, 3]), y: vec![out(), out()], axis: 0, num: 2 },

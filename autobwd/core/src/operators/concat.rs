@@ -1,0 +1,154 @@
+//! Tensors joined to one.
+
+use crate::{
+    Buf, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op,
+    sample::*,
+};
+
+use super::{FillZerosLike, check_grad, like_each};
+
+/// Tensors joined along an axis: `out = x[0], x[1], …`.
+#[register_op(grad = ConcatGrad)]
+pub struct Concat<V = Var> {
+    /// At least one, of one dtype, any; shapes differ in dimension `axis` alone.
+    #[input]
+    pub x: Vec<V>,
+    /// As long in dimension `axis` as all of them together.
+    #[output]
+    pub out: V,
+    /// The dimension, negative from behind.
+    #[attr(default = 0)]
+    pub axis: i32,
+}
+impl Infer for Concat<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        joined(&self.x, self.axis, &mut self.out)
+    }
+}
+impl Kernel for Concat<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let axis = self.out.axis(self.axis.into());
+        let (mut at, row) = (0, row_bytes(&self.out, axis));
+        let out = self.out.bytes_mut()?;
+        for x in &self.x {
+            let width = row_bytes(x, axis);
+            if width > 0 {
+                let rows = out.chunks_exact_mut(row).zip(x.bytes()?.chunks_exact(width));
+                rows.for_each(|(row, x)| row[at..][..width].copy_from_slice(x));
+            }
+            at += width;
+        }
+        Ok(())
+    }
+}
+crate::samples!(
+    Concat,
+    [
+        Concat { x: vec![uniform([2, 3]), uniform([4, 3])], out: out(), axis: 0 },
+        Concat { x: vec![uniform([2, 3]), uniform([2, 1]), uniform([2, 4])], out: out(), axis: 1 },
+        Concat { x: vec![uniform([2, 3, 4]), uniform([2, 5, 4])], out: out(), axis: -2 },
+        Concat { x: vec![uniform([2, 3]), uniform([2, 0])], out: out(), axis: -1 },
+        Concat { x: vec![uniform([5])], out: out(), axis: 0 },
+        Concat { x: vec![integers_below(9, [2]), integers_below(9, [3])], out: out(), axis: 0 },
+        Sample::fails(Concat { x: vec![], out: out(), axis: 0 }, "at least one"),
+        Sample::fails(
+            Concat { x: vec![uniform([2, 3]), uniform([4, 5])], out: out(), axis: 0 },
+            "`X`: dimensions [-1, 3] are needed, not",
+        ),
+        Sample::fails(Concat { x: vec![uniform([2, 3])], out: out(), axis: 2 }, "attribute `axis` = 2"),
+    ]
+);
+
+/// Dtype and dimensions of tensors that are joined along an axis.
+fn joined(x: &[Meta], axis: i32, out: &mut Meta) -> Result<()> {
+    let Some((first, others)) = x.split_first() else {
+        return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
+    };
+    let axis = first.axis("axis", axis.into())?;
+    out.like(first);
+    let mut length = first.dims[axis];
+    for other in others {
+        other.same_dtype(first)?;
+        out.dims[axis] = Dim::UNKNOWN;
+        if !other.dims.agrees(&out.dims) {
+            return Err(other.wrong(&format!("dimensions {} are needed", out.dims)));
+        }
+        out.dims.iter_mut().zip(&*other.dims).for_each(|(dim, other)| *dim = dim.or(*other));
+        length = length + other.dims[axis];
+    }
+    out.dims[axis] = length;
+    Ok(())
+}
+
+/// Bytes from one step of the dimensions before `axis` to the next.
+pub fn row_bytes(x: &Buf<'_>, axis: usize) -> usize {
+    x.dims()[axis..].iter().product::<usize>() * x.dtype().size()
+}
+
+/// Fills `piece` with what lies in each row of `whole` from byte `at` on, and moves on to the next piece.
+///
+/// # Errors
+/// Memory that cannot be read or written.
+pub fn cut_out(
+    whole: &Buf<'_>,
+    axis: usize,
+    at: &mut usize,
+    width: usize,
+    piece: Option<&mut Buf<'_>>,
+) -> Result<()> {
+    if let Some(piece) = piece.filter(|_| width > 0) {
+        let rows = whole.bytes()?.chunks_exact(row_bytes(whole, axis));
+        let pieces = piece.bytes_mut()?.chunks_exact_mut(width);
+        pieces.zip(rows).for_each(|(piece, row)| piece.copy_from_slice(&row[*at..][..width]));
+    }
+    *at += width;
+    Ok(())
+}
+
+/// `dx[i]` = the part of `dout` that `x[i]` went to.
+#[register_op(grad_of = Concat, grad = ConcatGradGrad)]
+pub struct ConcatGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: Vec<V>,
+    pub dout: V,
+    #[output]
+    pub dx: Vec<Option<V>>,
+    pub axis: i32,
+}
+impl Infer for ConcatGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let mut out = self.dout.clone();
+        joined(&self.x, self.axis, &mut out)?;
+        check_grad(&self.x[0], &self.dout, &out.dims)?;
+        like_each(&self.x, &mut self.dx)
+    }
+}
+impl Kernel for ConcatGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (axis, mut at) = (self.dout.axis(self.axis.into()), 0);
+        for (x, dx) in self.x.iter().zip(&mut self.dx) {
+            cut_out(&self.dout, axis, &mut at, row_bytes(x, axis), dx.as_mut())?;
+        }
+        Ok(())
+    }
+}
+
+/// `ddout = concat(ddx)`, with zeros for a `dx` that nobody wanted.
+pub struct ConcatGradGrad;
+impl GradRule<ConcatGrad> for ConcatGradGrad {
+    fn emit(fwd: &ConcatGrad, g: &mut GradCx<'_>) {
+        let Some(ddout) = g.wanted(fwd.dout) else { return };
+        let mut ddx = vec![];
+        for (x, dx) in fwd.x.iter().zip(&fwd.dx) {
+            ddx.push(match dx {
+                Some(dx) => g.grad(*dx),
+                None => {
+                    let zeros = g.fresh("zeros");
+                    g.push(FillZerosLike { x: *x, out: zeros });
+                    zeros
+                }
+            });
+        }
+        g.push(Concat { x: ddx, out: ddout, axis: fwd.axis });
+    }
+}

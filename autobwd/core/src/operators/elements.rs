@@ -1,0 +1,75 @@
+//! Elements of any dtype as numbers, and conversions between dtypes.
+
+use super::PART;
+use crate::{Bool, Buf, Cx, Element, Result, with_dtype};
+
+/// A number between two dtypes: every element of every dtype fits in without loss.
+#[derive(Clone, Copy)]
+pub enum Wide {
+    /// An integer or a boolean.
+    Int(i64),
+    /// A floating point number.
+    Float(f64),
+}
+
+impl std::fmt::Display for Wide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wide::Int(x) => x.fmt(f),
+            Wide::Float(x) => x.fmt(f),
+        }
+    }
+}
+
+/// An element as a number.
+pub trait Number: Element {
+    /// The number itself.
+    fn widen(self) -> Wide;
+    /// Integers wrap around; fractions are cut off, and what is out of range becomes the nearest integer there is.
+    fn narrow(wide: Wide) -> Self;
+}
+macro_rules! numbers {
+    ($($t:ty => $kind:ident),*) => {$(
+        impl Number for $t {
+            #[inline(always)]
+            fn widen(self) -> Wide {
+                Wide::$kind(self.into())
+            }
+            #[inline(always)]
+            fn narrow(wide: Wide) -> $t {
+                match wide {
+                    Wide::Int(x) => x as $t,
+                    Wide::Float(x) => x as $t,
+                }
+            }
+        }
+    )*};
+}
+numbers!(u8 => Int, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
+impl Number for Bool {
+    #[inline(always)]
+    fn widen(self) -> Wide {
+        Wide::Int(self.get().into())
+    }
+    #[inline(always)]
+    fn narrow(wide: Wide) -> Bool {
+        match wide {
+            Wide::Int(x) => (x != 0).into(),
+            Wide::Float(x) => (x != 0.0).into(),
+        }
+    }
+}
+
+/// `out = x`, of another dtype or the same.
+///
+/// # Errors
+/// Memory that cannot be read.
+pub fn convert<Y: Number>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result<()> {
+    with_dtype!(x.dtype(), X => {
+        let x = x.slice::<X>()?;
+        cx.chunks_mut(out, PART, |part, out| {
+            out.iter_mut().zip(&x[part * PART..]).for_each(|(out, x)| *out = Y::narrow(x.widen()));
+        });
+    });
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! Operators of the library itself whose kernels take all data.
+
+use super::{
+    Assign, Cast, Concat, ConcatGrad, FillAnyLike, FillConstant, FillZerosLike, Increment, Reshape2,
+    Reshape2Grad, Scale, Seed, Slice, SliceGrad, Stack, StackGrad, Sum, Unstack, UnstackGrad,
+};
+
+crate::infallible!(
+    Assign,
+    Cast,
+    Concat,
+    ConcatGrad,
+    FillAnyLike,
+    FillConstant,
+    FillZerosLike,
+    Increment,
+    Reshape2,
+    Reshape2Grad,
+    Scale,
+    Seed,
+    Slice,
+    SliceGrad,
+    Stack,
+    StackGrad,
+    Sum,
+    Unstack,
+    UnstackGrad
+);

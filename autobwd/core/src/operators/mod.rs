@@ -1,0 +1,58 @@
+//! The operators that the library itself emits or recognises, and what their kernels are made of.
+//!
+//! The backward part of a program needs sums, zeros and copies; `+ - * /` of expressions stand for operators; gradients
+//! of control flow are branches and recurrences. These operators are typed: the library builds them as structs
+//! ([`OpDesc::from`](crate::OpDesc)) and recognises them by type ([`OpDesc::is`](crate::OpDesc::is),
+//! [`OpDesc::as_op`](crate::OpDesc::as_op)). All others are in crates of their own, which may use the functions in here,
+//! too.
+
+mod broadcast;
+mod compare;
+mod concat;
+mod conditional_block;
+mod copy;
+mod elements;
+mod elementwise;
+mod fill;
+mod increment;
+mod infallible;
+mod logic;
+mod recurrent;
+mod reshape;
+mod scale;
+mod seed;
+mod shape_rules;
+mod slice;
+mod slices;
+mod sparse_rows;
+mod stack;
+mod strided;
+mod sum;
+mod while_op;
+
+pub use broadcast::{broadcast, zip_broadcast};
+pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
+pub use concat::{Concat, ConcatGrad, ConcatGradGrad, cut_out, row_bytes};
+pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
+pub use copy::{Assign, AssignGrad, Cast, CastGrad};
+pub use elements::{Number, Wide, convert};
+pub use elementwise::{
+    ElementwiseAdd, ElementwiseAddGrad, ElementwiseAddGradGrad, ElementwiseDiv, ElementwiseDivGrad,
+    ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
+    ElementwiseSubGrad, ElementwiseSubGradGrad, grad_if_any, grad_or_zeros,
+};
+pub use fill::{FillAnyLike, FillConstant, FillZerosLike, shape_of_attr};
+pub use increment::{Increment, IncrementGrad};
+pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
+pub use recurrent::{Recurrent, RecurrentGrad, RecurrentRule};
+pub use reshape::{Reshape2, Reshape2Grad, Reshape2GradGrad, remember, remembered, restore};
+pub use scale::{Scale, ScaleGrad};
+pub use seed::Seed;
+pub use shape_rules::{check_grad, like_each, same_count};
+pub use slice::{Slice, SliceGrad, SliceGradGrad};
+pub use slices::{PART, around, nth_part, pieces};
+pub use sparse_rows::{PARTS, add_up_rows, update_rows};
+pub use stack::{Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad, UnstackGradGrad};
+pub use strided::{Loops, MAX_RANK, few_dims};
+pub use sum::{Sum, SumGrad};
+pub use while_op::{While, WhileGrad, WhileRule};

@@ -1,0 +1,41 @@
+//! Tensors cut into parts, rows and positions along an axis.
+
+/// Elements of a unit of shared work.
+pub const PART: usize = 1 << 16;
+
+/// The elements beside part number `part` of a shared output, which has `len`.
+pub fn nth_part<T>(all: &[T], part: usize, len: usize) -> &[T] {
+    &all[part * PART..][..len]
+}
+
+/// Positions before, on and after an axis.
+pub fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+    (dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product())
+}
+
+/// Calls `each(row, column, piece)` for every piece of `part`, of which the first element is number `at` of rows of
+/// `width` elements. A piece lies in one row and has at most `longest` elements.
+pub fn pieces<T>(
+    part: &mut [T],
+    at: usize,
+    width: usize,
+    longest: usize,
+    mut each: impl FnMut(usize, usize, &mut [T]),
+) {
+    if part.is_empty() {
+        return;
+    }
+    // Divisions cost more than all else where rows are short.
+    let (mut row, mut column) = (at / width, at % width);
+    let mut rest = part;
+    while !rest.is_empty() {
+        let len = (width - column).min(longest).min(rest.len());
+        let (piece, tail) = rest.split_at_mut(len);
+        each(row, column, piece);
+        column += len;
+        if column == width {
+            (row, column) = (row + 1, 0);
+        }
+        rest = tail;
+    }
+}

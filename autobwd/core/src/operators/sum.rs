@@ -1,0 +1,172 @@
+//! The sum of several tensors, of which backward parts are full, or of rows of them.
+
+use std::{num::Wrapping, ops::Add};
+
+use crate::{
+    Buf, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Op,
+    OpDesc, Parts, Result, Rows, TensorArray, Var, register_op, sample::*, with_float,
+};
+
+use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
+
+/// Sum of tensors: `out = x[0] + x[1] + …`.
+#[register_op(grad = SumGrad, decomposed)]
+pub struct Sum<V = Var> {
+    /// At least one, all of one shape and dtype, integers wrap around; or lists of tensors, in which a missing element counts as zero.
+    #[input(sparse, array)]
+    pub x: Vec<V>,
+    /// Same shape; sparse if all of `x` are; a list if they are lists.
+    #[output]
+    pub out: V,
+}
+impl Sum {
+    /// The description of a sum, without a list in between: backward parts are full of them.
+    #[doc(hidden)]
+    pub fn description(x: impl IntoIterator<Item = Var>, out: Var) -> OpDesc {
+        let [terms, sum] = const { [Sum::SCHEMA.inputs[0].name, Sum::SCHEMA.outputs[0].name] };
+        OpDesc::new(Sum::SCHEMA.name).input(terms, x).output(sum, [out])
+    }
+}
+impl Infer for Sum<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let Some((first, others)) = self.x.split_first() else {
+            return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
+        };
+        first.signed()?;
+        self.out.like(first);
+        for other in others {
+            other.same_as(&self.out)?;
+            for (dim, other) in self.out.dims.iter_mut().zip(&*other.dims) {
+                *dim = dim.or(*other);
+            }
+        }
+        if first.array {
+            self.out.array = true;
+            let tensor = self.x.iter().find(|x| !x.array);
+            return tensor.map_or(Ok(()), |x| Err(x.wrong("a list of tensors is needed")));
+        }
+        if let Some(rows) = self.x.iter().find(|x| x.rows.is_some()) {
+            rows.float()?;
+        }
+        let rows: Option<Vec<Dim>> = self.x.iter().map(|x| x.rows).collect();
+        self.out.rows = rows.map(|rows| rows.into_iter().fold(0.into(), Dim::add));
+        Ok(())
+    }
+}
+impl Decompose for Sum {
+    fn decompose(&self, parts: &mut Parts<'_>) {
+        for (i, pair) in self.x.windows(2).enumerate() {
+            let x = if i == 0 { pair[0] } else { self.out };
+            parts.push(ElementwiseAdd { x, y: pair[1], out: self.out, axis: -1 });
+        }
+    }
+}
+impl Kernel for Sum<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let Sum { x, out } = self;
+        if out.is_array() {
+            return add_up_arrays(x, out.array()?);
+        }
+        match out.dtype() {
+            DType::I32 => return add_up_integers::<i32>(cx, x, out),
+            DType::I64 => return add_up_integers::<i64>(cx, x, out),
+            _ => {}
+        }
+        with_float!(out, T => {
+            if out.is_sparse() {
+                // All are, as the shape rule has seen.
+                return add_up_rows(cx, out, || x.iter().flat_map(Buf::rows::<T>).flat_map(Rows::iter));
+            }
+            let out = out.slice_mut::<T>()?;
+            let mut whole = x.iter().filter(|x| !x.is_sparse());
+            match (whole.next(), whole.next()) {
+                (Some(x), Some(y)) => {
+                    let (x, y) = (x.slice::<T>()?, y.slice::<T>()?);
+                    cx.chunks_mut(out, PART, |part, out| {
+                        let terms = nth_part(x, part, out.len()).iter().zip(nth_part(y, part, out.len()));
+                        out.iter_mut().zip(terms).for_each(|(out, (x, y))| *out = x + y);
+                    });
+                }
+                (Some(x), None) => out.copy_from_slice(x.slice()?),
+                (None, _) => {}
+            }
+            for x in whole {
+                let x = x.slice::<T>()?;
+                cx.chunks_mut(out, PART, |part, out| {
+                    let terms = nth_part(x, part, out.len());
+                    out.iter_mut().zip(terms).for_each(|(out, x)| *out += x);
+                });
+            }
+            for x in x.iter().filter(|x| x.is_sparse()) {
+                update_rows(cx, out, [], x.rows()?, true, |out, [], x| out + x);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Sums integers, which wrap around.
+fn add_up_integers<T: Element>(cx: &Cx, x: &[Buf<'_>], out: &mut Buf<'_>) -> Result<()>
+where
+    Wrapping<T>: Add<Output = Wrapping<T>>,
+{
+    let out = out.slice_mut::<T>()?;
+    for (i, x) in x.iter().enumerate() {
+        let x = x.slice::<T>()?;
+        cx.chunks_mut(out, PART, |part, out| {
+            let terms = nth_part(x, part, out.len());
+            out.iter_mut()
+                .zip(terms)
+                .for_each(|(out, x)| *out = if i == 0 { *x } else { (Wrapping(*out) + Wrapping(*x)).0 });
+        });
+    }
+    Ok(())
+}
+
+/// Sums lists; `out` may be one of them.
+fn add_up_arrays(x: &[Buf<'_>], out: &TensorArray) -> Result<()> {
+    let arrays = x.iter().map(Buf::array).collect::<Result<Vec<_>>>()?;
+    let is_out = |array: &&TensorArray| std::ptr::eq(*array, out);
+    if !arrays.iter().any(is_out) {
+        out.clear();
+    }
+    arrays.into_iter().filter(|array| !is_out(array)).try_for_each(|array| out.add(array))
+}
+crate::samples!(
+    Sum,
+    [
+        Sum { x: vec![uniform([2, 3])], out: out() },
+        Sum { x: vec![uniform([2, 3]), uniform([2, 3])], out: out() },
+        Sum { x: vec![uniform([4]), uniform([4]), uniform([4]), uniform([4])], out: out() },
+        Sum { x: vec![uniform([]), uniform([])], out: out() },
+        Sum { x: vec![uniform([0, 2]), uniform([0, 2]), uniform([0, 2])], out: out() },
+        Sum {
+            x: vec![
+                given([2], [2147483647.0, -7.0]).of(DType::I32),
+                given([2], [1.0, -9.0]).of(DType::I32),
+                given([2], [5.0, 3.0]).of(DType::I32)
+            ],
+            out: out()
+        },
+        Sum { x: vec![integers_below(9, [2, 3])], out: out() },
+        Sample::fails(Sum { x: vec![], out: out() }, "at least one"),
+        Sample::fails(
+            Sum { x: vec![integers_below(2, [2]).of(DType::Bool)], out: out() },
+            "`X`: signed or floating point numbers are needed"
+        ),
+        Sample::fails(Sum { x: vec![uniform([2, 3]), uniform([3, 2])], out: out() }, "does not match [2, 3]"),
+    ]
+);
+
+/// `dx[i] = dout`, copied by `scale`.
+pub struct SumGrad;
+impl GradRule<Sum> for SumGrad {
+    fn emit(fwd: &Sum, g: &mut GradCx<'_>) {
+        let dout = g.grad(fwd.out);
+        for x in &fwd.x {
+            if let Some(dx) = g.wanted(*x) {
+                g.push(Scale { x: dout, out: dx, scale: 1.0, bias: 0.0, bias_after_scale: true });
+            }
+        }
+    }
+}
