@@ -114,6 +114,14 @@ impl OpInfo {
         OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
     }
 
+    /// The entry of a derivative. Formulas of derivatives of gradient operators are interpreted: they are many, long and
+    /// seldom run.
+    pub(crate) const fn derivative<O: Lanes>(of: &Schema) -> OpInfo {
+        let lanes = if of.is_gradient() { LaneEntry::interpreted::<O>() } else { LaneEntry::of::<O>() };
+        let (krate, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        OpInfo { lanes: Some(lanes), ..OpInfo::base::<O>(krate, version) }
+    }
+
     /// The same, of an operator that consists of elementwise ones.
     #[must_use]
     pub const fn decomposed<O: Decompose>(self) -> OpInfo {
@@ -190,7 +198,7 @@ impl OpInfo {
 
     /// Whether it is the gradient of another operator: it takes a gradient in.
     pub fn is_gradient(&self) -> bool {
-        self.schema.inputs.iter().any(|slot| slot.name.ends_with("@GRAD"))
+        self.schema.is_gradient()
     }
 
     /// Emits the operators of its gradient.

@@ -4,8 +4,8 @@
 //! gradient and the next are made the same way. Slots of `swish_grad` are those of the reference's default maker; an
 //! operator of order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
 //!
-//! That ends at order 3: each order is compiled for every dtype and instruction set, and its schema is put together while
-//! compiling.
+//! That ends at order 3: the schema of each order is put together while compiling. The formula of a gradient is compiled for
+//! every dtype and instruction set; those of higher orders are interpreted (`lanes/interpreter.rs`).
 
 use std::marker::PhantomData;
 
@@ -94,8 +94,7 @@ trait Made {
     const INFO: OpInfo;
 }
 impl<O: Lanes, N: Order> Made for Derivative<O, N> {
-    const INFO: OpInfo =
-        OpInfo::pointwise::<Derivative<O, N>>(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+    const INFO: OpInfo = OpInfo::derivative::<Derivative<O, N>>(&O::SCHEMA);
 }
 
 /// The N-th derivative of a formula, with `W` in its slots.

@@ -2,11 +2,16 @@
 #![allow(unsafe_code)]
 
 use std::{
+    marker::PhantomData,
     mem::MaybeUninit,
     sync::{Arc, OnceLock},
 };
 
-use super::{float::Lane, formula::Formula};
+use super::{
+    float::Lane,
+    formula::Formula,
+    interpreter::{Instructions, Interpreted},
+};
 use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
 
 /// The most slots that a pointwise operator has, as its author writes it.
@@ -69,6 +74,24 @@ fn detect() -> Isa {
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Isa {
     Isa::Baseline
+}
+
+/// What a block function does, on any lanes.
+pub(super) trait Block {
+    /// # Safety
+    /// As [`BlockFn`], of an `F` that is the dtype's.
+    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize);
+}
+
+/// The formula of an operator, compiled.
+struct Compiled<O>(PhantomData<O>);
+
+impl<O: Lanes> Block for Compiled<O> {
+    #[inline(always)]
+    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
+        // SAFETY: passed on.
+        unsafe { run_chunks::<O, F, VL>(args, attrs, first, n) }
+    }
 }
 
 /// # Safety
@@ -145,24 +168,24 @@ const fn optional(slots: &[SlotDef], k: usize) -> bool {
 /// As [`BlockFn`], on a machine with these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-unsafe fn avx512<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+unsafe fn avx512<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
 where
     Lane<T, true>: Float,
 {
     // SAFETY: passed on.
-    unsafe { run_chunks::<O, Lane<T, true>, VL>(args, attrs, first, n) }
+    unsafe { B::run::<Lane<T, true>, VL>(args, attrs, first, n) }
 }
 
 /// # Safety
 /// As [`BlockFn`], on a machine with these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+unsafe fn avx2<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
 where
     Lane<T, true>: Float,
 {
     // SAFETY: passed on.
-    unsafe { run_chunks::<O, Lane<T, true>, VL>(args, attrs, first, n) }
+    unsafe { B::run::<Lane<T, true>, VL>(args, attrs, first, n) }
 }
 
 /// Whether every machine of the target has fused multiply-add.
@@ -170,15 +193,15 @@ pub(super) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature 
 
 /// # Safety
 /// As [`BlockFn`].
-unsafe fn baseline<O: Lanes, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
+unsafe fn baseline<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
 where
     Lane<T, FUSED>: Float,
 {
     // SAFETY: passed on.
-    unsafe { run_chunks::<O, Lane<T, FUSED>, VL>(args, attrs, first, n) }
+    unsafe { B::run::<Lane<T, FUSED>, VL>(args, attrs, first, n) }
 }
 
-fn choose<O: Lanes, T, const VL: usize>() -> BlockFn
+fn choose<B: Block, T, const VL: usize>() -> BlockFn
 where
     Lane<T, true>: Float,
     Lane<T, FUSED>: Float,
@@ -187,11 +210,24 @@ where
     const { assert!(VL * size_of::<T>() == LINE) }
     match isa() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::<O, T, VL>,
+        Isa::Avx512 => avx512::<B, T, VL>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::<O, T, VL>,
-        _ => baseline::<O, T, VL>,
+        Isa::Avx2 => avx2::<B, T, VL>,
+        _ => baseline::<B, T, VL>,
     }
+}
+
+fn block_function<B: Block>(dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::F32 => Some(choose::<B, f32, 16>()),
+        DType::F64 => Some(choose::<B, f64, 8>()),
+        _ => None,
+    }
+}
+
+fn record<O: Lanes>(desc: &OpDesc) -> Result<Formula> {
+    let attrs = O::attrs(desc)?;
+    Ok(Formula::record(const { &O::SCHEMA }, desc, &|get, put| O::symbols(&attrs, get, put)))
 }
 
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
@@ -219,16 +255,19 @@ impl LaneEntry {
         const { assert!(O::SCHEMA.inputs.len() + O::SCHEMA.outputs.len() <= MAX_ARGS, "too many slots") }
         LaneEntry {
             schema: &O::SCHEMA,
-            block: |dtype| match dtype {
-                DType::F32 => Some(choose::<O, f32, 16>()),
-                DType::F64 => Some(choose::<O, f64, 8>()),
-                _ => None,
-            },
+            block: block_function::<Compiled<O>>,
             attrs: |desc| Ok(LaneAttrs(Arc::new(O::attrs(desc)?))),
-            formula: |desc| {
-                let attrs = O::attrs(desc)?;
-                Ok(Formula::record(&O::SCHEMA, desc, &|get, put| O::symbols(&attrs, get, put)))
-            },
+            formula: record::<O>,
+        }
+    }
+
+    /// Of an operator whose formula is interpreted, so that nothing is compiled for it. That takes about twice as long to
+    /// run.
+    pub(crate) const fn interpreted<O: Lanes>() -> LaneEntry {
+        LaneEntry {
+            block: block_function::<Interpreted>,
+            attrs: |desc| Ok(LaneAttrs(Arc::new(Instructions::new(&record::<O>(desc)?)))),
+            ..LaneEntry::of::<O>()
         }
     }
 

@@ -119,6 +119,19 @@ macro_rules! functions {
                     $(FormulaFunction::$function => x.$name(),)*
                 }
             }
+
+            /// Replaces each number by the function's value. A loop for every function: one loop would choose the function
+            /// for every number.
+            #[inline(always)]
+            pub(super) fn apply_to_all<F: Float>(self, numbers: &mut [F]) {
+                match self {
+                    $(FormulaFunction::$function => {
+                        for x in numbers {
+                            *x = x.$name();
+                        }
+                    })*
+                }
+            }
         }
     };
 }
@@ -352,4 +365,4 @@ impl RecordedFormula {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,6 +11,7 @@ mod equation;
 mod float;
 mod formula;
 mod integer;
+mod interpreter;
 mod loops;
 mod math;
 mod operand;

@@ -136,6 +136,18 @@ pub struct Schema {
 }
 
 impl Schema {
+    /// Whether it is of a gradient operator: one that takes a gradient in.
+    pub(crate) const fn is_gradient(&self) -> bool {
+        let mut i = 0;
+        while i < self.inputs.len() {
+            if let Some(b"@GRAD") = self.inputs[i].name.as_bytes().last_chunk() {
+                return true;
+            }
+            i += 1;
+        }
+        false
+    }
+
     /// The input slot of that name.
     pub fn input(&self, name: &str) -> Option<&'static SlotDef> {
         self.inputs.iter().find(|s| s.name == name)

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A formula of three numbers, one operation a byte.
-fn formula<F: Float>(code: &[u8], x: [F; 3]) -> F {
+pub(in crate::lanes) fn formula<F: Float>(code: &[u8], x: [F; 3]) -> F {
     let mut stack = x.to_vec();
     for (i, byte) in code.iter().enumerate() {
         let n = stack.len();
@@ -42,7 +42,7 @@ fn formula<F: Float>(code: &[u8], x: [F; 3]) -> F {
     stack.last().copied().unwrap_or(x[2])
 }
 
-fn code(seed: u64) -> Vec<u8> {
+pub(in crate::lanes) fn code(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..1 + seed % 24)
         .map(|_| {

@@ -1,0 +1,279 @@
+//! An interpreter of formulas: one block function for all formulas that are not worth a compiled one, derivatives of
+//! gradient operators among them.
+//!
+//! The expression tree becomes instructions on registers of a few lines of memory, so that the choice of an instruction is
+//! made once for some dozen elements. Registers are allocated by linear scan. Results have the bits of a compiled formula,
+//! which computes the same expressions.
+#![allow(unsafe_code)]
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    Float,
+    block::{Arg, Block},
+    formula::{Formula, FormulaNode},
+};
+
+/// Lines of memory that a register holds.
+const LINES: usize = 4;
+/// Registers on the stack; larger formulas allocate.
+const ON_STACK: usize = 32;
+
+type Register<F, const VL: usize> = [[F; VL]; LINES];
+
+/// A formula as instructions; the attributes of its block function.
+pub(super) struct Instructions {
+    /// Each with the register of its result. Operands are registers, too.
+    instructions: Vec<(FormulaNode, usize)>,
+    /// Registers that hold a constant all the time.
+    constants: Vec<(usize, f64)>,
+    /// Arguments that are written, each with the register that it is written from.
+    stores: Vec<(usize, usize)>,
+    registers: usize,
+}
+
+impl Instructions {
+    pub(super) fn new(formula: &Formula) -> Instructions {
+        let nodes = formula.nodes();
+        let mut last_use: Vec<usize> = (0..nodes.len()).collect();
+        for (number, node) in nodes.iter().enumerate() {
+            node.operands().for_each(|operand| last_use[operand] = number);
+        }
+        formula.outputs.iter().for_each(|(_, node)| last_use[*node] = nodes.len());
+
+        let (mut constants, mut instructions) = (vec![], vec![]);
+        let (mut free, mut registers, mut register_of) = (vec![], 0, Vec::with_capacity(nodes.len()));
+        let take = |free: &mut Vec<usize>, registers: &mut usize| {
+            free.pop().unwrap_or_else(|| {
+                *registers += 1;
+                *registers - 1
+            })
+        };
+        for (number, node) in nodes.iter().enumerate() {
+            if let FormulaNode::Constant(x) | FormulaNode::Literal(x) = *node {
+                // Never free: nothing else is written there.
+                registers += 1;
+                register_of.push(registers - 1);
+                constants.push((registers - 1, x));
+                continue;
+            }
+            let to = take(&mut free, &mut registers);
+            instructions.push((node.of(|operand| register_of[operand]), to));
+            register_of.push(to);
+            let mut ended: SmallVec<[usize; 4]> =
+                node.operands().chain([number]).filter(|n| last_use[*n] == number).collect();
+            ended.sort_unstable();
+            ended.dedup();
+            let is_constant =
+                |n: &usize| matches!(nodes[*n], FormulaNode::Constant(_) | FormulaNode::Literal(_));
+            free.extend(ended.into_iter().filter(|n| !is_constant(n)).map(|n| register_of[n]));
+        }
+        let inputs = formula.schema.inputs.len();
+        let stores = formula.outputs.iter().map(|(slot, node)| (inputs + slot, register_of[*node])).collect();
+        Instructions { instructions, constants, stores, registers }
+    }
+}
+
+/// The block function of all formulas that are interpreted; its attributes are [`Instructions`].
+pub(super) struct Interpreted;
+
+impl Block for Interpreted {
+    /// # Safety
+    /// As [`BlockFn`](super::block::BlockFn), of an `F` that is the dtype's; the attributes are [`Instructions`] made from a
+    /// formula of the operator's schema.
+    #[inline(always)]
+    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
+        // SAFETY: the caller's promise.
+        let code: &Instructions = unsafe { &*attrs.cast() };
+        let mut registers: SmallVec<[Register<F, VL>; ON_STACK]> =
+            smallvec![[[F::from(0.0); VL]; LINES]; code.registers];
+        for (register, x) in &code.constants {
+            registers[*register] = [[F::from(*x); VL]; LINES];
+        }
+        let mut done = 0;
+        while done < n {
+            let count = (n - done).min(LINES * VL);
+            // The elements of an argument; null for an absent one.
+            let at = |arg: usize| {
+                // SAFETY: instructions name slots of the schema alone, and there is an argument for each.
+                let arg = unsafe { *args.add(arg) };
+                match arg.is_null() {
+                    true => std::ptr::null_mut::<F>(),
+                    false => {
+                        arg.map_addr(|a| a & !1).cast::<F>().wrapping_add((arg.addr() & 1) * first + done)
+                    }
+                }
+            };
+            for (node, to) in &code.instructions {
+                registers[*to] = match *node {
+                    // SAFETY: `count` elements of the block are left behind the argument.
+                    FormulaNode::Input(input) => unsafe { load(at(input), count) },
+                    node => compute(node, &registers),
+                };
+            }
+            // All inputs have been read: an output may take the place of one.
+            for (arg, register) in &code.stores {
+                // SAFETY: as above.
+                unsafe { store(at(*arg), &registers[*register], count) }
+            }
+            done += count;
+        }
+    }
+}
+
+/// # Safety
+/// Behind `from` are `count` initialised elements, which nobody writes meanwhile, or it is null.
+#[inline(always)]
+unsafe fn load<F: Float, const VL: usize>(from: *const F, count: usize) -> Register<F, VL> {
+    let mut register = [[F::from(0.0); VL]; LINES];
+    if !from.is_null() {
+        // SAFETY: the caller's promise; `min` keeps within the register.
+        unsafe { std::ptr::copy_nonoverlapping(from, register.as_mut_ptr().cast(), count.min(LINES * VL)) }
+    }
+    register
+}
+
+/// # Safety
+/// Behind `to` is room for `count` elements, which nobody uses meanwhile, or it is null.
+#[inline(always)]
+unsafe fn store<F: Float, const VL: usize>(to: *mut F, register: &Register<F, VL>, count: usize) {
+    if !to.is_null() {
+        // SAFETY: the caller's promise; `min` keeps within the register.
+        unsafe { std::ptr::copy_nonoverlapping(register.as_ptr().cast(), to, count.min(LINES * VL)) }
+    }
+}
+
+/// The value of a node whose operands are registers; a mask is 1 where it holds, else 0.
+///
+/// Plain loops: what is not inlined would be compiled without the block function's instruction set.
+#[inline(always)]
+fn compute<F: Float, const VL: usize>(node: FormulaNode, registers: &[Register<F, VL>]) -> Register<F, VL> {
+    let of = |register: usize| registers[register].as_flattened();
+    let mut result = [[F::from(0.0); VL]; LINES];
+    let out = result.as_flattened_mut();
+    match node {
+        FormulaNode::Input(_) => {}
+        FormulaNode::Constant(x) | FormulaNode::Literal(x) => out.fill(F::from(x)),
+        FormulaNode::Neg(a) => {
+            let a = of(a);
+            for i in 0..out.len() {
+                out[i] = -a[i];
+            }
+        }
+        FormulaNode::Add(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i] + b[i];
+            }
+        }
+        FormulaNode::Sub(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i] - b[i];
+            }
+        }
+        FormulaNode::Mul(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i] * b[i];
+            }
+        }
+        FormulaNode::Div(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i] / b[i];
+            }
+        }
+        FormulaNode::MulAdd(a, b, c) => {
+            let (a, b, c) = (of(a), of(b), of(c));
+            for i in 0..out.len() {
+                out[i] = a[i].mul_add(b[i], c[i]);
+            }
+        }
+        FormulaNode::Pow(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i].pow(b[i]);
+            }
+        }
+        FormulaNode::Greater(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = F::select(a[i].gt(b[i]), F::from(1.0), F::from(0.0));
+            }
+        }
+        FormulaNode::Equal(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = F::select(a[i].equals(b[i]), F::from(1.0), F::from(0.0));
+            }
+        }
+        FormulaNode::Select(mask, yes, no) => {
+            let (mask, yes, no) = (of(mask), of(yes), of(no));
+            for i in 0..out.len() {
+                out[i] = F::select(mask[i].gt(F::from(0.0)), yes[i], no[i]);
+            }
+        }
+        FormulaNode::Call(function, a) => {
+            out.copy_from_slice(of(a));
+            function.apply_to_all(out);
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+use crate::{Arity, Schema, SlotDef, lanes::{Lane, Symbol, formula::tests::{code, formula}, symbolic::record}};
+
+    const SLOT: SlotDef = SlotDef::new("", Arity::One, "", 0);
+    static SCHEMA: Schema = Schema {
+        name: "",
+        inputs: &[SLOT; 3],
+        outputs: &[SLOT],
+        attrs: &[],
+        pointwise: true,
+        broadcast: false,
+        integers: false,
+        doc: "",
+        file: "",
+        line: 0,
+    };
+    /// More than a register holds, and not a whole number of registers.
+    const COUNT: usize = 80;
+
+    #[test]
+    fn an_interpreted_formula_has_the_bits_of_its_lanes() {
+        for seed in 0..1_000 {
+            let code = code(seed);
+            let (nodes, symbol) = record(|| formula(&code, [0, 1, 2].map(Symbol::input)));
+            let tree = Formula { schema: &SCHEMA, nodes, outputs: vec![(0, symbol.node())] }.pruned();
+            let instructions = Instructions::new(&tree);
+            let x = |input: usize| -> Vec<f64> {
+                (0..COUNT).map(|i| ((i * 7 + input * 13 + seed as usize) % 41) as f64 / 8.0 - 2.0).collect()
+            };
+            let inputs = [0, 1, 2].map(x);
+            // The output takes the place of the first input.
+            let mut out = inputs[0].clone();
+            let moving = |at: *const f64| at.cast_mut().cast::<u8>().map_addr(|a| a | 1);
+            let place = moving(out.as_mut_ptr());
+            let args = [place, moving(inputs[1].as_ptr()), moving(inputs[2].as_ptr()), place];
+            let attrs = (&raw const instructions).cast();
+            // SAFETY: an argument for every slot, with `COUNT` elements each.
+            unsafe { Interpreted::run::<Lane<f64, true>, 8>(args.as_ptr(), attrs, 0, COUNT) };
+            for (i, found) in out.iter().enumerate() {
+                let expected = formula(&code, [0, 1, 2].map(|input| Lane::<f64, true>(inputs[input][i]))).0;
+                let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(same, "{seed} {i}: {found:e}, not {expected:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn registers_are_used_again() {
+        let (nodes, symbol) = record(|| (0..100).fold(Symbol::input(0), |x, _| (x * x + 1.0).sin()));
+        let tree = Formula { schema: &SCHEMA, nodes, outputs: vec![(0, symbol.node())] };
+        assert!(Instructions::new(&tree).registers <= 4);
+    }
+}

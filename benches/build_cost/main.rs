@@ -1,0 +1,148 @@
+//! What building takes: CPU-seconds and seconds of clean builds and of a rebuild, and the size of a binary.
+//!
+//! `cargo run -p autobwd-benches --bin build_cost -- release tests touch` prints a JSON line for each. It builds in
+//! `target/build_cost`, which is empty for `release` and `tests`, and needs Linux and the command `size`.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    time::{Instant, SystemTime},
+};
+
+use autobwd_benches::{Outcome, finish, ms, output, round};
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+
+/// Measures builds, one JSON line each.
+#[derive(Parser)]
+struct Args {
+    /// What is built.
+    #[arg(required = true)]
+    builds: Vec<Build>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Build {
+    /// A clean release build of the example `digits`, and the bytes of its text segment.
+    Release,
+    /// A clean build of all tests, and running them: long.
+    Tests,
+    /// The samples of `relu`, after one file of operators was touched.
+    Touch,
+}
+
+/// The file of operators that is touched.
+const TOUCHED: &str = "ops/src/activation.rs";
+/// How many ticks of `/proc` are a second, on every Linux.
+const TICKS: f64 = 100.0;
+
+fn main() -> ExitCode {
+    finish(run(&Args::parse()))
+}
+
+fn run(args: &Args) -> Outcome<ExitCode> {
+    let target = Target::new()?;
+    for build in &args.builds {
+        println!("{}", target.measure(*build)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The folder that all is built in.
+struct Target {
+    folder: PathBuf,
+}
+
+impl Target {
+    fn new() -> Outcome<Target> {
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+        Ok(Target { folder: std::path::absolute(target)?.join("build_cost") })
+    }
+
+    fn measure(&self, build: Build) -> Outcome<Value> {
+        match build {
+            Build::Release => {
+                self.empty()?;
+                let cost = self.cargo(&["build", "--release", "--example", "digits"])?;
+                let text = text_bytes(&self.folder.join("release/examples/digits"))?;
+                Ok(json!({ "build": "release", "clean": cost.json(), "text_bytes": text }))
+            }
+            Build::Tests => {
+                self.empty()?;
+                let built = self.cargo(&["test", "--workspace", "--no-run"])?;
+                let run = self.cargo(&["test", "--workspace"])?;
+                let all = Cost { cpu: built.cpu + run.cpu, wall: built.wall + run.wall };
+                Ok(json!({
+                    "build": "tests", "clean": built.json(), "run": run.json(), "together": all.json(),
+                }))
+            }
+            Build::Touch => {
+                let samples = ["test", "--package", "autobwd-tests", "--test", "samples"];
+                self.cargo(&[&samples[..], &["--no-run"]].concat())?;
+                fs::File::options()
+                    .append(true)
+                    .open(root().join(TOUCHED))?
+                    .set_modified(SystemTime::now())?;
+                let cost = self.cargo(&[&samples[..], &["relu"]].concat())?;
+                Ok(json!({ "build": "touch", "touched": TOUCHED, "rebuilt_and_run": cost.json() }))
+            }
+        }
+    }
+
+    fn empty(&self) -> Outcome<()> {
+        if self.folder.exists() {
+            fs::remove_dir_all(&self.folder)?;
+        }
+        Ok(fs::create_dir_all(&self.folder)?)
+    }
+
+    /// What a cargo command takes.
+    fn cargo(&self, args: &[&str]) -> Outcome<Cost> {
+        eprintln!("cargo {}", args.join(" "));
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root()).args(args).arg("--quiet").env("CARGO_TARGET_DIR", &self.folder);
+        // What cargo says of this command's own package is not for the packages that it builds.
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_")) {
+                cargo.env_remove(name);
+            }
+        }
+        let (cpu, start) = (children_cpu()?, Instant::now());
+        let status = cargo.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+        let cost = Cost { cpu: children_cpu()? - cpu, wall: ms(start) / 1e3 };
+        if status.success() { Ok(cost) } else { Err(format!("`cargo {}` fails", args.join(" ")).into()) }
+    }
+}
+
+struct Cost {
+    /// Seconds of all cores, user and system.
+    cpu: f64,
+    wall: f64,
+}
+
+impl Cost {
+    fn json(&self) -> Value {
+        json!({ "cpu_seconds": round(self.cpu, 1), "wall_seconds": round(self.wall, 1) })
+    }
+}
+
+/// CPU-seconds of all child processes that have ended, and of theirs.
+fn children_cpu() -> Outcome<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The second field, a name in parentheses, may have spaces; fields 16 and 17 are user and system time.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<f64> = fields.skip(13).take(2).map(str::parse).collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<f64>() / TICKS)
+}
+
+/// Bytes of a binary's text segment: code, and constants that are not relocated.
+fn text_bytes(binary: &Path) -> Outcome<u64> {
+    let table = output(Command::new("size").arg(binary))?;
+    let text = table.lines().nth(1).and_then(|line| line.split_whitespace().next());
+    Ok(text.ok_or_else(|| format!("there is no size in {table:?}"))?.parse()?)
+}
