@@ -99,6 +99,8 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
 /// | `Derived` | one gradient operator, made from the formula |
 /// | `DerivedFromInputs` | the same, without the outputs among its slots |
+/// | `Composed` | that of the operator's composition |
+/// | `Multilinear` | of a gradient operator whose forward operator is linear in each input that has a gradient: both again |
 /// | `NoGrad` | there is none, needing it is an error |
 /// | `ZeroGrad` | it is zero everywhere |
 ///

@@ -62,6 +62,7 @@ pub struct OpInfo {
     lanes: Option<LaneEntry>,
     decompose: Option<DecomposeFn>,
     composing: Option<Composing>,
+    forward: Option<&'static Schema>,
     krate: &'static str,
     version: &'static str,
 }
@@ -138,6 +139,12 @@ impl OpInfo {
         OpInfo { composing, ..self }
     }
 
+    /// The same, of the gradient operator of that operator.
+    #[must_use]
+    pub const fn gradient_of(self, forward: &'static Schema) -> OpInfo {
+        OpInfo { forward: Some(forward), ..self }
+    }
+
     /// The entry of an operator that runs a sub-block.
     pub const fn control<O: Op + Control>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
@@ -159,6 +166,7 @@ impl OpInfo {
             lanes: None,
             decompose: None,
             composing: None,
+            forward: None,
             krate,
             version,
         }
@@ -269,6 +277,11 @@ impl OpInfo {
     /// The composition that it has, its own or by its forward operator's.
     pub(crate) fn composing(&self) -> Option<Composing> {
         self.composing
+    }
+
+    /// The operator that it is the gradient operator of, where it is declared so.
+    pub(crate) fn forward(&self) -> Option<&'static Schema> {
+        self.forward
     }
 
     /// What says which elementwise operators it consists of.

@@ -1,8 +1,8 @@
 //! Rows picked by their numbers, and the rows that stand for numbers.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
-    check::*, register_op, with_dtype, with_float,
+    Buf, Cx, DType, Dims, Element, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad, check::*,
+    register_op, with_dtype, with_float,
 };
 
 use crate::{
@@ -247,7 +247,7 @@ pub(crate) fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
 }
 
 /// `dx[.., index[i], ..] += dout[.., i, ..]`.
-#[register_op(grad_of = Gather, grad = GatherGradGrad)]
+#[register_op(grad_of = Gather, grad = Multilinear)]
 pub struct GatherGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -270,16 +270,5 @@ impl Kernel for GatherGrad<Buf<'_>> {
             let pick = Pick { numbers: &self.index, padding: None, n, width };
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })
-    }
-}
-
-/// `ddout = gather(ddx, index)`.
-pub struct GatherGradGrad;
-impl GradRule<GatherGrad> for GatherGradGrad {
-    fn emit(fwd: &GatherGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(Gather { x: ddx, index: fwd.index, out: ddout, axis: fwd.axis });
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Running sums.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    Buf, Cx, DType, Dims, Element, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
     with_float, with_signed,
 };
 
@@ -158,7 +158,7 @@ fn run<T: Running>(
 }
 
 /// `dx` = the running sum of `dout` from the other side.
-#[register_op(grad_of = Cumsum, grad = CumsumGradGrad)]
+#[register_op(grad_of = Cumsum, grad = Multilinear)]
 pub struct CumsumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -184,17 +184,5 @@ impl Kernel for CumsumGrad<Buf<'_>> {
             run::<T>(cx, cut, (self.exclusive, !self.reverse), self.dout.slice()?, self.dx.slice_mut()?);
         });
         Ok(())
-    }
-}
-
-/// `ddout = cumsum(ddx)`.
-pub struct CumsumGradGrad;
-impl GradRule<CumsumGrad> for CumsumGradGrad {
-    fn emit(fwd: &CumsumGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *fwd;
-            g.push(Cumsum { x: ddx, out: ddout, axis, flatten, exclusive, reverse });
-        }
     }
 }

@@ -366,11 +366,28 @@ fn composition(op: &Operator<'_>) -> TokenStream {
             );
         }
     });
+    let multilinear = types::is_named(op.grad, "Multilinear").then(|| {
+        let at = span::generated_at(span::last_segment(op.grad));
+        let schema = match &forward {
+            Some((_, schema)) => quote!(::core::option::Option::Some(#schema)),
+            None => quote!(::core::option::Option::None),
+        };
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_multilinear(
+                #name,
+                #schema,
+                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+            );
+        }
+    });
+    let gradient_of = forward.iter().map(|(_, schema)| quote!(.gradient_of(#schema)));
     quote! {
+        #(#gradient_of)*
         .composition(
             {
                 use ::autobwd::__private::Unwritten as _;
                 #check
+                #multilinear
                 #own
             },
             {

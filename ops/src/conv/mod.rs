@@ -10,10 +10,8 @@ mod kernel;
 mod side;
 mod transpose;
 
-pub use forward::{
-    Conv2d, Conv2dGrad, Conv2dGradGrad, DepthwiseConv2d, DepthwiseConv2dGrad, DepthwiseConv2dGradGrad,
-};
-pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeGradGrad, Conv2dTransposeRule};
+pub use forward::{Conv2d, Conv2dGrad, DepthwiseConv2d, DepthwiseConv2dGrad};
+pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeRule};
 
 use autobwd::{Attrs, Buf, Dim, Dims, Error, Meta, Result};
 

@@ -1,11 +1,10 @@
 //! Products over the last two dimensions, those before them broadcast.
 
 use autobwd::{
-    Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, Dim, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float,
 };
 
 use super::products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims};
-use crate::common::grad_grad_of_product;
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
@@ -89,7 +88,7 @@ fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
 /// transposed has a gradient that is.
-#[register_op(grad_of = MatmulV2, grad = MatmulV2GradGrad)]
+#[register_op(grad_of = MatmulV2, grad = Multilinear)]
 pub struct MatmulV2Grad<V = Var> {
     pub x: V,
     pub y: V,
@@ -126,17 +125,5 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
             }
             Ok(())
         })
-    }
-}
-
-/// `ddout = ddx · y + x · ddy`, `dx = dout · ddyᵀ`, `dy = ddxᵀ · dout`: products and their gradients again, whatever is
-/// broadcast or transposed, since products are linear in each factor.
-pub struct MatmulV2GradGrad;
-impl GradRule<MatmulV2Grad> for MatmulV2GradGrad {
-    fn emit(fwd: &MatmulV2Grad, g: &mut GradCx<'_>) {
-        let MatmulV2Grad { x, y, dout, trans_x, trans_y, .. } = *fwd;
-        let product = |x, y, out| MatmulV2 { x, y, out, trans_x, trans_y };
-        let grads = |x, y, dx, dy| MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y };
-        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
     }
 }

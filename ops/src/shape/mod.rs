@@ -11,16 +11,13 @@ mod stack;
 mod strided;
 
 pub use axes::{
-    FlattenContiguousRange, FlattenContiguousRangeGrad, FlattenContiguousRangeGradGrad, Squeeze2,
-    Squeeze2Grad, Squeeze2GradGrad, Unsqueeze2, Unsqueeze2Grad, Unsqueeze2GradGrad,
+    FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
 pub use copy::{Assign, AssignGrad, Cast, CastGrad};
 pub use join::{Concat, ConcatGrad, ConcatGradGrad, Split, SplitGrad};
-pub use order::{
-    Flip, FlipGrad, Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad, Transpose2GradGrad,
-};
-pub use pad::{Pad, PadGrad, PadGradGrad, TrilTriu, TrilTriuGrad};
-pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
+pub use order::{Flip, FlipGrad, Reshape2, Reshape2Grad, Reshape2GradGrad, Transpose2, Transpose2Grad};
+pub use pad::{Pad, PadGrad, TrilTriu, TrilTriuGrad};
+pub use repeat::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub(crate) use slice::at;
 pub use slice::{Slice, SliceGrad, SliceGradGrad};
 pub use stack::{Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad, UnstackGradGrad};

@@ -1,8 +1,8 @@
 //! The same elements in another shape or order.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
-    register_op, with_dtype,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*, register_op, with_dtype,
 };
 
 use super::strided::{Loops, MAX_RANK, few_dims};
@@ -238,7 +238,7 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
 }
 
 /// `dx = dout` with its dimensions back in place.
-#[register_op(grad_of = Transpose2, grad = Transpose2GradGrad)]
+#[register_op(grad_of = Transpose2, grad = Multilinear)]
 pub struct Transpose2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -270,18 +270,6 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
             loops.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
             Ok(())
         })
-    }
-}
-
-/// `ddout = transpose2(ddx)`.
-pub struct Transpose2GradGrad;
-impl GradRule<Transpose2Grad> for Transpose2GradGrad {
-    fn emit(fwd: &Transpose2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Transpose2 { x: ddx, out: ddout, x_shape, axis: fwd.axis.clone() });
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tensors whose elements are repeated.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
-    register_op, with_dtype, with_float,
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
+    with_dtype, with_float,
 };
 
 use super::strided::{Loops, MAX_RANK, few_dims};
@@ -96,7 +96,7 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
 }
 
 /// `dx = dout`, summed over what was repeated.
-#[register_op(grad_of = ExpandV2, grad = ExpandV2GradGrad)]
+#[register_op(grad_of = ExpandV2, grad = Multilinear)]
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -122,17 +122,6 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
             Reduction::of(full, repeated).reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
-    }
-}
-
-/// `ddout = expand_v2(ddx)`.
-pub struct ExpandV2GradGrad;
-impl GradRule<ExpandV2Grad> for ExpandV2GradGrad {
-    fn emit(fwd: &ExpandV2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ExpandV2 { x: ddx, out: ddout, shape: fwd.shape.clone() });
-        }
     }
 }
 
@@ -223,7 +212,7 @@ fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
 }
 
 /// `dx = dout`, summed over the repetitions.
-#[register_op(grad_of = Tile, grad = TileGradGrad)]
+#[register_op(grad_of = Tile, grad = Multilinear)]
 pub struct TileGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -249,16 +238,5 @@ impl Kernel for TileGrad<Buf<'_>> {
             cut.reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
-    }
-}
-
-/// `ddout = tile(ddx)`.
-pub struct TileGradGrad;
-impl GradRule<TileGrad> for TileGradGrad {
-    fn emit(fwd: &TileGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(Tile { x: ddx, out: ddout, repeat_times: fwd.repeat_times.clone() });
-        }
     }
 }
