@@ -11,7 +11,7 @@ mod shape_cache;
 
 use std::sync::OnceLock;
 
-use infer::{infer, infer_integers, infer_pointwise};
+use infer::{infer, infer_gradient, infer_integers, infer_pointwise};
 pub(crate) use lookup::Lookup;
 use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) use shape_cache::ShapeCache;
@@ -80,6 +80,23 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer::<O>,
+            run: Run::Kernel(frame::<O>),
+            lanes: None,
+            ..OpInfo::base::<O>(krate, version)
+        }
+    }
+
+    /// The entry of a gradient operator with a kernel, whose shape rule follows from that of its forward operator.
+    pub const fn kernel_of_gradient<O, F>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        O: Op,
+        F: Op,
+        F::Of<Meta>: Infer,
+        for<'a> O::Of<Buf<'a>>: Kernel,
+        O::Of<Buf<'static>>: Send,
+    {
+        OpInfo {
+            infer: infer_gradient::<O, F>,
             run: Run::Kernel(frame::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)

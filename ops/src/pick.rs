@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Number, PART, Real, Wide, around, infer_grad, pieces},
+    common::{Number, PART, Real, Wide, around, pieces},
     rows::{PARTS, add_up_rows},
 };
 
@@ -247,7 +247,7 @@ pub(crate) fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
 }
 
 /// `dx[.., index[i], ..] += dout[.., i, ..]`.
-#[register_op(grad_of = Gather, grad = Multilinear)]
+#[register_op(grad_of = Gather, grad = Multilinear, inferred)]
 pub struct GatherGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -256,12 +256,6 @@ pub struct GatherGrad<V = Var> {
     #[output]
     pub dx: V,
     pub axis: i32,
-}
-impl Infer for GatherGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = gathered(&self.x, &self.index, self.axis)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for GatherGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

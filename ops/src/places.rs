@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, Real, infer_grad, lanes_along, pieces},
+    common::{PART, Real, lanes_along, pieces},
     compare::Equal,
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
@@ -125,7 +125,7 @@ impl<'a> Places<'a> {
 }
 
 /// `dx[index[i], ..] += dout[i, ..]`.
-#[register_op(grad_of = GatherNd, grad = Multilinear)]
+#[register_op(grad_of = GatherNd, grad = Multilinear, inferred)]
 pub struct GatherNdGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -133,12 +133,6 @@ pub struct GatherNdGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-}
-impl Infer for GatherNdGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = found(&self.x, &self.index)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for GatherNdGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
@@ -258,7 +252,7 @@ impl<'a> Along<'a> {
 }
 
 /// `dinput[.., index[.., i, ..], ..] += dresult[.., i, ..]`.
-#[register_op(grad_of = TakeAlongAxis, grad = Multilinear)]
+#[register_op(grad_of = TakeAlongAxis, grad = Multilinear, inferred)]
 pub struct TakeAlongAxisGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,
@@ -267,12 +261,6 @@ pub struct TakeAlongAxisGrad<V = Var> {
     #[output]
     pub dinput: V,
     pub axis: i32,
-}
-impl Infer for TakeAlongAxisGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        check_positions(&self.input, &self.index, self.axis)?;
-        infer_grad(&self.input, &self.dresult, &self.index.dims, &mut self.dinput)
-    }
 }
 impl Kernel for TakeAlongAxisGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {

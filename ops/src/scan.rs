@@ -5,7 +5,7 @@ use autobwd::{
     with_float, with_signed,
 };
 
-use crate::common::{PART, around, axis_if_any, infer_grad};
+use crate::common::{PART, around, axis_if_any};
 
 /// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
@@ -158,7 +158,7 @@ fn run<T: Running>(
 }
 
 /// `dx` = the running sum of `dout` from the other side.
-#[register_op(grad_of = Cumsum, grad = Multilinear)]
+#[register_op(grad_of = Cumsum, grad = Multilinear, inferred)]
 pub struct CumsumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -169,13 +169,6 @@ pub struct CumsumGrad<V = Var> {
     pub flatten: bool,
     pub exclusive: bool,
     pub reverse: bool,
-}
-impl Infer for CumsumGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let mut out = self.dout.clone();
-        summed(&self.x, self.axis, self.flatten, &mut out)?;
-        infer_grad(&self.x, &self.dout, &out.dims, &mut self.dx)
-    }
 }
 impl Kernel for CumsumGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -12,7 +12,7 @@ pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 pub use multilinear::Multilinear;
-pub(crate) use parts::{check_emitted, part, sum, zeros};
+pub(crate) use parts::{check_emitted, forward_op, part, sum, zeros};
 pub use single::GradientOps;
 
 use smallvec::SmallVec;

@@ -91,11 +91,26 @@ pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema)
     let Some(forward) = grad_of else {
         panic!("{}", text.add("that is for gradient operators, with `grad_of = ..`").as_str());
     };
+    check_reads(text, forward, own, true);
+}
+
+/// Refuses `inferred` of a gradient operator that does not read what its forward operator does.
+#[track_caller]
+pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
+    let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot be `inferred`: ");
+    check_reads(text, forward, own, false);
+}
+
+/// Panics if an input of the forward operator that must be there is not read, nor, if that is enough, its gradient
+/// written.
+#[track_caller]
+const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_written: bool) {
     let mut i = 0;
     while i < forward.inputs.len() {
         let input = &forward.inputs[i];
-        let is_needed = !matches!(input.arity, Arity::Optional);
-        if is_needed && !has_slot(own.inputs, input.name, "") && !has_slot(own.outputs, input.name, "@GRAD") {
+        let is_written = has_slot(own.outputs, input.name, "@GRAD");
+        let is_needed = !matches!(input.arity, Arity::Optional) || is_written;
+        if is_needed && !has_slot(own.inputs, input.name, "") && !(or_written && is_written) {
             let text = text.add("it does not read input `").add(input.name).add("` of `").add(forward.name);
             panic!("{}", text.add("`").as_str());
         }

@@ -2,7 +2,7 @@
 
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float};
 
-use super::{ConvAttrs, infer_grad, nhwc, plain, same, valid};
+use super::{ConvAttrs, nhwc, plain, same, valid};
 
 /// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
 /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
@@ -173,7 +173,7 @@ impl ConvAttrs {
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
 /// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over images.
-#[register_op(grad_of = Conv2d, grad = Multilinear)]
+#[register_op(grad_of = Conv2d, grad = Multilinear, inferred)]
 pub struct Conv2dGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -185,13 +185,6 @@ pub struct Conv2dGrad<V = Var> {
     /// As in [`Conv2d`].
     #[attrs]
     pub conv: ConvAttrs,
-}
-impl Infer for Conv2dGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = self.conv.convolved(&self.input, &self.filter)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
 }
 impl Kernel for Conv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -288,7 +281,7 @@ fn depthwise<const I: usize, const F: usize>(
 }
 
 /// `dinput` and `dfilter` as in `conv2d_grad`.
-#[register_op(grad_of = DepthwiseConv2d, grad = Multilinear)]
+#[register_op(grad_of = DepthwiseConv2d, grad = Multilinear, inferred)]
 pub struct DepthwiseConv2dGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -300,13 +293,6 @@ pub struct DepthwiseConv2dGrad<V = Var> {
     /// As in [`DepthwiseConv2d`].
     #[attrs]
     pub conv: ConvAttrs,
-}
-impl Infer for DepthwiseConv2dGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = self.conv.convolved(&self.input, &self.filter)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
 }
 impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -5,7 +5,7 @@ use autobwd::{
     with_float,
 };
 
-use super::{ConvAttrs, infer_grad, nhwc, plain, same, valid};
+use super::{ConvAttrs, nhwc, plain, same, valid};
 use crate::{
     common::{PART, Real, pieces},
     norm::DataLayout,
@@ -213,7 +213,7 @@ impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
 }
 
 /// `dinput` = `conv2d` of `doutput` with `filter`, `dfilter` = the gradient of its filter for `input`, that of its output.
-#[register_op(grad_of = Conv2dTranspose, grad = Multilinear)]
+#[register_op(grad_of = Conv2dTranspose, grad = Multilinear, inferred)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -229,14 +229,6 @@ pub struct Conv2dTransposeGrad<V = Var> {
     pub conv: ConvAttrs,
     pub output_padding: Vec<i32>,
     pub output_size: Vec<i32>,
-}
-impl Infer for Conv2dTransposeGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let (size, padding) = (&self.output_size, &self.output_padding);
-        let dims = self.conv.transposed(&self.input, &self.filter, size, padding)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
 }
 impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -6,7 +6,7 @@ use autobwd::{
 
 use super::{Target, infer_loss, push_label_gradient, push_ones};
 use crate::{
-    common::{Real, infer_grad},
+    common::Real,
     elementwise::ElementwiseMul,
     softmax::{Lanes, push_sum, sum_op},
 };
@@ -89,7 +89,7 @@ impl GradRule<CrossEntropy> for CrossEntropyRule {
 }
 
 /// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels, 0 where the label is 0.
-#[register_op(grad_of = CrossEntropy, grad = CrossEntropyGradGrad)]
+#[register_op(grad_of = CrossEntropy, grad = CrossEntropyGradGrad, inferred)]
 pub struct CrossEntropyGrad<V = Var> {
     pub x: V,
     pub label: V,
@@ -98,12 +98,6 @@ pub struct CrossEntropyGrad<V = Var> {
     pub dx: V,
     pub soft_label: bool,
     pub ignore_index: i32,
-}
-impl Infer for CrossEntropyGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        infer_grad(&self.x, &self.dy, &dims, &mut self.dx)
-    }
 }
 impl Kernel for CrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

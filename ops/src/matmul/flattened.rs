@@ -5,8 +5,6 @@ use autobwd::{
     with_float,
 };
 
-use super::products::{grads_flops, infer_grads};
-
 /// Matrix product of flattened operands: `out = x · y`.
 ///
 /// The first `x_num_col_dims` dimensions of `x` make the rows of a matrix, the others its columns; `y` likewise.
@@ -66,7 +64,7 @@ fn mul(x: Draw, y: Draw, x_num_col_dims: i32) -> Mul<Draw> {
 }
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
-#[register_op(grad_of = Mul, grad = Multilinear)]
+#[register_op(grad_of = Mul, grad = Multilinear, inferred)]
 pub struct MulGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -77,18 +75,6 @@ pub struct MulGrad<V = Var> {
     pub dy: Option<V>,
     pub x_num_col_dims: i32,
     pub y_num_col_dims: i32,
-}
-impl Infer for MulGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
-        infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
-    }
-
-    fn flops(&self) -> Dim {
-        let one =
-            Dim::from(2) * self.dout.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..]);
-        grads_flops(one, &self.dx, &self.dy)
-    }
 }
 impl Kernel for MulGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

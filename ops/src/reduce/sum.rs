@@ -188,7 +188,7 @@ fn reduce_sum(x: Draw, reduce: ReduceAttrs) -> ReduceSum<Draw> {
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
-#[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed)]
+#[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceSumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -198,11 +198,6 @@ pub struct ReduceSumGrad<V = Var> {
     /// As in [`ReduceSum`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceSumGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Decompose for ReduceSumGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
@@ -290,7 +285,7 @@ fn reduce_mean(x: Draw, reduce: ReduceAttrs) -> ReduceMean<Draw> {
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
-#[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed)]
+#[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceMeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -300,11 +295,6 @@ pub struct ReduceMeanGrad<V = Var> {
     /// As in [`ReduceMean`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceMeanGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Decompose for ReduceMeanGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {

@@ -6,10 +6,7 @@ use autobwd::{
 };
 
 use super::strided::{Loops, MAX_RANK, few_dims};
-use crate::{
-    common::{around, infer_grad},
-    reduce::Reduction,
-};
+use crate::{common::around, reduce::Reduction};
 
 /// Dimensions of 1 repeated up to a shape, and dimensions added in front: `out = x`, broadcast.
 #[register_op(grad = ExpandV2Grad)]
@@ -96,7 +93,7 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
 }
 
 /// `dx = dout`, summed over what was repeated.
-#[register_op(grad_of = ExpandV2, grad = Multilinear)]
+#[register_op(grad_of = ExpandV2, grad = Multilinear, inferred)]
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -104,13 +101,6 @@ pub struct ExpandV2Grad<V = Var> {
     #[output]
     pub dx: V,
     pub shape: Vec<i32>,
-}
-impl Infer for ExpandV2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = expanded(&self.x, &self.shape)?;
-        few_dims(&self.dout)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for ExpandV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -212,7 +202,7 @@ fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
 }
 
 /// `dx = dout`, summed over the repetitions.
-#[register_op(grad_of = Tile, grad = Multilinear)]
+#[register_op(grad_of = Tile, grad = Multilinear, inferred)]
 pub struct TileGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -220,13 +210,6 @@ pub struct TileGrad<V = Var> {
     #[output]
     pub dx: V,
     pub repeat_times: Vec<i32>,
-}
-impl Infer for TileGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = tiled(&self.x, &self.repeat_times)?;
-        few_dims(&self.dout)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for TileGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
