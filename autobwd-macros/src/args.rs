@@ -7,9 +7,9 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::Ctxt, options, text};
 
-const KNOWN: [&str; 8] =
-    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "decomposed"];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers` and `decomposed`";
+const KNOWN: [&str; 9] =
+    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "decomposed", "inferred"];
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers`, `decomposed` and `inferred`";
 
 pub(crate) struct Args {
     /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
@@ -27,6 +27,8 @@ pub(crate) struct Args {
     pub(crate) integers: Option<Ident>,
     /// `decomposed`, where it is written.
     pub(crate) decomposed: Option<Ident>,
+    /// `inferred`, where it is written.
+    pub(crate) inferred: Option<Ident>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,7 @@ struct Given {
     broadcast: Option<Ident>,
     integers: Option<Ident>,
     decomposed: Option<Ident>,
+    inferred: Option<Ident>,
     tried_grad: bool,
     tried_pointwise: bool,
 }
@@ -54,9 +57,17 @@ impl Args {
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
         let Given {
-            grad_of, name, tried_pointwise: pointwise, kernel, broadcast, integers, decomposed, ..
+            grad_of,
+            name,
+            tried_pointwise: pointwise,
+            kernel,
+            broadcast,
+            integers,
+            decomposed,
+            inferred,
+            ..
         } = given;
-        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed }
+        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed, inferred }
     }
 }
 
@@ -98,6 +109,10 @@ impl Given {
             "decomposed" => {
                 options::flag(&key, input)?;
                 options::set(&mut self.decomposed, &key, key.clone())
+            }
+            "inferred" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.inferred, &key, key.clone())
             }
             _ => {
                 // The type is used, else it would be reported as imported and not used.

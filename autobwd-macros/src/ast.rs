@@ -27,6 +27,8 @@ pub(crate) struct Operator<'a> {
     pub(crate) integers: Option<&'a Ident>,
     /// `decomposed`, where it is written.
     pub(crate) decomposed: Option<&'a Ident>,
+    /// `inferred`, where it is written.
+    pub(crate) inferred: Option<&'a Ident>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<Field<'a>>,
 }
@@ -101,6 +103,7 @@ impl<'a> Operator<'a> {
             broadcast: args.broadcast.as_ref(),
             integers: args.integers.as_ref(),
             decomposed: args.decomposed.as_ref(),
+            inferred: args.inferred.as_ref(),
             doc: docs::text(&item.attrs),
             fields,
             param,

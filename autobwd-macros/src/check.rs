@@ -29,6 +29,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     composed_is_not_pointwise(op, cx);
     derived_is_pointwise(op, cx);
     like_is_of_all(op, cx);
+    inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
     one_bound_per_side(&op.fields, cx);
@@ -227,6 +228,25 @@ fn like_is_of_all(op: &Operator<'_>, cx: &Ctxt) {
         let message =
             "has no `like` as other outputs have; give all outputs one, or set all shapes in `infer`";
         cx.error(field.ident, format!("`{}` {message}", field.ident));
+    }
+}
+
+/// A shape rule follows from that of a forward operator, and from nothing else.
+fn inferred_is_of_a_gradient(op: &Operator<'_>, cx: &Ctxt) {
+    let Some(inferred) = op.inferred else { return };
+    if op.grad_of.is_none() {
+        cx.error(
+            inferred,
+            "`inferred` takes the shape rule of the forward operator; say which, `grad_of = ..`",
+        );
+    } else if !op.has_kernel() {
+        cx.error(
+            inferred,
+            "`inferred` belongs to operators with a kernel; shapes of a formula follow from it",
+        );
+    }
+    for field in op.outputs().filter(|field| field.is_like()) {
+        cx.error(field.ident, format!("`{}` has a shape by `inferred`; remove `like`", field.ident));
     }
 }
 

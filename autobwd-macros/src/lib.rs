@@ -92,6 +92,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `broadcast` | the formula's inputs are broadcast against each other |
 /// | `integers` | there is a second formula, for int32 and int64: `PointwiseInteger` |
 /// | `decomposed` | beside the kernel, `impl Decompose` says which elementwise operators do the same, so that it fuses with its neighbours |
+/// | `inferred` | of a gradient operator with a kernel: its shape rule follows from that of the forward operator, whose inputs it reads |
 ///
 /// | `grad = ..` | means |
 /// |---|---|
@@ -99,6 +100,8 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
 /// | `Derived` | one gradient operator, made from the formula |
 /// | `DerivedFromInputs` | the same, without the outputs among its slots |
+/// | `Composed` | that of the operator's composition |
+/// | `Multilinear` | of a gradient operator whose forward operator is linear in each input that has a gradient: both again |
 /// | `NoGrad` | there is none, needing it is an error |
 /// | `ZeroGrad` | it is zero everywhere |
 ///
@@ -126,6 +129,10 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// ```
 /// A gradient that need not arrive is an `Option<V>` input, and stays empty where it does not; one that need not be wanted
 /// is an `Option<V>` output.
+///
+/// With `inferred`, no shape rule is written, either: what the forward operator refuses is refused, outputs of that and
+/// their gradients have the dtypes and shapes that its shape rule says, and gradients of inputs those of the inputs, which
+/// are floating point numbers. Each gradient that is computed costs what the forward operator does.
 ///
 /// # Fields
 ///

@@ -216,8 +216,8 @@ pub use autobwd_core::desc::{
     VarKind, Vars, Words, diff,
 };
 pub use autobwd_core::grad::{
-    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad,
-    ZeroGrad,
+    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
+    NoGrad, ZeroGrad,
 };
 pub use autobwd_core::lanes::{
     Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes,

@@ -3,7 +3,8 @@
 //! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
 
 use autobwd::{
-    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*, register_op,
+    DType, Derived, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
+    register_op,
 };
 
 pub use autobwd::operators::{Scale, ScaleGrad};
@@ -77,7 +78,7 @@ impl<F: Float> Pointwise for Tanh<F> {
 autobwd::samples!(Tanh, [Tanh { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
 
 /// `dx = dout * (1 - out²)`.
-#[register_op(grad_of = Tanh, grad = TanhGradGrad, pointwise)]
+#[register_op(grad_of = Tanh, grad = Derived, pointwise)]
 pub struct TanhGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -87,18 +88,6 @@ pub struct TanhGrad<V = Var> {
 impl<F: Float> Pointwise for TanhGrad<F> {
     fn eval(&mut self) {
         self.dx = self.dout * (F::from(1.0) - self.out * self.out);
-    }
-}
-
-/// `ddout = ddx * (1 - out²)`, and for `out` `-2 * out * dout * ddx`.
-pub struct TanhGradGrad;
-impl GradRule<TanhGrad> for TanhGradGrad {
-    fn emit(fwd: &TanhGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(TanhGrad { out: fwd.out, dout: ddx, dx: ddout });
-        }
-        push_line_times(g, (-2.0, 0.0), fwd.out, fwd.dout, ddx);
     }
 }
 
@@ -142,17 +131,12 @@ impl GradRule<SigmoidGrad> for SigmoidGradGrad {
         if let Some(ddout) = g.wanted(fwd.dout) {
             g.push(SigmoidGrad { out: fwd.out, dout: ddx, dx: ddout });
         }
-        push_line_times(g, (-2.0, 1.0), fwd.out, fwd.dout, ddx);
-    }
-}
-
-/// Emits `(scale * out + bias) * dout * ddx` as the gradient of `out`.
-fn push_line_times(g: &mut GradCx<'_>, (scale, bias): (f64, f64), out: Var, dout: Var, ddx: Var) {
-    if let Some(d_out) = g.wanted(out) {
-        let (line, product) = (g.fresh("line"), g.fresh("product"));
-        g.push(Scale { x: out, out: line, scale, bias, bias_after_scale: true });
-        g.push(ElementwiseMul { x: dout, y: ddx, out: product, axis: -1 });
-        g.push(ElementwiseMul { x: line, y: product, out: d_out, axis: -1 });
+        if let Some(d_out) = g.wanted(fwd.out) {
+            let (line, product) = (g.fresh("line"), g.fresh("product"));
+            g.push(Scale { x: fwd.out, out: line, scale: -2.0, bias: 1.0, bias_after_scale: true });
+            g.push(ElementwiseMul { x: fwd.dout, y: ddx, out: product, axis: -1 });
+            g.push(ElementwiseMul { x: line, y: product, out: d_out, axis: -1 });
+        }
     }
 }
 

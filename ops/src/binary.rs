@@ -99,7 +99,7 @@ impl<T: Real> Counted<T> {
 }
 
 /// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
-#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = SigmoidCrossEntropyWithLogitsGradGrad)]
+#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = SigmoidCrossEntropyWithLogitsGradGrad, inferred)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     pub x: V,
     pub label: V,
@@ -110,17 +110,6 @@ pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     pub dlabel: Option<V>,
     pub normalize: bool,
     pub ignore_index: i32,
-}
-impl Infer for SigmoidCrossEntropyWithLogitsGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
-        self.label.same_as(&self.x)?;
-        self.dout.same_as(&self.x)?;
-        for grad in self.dx.iter_mut().chain(&mut self.dlabel) {
-            grad.like(&self.x);
-        }
-        Ok(())
-    }
 }
 impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 pub(crate) use autobwd::operators::{
     Number, PART, Wide, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
 };
-use autobwd::{Buf, Cx, DType, Dims, Element, GradCx, Meta, OpDesc, Product, Result, Var, Vectorised};
+use autobwd::{Buf, Cx, DType, Dims, Element, Meta, Product, Result, Vectorised};
 
 /// `f32` or `f64`, for kernels that calculate.
 pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
@@ -111,34 +111,6 @@ pub(crate) fn held<'a, T: Element, const N: usize>(
 /// The `i`-th piece of `len` elements.
 pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
     &all[i * len..][..len]
-}
-
-/// The gradient of the gradient operator of a product `out = x · y` that is linear in each factor:
-/// `ddout = ddx · y + x · ddy`, and `dx`, `dy` are the gradients of these two products. `product` takes both factors and
-/// the product, `grads` both factors and the gradients that are wanted.
-pub(crate) fn grad_grad_of_product<P: Into<OpDesc>, G: Into<OpDesc>>(
-    g: &mut GradCx<'_>,
-    [x, y, dout]: [Var; 3],
-    [dx, dy]: [Option<Var>; 2],
-    product: impl Fn(Var, Var, Var) -> P,
-    grads: impl Fn(Var, Var, Option<Var>, Option<Var>) -> G,
-) {
-    if let Some(ddx) = dx.map(|dx| g.grad(dx)) {
-        if let Some(ddout) = g.wanted(dout) {
-            g.push(product(ddx, y, ddout));
-        }
-        if let Some(dy) = g.wanted(y) {
-            g.push(grads(ddx, y, None, Some(dy)));
-        }
-    }
-    if let Some(ddy) = dy.map(|dy| g.grad(dy)) {
-        if let Some(ddout) = g.wanted(dout) {
-            g.push(product(x, ddy, ddout));
-        }
-        if let Some(dx) = g.wanted(x) {
-            g.push(grads(x, ddy, Some(dx), None));
-        }
-    }
 }
 
 /// The only element of a slot of whole numbers.

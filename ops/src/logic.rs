@@ -97,7 +97,7 @@ fn infer_where(condition: &Meta, x: &Meta, y: &Meta) -> Result<Dims> {
 }
 
 /// `dx = dout` where the condition holds, else 0; `dy = dout` where it does not, else 0.
-#[register_op(grad_of = Where, grad = WhereGradGrad, pointwise, kernel)]
+#[register_op(grad_of = Where, grad = WhereGradGrad, pointwise, kernel, inferred)]
 pub struct WhereGrad<V = Var> {
     pub condition: V,
     pub dout: V,
@@ -109,17 +109,6 @@ pub struct WhereGrad<V = Var> {
     pub dx: Option<V>,
     #[output]
     pub dy: Option<V>,
-}
-impl Infer for WhereGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.dout.float()?;
-        self.dout.same_as(&self.x)?;
-        let dims = infer_where(&self.condition, &self.x, &self.y)?;
-        for grad in self.dx.iter_mut().chain(&mut self.dy) {
-            grad.set(self.dout.dtype, dims.clone());
-        }
-        Ok(())
-    }
 }
 impl Kernel for WhereGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Rows of tables by their numbers, and their gradients: whole tables, or, sparse, the rows that were looked up.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    Buf, Cx, DType, Dim, Dims, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
     with_dtype, with_float,
 };
 
@@ -90,7 +90,7 @@ fn look_up(cx: &Cx, pick: &Pick<'_>, w: &Buf<'_>, out: &mut Buf<'_>) -> Result<(
 }
 
 /// `dw[ids] += dout`, but for the padding.
-#[register_op(grad_of = LookupTable, grad = LookupTableGradGrad)]
+#[register_op(grad_of = LookupTable, grad = Multilinear)]
 pub struct LookupTableGrad<V = Var> {
     #[input(shape_only)]
     pub w: V,
@@ -125,18 +125,6 @@ fn add_up(cx: &Cx, pick: &Pick<'_>, dout: &Buf<'_>, dw: &mut Buf<'_>) -> Result<
         let dout = dout.slice::<T>()?;
         if dw.is_sparse() { pick.add_up_rows(cx, dout, dw) } else { pick.add_up(cx, dout, dw.slice_mut()?) }
     })
-}
-
-/// `ddout = lookup_table(ids, ddw)`.
-pub struct LookupTableGradGrad;
-impl GradRule<LookupTableGrad> for LookupTableGradGrad {
-    fn emit(fwd: &LookupTableGrad, g: &mut GradCx<'_>) {
-        let ddw = g.grad(fwd.dw);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let LookupTableGrad { ids, padding_idx, is_sparse, .. } = *fwd;
-            g.push(LookupTable { w: ddw, ids, out: ddout, padding_idx, is_sparse });
-        }
-    }
 }
 
 /// Rows of a table by their numbers: `out = w[ids]`.
@@ -207,7 +195,7 @@ fn sparse(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
 }
 
 /// `dw[ids] += dout`, but for the padding.
-#[register_op(grad_of = LookupTableV2, grad = LookupTableV2GradGrad)]
+#[register_op(grad_of = LookupTableV2, grad = Multilinear)]
 pub struct LookupTableV2Grad<V = Var> {
     pub ids: V,
     #[input(shape_only)]
@@ -227,17 +215,5 @@ impl Infer for LookupTableV2Grad<Meta> {
 impl Kernel for LookupTableV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         add_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.dout, &mut self.dw)
-    }
-}
-
-/// `ddout = lookup_table_v2(ids, ddw)`.
-pub struct LookupTableV2GradGrad;
-impl GradRule<LookupTableV2Grad> for LookupTableV2GradGrad {
-    fn emit(fwd: &LookupTableV2Grad, g: &mut GradCx<'_>) {
-        let ddw = g.grad(fwd.dw);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let LookupTableV2Grad { ids, padding_idx, is_sparse, .. } = *fwd;
-            g.push(LookupTableV2 { ids, w: ddw, out: ddout, padding_idx, is_sparse });
-        }
     }
 }

@@ -1,13 +1,13 @@
 //! Rows picked by their numbers, and the rows that stand for numbers.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    Buf, Cx, DType, Dims, Element, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad,
     check::*,
     operators::{PARTS, add_up_rows},
     register_op, with_dtype, with_float,
 };
 
-use crate::common::{Number, PART, Real, Wide, around, infer_grad, pieces};
+use crate::common::{Number, PART, Real, Wide, around, pieces};
 
 /// Numbers of classes as rows that are 1 at that number: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -246,7 +246,7 @@ pub(crate) fn gathered(x: &Meta, index: &Meta, axis: i32) -> Result<Dims> {
 }
 
 /// `dx[.., index[i], ..] += dout[.., i, ..]`.
-#[register_op(grad_of = Gather, grad = GatherGradGrad)]
+#[register_op(grad_of = Gather, grad = Multilinear, inferred)]
 pub struct GatherGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -256,12 +256,6 @@ pub struct GatherGrad<V = Var> {
     pub dx: V,
     pub axis: i32,
 }
-impl Infer for GatherGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = gathered(&self.x, &self.index, self.axis)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
-}
 impl Kernel for GatherGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
@@ -269,16 +263,5 @@ impl Kernel for GatherGrad<Buf<'_>> {
             let pick = Pick { numbers: &self.index, padding: None, n, width };
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })
-    }
-}
-
-/// `ddout = gather(ddx, index)`.
-pub struct GatherGradGrad;
-impl GradRule<GatherGrad> for GatherGradGrad {
-    fn emit(fwd: &GatherGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(Gather { x: ddx, index: fwd.index, out: ddout, axis: fwd.axis });
-        }
     }
 }

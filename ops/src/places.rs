@@ -1,12 +1,12 @@
 //! Elements and rows at given places: read, and written.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
-    with_dtype, with_float,
+    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
+    register_op, with_dtype, with_float,
 };
 
 use crate::{
-    common::{PART, Real, infer_grad, lanes_along, pieces},
+    common::{PART, Real, lanes_along, pieces},
     compare::Equal,
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
@@ -125,7 +125,7 @@ impl<'a> Places<'a> {
 }
 
 /// `dx[index[i], ..] += dout[i, ..]`.
-#[register_op(grad_of = GatherNd, grad = GatherNdGradGrad)]
+#[register_op(grad_of = GatherNd, grad = Multilinear, inferred)]
 pub struct GatherNdGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -133,12 +133,6 @@ pub struct GatherNdGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-}
-impl Infer for GatherNdGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = found(&self.x, &self.index)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for GatherNdGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
@@ -153,16 +147,6 @@ impl Kernel for GatherNdGrad<Buf<'_>> {
             }
             Ok(())
         })
-    }
-}
-
-/// `ddout = gather_nd(ddx, index)`.
-pub struct GatherNdGradGrad;
-impl GradRule<GatherNdGrad> for GatherNdGradGrad {
-    fn emit(fwd: &GatherNdGrad, g: &mut GradCx<'_>) {
-        if let Some(out) = g.wanted(fwd.dout) {
-            g.push(GatherNd { x: g.grad(fwd.dx), index: fwd.index, out });
-        }
     }
 }
 
@@ -268,7 +252,7 @@ impl<'a> Along<'a> {
 }
 
 /// `dinput[.., index[.., i, ..], ..] += dresult[.., i, ..]`.
-#[register_op(grad_of = TakeAlongAxis, grad = TakeAlongAxisGradGrad)]
+#[register_op(grad_of = TakeAlongAxis, grad = Multilinear, inferred)]
 pub struct TakeAlongAxisGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,
@@ -278,26 +262,10 @@ pub struct TakeAlongAxisGrad<V = Var> {
     pub dinput: V,
     pub axis: i32,
 }
-impl Infer for TakeAlongAxisGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        check_positions(&self.input, &self.index, self.axis)?;
-        infer_grad(&self.input, &self.dresult, &self.index.dims, &mut self.dinput)
-    }
-}
 impl Kernel for TakeAlongAxisGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let along = Along::new(&self.input, &self.index, self.axis);
         with_float!(self.dresult, T => along.add_up::<T>(self.dresult.slice()?, self.dinput.slice_mut()?))
-    }
-}
-
-/// `ddresult = take_along_axis(ddinput, index)`.
-pub struct TakeAlongAxisGradGrad;
-impl GradRule<TakeAlongAxisGrad> for TakeAlongAxisGradGrad {
-    fn emit(fwd: &TakeAlongAxisGrad, g: &mut GradCx<'_>) {
-        if let Some(result) = g.wanted(fwd.dresult) {
-            g.push(TakeAlongAxis { input: g.grad(fwd.dinput), index: fwd.index, result, axis: fwd.axis });
-        }
     }
 }
 

@@ -3,18 +3,16 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dim, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    register_op, with_float,
 };
 
 use crate::{
-    activation::Scale,
+    Math,
     common::{Real, around},
-    compare::GreaterThan,
-    elementwise::{ElementwiseMul, grad_if_any},
-    fill::{FillAnyLike, FillZerosLike},
-    logic::Where,
+    elementwise::ElementwiseMul,
+    fill::FillZerosLike,
     norm::{Cut, DataLayout, sums},
-    sum::Sum,
 };
 
 autobwd::attr_enum! {
@@ -66,6 +64,24 @@ impl Kernel for Prelu<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for Prelu<Expr> {
+    fn compose(&mut self) {
+        let slopes = match self.mode {
+            PreluMode::Element => {
+                self.x.dims()[1..].iter().map(|n| n.get().map_or(-1, |n| n as i32)).collect()
+            }
+            PreluMode::All | PreluMode::Channel => vec![-1],
+        };
+        let axis = match (self.mode, self.data_format) {
+            (PreluMode::Channel, DataLayout::Nchw) => 1,
+            _ => -1,
+        };
+        let (x, slopes) = (&self.x, self.alpha.reshape(&slopes));
+        let below = emit(ElementwiseMul { x: x.into(), y: slopes.into(), out: New, axis }).out;
+        let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
+        self.out = x.greater_than(&zeros).where_cond(x, &below);
     }
 }
 autobwd::samples!(
@@ -134,7 +150,7 @@ fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> Cut {
 
 /// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that slope where not
 /// `x > 0`.
-#[register_op(grad_of = Prelu, grad = PreluGradGrad)]
+#[register_op(grad_of = Prelu, grad = Composed, inferred)]
 pub struct PreluGrad<V = Var> {
     pub x: V,
     pub alpha: V,
@@ -145,15 +161,6 @@ pub struct PreluGrad<V = Var> {
     pub dalpha: Option<V>,
     pub mode: PreluMode,
     pub data_format: DataLayout,
-}
-impl Infer for PreluGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        check_slopes(&self.x, &self.alpha, self.mode, self.data_format)?;
-        self.dout.same_as(&self.x)?;
-        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
-        self.dalpha.iter_mut().for_each(|dalpha| dalpha.like(&self.alpha));
-        Ok(())
-    }
 }
 impl Kernel for PreluGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -179,49 +186,5 @@ impl Kernel for PreluGrad<Buf<'_>> {
             }
             Ok(())
         })
-    }
-}
-
-/// With `a` and `b` the gradients of `dx` and `dalpha`: `ddout = a` where `x > 0`, else `alpha * a + b * x`; where not
-/// `x > 0`, for `x` `b * dout`, and for `alpha` `Σ a * dout`.
-pub struct PreluGradGrad;
-impl GradRule<PreluGrad> for PreluGradGrad {
-    fn emit(fwd: &PreluGrad, g: &mut GradCx<'_>) {
-        let PreluGrad { x, alpha, dout, mode, data_format, .. } = *fwd;
-        let (ddout, dx, dalpha) = (g.wanted(dout), g.wanted(x), g.wanted(alpha));
-        let (zeros, above, below) = (g.fresh("zeros"), g.fresh("above"), g.fresh("below"));
-        g.push(FillZerosLike { x, out: zeros });
-        g.push(GreaterThan { x, y: zeros, out: above, axis: -1 });
-        g.push(FillAnyLike { x, out: below, value: -1.0, dtype: None });
-        let where_not_above = |g: &mut GradCx<'_>, y: Var| {
-            let out = g.fresh("below");
-            g.push(Where { condition: above, x: zeros, y, out });
-            out
-        };
-        let mut terms = vec![];
-        if let Some(a) = grad_if_any(g, fwd.dx) {
-            terms.push(g.fresh("factored"));
-            g.push(PreluGrad { x, alpha, dout: a, dx: Some(terms[0]), dalpha: None, mode, data_format });
-            if dalpha.is_some() {
-                let (product, negated) = (g.fresh("product"), g.fresh("negated"));
-                g.push(ElementwiseMul { x: a, y: dout, out: product, axis: -1 });
-                let product = where_not_above(g, product);
-                g.push(Scale { x: product, out: negated, scale: -1.0, bias: 0.0, bias_after_scale: true });
-                // The sum of products with −1.
-                g.push(PreluGrad { x: below, alpha, dout: negated, dx: None, dalpha, mode, data_format });
-            }
-        }
-        if let Some(b) = grad_if_any(g, fwd.dalpha) {
-            let (low, out) = (where_not_above(g, x), g.fresh("factored"));
-            g.push(Prelu { x: low, alpha: b, out, mode, data_format });
-            terms.push(out);
-            if dx.is_some() {
-                let dout = where_not_above(g, dout);
-                g.push(PreluGrad { x: below, alpha: b, dout, dx, dalpha: None, mode, data_format });
-            }
-        }
-        if let Some(out) = ddout.filter(|_| !terms.is_empty()) {
-            g.push(Sum { x: terms, out });
-        }
     }
 }

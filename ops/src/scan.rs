@@ -1,11 +1,11 @@
 //! Running sums.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op,
+    Buf, Cx, DType, Dims, Element, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
     with_float, with_signed,
 };
 
-use crate::common::{PART, around, axis_if_any, infer_grad};
+use crate::common::{PART, around, axis_if_any};
 
 /// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
@@ -158,7 +158,7 @@ fn run<T: Running>(
 }
 
 /// `dx` = the running sum of `dout` from the other side.
-#[register_op(grad_of = Cumsum, grad = CumsumGradGrad)]
+#[register_op(grad_of = Cumsum, grad = Multilinear, inferred)]
 pub struct CumsumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -170,13 +170,6 @@ pub struct CumsumGrad<V = Var> {
     pub exclusive: bool,
     pub reverse: bool,
 }
-impl Infer for CumsumGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let mut out = self.dout.clone();
-        summed(&self.x, self.axis, self.flatten, &mut out)?;
-        infer_grad(&self.x, &self.dout, &out.dims, &mut self.dx)
-    }
-}
 impl Kernel for CumsumGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let cut = lanes(&self.x, self.axis, self.flatten);
@@ -184,17 +177,5 @@ impl Kernel for CumsumGrad<Buf<'_>> {
             run::<T>(cx, cut, (self.exclusive, !self.reverse), self.dout.slice()?, self.dx.slice_mut()?);
         });
         Ok(())
-    }
-}
-
-/// `ddout = cumsum(ddx)`.
-pub struct CumsumGradGrad;
-impl GradRule<CumsumGrad> for CumsumGradGrad {
-    fn emit(fwd: &CumsumGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *fwd;
-            g.push(Cumsum { x: ddx, out: ddout, axis, flatten, exclusive, reverse });
-        }
     }
 }

@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Number, Wide, axis_if_any, infer_grad, lanes_along},
+    common::{Number, Wide, axis_if_any, lanes_along},
     places::{Along, TakeAlongAxis},
 };
 
@@ -196,7 +196,7 @@ impl<T: Ranked> Best<'_, T> {
 }
 
 /// `dx[indices] = dout`, 0 elsewhere.
-#[register_op(grad_of = TopKV2, grad = TopKV2GradGrad)]
+#[register_op(grad_of = TopKV2, grad = TopKV2GradGrad, inferred)]
 pub struct TopKV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -206,14 +206,6 @@ pub struct TopKV2Grad<V = Var> {
     pub dx: V,
     pub k: i32,
     pub axis: i32,
-}
-impl Infer for TopKV2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = top_dims(&self.x, self.k, self.axis)?;
-        let indices = self.indices.dtype == DType::I64 && self.indices.dims.agrees(&dims);
-        self.indices.require(indices, || format!("int64 {dims} is needed"))?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for TopKV2Grad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {

@@ -5,15 +5,14 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, GradCx, InOut, Infer, Kernel, LaneOf, Loops, Meta, New, Result,
-    Var, Vectorised, check::*, emit, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, InOut, Infer, Kernel, LaneOf, Loops, Meta, New, Result, Var,
+    Vectorised, check::*, emit, map_lanes, register_op, with_float,
 };
 use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
 use crate::{
     Math,
     common::{Real, add_up, axis_if_any, lanes_along},
-    elementwise::ElementwiseMul,
     reduce::{ReduceAttrs, ReduceMax, ReduceSum},
     vectors,
 };
@@ -190,18 +189,6 @@ impl Composition for LogSoftmaxGrad<Expr> {
     }
 }
 
-pub(crate) fn push_product_sum(g: &mut GradCx<'_>, x: Var, y: Var, axis: i32) -> Var {
-    let product = g.fresh("product");
-    g.push(ElementwiseMul { x, y, out: product, axis: -1 });
-    push_sum(g, product, axis)
-}
-
-pub(crate) fn push_sum(g: &mut GradCx<'_>, x: Var, axis: i32) -> Var {
-    let out = g.fresh("sum");
-    g.push(sum_op(x, out, axis));
-    out
-}
-
 /// `Σ x` along an axis, which stays as one of length 1.
 pub(crate) fn sum_along(x: &Expr, axis: i32) -> Expr {
     emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out
@@ -218,10 +205,6 @@ pub(crate) fn largest_along(x: &Expr, axis: i32) -> Expr {
         return sum_along(x, axis);
     }
     emit(ReduceMax { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out
-}
-
-pub(crate) fn sum_op(x: Var, out: Var, axis: i32) -> ReduceSum {
-    ReduceSum { x, out, reduce: ReduceAttrs::keeping([axis]) }
 }
 
 /// A scalar is a lane of one element.

@@ -243,6 +243,7 @@ fn contract(op: &Operator<'_>) -> TokenStream {
 /// Refuses implementations of traits that the operator does not use: their author expects them to be called.
 fn unused(op: &Operator<'_>) -> TokenStream {
     const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
+    const NOT_INFERRED: &str = "`inferred` takes its place; remove either";
     let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));
     let unused = |used: bool, name: &str, held: TokenStream, instead: &str| {
         let (ident, constant) = (op.ident, format_ident!("{}", name.to_uppercase()));
@@ -259,9 +260,10 @@ fn unused(op: &Operator<'_>) -> TokenStream {
     };
     let shape_and_kernel =
         if formula { ADD_KERNEL } else { "an operator with a block has `impl Control`; remove it" };
+    let shape_rule = if op.inferred.is_some() { NOT_INFERRED } else { shape_and_kernel };
     let (var, meta, buf) = (quote!(::autobwd::Var), quote!(::autobwd::Meta), quote!(::autobwd::Buf<'static>));
     let checks = [
-        unused(op.has_kernel(), "Infer", meta, shape_and_kernel),
+        unused(op.has_kernel() && op.inferred.is_none(), "Infer", meta, shape_rule),
         unused(op.has_kernel() || has_sparse(op), "Kernel", buf, shape_and_kernel),
         unused(
             op.pointwise,
@@ -283,8 +285,11 @@ fn has_sparse(op: &Operator<'_>) -> bool {
 /// The entry among all operators.
 fn registration(op: &Operator<'_>) -> TokenStream {
     let sparse = has_sparse(op);
+    // After a mistake, which is reported, nothing is expanded.
+    let inferred = op.inferred.and(op.grad_of);
     let kind = match (op.has_kernel(), sparse) {
         _ if op.has_block() => quote!(control),
+        (true, _) if inferred.is_some() => quote!(kernel_of_gradient),
         (true, _) => quote!(kernel),
         (false, false) if op.integers.is_some() => quote!(pointwise_and_integers),
         (false, false) => quote!(pointwise),
@@ -299,8 +304,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     let call = op
         .has_block()
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Control>::call;));
-    let infer = op
-        .has_kernel()
+    let infer = (op.has_kernel() && inferred.is_none())
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
     let kernel = (op.has_kernel() || sparse)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
@@ -311,8 +315,19 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         .then(|| quote_spanned!(at=> .with_formula::<#ident<::autobwd::Var>>()));
     let decomposed = op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::Var>>()));
     let composition = composition(op);
+    let forward = inferred.into_iter();
+    let check_inferred = op.inferred.zip(op.grad_of).map(|(inferred, forward)| {
+        let (at, name) = (span::generated_at(inferred.span()), op.ident.to_string());
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_inferred(
+                #name,
+                &<#forward as ::autobwd::Op>::SCHEMA,
+                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+            );
+        }
+    });
     let entry = quote_spanned! {at=>
-        ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var>>(
+        ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
         )#formula #decomposed #composition
@@ -321,6 +336,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         const _: () = {
             const ENTRY: ::autobwd::__private::OpInfo = {
                 #call
+                #check_inferred
                 #infer
                 #kernel
                 #decompose
@@ -366,11 +382,28 @@ fn composition(op: &Operator<'_>) -> TokenStream {
             );
         }
     });
+    let multilinear = types::is_named(op.grad, "Multilinear").then(|| {
+        let at = span::generated_at(span::last_segment(op.grad));
+        let schema = match &forward {
+            Some((_, schema)) => quote!(::core::option::Option::Some(#schema)),
+            None => quote!(::core::option::Option::None),
+        };
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_multilinear(
+                #name,
+                #schema,
+                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+            );
+        }
+    });
+    let gradient_of = forward.iter().map(|(_, schema)| quote!(.gradient_of(#schema)));
     quote! {
+        #(#gradient_of)*
         .composition(
             {
                 use ::autobwd::__private::Unwritten as _;
                 #check
+                #multilinear
                 #own
             },
             {

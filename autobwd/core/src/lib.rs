@@ -32,8 +32,8 @@ pub use desc::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use grad::{
-    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, NoGrad,
-    ZeroGrad,
+    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
+    NoGrad, ZeroGrad,
 };
 pub use lanes::{Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
@@ -52,8 +52,8 @@ pub mod __private {
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
         Notes, Unwritten, Written, attr, check_attr, check_bounds, check_composed, check_contract,
-        check_slot, concat_attrs, gather_slot, inherit_attr, inherit_slot, like, put_values, refuse_unused,
-        same_as, slot_name, slot_name_len,
+        check_inferred, check_multilinear, check_slot, concat_attrs, gather_slot, inherit_attr, inherit_slot,
+        like, put_values, refuse_unused, same_as, slot_name, slot_name_len,
     };
     pub use inventory;
 }

@@ -11,7 +11,7 @@ mod shape_cache;
 
 use std::sync::OnceLock;
 
-use infer::{infer, infer_integers, infer_pointwise};
+use infer::{infer, infer_gradient, infer_integers, infer_pointwise};
 pub use lookup::Lookup;
 use rustc_hash::{FxHashMap, FxHashSet};
 pub use shape_cache::ShapeCache;
@@ -65,6 +65,7 @@ pub struct OpInfo {
     lanes: Option<LaneEntry>,
     decompose: Option<DecomposeFn>,
     composing: Option<Composing>,
+    forward: Option<&'static Schema>,
     krate: &'static str,
     version: &'static str,
 }
@@ -82,6 +83,23 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer::<O>,
+            run: Run::Kernel(frame::<O>),
+            lanes: None,
+            ..OpInfo::base::<O>(krate, version)
+        }
+    }
+
+    /// The entry of a gradient operator with a kernel, whose shape rule follows from that of its forward operator.
+    pub const fn kernel_of_gradient<O, F>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        O: Op,
+        F: Op,
+        F::Of<Meta>: Infer,
+        for<'a> O::Of<Buf<'a>>: Kernel,
+        O::Of<Buf<'static>>: Send,
+    {
+        OpInfo {
+            infer: infer_gradient::<O, F>,
             run: Run::Kernel(frame::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
@@ -149,6 +167,12 @@ impl OpInfo {
         OpInfo { composing, ..self }
     }
 
+    /// The same, of the gradient operator of that operator.
+    #[must_use]
+    pub const fn gradient_of(self, forward: &'static Schema) -> OpInfo {
+        OpInfo { forward: Some(forward), ..self }
+    }
+
     /// The entry of an operator that runs a sub-block.
     pub const fn control<O: Op + Control>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
@@ -170,6 +194,7 @@ impl OpInfo {
             lanes: None,
             decompose: None,
             composing: None,
+            forward: None,
             krate,
             version,
         }
@@ -286,6 +311,11 @@ impl OpInfo {
     /// The composition that it has, its own or by its forward operator's.
     pub(crate) fn composing(&self) -> Option<Composing> {
         self.composing
+    }
+
+    /// The operator that it is the gradient operator of, where it is declared so.
+    pub(crate) fn forward(&self) -> Option<&'static Schema> {
+        self.forward
     }
 
     /// What says which elementwise operators it consists of.

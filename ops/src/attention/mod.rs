@@ -44,14 +44,27 @@ pub struct ScaledDotProductAttention<V = Var> {
 }
 impl Infer for ScaledDotProductAttention<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let [batch, queries, heads, _] = infer_attention([&self.q, &self.k, &self.v], self.causal)?;
+        let ScaledDotProductAttention { q, k, v, .. } = &*self;
+        q.float()?;
+        let [batch, queries, heads, depth] = q.unpack()?;
+        k.same_dtype(q)?;
+        let [k_batch, keys, k_heads, k_depth] = k.unpack()?;
+        let fits = batch.agrees(k_batch) && heads.agrees(k_heads) && depth.agrees(k_depth);
+        k.require(fits, || format!("[{batch}, _, {heads}, {depth}] is needed, keys for these queries"))?;
+        k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
+        v.same_as(k)?;
+        if self.causal && !queries.agrees(keys) {
+            let text = format!("there are {queries} queries and {keys} keys, and must be as many of both");
+            return Err(Error::attr("causal", text));
+        }
         self.out.like(&self.q);
         self.log_sum.set(self.q.dtype, [batch, queries, heads].into_iter().collect::<Dims>());
         Ok(())
     }
 
     fn flops(&self) -> Dim {
-        product_flops(&self.q, &self.k) * Dim::from(2)
+        // Two products of queries and keys.
+        Dim::from(4) * self.q.dims.numel() * self.k.dims[1]
     }
 }
 impl Kernel for ScaledDotProductAttention<Buf<'_>> {
@@ -160,7 +173,7 @@ fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttent
 
 /// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =
 /// dsᵀ · q`, `dv = pᵀ · dout`.
-#[register_op(grad_of = ScaledDotProductAttention, grad = Composed)]
+#[register_op(grad_of = ScaledDotProductAttention, grad = Composed, inferred)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub q: V,
     pub k: V,
@@ -176,25 +189,6 @@ pub struct ScaledDotProductAttentionGrad<V = Var> {
     #[output]
     pub dv: Option<V>,
     pub causal: bool,
-}
-impl Infer for ScaledDotProductAttentionGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let [batch, queries, heads, _] = infer_attention([&self.q, &self.k, &self.v], self.causal)?;
-        self.out.same_as(&self.q)?;
-        self.dout.same_as(&self.q)?;
-        self.log_sum.same_dtype(&self.q)?;
-        let fits = self.log_sum.dims.agrees(&[batch, queries, heads]);
-        self.log_sum.require(fits, || format!("[{batch}, {queries}, {heads}] is needed"))?;
-        self.dlog_sum.iter().try_for_each(|given| given.same_as(&self.log_sum))?;
-        self.dq.iter_mut().for_each(|dq| dq.like(&self.q));
-        self.dk.iter_mut().for_each(|dk| dk.like(&self.k));
-        self.dv.iter_mut().for_each(|dv| dv.like(&self.v));
-        Ok(())
-    }
-
-    fn flops(&self) -> Dim {
-        product_flops(&self.q, &self.k) * Dim::from(5)
-    }
 }
 impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -264,28 +258,6 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
 
 fn wanted<'a, T: Element>(grad: &'a mut Option<Buf<'_>>) -> Result<Option<&'a mut [T]>> {
     grad.as_mut().map(Buf::slice_mut).transpose()
-}
-
-/// The dimensions of the queries.
-fn infer_attention([q, k, v]: [&Meta; 3], causal: bool) -> Result<[Dim; 4]> {
-    q.float()?;
-    let [batch, queries, heads, depth] = q.unpack()?;
-    k.same_dtype(q)?;
-    let [k_batch, keys, k_heads, k_depth] = k.unpack()?;
-    let fits = batch.agrees(k_batch) && heads.agrees(k_heads) && depth.agrees(k_depth);
-    k.require(fits, || format!("[{batch}, _, {heads}, {depth}] is needed, keys for these queries"))?;
-    k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
-    v.same_as(k)?;
-    if causal && !queries.agrees(keys) {
-        let text = format!("there are {queries} queries and {keys} keys, and must be as many of both");
-        return Err(Error::attr("causal", text));
-    }
-    Ok([batch, queries, heads, depth])
-}
-
-/// Of the product of queries and keys.
-fn product_flops(q: &Meta, k: &Meta) -> Dim {
-    Dim::from(2) * q.dims.numel() * k.dims[1]
 }
 
 #[derive(Clone, Copy)]

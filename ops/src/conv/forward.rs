@@ -1,11 +1,8 @@
 //! Convolutions.
 
-use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
-};
+use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float};
 
-use super::{ConvAttrs, infer_grad, nhwc, plain, same, valid};
-use crate::common::grad_grad_of_product;
+use super::{ConvAttrs, nhwc, plain, same, valid};
 
 /// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
 /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
@@ -176,7 +173,7 @@ impl ConvAttrs {
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
 /// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over images.
-#[register_op(grad_of = Conv2d, grad = Conv2dGradGrad)]
+#[register_op(grad_of = Conv2d, grad = Multilinear, inferred)]
 pub struct Conv2dGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -189,13 +186,6 @@ pub struct Conv2dGrad<V = Var> {
     #[attrs]
     pub conv: ConvAttrs,
 }
-impl Infer for Conv2dGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = self.conv.convolved(&self.input, &self.filter)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
-}
 impl Kernel for Conv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let inputs = [&self.input, &self.filter, &self.doutput];
@@ -205,25 +195,6 @@ impl Kernel for Conv2dGrad<Buf<'_>> {
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.input, &self.filter, &self.doutput, &self.input];
         self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
-    }
-}
-
-/// `ddoutput` = the convolutions of `ddinput` with `filter` and of `input` with `ddfilter`; `dinput` and `dfilter` are the
-/// gradients of these: a convolution is linear in each of both.
-pub struct Conv2dGradGrad;
-impl GradRule<Conv2dGrad> for Conv2dGradGrad {
-    fn emit(fwd: &Conv2dGrad, g: &mut GradCx<'_>) {
-        let Conv2dGrad { input, filter, doutput, dinput, dfilter, ref conv } = *fwd;
-        let convolve = |input, filter, output| Conv2d { input, filter, output, conv: conv.clone() };
-        let grad = |input, filter, dinput, dfilter| Conv2dGrad {
-            input,
-            filter,
-            doutput,
-            dinput,
-            dfilter,
-            conv: conv.clone(),
-        };
-        grad_grad_of_product(g, [input, filter, doutput], [dinput, dfilter], convolve, grad);
     }
 }
 
@@ -310,7 +281,7 @@ fn depthwise<const I: usize, const F: usize>(
 }
 
 /// `dinput` and `dfilter` as in `conv2d_grad`.
-#[register_op(grad_of = DepthwiseConv2d, grad = DepthwiseConv2dGradGrad)]
+#[register_op(grad_of = DepthwiseConv2d, grad = Multilinear, inferred)]
 pub struct DepthwiseConv2dGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -323,13 +294,6 @@ pub struct DepthwiseConv2dGrad<V = Var> {
     #[attrs]
     pub conv: ConvAttrs,
 }
-impl Infer for DepthwiseConv2dGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = self.conv.convolved(&self.input, &self.filter)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
-}
 impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let inputs = [&self.input, &self.filter, &self.doutput];
@@ -339,23 +303,5 @@ impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.input, &self.filter, &self.doutput, &self.input];
         self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
-    }
-}
-
-/// As that of `conv2d_grad`.
-pub struct DepthwiseConv2dGradGrad;
-impl GradRule<DepthwiseConv2dGrad> for DepthwiseConv2dGradGrad {
-    fn emit(fwd: &DepthwiseConv2dGrad, g: &mut GradCx<'_>) {
-        let DepthwiseConv2dGrad { input, filter, doutput, dinput, dfilter, ref conv } = *fwd;
-        let convolve = |input, filter, output| DepthwiseConv2d { input, filter, output, conv: conv.clone() };
-        let grad = |input, filter, dinput, dfilter| DepthwiseConv2dGrad {
-            input,
-            filter,
-            doutput,
-            dinput,
-            dfilter,
-            conv: conv.clone(),
-        };
-        grad_grad_of_product(g, [input, filter, doutput], [dinput, dfilter], convolve, grad);
     }
 }

@@ -10,15 +10,12 @@ mod kernel;
 mod side;
 mod transpose;
 
-pub use forward::{
-    Conv2d, Conv2dGrad, Conv2dGradGrad, DepthwiseConv2d, DepthwiseConv2dGrad, DepthwiseConv2dGradGrad,
-};
-pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeGradGrad, Conv2dTransposeRule};
+pub use forward::{Conv2d, Conv2dGrad, DepthwiseConv2d, DepthwiseConv2dGrad};
+pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeRule};
 
 use autobwd::{Attrs, Buf, Dim, Dims, Error, Meta, Result};
 
 use crate::{
-    common::check_grad,
     image::{Axis, PaddingAlgorithm, axes, dims, pair},
     norm::DataLayout,
 };
@@ -140,18 +137,6 @@ impl ConvAttrs {
         let kernel = self.kernel(slots);
         kernel.map_or(0, |kernel| kernel.scratch(filters, workers) * slots[0].dtype().size())
     }
-}
-
-/// The shape rule of gradients: `doutput` has the shape of the result, `dims`.
-fn infer_grad(
-    dims: &Dims,
-    [input, filter, doutput]: [&Meta; 3],
-    [dinput, dfilter]: [&mut Option<Meta>; 2],
-) -> Result<()> {
-    check_grad(input, doutput, dims)?;
-    dinput.iter_mut().for_each(|dinput| dinput.like(input));
-    dfilter.iter_mut().for_each(|dfilter| dfilter.like(filter));
-    Ok(())
 }
 
 /// What rows of samples begin with.

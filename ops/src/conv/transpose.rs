@@ -1,12 +1,13 @@
 //! What convolutions are made of, as an operator: their transposes.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
+    with_float,
 };
 
-use super::{ConvAttrs, infer_grad, nhwc, plain, same, valid};
+use super::{ConvAttrs, nhwc, plain, same, valid};
 use crate::{
-    common::{PART, Real, grad_grad_of_product, pieces},
+    common::{PART, Real, pieces},
     norm::DataLayout,
     reduce::{ReduceAttrs, ReduceSum},
 };
@@ -212,7 +213,7 @@ impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
 }
 
 /// `dinput` = `conv2d` of `doutput` with `filter`, `dfilter` = the gradient of its filter for `input`, that of its output.
-#[register_op(grad_of = Conv2dTranspose, grad = Conv2dTransposeGradGrad)]
+#[register_op(grad_of = Conv2dTranspose, grad = Multilinear, inferred)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,
     pub filter: V,
@@ -228,14 +229,6 @@ pub struct Conv2dTransposeGrad<V = Var> {
     pub conv: ConvAttrs,
     pub output_padding: Vec<i32>,
     pub output_size: Vec<i32>,
-}
-impl Infer for Conv2dTransposeGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let (size, padding) = (&self.output_size, &self.output_padding);
-        let dims = self.conv.transposed(&self.input, &self.filter, size, padding)?;
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        infer_grad(&dims, inputs, [&mut self.dinput, &mut self.dfilter])
-    }
 }
 impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -255,35 +248,5 @@ impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.doutput, &self.filter, &self.input, &self.input];
         self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
-    }
-}
-
-/// `ddoutput` = `conv2d_transpose` of `ddinput` with `filter` and of `input` with `ddfilter`; `dinput` and `dfilter` are
-/// the gradients of these.
-pub struct Conv2dTransposeGradGrad;
-impl GradRule<Conv2dTransposeGrad> for Conv2dTransposeGradGrad {
-    fn emit(fwd: &Conv2dTransposeGrad, g: &mut GradCx<'_>) {
-        let Conv2dTransposeGrad { input, filter, doutput, .. } = *fwd;
-        let (bias, conv) = (None, || fwd.conv.clone());
-        let choice = || (fwd.output_padding.clone(), fwd.output_size.clone());
-        let convolve = |input, filter, output| {
-            let (conv, (output_padding, output_size)) = (conv(), choice());
-            Conv2dTranspose { input, filter, bias, output, conv, output_padding, output_size }
-        };
-        let grad = |input, filter, dinput, dfilter| {
-            let (conv, (output_padding, output_size)) = (conv(), choice());
-            Conv2dTransposeGrad {
-                input,
-                filter,
-                bias,
-                doutput,
-                dinput,
-                dfilter,
-                conv,
-                output_padding,
-                output_size,
-            }
-        };
-        grad_grad_of_product(g, [input, filter, doutput], [fwd.dinput, fwd.dfilter], convolve, grad);
     }
 }

@@ -1,18 +1,16 @@
 //! Cross entropy of the softmax of logits.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var,
+    check::*, register_op, with_float,
 };
 use ndarray::ArrayView1;
 
-use super::{Target, infer_loss, push_label_gradient, push_negated, push_ones, weighted};
+use super::{Target, infer_loss, of_probabilities, push_label_gradient, weighted, weights};
 use crate::{
     common::{Real, infer_grad},
-    elementwise::{ElementwiseDiv, ElementwiseMul, ElementwiseSub},
-    fill::FillZerosLike,
     shape::Assign,
-    softmax::{Lanes, SoftmaxGrad, largest, push_product_sum, push_sum, softmax, sum, sum_op},
+    softmax::{Lanes, SoftmaxGrad, largest, softmax, sum, sum_along},
 };
 
 /// Softmax, and its cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`,
@@ -188,7 +186,7 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
 
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
 /// lanes that do not count. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
-#[register_op(grad_of = SoftmaxWithCrossEntropy, grad = SoftmaxWithCrossEntropyGradGrad)]
+#[register_op(grad_of = SoftmaxWithCrossEntropy, grad = Composed)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     pub label: V,
     pub softmax: V,
@@ -241,50 +239,13 @@ impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
         })
     }
 }
-
-/// `ddloss = Σ ddlogits * dlogits` where `dloss = 1`, and for `softmax` `dloss * ddlogits` in lanes that count, times `Σ
-/// label` with soft labels, which have `dloss * (Σ ddlogits * softmax - ddlogits)`.
-pub struct SoftmaxWithCrossEntropyGradGrad;
-impl GradRule<SoftmaxWithCrossEntropyGrad> for SoftmaxWithCrossEntropyGradGrad {
-    fn emit(fwd: &SoftmaxWithCrossEntropyGrad, g: &mut GradCx<'_>) {
-        let SoftmaxWithCrossEntropyGrad { label, softmax, dloss, dlogits, axis, .. } = *fwd;
-        let ddlogits = g.grad(dlogits);
-        if let Some(ddloss) = g.wanted(dloss) {
-            let (dloss, dlogits, product) = (push_ones(g, dloss), g.fresh("slopes"), g.fresh("product"));
-            g.push(SoftmaxWithCrossEntropyGrad { dloss, dlogits, ..*fwd });
-            g.push(ElementwiseMul { x: ddlogits, y: dlogits, out: product, axis: -1 });
-            g.push(sum_op(product, ddloss, axis));
-        }
-        if !fwd.use_softmax {
-            return of_probabilities(fwd, ddlogits, g);
-        }
-        if let Some(d_softmax) = g.wanted(softmax) {
-            // Without softmax, -dloss * label remains.
-            let (softmax, dlogits, product) = (g.fresh("zeros"), g.fresh("weights"), g.fresh("product"));
-            g.push(FillZerosLike { x: fwd.softmax, out: softmax });
-            g.push(SoftmaxWithCrossEntropyGrad { softmax, dlogits, ..*fwd });
-            let weight = push_sum(g, dlogits, axis);
-            g.push(ElementwiseMul { x: ddlogits, y: weight, out: product, axis: -1 });
-            push_negated(g, product, d_softmax);
-        }
-        if let Some(d_label) = g.wanted(label) {
-            let (mean, centred) = (push_product_sum(g, ddlogits, softmax, axis), g.fresh("centred"));
-            g.push(ElementwiseSub { x: mean, y: ddlogits, out: centred, axis: -1 });
-            g.push(ElementwiseMul { x: centred, y: dloss, out: d_label, axis: -1 });
-        }
-    }
-}
-
-/// For probabilities `dloss * label * ddlogits / softmax²`, for labels `-dloss * ddlogits / softmax`.
-fn of_probabilities(fwd: &SoftmaxWithCrossEntropyGrad, ddlogits: Var, g: &mut GradCx<'_>) {
-    let SoftmaxWithCrossEntropyGrad { label, softmax, dloss, dlogits, .. } = *fwd;
-    let (d_softmax, d_label) = (g.wanted(softmax), g.wanted(label));
-    for (out, factor) in [(d_softmax, dlogits), (d_label, dloss)] {
-        let Some(out) = out else { continue };
-        let (product, quotient) = (g.fresh("product"), g.fresh("quotient"));
-        g.push(ElementwiseMul { x: ddlogits, y: factor, out: product, axis: -1 });
-        g.push(ElementwiseDiv { x: product, y: softmax, out: quotient, axis: -1 });
-        push_negated(g, quotient, out);
+impl Composition for SoftmaxWithCrossEntropyGrad<Expr> {
+    fn compose(&mut self) {
+        let weights = weights(&self.label, &self.softmax, self.axis, self.soft_label, self.ignore_index);
+        self.dlogits = match self.use_softmax {
+            true => (&self.softmax * &sum_along(&weights, self.axis) - weights) * &self.dloss,
+            false => of_probabilities(&self.softmax, &weights, &self.dloss),
+        };
     }
 }
 

@@ -5,20 +5,19 @@
 mod logits;
 mod probabilities;
 
-pub use logits::{
-    SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyGradGrad,
-    SoftmaxWithCrossEntropyRule,
-};
-pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyGradGrad, CrossEntropyRule};
+pub use logits::{SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule};
+pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
 
-use autobwd::{Buf, DType, Dim, Dims, Error, GradCx, Meta, Result, Var};
+use autobwd::{Buf, DType, Dim, Dims, Error, Expr, GradCx, Meta, New, Result, Var, emit};
 use ndarray::ArrayView1;
 
 use crate::{
+    Math,
     activation::{Log, Scale},
     common::Real,
     elementwise::ElementwiseMul,
-    fill::FillAnyLike,
+    fill::{FillAnyLike, FillZerosLike},
+    pick::OneHotV2,
     softmax::{Lanes, sum},
 };
 
@@ -28,18 +27,35 @@ fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
         let (log, product) = (g.fresh("log"), g.fresh("product"));
         g.push(Log { x, out: log });
         g.push(ElementwiseMul { x: log, y: dloss, out: product, axis: -1 });
-        push_negated(g, product, out);
+        g.push(Scale { x: product, out, scale: -1.0, bias: 0.0, bias_after_scale: true });
     }
 }
 
-fn push_negated(g: &mut GradCx<'_>, x: Var, out: Var) {
-    g.push(Scale { x, out, scale: -1.0, bias: 0.0, bias_after_scale: true });
+/// The gradient of `-Σ weights * ln x`: `-dloss * weights / x`, 0 where both are 0.
+fn of_probabilities(x: &Expr, weights: &Expr, dloss: &Expr) -> Expr {
+    let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
+    let ones = emit(FillAnyLike { x: x.into(), out: New, value: 1.0, dtype: None }).out;
+    // Of a probability of 0 without weight, there is no quotient.
+    let divisors = (weights.abs() + x.abs()).not_equal(&zeros).where_cond(x, &ones);
+    -(weights / &divisors * dloss)
 }
 
-fn push_ones(g: &mut GradCx<'_>, x: Var) -> Var {
-    let out = g.fresh("ones");
-    g.push(FillAnyLike { x, out, value: 1.0, dtype: None });
-    out
+/// Soft labels in the shape of `x`, whatever labels are: 1 for the class of each lane that counts, else 0.
+fn weights(label: &Expr, x: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr {
+    if soft {
+        return label.clone();
+    }
+    let rank = x.dims().len() as i32;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    let depth = x.dims()[axis as usize].get().map_or(-1, |classes| classes as i32);
+    let classes = if label.dims().len() as i32 == rank { label.squeeze(&[axis]) } else { label.clone() };
+    let value = ignored.into();
+    let ignored = emit(FillAnyLike { x: (&classes).into(), out: New, value, dtype: None }).out;
+    let counted = classes.not_equal(&ignored).cast(x.dtype()).unsqueeze(&[axis]);
+    let (dtype, x) = (x.dtype(), classes.into());
+    let chosen = emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: true }).out;
+    let order: Vec<i32> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+    chosen.transpose(&order) * counted
 }
 
 /// The shape of the loss.

@@ -1,15 +1,12 @@
 //! Cross entropy of probabilities.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*, register_op, with_float,
 };
 
-use super::{Target, infer_loss, push_label_gradient, push_ones};
-use crate::{
-    common::{Real, infer_grad},
-    elementwise::ElementwiseMul,
-    softmax::{Lanes, push_sum, sum_op},
-};
+use super::{Target, infer_loss, of_probabilities, push_label_gradient, weights};
+use crate::{common::Real, softmax::Lanes};
 
 /// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
 /// labels.
@@ -89,7 +86,7 @@ impl GradRule<CrossEntropy> for CrossEntropyRule {
 }
 
 /// `dx = -dy / x` at the label, else 0; `dx = -dy * label / x` with soft labels, 0 where the label is 0.
-#[register_op(grad_of = CrossEntropy, grad = CrossEntropyGradGrad)]
+#[register_op(grad_of = CrossEntropy, grad = Composed, inferred)]
 pub struct CrossEntropyGrad<V = Var> {
     pub x: V,
     pub label: V,
@@ -98,12 +95,6 @@ pub struct CrossEntropyGrad<V = Var> {
     pub dx: V,
     pub soft_label: bool,
     pub ignore_index: i32,
-}
-impl Infer for CrossEntropyGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        infer_grad(&self.x, &self.dy, &dims, &mut self.dx)
-    }
 }
 impl Kernel for CrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -129,32 +120,9 @@ impl Kernel for CrossEntropyGrad<Buf<'_>> {
         })
     }
 }
-
-/// `ddy = -Σ ddx / x` at the label, and for `x` `dy * ddx / x²` there, else 0. With soft labels, `ddy = -Σ ddx * label / x`,
-/// for `x` `dy * ddx * label / x²`, for the labels `-dy * ddx / x`.
-pub struct CrossEntropyGradGrad;
-impl GradRule<CrossEntropyGrad> for CrossEntropyGradGrad {
-    fn emit(fwd: &CrossEntropyGrad, g: &mut GradCx<'_>) {
-        let CrossEntropyGrad { x, label, dy, dx, soft_label, .. } = *fwd;
-        let grad = |label, dy, dx| CrossEntropyGrad { label, dy, dx, ..*fwd };
-        let (ddx, ones) = (g.grad(dx), push_ones(g, dy));
-        let (slopes, product) = (g.fresh("slopes"), g.fresh("product"));
-        g.push(grad(label, ones, slopes));
-        g.push(ElementwiseMul { x: ddx, y: slopes, out: product, axis: -1 });
-        if let Some(ddy) = g.wanted(dy) {
-            g.push(sum_op(product, ddy, -1));
-        }
-        match g.wanted(x) {
-            Some(d_x) if soft_label => g.push(grad(product, dy, d_x)),
-            Some(d_x) => {
-                let (total, scaled) = (push_sum(g, product, -1), g.fresh("scaled"));
-                g.push(ElementwiseMul { x: total, y: dy, out: scaled, axis: -1 });
-                g.push(grad(label, scaled, d_x));
-            }
-            None => {}
-        }
-        if let Some(d_label) = g.wanted(label) {
-            g.push(grad(ddx, dy, d_label));
-        }
+impl Composition for CrossEntropyGrad<Expr> {
+    fn compose(&mut self) {
+        let weights = weights(&self.label, &self.x, -1, self.soft_label, self.ignore_index);
+        self.dx = of_probabilities(&self.x, &weights, &self.dy);
     }
 }

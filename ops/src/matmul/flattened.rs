@@ -1,12 +1,9 @@
 //! Products of tensors that are flattened to matrices.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, GradCx, GradRule, Infer, Kernel, Mat, Meta, Product, Result, Var, check::*,
-    register_op, with_float,
+    Buf, Cx, Dim, Dims, Infer, Kernel, Mat, Meta, Multilinear, Product, Result, Var, check::*, register_op,
+    with_float,
 };
-
-use super::products::{grads_flops, infer_grads};
-use crate::common::grad_grad_of_product;
 
 /// Matrix product of flattened operands: `out = x · y`.
 ///
@@ -67,7 +64,7 @@ fn mul(x: Draw, y: Draw, x_num_col_dims: i32) -> Mul<Draw> {
 }
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
-#[register_op(grad_of = Mul, grad = MulGradGrad)]
+#[register_op(grad_of = Mul, grad = Multilinear, inferred)]
 pub struct MulGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -78,18 +75,6 @@ pub struct MulGrad<V = Var> {
     pub dy: Option<V>,
     pub x_num_col_dims: i32,
     pub y_num_col_dims: i32,
-}
-impl Infer for MulGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
-        infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
-    }
-
-    fn flops(&self) -> Dim {
-        let one =
-            Dim::from(2) * self.dout.dims.numel() * product(&self.x.dims[self.x_num_col_dims as usize..]);
-        grads_flops(one, &self.dx, &self.dy)
-    }
 }
 impl Kernel for MulGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -105,17 +90,6 @@ impl Kernel for MulGrad<Buf<'_>> {
             }
             Ok(())
         })
-    }
-}
-
-/// `ddout = ddx · y + x · ddy`, `dx = dout · ddyᵀ`, `dy = ddxᵀ · dout`: products and their gradients again.
-pub struct MulGradGrad;
-impl GradRule<MulGrad> for MulGradGrad {
-    fn emit(fwd: &MulGrad, g: &mut GradCx<'_>) {
-        let MulGrad { x, y, dout, x_num_col_dims, y_num_col_dims, .. } = *fwd;
-        let product = |x, y, out| Mul { x, y, out, x_num_col_dims, y_num_col_dims };
-        let grads = |x, y, dx, dy| MulGrad { x, y, dout, dx, dy, x_num_col_dims, y_num_col_dims };
-        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
     }
 }
 

@@ -2,30 +2,10 @@
 
 use autobwd::{Cx, Dim, Dims, Mat, Meta, Product, Result};
 
-use crate::common::{check_grad, nth};
+use crate::common::nth;
 
 /// Multiplications that are worth sharing.
 const SHARED: usize = 1 << 20;
-
-/// What both gradient operators say about shapes.
-pub(super) fn infer_grads(
-    dims: Dims,
-    x: &Meta,
-    y: &Meta,
-    dout: &Meta,
-    dx: &mut Option<Meta>,
-    dy: &mut Option<Meta>,
-) -> Result<()> {
-    check_grad(x, dout, &dims)?;
-    dx.iter_mut().for_each(|dx| dx.like(x));
-    dy.iter_mut().for_each(|dy| dy.like(y));
-    Ok(())
-}
-
-/// Each gradient is a product of as many terms.
-pub(super) fn grads_flops(one: Dim, dx: &Option<Meta>, dy: &Option<Meta>) -> Dim {
-    one * Dim::from(dx.iter().chain(dy).count())
-}
 
 /// Dimensions of the products over the last two dimensions.
 pub(super) fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> Result<Dims> {

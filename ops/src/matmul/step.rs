@@ -5,10 +5,13 @@ use autobwd::{
 };
 
 use super::{
-    products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims, nth_mut},
+    products::{Products, inner_dim, matmul_dims, nth_mut},
     v2::MatmulV2Grad,
 };
-use crate::update::{Sgd, one};
+use crate::{
+    common::check_grad,
+    update::{Sgd, one},
+};
 
 /// `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`: the gradient of a product with a step down
 /// that of the right factor, which is nowhere else. Not in the reference; plans put it in the place of `matmul_v2_grad`
@@ -46,12 +49,13 @@ impl Infer for MatmulV2GradSgd<Meta> {
         self.learning_rate.same_dtype(&self.x)?;
         self.learning_rate.one_element()?;
         self.param_out.like(&self.param);
-        infer_grads(dims, &self.x, &self.param, &self.dout, &mut self.dx, &mut None)
+        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
+        check_grad(&self.x, &self.dout, &dims)
     }
 
     fn flops(&self) -> Dim {
         let one = Dim::from(2) * self.dout.dims.numel() * inner_dim(&self.x, self.trans_x);
-        one + grads_flops(one, &self.dx, &None)
+        one * Dim::from(1 + usize::from(self.dx.is_some()))
     }
 }
 impl Kernel for MatmulV2GradSgd<Buf<'_>> {

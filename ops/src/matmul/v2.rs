@@ -1,11 +1,10 @@
 //! Products over the last two dimensions, those before them broadcast.
 
 use autobwd::{
-    Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, Dim, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float,
 };
 
-use super::products::{Products, grads_flops, infer_grads, inner_dim, matmul_dims};
-use crate::common::grad_grad_of_product;
+use super::products::{Products, inner_dim, matmul_dims};
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
@@ -89,7 +88,7 @@ fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
 /// transposed has a gradient that is.
-#[register_op(grad_of = MatmulV2, grad = MatmulV2GradGrad)]
+#[register_op(grad_of = MatmulV2, grad = Multilinear, inferred)]
 pub struct MatmulV2Grad<V = Var> {
     pub x: V,
     pub y: V,
@@ -100,17 +99,6 @@ pub struct MatmulV2Grad<V = Var> {
     pub dy: Option<V>,
     pub trans_x: bool,
     pub trans_y: bool,
-}
-impl Infer for MatmulV2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
-        infer_grads(dims, &self.x, &self.y, &self.dout, &mut self.dx, &mut self.dy)
-    }
-
-    fn flops(&self) -> Dim {
-        let one = Dim::from(2) * self.dout.dims.numel() * inner_dim(&self.x, self.trans_x);
-        grads_flops(one, &self.dx, &self.dy)
-    }
 }
 impl Kernel for MatmulV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -126,17 +114,5 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
             }
             Ok(())
         })
-    }
-}
-
-/// `ddout = ddx · y + x · ddy`, `dx = dout · ddyᵀ`, `dy = ddxᵀ · dout`: products and their gradients again, whatever is
-/// broadcast or transposed, since products are linear in each factor.
-pub struct MatmulV2GradGrad;
-impl GradRule<MatmulV2Grad> for MatmulV2GradGrad {
-    fn emit(fwd: &MatmulV2Grad, g: &mut GradCx<'_>) {
-        let MatmulV2Grad { x, y, dout, trans_x, trans_y, .. } = *fwd;
-        let product = |x, y, out| MatmulV2 { x, y, out, trans_x, trans_y };
-        let grads = |x, y, dx, dy| MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y };
-        grad_grad_of_product(g, [x, y, dout], [fwd.dx, fwd.dy], product, grads);
     }
 }

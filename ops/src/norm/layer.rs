@@ -219,7 +219,7 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are taken for functions of `x`.
-#[register_op(grad_of = LayerNorm, grad = Composed)]
+#[register_op(grad_of = LayerNorm, grad = Composed, inferred)]
 pub struct LayerNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,
@@ -236,25 +236,6 @@ pub struct LayerNormGrad<V = Var> {
     pub dbias: Option<V>,
     pub begin_norm_axis: i32,
     pub epsilon: f32,
-}
-impl Infer for LayerNormGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let rows = rows(&self.x, self.begin_norm_axis, &[&self.scale, &self.bias])?;
-        self.dy.same_as(&self.x)?;
-        for each in [&self.mean, &self.variance] {
-            each.same_dtype(&self.x)?;
-            each.require(each.dims.agrees(&rows), || format!("{rows} is needed, a number for each row"))?;
-        }
-        self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
-        for (parameter, grad) in [(&self.scale, &mut self.dscale), (&self.bias, &mut self.dbias)] {
-            match (parameter, grad) {
-                (Some(parameter), Some(grad)) => grad.like(parameter),
-                (None, Some(grad)) => return Err(grad.wrong("this gradient is of something absent")),
-                (_, None) => {}
-            }
-        }
-        Ok(())
-    }
 }
 impl Kernel for LayerNormGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

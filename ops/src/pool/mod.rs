@@ -252,7 +252,7 @@ fn nhwc(pool: PoolAttrs) -> PoolAttrs {
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
 /// all `n` elements. Where windows meet, the sum.
-#[register_op(grad_of = Pool2d, grad = Pool2dGradRule)]
+#[register_op(grad_of = Pool2d, grad = Pool2dGradRule, inferred)]
 pub struct Pool2dGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -262,14 +262,6 @@ pub struct Pool2dGrad<V = Var> {
     /// As in [`Pool2d`].
     #[attrs]
     pub pool: PoolAttrs,
-}
-impl Infer for Pool2dGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.pool.check(&self.x, &self.out)?;
-        self.dout.same_as(&self.out)?;
-        self.dx.like(&self.x);
-        Ok(())
-    }
 }
 impl Kernel for Pool2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

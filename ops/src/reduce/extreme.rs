@@ -156,7 +156,7 @@ impl Kernel for ReduceMax<Buf<'_>> {
 extreme_samples!(ReduceMax);
 
 /// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
-#[register_op(grad_of = ReduceMax, grad = ReduceMaxGradGrad)]
+#[register_op(grad_of = ReduceMax, grad = ReduceMaxGradGrad, inferred)]
 pub struct ReduceMaxGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -166,12 +166,6 @@ pub struct ReduceMaxGrad<V = Var> {
     /// As in [`ReduceMax`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceMaxGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.same_as(&self.dout)?;
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Kernel for ReduceMaxGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -217,7 +211,7 @@ impl Kernel for ReduceMin<Buf<'_>> {
 extreme_samples!(ReduceMin);
 
 /// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
-#[register_op(grad_of = ReduceMin, grad = ReduceMinGradGrad)]
+#[register_op(grad_of = ReduceMin, grad = ReduceMinGradGrad, inferred)]
 pub struct ReduceMinGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -227,12 +221,6 @@ pub struct ReduceMinGrad<V = Var> {
     /// As in [`ReduceMin`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceMinGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.same_as(&self.dout)?;
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Kernel for ReduceMinGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

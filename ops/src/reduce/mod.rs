@@ -11,11 +11,8 @@ use autobwd::{Attrs, DType};
 pub(crate) use cut::Reduction;
 pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
 pub use product::{ReduceProd, ReduceProdGrad, ReduceProdGradGrad};
-pub use square::{SquaredL2Norm, SquaredL2NormGrad, SquaredL2NormGradGrad};
-pub use sum::{
-    Mean, MeanGrad, MeanGradGrad, MeanTerm, MeanTermGrad, ReduceMean, ReduceMeanGrad, ReduceMeanGradGrad,
-    ReduceSum, ReduceSumGrad, ReduceSumGradGrad,
-};
+pub use square::{SquaredL2Norm, SquaredL2NormGrad};
+pub use sum::{Mean, MeanGrad, MeanTerm, MeanTermGrad, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
 
 /// The attributes of reductions.
 #[derive(Attrs, Clone)]

@@ -107,7 +107,7 @@ impl Factors {
 }
 
 /// `dx = dout * Π x` over the other factors.
-#[register_op(grad_of = ReduceProd, grad = ReduceProdGradGrad)]
+#[register_op(grad_of = ReduceProd, grad = ReduceProdGradGrad, inferred)]
 pub struct ReduceProdGrad<V = Var> {
     pub x: V,
     #[input(shape_only)]
@@ -118,11 +118,6 @@ pub struct ReduceProdGrad<V = Var> {
     /// As in [`ReduceProd`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceProdGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Kernel for ReduceProdGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -1,15 +1,13 @@
 //! Sum of squares.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
 };
 
-use super::{ReduceAttrs, ReduceSum, cut::total};
+use super::cut::total;
 use crate::{
-    activation::Scale,
+    Math,
     common::{PART, Real, nth_part},
-    elementwise::ElementwiseMul,
-    shape::Reshape2,
 };
 
 /// Sum of the squares of all elements: `out = Σ x²`.
@@ -38,6 +36,11 @@ impl Kernel for SquaredL2Norm<Buf<'_>> {
         })
     }
 }
+impl Composition for SquaredL2Norm<Expr> {
+    fn compose(&mut self) {
+        self.out = self.x.square().sum(&[]).reshape(&[1]);
+    }
+}
 autobwd::samples!(
     SquaredL2Norm,
     [
@@ -52,21 +55,12 @@ autobwd::samples!(
 );
 
 /// `dx = 2 * x * dout`.
-#[register_op(grad_of = SquaredL2Norm, grad = SquaredL2NormGradGrad)]
+#[register_op(grad_of = SquaredL2Norm, grad = Composed, inferred)]
 pub struct SquaredL2NormGrad<V = Var> {
     pub x: V,
     pub dout: V,
     #[output]
     pub dx: V,
-}
-impl Infer for SquaredL2NormGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
-        self.dout.same_dtype(&self.x)?;
-        self.dout.require(self.dout.dims.agrees(&[1.into()]), || "one number is needed".into())?;
-        self.dx.like(&self.x);
-        Ok(())
-    }
 }
 impl Kernel for SquaredL2NormGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -78,25 +72,5 @@ impl Kernel for SquaredL2NormGrad<Buf<'_>> {
             });
             Ok(())
         })
-    }
-}
-
-/// `ddout = Σ 2 * x * ddx`, and for `x` `2 * ddx * dout`.
-pub struct SquaredL2NormGradGrad;
-impl GradRule<SquaredL2NormGrad> for SquaredL2NormGradGrad {
-    fn emit(fwd: &SquaredL2NormGrad, g: &mut GradCx<'_>) {
-        let (SquaredL2NormGrad { x, dout, .. }, ddx) = (fwd, g.grad(fwd.dx));
-        if let Some(dx) = g.wanted(*x) {
-            g.push(SquaredL2NormGrad { x: ddx, dout: *dout, dx });
-        }
-        if let Some(ddout) = g.wanted(*dout) {
-            let [product, sum, vector, x_shape] =
-                ["product", "sum", "sum", "x_shape"].map(|what| g.fresh(what));
-            g.push(ElementwiseMul { x: *x, y: ddx, out: product, axis: -1 });
-            let reduce = ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([]) };
-            g.push(ReduceSum { x: product, out: sum, reduce });
-            g.push(Reshape2 { x: sum, out: vector, x_shape, shape: vec![1] });
-            g.push(Scale { x: vector, out: ddout, scale: 2.0, bias: 0.0, bias_after_scale: true });
-        }
     }
 }

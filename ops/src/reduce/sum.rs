@@ -1,8 +1,8 @@
 //! Sums and means over dimensions of one tensor.
 
 use autobwd::{
-    Buf, Cx, DType, Decompose, Float, GradCx, GradRule, Infer, Kernel, Meta, Parts, Pointwise, Result, Var,
-    check::*, register_op, with_float, with_signed,
+    Buf, Cx, DType, Decompose, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Parts, Pointwise,
+    Result, Var, check::*, register_op, with_float, with_signed,
 };
 
 use super::{
@@ -55,7 +55,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout / n` everywhere.
-#[register_op(grad_of = Mean, grad = MeanGradGrad, decomposed)]
+#[register_op(grad_of = Mean, grad = Multilinear, decomposed)]
 pub struct MeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -84,17 +84,6 @@ impl Kernel for MeanGrad<Buf<'_>> {
             self.dout.slice::<T>()?.iter().for_each(|dout| dx.fill(dout / n));
             Ok(())
         })
-    }
-}
-
-/// `ddout = mean(ddx)`.
-pub struct MeanGradGrad;
-impl GradRule<MeanGrad> for MeanGradGrad {
-    fn emit(fwd: &MeanGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(Mean { x: ddx, out: ddout });
-        }
     }
 }
 
@@ -199,7 +188,7 @@ fn reduce_sum(x: Draw, reduce: ReduceAttrs) -> ReduceSum<Draw> {
 }
 
 /// `dx = dout`, repeated over the dimensions that were summed over.
-#[register_op(grad_of = ReduceSum, grad = ReduceSumGradGrad, decomposed)]
+#[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceSumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -209,11 +198,6 @@ pub struct ReduceSumGrad<V = Var> {
     /// As in [`ReduceSum`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceSumGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Decompose for ReduceSumGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
@@ -231,17 +215,6 @@ impl Kernel for ReduceSumGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.dout, self.dx.dtype(), 1)
-    }
-}
-
-/// `ddout = reduce_sum(ddx)`.
-pub struct ReduceSumGradGrad;
-impl GradRule<ReduceSumGrad> for ReduceSumGradGrad {
-    fn emit(fwd: &ReduceSumGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ReduceSum { x: ddx, out: ddout, reduce: fwd.reduce.clone() });
-        }
     }
 }
 
@@ -312,7 +285,7 @@ fn reduce_mean(x: Draw, reduce: ReduceAttrs) -> ReduceMean<Draw> {
 }
 
 /// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
-#[register_op(grad_of = ReduceMean, grad = ReduceMeanGradGrad, decomposed)]
+#[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceMeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -322,11 +295,6 @@ pub struct ReduceMeanGrad<V = Var> {
     /// As in [`ReduceMean`].
     #[attrs]
     pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceMeanGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.dx)
-    }
 }
 impl Decompose for ReduceMeanGrad {
     fn decompose(&self, parts: &mut Parts<'_>) {
@@ -344,17 +312,6 @@ impl Kernel for ReduceMeanGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.dout, self.dx.dtype(), 1)
-    }
-}
-
-/// `ddout = reduce_mean(ddx)`.
-pub struct ReduceMeanGradGrad;
-impl GradRule<ReduceMeanGrad> for ReduceMeanGradGrad {
-    fn emit(fwd: &ReduceMeanGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ReduceMean { x: ddx, out: ddout, reduce: fwd.reduce.clone() });
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Dimensions of one element dropped and added, neighbours merged: the elements stay where they are.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     operators::{remember, restore},
     register_op,
@@ -71,7 +71,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Squeeze2, grad = Squeeze2GradGrad)]
+#[register_op(grad_of = Squeeze2, grad = Multilinear)]
 pub struct Squeeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -86,18 +86,6 @@ impl Infer for Squeeze2Grad<Meta> {
     }
 }
 copies!(Squeeze2Grad, dx from dout);
-
-/// `ddout = squeeze2(ddx)`.
-pub struct Squeeze2GradGrad;
-impl GradRule<Squeeze2Grad> for Squeeze2GradGrad {
-    fn emit(fwd: &Squeeze2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Squeeze2 { x: ddx, out: ddout, x_shape, axes: fwd.axes.clone() });
-        }
-    }
-}
 
 /// Dimensions of one element added: `out = x`.
 #[register_op(grad = Unsqueeze2Grad)]
@@ -156,7 +144,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Unsqueeze2, grad = Unsqueeze2GradGrad)]
+#[register_op(grad_of = Unsqueeze2, grad = Multilinear)]
 pub struct Unsqueeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -171,18 +159,6 @@ impl Infer for Unsqueeze2Grad<Meta> {
     }
 }
 copies!(Unsqueeze2Grad, dx from dout);
-
-/// `ddout = unsqueeze2(ddx)`.
-pub struct Unsqueeze2GradGrad;
-impl GradRule<Unsqueeze2Grad> for Unsqueeze2GradGrad {
-    fn emit(fwd: &Unsqueeze2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Unsqueeze2 { x: ddx, out: ddout, x_shape, axes: fwd.axes.clone() });
-        }
-    }
-}
 
 /// Neighbouring dimensions merged to one: `out = x`.
 #[register_op(grad = FlattenContiguousRangeGrad)]
@@ -244,7 +220,7 @@ fn flatten(x: Draw, start_axis: i32, stop_axis: i32) -> FlattenContiguousRange<D
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = FlattenContiguousRange, grad = FlattenContiguousRangeGradGrad)]
+#[register_op(grad_of = FlattenContiguousRange, grad = Multilinear)]
 pub struct FlattenContiguousRangeGrad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -261,16 +237,3 @@ impl Infer for FlattenContiguousRangeGrad<Meta> {
     }
 }
 copies!(FlattenContiguousRangeGrad, dx from dout);
-
-/// `ddout = flatten_contiguous_range(ddx)`.
-pub struct FlattenContiguousRangeGradGrad;
-impl GradRule<FlattenContiguousRangeGrad> for FlattenContiguousRangeGradGrad {
-    fn emit(fwd: &FlattenContiguousRangeGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            let FlattenContiguousRangeGrad { start_axis, stop_axis, .. } = *fwd;
-            g.push(FlattenContiguousRange { x: ddx, out: ddout, x_shape, start_axis, stop_axis });
-        }
-    }
-}

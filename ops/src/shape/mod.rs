@@ -13,11 +13,10 @@ pub use autobwd::operators::{
     UnstackGradGrad,
 };
 pub use axes::{
-    FlattenContiguousRange, FlattenContiguousRangeGrad, FlattenContiguousRangeGradGrad, Squeeze2,
-    Squeeze2Grad, Squeeze2GradGrad, Unsqueeze2, Unsqueeze2Grad, Unsqueeze2GradGrad,
+    FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
 pub use join::{Split, SplitGrad};
-pub use order::{Flip, FlipGrad, Transpose2, Transpose2Grad, Transpose2GradGrad};
-pub use pad::{Pad, PadGrad, PadGradGrad, TrilTriu, TrilTriuGrad};
-pub use repeat::{ExpandV2, ExpandV2Grad, ExpandV2GradGrad, Tile, TileGrad, TileGradGrad};
+pub use order::{Flip, FlipGrad, Transpose2, Transpose2Grad};
+pub use pad::{Pad, PadGrad, TrilTriu, TrilTriuGrad};
+pub use repeat::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub(crate) use slice::at;

@@ -1,7 +1,7 @@
 //! The same elements in another order.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     operators::{Loops, MAX_RANK, few_dims, remember, remembered},
     register_op, with_dtype,
@@ -102,7 +102,7 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
 }
 
 /// `dx = dout` with its dimensions back in place.
-#[register_op(grad_of = Transpose2, grad = Transpose2GradGrad)]
+#[register_op(grad_of = Transpose2, grad = Multilinear)]
 pub struct Transpose2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -134,18 +134,6 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
             loops.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
             Ok(())
         })
-    }
-}
-
-/// `ddout = transpose2(ddx)`.
-pub struct Transpose2GradGrad;
-impl GradRule<Transpose2Grad> for Transpose2GradGrad {
-    fn emit(fwd: &Transpose2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Transpose2 { x: ddx, out: ddout, x_shape, axis: fwd.axis.clone() });
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     operators::{Loops, few_dims},
     register_op, with_dtype,
@@ -90,7 +90,7 @@ fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
 }
 
 /// `dx` = the inner part of `dout`.
-#[register_op(grad_of = Pad, grad = PadGradGrad)]
+#[register_op(grad_of = Pad, grad = Multilinear)]
 pub struct PadGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -115,16 +115,6 @@ impl Kernel for PadGrad<Buf<'_>> {
         let inner = inner(self.dout.dims(), self.dx.dims(), &self.paddings);
         with_dtype!(self.dout.dtype(), T => inner.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?));
         Ok(())
-    }
-}
-
-/// `ddout = pad(ddx)`, with zeros around it.
-pub struct PadGradGrad;
-impl GradRule<PadGrad> for PadGradGrad {
-    fn emit(fwd: &PadGrad, g: &mut GradCx<'_>) {
-        if let Some(out) = g.wanted(fwd.dout) {
-            g.push(Pad { x: g.grad(fwd.dx), out, paddings: fwd.paddings.clone(), pad_value: 0.0 });
-        }
     }
 }
 

@@ -1,16 +1,13 @@
 //! Tensors whose elements are repeated.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     operators::{Loops, MAX_RANK, few_dims},
     register_op, with_dtype, with_float,
 };
 
-use crate::{
-    common::{around, infer_grad},
-    reduce::Reduction,
-};
+use crate::{common::around, reduce::Reduction};
 
 /// Dimensions of 1 repeated up to a shape, and dimensions added in front: `out = x`, broadcast.
 #[register_op(grad = ExpandV2Grad)]
@@ -97,7 +94,7 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
 }
 
 /// `dx = dout`, summed over what was repeated.
-#[register_op(grad_of = ExpandV2, grad = ExpandV2GradGrad)]
+#[register_op(grad_of = ExpandV2, grad = Multilinear, inferred)]
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -105,13 +102,6 @@ pub struct ExpandV2Grad<V = Var> {
     #[output]
     pub dx: V,
     pub shape: Vec<i32>,
-}
-impl Infer for ExpandV2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = expanded(&self.x, &self.shape)?;
-        few_dims(&self.dout)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for ExpandV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -123,17 +113,6 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
             Reduction::of(full, repeated).reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
-    }
-}
-
-/// `ddout = expand_v2(ddx)`.
-pub struct ExpandV2GradGrad;
-impl GradRule<ExpandV2Grad> for ExpandV2GradGrad {
-    fn emit(fwd: &ExpandV2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ExpandV2 { x: ddx, out: ddout, shape: fwd.shape.clone() });
-        }
     }
 }
 
@@ -224,7 +203,7 @@ fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
 }
 
 /// `dx = dout`, summed over the repetitions.
-#[register_op(grad_of = Tile, grad = TileGradGrad)]
+#[register_op(grad_of = Tile, grad = Multilinear, inferred)]
 pub struct TileGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -232,13 +211,6 @@ pub struct TileGrad<V = Var> {
     #[output]
     pub dx: V,
     pub repeat_times: Vec<i32>,
-}
-impl Infer for TileGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = tiled(&self.x, &self.repeat_times)?;
-        few_dims(&self.dout)?;
-        infer_grad(&self.x, &self.dout, &dims, &mut self.dx)
-    }
 }
 impl Kernel for TileGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -250,16 +222,5 @@ impl Kernel for TileGrad<Buf<'_>> {
             cut.reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
-    }
-}
-
-/// `ddout = tile(ddx)`.
-pub struct TileGradGrad;
-impl GradRule<TileGrad> for TileGradGrad {
-    fn emit(fwd: &TileGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(Tile { x: ddx, out: ddout, repeat_times: fwd.repeat_times.clone() });
-        }
     }
 }

@@ -5,7 +5,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Declared, GradCx, GradKind, GradRule, sum, zeros};
+use super::{Declared, GradCx, GradKind, GradRule, forward_op, sum, zeros};
 use crate::{
     Arity, BlockId, Builder, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, SlotDef,
     Slots, Var, VarDesc, operators::Assign, schema::CompositionFn,
@@ -147,17 +147,7 @@ impl Line {
         meta: &dyn Fn(Var) -> Option<Meta>,
     ) -> Result<Line> {
         let grads = |slots: &Slots, slot: &str| slots.get(&format!("{slot}@GRAD")).to_vec();
-        let mut fwd = OpDesc { attrs: op.attrs.clone(), ..OpDesc::new(forward.name) };
-        for slot in forward.inputs {
-            fwd.inputs.set(slot.name, op.inputs.get(slot.name).iter().copied());
-        }
-        for slot in forward.outputs {
-            // Only how many there are matters.
-            let (own, grads) = (op.inputs.get(slot.name).to_vec(), grads(&op.inputs, slot.name));
-            let any = op.reads().take(usize::from(slot.arity == Arity::One)).collect();
-            let there = [grads, own, any].into_iter().find(|args| !args.is_empty());
-            fwd.outputs.set(slot.name, there.unwrap_or_default());
-        }
+        let fwd = forward_op(forward, op);
         let mut line = Line::of_composition(ops, compose, &fwd, meta)?;
         let outputs = std::mem::take(&mut line.outputs);
         let (mut seeds, mut wanted) = (vec![], vec![]);

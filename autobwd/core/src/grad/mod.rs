@@ -4,12 +4,15 @@
 
 mod composed;
 mod derived;
+mod multilinear;
 mod parts;
 mod single;
 
 pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
+pub use multilinear::Multilinear;
+pub(crate) use parts::forward_op;
 pub use parts::{check_emitted, part, sum, zeros};
 pub use single::GradientOps;
 

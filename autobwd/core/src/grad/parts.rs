@@ -3,7 +3,8 @@
 use rustc_hash::FxHashSet;
 
 use crate::{
-    Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var,
+    Arity, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Schema, Var,
+    desc::GRAD,
     operators::{FillZerosLike, Sum},
 };
 
@@ -21,6 +22,22 @@ pub fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
 /// The gradient of what nothing depends on.
 pub fn zeros(value: Var, grad: Var) -> OpDesc {
     OpDesc { origin: Origin::ZeroFill, ..FillZerosLike { x: value, out: grad }.into() }
+}
+
+/// The forward operator of a gradient operator, as far as that tells: of its outputs, only how many there are.
+pub(crate) fn forward_op(forward: &Schema, gradient: &OpDesc) -> OpDesc {
+    let mut op = OpDesc { attrs: gradient.attrs.clone(), ..OpDesc::new(forward.name) };
+    for slot in forward.inputs {
+        op.inputs.set(slot.name, gradient.inputs.get(slot.name).iter().copied());
+    }
+    for slot in forward.outputs {
+        let own = gradient.inputs.get(slot.name).to_vec();
+        let grads = gradient.inputs.get(&[slot.name, GRAD].concat()).to_vec();
+        let any = gradient.reads().take(usize::from(slot.arity == Arity::One)).collect();
+        let there = [grads, own, any].into_iter().find(|args| !args.is_empty());
+        op.outputs.set(slot.name, there.unwrap_or_default());
+    }
+    op
 }
 
 /// Refuses what the rule of an operator may not emit: unknown operators, illegal slots, what writes a variable of the

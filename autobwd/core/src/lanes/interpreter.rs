@@ -225,7 +225,14 @@ fn compute<F: Float, const VL: usize>(node: FormulaNode, registers: &[Register<F
 #[cfg(test)]
 mod tests {
     use super::*;
-use crate::{Arity, Schema, SlotDef, lanes::{Lane, Symbol, formula::tests::{code, formula}, symbolic::record}};
+    use crate::{
+        Arity, Schema, SlotDef,
+        lanes::{
+            Lane, Symbol,
+            formula::tests::{code, formula},
+            symbolic::record,
+        },
+    };
 
     const SLOT: SlotDef = SlotDef::new("", Arity::One, "", 0);
     static SCHEMA: Schema = Schema {

@@ -2,10 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::{MetaOf, PutMeta, Run};
+use super::{InferFn, MetaOf, PutMeta, Run};
 use crate::{
     Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result, Role,
     Schema, SlotDef, Var,
+    desc::GRAD,
+    grad::forward_op,
     lanes::{IntegerKernel, broadcast_axis, broadcast_dims},
 };
 
@@ -63,6 +65,80 @@ where
     let (flops, mut outputs) = (op.flops(), SmallVec::new());
     O::outputs(op, &mut |slot, meta| outputs.push((slot, meta)));
     put_outputs(schema, desc, outputs, reads_list, put).map(|()| flops)
+}
+
+/// The shape rule of a gradient operator that follows from that of its forward operator.
+pub(super) fn infer_gradient<O: Op, F: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
+where
+    F::Of<Meta>: Infer,
+{
+    O::from_desc(desc)?;
+    infer_by_forward([const { &O::SCHEMA }, const { &F::SCHEMA }], infer::<F>, desc, of, put)
+}
+
+/// What the gradient operator reads of the forward operator's outputs and their gradients is as that says; what it writes
+/// is as the inputs that it is the gradient of.
+fn infer_by_forward(
+    [gradient, forward]: [&'static Schema; 2],
+    infer: InferFn,
+    desc: &OpDesc,
+    of: MetaOf<'_>,
+    put: PutMeta<'_>,
+) -> Result<Dim> {
+    let (fwd, mut results) = (forward_op(forward, desc), SmallVec::<[Meta; 2]>::new());
+    let flops = infer(&fwd, of, &mut |_, meta| results.push(meta))?;
+    let mut results = results.into_iter();
+    for slot in forward.outputs {
+        let args = fwd.outputs.get(slot.name).iter().enumerate().filter(|(_, var)| **var != Var::EMPTY);
+        for ((i, _), result) in args.zip(results.by_ref()) {
+            let result = result.in_slot(slot.name);
+            for read in gradient.inputs.iter().filter(|read| of_gradient(read) == slot.name) {
+                match desc.inputs.get(read.name).get(i) {
+                    None | Some(&Var::EMPTY) => {}
+                    Some(var) => {
+                        let given = input_meta(gradient, read.name, of(*var)?)?;
+                        is_result(&given, &result)?;
+                        if read.name != slot.name {
+                            given.float()?;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let mut count = 0;
+    for slot in gradient.outputs {
+        let inputs = desc.inputs.get(of_gradient(slot));
+        let grads = desc.outputs.get(slot.name).iter().enumerate();
+        for (i, dx) in grads.filter(|(_, dx)| **dx != Var::EMPTY) {
+            let x = inputs.get(i).ok_or_else(|| of_nothing(slot.name))?;
+            let x = of(*x)?.in_slot(of_gradient(slot));
+            x.float()?;
+            let mut meta = Meta::new(x.dtype, []).in_slot(slot.name);
+            meta.like(&x);
+            put(*dx, meta);
+            count += 1;
+        }
+    }
+    Ok(flops * Dim::from(count))
+}
+
+/// The slot that a slot holds the gradient of, or its own name.
+fn of_gradient(slot: &SlotDef) -> &'static str {
+    slot.name.strip_suffix(GRAD).unwrap_or(slot.name)
+}
+
+#[cold]
+fn of_nothing(slot: &str) -> Error {
+    Error::new(ErrorKind::Slot, format!("output `{slot}` is the gradient of an input that is absent"))
+}
+
+/// Refuses what has not the dtype and dimensions of a result of the forward operator.
+fn is_result(given: &Meta, result: &Meta) -> Result<()> {
+    given.same_dtype(result)?;
+    given.require(given.dims.agrees(&result.dims), || {
+        format!("the shape of the forward result, {}, is needed", result.dims)
+    })
 }
 
 /// What the shape rule finds in a slot.

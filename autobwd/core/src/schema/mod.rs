@@ -32,7 +32,7 @@ pub use infallible::Infallible;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
-pub use unused::{Unwritten, Written, check_composed, refuse_unused};
+pub use unused::{Unwritten, Written, check_composed, check_inferred, check_multilinear, refuse_unused};
 
 use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var, lanes::Symbol};
 

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::{
-    ConstText, Schema,
+    Arity, ConstText, Schema, SlotDef,
     composition::{CompositionFn, composed},
     const_text::is_joined,
 };
@@ -71,7 +71,7 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
         (Some(forward), [_, true]) => {
             let mut i = 0;
             while i < forward.inputs.len() {
-                if !has_slot(own, forward.inputs[i].name) {
+                if !has_slot(own.inputs, forward.inputs[i].name, "") {
                     let text = text.add("that of `").add(forward.name).add("` needs input `");
                     let text =
                         text.add(forward.inputs[i].name).add("`, which `").add(op).add("` does not read");
@@ -83,10 +83,46 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
     }
 }
 
-const fn has_slot(op: &Schema, name: &str) -> bool {
+/// Refuses `grad = Multilinear` of what is no gradient operator, and of one that does not read what its forward operator
+/// needs beside inputs with a gradient.
+#[track_caller]
+pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema) {
+    let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot have `grad = Multilinear`: ");
+    let Some(forward) = grad_of else {
+        panic!("{}", text.add("that is for gradient operators, with `grad_of = ..`").as_str());
+    };
+    check_reads(text, forward, own, true);
+}
+
+/// Refuses `inferred` of a gradient operator that does not read what its forward operator does.
+#[track_caller]
+pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
+    let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot be `inferred`: ");
+    check_reads(text, forward, own, false);
+}
+
+/// Panics if an input of the forward operator that must be there is not read, nor, if that is enough, its gradient
+/// written.
+#[track_caller]
+const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_written: bool) {
     let mut i = 0;
-    while i < op.inputs.len() {
-        if is_joined(name, op.inputs[i].name, "") {
+    while i < forward.inputs.len() {
+        let input = &forward.inputs[i];
+        let is_written = has_slot(own.outputs, input.name, "@GRAD");
+        let is_needed = !matches!(input.arity, Arity::Optional) || is_written;
+        if is_needed && !has_slot(own.inputs, input.name, "") && !(or_written && is_written) {
+            let text = text.add("it does not read input `").add(input.name).add("` of `").add(forward.name);
+            panic!("{}", text.add("`").as_str());
+        }
+        i += 1;
+    }
+}
+
+/// Whether there is a slot whose name is that and `suffix`.
+const fn has_slot(slots: &[SlotDef], name: &str, suffix: &str) -> bool {
+    let mut i = 0;
+    while i < slots.len() {
+        if is_joined(slots[i].name, name, suffix) {
             return true;
         }
         i += 1;

@@ -1,0 +1,99 @@
+//! `grad = Multilinear`: double backward of operators that are linear in each of some inputs.
+//!
+//! The gradient of such an operator, and the gradient of that, are the operator and its gradient operator again, each with
+//! one input replaced.
+
+use super::{GRAD, GradCx, GradRule, sorted, zeros};
+use crate::{Arity, Op, OpDesc, OpInfo, Schema, SlotDef, Var};
+
+/// The gradient of a gradient operator with `grad_of`, whose forward operator is linear in each of the inputs that have a
+/// gradient: products and convolutions, and with one such input all that moves, repeats or sums elements.
+///
+/// Of `out = x · y` with `dx` and `dy`, it is `ddout = ddx · y + x · ddy`, and for the factors the gradients of these two
+/// products where `dout` arrives. An optional input that the gradient operator reads the shape of at most is a summand,
+/// and is left out.
+pub struct Multilinear;
+
+impl<O: Op> GradRule<O> for Multilinear {
+    fn emit(_: &O, g: &mut GradCx<'_>) {
+        let forward = g.ops.get(&g.fwd.ty).ok().and_then(OpInfo::forward);
+        if let Some(forward) = forward {
+            emit(forward, const { &O::SCHEMA }, g);
+        }
+    }
+}
+
+fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>) {
+    for replaced in gradient.outputs {
+        let Some(slot) = replaced.name.strip_suffix(GRAD) else { continue };
+        let dx = g.fwd.outputs.get(replaced.name);
+        if !dx.iter().any(|dx| g.arrives(*dx)) {
+            continue;
+        }
+        let mut ddx = vec![];
+        for (i, dx) in dx.iter().enumerate() {
+            // A gradient that is not wanted, of a list that the gradient operator reads.
+            let hole = g.fwd.inputs.get(slot).get(i).filter(|_| *dx == Var::EMPTY);
+            ddx.push(match hole {
+                Some(x) => zeros_like(*x, g),
+                None => g.grad(*dx),
+            });
+        }
+        let inputs = |of: &Schema, op: &mut OpDesc| {
+            let is_read = |input: &&SlotDef| input.name == slot || !is_summand(gradient, input);
+            for input in sorted(of.inputs).into_iter().filter(is_read) {
+                let args = if input.name == slot { &ddx } else { g.fwd.inputs.get(input.name) };
+                op.inputs.append(input.name, args.iter().copied());
+            }
+            for (name, value) in g.fwd.attrs.iter().filter(|(name, _)| of.attr(name).is_some()) {
+                op.attrs.set(name, value.clone());
+            }
+        };
+        let (mut product, mut others) = (OpDesc::new(forward.name), OpDesc::new(gradient.name));
+        inputs(forward, &mut product);
+        inputs(gradient, &mut others);
+        for output in sorted(gradient.outputs).into_iter().filter(|output| output.name != replaced.name) {
+            let of = output.name.strip_suffix(GRAD).map_or(&[][..], |of| g.fwd.inputs.get(of));
+            let wanted = of.iter().map(|var| g.wanted(*var).unwrap_or(Var::EMPTY));
+            others.outputs.append(output.name, wanted);
+        }
+        if outputs(forward, &mut product, g) {
+            g.push(product);
+        }
+        if others.writes().next().is_some() {
+            g.push(others);
+        }
+    }
+}
+
+/// Lets the forward operator write the gradients of its outputs' gradients, if anybody wants them.
+fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -> bool {
+    let mut any = false;
+    for output in sorted(forward.outputs) {
+        let grads = g.fwd.inputs.get(&[output.name, GRAD].concat());
+        let wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
+        any |= wanted.iter().any(Option::is_some);
+        match (output.arity, wanted.as_slice()) {
+            (Arity::One, [] | [None]) => {
+                let unread = g.fresh("unread");
+                product.outputs.append(output.name, [unread]);
+            }
+            (_, wanted) => {
+                product.outputs.append(output.name, wanted.iter().map(|dout| dout.unwrap_or(Var::EMPTY)));
+            }
+        }
+    }
+    any
+}
+
+/// Whether the gradient operator takes no notice of what an optional input holds.
+fn is_summand(gradient: &Schema, input: &SlotDef) -> bool {
+    let own = gradient.input(input.name);
+    matches!(input.arity, Arity::Optional) && own.is_none_or(|own| own.shape_only)
+}
+
+fn zeros_like(x: Var, g: &mut GradCx<'_>) -> Var {
+    let out = g.fresh("zeros");
+    g.push(zeros(x, out));
+    out
+}
