@@ -15,6 +15,7 @@ pub mod desc;
 pub mod error;
 pub mod grad;
 pub mod lanes;
+pub mod numbers;
 pub mod operators;
 pub mod registry;
 #[doc(hidden)]
@@ -35,9 +36,10 @@ pub use grad::{
     Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
     NoGrad, ZeroGrad,
 };
-pub use lanes::{Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
+pub use lanes::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
 pub use ndarray;
+pub use numbers::{Float, Integer};
 pub use registry::{OpInfo, OpInfoMap};
 pub use schema::{
     Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composition, Content,

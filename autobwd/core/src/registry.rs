@@ -18,17 +18,16 @@ pub use shape_cache::ShapeCache;
 
 use crate::{
     Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
-    IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Role, Schema, SlotDef, Var,
+    IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
     error::did_you_mean,
     grad::{self, Composing, emit_composed, emit_rest},
     lanes::{IntegerKernel, LaneEntry},
-    schema::{CompositionFn, Infallible, Joined},
+    schema::{BufOf, CompositionFn, Infallible, Joined},
     tensor::Lease,
 };
 
 type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
-pub(crate) type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 type MakeFrame = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
 /// Returns the floating point operations.

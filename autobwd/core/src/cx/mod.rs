@@ -3,10 +3,12 @@
 //! Must not know operators or programs. Work is cut by its size alone, never by the number of workers, so that
 //! results do not depend on it.
 
+mod isa;
 mod pool;
 mod product;
 mod scratch;
 
+pub use isa::{FUSED, Isa, isa};
 pub use pool::CHUNK;
 pub use pool::Cx;
 pub use product::products_allocate;

@@ -397,7 +397,7 @@ mod assembly {
     use private_gemm_x86::{Accum, DType, DstKind, IType, InstrSet, gemm};
 
     use super::Product;
-    use crate::lanes::{Isa, isa};
+    use crate::cx::{Isa, isa};
 
     /// The instructions to use, if the machine has any of those that the library knows.
     pub(super) fn instructions() -> Option<InstrSet> {

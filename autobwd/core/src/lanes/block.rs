@@ -1,18 +1,18 @@
 //! Formulas as block functions: loops over one formula, compiled for every instruction set and chosen at run time.
 #![allow(unsafe_code)]
 
-use std::{
-    marker::PhantomData,
-    mem::MaybeUninit,
-    sync::{Arc, OnceLock},
-};
+use std::{marker::PhantomData, mem::MaybeUninit, sync::Arc};
 
 use super::{
-    float::Lane,
     formula::Formula,
     interpreter::{Instructions, Interpreted},
 };
-use crate::{Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef, tensor::LINE};
+use crate::{
+    Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef,
+    cx::{FUSED, Isa, isa},
+    numbers::Lane,
+    tensor::LINE,
+};
 
 /// The most slots that a pointwise operator has, as its author writes it.
 pub(crate) const MAX_SLOTS: usize = 16;
@@ -31,50 +31,6 @@ pub(super) type Arg = *mut u8;
 /// whole number of cache lines. Nobody else writes the elements that are read, or uses those that are written, meanwhile;
 /// those of two arguments are the very same, or apart. The attributes are those that the operator's `LaneEntry` has made.
 pub(super) type BlockFn = unsafe fn(args: *const Arg, attrs: *const (), first: usize, n: usize);
-
-/// A set of instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
-    /// What every machine of the target has.
-    Baseline,
-    /// AVX2 and FMA.
-    Avx2,
-    /// AVX-512 F, VL, DQ and BW.
-    Avx512,
-}
-
-/// The instructions that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
-pub fn isa() -> Isa {
-    static ISA: OnceLock<Isa> = OnceLock::new();
-    *ISA.get_or_init(|| {
-        let cap = std::env::var("AUTOBWD_ISA").unwrap_or_default();
-        match detect() {
-            Isa::Baseline => Isa::Baseline,
-            _ if cap == "baseline" => Isa::Baseline,
-            Isa::Avx512 if cap == "avx2" => Isa::Avx2,
-            isa => isa,
-        }
-    })
-}
-
-#[cfg(target_arch = "x86_64")]
-fn detect() -> Isa {
-    // Every feature that a `target_feature` list below names.
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    let avx512 = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512bw");
-    match (avx2, avx512) {
-        (true, true) => Isa::Avx512,
-        (true, false) => Isa::Avx2,
-        _ => Isa::Baseline,
-    }
-}
-#[cfg(not(target_arch = "x86_64"))]
-fn detect() -> Isa {
-    Isa::Baseline
-}
 
 /// What a block function does, on any lanes.
 pub(super) trait Block {
@@ -187,9 +143,6 @@ where
     // SAFETY: passed on.
     unsafe { B::run::<Lane<T, true>, VL>(args, attrs, first, n) }
 }
-
-/// Whether every machine of the target has fused multiply-add.
-pub(super) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 /// # Safety
 /// As [`BlockFn`].

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::{
-    formula::{Formula, FormulaNode},
-    symbolic::Arena,
+use super::formula::Formula;
+use crate::{
+    SlotDef,
+    numbers::{Arena, FormulaNode},
 };
-use crate::SlotDef;
 
 /// Shared subexpressions of fewer nodes are written out wherever they are used.
 const SHARED_NODES: usize = 4;

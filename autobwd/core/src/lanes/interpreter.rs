@@ -9,10 +9,10 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Float,
     block::{Arg, Block},
-    formula::{Formula, FormulaNode},
+    formula::Formula,
 };
+use crate::numbers::{Float, FormulaNode};
 
 /// Lines of memory that a register holds.
 const LINES: usize = 4;

@@ -3,11 +3,11 @@
 // Loops over indices are what is vectorised, whatever the number of slices.
 #![allow(clippy::needless_range_loop)]
 
-use super::{
-    block::{Isa, isa},
-    float::{Float, Lane},
+use crate::{
+    Element,
+    cx::{Isa, isa},
+    numbers::{Float, Lane},
 };
-use crate::Element;
 
 /// A lane that stands for an element of a slice.
 pub trait LaneOf<T>: Float {

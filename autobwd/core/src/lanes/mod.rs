@@ -6,33 +6,29 @@
 
 mod block;
 mod broadcast;
-mod dual;
 mod equation;
-mod float;
 mod formula;
 mod integer;
 mod interpreter;
 mod loops;
-mod math;
 mod operand;
 mod region;
 mod regions;
 mod single;
 mod spread;
-mod symbolic;
 
-pub use block::{Isa, isa};
 pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
 pub use broadcast::{aligned, broadcast_axis, broadcast_dims};
-pub use dual::Dual;
-pub use float::{Float, Lane, UseSelectMaxOrMin};
+pub use formula::Formula;
 pub(crate) use formula::RecordedFormula;
-pub use formula::{Formula, FormulaFunction, FormulaNode};
-pub use integer::Integer;
 pub(crate) use integer::IntegerKernel;
 pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub use region::{Home, Region, RegionSpec, Step};
 pub use regions::Regions;
 pub use single::FormulaCall;
 pub use spread::Spread;
-pub use symbolic::Symbol;
+
+pub use crate::{
+    cx::{Isa, isa},
+    numbers::{Dual, Float, FormulaFunction, FormulaNode, Integer, Lane, Symbol, UseSelectMaxOrMin},
+};

@@ -34,7 +34,7 @@ pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
 pub use unused::{Unwritten, Written, check_composed, check_inferred, check_multilinear, refuse_unused};
 
-use crate::{Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var, lanes::Symbol};
+use crate::{Buf, Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var, lanes::Symbol};
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +172,9 @@ pub enum Role {
     /// It is written.
     Output,
 }
+
+/// Supplies the `Buf` of a slot.
+pub type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 
 /// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
 /// `Mul` means.

@@ -132,7 +132,7 @@ pub(super) use refuse_comparisons;
 /// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct Lane<T, const FMA: bool>(pub(super) T);
+pub struct Lane<T, const FMA: bool>(pub(crate) T);
 
 macro_rules! lanes {
     ($($t:ident, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(

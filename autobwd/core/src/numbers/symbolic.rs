@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Float,
     float::refuse_comparisons,
-    formula::{FormulaFunction, FormulaNode},
+    node::{FormulaFunction, FormulaNode},
 };
 
 thread_local! {
@@ -20,14 +20,14 @@ thread_local! {
 
 /// Distinct nodes; operands come first.
 #[derive(Default)]
-pub(super) struct Arena {
+pub(crate) struct Arena {
     nodes: Vec<FormulaNode>,
     known: FxHashMap<[u64; 4], usize>,
 }
 
 impl Arena {
     /// The number of that node; a choice between equals is what it chooses.
-    pub(super) fn intern(&mut self, node: FormulaNode) -> usize {
+    pub(crate) fn intern(&mut self, node: FormulaNode) -> usize {
         let node = match node {
             FormulaNode::Select(_, yes, no) if yes == no && yes < self.nodes.len() => return yes,
             // A symbol of another recording has no meaning here.
@@ -42,11 +42,11 @@ impl Arena {
         })
     }
 
-    pub(super) fn node(&self, number: usize) -> FormulaNode {
+    pub(crate) fn node(&self, number: usize) -> FormulaNode {
         self.nodes.get(number).copied().unwrap_or(FormulaNode::Constant(f64::NAN))
     }
 
-    pub(super) fn into_nodes(self) -> Vec<FormulaNode> {
+    pub(crate) fn into_nodes(self) -> Vec<FormulaNode> {
         self.nodes
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Recording {
 }
 
 /// The nodes that are made while `f` runs, and what it returns.
-pub(super) fn record<T>(f: impl FnOnce() -> T) -> (Vec<FormulaNode>, T) {
+pub(crate) fn record<T>(f: impl FnOnce() -> T) -> (Vec<FormulaNode>, T) {
     let depth = ARENAS.with_borrow_mut(|arenas| {
         arenas.push(Arena::default());
         arenas.len() - 1
@@ -85,12 +85,12 @@ impl Symbol {
         Symbol(ARENAS.try_with(intern).ok().flatten().unwrap_or(0))
     }
 
-    pub(super) fn input(slot: usize) -> Symbol {
+    pub(crate) fn input(slot: usize) -> Symbol {
         Symbol::new(FormulaNode::Input(slot))
     }
 
     /// The number of its node.
-    pub(super) fn node(self) -> usize {
+    pub(crate) fn node(self) -> usize {
         self.0
     }
 }

@@ -1,9 +1,9 @@
 //! Every function against one of higher precision, on every instruction set of the machine.
 #![allow(unsafe_code)]
 
-use super::super::{Float, block::FUSED, float::Lane};
+use super::super::{Float, float::Lane};
 #[cfg(target_arch = "x86_64")]
-use crate::lanes::{Isa, isa};
+use crate::cx::{FUSED, Isa, isa};
 
 /// One function as formulas use it, and what it should be.
 trait Function {

@@ -1,0 +1,50 @@
+//! Which instructions the machine has.
+
+use std::sync::OnceLock;
+
+/// A set of instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// What every machine of the target has.
+    Baseline,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, VL, DQ and BW.
+    Avx512,
+}
+
+/// The instructions that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
+pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    *ISA.get_or_init(|| {
+        let cap = std::env::var("AUTOBWD_ISA").unwrap_or_default();
+        match detect() {
+            Isa::Baseline => Isa::Baseline,
+            _ if cap == "baseline" => Isa::Baseline,
+            Isa::Avx512 if cap == "avx2" => Isa::Avx2,
+            isa => isa,
+        }
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Isa {
+    // Every feature that a `target_feature` list below names.
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw");
+    match (avx2, avx512) {
+        (true, true) => Isa::Avx512,
+        (true, false) => Isa::Avx2,
+        _ => Isa::Baseline,
+    }
+}
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Isa {
+    Isa::Baseline
+}
+
+/// Whether every machine of the target has fused multiply-add.
+pub const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));

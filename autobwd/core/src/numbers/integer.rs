@@ -1,0 +1,95 @@
+//! Integers that formulas compute with.
+
+use std::{
+    num::Wrapping,
+    ops::{Add, Mul, Neg, Sub},
+};
+
+use crate::{DType, Element, Error, Result};
+
+/// One element of a formula over integers: an `i32` or `i64` whose sums, differences and products wrap around.
+pub trait Integer:
+    Copy
+    + Default
+    + Ord
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
+    + Sized
+{
+    /// The smallest one.
+    const MIN: Self;
+    /// The largest one.
+    const MAX: Self;
+
+    /// The integer that an attribute of that name is.
+    ///
+    /// # Errors
+    /// It is none of this dtype.
+    fn of(attr: &str, number: f64) -> Result<Self>;
+    /// The nearest floating point number.
+    fn to_f64(self) -> f64;
+    /// Magnitude; that of the smallest integer wraps around to itself.
+    fn abs(self) -> Self;
+    /// The quotient without its fraction, `None` by 0; of the smallest integer and −1 it wraps around.
+    fn checked_div(self, by: Self) -> Option<Self>;
+    /// The power; one with a negative exponent is without its fraction, `None` of 0.
+    fn checked_pow(self, exponent: Self) -> Option<Self>;
+}
+
+macro_rules! integers {
+    ($($t:ident),*) => {$(
+        impl Integer for Wrapping<$t> {
+            const MIN: Self = Wrapping($t::MIN);
+            const MAX: Self = Wrapping($t::MAX);
+
+            #[inline]
+            fn of(attr: &str, number: f64) -> Result<Self> {
+                let integer = number as $t;
+                // The largest integer rounds up to a number that none is.
+                let exact = integer as f64 == number && number != -($t::MIN as f64);
+                if exact { Ok(Wrapping(integer)) } else { Err(no_integer(attr, number, $t::DTYPE)) }
+            }
+            #[inline]
+            fn to_f64(self) -> f64 {
+                self.0 as f64
+            }
+            #[inline]
+            fn abs(self) -> Self {
+                Wrapping(self.0.wrapping_abs())
+            }
+            #[inline]
+            fn checked_div(self, by: Self) -> Option<Self> {
+                (by.0 != 0).then(|| Wrapping(self.0.wrapping_div(by.0)))
+            }
+            #[inline]
+            fn checked_pow(self, exponent: Self) -> Option<Self> {
+                match (self.0, exponent.0) {
+                    (0, ..0) => None,
+                    (1, _) => Some(self),
+                    (-1, n) => Some(if n % 2 == 0 { Wrapping(1) } else { self }),
+                    (_, ..0) => Some(Wrapping(0)),
+                    (_, mut n) => {
+                        let (mut base, mut power) = (self, Wrapping(1));
+                        while n > 0 {
+                            if n % 2 == 1 {
+                                power *= base;
+                            }
+                            base *= base;
+                            n /= 2;
+                        }
+                        Some(power)
+                    }
+                }
+            }
+        }
+    )*};
+}
+integers!(i32, i64);
+
+#[cold]
+fn no_integer(attr: &str, number: f64, dtype: DType) -> Error {
+    let text = format!("{number} is no {dtype}; `cast` the input to a floating point dtype first");
+    Error::attr(attr, text)
+}

@@ -1,0 +1,17 @@
+//! What formulas compute with: lanes of floating point numbers with their functions, dual numbers, symbols, integers.
+//!
+//! Must not know operators.
+
+mod dual;
+mod float;
+mod integer;
+mod math;
+mod node;
+mod symbolic;
+
+pub use dual::Dual;
+pub use float::{Float, Lane, UseSelectMaxOrMin};
+pub use integer::Integer;
+pub use node::{FormulaFunction, FormulaNode};
+pub use symbolic::Symbol;
+pub(crate) use symbolic::{Arena, record};
