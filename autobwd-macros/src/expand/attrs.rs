@@ -120,11 +120,13 @@ fn conversions(field: &Field<'_>) -> TokenStream {
             fn(#ty) -> ::autobwd::Attr,
             fn(&::autobwd::OpDesc, &::autobwd::AttrDef) -> ::autobwd::Result<#ty>,
             fn(&mut ::autobwd::__private::Notes, &'static ::core::primitive::str, #ty) -> #ty,
+            ::autobwd::__private::AttrCheck,
         ) = (
             <#ty as ::autobwd::AttrValue>::TYPE,
             <#ty as ::autobwd::AttrValue>::into_attr,
             ::autobwd::__private::attr::<#ty>,
             ::autobwd::__private::Notes::attr::<#ty>,
+            ::autobwd::__private::check_value::<#ty>,
         );
     }
 }
@@ -153,7 +155,9 @@ fn def(field: &Field<'_>) -> TokenStream {
         return quote! {
             #checked
             const #def: ::autobwd::AttrDef =
-                ::autobwd::__private::inherit_attr(__FORWARD, #field_name, #conversions.0, #doc, #line);
+                ::autobwd::__private::inherit_attr(
+                    __FORWARD, #field_name, (#conversions.0, #conversions.4), #doc, #line,
+                );
         };
     }
     let (name, none) = (&field.name, Vec::new());
@@ -191,6 +195,7 @@ fn def(field: &Field<'_>) -> TokenStream {
             ty: #conversions.0,
             default: #default,
             bounds: &[#(#bounds),*],
+            check: #conversions.4,
             doc: #doc,
             line: #line,
         };

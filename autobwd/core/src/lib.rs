@@ -53,9 +53,9 @@ pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::registry::OpInfo;
     pub use crate::schema::{
-        Notes, Unwritten, Written, attr, check_attr, check_bounds, check_composed, check_contract,
-        check_inferred, check_multilinear, check_slot, concat_attrs, gather_slot, inherit_attr, inherit_slot,
-        like, put_values, refuse_unused, same_as, slot_name, slot_name_len,
+        AttrCheck, Notes, Unwritten, Written, attr, check_attr, check_bounds, check_composed, check_contract,
+        check_inferred, check_multilinear, check_slot, check_value, concat_attrs, gather_slot, inherit_attr,
+        inherit_slot, like, put_values, refuse_unused, same_as, slot_name, slot_name_len,
     };
     pub use inventory;
 }

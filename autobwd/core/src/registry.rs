@@ -20,9 +20,9 @@ use crate::{
     Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
     error::did_you_mean,
-    grad::{self, Composing, emit_composed, emit_rest},
+    grad::{self, Composing, check_derivative, emit_composed, emit_rest},
     lanes::{IntegerKernel, LaneEntry},
-    schema::{BufOf, CompositionFn, Infallible, Joined},
+    schema::{BufOf, CompositionFn, Infallible, Joined, check_described},
     tensor::Lease,
 };
 
@@ -33,6 +33,7 @@ type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
 /// Returns the floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
+type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// Why attributes are no NaN.
@@ -58,7 +59,7 @@ pub struct OpInfo {
     schema: Schema,
     grad_kind: GradKind,
     grad: fn(&mut GradCx<'_>) -> Result<()>,
-    check: fn(&OpDesc) -> Result<()>,
+    check: CheckFn,
     infer: InferFn,
     run: Run,
     lanes: Option<LaneEntry>,
@@ -121,7 +122,7 @@ impl OpInfo {
     ) -> OpInfo {
         OpInfo {
             infer: infer_integers::<O>,
-            run: Run::Formula { others: Some(IntegerKernel::<O>::frame) },
+            run: Run::Formula { others: Some(IntegerKernel::frame::<O>) },
             ..OpInfo::pointwise::<O>(krate, version)
         }
     }
@@ -136,7 +137,7 @@ impl OpInfo {
     pub(crate) const fn derivative<O: Lanes>(of: &Schema) -> OpInfo {
         let lanes = if of.is_gradient() { LaneEntry::interpreted::<O>() } else { LaneEntry::of::<O>() };
         let (krate, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        OpInfo { lanes: Some(lanes), ..OpInfo::base::<O>(krate, version) }
+        OpInfo { lanes: Some(lanes), check: check_derivative, ..OpInfo::base::<O>(krate, version) }
     }
 
     /// The same, of an operator that consists of elementwise ones.
@@ -187,7 +188,7 @@ impl OpInfo {
             schema: O::SCHEMA,
             grad_kind: <O::Grad as GradRule<O>>::KIND,
             grad: grad::emit::<O>,
-            check: |desc| O::from_desc(desc).map(drop),
+            check: check_described,
             infer: infer_pointwise::<O>,
             run: Run::Formula { others: None },
             lanes: None,
@@ -256,7 +257,7 @@ impl OpInfo {
             known("attribute", &name, self.schema.attrs, |a| a.name)
                 .map_err(|e| Error::attr(&name, format!("{value} is refused: {}", e.message())))?;
         }
-        (self.check)(desc)?;
+        (self.check)(&self.schema, desc)?;
         match desc.attrs.iter().find(|(_, value)| value.has_nan()) {
             Some((name, _)) => {
                 Err(Error::new(ErrorKind::Attr, format!("attribute `{name}` is NaN: {NO_NAN}")))

@@ -193,14 +193,20 @@ impl Cx {
             // SAFETY: a worker is below their number and does one part at a time.
             let scratch = unsafe { scratch.slice(worker * share, share) };
             if let Err(e) = work(part, chunks, scratch) {
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                if failed.as_ref().is_none_or(|(first, _)| part < *first) {
-                    *failed = Some((part, e));
-                }
+                remember_first(&failed, part, e);
             }
         });
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         failed.map_or(Ok(()), |(_, e)| Err(e))
+    }
+}
+
+/// Keeps the error of the part with the lowest number.
+#[cold]
+fn remember_first(failed: &Mutex<Option<(usize, Error)>>, part: usize, error: Error) {
+    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    if failed.as_ref().is_none_or(|(first, _)| part < *first) {
+        *failed = Some((part, error));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     grad::NoGrad,
     lanes::{Dual, MAX_ARGS, RecordedFormula, Symbol},
-    schema::{ConstText, gather_slot},
+    schema::{ConstText, check_described, gather_slot},
 };
 
 /// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
@@ -133,6 +133,19 @@ fn emit_derivative(made: &'static Schema, own: &'static Schema, lists_outputs: b
         op.outputs.set(made.name, wanted.collect::<Vec<_>>());
     }
     g.push(op);
+}
+
+/// Checks a derivative as described: slots, attributes, and that there is an output.
+///
+/// # Errors
+/// As [`check_described`]; there is none.
+pub(crate) fn check_derivative(made: &Schema, desc: &OpDesc) -> Result<()> {
+    check_described(made, desc)?;
+    let is_written = |slot: &SlotDef| desc.outputs.get(slot.name).iter().any(|var| *var != Var::EMPTY);
+    match made.outputs.iter().any(is_written) {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Slot, "writes nothing")),
+    }
 }
 
 /// The operator `own` as data, from that of its derivative `made`.
@@ -294,7 +307,7 @@ impl<O: Lanes, N: Order> Op for Derivative<O, N> {
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
     ) -> Result<Derivative<O, N, W>> {
-        O::from_desc(&Self::forward(desc))?;
+        check_derivative(&Self::SCHEMA, desc)?;
         let mut slots = |role: Role, slots: &[SlotDef]| -> Result<Vec<Option<W>>> {
             let one = |slot: &SlotDef| match slot.arity {
                 Arity::One => gather_slot::<W, W>(desc, role, slot.name, fill).map(Some),
@@ -304,9 +317,6 @@ impl<O: Lanes, N: Order> Op for Derivative<O, N> {
         };
         let (inputs, outputs) =
             (slots(Role::Input, Self::SCHEMA.inputs)?, slots(Role::Output, Self::SCHEMA.outputs)?);
-        if outputs.iter().all(Option::is_none) {
-            return Err(Error::new(ErrorKind::Slot, "writes nothing"));
-        }
         Ok(Derivative { inputs, outputs, attrs: desc.attrs.clone(), of: PhantomData })
     }
 

@@ -10,6 +10,7 @@ mod single;
 
 pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
+pub(crate) use derived::check_derivative;
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
 pub use multilinear::Multilinear;
 pub(crate) use parts::forward_op;

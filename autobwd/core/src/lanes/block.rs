@@ -214,8 +214,7 @@ impl LaneEntry {
         }
     }
 
-    /// Of an operator whose formula is interpreted, so that nothing is compiled for it. That takes about twice as long to
-    /// run.
+    /// Of an operator whose formula is interpreted: nothing is compiled for it, and it takes longer to run.
     pub(crate) const fn interpreted<O: Lanes>() -> LaneEntry {
         LaneEntry {
             block: block_function::<Interpreted>,

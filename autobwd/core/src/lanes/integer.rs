@@ -1,44 +1,87 @@
 //! Formulas over integers: a kernel beside the block functions, exact, without vector types.
 
-use std::num::Wrapping;
+use std::{any::Any, num::Wrapping};
 
 use smallvec::SmallVec;
 
 use super::broadcast::{aligned, broadcast_axis};
 use crate::{
-    Buf, Cx, DType, Element, Error, ErrorKind, IntegerLanes, Kernel, OpDesc, Result, Role, Shape, Var,
-    cx::CHUNK, numbers::Integer, schema::BufOf, tensor::Lease,
+    Buf, Cx, DType, Element, Error, ErrorKind, IntegerLanes, Kernel, OpDesc, Result, Role, Schema, Shape,
+    Var, cx::CHUNK, numbers::Integer, schema::BufOf, tensor::Lease,
 };
 
-/// An operator's formula over integers, bound to memory.
-pub(crate) struct IntegerKernel<O: IntegerLanes> {
-    attrs: O::Attrs,
+/// An operator's formula over integers, bound to memory. Of it, only the loop over a row is compiled for each operator.
+pub(crate) struct IntegerKernel {
+    attrs: Box<dyn Any + Send + Sync>,
+    i32_row: RowFn<i32>,
+    i64_row: RowFn<i64>,
     /// With their index in the schema.
     inputs: SmallVec<[(usize, Buf<'static>); 2]>,
     out: Buf<'static>,
     axis: Option<usize>,
 }
 
-impl<O: IntegerLanes> IntegerKernel<O> {
-    pub(crate) fn frame(desc: &OpDesc, _: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>> {
+/// Computes some neighbouring elements of the output: attributes, inputs, the first element of each, the output.
+type RowFn<T> = fn(&dyn Any, &[Operand<'_, T>], &[usize], &mut [T]) -> Result<()>;
+
+fn run_row<O: IntegerLanes, T: Element>(
+    attrs: &dyn Any,
+    operands: &[Operand<'_, T>],
+    starts: &[usize],
+    row: &mut [T],
+) -> Result<()>
+where
+    Wrapping<T>: Integer,
+{
+    let attrs =
+        attrs.downcast_ref::<O::Attrs>().ok_or_else(|| Error::internal("attributes of another operator"))?;
+    for (i, out) in row.iter_mut().enumerate() {
+        let own = *out;
+        let get = |k: usize| match operands[k].elements {
+            Some(x) => Wrapping(x[starts[k] + i * operands[k].step]),
+            None => Wrapping(own),
+        };
+        *out = O::integer_lane(attrs, get)?.0;
+    }
+    Ok(())
+}
+
+impl IntegerKernel {
+    pub(crate) fn frame<O: IntegerLanes>(
+        desc: &OpDesc,
+        _: Lease,
+        buf: BufOf<'_>,
+    ) -> Result<Box<dyn Kernel + Send>> {
+        let attrs = Box::new(O::attrs(desc)?);
+        let rows = (run_row::<O, i32> as RowFn<i32>, run_row::<O, i64> as RowFn<i64>);
+        IntegerKernel::bind(const { &O::SCHEMA }, desc, buf, attrs, rows)
+    }
+
+    fn bind(
+        schema: &'static Schema,
+        desc: &OpDesc,
+        buf: BufOf<'_>,
+        attrs: Box<dyn Any + Send + Sync>,
+        (i32_row, i64_row): (RowFn<i32>, RowFn<i64>),
+    ) -> Result<Box<dyn Kernel + Send>> {
         let mut inputs = SmallVec::new();
-        for (k, slot) in O::SCHEMA.inputs.iter().enumerate() {
+        for (k, slot) in schema.inputs.iter().enumerate() {
             for var in desc.inputs.get(slot.name).iter().filter(|var| **var != Var::EMPTY) {
                 inputs.push((k, buf(Role::Input, slot.name, *var)?));
             }
         }
-        let slot = O::SCHEMA.outputs[0].name;
+        let slot = schema.outputs[0].name;
         let var = desc.outputs.get(slot).first().copied().unwrap_or(Var::EMPTY);
         let out = buf(Role::Output, slot, var)?;
-        let axis = broadcast_axis(&O::SCHEMA, desc);
-        Ok(Box::new(IntegerKernel::<O> { attrs: O::attrs(desc)?, inputs, out, axis }))
+        let axis = broadcast_axis(schema, desc);
+        Ok(Box::new(IntegerKernel { attrs, i32_row, i64_row, inputs, out, axis }))
     }
 
     /// Refuses attributes that are no integers of that dtype, if it is one of integers.
     ///
     /// # Errors
     /// Those of the formula about an attribute.
-    pub(crate) fn check_attrs(desc: &OpDesc, dtype: DType) -> Result<()> {
+    pub(crate) fn check_attrs<O: IntegerLanes>(desc: &OpDesc, dtype: DType) -> Result<()> {
         let attrs = O::attrs(desc)?;
         let outcome = match dtype {
             DType::I32 => O::integer_lane(&attrs, |_| Wrapping(1_i32)).map(drop),
@@ -48,11 +91,9 @@ impl<O: IntegerLanes> IntegerKernel<O> {
         outcome.or_else(|e| if e.kind() == ErrorKind::Attr { Err(e) } else { Ok(()) })
     }
 
-    fn each<T: Element>(&mut self, cx: &Cx) -> Result<()>
-    where
-        Wrapping<T>: Integer,
-    {
-        let IntegerKernel { attrs, inputs, out, axis } = self;
+    fn each<T: Element>(&mut self, run_row: RowFn<T>, cx: &Cx) -> Result<()> {
+        let IntegerKernel { attrs, inputs, out, axis, .. } = self;
+        let attrs = &**attrs;
         // Operands of one shape are one row.
         let equal = inputs.iter().all(|(_, input)| input.dims() == out.dims());
         let flat = [out.numel()];
@@ -71,14 +112,7 @@ impl<O: IntegerLanes> IntegerKernel<O> {
                 let (piece, tail) = rest.split_at_mut((width - column).min(rest.len()));
                 let start = |operand: &Operand<'_, T>| operand.start(&full, row) + column * operand.step;
                 let starts: SmallVec<[usize; 4]> = operands.iter().map(start).collect();
-                for (i, out) in piece.iter_mut().enumerate() {
-                    let own = *out;
-                    let get = |k: usize| match operands[k].elements {
-                        Some(x) => Wrapping(x[starts[k] + i * operands[k].step]),
-                        None => Wrapping(own),
-                    };
-                    *out = O::integer_lane(attrs, get)?.0;
-                }
+                run_row(attrs, &operands, &starts, piece)?;
                 at += piece.len();
                 rest = tail;
             }
@@ -87,11 +121,11 @@ impl<O: IntegerLanes> IntegerKernel<O> {
     }
 }
 
-impl<O: IntegerLanes> Kernel for IntegerKernel<O> {
+impl Kernel for IntegerKernel {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         match self.out.dtype() {
-            DType::I32 => self.each::<i32>(cx),
-            DType::I64 => self.each::<i64>(cx),
+            DType::I32 => self.each(self.i32_row, cx),
+            DType::I64 => self.each(self.i64_row, cx),
             _ => Err(self.out.wrong("int32 or int64 is needed")),
         }
     }

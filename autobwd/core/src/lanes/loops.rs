@@ -95,8 +95,13 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     join: impl Fn([F; S], [F; S]) -> [F; S],
 ) -> [F; S] {
     let zero = F::from(0.0);
-    let lens = inputs.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.len()));
-    let n = lens.min().unwrap_or(0);
+    let mut n = if I + O > 0 { usize::MAX } else { 0 };
+    for x in &inputs {
+        n = n.min(x.len());
+    }
+    for y in &outputs {
+        n = n.min(y.len());
+    }
     let mut folded = [[zero; WIDTH]; S];
     for k in 0..S {
         folded[k] = [start[k]; WIDTH];

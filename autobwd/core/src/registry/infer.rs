@@ -32,7 +32,7 @@ impl OpInfo {
 
     /// The shape rule of formulas takes no notice of attributes.
     fn check_formula(&self, desc: &OpDesc) -> Result<()> {
-        if matches!(self.run, Run::Formula { .. }) { (self.check)(desc) } else { Ok(()) }
+        if matches!(self.run, Run::Formula { .. }) { (self.check)(&self.schema, desc) } else { Ok(()) }
     }
 
     /// What running it takes, for inputs of which `of` knows every dimension.
@@ -258,6 +258,6 @@ pub(super) fn infer_integers<O: IntegerLanes>(
 ) -> Result<Dim> {
     let cost = infer_pointwise::<O>(desc, of, put)?;
     let dtype = desc.inputs.args().next().map_or(Ok(DType::F32), |var| of(var).map(|meta| meta.dtype))?;
-    IntegerKernel::<O>::check_attrs(desc, dtype)?;
+    IntegerKernel::check_attrs::<O>(desc, dtype)?;
     Ok(cost)
 }

@@ -18,11 +18,16 @@ pub struct AttrDef {
     pub default: Option<fn() -> Attr>,
     /// Bounds of the value.
     pub bounds: &'static [Bound],
+    /// Whether a description gives it a value that it can have.
+    pub check: AttrCheck,
     /// First line of the field's documentation.
     pub doc: &'static str,
     /// Source line of the field.
     pub line: u32,
 }
+
+/// Checks the value that a description gives an attribute: its type, its bounds, and that there is one.
+pub type AttrCheck = fn(&OpDesc, &AttrDef) -> Result<()>;
 
 impl AttrDef {
     /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
@@ -132,6 +137,14 @@ pub fn attr<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<A> {
     Ok(read)
 }
 
+/// Checks an attribute in a description: [`attr`] without its value.
+///
+/// # Errors
+/// As [`attr`].
+pub fn check_value<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<()> {
+    attr::<A>(desc, def).map(drop)
+}
+
 /// Attributes that several operators share, as a struct of its own: `#[derive(Attrs)]`.
 ///
 /// ```standalone_crate
@@ -190,8 +203,16 @@ pub trait Attrs: Clone + 'static {
 
 /// The attributes of an operator from those of its fields. `N` is how many there are.
 pub const fn concat_attrs<const N: usize>(fields: &[&[AttrDef]]) -> [AttrDef; N] {
-    const NONE: AttrDef =
-        AttrDef { name: "", field: "", ty: AttrType::Bool, default: None, bounds: &[], doc: "", line: 0 };
+    const NONE: AttrDef = AttrDef {
+        name: "",
+        field: "",
+        ty: AttrType::Bool,
+        default: None,
+        bounds: &[],
+        check: check_value::<bool>,
+        doc: "",
+        line: 0,
+    };
     let (mut all, mut n, mut field) = ([NONE; N], 0, 0);
     while field < fields.len() {
         let mut i = 0;

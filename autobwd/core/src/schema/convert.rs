@@ -1,6 +1,6 @@
 //! What generated conversions call: the loops and the messages.
 
-use super::{Role, Slot};
+use super::{Arity, Role, Schema, Slot};
 use crate::{Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 fn in_slot(error: Error, role: Role, slot: &str) -> Error {
@@ -20,6 +20,7 @@ fn in_slot(error: Error, role: Role, slot: &str) -> Error {
 ///
 /// # Errors
 /// A wrong number of variables, and those of `fill`.
+#[inline(never)]
 pub fn gather_slot<W, S: Slot<W>>(
     desc: &OpDesc,
     role: Role,
@@ -31,6 +32,26 @@ pub fn gather_slot<W, S: Slot<W>>(
         Role::Output => &desc.outputs,
     };
     S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
+}
+
+/// Checks slots and attributes of a description: what reading it as an operator would refuse, from the schema alone, so
+/// that it is compiled once.
+///
+/// # Errors
+/// A wrong number of variables; an attribute of another type, out of its bounds, or missing without a default.
+pub(crate) fn check_described(schema: &Schema, desc: &OpDesc) -> Result<()> {
+    let slots = [(Role::Input, schema.inputs), (Role::Output, schema.outputs)];
+    for (role, slot) in slots.into_iter().flat_map(|(role, slots)| slots.iter().map(move |slot| (role, slot)))
+    {
+        let fill = &mut |_, _, _| Ok(());
+        match slot.arity {
+            Arity::One => gather_slot::<(), ()>(desc, role, slot.name, fill)?,
+            Arity::Optional => gather_slot::<(), Option<()>>(desc, role, slot.name, fill).map(drop)?,
+            Arity::Many => gather_slot::<(), Vec<()>>(desc, role, slot.name, fill).map(drop)?,
+            Arity::Holes => gather_slot::<(), Vec<Option<()>>>(desc, role, slot.name, fill).map(drop)?,
+        }
+    }
+    schema.attrs.iter().try_for_each(|attr| (attr.check)(desc, attr))
 }
 
 /// For `#[output(like = input)]` beside a kernel: gives what an output slot holds dtype and shape of what the input slot

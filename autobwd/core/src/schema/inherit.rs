@@ -5,7 +5,7 @@
 //! value for an unknown one: it has been reported then.
 
 use super::{
-    Arity, AttrDef, AttrType, ConstText, Role, Schema, SlotDef,
+    Arity, AttrCheck, AttrDef, AttrType, ConstText, Role, Schema, SlotDef,
     const_text::{Nearest, is_joined},
 };
 
@@ -161,12 +161,14 @@ pub const fn check_attr(forward: &Schema, field: &str, ty: AttrType) {
 pub const fn inherit_attr(
     forward: &Schema,
     field: &'static str,
-    ty: AttrType,
+    (ty, check): (AttrType, AttrCheck),
     doc: &'static str,
     line: u32,
 ) -> AttrDef {
     match find_attr(forward, field) {
-        Some(own) => AttrDef { field, ty, doc: if doc.is_empty() { own.doc } else { doc }, line, ..own },
-        None => AttrDef { name: field, field, ty, default: None, bounds: &[], doc, line },
+        Some(own) => {
+            AttrDef { field, ty, check, doc: if doc.is_empty() { own.doc } else { doc }, line, ..own }
+        }
+        None => AttrDef { name: field, field, ty, default: None, bounds: &[], check, doc, line },
     }
 }

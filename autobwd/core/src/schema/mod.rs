@@ -19,12 +19,13 @@ mod slot;
 mod unused;
 
 pub use attr::{AttrType, AttrValue};
-pub use attr_def::{AttrDef, Attrs, Bound, BoundKind, attr, concat_attrs};
+pub use attr_def::{AttrCheck, AttrDef, Attrs, Bound, BoundKind, attr, check_value, concat_attrs};
 pub use composition::{Composition, CompositionFn};
 pub(crate) use const_text::ConstText;
 pub use content::{Content, Notes};
 pub use contract::{check_bounds, check_contract};
 pub use control::{Call, Carried, Control, First, StepCount};
+pub(crate) use convert::check_described;
 pub use convert::{gather_slot, like, put_values, same_as};
 pub use cost::Cost;
 pub use decompose::{Decompose, Parts};
