@@ -25,7 +25,7 @@ fn main() {
     let samples = check::samples();
     let mut trials = vec![Trial::test("samples_of_the_library_leave_nothing_out", || {
         let (mut gaps, mut corners) = (vec![], vec![]);
-        for package in ["autobwd", "autobwd-ops"] {
+        for package in ["autobwd-core", "autobwd-ops"] {
             let found = check::check_coverage(package)?;
             gaps.extend(found.gaps);
             corners.extend(found.corners);

@@ -227,11 +227,8 @@ mod tests {
     use super::*;
     use crate::{
         Arity, Schema, SlotDef,
-        lanes::{
-            Lane, Symbol,
-            formula::tests::{code, formula},
-            symbolic::record,
-        },
+        lanes::formula::tests::{code, formula},
+        numbers::{Lane, Symbol, record},
     };
 
     const SLOT: SlotDef = SlotDef::new("", Arity::One, "", 0);

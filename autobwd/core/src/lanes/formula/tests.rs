@@ -1,6 +1,7 @@
 //! Formulas made by chance: the recorded tree computes what the lanes do.
 
 use super::*;
+use crate::numbers::FormulaFunction;
 
 /// A formula of three numbers, one operation a byte.
 pub(in crate::lanes) fn formula<F: Float>(code: &[u8], x: [F; 3]) -> F {
