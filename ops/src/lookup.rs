@@ -31,8 +31,7 @@ pub struct LookupTable<V = Var> {
 }
 impl Infer for LookupTable<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = looked_up(&self.ids, column(&self.ids)?, &self.w)?;
-        self.out.set(self.w.dtype, dims);
+        self.out.set(self.w.dtype, looked_up(&self.ids, column(&self.ids)?, &self.w)?);
         Ok(())
     }
 }
@@ -148,8 +147,7 @@ pub struct LookupTableV2<V = Var> {
 }
 impl Infer for LookupTableV2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = looked_up(&self.ids, &self.ids.dims, &self.w)?;
-        self.out.set(self.w.dtype, dims);
+        self.out.set(self.w.dtype, looked_up(&self.ids, &self.ids.dims, &self.w)?);
         Ok(())
     }
 }

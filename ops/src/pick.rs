@@ -194,8 +194,7 @@ pub struct Gather<V = Var> {
 }
 impl Infer for Gather<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = gathered(&self.x, &self.index, self.axis)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(self.x.dtype, gathered(&self.x, &self.index, self.axis)?);
         Ok(())
     }
 }

@@ -30,8 +30,7 @@ pub struct GatherNd<V = Var> {
 }
 impl Infer for GatherNd<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = found(&self.x, &self.index)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(self.x.dtype, found(&self.x, &self.index)?);
         Ok(())
     }
 }

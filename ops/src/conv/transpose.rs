@@ -43,8 +43,7 @@ pub struct Conv2dTranspose<V = Var> {
 impl Infer for Conv2dTranspose<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (size, padding) = (&self.output_size, &self.output_padding);
-        let dims = self.conv.transposed(&self.input, &self.filter, size, padding)?;
-        self.output.set(self.input.dtype, dims);
+        self.output.set(self.input.dtype, self.conv.transposed(&self.input, &self.filter, size, padding)?);
         let (_, channels, _) = self.conv.data_format.split(self.output.unpack()?);
         self.bias.iter().try_for_each(|bias| {
             bias.same_dtype(&self.input)?;

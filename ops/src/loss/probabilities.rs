@@ -30,8 +30,7 @@ pub struct CrossEntropy<V = Var> {
 }
 impl Infer for CrossEntropy<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.x, &self.label, -1, self.soft_label)?;
-        self.y.set(self.x.dtype, dims);
+        self.y.set(self.x.dtype, infer_loss(&self.x, &self.label, -1, self.soft_label)?);
         Ok(())
     }
 }

@@ -28,8 +28,7 @@ pub struct Mul<V = Var> {
 }
 impl Infer for Mul<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(self.x.dtype, mul_dims(&self.x, self.x_num_col_dims, &self.y, self.y_num_col_dims)?);
         Ok(())
     }
 

@@ -30,8 +30,7 @@ pub struct MatmulV2<V = Var> {
 }
 impl Infer for MatmulV2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(self.x.dtype, matmul_dims(&self.x, self.trans_x, &self.y, self.trans_y)?);
         Ok(())
     }
 

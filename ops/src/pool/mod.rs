@@ -90,8 +90,7 @@ pub struct Pool2d<V = Var> {
 }
 impl Infer for Pool2d<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = self.pool.pooled(&self.x)?;
-        self.out.set(self.x.dtype, dims);
+        self.out.set(self.x.dtype, self.pool.pooled(&self.x)?);
         Ok(())
     }
 }
