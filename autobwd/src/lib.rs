@@ -210,23 +210,22 @@ pub use autobwd_backward::{
 pub use autobwd_check as check;
 pub use autobwd_check::check_all;
 pub use autobwd_core::build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
+pub use autobwd_core::composition::{Composed, Composition, Multilinear};
 pub use autobwd_core::cx::{Cx, Mat, Product, Strided};
 pub use autobwd_core::desc::{
     Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, Words, diff,
 };
-pub use autobwd_core::grad::{
-    Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
-    NoGrad, ZeroGrad,
-};
 pub use autobwd_core::lanes::{
     Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes,
 };
-pub use autobwd_core::registry::{OpInfo, OpInfoMap};
+pub use autobwd_core::op::{
+    Decompose, Derived, DerivedFromInputs, Describe, GradBlock, GradCx, GradKind, GradRule, GradientOps,
+    Join, NoGrad, Op, OpInfo, OpInfoMap, Parts, ZeroGrad,
+};
 pub use autobwd_core::schema::{
-    Arity, AttrDef, AttrType, AttrValue, Bound, BoundKind, Call, Carried, Composition, Content, Control,
-    Cost, Decompose, Describe, First, Infer, IntegerLanes, Join, Kernel, Lanes, Op, Parts, Pointwise,
-    PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
+    Arity, AttrDef, AttrType, AttrValue, Bound, BoundKind, Call, Carried, Content, Control, Cost, First,
+    Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
 };
 pub use autobwd_core::tensor::{
     Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray,
@@ -235,8 +234,8 @@ pub use autobwd_core::verify::{verify, verify_in};
 #[doc(hidden)]
 pub use autobwd_core::{__private, __submit_samples};
 pub use autobwd_core::{
-    Attrs, attr_enum, build, cx, desc, grad, infallible, join, lanes, ndarray, operators, register_op,
-    registry, samples, schema, tensor, with_dtype, with_float, with_signed,
+    Attrs, attr_enum, build, cx, desc, infallible, join, lanes, ndarray, numbers, op, operators, register_op,
+    samples, schema, tensor, with_dtype, with_float, with_signed,
 };
 pub use autobwd_core::{Error, ErrorKind, Result};
 pub use autobwd_eager as tape;

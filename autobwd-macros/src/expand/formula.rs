@@ -56,6 +56,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
             type #param = ();
             #[automatically_derived]
             impl ::autobwd::Lanes for #ident<::autobwd::Var> {
+                const SLOTS: ::autobwd::Schema = <Self as ::autobwd::Op>::SCHEMA;
                 type Attrs = (#(#types,)*);
                 #[inline(always)]
                 fn lane<#param: ::autobwd::Float>(

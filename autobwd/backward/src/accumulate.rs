@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::names::GradNames;
-use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, grad};
+use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, op, operators};
 
 /// What is known of a gradient that several operators contribute to, while walking.
 struct Contributions {
@@ -106,7 +106,7 @@ impl Walk<'_> {
     /// A new name for a contribution.
     fn part(&mut self, i: usize) -> Var {
         let grad = self.repeated[i].grad;
-        let part = grad::part(self.program, self.names.shown(grad), &self.label);
+        let part = op::part(self.program, self.names.shown(grad), &self.label);
         self.names.note_part(part, grad);
         part
     }
@@ -127,7 +127,7 @@ impl Walk<'_> {
         let parts = std::mem::replace(&mut seen.parts, vec![seen.grad]);
         seen.mentions = vec![Mention::Sum(self.sums.len())];
         let site = self.at.checked_sub(1).and_then(|before| self.ops[before].site);
-        self.sums.push((self.at, OpDesc { site, ..grad::sum(parts, seen.grad) }));
+        self.sums.push((self.at, OpDesc { site, ..operators::sum(parts, seen.grad) }));
     }
 
     fn op(&mut self) {

@@ -13,7 +13,7 @@ use super::{
 };
 use autobwd_core::{
     BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var, VarKind,
-    grad::zeros, registry::Lookup,
+    op::Lookup, operators::zeros,
 };
 
 /// A gradient block whose variables are yet to be declared.

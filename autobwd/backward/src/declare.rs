@@ -3,7 +3,7 @@
 use super::{block::Inner, names::GradNames};
 use autobwd_core::{
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
-    registry::{Lookup, ShapeCache},
+    op::{Lookup, ShapeCache},
 };
 
 /// What is declared around a block, from the inside out.

@@ -13,8 +13,8 @@ use super::{
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
-    grad::{Declared, check_emitted},
-    registry::Lookup,
+    op::Lookup,
+    op::{Declared, check_emitted},
 };
 
 /// What a walk from the last operator to the first needs.

@@ -42,8 +42,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc,
     VarKind, Vars,
+    op::Lookup,
     operators::{Assign, FillAnyLike, FillConstant},
-    registry::Lookup,
     verify::{note_valid, require_valid},
     verify_in,
 };

@@ -6,8 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
-    registry::Lookup,
+    BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var, op::Lookup,
 };
 
 /// The marked variables of a block that have something to do with gradients.

@@ -2,7 +2,7 @@
 
 use super::lower::obstacle;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, registry::Lookup,
+    BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, op::Lookup,
 };
 
 /// What is to be differentiated with respect to what.

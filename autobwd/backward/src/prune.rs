@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::{accumulate::between, names::GradNames};
-use autobwd_core::{OpDesc, Origin, Var, grad::zeros};
+use autobwd_core::{OpDesc, Origin, Var, operators::zeros};
 
 /// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has
 /// produced are filled with zeros, and leave the operands of sums. `given` are variables that stand for gradients of

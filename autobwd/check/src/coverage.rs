@@ -4,7 +4,7 @@ use super::function::Function;
 use autobwd_core::sample::Sample;
 use autobwd_core::{
     Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,
-    grad::GRAD,
+    desc::GRAD,
 };
 
 /// The operator as the samples have it; one that is a program may have it several times.

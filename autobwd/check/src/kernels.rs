@@ -10,7 +10,7 @@ use super::{
 use autobwd_core::{
     Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
     cx::products_allocate,
-    registry::Run,
+    op::Run,
     tensor::{Memory, padded},
     with_dtype,
 };

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use crate::{
     Block, BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc,
     VarKind,
+    desc::GRAD,
     desc::is_name,
-    grad::GRAD,
-    registry::{Lookup, ShapeCache},
+    op::{Lookup, ShapeCache},
 };
 
 /// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,

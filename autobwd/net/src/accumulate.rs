@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{NamedOp, NetOp, Operator};
-use autobwd_core::{OpDesc, Program, Site, Var, grad};
+use autobwd_core::{OpDesc, Program, Site, Var, op, operators};
 
 /// What has become of a tree of gradient operators.
 pub(super) struct Accumulated {
@@ -96,13 +96,13 @@ impl Walk<'_> {
         let left = self.writers.get_mut(&grad)?;
         *left -= 1;
         let (last, parts) = (*left == 0, self.parts.entry(grad).or_default());
-        let part = if last && parts.is_empty() { grad } else { grad::part(self.names, grad, "") };
+        let part = if last && parts.is_empty() { grad } else { op::part(self.names, grad, "") };
         parts.push(part);
         *name = self.names.name(part).into();
         if !last || parts.len() == 1 || self.open.contains(&grad) {
             return None;
         }
-        let sum = OpDesc { site, ..grad::sum(parts.iter().copied(), grad) };
+        let sum = OpDesc { site, ..operators::sum(parts.iter().copied(), grad) };
         Some(NamedOp::from_desc(&sum, self.names).into())
     }
 }

@@ -10,7 +10,9 @@ use super::{
 };
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
-    grad::{Declared, GRAD, check_emitted, zeros},
+    desc::GRAD,
+    op::{Declared, check_emitted},
+    operators::zeros,
 };
 
 /// The gradient operator of an operator, from those that this binary links, in four steps:

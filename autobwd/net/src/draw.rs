@@ -9,8 +9,8 @@ use super::{
 };
 use autobwd_core::{
     Attr, BlockId, Name, Op, OpDesc, Origin, Program, Var,
+    desc::GRAD,
     desc::draw::{self, Labels},
-    grad::GRAD,
     operators::Sum,
 };
 

@@ -8,8 +8,9 @@ use super::{
 };
 use autobwd_core::{
     BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
-    grad::{GRAD, sum, zeros},
+    desc::GRAD,
     operators::{Assign, FillConstant, Stack, Unstack},
+    operators::{sum, zeros},
 };
 
 /// How many steps may become operators of a program.

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use super::{Operator, RnnOp, backward_in};
 use autobwd_backward as backward;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, error::did_you_mean, grad::GRAD,
+    BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD, error::did_you_mean,
 };
 
 /// Why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence, or `None` where

@@ -6,7 +6,7 @@ use super::{
     NetOp, Operator, RnnGradOp, RnnOp,
     rnn::{Arrival, GradStep},
 };
-use autobwd_core::grad::GRAD;
+use autobwd_core::desc::GRAD;
 
 /// Writes lines so many levels deep.
 pub(super) struct Indented<'a, 'f>(pub(super) &'a mut fmt::Formatter<'f>, pub(super) usize);

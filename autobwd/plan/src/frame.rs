@@ -10,7 +10,7 @@ use crate::{Extent, Graph, Node, ValueId, Wires, is_native, operand_dims};
 use autobwd_core::{
     DType, Error, Kernel, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
-    registry::Run,
+    op::Run,
     tensor::{Binder, Cell, Place, Reach},
 };
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::decompose::Part;
 use autobwd_core::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
-    Var, VarDesc, VarKind, error::did_you_mean, registry::Lookup, tensor::padded,
+    Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
 };
 
 use super::{

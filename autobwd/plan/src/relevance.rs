@@ -11,7 +11,7 @@ use super::{
     formulas::Formulas,
     graph::{Graph, Node, Source, ValueId},
 };
-use autobwd_core::{OpInfo, Result, registry::Run};
+use autobwd_core::{OpInfo, Result, op::Run};
 
 /// Leaves out the inputs that no output of a formula depends on.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {

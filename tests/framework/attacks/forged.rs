@@ -164,6 +164,7 @@ impl Kernel for Peek<Buf<'_>> {
 /// How often a formula was asked for.
 static COUNT: Mutex<Vec<u64>> = Mutex::new(vec![]);
 impl Lanes for Peek<Var> {
+    const SLOTS: Schema = Peek::SCHEMA;
     type Attrs = Arc<&'static Mutex<Vec<u64>>>;
 
     fn lane<F: Float>(count: &Self::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {

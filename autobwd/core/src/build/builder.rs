@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     BlockId, Content, DType, Describe, Dims, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result,
-    Role, Site, Tensor, Var, VarDesc, Words, desc::check_name, operators::Assign,
+    Role, Site, Tensor, Var, VarDesc, Words, desc::check_name,
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
@@ -191,7 +191,7 @@ impl Builder {
     }
 
     #[cold]
-    pub(super) fn failed_at(&self, error: Error, at: &'static Location<'static>) -> Expr {
+    pub(crate) fn failed_at(&self, error: Error, at: &'static Location<'static>) -> Expr {
         let error = error.of_failure(at);
         self.remember(&error);
         Expr::of_error(self, error)
@@ -241,7 +241,7 @@ impl Builder {
     }
 
     /// Changes the program in place, or a copy of it where a snapshot is still around. The closure calls no code of others.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
         change(Rc::make_mut(&mut self.0.program.borrow_mut()))
     }
 
@@ -322,25 +322,6 @@ impl Builder {
             var
         });
         Expr::of_var(self, var)
-    }
-
-    /// A copy of a variable that no gradient flows through.
-    #[track_caller]
-    pub(super) fn constant_copy(&self, var: Var) -> Expr {
-        let (block, at) = (self.block(), Location::caller());
-        let copy = self.change(|program| {
-            let desc =
-                program.lookup(block, var).cloned().unwrap_or(VarDesc::data(DType::F32, Dims::default()));
-            let desc = VarDesc { stop_gradient: true, ..VarDesc::of(desc.meta()) };
-            let copy = program.fresh("assign");
-            if let Some(block) = program.block_mut(block) {
-                block.vars.insert(copy, desc);
-                let assign = Assign { x: var, out: copy };
-                block.ops.push(OpDesc { site: Some(Site::Here(at)), ..assign.into() });
-            }
-            copy
-        });
-        Expr::of_var(self, copy)
     }
 
     /// Declares a variable in a block, too: there it is something else. Of values and failed expressions, there is nothing
@@ -530,7 +511,7 @@ impl Builder {
     /// Has the outputs of an operator that has failed be failed expressions: with the error of an argument that has failed
     /// before, or else that of the operator. The builders of all arguments remember it.
     #[cold]
-    pub(super) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
+    pub(crate) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
         let given = args.iter().filter_map(|(.., arg)| arg.as_ref()?.existing().cloned());
         let given: Vec<Expr> = given.collect();
         let failed = match given.iter().find_map(Expr::error) {

@@ -1,6 +1,6 @@
 use std::{fmt, rc::Rc};
 
-use super::{Builder, arith::assign, value::Value};
+use super::{Builder, value::Value};
 use crate::{DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
 
 /// What a failed expression is called.
@@ -78,7 +78,7 @@ enum State {
 }
 
 #[derive(Clone)]
-pub(super) enum Held {
+pub(crate) enum Held {
     Var(Var),
     Value(Value),
 }
@@ -94,7 +94,7 @@ const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<Held
 
 impl Expr {
     /// The expression as messages name it: `` `x` ``, or `a constant`, which has no name.
-    pub(super) fn subject(&self) -> String {
+    pub(crate) fn subject(&self) -> String {
         match self.held() {
             Ok(Held::Value(value)) => value.to_string(),
             Ok(Held::Var(_)) | Err(_) => format!("`{}`", self.name()),
@@ -118,7 +118,7 @@ impl Expr {
 
     /// The variable or value.
     #[inline]
-    pub(super) fn held(&self) -> Result<&Held, &Error> {
+    pub(crate) fn held(&self) -> Result<&Held, &Error> {
         match &self.0 {
             State::Built(_, held) => Ok(held),
             State::Failed(failure) => Err(&failure.error),
@@ -126,7 +126,7 @@ impl Expr {
     }
 
     /// Why it could not be built, if it could not.
-    pub(super) fn error(&self) -> Option<&Error> {
+    pub(crate) fn error(&self) -> Option<&Error> {
         self.held().err()
     }
 
@@ -229,37 +229,8 @@ impl Expr {
         self.meta().dims
     }
 
-    /// The same elements as a constant: no gradient flows through the result (PyTorch's `detach`). Other uses of the
-    /// expression keep their gradients; [`freeze`](Expr::freeze) takes them away.
-    ///
-    /// A copy by operator `assign`: in a program its output is marked `stop_gradient`, and plans leave the copy out.
-    ///
-    /// ```
-    /// # use autobwd::{Builder, Tensor};
-    /// # use autobwd_ops::Math;
-    /// let tape = autobwd::eager();
-    /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);
-    /// let squares = x.square();
-    /// (&squares * squares.clone().stop_gradient()).backward()?;
-    /// assert_eq!(x.gradient()?.item()?, 2.0 * 3.0 * 9.0);
-    /// # Ok::<(), autobwd::Error>(())
-    /// ```
-    #[must_use]
-    #[track_caller]
-    pub fn stop_gradient(self) -> Expr {
-        match self.held() {
-            Ok(Held::Var(var)) => self.builder().constant_copy(*var),
-            Ok(Held::Value(_)) => {
-                let copy = self.builder().no_grad(|| assign(&self));
-                // Without memory or operator for a copy, it is the value itself.
-                if copy.error().is_none() { copy.constant() } else { self.constant() }
-            }
-            Err(_) => self,
-        }
-    }
-
     /// A value as a constant, to this handle.
-    fn constant(self) -> Expr {
+    pub(crate) fn constant(self) -> Expr {
         match self.0 {
             State::Built(builder, Held::Value(value)) => {
                 Expr(State::Built(builder, Held::Value(value.constant())))

@@ -1,10 +1,9 @@
 //! Describing a model so that it reads like mathematics: expressions that append operators to a program, or compute them
 //! at once.
 //!
-//! Must not know how programs run, nor how derivatives are put together. Of operators it knows those that `+ - * /` stand for, by name;
-//! all others come through [`emit`].
+//! Must not know how programs run, nor how derivatives are put together. It knows no operator: all
+//! come through [`emit`].
 
-mod arith;
 mod builder;
 mod eager;
 mod engine;
@@ -18,6 +17,7 @@ pub use builder::{Builder, emit};
 pub use builder::{MakeDesc, OpArgs};
 pub use eager::HookId;
 pub use engine::{Engine, Ready};
+pub(crate) use expr::Held;
 pub use expr::{Arg, Arg::New, Expr};
 pub use function::{Applied, Function, describe_function};
 pub use snapshot::ProgramSnapshot;

@@ -14,8 +14,6 @@ use crate::{
     tensor::LINE,
 };
 
-/// The most slots that a pointwise operator has, as its author writes it.
-pub(crate) const MAX_SLOTS: usize = 16;
 /// The most that its derivatives have, of any order: those of the third have up to 81 inputs and 47 outputs.
 pub(crate) const MAX_ARGS: usize = 128;
 
@@ -61,7 +59,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     first: usize,
     n: usize,
 ) {
-    let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
+    let (inputs, outputs) = const { (O::SLOTS.inputs.len(), O::SLOTS.outputs.len()) };
     // SAFETY: there are `inputs + outputs` arguments, `MAX_ARGS` at most (`LaneEntry::of` sees to it), and the elements
     // behind them are lines of `VL` (`choose` sees to it), aligned and initialised, as the caller promises. `x` is written
     // before it is read for all inputs and `y` for all outputs, and `lane` reaches no others.
@@ -79,8 +77,8 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
             let mut x = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
             let mut y = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
             for k in 0..inputs {
-                let absent = optional(O::SCHEMA.inputs, k) && start[k].is_null();
-                x[k].write(match unread(O::SCHEMA.inputs, k) || absent {
+                let absent = optional(O::SLOTS.inputs, k) && start[k].is_null();
+                x[k].write(match unread(O::SLOTS.inputs, k) || absent {
                     true => [F::from(0.0); VL],
                     false => *(start[k].add(i) as *const [F; VL]),
                 });
@@ -100,7 +98,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
             }
             for k in 0..outputs {
                 let out = start[inputs + k];
-                if !optional(O::SCHEMA.outputs, k) || !out.is_null() {
+                if !optional(O::SLOTS.outputs, k) || !out.is_null() {
                     *(out.add(i) as *mut [F; VL]) = y[k].assume_init();
                 }
             }
@@ -180,7 +178,7 @@ fn block_function<B: Block>(dtype: DType) -> Option<BlockFn> {
 
 fn record<O: Lanes>(desc: &OpDesc) -> Result<Formula> {
     let attrs = O::attrs(desc)?;
-    Ok(Formula::record(const { &O::SCHEMA }, desc, &|get, put| O::symbols(&attrs, get, put)))
+    Ok(Formula::record(const { &O::SLOTS }, desc, &|get, put| O::symbols(&attrs, get, put)))
 }
 
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
@@ -205,9 +203,9 @@ impl LaneAttrs {
 
 impl LaneEntry {
     pub(crate) const fn of<O: Lanes>() -> LaneEntry {
-        const { assert!(O::SCHEMA.inputs.len() + O::SCHEMA.outputs.len() <= MAX_ARGS, "too many slots") }
+        const { assert!(O::SLOTS.inputs.len() + O::SLOTS.outputs.len() <= MAX_ARGS, "too many slots") }
         LaneEntry {
-            schema: &O::SCHEMA,
+            schema: &O::SLOTS,
             block: block_function::<Compiled<O>>,
             attrs: |desc| Ok(LaneAttrs(Arc::new(O::attrs(desc)?))),
             formula: record::<O>,

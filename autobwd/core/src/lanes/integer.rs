@@ -54,7 +54,7 @@ impl IntegerKernel {
     ) -> Result<Box<dyn Kernel + Send>> {
         let attrs = Box::new(O::attrs(desc)?);
         let rows = (run_row::<O, i32> as RowFn<i32>, run_row::<O, i64> as RowFn<i64>);
-        IntegerKernel::bind(const { &O::SCHEMA }, desc, buf, attrs, rows)
+        IntegerKernel::bind(const { &O::SLOTS }, desc, buf, attrs, rows)
     }
 
     fn bind(

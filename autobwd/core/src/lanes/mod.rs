@@ -17,7 +17,7 @@ mod regions;
 mod single;
 mod spread;
 
-pub(crate) use block::{LaneEntry, MAX_ARGS, MAX_SLOTS};
+pub(crate) use block::{LaneEntry, MAX_ARGS};
 pub use broadcast::{aligned, broadcast_axis, broadcast_dims};
 pub use formula::Formula;
 pub(crate) use formula::RecordedFormula;

@@ -115,13 +115,13 @@ pub enum UseSelectMaxOrMin {}
 /// Comparisons that cannot be called.
 macro_rules! refuse_comparisons {
     ([$($generics:tt)*] $lane:ty) => {
-        impl<$($generics)*> PartialEq<crate::lanes::UseSelectMaxOrMin> for $lane {
-            fn eq(&self, other: &crate::lanes::UseSelectMaxOrMin) -> bool {
+        impl<$($generics)*> PartialEq<crate::numbers::UseSelectMaxOrMin> for $lane {
+            fn eq(&self, other: &crate::numbers::UseSelectMaxOrMin) -> bool {
                 match *other {}
             }
         }
-        impl<$($generics)*> PartialOrd<crate::lanes::UseSelectMaxOrMin> for $lane {
-            fn partial_cmp(&self, other: &crate::lanes::UseSelectMaxOrMin) -> Option<std::cmp::Ordering> {
+        impl<$($generics)*> PartialOrd<crate::numbers::UseSelectMaxOrMin> for $lane {
+            fn partial_cmp(&self, other: &crate::numbers::UseSelectMaxOrMin) -> Option<std::cmp::Ordering> {
                 match *other {}
             }
         }

@@ -6,6 +6,7 @@
 //! [`OpDesc::as_op`](crate::OpDesc::as_op)). All others are in crates of their own, which may use the functions in here,
 //! too.
 
+mod accumulate;
 mod broadcast;
 mod compare;
 mod concat;
@@ -30,6 +31,7 @@ mod strided;
 mod sum;
 mod while_op;
 
+pub use accumulate::{sum, zeros};
 pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
 pub use concat::{Concat, ConcatGrad, ConcatGradGrad, cut_out, row_bytes};

@@ -91,7 +91,7 @@ impl<const N: usize> ConstText<N> {
 }
 
 /// Whether `whole` is `head` followed by `tail`.
-pub(super) const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
+pub(crate) const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
     let (whole, head, tail) = (whole.as_bytes(), head.as_bytes(), tail.as_bytes());
     if whole.len() != head.len() + tail.len() {
         return false;
@@ -116,7 +116,7 @@ pub(crate) struct Nearest {
 }
 
 impl Nearest {
-    pub(super) const NONE: Nearest = Nearest { prefix: "", name: "", distance: usize::MAX };
+    pub(crate) const NONE: Nearest = Nearest { prefix: "", name: "", distance: usize::MAX };
 
     /// The nearer of what was found and one more name.
     const fn or(self, written: &str, prefix: &'static str, name: &'static str) -> Nearest {
@@ -126,7 +126,7 @@ impl Nearest {
     }
 
     /// Fields of these slots with a prefix.
-    pub(super) const fn or_field(
+    pub(crate) const fn or_field(
         mut self,
         written: &str,
         prefix: &'static str,
@@ -141,7 +141,7 @@ impl Nearest {
     }
 
     /// Names of these slots.
-    pub(super) const fn or_slot(mut self, written: &str, slots: &[SlotDef]) -> Nearest {
+    pub(crate) const fn or_slot(mut self, written: &str, slots: &[SlotDef]) -> Nearest {
         let mut i = 0;
         while i < slots.len() {
             self = self.or(written, "", slots[i].name);
@@ -151,7 +151,7 @@ impl Nearest {
     }
 
     /// Fields of these attributes.
-    pub(super) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
+    pub(crate) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
         let mut i = 0;
         while i < attrs.len() {
             self = self.or(written, "", attrs[i].field);

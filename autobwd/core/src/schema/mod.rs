@@ -1,41 +1,35 @@
-//! What an operator is: its slots and attributes, and the traits that its author implements.
+//! Slots and attributes of operators, and the traits that shape rules, kernels and formulas implement.
 //!
 //! Must not know any registered operator, nor how programs are run or differentiated.
 
 mod attr;
 mod attr_def;
-mod composition;
 mod const_text;
 mod content;
-mod contract;
 mod control;
 mod convert;
 mod cost;
-mod decompose;
-mod infallible;
 mod inherit;
-mod join;
 mod slot;
-mod unused;
 
 pub use attr::{AttrType, AttrValue};
 pub use attr_def::{AttrCheck, AttrDef, Attrs, Bound, BoundKind, attr, check_value, concat_attrs};
-pub use composition::{Composition, CompositionFn};
-pub(crate) use const_text::ConstText;
+pub(crate) use const_text::{ConstText, Nearest, is_joined};
 pub use content::{Content, Notes};
-pub use contract::{check_bounds, check_contract};
 pub use control::{Call, Carried, Control, First, StepCount};
 pub(crate) use convert::check_described;
 pub use convert::{gather_slot, like, put_values, same_as};
 pub use cost::Cost;
-pub use decompose::{Decompose, Parts};
-pub use infallible::Infallible;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
-pub use join::{Join, Joined};
 pub use slot::{Arity, Slot};
-pub use unused::{Unwritten, Written, check_composed, check_inferred, check_multilinear, refuse_unused};
 
-use crate::{Buf, Cx, Dim, Float, GradRule, Integer, OpDesc, Result, Var, lanes::Symbol};
+use crate::{
+    Buf, Cx, Dim, OpDesc, Result, Var,
+    numbers::{Float, Integer, Symbol},
+};
+
+/// The most slots that a pointwise operator has, as its author writes it.
+pub(crate) const MAX_SLOTS: usize = 16;
 
 /// One slot of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -177,95 +171,6 @@ pub enum Role {
 /// Supplies the `Buf` of a slot.
 pub type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 
-/// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
-/// `Mul` means.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not an operator",
-    label = "expected a `#[register_op]` struct"
-)]
-pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
-    /// Slots, attributes and where they are declared.
-    const SCHEMA: Schema;
-    /// How its gradient comes about.
-    type Grad: GradRule<Self>;
-    /// The same struct with its slots holding something else.
-    type Of<W>: Describe<W, Op = Self>;
-
-    /// Builds any instantiation: `fill` supplies what each slot holds, attributes come parsed and checked from `desc`.
-    ///
-    /// # Errors
-    /// A slot with the wrong number of variables, a missing or bad attribute, and those of `fill`.
-    fn gather<W>(
-        desc: &OpDesc,
-        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
-    ) -> Result<Self::Of<W>>;
-
-    /// Reads the description from data.
-    ///
-    /// # Errors
-    /// As [`gather`](Op::gather).
-    fn from_desc(desc: &OpDesc) -> Result<Self>;
-
-    /// The same operator with what `fill` supplies in its slots, in the order of its fields.
-    fn fill<W>(of: Self::Of<()>, fill: &mut dyn FnMut() -> W) -> Self::Of<W>;
-
-    /// Takes the outputs apart: index of the slot in the schema, what it holds.
-    fn outputs<W>(of: Self::Of<W>, put: &mut dyn FnMut(usize, W));
-}
-
-/// Turns an operator's struct into data, whatever its slots hold. Implemented by [`register_op`](crate::register_op).
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not an operator with `{W}` in its slots",
-    label = "expected a `#[register_op]` struct"
-)]
-pub trait Describe<W>: Sized {
-    /// The operator.
-    type Op: Op;
-
-    /// Hands over what its slots hold, and says what its attributes are.
-    fn hand_over(self, to: &mut Content<W>) -> <Self::Op as Op>::Of<()>;
-
-    /// The operator as data: `name` says which variable stands for what a slot holds.
-    ///
-    /// # Errors
-    /// Those of `name`.
-    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
-        let mut content = Content::new(Self::Op::SCHEMA.name, true);
-        self.hand_over(&mut content);
-        content.describe(name)
-    }
-}
-
-impl<D: Describe<Var>> From<D> for OpDesc {
-    fn from(op: D) -> OpDesc {
-        match op.describe(&mut |_, _, var| Ok(var)) {
-            Ok(desc) => desc,
-            // Nothing can fail: the only fallible step is the closure above.
-            Err(_) => OpDesc::new(D::Op::SCHEMA.name),
-        }
-    }
-}
-
-impl OpDesc {
-    /// Whether it describes an operator of that type: `op.is::<Assign>()`.
-    #[inline]
-    pub fn is<O: Op>(&self) -> bool {
-        self.ty == O::SCHEMA.name
-    }
-
-    /// The operator with its variables and attributes as fields, if it is of that type and its slots fit.
-    ///
-    /// ```
-    /// use autobwd::{OpDesc, Var, operators::Scale};
-    ///
-    /// let op = OpDesc::from(Scale { x: Var::EMPTY, out: Var::EMPTY, scale: 2.0, bias: 0.0, bias_after_scale: true });
-    /// assert!(op.is::<Scale>() && op.as_op::<Scale>().is_none()); // an input is absent
-    /// ```
-    pub fn as_op<O: Op>(&self) -> Option<O> {
-        if self.is::<O>() { O::from_desc(self).ok() } else { None }
-    }
-}
-
 /// The shape rule, written on `Mul<Meta>`: sets dtype and dimensions of the outputs, or says which input is wrong.
 ///
 /// Dimensions may be unknown while a program is built; all are known when it is planned.
@@ -380,7 +285,9 @@ pub trait PointwiseInteger {
     note = "add `pointwise` to `#[register_op]` and write `impl<F: Float> Pointwise for ..<F>`, or name a gradient \
             operator or rule"
 )]
-pub trait Lanes: Op {
+pub trait Lanes: Sized + 'static {
+    /// The operator's slots, by whose place lanes are numbered.
+    const SLOTS: Schema;
     /// Attributes, and which optional slots are present. They are cloned for every block: those that the macro takes are
     /// `Copy`.
     type Attrs: Clone + Send + Sync + 'static;

@@ -2,12 +2,11 @@
 
 use std::marker::PhantomData;
 
-use super::{
-    Arity, ConstText, Schema, SlotDef,
-    composition::{CompositionFn, composed},
-    const_text::is_joined,
+use super::{Decompose, LineFn};
+use crate::{
+    Control, Infer, Kernel, Pointwise,
+    schema::{Arity, ConstText, Schema, SlotDef, is_joined},
 };
-use crate::{Composition, Control, Decompose, Describe, Expr, Infer, Kernel, Op, Pointwise};
 
 /// Tells which traits a type implements: where it does, the constant here hides that of [`Unwritten`].
 pub struct Written<T>(PhantomData<T>);
@@ -24,8 +23,8 @@ pub trait Unwritten {
     const DECOMPOSE: bool = false;
     /// Of [`Control`].
     const CONTROL: bool = false;
-    /// Of [`Composition`].
-    const COMPOSITION: Option<CompositionFn> = None;
+    /// Of [`Composition`](crate::Composition).
+    const COMPOSITION: Option<LineFn> = None;
 }
 impl<T> Unwritten for Written<T> {}
 
@@ -44,13 +43,6 @@ impl<T: Pointwise> Written<T> {
 impl<T: Decompose> Written<T> {
     /// It is implemented.
     pub const DECOMPOSE: bool = true;
-}
-impl<T: Composition + Describe<Expr>> Written<T>
-where
-    T::Op: Op<Of<Expr> = T>,
-{
-    /// It is implemented.
-    pub const COMPOSITION: Option<CompositionFn> = Some(composed::<T>);
 }
 impl<T: Control> Written<T> {
     /// It is implemented.

@@ -1,16 +1,13 @@
 //! An operator's formula, as data.
 
-use super::{OpInfo, Run};
-use crate::{
-    Lanes, OpDesc, Result,
-    lanes::{Formula, LaneEntry},
-};
+use super::{OpInfo, Run, lanes_of};
+use crate::{Lanes, Op, OpDesc, Result, lanes::Formula};
 
 impl OpInfo {
     /// The same, of an operator that has a formula beside its kernel, for regions.
     #[must_use]
-    pub const fn with_formula<O: Lanes>(self) -> OpInfo {
-        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..self }
+    pub const fn with_formula<O: Op + Lanes>(self) -> OpInfo {
+        OpInfo { lanes: Some(lanes_of::<O>()), ..self }
     }
 
     /// Its formula as data, with these attributes: what each output is computed from. `None` if it has none.

@@ -44,7 +44,7 @@ impl Joined {
 macro_rules! join {
     ($first:ty, $then:ty) => {
         const _: () = {
-            $crate::__private::inventory::submit! { $crate::schema::Joined::of::<$first, $then>() }
+            $crate::__private::inventory::submit! { $crate::op::Joined::of::<$first, $then>() }
         };
     };
 }

@@ -16,13 +16,13 @@ pub use lookup::Lookup;
 use rustc_hash::{FxHashMap, FxHashSet};
 pub use shape_cache::ShapeCache;
 
+use super::{Composing, Infallible, Joined, derived::check_derivative, rule};
 use crate::{
     Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
     error::did_you_mean,
-    grad::{self, Composing, check_derivative, emit_composed, emit_rest},
     lanes::{IntegerKernel, LaneEntry},
-    schema::{BufOf, CompositionFn, Infallible, Joined, check_described},
+    schema::{BufOf, check_described},
     tensor::Lease,
 };
 
@@ -37,8 +37,7 @@ type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// Why attributes are no NaN.
-pub(crate) const NO_NAN: &str =
-    "a program that holds one would not equal its copies; let an operator compute it";
+const NO_NAN: &str = "a program that holds one would not equal its copies; let an operator compute it";
 
 /// How an operator runs.
 #[derive(Clone, Copy)]
@@ -107,7 +106,7 @@ impl OpInfo {
     }
 
     /// The entry of an operator with a formula, and a kernel for inputs that are no whole tensors.
-    pub const fn pointwise_and_kernel<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo
+    pub const fn pointwise_and_kernel<O: Op + Lanes>(krate: &'static str, version: &'static str) -> OpInfo
     where
         for<'a> O::Of<Buf<'a>>: Kernel,
         O::Of<Buf<'static>>: Send,
@@ -116,7 +115,7 @@ impl OpInfo {
     }
 
     /// The entry of an operator with a formula, and one for integers.
-    pub const fn pointwise_and_integers<O: IntegerLanes>(
+    pub const fn pointwise_and_integers<O: Op + IntegerLanes>(
         krate: &'static str,
         version: &'static str,
     ) -> OpInfo {
@@ -128,14 +127,14 @@ impl OpInfo {
     }
 
     /// The entry of an operator with a formula.
-    pub const fn pointwise<O: Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
-        OpInfo { lanes: Some(LaneEntry::of::<O>()), ..OpInfo::base::<O>(krate, version) }
+    pub const fn pointwise<O: Op + Lanes>(krate: &'static str, version: &'static str) -> OpInfo {
+        OpInfo { lanes: Some(lanes_of::<O>()), ..OpInfo::base::<O>(krate, version) }
     }
 
     /// The entry of a derivative. Formulas of derivatives of gradient operators are interpreted: they are many, long and
     /// seldom run.
-    pub(crate) const fn derivative<O: Lanes>(of: &Schema) -> OpInfo {
-        let lanes = if of.is_gradient() { LaneEntry::interpreted::<O>() } else { LaneEntry::of::<O>() };
+    pub(crate) const fn derivative<O: Op + Lanes>(of: &Schema) -> OpInfo {
+        let lanes = if of.is_gradient() { LaneEntry::interpreted::<O>() } else { lanes_of::<O>() };
         let (krate, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
         OpInfo { lanes: Some(lanes), check: check_derivative, ..OpInfo::base::<O>(krate, version) }
     }
@@ -152,19 +151,10 @@ impl OpInfo {
         }
     }
 
-    /// The same, of an operator that has a composition, or whose forward operator has one.
+    /// The same with a composition.
     #[must_use]
-    pub const fn composition(
-        self,
-        own: Option<CompositionFn>,
-        of_forward: Option<(CompositionFn, &'static Schema)>,
-    ) -> OpInfo {
-        let composing = match (own, of_forward) {
-            (Some(own), _) => Some(Composing::Own(own)),
-            (None, Some((compose, forward))) => Some(Composing::OfForward(compose, forward)),
-            (None, None) => None,
-        };
-        OpInfo { composing, ..self }
+    pub(crate) const fn composing(self, composing: Composing) -> OpInfo {
+        OpInfo { composing: Some(composing), ..self }
     }
 
     /// The same, of the gradient operator of that operator.
@@ -187,7 +177,7 @@ impl OpInfo {
         OpInfo {
             schema: O::SCHEMA,
             grad_kind: <O::Grad as GradRule<O>>::KIND,
-            grad: grad::emit::<O>,
+            grad: rule::emit::<O>,
             check: check_described,
             infer: infer_pointwise::<O>,
             run: Run::Formula { others: None },
@@ -230,11 +220,11 @@ impl OpInfo {
     #[doc(hidden)]
     pub fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
         match (self.grad_kind, self.composing) {
-            (GradKind::Composed, Some(composing)) => emit_composed(composing, g, &|_| true, &|_| true)?,
+            (GradKind::Composed, Some(composing)) => composing.emit(g, &|_| true, &|_| true)?,
             (GradKind::Composed, None) => return Err(Error::internal("an operator without its composition")),
             (GradKind::Operator(gradient), Some(composing)) => {
                 (self.grad)(g)?;
-                emit_rest(composing, gradient, g)?;
+                composing.emit_rest(gradient, g)?;
             }
             _ => (self.grad)(g)?,
         }
@@ -309,7 +299,7 @@ impl OpInfo {
     }
 
     /// The composition that it has, its own or by its forward operator's.
-    pub(crate) fn composing(&self) -> Option<Composing> {
+    pub(crate) fn own_composition(&self) -> Option<Composing> {
         self.composing
     }
 
@@ -327,6 +317,32 @@ impl OpInfo {
     fn place(&self) -> String {
         format!("{} {} ({}:{})", self.krate, self.version, self.schema.file, self.schema.line)
     }
+}
+
+/// The formula of an operator. Its lanes are those of its slots, which block functions rely on.
+const fn lanes_of<O: Op + Lanes>() -> LaneEntry {
+    assert!(are_alike(&O::SCHEMA, &O::SLOTS), "`Lanes::SLOTS` is not the operator's schema");
+    LaneEntry::of::<O>()
+}
+
+/// Whether a formula meets the same slots in both.
+const fn are_alike(one: &Schema, other: &Schema) -> bool {
+    slots_are_alike(one.inputs, other.inputs) && slots_are_alike(one.outputs, other.outputs)
+}
+
+const fn slots_are_alike(one: &[SlotDef], other: &[SlotDef]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < one.len() {
+        let (a, b) = (&one[i], &other[i]);
+        if a.arity as u8 != b.arity as u8 || a.shape_only != b.shape_only {
+            return false;
+        }
+        i += 1;
+    }
+    true
 }
 
 /// Refuses a name that is not among those declared.

@@ -7,8 +7,8 @@ use crate::{
     Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result, Role,
     Schema, SlotDef, Var,
     desc::GRAD,
-    grad::forward_op,
     lanes::{IntegerKernel, broadcast_axis, broadcast_dims},
+    op::forward_op,
 };
 
 impl OpInfo {
@@ -251,7 +251,7 @@ fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: Pu
 }
 
 /// The shape rule of formulas that there are for integers, too.
-pub(super) fn infer_integers<O: IntegerLanes>(
+pub(super) fn infer_integers<O: Op + IntegerLanes>(
     desc: &OpDesc,
     of: MetaOf<'_>,
     put: PutMeta<'_>,

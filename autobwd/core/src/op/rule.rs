@@ -2,28 +2,10 @@
 //!
 //! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
 
-mod composed;
-mod derived;
-mod multilinear;
-mod parts;
-mod single;
-
-pub use composed::Composed;
-pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
-pub(crate) use derived::check_derivative;
-pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub use multilinear::Multilinear;
-pub(crate) use parts::forward_op;
-pub use parts::{check_emitted, part, sum, zeros};
-pub use single::GradientOps;
-
 use smallvec::SmallVec;
 
-pub use crate::desc::GRAD;
-use crate::{
-    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Schema, SlotDef,
-    Var, VarDesc,
-};
+use super::{Op, OpInfo, OpInfoMap};
+use crate::{Arity, BlockId, Error, ErrorKind, Meta, OpDesc, Program, Result, Schema, SlotDef, Var, VarDesc};
 
 /// What kind of rule an operator has.
 #[derive(Clone, Copy)]
@@ -214,11 +196,11 @@ impl<'a> GradCx<'a> {
     /// Adds the gradient of the operator's [`Composition`](crate::Composition), as far as it comes from these output slots
     /// and goes to these input slots: for what a gradient operator leaves out.
     pub fn compose(&mut self, outputs: &[&str], inputs: &[&str]) {
-        let composing = self.ops.get(&self.fwd.ty).map(OpInfo::composing);
+        let composing = self.ops.get(&self.fwd.ty).map(OpInfo::own_composition);
         let outcome = composing.and_then(|composing| match composing {
-            Some(composing) => emit_composed(composing, self, &|slot| outputs.contains(&slot), &|slot| {
-                inputs.contains(&slot)
-            }),
+            Some(composing) => {
+                composing.emit(self, &|slot| outputs.contains(&slot), &|slot| inputs.contains(&slot))
+            }
             None => Err(Error::new(
                 ErrorKind::NoGradient,
                 "its gradient rule asks for a composition, which it has not",
@@ -289,7 +271,7 @@ impl<'a> GradCx<'a> {
 }
 
 /// Slots in the order that descriptions have them in.
-fn sorted(slots: &'static [SlotDef]) -> SmallVec<[&'static SlotDef; 8]> {
+pub(crate) fn sorted(slots: &'static [SlotDef]) -> SmallVec<[&'static SlotDef; 8]> {
     let mut sorted: SmallVec<[&SlotDef; 8]> = slots.iter().collect();
     sorted.sort_unstable_by_key(|slot| slot.name);
     sorted

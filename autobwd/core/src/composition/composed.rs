@@ -5,10 +5,11 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Declared, GradCx, GradKind, GradRule, forward_op, sum, zeros};
 use crate::{
-    Arity, BlockId, Builder, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, SlotDef,
-    Slots, Var, VarDesc, operators::Assign, schema::CompositionFn,
+    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
+    VarDesc,
+    op::{Binding, Composing, Declared, GradCx, GradKind, GradRule, Line, LineFn, forward_op},
+    operators::{Assign, sum, zeros},
 };
 
 /// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
@@ -20,37 +21,12 @@ impl<O: Op> GradRule<O> for Composed {
     fn emit(_: &O, _: &mut GradCx<'_>) {}
 }
 
-/// A composition that an operator has.
-#[derive(Clone, Copy)]
-pub(crate) enum Composing {
-    /// Its own.
-    Own(CompositionFn),
-    /// That of the operator that it is the gradient operator of.
-    OfForward(CompositionFn, &'static Schema),
-}
-
-/// A straight line of operators in the root block of a program of its own.
-pub(crate) struct Line {
-    program: Program,
-    inputs: Vec<Binding>,
-    outputs: Vec<Binding>,
-}
-
-/// What stands for a variable of the operator in the line. A variable in two slots has two bindings: their gradients are
-/// two things.
-#[derive(Clone)]
-struct Binding {
-    slot: String,
-    outer: Var,
-    inner: Var,
-}
-
 /// Emits the gradient of an operator's composition, as far as it comes from some of its output slots and goes to some of
 /// its input slots.
 ///
 /// # Errors
 /// Those of the composition; one of its operators has no gradient.
-pub(crate) fn emit(
+pub(super) fn emit(
     composing: Composing,
     g: &mut GradCx<'_>,
     from: &dyn Fn(&str) -> bool,
@@ -87,20 +63,6 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// Emits what the gradient operator of that schema leaves out: gradients that it does not read, and those that it does not
-/// write.
-///
-/// # Errors
-/// As [`emit`].
-pub(crate) fn emit_rest(composing: Composing, gradient: &Schema, g: &mut GradCx<'_>) -> Result<()> {
-    let any =
-        |slots: &[SlotDef], of: &str| slots.iter().any(|slot| slot.name.strip_suffix("@GRAD") == Some(of));
-    let is_read = |slot: &str| any(gradient.inputs, slot);
-    let is_written = |slot: &str| any(gradient.outputs, slot);
-    emit(composing, g, &|slot| !is_read(slot), &|_| true)?;
-    emit(composing, g, &is_read, &|slot| !is_written(slot))
-}
-
 impl Line {
     /// The composition of an operator, whose inputs are as `meta` says.
     pub(crate) fn of(
@@ -109,46 +71,23 @@ impl Line {
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
     ) -> Result<Line> {
-        match composing {
-            Composing::Own(compose) => Line::of_composition(ops, compose, op, meta),
-            Composing::OfForward(compose, forward) => Line::of_gradient(ops, compose, forward, op, meta),
+        match composing.forward {
+            None => (composing.compose)(ops, op, meta),
+            Some(forward) => Line::of_gradient(ops, composing.compose, forward, op, meta),
         }
-    }
-
-    fn of_composition(
-        ops: &OpInfoMap,
-        compose: CompositionFn,
-        op: &OpDesc,
-        meta: &dyn Fn(Var) -> Option<Meta>,
-    ) -> Result<Line> {
-        let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
-        let mut inputs = vec![];
-        let input = &mut |slot: &'static str, outer| {
-            let meta = meta(outer).ok_or_else(unknown_shapes)?;
-            let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
-            inputs.push(Binding { slot: slot.into(), outer, inner: expr.var() });
-            Ok(expr)
-        };
-        let outputs = compose(op, input, &builder.existing(Var::EMPTY))?;
-        let outputs = outputs.into_iter().map(|(slot, outer, expr)| Binding {
-            slot: slot.into(),
-            outer,
-            inner: expr.var(),
-        });
-        Ok(Line { program: (*builder.program()?).clone(), outputs: outputs.collect(), inputs })
     }
 
     /// The composition of a gradient operator, from that of its forward operator.
     fn of_gradient(
         ops: &OpInfoMap,
-        compose: CompositionFn,
+        compose: LineFn,
         forward: &Schema,
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
     ) -> Result<Line> {
         let grads = |slots: &Slots, slot: &str| slots.get(&format!("{slot}@GRAD")).to_vec();
         let fwd = forward_op(forward, op);
-        let mut line = Line::of_composition(ops, compose, &fwd, meta)?;
+        let mut line = compose(ops, &fwd, meta)?;
         let outputs = std::mem::take(&mut line.outputs);
         let (mut seeds, mut wanted) = (vec![], vec![]);
         for slot in forward.outputs {
@@ -365,11 +304,6 @@ fn without_dead_outputs(ops: &OpInfoMap, op: &OpDesc, live: &FxHashSet<Var>) -> 
     op
 }
 
-fn unknown_shapes() -> Error {
-    let text = "its composition needs the shapes of its inputs, which are declared in programs only";
-    Error::new(ErrorKind::NoGradient, text)
-}
-
 impl OpInfoMap {
     /// The operators that an operator is made of, by its [`Composition`](crate::Composition): they read and write the
     /// same variables, and others that are new to the program. `None` for an operator that has no composition.
@@ -391,7 +325,7 @@ impl OpInfoMap {
     /// # Errors
     /// An unknown operator; inputs that are not declared in the root block; those of the composition.
     pub fn composition(&self, program: &mut Program, op: &OpDesc) -> Result<Option<Vec<OpDesc>>> {
-        let Some(composing) = self.get(&op.ty)?.composing() else { return Ok(None) };
+        let Some(composing) = self.get(&op.ty)?.own_composition() else { return Ok(None) };
         let meta = |var: Var| program.root().vars.get(&var).map(VarDesc::meta);
         let line = Line::of(self, composing, op, &meta)?;
         let pairs = |bindings: &[Binding]| -> Vec<(Var, Var)> {

@@ -9,19 +9,19 @@
 
 use std::marker::PhantomData;
 
+use super::{GradCx, GradKind, GradRule, NoGrad, Op, OpInfo};
 use crate::{
-    Arity, AttrDef, AttrMap, Content, Describe, Float, GradCx, GradKind, GradRule, Lanes, Op, OpDesc, OpInfo,
-    Result, Role, Schema, SlotDef, Var,
-    error::{Error, ErrorKind},
-    grad::NoGrad,
-    lanes::{Dual, MAX_ARGS, RecordedFormula, Symbol},
+    Arity, AttrDef, AttrMap, Content, Describe, Error, ErrorKind, Lanes, OpDesc, Result, Role, Schema,
+    SlotDef, Var,
+    lanes::{MAX_ARGS, RecordedFormula},
+    numbers::{Dual, Float, Symbol},
     schema::{ConstText, check_described, gather_slot},
 };
 
 /// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
 pub struct Derived;
 
-impl<O: Lanes> GradRule<O> for Derived {
+impl<O: Op + Lanes> GradRule<O> for Derived {
     const KIND: GradKind = GradKind::Derived(&<Derivative<O, First> as Made>::INFO);
 
     fn emit(_: &O, g: &mut GradCx<'_>) {
@@ -33,7 +33,7 @@ impl<O: Lanes> GradRule<O> for Derived {
 /// reference that go without.
 pub struct DerivedFromInputs;
 
-impl<O: Lanes> GradRule<O> for DerivedFromInputs {
+impl<O: Op + Lanes> GradRule<O> for DerivedFromInputs {
     const KIND: GradKind = GradKind::Derived(&<Derivative<O, FirstFromInputs> as Made>::INFO);
 
     fn emit(_: &O, g: &mut GradCx<'_>) {
@@ -48,7 +48,7 @@ pub trait Order: Sized + Send + Sync + 'static {
     /// Whether the gradient operator lists the outputs of the forward operator.
     const LISTS_OUTPUTS: bool = false;
     /// How the gradient of that derivative comes about.
-    type Next<O: Lanes>: GradRule<Derivative<O, Self>>;
+    type Next<O: Op + Lanes>: GradRule<Derivative<O, Self>>;
 }
 
 /// The gradient.
@@ -63,25 +63,25 @@ pub struct Third;
 impl Order for First {
     const NUMBER: usize = 1;
     const LISTS_OUTPUTS: bool = true;
-    type Next<O: Lanes> = Next<Second>;
+    type Next<O: Op + Lanes> = Next<Second>;
 }
 impl Order for FirstFromInputs {
     const NUMBER: usize = 1;
-    type Next<O: Lanes> = Next<Second>;
+    type Next<O: Op + Lanes> = Next<Second>;
 }
 impl Order for Second {
     const NUMBER: usize = 2;
-    type Next<O: Lanes> = Next<Third>;
+    type Next<O: Op + Lanes> = Next<Third>;
 }
 impl Order for Third {
     const NUMBER: usize = 3;
-    type Next<O: Lanes> = NoGrad;
+    type Next<O: Op + Lanes> = NoGrad;
 }
 
 /// The rule that leads from one derivative to the next.
 pub struct Next<N>(PhantomData<N>);
 
-impl<O: Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
+impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
     const KIND: GradKind = GradKind::Derived(&<Derivative<Derivative<O, M>, N> as Made>::INFO);
 
     fn emit(_: &Derivative<O, M>, g: &mut GradCx<'_>) {
@@ -93,7 +93,7 @@ impl<O: Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
 trait Made {
     const INFO: OpInfo;
 }
-impl<O: Lanes, N: Order> Made for Derivative<O, N> {
+impl<O: Op + Lanes, N: Order> Made for Derivative<O, N> {
     const INFO: OpInfo = OpInfo::derivative::<Derivative<O, N>>(&O::SCHEMA);
 }
 
@@ -107,7 +107,7 @@ pub struct Derivative<O, N, W = Var> {
 }
 
 /// Adds the operator that differentiates the forward operator `O`.
-fn emit<O: Lanes, N: Order>(g: &mut GradCx<'_>) {
+fn emit<O: Op + Lanes, N: Order>(g: &mut GradCx<'_>) {
     emit_derivative(const { &Derivative::<O, N>::SCHEMA }, const { &O::SCHEMA }, N::LISTS_OUTPUTS, g);
 }
 
@@ -171,7 +171,7 @@ const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 /// Rust has no arrays of a length that depends on `O`. What does not fit is left out: nobody uses a table that is too small.
 struct Table<O, N, const M: usize>(PhantomData<(O, N)>);
 
-impl<O: Lanes, N: Order, const M: usize> Table<O, N, M> {
+impl<O: Op + Lanes, N: Order, const M: usize> Table<O, N, M> {
     /// Names of the incoming gradients.
     const INCOMING: [NameText; M] = {
         let mut names = [NameText::EMPTY; M];
@@ -238,7 +238,7 @@ impl<O: Lanes, N: Order, const M: usize> Table<O, N, M> {
     };
 }
 
-impl<O: Lanes, N: Order> Derivative<O, N> {
+impl<O: Op + Lanes, N: Order> Derivative<O, N> {
     const INPUTS: usize = {
         let outputs = O::SCHEMA.outputs.len();
         O::SCHEMA.inputs.len() + if N::LISTS_OUTPUTS { 2 * outputs } else { outputs }
@@ -270,7 +270,7 @@ impl<O: Lanes, N: Order> Derivative<O, N> {
     }
 }
 
-impl<O: Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
+impl<O: Op + Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
     type Op = Derivative<O, N>;
 
     fn hand_over(self, to: &mut Content<W>) -> Derivative<O, N, ()> {
@@ -287,7 +287,7 @@ impl<O: Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
     }
 }
 
-impl<O: Lanes, N: Order> Op for Derivative<O, N> {
+impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     const SCHEMA: Schema = Schema {
         name: Self::NAME.as_str(),
         inputs: Self::SLOTS.0,
@@ -339,7 +339,8 @@ impl<O: Lanes, N: Order> Op for Derivative<O, N> {
     }
 }
 
-impl<O: Lanes, N: Order> Lanes for Derivative<O, N> {
+impl<O: Op + Lanes, N: Order> Lanes for Derivative<O, N> {
+    const SLOTS: Schema = <Self as Op>::SCHEMA;
     type Attrs = O::Attrs;
 
     #[inline(always)]

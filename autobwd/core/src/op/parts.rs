@@ -1,27 +1,13 @@
-//! What no rule emits: contributions to gradients by names of their own, their sums, zeros; and what no rule may emit.
+//! Names of contributions to gradients, and what no rule may emit.
 
 use rustc_hash::FxHashSet;
 
-use crate::{
-    Arity, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Schema, Var,
-    desc::GRAD,
-    operators::{FillZerosLike, Sum},
-};
+use crate::{Arity, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Schema, Var, desc::GRAD};
 
 /// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
 pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
     let prefix = [names.name(grad), "@RENAME@", label].concat();
     names.fresh_after(&prefix)
-}
-
-/// The sum of all contributions to a gradient.
-pub fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
-    OpDesc { origin: Origin::Accumulate, ..Sum::description(parts, grad) }
-}
-
-/// The gradient of what nothing depends on.
-pub fn zeros(value: Var, grad: Var) -> OpDesc {
-    OpDesc { origin: Origin::ZeroFill, ..FillZerosLike { x: value, out: grad }.into() }
 }
 
 /// The forward operator of a gradient operator, as far as that tells: of its outputs, only how many there are.

@@ -1,9 +1,17 @@
 //! What an operator is made of: the operator in terms of others.
 
+mod composed;
+mod multilinear;
+
+pub use composed::Composed;
+pub use multilinear::Multilinear;
 use smallvec::SmallVec;
 
-use super::{Describe, Op, Role, Schema};
-use crate::{Error, ErrorKind, Expr, OpDesc, Result, Var};
+use crate::{
+    BlockId, Builder, Describe, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfo, OpInfoMap, Result, Role,
+    Schema, Var, VarDesc,
+    op::{Binding, Composing, Line, LineFn, Written},
+};
 
 /// The operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
 ///
@@ -49,14 +57,51 @@ pub trait Composition {
 
 /// Composes an operator: `input` says what its inputs are, `unset` stands for outputs that are not set yet. Returns what
 /// became of each output, by slot.
-pub type CompositionFn = fn(
+type CompositionFn = fn(
     &OpDesc,
     &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
     &Expr,
 ) -> Result<Vec<(&'static str, Var, Expr)>>;
 
+/// Composes the operator that `T` is the instantiation of, whose inputs have those dtypes and shapes.
+fn line_of<T>(ops: &OpInfoMap, op: &OpDesc, meta: &dyn Fn(Var) -> Option<Meta>) -> Result<Line>
+where
+    T: Composition + Describe<Expr>,
+    T::Op: Op<Of<Expr> = T>,
+{
+    line(ops, composed::<T>, op, meta)
+}
+
+fn line(
+    ops: &OpInfoMap,
+    compose: CompositionFn,
+    op: &OpDesc,
+    meta: &dyn Fn(Var) -> Option<Meta>,
+) -> Result<Line> {
+    let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
+    let mut inputs = vec![];
+    let input = &mut |slot: &'static str, outer| {
+        let meta = meta(outer).ok_or_else(unknown_shapes)?;
+        let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
+        inputs.push(Binding { slot: slot.into(), outer, inner: expr.var() });
+        Ok(expr)
+    };
+    let outputs = compose(op, input, &builder.existing(Var::EMPTY))?;
+    let outputs = outputs.into_iter().map(|(slot, outer, expr)| Binding {
+        slot: slot.into(),
+        outer,
+        inner: expr.var(),
+    });
+    Ok(Line { program: (*builder.program()?).clone(), outputs: outputs.collect(), inputs })
+}
+
+fn unknown_shapes() -> Error {
+    let text = "its composition needs the shapes of its inputs, which are declared in programs only";
+    Error::new(ErrorKind::NoGradient, text)
+}
+
 /// Composes the operator that `T` is the instantiation of.
-pub(super) fn composed<T>(
+fn composed<T>(
     desc: &OpDesc,
     input: &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
     unset: &Expr,
@@ -94,4 +139,31 @@ fn by_variable(
         found.push((schema.outputs[slot].name, *var, expr));
     }
     Ok(found)
+}
+
+impl<T: Composition + Describe<Expr>> Written<T>
+where
+    T::Op: Op<Of<Expr> = T>,
+{
+    /// It is implemented.
+    pub const COMPOSITION: Option<LineFn> = Some(line_of::<T>);
+}
+
+impl OpInfo {
+    /// The same, of an operator that has a composition, or whose forward operator has one.
+    #[must_use]
+    pub const fn composition(
+        self,
+        own: Option<LineFn>,
+        of_forward: Option<(LineFn, &'static Schema)>,
+    ) -> OpInfo {
+        let emit = composed::emit;
+        match (own, of_forward) {
+            (Some(compose), _) => self.composing(Composing { compose, forward: None, emit }),
+            (None, Some((compose, forward))) => {
+                self.composing(Composing { compose, forward: Some(forward), emit })
+            }
+            (None, None) => self,
+        }
+    }
 }

@@ -2,11 +2,8 @@
 //!
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
 
-use super::{
-    Arity, AttrDef, AttrType, ConstText, Op, Schema, SlotDef,
-    const_text::{Nearest, is_joined},
-};
-use crate::{GradKind, GradRule, lanes::MAX_SLOTS};
+use super::{GradKind, GradRule, Op};
+use crate::schema::{Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Schema, SlotDef, is_joined};
 
 type Text = ConstText<512>;
 

@@ -1,19 +1,20 @@
-//! `+ - * /` on expressions and numbers.
+//! What expressions do by operators of the library: `+ - * /`, and copies that no gradient flows through.
 
 use std::{
     ops::{Add, Div, Mul, Neg, Sub},
     panic::Location,
 };
 
-use super::{Arg, Expr, OpArgs, Value};
 use crate::{
-    Content, Describe, Error, ErrorKind, Op, Role,
+    Arg, Builder, Content, DType, Describe, Dims, Error, ErrorKind, Expr, Op, OpDesc, Role, Site, Value, Var,
+    VarDesc,
+    build::{Held, OpArgs},
     operators::{Assign, ElementwiseAdd, ElementwiseDiv, ElementwiseMul, ElementwiseSub, FillAnyLike, Scale},
 };
 
 /// `x`
 #[track_caller]
-pub(super) fn assign(x: &Expr) -> Expr {
+fn assign(x: &Expr) -> Expr {
     call(Assign { x: (), out: () }, [x])
 }
 
@@ -195,4 +196,53 @@ impl Neg for Expr {
     fn neg(self) -> Expr {
         -&self
     }
+}
+
+impl Expr {
+    /// The same elements as a constant: no gradient flows through the result (PyTorch's `detach`). Other uses of the
+    /// expression keep their gradients; [`freeze`](Expr::freeze) takes them away.
+    ///
+    /// A copy by operator `assign`: in a program its output is marked `stop_gradient`, and plans leave the copy out.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);
+    /// let squares = x.square();
+    /// (&squares * squares.clone().stop_gradient()).backward()?;
+    /// assert_eq!(x.gradient()?.item()?, 2.0 * 3.0 * 9.0);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn stop_gradient(self) -> Expr {
+        match self.held() {
+            Ok(Held::Var(var)) => constant_copy(self.builder(), *var),
+            Ok(Held::Value(_)) => {
+                let copy = self.builder().no_grad(|| assign(&self));
+                // Without memory or operator for a copy, it is the value itself.
+                if copy.error().is_none() { copy.constant() } else { self.constant() }
+            }
+            Err(_) => self,
+        }
+    }
+}
+
+/// A copy of a variable that no gradient flows through.
+#[track_caller]
+fn constant_copy(builder: &Builder, var: Var) -> Expr {
+    let (block, at) = (builder.block(), Location::caller());
+    let copy = builder.change(|program| {
+        let desc = program.lookup(block, var).cloned().unwrap_or(VarDesc::data(DType::F32, Dims::default()));
+        let desc = VarDesc { stop_gradient: true, ..VarDesc::of(desc.meta()) };
+        let copy = program.fresh("assign");
+        if let Some(block) = program.block_mut(block) {
+            block.vars.insert(copy, desc);
+            let assign = Assign { x: var, out: copy };
+            block.ops.push(OpDesc { site: Some(Site::Here(at)), ..assign.into() });
+        }
+        copy
+    });
+    Expr::of_var(builder, copy)
 }

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Declared, GRAD, GradCx, GradKind, check_emitted};
-use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var};
+use super::{Declared, GradCx, GradKind, check_emitted};
+use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
 
 /// What [`OpInfoMap::gradient_ops`] has found.
 #[derive(Clone, Debug, Default)]

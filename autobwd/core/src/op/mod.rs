@@ -1,0 +1,120 @@
+//! Operators: the traits that `#[register_op]` implements, gradient rules, and the registry of all.
+//!
+//! Must not know programs as a whole: which operators matter, accumulation and pruning belong to the backward part.
+
+mod composing;
+mod contract;
+mod decompose;
+mod derived;
+mod infallible;
+mod join;
+mod parts;
+mod registry;
+mod rule;
+mod single;
+mod unused;
+
+pub use composing::{Binding, Composing, Line, LineFn};
+pub use contract::{check_bounds, check_contract};
+pub use decompose::{Decompose, Parts};
+pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
+pub use infallible::Infallible;
+pub use join::{Join, Joined};
+pub(crate) use parts::forward_op;
+pub use parts::{check_emitted, part};
+pub use registry::{Lookup, OpInfo, OpInfoMap, Run, ShapeCache};
+pub(crate) use rule::sorted;
+pub use rule::{Declared, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
+pub use single::GradientOps;
+pub use unused::{Unwritten, Written, check_composed, check_inferred, check_multilinear, refuse_unused};
+
+use crate::{Content, OpDesc, Result, Role, Schema, Var};
+
+/// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
+/// `Mul` means.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operator",
+    label = "expected a `#[register_op]` struct"
+)]
+pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
+    /// Slots, attributes and where they are declared.
+    const SCHEMA: Schema;
+    /// How its gradient comes about.
+    type Grad: GradRule<Self>;
+    /// The same struct with its slots holding something else.
+    type Of<W>: Describe<W, Op = Self>;
+
+    /// Builds any instantiation: `fill` supplies what each slot holds, attributes come parsed and checked from `desc`.
+    ///
+    /// # Errors
+    /// A slot with the wrong number of variables, a missing or bad attribute, and those of `fill`.
+    fn gather<W>(
+        desc: &OpDesc,
+        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+    ) -> Result<Self::Of<W>>;
+
+    /// Reads the description from data.
+    ///
+    /// # Errors
+    /// As [`gather`](Op::gather).
+    fn from_desc(desc: &OpDesc) -> Result<Self>;
+
+    /// The same operator with what `fill` supplies in its slots, in the order of its fields.
+    fn fill<W>(of: Self::Of<()>, fill: &mut dyn FnMut() -> W) -> Self::Of<W>;
+
+    /// Takes the outputs apart: index of the slot in the schema, what it holds.
+    fn outputs<W>(of: Self::Of<W>, put: &mut dyn FnMut(usize, W));
+}
+
+/// Turns an operator's struct into data, whatever its slots hold. Implemented by [`register_op`](crate::register_op).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operator with `{W}` in its slots",
+    label = "expected a `#[register_op]` struct"
+)]
+pub trait Describe<W>: Sized {
+    /// The operator.
+    type Op: Op;
+
+    /// Hands over what its slots hold, and says what its attributes are.
+    fn hand_over(self, to: &mut Content<W>) -> <Self::Op as Op>::Of<()>;
+
+    /// The operator as data: `name` says which variable stands for what a slot holds.
+    ///
+    /// # Errors
+    /// Those of `name`.
+    fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
+        let mut content = Content::new(Self::Op::SCHEMA.name, true);
+        self.hand_over(&mut content);
+        content.describe(name)
+    }
+}
+
+impl<D: Describe<Var>> From<D> for OpDesc {
+    fn from(op: D) -> OpDesc {
+        match op.describe(&mut |_, _, var| Ok(var)) {
+            Ok(desc) => desc,
+            // Nothing can fail: the only fallible step is the closure above.
+            Err(_) => OpDesc::new(D::Op::SCHEMA.name),
+        }
+    }
+}
+
+impl OpDesc {
+    /// Whether it describes an operator of that type: `op.is::<Assign>()`.
+    #[inline]
+    pub fn is<O: Op>(&self) -> bool {
+        self.ty == O::SCHEMA.name
+    }
+
+    /// The operator with its variables and attributes as fields, if it is of that type and its slots fit.
+    ///
+    /// ```
+    /// use autobwd::{OpDesc, Var, operators::Scale};
+    ///
+    /// let op = OpDesc::from(Scale { x: Var::EMPTY, out: Var::EMPTY, scale: 2.0, bias: 0.0, bias_after_scale: true });
+    /// assert!(op.is::<Scale>() && op.as_op::<Scale>().is_none()); // an input is absent
+    /// ```
+    pub fn as_op<O: Op>(&self) -> Option<O> {
+        if self.is::<O>() { O::from_desc(self).ok() } else { None }
+    }
+}
