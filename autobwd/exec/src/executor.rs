@@ -1,6 +1,6 @@
 use std::{any::Any, collections::VecDeque, num::NonZero, sync::Arc, thread};
 
-use super::{Feed, Scope, Session};
+use crate::{Feed, Scope, Session};
 use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
 use autobwd_plan::{Plan, Request, RunPlan, cut};
 

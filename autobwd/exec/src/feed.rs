@@ -2,7 +2,7 @@
 
 use ndarray::{ArrayBase, Data, Dimension};
 
-use super::Session;
+use crate::Session;
 use autobwd_core::{Element, Meta, Result, Tensor, with_dtype};
 
 /// What can be fed: a [`Tensor`], or an array or view of [`ndarray`] in whatever layout. Each is copied once, into the

@@ -4,16 +4,11 @@
 //! allocates nothing.
 
 mod bind;
-mod body;
-mod control;
 mod executor;
 mod feed;
 mod finite;
-mod journal;
-mod late;
 mod scope;
 mod session;
-mod stretch;
 
 pub use executor::Executor;
 pub use feed::Feed;

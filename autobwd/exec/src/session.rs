@@ -5,11 +5,13 @@ use std::{
 
 use ndarray::{ArrayView, Dimension};
 
-use super::{
+use crate::{
     Feed, Scope,
-    bind::{Frame, Options, bind},
-    body::{Body, End},
-    stretch::Planner,
+    bind::{
+        Frame, Options, bind,
+        body::{Body, End},
+        stretch::Planner,
+    },
 };
 use autobwd_core::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{
+use crate::{
     graph::{Graph, Node, ValueId},
     group::Group,
     place::{Layout, Spot},

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::{
+use crate::{
     formulas::Formulas,
     graph::{Graph, Node, Source, ValueId},
 };

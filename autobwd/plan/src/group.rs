@@ -5,10 +5,7 @@ use std::{mem, ops::Range};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{
-    decompose::parts,
-    graph::{Graph, Node, ValueId},
-};
+use crate::graph::{Graph, Node, ValueId, decompose::parts};
 use autobwd_core::{
     DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, cx::CHUNK, lanes, tensor::LINE,
 };

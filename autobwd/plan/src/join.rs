@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::graph::{Graph, Node, Source, ValueId, Wires};
+use crate::graph::{Graph, Node, Source, ValueId, Wires};
 use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
 
 /// Replaces pairs for which one operator is registered: the second is the only reader of what the first writes for it.

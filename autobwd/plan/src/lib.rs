@@ -2,31 +2,27 @@
 //! in which groups, which value lives where and for how long, how much memory that is.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `decompose::parts`) → `place::place` → `beside::mark`.
+//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) → `place::place` → `beside::mark`.
 
 mod beside;
-mod control;
 mod copies;
-mod decompose;
-mod enter;
 mod feeds;
 mod formulas;
 pub mod frame;
 mod graph;
 mod group;
 mod join;
-mod late;
 mod offsets;
 mod place;
 mod relevance;
 mod report;
 
-pub use control::{Again, Called, Entry, Record};
-pub use enter::{Entered, Entering, ends};
 pub use feeds::cut;
+pub use graph::control::{Again, Called, Entry, Record};
+pub use graph::enter::{Entered, Entering, ends};
+pub use graph::late::Late;
 pub use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
 pub use group::{Extent, Group, extent, group, is_native, operand_dims};
-pub use late::Late;
 pub use place::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{
+use crate::{
     graph::{Graph, Node, Source, Value, ValueId},
     group::{Extent, Group, is_whole},
     offsets::{Buffer, live_bytes, offsets},

@@ -7,7 +7,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{
+use crate::{
     formulas::Formulas,
     graph::{Graph, Node, Source, ValueId},
 };

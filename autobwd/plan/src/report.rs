@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Extent, Group, Plan};
+use crate::{Extent, Group, Plan};
 use autobwd_core::{BlockId, Program};
 
 /// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).

@@ -1,6 +1,6 @@
 //! Steps that commit as a whole.
 
-use super::bind::CopyFrame;
+use crate::bind::CopyFrame;
 use autobwd_core::{
     Cx, Kernel, Meta, Result,
     tensor::{Memory, Place, padded},
@@ -11,7 +11,7 @@ use autobwd_core::{
 /// Saving them costs a copy at each run. In programs for training that is a few numbers, such as running statistics and
 /// counters: parameters are updated behind the operators that may fail.
 #[derive(Default)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     saves: Vec<CopyFrame>,
     restores: Vec<CopyFrame>,
     memory: Memory,
@@ -19,7 +19,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// For values at these places.
-    pub(super) fn new(values: &[(Place, Meta)]) -> Result<Journal> {
+    pub(crate) fn new(values: &[(Place, Meta)]) -> Result<Journal> {
         if values.is_empty() {
             return Ok(Journal::default());
         }
@@ -36,26 +36,26 @@ impl Journal {
     }
 
     /// Bytes of tensor memory that it holds.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.memory.len()
     }
 
     /// Saves the values: a step begins.
-    pub(super) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Rollback<'a>> {
+    pub(crate) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Rollback<'a>> {
         self.saves.iter_mut().try_for_each(|copy| copy.run(cx))?;
         Ok(Rollback { journal: self, cx })
     }
 }
 
 /// Restores the saved values when it is dropped, by an error or a panic, before the step is committed.
-pub(super) struct Rollback<'a> {
+pub(crate) struct Rollback<'a> {
     journal: &'a mut Journal,
     cx: &'a Cx,
 }
 
 impl Rollback<'_> {
     /// Ends the step: what it has written stays.
-    pub(super) fn commit(self) {
+    pub(crate) fn commit(self) {
         std::mem::forget(self);
     }
 }

@@ -1,17 +1,25 @@
 //! From plan to frames: every slot gets its memory, every frame is proven sound.
 
+pub(crate) mod body;
+pub(crate) mod control;
+pub(crate) mod journal;
+pub(crate) mod late;
+pub(crate) mod stretch;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
+use crate::{
     Scope,
-    body::Body,
-    control::CallFrame,
+    bind::{
+        body::Body,
+        control::CallFrame,
+        journal::Journal,
+        late::{Found, LateFrame},
+        stretch::Planner,
+    },
     finite::Probe,
-    journal::Journal,
-    late::{Found, LateFrame},
-    stretch::Planner,
 };
 use autobwd_core::{
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, Var, VarDesc, VarKind,
@@ -21,45 +29,45 @@ use autobwd_core::{
 use autobwd_plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
 
 /// Something to call while running.
-pub(super) struct Frame {
-    pub(super) kernel: Box<dyn Kernel + Send>,
+pub(crate) struct Frame {
+    pub(crate) kernel: Box<dyn Kernel + Send>,
     /// The operator (the first one of a region), for messages.
-    pub(super) node: usize,
+    pub(crate) node: usize,
 }
 
 /// Something outside of a sub-block.
 #[derive(Clone)]
-pub(super) enum Outer {
+pub(crate) enum Outer {
     Tensor(Place),
     Cell(Arc<Cell>),
 }
 
 /// A value of a block that is no tensor.
-pub(super) struct Held {
-    pub(super) var: Var,
-    pub(super) cell: Arc<Cell>,
+pub(crate) struct Held {
+    pub(crate) var: Var,
+    pub(crate) cell: Arc<Cell>,
     /// Whether a run starts without it.
-    pub(super) own: bool,
+    pub(crate) own: bool,
 }
 
 /// How programs are run.
 #[derive(Clone, Copy)]
-pub(super) struct Options<'a> {
-    pub(super) check_finite: bool,
+pub(crate) struct Options<'a> {
+    pub(crate) check_finite: bool,
     /// How often a loop may run its body.
-    pub(super) loop_limit: Option<u64>,
-    pub(super) cx: &'a Cx,
+    pub(crate) loop_limit: Option<u64>,
+    pub(crate) cx: &'a Cx,
     /// For what comes late.
-    pub(super) planner: Option<&'a Arc<Planner>>,
+    pub(crate) planner: Option<&'a Arc<Planner>>,
 }
 
 /// Copies one buffer to another.
-pub(super) struct CopyFrame {
+pub(crate) struct CopyFrame {
     from: Buf<'static>,
     to: Buf<'static>,
 }
 impl CopyFrame {
-    pub(super) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyFrame> {
+    pub(crate) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyFrame> {
         let mut binder = Binder::default();
         let frame = CopyFrame { from: binder.input(meta, from, Reach::Read)?, to: binder.output(meta, to)? };
         binder.finish()?;
@@ -73,24 +81,24 @@ impl Kernel for CopyFrame {
 }
 
 /// The frames of a plan, in order.
-pub(super) struct Bound {
-    pub(super) frames: Vec<Frame>,
+pub(crate) struct Bound {
+    pub(crate) frames: Vec<Frame>,
     /// How many frames at the beginning compute constants.
-    pub(super) constants: usize,
+    pub(crate) constants: usize,
     /// Values that are no tensors.
-    pub(super) cells: Vec<Held>,
+    pub(crate) cells: Vec<Held>,
     /// What runs behind them, planned when it runs.
-    pub(super) late: Option<Box<LateFrame>>,
+    pub(crate) late: Option<Box<LateFrame>>,
     /// What they overwrite in the scope before one that may fail.
-    pub(super) journal: Journal,
+    pub(crate) journal: Journal,
     /// Tensor memory that regions hold, in bytes.
-    pub(super) scratch_bytes: usize,
+    pub(crate) scratch_bytes: usize,
     /// The most that is lent to a kernel while it runs, in bytes.
-    pub(super) lent_bytes: usize,
+    pub(crate) lent_bytes: usize,
 }
 
 /// Binds the plan of a block. Only the root block has a scope.
-pub(super) fn bind(
+pub(crate) fn bind(
     program: &Program,
     block: BlockId,
     plan: &Plan,

@@ -2,10 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{
-    control::Record,
-    graph::{Build, Given, Source, ValueId, Wires},
-};
+use crate::graph::{Build, Given, Source, ValueId, Wires, control::Record};
 use autobwd_core::{
     Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
     Result, Var, VarKind,
@@ -116,7 +113,7 @@ pub fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool
 }
 
 /// What the backward part reads of the steps of a forward block, and whether it reads the elements.
-pub(super) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Result<Vec<(Var, bool)>> {
+pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Result<Vec<(Var, bool)>> {
     let mut names: Vec<(Var, bool)> = vec![];
     for op in
         program.blocks().iter().flat_map(|block| &block.ops).filter(|op| op.reads().any(|v| v == scopes))
@@ -134,7 +131,7 @@ pub(super) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Resul
 
 /// What a block reads and its operator does not supply, and whether it reads the elements; in a gradient, without the
 /// gradients that count as zero because nobody has written them.
-pub(super) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Result<Vec<(Var, bool)>> {
+pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Result<Vec<(Var, bool)>> {
     let supplied: HashSet<Var> = call.supplied().collect();
     let block = program.block(call.block).map_or(&[][..], |block| &block.ops);
     let mut elements = HashSet::new();
@@ -152,7 +149,7 @@ pub(super) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Res
 
 impl Build<'_> {
     /// What goes into the block of an operator.
-    pub(super) fn enter(&mut self, call: &Call) -> Result<Entering> {
+    pub(crate) fn enter(&mut self, call: &Call) -> Result<Entering> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
         let condition = call.condition().map(|var| self.value(var)).transpose()?;
@@ -229,7 +226,7 @@ impl Build<'_> {
     }
 
     /// What a value is that is carried; where nobody has written one, what another variable is, or is declared as.
-    pub(super) fn meta_of(&self, value: Option<ValueId>, like: Var, start: Var) -> Result<Meta> {
+    pub(crate) fn meta_of(&self, value: Option<ValueId>, like: Var, start: Var) -> Result<Meta> {
         if let Some(id) = value.or(self.current[like.index()]) {
             return Ok(self.graph.values[id].meta.clone());
         }
@@ -240,7 +237,7 @@ impl Build<'_> {
         })
     }
 
-    pub(super) fn is_list(&self, var: Var) -> bool {
+    pub(crate) fn is_list(&self, var: Var) -> bool {
         self.desc(var).is_some_and(|desc| desc.kind == VarKind::TensorArray)
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::{
     Plan,
-    enter::{Entering, Finds, ends, recorded, unsupplied},
-    graph::{Build, Node, Request, Source, ValueId, Wires},
+    graph::{
+        Build, Node, Request, Source, ValueId, Wires,
+        enter::{Entering, Finds, ends, recorded, unsupplied},
+    },
 };
 use autobwd_core::{
     BlockId, Call, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfo, Result, StepCount, Var, VarKind,
@@ -181,7 +183,7 @@ fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
 
 impl Build<'_> {
     /// An operator that runs a sub-block.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         index: usize,
         desc: &OpDesc,
@@ -228,7 +230,7 @@ impl Build<'_> {
 
     /// Whether an operator goes back through steps that a later operator of the block goes back through, too: the
     /// gradients of two targets do.
-    pub(super) fn shares_steps(&self, index: usize, call: &Call) -> bool {
+    pub(crate) fn shares_steps(&self, index: usize, call: &Call) -> bool {
         let Some(scopes) = call.scopes.filter(|_| call.is_recorded()) else { return false };
         let block = self.program.block(self.request.block);
         let later = block.into_iter().flat_map(|block| block.ops.iter().skip(index + 1));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::body::{Body, Span};
+use crate::bind::body::{Body, Span};
 use autobwd_core::{
     Bool, Buf, Cx, DType, Error, ErrorKind, Kernel, Meta, Result, StepCount, Var,
     tensor::{Cell, Memory, Step, whole_bytes},
@@ -10,7 +10,7 @@ use autobwd_core::{
 use autobwd_plan::{Again, Called, ValueId};
 
 /// A loop that has reached its limit.
-pub(super) fn endless(steps: u64) -> Error {
+pub(crate) fn endless(steps: u64) -> Error {
     let text =
         format!("the loop has not ended after {steps} steps, its limit; `Executor::loop_limit` sets another");
     Error::new(ErrorKind::Data, text)
@@ -42,7 +42,7 @@ enum Term {
 }
 
 /// An operator that runs a sub-block.
-pub(super) struct CallFrame {
+pub(crate) struct CallFrame {
     body: Body,
     steps: StepCount,
     count: usize,
@@ -67,7 +67,7 @@ pub(super) struct CallFrame {
 }
 
 /// Steps of another operator that are run again, for what they leave.
-pub(super) struct Replay {
+pub(crate) struct Replay {
     frame: Box<CallFrame>,
     cell: Arc<Cell>,
     /// What one step in so many has found: where in the arena, and where in what it has left.
@@ -77,7 +77,7 @@ pub(super) struct Replay {
 }
 
 impl CallFrame {
-    pub(super) fn new(
+    pub(crate) fn new(
         called: &Called,
         body: Body,
         inputs: Vec<(ValueId, Buf<'static>)>,
@@ -165,7 +165,7 @@ impl CallFrame {
     }
 
     /// Has it run the steps of another operator again, of which one in so many has left these inner values.
-    pub(super) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
+    pub(crate) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
         let cell = Arc::new(Cell::Steps(Default::default()));
         let mut starts = vec![];
         for (start, at) in &again.starts {

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    bind::{Bound, Frame, Held, Options, Outer, bind},
-    journal::Journal,
-    late::LateFrame,
-};
+use crate::bind::{Bound, Frame, Held, Options, Outer, bind, journal::Journal, late::LateFrame};
 use autobwd_core::{
     BlockId, Cx, Error, Meta, Program, Result, Var,
     tensor::{Cell, Memory},
@@ -14,35 +10,35 @@ use autobwd_core::{
 use autobwd_plan::{Plan, Record, Spot, ValueId};
 
 /// A block ready to run: frames in order, and the memory that they work in.
-pub(super) struct Body {
+pub(crate) struct Body {
     // Frames point into the arena: they go first.
-    pub(super) frames: Vec<Frame>,
+    pub(crate) frames: Vec<Frame>,
     /// What runs behind them, planned when it runs.
     late: Option<Box<LateFrame>>,
-    pub(super) arena: Memory,
+    pub(crate) arena: Memory,
     /// For messages, by frame.
     ops: Vec<String>,
     cells: Vec<Held>,
     journal: Journal,
     /// What must be there at the end.
     ends: Vec<End>,
-    pub(super) scratch_bytes: usize,
-    pub(super) lent_bytes: usize,
+    pub(crate) scratch_bytes: usize,
+    pub(crate) lent_bytes: usize,
 }
 
 /// Something that must be there when a body has run.
-pub(super) struct End {
-    pub(super) meta: Meta,
+pub(crate) struct End {
+    pub(crate) meta: Meta,
     /// Of a tensor.
-    pub(super) at: Span,
+    pub(crate) at: Span,
     /// Of anything else.
-    pub(super) cell: Option<Arc<Cell>>,
-    pub(super) record: Option<Arc<Record>>,
+    pub(crate) cell: Option<Arc<Cell>>,
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 impl Body {
     /// Of a sub-block, or of what comes late in a program.
-    pub(super) fn of_block(
+    pub(crate) fn of_block(
         program: &Program,
         block: BlockId,
         plan: &Plan,
@@ -55,7 +51,7 @@ impl Body {
     }
 
     /// Computes what is constant.
-    pub(super) fn new(
+    pub(crate) fn new(
         program: &Program,
         block: BlockId,
         plan: &Plan,
@@ -85,13 +81,13 @@ impl Body {
     }
 
     /// Bytes of tensor memory that it holds.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let late = self.late.as_ref().map_or(0, |late| late.bytes());
         self.arena.len().saturating_add(self.scratch_bytes).saturating_add(late)
     }
 
     /// What must be there at the end, with the memory that it is in.
-    pub(super) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
+    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
         match &self.late {
             Some(late) => late.end(k),
             None => {
@@ -102,7 +98,7 @@ impl Body {
     }
 
     /// Where something is that is taken out of the block, or put into it.
-    pub(super) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
+    pub(crate) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
         let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
         // What is fetched from outside of the block is copied into its arena.
         match plan.layout.fetched_at.get(&id).copied().unwrap_or(plan.layout.spots[id]) {
@@ -111,7 +107,7 @@ impl Body {
         }
     }
 
-    pub(super) fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
+    pub(crate) fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
         self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
     }
 
@@ -121,7 +117,7 @@ impl Body {
 
     /// Runs all frames, and leaves the scope as it was if one fails or panics.
     #[inline]
-    pub(super) fn each_frame(
+    pub(crate) fn each_frame(
         &mut self,
         cx: &Cx,
         mut run: impl FnMut(&mut Frame) -> Result<()>,
@@ -139,7 +135,7 @@ impl Body {
 
 /// Some bytes of a body's arena.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
-    pub(super) at: usize,
-    pub(super) bytes: usize,
+pub(crate) struct Span {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
 }

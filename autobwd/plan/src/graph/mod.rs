@@ -1,16 +1,21 @@
 //! From names to values: every write makes a new one, of known dtype and shape.
 
+pub(crate) mod control;
+pub(crate) mod decompose;
+pub(crate) mod enter;
+pub(crate) mod late;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::decompose::Part;
+use crate::graph::decompose::Part;
 use autobwd_core::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
     Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
 };
 
-use super::{
+use crate::graph::{
     control::{Called, Record},
     late::Late,
 };
@@ -208,7 +213,7 @@ impl Graph {
     }
 
     /// Refuses values that take more memory together than can be addressed: no sum of some of them overflows.
-    pub(super) fn addressable(&self, program: &Program) -> Result<()> {
+    pub(crate) fn addressable(&self, program: &Program) -> Result<()> {
         let bytes = |value: &Value| value.meta.bytes().map_or(0, padded);
         let total = self.values.iter().map(bytes).fold(0, usize::saturating_add);
         if total <= isize::MAX as usize / 8 {
@@ -223,19 +228,19 @@ impl Graph {
     }
 
     /// Another definition of the same variable.
-    pub(super) fn again(&mut self, value: ValueId) -> ValueId {
+    pub(crate) fn again(&mut self, value: ValueId) -> ValueId {
         self.values.push(self.values[value].clone());
         self.values.len() - 1
     }
 
     /// Has values know where the operators now stand that write them.
-    pub(super) fn number_writers(&mut self) {
+    pub(crate) fn number_writers(&mut self) {
         for (position, node) in self.nodes.iter().enumerate() {
             node.writes().for_each(|v| self.values[v].source = Source::Node(position));
         }
     }
 
-    pub(super) fn is_whole_tensor(&self, value: ValueId) -> bool {
+    pub(crate) fn is_whole_tensor(&self, value: ValueId) -> bool {
         let meta = &self.values[value].meta;
         meta.rows.is_none() && !meta.array
     }
@@ -287,29 +292,29 @@ impl Graph {
     }
 }
 
-pub(super) struct Build<'a> {
-    pub(super) program: &'a Program,
+pub(crate) struct Build<'a> {
+    pub(crate) program: &'a Program,
     block: &'a Block,
-    pub(super) ops: &'a OpInfoMap,
-    pub(super) request: &'a Request<'a>,
+    pub(crate) ops: &'a OpInfoMap,
+    pub(crate) request: &'a Request<'a>,
     /// By variable: whether somebody reads it.
-    pub(super) left: Vec<bool>,
+    pub(crate) left: Vec<bool>,
     /// The definition that a name means at this point.
-    pub(super) current: Vec<Option<ValueId>>,
-    pub(super) graph: Graph,
+    pub(crate) current: Vec<Option<ValueId>>,
+    pub(crate) graph: Graph,
     /// The operator at which it ends.
-    pub(super) late: Option<Late>,
+    pub(crate) late: Option<Late>,
     /// Whether verification has checked slots and attributes.
     checked: bool,
 }
 
 impl Build<'_> {
     /// Whether a variable lives in the scope.
-    pub(super) fn is_kept(&self, var: Var) -> bool {
+    pub(crate) fn is_kept(&self, var: Var) -> bool {
         self.block.vars.get(&var).is_some_and(|d| d.persistable)
     }
 
-    pub(super) fn define(&mut self, var: Var, mut meta: Meta, source: Source) -> ValueId {
+    pub(crate) fn define(&mut self, var: Var, mut meta: Meta, source: Source) -> ValueId {
         let kept = self.is_kept(var);
         if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
             && meta.array
@@ -323,7 +328,7 @@ impl Build<'_> {
         id
     }
 
-    pub(super) fn desc(&self, var: Var) -> Option<&VarDesc> {
+    pub(crate) fn desc(&self, var: Var) -> Option<&VarDesc> {
         self.program.lookup(self.request.block, var)
     }
 
@@ -375,7 +380,7 @@ impl Build<'_> {
     }
 
     /// The value that a variable has at this point.
-    pub(super) fn value(&mut self, var: Var) -> Result<ValueId> {
+    pub(crate) fn value(&mut self, var: Var) -> Result<ValueId> {
         self.value_used(var, "read")
     }
 
@@ -470,7 +475,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    pub(super) fn check_output(&self, var: Var, meta: &Meta) -> Result<()> {
+    pub(crate) fn check_output(&self, var: Var, meta: &Meta) -> Result<()> {
         let (name, slot) = (self.program.name(var), meta.slot());
         if let Some(desc) = self.desc(var)
             && !desc.persistable

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::graph::{Graph, Node, ValueId, Wires};
+use crate::graph::{Graph, Node, ValueId, Wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// What runs in an operator's place.
@@ -16,7 +16,7 @@ pub(crate) struct Part {
 
 /// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; new values for
 /// what they hand on.
-pub(super) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
+pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
     let Some(decompose) = node.info.decompose() else { return Ok(None) };
     let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
     let dtype = values.clone().next().map(|v| graph.values[v].meta.dtype).filter(|dtype| dtype.is_float());

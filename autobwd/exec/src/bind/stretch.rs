@@ -7,10 +7,12 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{
+use crate::{
     Scope,
-    bind::{Options, Outer},
-    body::{Body, End, Span},
+    bind::{
+        Options, Outer,
+        body::{Body, End, Span},
+    },
 };
 use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
@@ -22,7 +24,7 @@ use autobwd_plan::{Given, Late, Plan, Record, Request, Source, ValueId};
 const BODIES: usize = 16;
 
 /// What it takes to plan while running.
-pub(super) struct Planner {
+pub(crate) struct Planner {
     program: Program,
     ops: OpInfoMap,
     check_finite: bool,
@@ -42,7 +44,7 @@ struct Kept {
 
 impl Planner {
     /// For what comes late in the root block of a program.
-    pub(super) fn new(
+    pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
         late: &Late,
@@ -65,16 +67,16 @@ impl Planner {
         Ok(Planner { program, ops, check_finite, loop_limit, kept, records })
     }
 
-    pub(super) fn program(&self) -> &Program {
+    pub(crate) fn program(&self) -> &Program {
         &self.program
     }
 
     /// How often a loop may run its body.
-    pub(super) fn loop_limit(&self) -> u64 {
+    pub(crate) fn loop_limit(&self) -> u64 {
         self.loop_limit.unwrap_or(u64::MAX)
     }
 
-    pub(super) fn place(&self, var: Var) -> Result<Place> {
+    pub(crate) fn place(&self, var: Var) -> Result<Place> {
         self.kept.get(&var).map(|kept| kept.place).ok_or_else(|| {
             let name = self.program.name(var);
             let text = format!("the shape of `{name}` is not known before the run: set it in the scope");
@@ -88,7 +90,7 @@ impl Planner {
     }
 
     /// Writes a value of the scope.
-    pub(super) fn keep(&self, var: Var, tensor: &Tensor) -> Result<()> {
+    pub(crate) fn keep(&self, var: Var, tensor: &Tensor) -> Result<()> {
         let (place, meta) = (self.place(var)?, tensor.meta());
         if let Some(kept) = self.kept.get(&var).filter(|kept| !kept.meta.agrees(&meta)) {
             let name = self.program.name(var);
@@ -104,12 +106,12 @@ impl Planner {
     }
 
     /// The record of that number.
-    pub(super) fn record(&self, number: usize) -> Option<Arc<Record>> {
+    pub(crate) fn record(&self, number: usize) -> Option<Arc<Record>> {
         self.records().get(number).cloned()
     }
 
     /// The number of a record.
-    pub(super) fn number(&self, record: Record) -> usize {
+    pub(crate) fn number(&self, record: Record) -> usize {
         let mut records = self.records();
         let known = records.iter().rposition(|known| known.is(&record));
         known.unwrap_or_else(|| {
@@ -120,14 +122,14 @@ impl Planner {
 }
 
 /// What tells shapes apart: those of what is put into a stretch, and the number of what a step has left.
-pub(super) type Key = (Vec<(DType, Dims)>, Option<usize>);
+pub(crate) type Key = (Vec<(DType, Dims)>, Option<usize>);
 
-pub(super) fn shape(tensor: &Tensor) -> (DType, Dims) {
+pub(crate) fn shape(tensor: &Tensor) -> (DType, Dims) {
     (tensor.dtype(), tensor.meta().dims)
 }
 
 /// The operators of a block from one on, planned for each combination of shapes.
-pub(super) struct Stretch {
+pub(crate) struct Stretch {
     block: BlockId,
     first: usize,
     known: FxHashMap<Key, Planned>,
@@ -144,20 +146,20 @@ struct Planned {
 }
 
 /// A stretch that is ready for some shapes.
-pub(super) struct Ready<'a> {
-    pub(super) body: &'a mut Body,
+pub(crate) struct Ready<'a> {
+    pub(crate) body: &'a mut Body,
     /// What is put into it: variables, dtypes and shapes, places.
-    pub(super) fed: Vec<(Var, &'a Meta, Span)>,
+    pub(crate) fed: Vec<(Var, &'a Meta, Span)>,
     ends: &'a [Var],
 }
 
 impl Stretch {
-    pub(super) fn new(block: BlockId, first: usize) -> Stretch {
+    pub(crate) fn new(block: BlockId, first: usize) -> Stretch {
         Stretch { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
     }
 
     /// `found` says what it finds and what it must have when it ends.
-    pub(super) fn ready(
+    pub(crate) fn ready(
         &mut self,
         cx: &Cx,
         planner: &Arc<Planner>,
@@ -209,19 +211,19 @@ impl Stretch {
     }
 
     /// Of what it is ready for, or was not long ago.
-    pub(super) fn body(&self, key: &Key) -> Option<&Body> {
+    pub(crate) fn body(&self, key: &Key) -> Option<&Body> {
         self.known.get(key)?.body.as_ref()
     }
 
     /// Bytes of tensor memory that it holds by now.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.known.values().filter_map(|planned| planned.body.as_ref()).map(Body::bytes).sum()
     }
 }
 
 impl Ready<'_> {
     /// Puts values in, in the order in which they were given.
-    pub(super) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
+    pub(crate) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
         for ((.., span), value) in self.fed.iter().zip(values) {
             if let Some(value) = value {
                 self.body.arena.slice_mut::<u8>(span.at, span.bytes).copy_from_slice(value);
@@ -229,7 +231,7 @@ impl Ready<'_> {
         }
     }
 
-    pub(super) fn end(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
+    pub(crate) fn end(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
         self.ends.iter().position(|v| *v == var).map(|k| self.body.end(k)).transpose()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    bind::Outer,
+use crate::bind::{
+    Outer,
     body::{End, Span},
     control::endless,
     stretch::{Key, Planner, Ready, Stretch, shape},
@@ -15,15 +15,15 @@ use autobwd_core::{
 use autobwd_plan::{Entered, Entering, Entry, Given, Late, Record, Source, ValueId, ends};
 
 /// Something that was computed before.
-pub(super) struct Found {
-    pub(super) var: Var,
-    pub(super) meta: Meta,
-    pub(super) at: Outer,
-    pub(super) record: Option<Arc<Record>>,
+pub(crate) struct Found {
+    pub(crate) var: Var,
+    pub(crate) meta: Meta,
+    pub(crate) at: Outer,
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 /// An operator whose steps are planned one by one, and those behind it.
-pub(super) struct LateFrame {
+pub(crate) struct LateFrame {
     planner: Arc<Planner>,
     block: BlockId,
     late: Arc<Late>,
@@ -61,7 +61,7 @@ enum Output {
 }
 
 impl LateFrame {
-    pub(super) fn new(
+    pub(crate) fn new(
         planner: Arc<Planner>,
         block: BlockId,
         late: Arc<Late>,
@@ -88,12 +88,12 @@ impl LateFrame {
     }
 
     /// Bytes of tensor memory that it holds by now.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.steps.bytes() + self.behind.bytes()
     }
 
     /// What must be there at the end.
-    pub(super) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
+    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
         let body = self.behind.body(&self.now);
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::graph::{
+    Build, Source, ValueId,
     control::Record,
     enter::{Entering, unsupplied},
-    graph::{Build, Source, ValueId},
 };
 use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
@@ -44,7 +44,7 @@ pub struct Late {
 }
 
 impl Build<'_> {
-    pub(super) fn late(
+    pub(crate) fn late(
         &mut self,
         index: usize,
         call: &Call,
@@ -69,7 +69,7 @@ impl Build<'_> {
     }
 
     /// Ends before that operator; what it and those behind it find stays where it is.
-    pub(super) fn end_early<'b>(
+    pub(crate) fn end_early<'b>(
         &mut self,
         mut late: Late,
         behind: impl Iterator<Item = &'b OpDesc>,
