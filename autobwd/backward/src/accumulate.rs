@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::names::GradNames;
+use crate::names::GradNames;
 use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, op, operators};
 
 /// What is known of a gradient that several operators contribute to, while walking.

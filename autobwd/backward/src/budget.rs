@@ -9,7 +9,7 @@ mod stations;
 
 use std::iter;
 
-use super::{
+use crate::{
     Done,
     checkpoints::Planned,
     recompute::{Needs, weave},

@@ -1,6 +1,6 @@
 //! Dtypes and shapes of the variables that the backward part adds.
 
-use super::{block::Inner, names::GradNames};
+use crate::{emit::block::Inner, names::GradNames};
 use autobwd_core::{
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
     op::{Lookup, ShapeCache},

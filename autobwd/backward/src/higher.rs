@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use rustc_hash::FxHashMap;
 
-use super::{declare::declare, expect_loss, gradients_in, names::GradNames};
+use crate::{declare::declare, expect_loss, gradients_in, names::GradNames};
 use autobwd_core::{
     Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
     operators::{Concat, Reshape2, Slice, SliceGrad},
@@ -19,7 +19,7 @@ use autobwd_core::{
 /// cost of the gradient.
 ///
 /// # Errors
-/// As [`gradients`](super::gradients), also for operators whose gradients have none; a loss of more than one element;
+/// As [`gradients`](crate::gradients), also for operators whose gradients have none; a loss of more than one element;
 /// another number of vectors than of inputs. The program is then unchanged.
 ///
 /// ```
@@ -92,10 +92,10 @@ pub fn hessian_vector_product_in(
 /// input.
 ///
 /// Each element of the target has a backward part of its own, so that the program grows with their number. The product of a vector
-/// with a Jacobian is what [`gradients`](super::gradients) computes, with the vector as gradient of the target.
+/// with a Jacobian is what [`gradients`](crate::gradients) computes, with the vector as gradient of the target.
 ///
 /// # Errors
-/// As [`gradients`](super::gradients); a target without elements; a target or an input of unknown shape; `reshape2`,
+/// As [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape; `reshape2`,
 /// `slice` or `concat`, which it is put together with, not linked. The program is then unchanged.
 ///
 /// ```

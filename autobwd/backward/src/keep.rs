@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::accumulate::between;
+use crate::accumulate::between;
 use autobwd_core::{
     BlockId, Error, ErrorKind, Op, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
     operators::Assign,
@@ -30,7 +30,7 @@ impl Values {
         Values { overwritten, stand_ins, olds: vec![], starts }
     }
 
-    /// At the end of a sub-block of so many operators. `found` is as for [`GradNames`](super::names::GradNames).
+    /// At the end of a sub-block of so many operators. `found` is as for [`GradNames`](crate::names::GradNames).
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> Values {
         let mut values = Values { starts: found.iter().copied().collect(), ..Values::new(program) };
         found.iter().for_each(|(var, _)| values.before_write(*var, len));

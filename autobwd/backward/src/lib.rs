@@ -20,12 +20,12 @@
 //! program that may have come from a file. `higher` composes whole backward parts.
 
 mod accumulate;
-mod block;
 mod budget;
 mod checkpoints;
 mod declare;
 mod emit;
 mod explain;
+mod flow;
 mod higher;
 mod keep;
 mod lower;

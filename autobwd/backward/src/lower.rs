@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{keep::Copies, trips::trips};
+use crate::{keep::Copies, trips::trips};
 use autobwd_core::{
     Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,

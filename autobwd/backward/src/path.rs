@@ -1,6 +1,6 @@
 //! Which operators matter.
 
-use super::lower::obstacle;
+use crate::lower::obstacle;
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, op::Lookup,
 };

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{accumulate::between, names::GradNames};
+use crate::{accumulate::between, names::GradNames};
 use autobwd_core::{OpDesc, Origin, Var, operators::zeros};
 
 /// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has

@@ -2,13 +2,13 @@
 
 use std::{fmt, iter};
 
-use super::{
+use crate::{
     checkpoints::Recomputed,
-    explain::{given_for, incoming, listed},
+    flow::{given_for, incoming, listed},
 };
 use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
-/// What [`append_backward`](super::append_backward) and [`gradients`](super::gradients) have found: every variable asked
+/// What [`append_backward`](crate::append_backward) and [`gradients`](crate::gradients) have found: every variable asked
 /// for is in one of the two lists.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {

@@ -3,8 +3,8 @@
 use std::{num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, OpInfoMap, Result,
-    build::{Function, Value},
+    Builder, Error, ErrorKind, Expr, Meta, OpInfoMap, Result, Words,
+    build::{Engine, Function, MakeDesc, Node, Value},
 };
 
 use crate::{
@@ -138,5 +138,60 @@ pub fn apply(function: impl Function, inputs: &[&Expr]) -> Expr {
     match found {
         Ok(value) => first.builder().hold(value),
         Err(e) => first.builder().failed(e),
+    }
+}
+
+impl Engine for Eager {
+    #[inline]
+    fn run_known(
+        &self,
+        words: &mut Words,
+        inputs: &[&Value],
+        into: &[(usize, &Value)],
+        site: &'static Location<'static>,
+    ) -> Option<Result<Arc<Node>>> {
+        for input in inputs {
+            words.meta(input.meta());
+        }
+        self.cache.borrow().get(words).map(|ready| self.run(ready, inputs, into, site))
+    }
+
+    fn run_described(
+        &self,
+        builder: &Builder,
+        words: &Words,
+        desc: MakeDesc<'_>,
+        inputs: &[&Value],
+        into: &[(usize, &Value)],
+        site: &'static Location<'static>,
+    ) -> Result<Arc<Node>> {
+        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
+        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
+    }
+
+    fn record(&self, on: bool) -> bool {
+        self.records.replace(on)
+    }
+
+    fn is_traced(&self) -> bool {
+        self.listener.borrow().is_some()
+    }
+
+    fn check_finite(&self, on: bool) {
+        self.checks_finite.set(on);
+    }
+
+    fn operators_run(&self) -> u64 {
+        self.runs.get()
+    }
+
+    fn backward(
+        &self,
+        builder: &Builder,
+        of: &Value,
+        seed: Value,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
+        walk(builder, of, seed, site, &mut |_| {})
     }
 }

@@ -20,7 +20,7 @@ use autobwd_core::{
     with_dtype,
 };
 
-use crate::{api, ready};
+use crate::ready;
 
 /// How many operators are kept ready: functions of ever new shapes must not fill the memory.
 const MOST_READY: usize = 1 << 13;
@@ -38,7 +38,7 @@ pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
 pub(crate) struct Eager {
     cx: Cx,
     /// The operators that were run so far.
-    cache: RefCell<FxHashMap<Words, Arc<Ready>>>,
+    pub(crate) cache: RefCell<FxHashMap<Words, Arc<Ready>>>,
     /// Whether operators remember what they have read.
     pub(crate) records: Cell<bool>,
     pub(crate) checks_finite: Cell<bool>,
@@ -252,61 +252,6 @@ impl Eager {
             overwritten.map_err(|e| e.at_op(|| ready.describe(site)))?;
         }
         Ok(())
-    }
-}
-
-impl Engine for Eager {
-    #[inline]
-    fn run_known(
-        &self,
-        words: &mut Words,
-        inputs: &[&Value],
-        into: &[(usize, &Value)],
-        site: &'static Location<'static>,
-    ) -> Option<Result<Arc<Node>>> {
-        for input in inputs {
-            words.meta(input.meta());
-        }
-        self.cache.borrow().get(words).map(|ready| self.run(ready, inputs, into, site))
-    }
-
-    fn run_described(
-        &self,
-        builder: &Builder,
-        words: &Words,
-        desc: MakeDesc<'_>,
-        inputs: &[&Value],
-        into: &[(usize, &Value)],
-        site: &'static Location<'static>,
-    ) -> Result<Arc<Node>> {
-        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
-        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
-    }
-
-    fn record(&self, on: bool) -> bool {
-        self.records.replace(on)
-    }
-
-    fn is_traced(&self) -> bool {
-        self.listener.borrow().is_some()
-    }
-
-    fn check_finite(&self, on: bool) {
-        self.checks_finite.set(on);
-    }
-
-    fn operators_run(&self) -> u64 {
-        self.runs.get()
-    }
-
-    fn backward(
-        &self,
-        builder: &Builder,
-        of: &Value,
-        seed: Value,
-        site: &'static Location<'static>,
-    ) -> Result<()> {
-        api::walk(builder, of, seed, site, &mut |_| {})
     }
 }
 

@@ -5,12 +5,11 @@
 
 mod bind;
 mod executor;
-mod feed;
 mod finite;
 mod scope;
 mod session;
 
 pub use executor::Executor;
-pub use feed::Feed;
 pub use scope::Scope;
 pub use session::Session;
+pub use session::feed::Feed;

@@ -1,10 +1,10 @@
 //! A list of operators that is itself an operator.
 
-use std::{fmt, iter};
+use std::iter;
 
 use indexmap::{IndexMap, IndexSet};
 
-use super::{Operator, text::Indented};
+use super::Operator;
 use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
 
 /// How deep nets may be nested.
@@ -144,10 +144,4 @@ pub(super) fn within_depth(depth: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Program, format!("nets are nested more than {DEEPEST} deep")))
-}
-
-impl fmt::Display for NetOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Indented(f, 0).net(self)
-    }
 }

@@ -1,11 +1,9 @@
 //! A net that runs over time, and its gradient.
 
-use std::fmt;
-
 use indexmap::IndexSet;
 use rustc_hash::FxHashSet;
 
-use super::{NetOp, Operator, list::within_depth, text::Indented};
+use super::{NetOp, Operator, list::within_depth};
 use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
 
 /// A step net that runs over time: once for every part of its sequences along their first dimension.
@@ -208,11 +206,6 @@ impl RnnOp {
         1 + self.step.depth()
     }
 }
-impl fmt::Display for RnnOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Indented(f, 0).rnn(self)
-    }
-}
 
 /// The gradient of an [`RnnOp`]: gradients of its step net, which run over the steps in reverse and read what the steps
 /// have left. Made by [`backward`](super::backward()).
@@ -290,10 +283,5 @@ impl RnnGradOp {
 
     pub(super) fn depth(&self) -> usize {
         1 + self.steps().map(Operator::depth).max().unwrap_or(0)
-    }
-}
-impl fmt::Display for RnnGradOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Indented(f, 0).rnn_grad(self)
     }
 }

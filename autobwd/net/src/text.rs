@@ -102,3 +102,21 @@ impl<'f> Indented<'_, 'f> {
         Ok(())
     }
 }
+
+impl fmt::Display for NetOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Indented(f, 0).net(self)
+    }
+}
+
+impl fmt::Display for RnnOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Indented(f, 0).rnn(self)
+    }
+}
+
+impl fmt::Display for RnnGradOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Indented(f, 0).rnn_grad(self)
+    }
+}

@@ -180,7 +180,7 @@ pub(super) fn live_bytes(buffers: &[Buffer]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     fn buffer(bytes: usize, first: usize, last: usize) -> Buffer {
         Buffer { bytes, first, last }

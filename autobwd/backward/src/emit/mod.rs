@@ -1,15 +1,13 @@
 //! The gradient operators of a path, in reverse.
 
+pub(crate) mod block;
+
 use std::borrow::Cow;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{
-    block::{self, Inner},
-    keep::Values,
-    names::GradNames,
-};
+use crate::{emit::block::Inner, keep::Values, names::GradNames};
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
@@ -18,33 +16,33 @@ use autobwd_core::{
 };
 
 /// What a walk from the last operator to the first needs.
-pub(super) struct Emit<'a> {
-    pub(super) ops: &'a OpInfoMap,
-    pub(super) infos: Lookup<'a>,
-    pub(super) program: &'a mut Program,
+pub(crate) struct Emit<'a> {
+    pub(crate) ops: &'a OpInfoMap,
+    pub(crate) infos: Lookup<'a>,
+    pub(crate) program: &'a mut Program,
     /// The block that is differentiated, and the one that its gradient goes to.
-    pub(super) block: BlockId,
-    pub(super) into: BlockId,
+    pub(crate) block: BlockId,
+    pub(crate) into: BlockId,
     /// By variable: whether it has no gradient.
-    pub(super) no_grad: &'a [bool],
+    pub(crate) no_grad: &'a [bool],
     /// By variable: whether the gradient of its last value is asked for.
-    pub(super) computed: &'a [bool],
-    pub(super) names: &'a mut GradNames,
-    pub(super) values: &'a mut Values,
-    pub(super) emitted: &'a mut Vec<OpDesc>,
+    pub(crate) computed: &'a [bool],
+    pub(crate) names: &'a mut GradNames,
+    pub(crate) values: &'a mut Values,
+    pub(crate) emitted: &'a mut Vec<OpDesc>,
     /// Gradients of sub-blocks.
-    pub(super) inners: &'a mut Vec<Inner>,
+    pub(crate) inners: &'a mut Vec<Inner>,
 }
 
 /// Asks every operator of the path, from the last to the first, for the operators of its gradient, which go behind those
 /// in `emitted`. They read stand-ins for values that are overwritten.
 ///
 /// Operators to which no gradient arrives are asked, too: as in the reference, what they write counts among the
-/// contributions to a gradient when these are named. [`prune`](super::prune) removes it.
+/// contributions to a gradient when these are named. [`prune`](crate::prune) removes it.
 ///
 /// # Errors
 /// A rule that emits an unknown operator or illegal slots, or writes a variable of the model.
-pub(super) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
+pub(crate) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
     // Out of the program, so that rules can read operators while they make names.
     let id = walk.block;
     let no_block = || Error::internal("no such block");

@@ -1,3 +1,5 @@
+pub(crate) mod feed;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -63,7 +65,7 @@ struct Slot {
 }
 
 impl Session {
-    pub(super) fn new(
+    pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
         scope: &mut Scope,
@@ -204,7 +206,7 @@ impl Session {
     }
 
     /// As [`fetch`](Session::fetch), by position.
-    pub(super) fn fetch_at(&self, k: usize) -> Result<Tensor> {
+    pub(crate) fn fetch_at(&self, k: usize) -> Result<Tensor> {
         let (memory, End { meta, at, .. }) = self.fetched_at(k)?;
         Tensor::copy_of(memory, at.at, meta)
     }

@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
+use crate::{
     accumulate::accumulate,
     emit::{Emit, emit},
     keep::{Values, keep},
@@ -17,18 +17,18 @@ use autobwd_core::{
 };
 
 /// A gradient block whose variables are yet to be declared.
-pub(super) struct Inner {
-    pub(super) block: BlockId,
+pub(crate) struct Inner {
+    pub(crate) block: BlockId,
     /// Gradients that a step finds, with their variables.
-    pub(super) given: Vec<(Var, Var)>,
-    pub(super) names: GradNames,
+    pub(crate) given: Vec<(Var, Var)>,
+    pub(crate) names: GradNames,
 }
 
 /// What the operator that owns a sub-block must know of its gradient.
-pub(super) struct Built {
-    pub(super) block: GradBlock,
+pub(crate) struct Built {
+    pub(crate) block: GradBlock,
     /// Variables around the sub-block that its gradient reads by name.
-    pub(super) reads: FxHashSet<Var>,
+    pub(crate) reads: FxHashSet<Var>,
 }
 
 /// Builds the gradient of a sub-block as a block within `parent`, if there is anything in it. `no_grad` tells, by variable
@@ -36,7 +36,7 @@ pub(super) struct Built {
 ///
 /// # Errors
 /// Those of the passes.
-pub(super) fn build(
+pub(crate) fn build(
     ops: &OpInfoMap,
     program: &mut Program,
     (op, call): (&OpDesc, &Call),

@@ -1,0 +1,63 @@
+//! What an operator of a backward part takes and gives, told by what it is the gradient of.
+
+use autobwd_core::{BlockId, OpDesc, Origin, Program, Var, VarKind};
+use smallvec::SmallVec;
+
+/// How many things of one kind are listed.
+pub(crate) const LISTED: usize = 4;
+
+/// The forward output whose gradient an operator of a backward part takes from that variable.
+pub(crate) fn given_for(program: &Program, block: BlockId, op: &OpDesc, grad: Var) -> Option<Var> {
+    let Origin::Gradient { of } = op.origin else { return None };
+    let fwd = forward_ops(program, block).get(of)?;
+    let (slot, args) = op.inputs.iter().find(|(_, args)| args.contains(&grad))?;
+    let wired = slot.strip_suffix("@GRAD").map_or(&[][..], |output| fwd.outputs.get(output));
+    let own = args.iter().position(|v| *v == grad).and_then(|i| wired.get(i)).copied();
+    own.or_else(|| fwd.writes().next())
+}
+
+/// What flows into an operator of a backward part: what it reads beside values of its forward operator. These are
+/// gradients, copies of values that are overwritten, and values that are computed again; not what steps have left.
+pub(crate) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallVec<[Var; 4]> {
+    let scopes = |v: Var| program.lookup(block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
+    match op.origin {
+        Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
+        Origin::Accumulate => op.reads().collect(),
+        Origin::Recompute { of } => {
+            let first = forward_ops(program, block).get(of);
+            op.reads().filter(|v| first.is_some_and(|first| !first.reads().any(|own| own == *v))).collect()
+        }
+        Origin::Gradient { of } => {
+            let Some(fwd) = forward_ops(program, block).get(of) else { return op.reads().collect() };
+            let mut found = SmallVec::new();
+            for (slot, args) in op.inputs.iter() {
+                let output = slot.strip_suffix("@GRAD").is_some_and(|s| !fwd.outputs.get(s).is_empty());
+                let gradient =
+                    output && fwd.inputs.get(&slot).is_empty() && fwd.outputs.get(&slot).is_empty();
+                let of_forward = |v: Var| !gradient && fwd.reads().chain(fwd.writes()).any(|own| own == v);
+                found.extend(
+                    args.iter().copied().filter(|v| *v != Var::EMPTY && !of_forward(*v) && !scopes(*v)),
+                );
+            }
+            found
+        }
+    }
+}
+
+/// `a, b and c`, or `a, b, c, d and 3 more`.
+pub(crate) fn listed<T: ToString>(items: impl IntoIterator<Item = T>, total: usize) -> String {
+    let mut named: Vec<String> = items.into_iter().take(LISTED).map(|item| item.to_string()).collect();
+    if total > named.len() {
+        named.push(format!("{} more", total - named.len()));
+    }
+    match named.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => named.concat(),
+    }
+}
+
+/// The operators that those of a block's backward part are gradients of.
+pub(crate) fn forward_ops(program: &Program, block: BlockId) -> &[OpDesc] {
+    let forward = program.block(block).and_then(|own| own.forward).unwrap_or(block);
+    program.block(forward).map_or(&[], |block| &block.ops)
+}
