@@ -8,8 +8,10 @@ use std::{
 use std::{fs, thread, time::Duration};
 
 use autobwd::{
-    Backward, Buf, Builder, Checkpoints, Cx, DType, Executor, Expr, Kernel, Meta, New, NoGrad, Result, Scope,
-    Session, Tensor, Var, emit,
+    Backward, Buf, Builder, Cx, DType, Executor, Expr, Kernel, Meta, New, NoGrad, Result, Scope, Session,
+    Tensor, Var,
+    backward::Checkpoints,
+    emit,
     ndarray::{Array2, Ix2, IxDyn},
     net::{NetOp, Operator, backward},
     register_op,

@@ -55,7 +55,7 @@ impl Args {
                 "what is the gradient? write `grad = ..` with an operator, a gradient rule, `Derived`, `NoGrad` or `ZeroGrad`",
             );
         }
-        let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::NoGrad));
+        let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::__private::NoGrad));
         let Given {
             grad_of,
             name,

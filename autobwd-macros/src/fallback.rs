@@ -21,15 +21,15 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
         #mention
         const _: () = {
             #[automatically_derived]
-            impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
-                type Op = #ident<::autobwd::Var>;
-                fn hand_over(self, _: &mut ::autobwd::Content<#param>) -> #ident<()> {
+            impl<#param> ::autobwd::__private::Describe<#param> for #ident<#param> {
+                type Op = #ident<::autobwd::__private::Var>;
+                fn hand_over(self, _: &mut ::autobwd::__private::Content<#param>) -> #ident<()> {
                     ::core::unreachable!()
                 }
             }
             #[automatically_derived]
-            impl ::autobwd::Op for #ident<::autobwd::Var> {
-                const SCHEMA: ::autobwd::Schema = ::autobwd::Schema {
+            impl ::autobwd::__private::Op for #ident<::autobwd::__private::Var> {
+                const SCHEMA: ::autobwd::__private::Schema = ::autobwd::__private::Schema {
                     name: #name,
                     inputs: &[],
                     outputs: &[],
@@ -41,19 +41,19 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
                     file: ::core::file!(),
                     line: ::core::line!(),
                 };
-                type Grad = ::autobwd::NoGrad;
+                type Grad = ::autobwd::__private::NoGrad;
                 type Of<#param> = #ident<#param>;
                 fn gather<#param>(
-                    _: &::autobwd::OpDesc,
+                    _: &::autobwd::__private::OpDesc,
                     _: &mut dyn ::core::ops::FnMut(
-                        ::autobwd::Role,
+                        ::autobwd::__private::Role,
                         &'static ::core::primitive::str,
-                        ::autobwd::Var,
-                    ) -> ::autobwd::Result<#param>,
-                ) -> ::autobwd::Result<#ident<#param>> {
+                        ::autobwd::__private::Var,
+                    ) -> ::autobwd::__private::Result<#param>,
+                ) -> ::autobwd::__private::Result<#ident<#param>> {
                     ::core::unreachable!()
                 }
-                fn from_desc(_: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
+                fn from_desc(_: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
                     ::core::unreachable!()
                 }
                 fn fill<#param>(
@@ -82,7 +82,7 @@ pub(crate) fn mend_parameter(item: &mut ItemStruct, op: &Operator<'_>) {
     }
     let Some(param) = item.generics.type_params_mut().next() else { return };
     param.bounds.clear();
-    param.default.get_or_insert_with(|| (Default::default(), parse_quote!(::autobwd::Var)));
+    param.default.get_or_insert_with(|| (Default::default(), parse_quote!(::autobwd::__private::Var)));
     let param = param.ident.clone();
     if item.fields.iter().any(|field| types::mentions(&field.ty, &param)) {
         return;

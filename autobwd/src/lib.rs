@@ -72,7 +72,7 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Gradients have gradients: [`hessian_vector_product`] and [`jacobian`] are put together from several backward parts.
+//! Gradients have gradients: [`backward::hessian_vector_product`] and [`backward::jacobian`] are put together from several backward parts.
 //!
 //! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
 //!
@@ -98,13 +98,13 @@
 //! # Looking at a program
 //!
 //! A program prints, one line an operator. [`explain`] tells how a gradient comes about or why there is none,
-//! [`Gradients::report`] does so for everything that was asked for, [`diff`] compares two programs, and
+//! [`Gradients::report`](backward::Gradients::report) does so for everything that was asked for, [`program::diff`] compares two programs, and
 //! [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of it works on programs that were read from files, too.
 //!
 //! ```
 //! # use autobwd::{Builder, DType};
 //! # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
-//! use autobwd::{diff, explain};
+//! use autobwd::{program::diff, explain};
 //!
 //! let net = Builder::new();
 //! let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
@@ -188,7 +188,7 @@
 //!
 //! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. A crate that is named in `Cargo.toml` alone
 //! is not linked: a binary that only loads programs writes `use autobwd_ops as _;`. Functions that use the linked operators
-//! have twins that take a map: [`append_backward_in`], [`gradients_in`], [`verify_in`], [`Executor::with_ops`],
+//! have twins that take a map: [`backward::append_backward_in`], [`backward::gradients_in`], [`program::verify_in`], [`Executor::with_ops`],
 //! [`Builder::with_ops`].
 //!
 //! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of one
@@ -201,46 +201,86 @@
 //! takes the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) reports the first error ([`Expr`]). Nothing panics on bad input. Numbers that go wrong are no error, unless
 //! the executor is to look for them: [`Executor::check_finite`].
 
+#[doc(inline)]
 pub use autobwd_backward as backward;
-pub use autobwd_backward::{
-    Backward, Checkpoints, Cut, Gradients, Missing, OpRef, Planned, Recomputed, Stop, append_backward,
-    append_backward_in, explain, gradients, gradients_in, hessian_vector_product, hessian_vector_product_in,
-    jacobian, jacobian_in,
-};
+#[doc(inline)]
+pub use autobwd_backward::{Backward, append_backward, explain, gradients};
+#[doc(inline)]
 pub use autobwd_check as check;
 pub use autobwd_check::check_all;
-pub use autobwd_core::build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
-pub use autobwd_core::composition::{Composed, Composition, Multilinear};
-pub use autobwd_core::cx::{Cx, Mat, Product, Strided};
-pub use autobwd_core::desc::{
-    Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
-    VarKind, Vars, Words, diff,
-};
-pub use autobwd_core::lanes::{
-    Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes,
-};
-pub use autobwd_core::op::{
-    Decompose, Derived, DerivedFromInputs, Describe, GradBlock, GradCx, GradKind, GradRule, GradientOps,
-    Join, NoGrad, Op, OpInfo, OpInfoMap, Parts, ZeroGrad,
-};
-pub use autobwd_core::schema::{
-    Arity, AttrDef, AttrType, AttrValue, Bound, BoundKind, Call, Carried, Content, Control, Cost, First,
-    Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef, StepCount,
-};
-pub use autobwd_core::tensor::{
-    Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray,
-};
-pub use autobwd_core::verify::{verify, verify_in};
+/// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
+pub use autobwd_core::ndarray;
+/// The operators that the library itself emits or recognises.
+pub use autobwd_core::operators;
 #[doc(hidden)]
 pub use autobwd_core::{__private, __submit_samples};
+#[doc(inline)]
 pub use autobwd_core::{
-    Attrs, attr_enum, build, cx, desc, infallible, join, lanes, ndarray, numbers, op, operators, register_op,
-    samples, schema, tensor, with_dtype, with_float, with_signed,
+    Arg, Attr, Attrs, BlockId, Buf, Builder, Composed, Composition, Cx, DType, Derived, Dims, Error,
+    ErrorKind, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, New, NoGrad, Op, OpDesc,
+    OpInfo, OpInfoMap, Pointwise, Program, Result, Tensor, Var, VarDesc, ZeroGrad, emit, register_op,
+    samples, verify,
 };
-pub use autobwd_core::{Error, ErrorKind, Result};
+#[doc(inline)]
 pub use autobwd_eager as tape;
+#[doc(inline)]
 pub use autobwd_eager::eager;
-pub use autobwd_exec as exec;
+#[doc(inline)]
 pub use autobwd_exec::{Executor, Feed, Scope, Session};
+#[doc(inline)]
 pub use autobwd_net as net;
-pub use autobwd_plan::{PlannedBuffer, PlannedFrame, RunPlan};
+
+/// Running programs, and what that takes.
+pub mod exec {
+    #[doc(inline)]
+    pub use autobwd_exec::{Executor, Feed, Scope, Session};
+    #[doc(inline)]
+    pub use autobwd_plan::{PlannedBuffer, PlannedFrame, RunPlan};
+}
+
+/// Programs as data: blocks, operators and variables, and what builders make of expressions.
+pub mod program {
+    #[doc(inline)]
+    pub use autobwd_core::{
+        Arg, Args, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpDesc, Origin, Program,
+        ProgramSnapshot, Site, Slots, Transaction, Var, VarDesc, VarKind, Vars, Words, diff, emit, verify,
+        verify_in,
+    };
+}
+
+/// Tensors: dtypes, shapes, values, and what kernels see of them.
+pub mod tensor {
+    #[doc(inline)]
+    pub use autobwd_core::tensor::{
+        Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray, load_tensors,
+        save_tensors, write_beside,
+    };
+}
+
+/// What authors of operators use: slots and attributes, shape rules, kernels and formulas, gradient rules, the registry.
+pub mod op {
+    #[doc(inline)]
+    pub use autobwd_core::{
+        Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composed, Composition,
+        Content, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs, Describe, First, Float, GradBlock,
+        GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes, Join, Kernel, LaneOf, Lanes, Loops, Mat,
+        Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Pointwise, PointwiseInteger, Product, Role,
+        Schema, Slot, SlotDef, StepCount, Strided, Vectorised, ZeroGrad, attr_enum, fold_lanes, infallible,
+        join, map_fold_lanes, map_lanes, register_op, with_dtype, with_float, with_signed,
+    };
+    #[doc(inline)]
+    pub use autobwd_core::{
+        lanes::{Formula, Isa, isa},
+        numbers::{Dual, FormulaFunction, FormulaNode, Symbol},
+        op::{Derivative, GradKind, Order},
+    };
+}
+
+/// What a model needs: `use autobwd::prelude::*;`.
+pub mod prelude {
+    #[doc(no_inline)]
+    pub use crate::{
+        Backward, Builder, DType, Error, Executor, Expr, Feed, Program, Result, Scope, Session, Tensor,
+        append_backward, eager, explain, gradients,
+    };
+}

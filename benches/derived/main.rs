@@ -9,7 +9,7 @@ mod timing;
 use std::{collections::BTreeMap, process::ExitCode};
 
 use activations::{ACTIVATIONS, FROM_OUTPUT};
-use autobwd::{Executor, GradKind, OpInfo, OpInfoMap};
+use autobwd::{Executor, OpInfo, OpInfoMap, op::GradKind};
 use autobwd_benches::{Outcome, finish, round};
 use autobwd_ops as _;
 use clap::Parser;

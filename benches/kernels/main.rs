@@ -3,7 +3,7 @@
 //! `cargo bench -p autobwd-benches --bench kernels`, on one thread. Functions run on 1,000 elements: what is printed in µs
 //! is ns for each.
 
-use autobwd::{Builder, DType, Element, Executor, Expr, OpInfoMap, Scope, Tensor};
+use autobwd::{Builder, DType, Executor, Expr, OpInfoMap, Scope, Tensor, tensor::Element};
 use autobwd_benches::alone;
 use autobwd_ops::Math;
 use divan::{Bencher, black_box, counter::ItemsCount};
@@ -26,7 +26,7 @@ const FUNCTIONS: [&str; 13] = [
 ];
 
 fn main() {
-    eprintln!("{:?}", autobwd::lanes::isa());
+    eprintln!("{:?}", autobwd::op::isa());
     divan::main();
 }
 

@@ -8,7 +8,10 @@ mod models;
 
 use std::{process::ExitCode, time::Instant};
 
-use autobwd::{Backward, Checkpoints, ErrorKind, Executor, Recomputed, Scope, Session, append_backward};
+use autobwd::{
+    Backward, ErrorKind, Executor, Scope, Session, append_backward,
+    backward::{Checkpoints, Recomputed},
+};
 use autobwd_benches::{Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round};
 use clap::Parser;
 use models::Model;
@@ -60,8 +63,9 @@ fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rou
         kept_ms.push(kept.time()?);
     }
     let (step_ms, kept_ms) = (median(step_ms), median(kept_ms));
-    let share =
-        |planned: autobwd::Planned| planned.again.picoseconds() as f64 / planned.forward.picoseconds() as f64;
+    let share = |planned: autobwd::backward::Planned| {
+        planned.again.picoseconds() as f64 / planned.forward.picoseconds() as f64
+    };
     let line = json!({
         "model": model.name,
         "budget_bytes": budget_bytes,

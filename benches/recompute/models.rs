@@ -1,6 +1,6 @@
 //! The networks, their data in the scope.
 
-use autobwd::{Builder, DType, Element, Executor, Expr, New, Result, Scope, Tensor, emit};
+use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, tensor::Element};
 use autobwd_ops::{Init, Math, nn::Linear, norm::LayerNorm};
 
 /// A network with its loss.

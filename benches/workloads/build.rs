@@ -2,7 +2,9 @@
 
 use std::{env, process::Command, time::Instant};
 
-use autobwd::{Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, append_backward_in};
+use autobwd::{
+    Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, backward::append_backward_in,
+};
 use autobwd_benches::{Outcome, median, ms, output, peak_resident_bytes, resident_bytes, round};
 use clap::ValueEnum;
 use serde_json::json;

@@ -3,7 +3,9 @@
 //! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
 
 use autobwd::{
-    DType, Derived, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
+    DType, Derived, Float, GradCx, GradRule, Pointwise, Result, Var,
+    check::*,
+    op::{Integer, PointwiseInteger},
     register_op,
 };
 

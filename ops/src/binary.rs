@@ -1,7 +1,7 @@
 //! Cross entropy of yes and no.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_float, register_op,
 };
 
 use crate::{

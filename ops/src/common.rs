@@ -5,7 +5,11 @@ use std::ops::AddAssign;
 pub(crate) use autobwd::operators::{
     Number, PART, Wide, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
 };
-use autobwd::{Buf, Cx, DType, Dims, Element, Meta, Product, Result, Vectorised};
+use autobwd::{
+    Buf, Cx, DType, Dims, Meta, Result,
+    op::{Product, Vectorised},
+    tensor::Element,
+};
 
 /// `f32` or `f64`, for kernels that calculate.
 pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {

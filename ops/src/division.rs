@@ -1,8 +1,8 @@
 //! Division without a fraction, and what remains, of operands that broadcast as those of `elementwise_add`.
 
 use autobwd::{
-    Buf, Cx, DType, Derived, Element, Error, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad,
-    check::*, register_op,
+    Buf, Cx, DType, Derived, Error, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad, check::*,
+    register_op, tensor::Element,
 };
 
 use crate::common::{broadcast, zip_broadcast};

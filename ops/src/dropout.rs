@@ -2,7 +2,7 @@
 
 use autobwd::{
     Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
-    register_op, with_float,
+    op::with_float, register_op,
 };
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     random::{rng, unit},
 };
 
-autobwd::attr_enum! {
+autobwd::op::attr_enum! {
     /// When what is dropped is made up for.
     pub enum DropoutImplementation {
         /// When the network is used: all elements are scaled by `1 - p`.

@@ -7,7 +7,10 @@ pub use autobwd::operators::{
 };
 pub(crate) use autobwd::operators::{grad_if_any, grad_or_zeros};
 use autobwd::{
-    Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*, register_op,
+    Float, GradCx, GradRule, Pointwise, Result, Var,
+    check::*,
+    op::{Integer, PointwiseInteger},
+    register_op,
 };
 
 use crate::activation::Scale;

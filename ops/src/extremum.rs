@@ -3,7 +3,10 @@
 //! Gradients of gradients are made from the formulas.
 
 use autobwd::{
-    DType, Derived, Error, Float, Integer, Pointwise, PointwiseInteger, Result, Var, check::*, register_op,
+    DType, Derived, Error, Float, Pointwise, Result, Var,
+    check::*,
+    op::{Integer, PointwiseInteger},
+    register_op,
 };
 
 /// The rows that the larger and the smaller of two share; no pair of elements is near a tie.

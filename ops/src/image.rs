@@ -6,7 +6,7 @@ use autobwd::{Buf, Error, Meta, Result};
 
 use crate::norm::DataLayout;
 
-autobwd::attr_enum! {
+autobwd::op::attr_enum! {
     /// How far windows may reach over the edges of images.
     pub enum PaddingAlgorithm {
         /// As `paddings` says.

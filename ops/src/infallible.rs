@@ -25,7 +25,7 @@ use crate::{
     update::{Adam, Momentum, Sgd},
 };
 
-autobwd::infallible!(
+autobwd::op::infallible!(
     Adam,
     BatchNorm,
     BatchNormGrad,

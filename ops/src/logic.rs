@@ -2,8 +2,11 @@
 
 pub use autobwd::operators::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 use autobwd::{
-    Bool, Buf, Cx, DType, Dims, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var,
-    check::*, register_op, with_dtype, with_float,
+    Buf, Cx, DType, Dims, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::Bool,
 };
 
 use crate::{

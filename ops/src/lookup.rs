@@ -1,8 +1,11 @@
 //! Rows of tables by their numbers, and their gradients: whole tables, or, sparse, the rows that were looked up.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
-    with_dtype, with_float,
+    Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 use crate::{

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use autobwd::{
-    Arg, Backward, Builder, Checkpoints, Cut, DType, Error, ErrorKind, Expr, Missing, Recomputed, Result,
-    Stop, Tensor, append_backward,
+    Arg, Backward, Builder, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
+    backward::{Checkpoints, Cut, Missing, Recomputed, Stop},
     tape::{Grad, grad, missing},
 };
 
@@ -45,7 +45,7 @@ pub trait Optimizer {
     /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to
     /// change it while training.
     ///
-    /// Where expressions are computed at once ([`Builder::eager`]), this is one step of training: gradients of this loss are
+    /// Where expressions are computed at once ([`autobwd::eager`]), this is one step of training: gradients of this loss are
     /// computed, and parameters overwritten, now. What an optimizer keeps for a parameter, it finds again by name.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ pub trait Optimizer {
     ///
     /// ```
     /// # use autobwd::{Builder, DType};
-    /// use autobwd::{Backward, Checkpoints};
+    /// use autobwd::{Backward, backward::Checkpoints};
     /// # use autobwd_ops::{Init, Math};
     /// use autobwd_ops::optim::{Optimizer, Sgd};
     /// # let net = Builder::new();

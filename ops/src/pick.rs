@@ -1,10 +1,12 @@
 //! Rows picked by their numbers, and the rows that stand for numbers.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad,
     check::*,
+    op::{with_dtype, with_float},
     operators::{PARTS, add_up_rows},
-    register_op, with_dtype, with_float,
+    register_op,
+    tensor::Element,
 };
 
 use crate::common::{Number, PART, Real, Wide, around, pieces};

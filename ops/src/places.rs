@@ -1,8 +1,11 @@
 //! Elements and rows at given places: read, and written.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
-    register_op, with_dtype, with_float,
+    Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 use crate::{

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dim, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
-    register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    op::with_float, register_op, tensor::Dim,
 };
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     norm::{Cut, DataLayout, sums},
 };
 
-autobwd::attr_enum! {
+autobwd::op::attr_enum! {
     /// Which elements have a slope in common.
     pub enum PreluMode {
         /// All of them.

@@ -4,8 +4,8 @@ use std::iter;
 
 pub use autobwd::operators::Seed;
 use autobwd::{
-    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, operators::shape_of_attr,
-    register_op, with_float,
+    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_float,
+    operators::shape_of_attr, register_op,
 };
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;

@@ -1,6 +1,6 @@
 //! Rectifiers with kinks, each a formula.
 
-use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
 /// `out = x` where `x > 0`, else `alpha * x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]

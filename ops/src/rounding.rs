@@ -1,7 +1,9 @@
 //! Functions that are constant or the identity piece by piece, each a formula.
 
 use autobwd::{
-    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, ZeroGrad, check::*,
+    DType, Float, GradCx, GradRule, Pointwise, Result, Var, ZeroGrad,
+    check::*,
+    op::{Integer, PointwiseInteger},
     register_op,
 };
 

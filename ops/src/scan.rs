@@ -1,8 +1,11 @@
 //! Running sums.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Element, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
-    with_float, with_signed,
+    Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_float, with_signed},
+    register_op,
+    tensor::Element,
 };
 
 use crate::common::{PART, around, axis_if_any};

@@ -1,8 +1,11 @@
 //! Operators that find elements.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Element, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
-    check::*, register_op, with_float, with_signed,
+    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    check::*,
+    op::{with_float, with_signed},
+    register_op,
+    tensor::{Dim, Element},
 };
 
 use crate::{

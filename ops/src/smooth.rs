@@ -1,6 +1,6 @@
 //! Rectifiers without a kink, each a formula.
 
-use autobwd::{Derived, DerivedFromInputs, Float, Pointwise, Var, check::*, register_op};
+use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
 /// `x` times the share of normally distributed numbers below it (Hendrycks and Gimpel, 2016): `out = x * (1 + erf(x / √2)) /
 /// 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.

@@ -5,8 +5,12 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, InOut, Infer, Kernel, LaneOf, Loops, Meta, New, Result, Var,
-    Vectorised, check::*, emit, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    emit,
+    op::{LaneOf, Loops, Vectorised, map_lanes, with_float},
+    register_op,
+    tensor::InOut,
 };
 use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 

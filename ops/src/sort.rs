@@ -1,7 +1,8 @@
 //! Elements in order.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_signed,
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_signed,
+    register_op,
 };
 
 use crate::{

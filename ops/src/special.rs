@@ -1,7 +1,9 @@
 //! Special functions and inverses, each a formula.
 
 use autobwd::{
-    DType, Derived, DerivedFromInputs, Float, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
+    DType, Derived, Float, Pointwise, Result, Var,
+    check::*,
+    op::{DerivedFromInputs, Integer, PointwiseInteger},
     register_op,
 };
 

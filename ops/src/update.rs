@@ -7,8 +7,12 @@
 use std::ops::{Add, Mul};
 
 use autobwd::{
-    Buf, Cx, Float, InOut, Infer, Kernel, LaneOf, Loops, Meta, NoGrad, Pointwise, Result, Var, Vectorised,
-    attr_enum, check::*, map_lanes, operators::update_rows, register_op, with_float,
+    Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var,
+    check::*,
+    op::{LaneOf, Loops, Vectorised, attr_enum, map_lanes, with_float},
+    operators::update_rows,
+    register_op,
+    tensor::InOut,
 };
 
 use crate::common::{PART, Real, nth_part};

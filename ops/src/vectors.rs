@@ -1,8 +1,11 @@
 //! Loops that several kernels are made of, for the machine's vectors.
 //!
-//! Everything here is to be inlined into [`Loops::run`](autobwd::Loops::run).
+//! Everything here is to be inlined into [`Loops::run`](autobwd::op::Loops::run).
 
-use autobwd::{Element, LaneOf, fold_lanes, map_fold_lanes};
+use autobwd::{
+    op::{LaneOf, fold_lanes, map_fold_lanes},
+    tensor::Element,
+};
 
 use crate::common::{Real, wide};
 

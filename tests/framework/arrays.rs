@@ -1,10 +1,11 @@
 //! Arrays of `ndarray` as tensors, feeds and fetches.
 
 use autobwd::{
-    Bool, Buf, Builder, Cx, DType, ErrorKind, Executor, Feed, Kernel, Meta, New, NoGrad, Result, Scope,
-    Tensor, Var, emit,
+    Buf, Builder, Cx, DType, ErrorKind, Executor, Feed, Kernel, Meta, New, NoGrad, Result, Scope, Tensor,
+    Var, emit,
     ndarray::{Array, Array1, Array2, ArrayD, Axis, Ix0, Ix1, Ix2, Ix3, IxDyn, Slice, array},
     register_op,
+    tensor::Bool,
 };
 use autobwd_ops::{Init, Math};
 

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use autobwd::{
-    Arity, Attr, AttrDef, AttrType, BlockId, DType, Name, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef,
+    Attr, BlockId, DType, OpDesc, OpInfo, OpInfoMap, Program, Result,
+    op::{Arity, AttrDef, AttrType, SlotDef},
+    program::Name,
 };
 
 use crate::{compare, is_of_library};

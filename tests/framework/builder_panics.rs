@@ -3,8 +3,8 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use autobwd::{
-    Backward, BlockId, Bool, Builder, DType, Error, ErrorKind, Executor, Expr, Feed, Program, Result, Scope,
-    Tensor, append_backward, verify,
+    Backward, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Feed, Program, Result, Scope,
+    Tensor, append_backward, tensor::Bool, verify,
 };
 use autobwd_ops::{
     Init, Math,

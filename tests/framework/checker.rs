@@ -1,10 +1,13 @@
 //! Operators that are wrong on purpose: the checker says what is wrong, and where.
 
 use autobwd::{
-    Buf, Builder, Cx, Derived, Dim, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap,
-    Pointwise, Result, Var, ZeroGrad,
+    Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap, Pointwise,
+    Result, Var, ZeroGrad,
     check::{self, *},
-    emit, register_op, with_float,
+    emit,
+    op::with_float,
+    register_op,
+    tensor::Dim,
 };
 use autobwd_ops::{
     Math,
@@ -472,7 +475,7 @@ autobwd::samples!(
     ScaledBy,
     [ScaledBy { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
 );
-autobwd::infallible!(ScaledBy);
+autobwd::op::infallible!(ScaledBy);
 
 #[test]
 fn infallible_operators_are_given_bad_data() {

@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Attr, Backward, BlockId, Builder, Checkpoints, DType, Executor, Expr, Feed, Meta, New, Program, Result,
-    Scope, Tensor, append_backward, emit, gradients, verify,
+    Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope, Tensor,
+    append_backward, backward::Checkpoints, emit, gradients, verify,
 };
 use autobwd_ops::{
     Init, Math,

@@ -1,7 +1,8 @@
 //! What is told about gradients, compared with the texts in `stories/`.
 
 use autobwd::{
-    Backward, Builder, Checkpoints, DType, ErrorKind, Expr, Gradients, Program, Result, append_backward,
+    Backward, Builder, DType, ErrorKind, Expr, Program, Result, append_backward,
+    backward::{Checkpoints, Gradients},
     emit, explain, gradients,
 };
 use autobwd_ops::{

@@ -1,10 +1,10 @@
 //! Formulas as data: what they compute, what they read, and what a plan makes of it.
 
 use autobwd::{
-    Attr, AttrType, Backward, Builder, DType, Derived, DerivedFromInputs, Dims, Executor, Expr, Feed, Float,
-    New, OpDesc, OpInfo, OpInfoMap, Origin, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc,
-    append_backward, emit, gradients,
-    lanes::{Formula, FormulaNode},
+    Attr, Backward, Builder, DType, Derived, Dims, Executor, Expr, Feed, Float, New, OpDesc, OpInfo,
+    OpInfoMap, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc, append_backward, emit, gradients,
+    op::{AttrType, DerivedFromInputs, Formula, FormulaNode},
+    program::Origin,
     register_op,
 };
 use autobwd_ops::{

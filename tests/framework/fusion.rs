@@ -1,9 +1,11 @@
 //! Regions: which operators run together, and that this changes no bit.
 
 use autobwd::{
-    Arg, Attr, AttrType, Backward, Bool, Buf, Builder, Cx, DType, Decompose, Dims, Executor, Expr, Feed,
-    GradKind, Join, Kernel, Meta, New, NoGrad, OpDesc, OpInfo, OpInfoMap, Parts, Program, Result, Scope,
-    Session, Tensor, Var, VarDesc, append_backward, emit, register_op,
+    Arg, Attr, Backward, Buf, Builder, Cx, DType, Dims, Executor, Expr, Feed, Kernel, Meta, New, NoGrad,
+    OpDesc, OpInfo, OpInfoMap, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward, emit,
+    op::{AttrType, Decompose, GradKind, Join, Parts},
+    register_op,
+    tensor::Bool,
 };
 use autobwd_ops::{
     Init, Math,
@@ -554,7 +556,7 @@ impl Join<Mistaken> for Mistaken {
         Some(Mean { x: self.x, out: then.out }.into())
     }
 }
-autobwd::join!(Mistaken, Mistaken);
+autobwd::op::join!(Mistaken, Mistaken);
 
 #[test]
 fn parts_and_pairs_that_do_not_fit_are_refused() {

@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use autobwd::{
-    Arg, Backward, Builder, Checkpoints, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope,
-    Tensor, append_backward, emit, verify,
+    Arg, Backward, Builder, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope, Tensor,
+    append_backward, backward::Checkpoints, emit, verify,
 };
 use autobwd_ops::{
     Init, Math,

@@ -1,8 +1,9 @@
 //! Products with Hessians, and Jacobians.
 
 use autobwd::{
-    Arg, Builder, ErrorKind, Expr, Program, Result, Var, emit, gradients, hessian_vector_product, jacobian,
-    verify,
+    Arg, Builder, ErrorKind, Expr, Program, Result, Var,
+    backward::{hessian_vector_product, jacobian},
+    emit, gradients, verify,
 };
 use autobwd_ops::{
     Math,

@@ -3,8 +3,11 @@
 use std::thread;
 
 use autobwd::{
-    Attr, Backward, BlockId, Bool, Builder, DType, Dims, Error, ErrorKind, Executor, Feed, OpDesc, Program,
-    Result, Scope, Tensor, Var, VarDesc, VarKind, append_backward, diff, explain, gradients, tape::trace,
+    Attr, Backward, BlockId, Builder, DType, Dims, Error, ErrorKind, Executor, Feed, OpDesc, Program, Result,
+    Scope, Tensor, Var, VarDesc, append_backward, explain, gradients,
+    program::{VarKind, diff},
+    tape::trace,
+    tensor::Bool,
     verify,
 };
 use autobwd_ops::{
@@ -223,7 +226,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
 fn gradients_have_the_shapes_of_what_they_are_the_gradients_of() -> Result<()> {
     let program = |ty: &str, inputs: &[(&'static str, &[usize])]| {
         let mut program = Program::new();
-        let mut op = OpDesc::new(autobwd::Name::new(ty));
+        let mut op = OpDesc::new(autobwd::program::Name::new(ty));
         let mut declare = |program: &mut Program, slot: &'static str, dims: &[usize]| -> Var {
             let var = program.fresh("v");
             program.root_mut().vars.insert(var, VarDesc::new(DType::F32, Dims::from(dims)));

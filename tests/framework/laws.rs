@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use autobwd::{
-    Arg, Backward, Builder, ErrorKind, Executor, OpDesc, Origin, Program, Result, Var, append_backward, emit,
-    gradients, hessian_vector_product, verify,
+    Arg, Backward, Builder, ErrorKind, Executor, OpDesc, Program, Result, Var, append_backward,
+    backward::hessian_vector_product, emit, gradients, program::Origin, verify,
 };
 use autobwd_ops::{
     Math,

@@ -1,8 +1,9 @@
 //! Gradients that are missing: whoever asks is told, and nothing trains in silence.
 
 use autobwd::{
-    Attr, Backward, Builder, Checkpoints, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc,
-    append_backward, gradients,
+    Attr, Backward, Builder, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc, append_backward,
+    backward::Checkpoints,
+    gradients,
     tape::{Grad, grad, missing},
     verify,
 };

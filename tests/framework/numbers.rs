@@ -1,7 +1,8 @@
 //! Numbers in expressions, and integers: exact, or refused.
 
 use autobwd::{
-    Attr, Builder, DType, Element, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, gradients,
+    Attr, Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, gradients,
+    tensor::Element,
 };
 use autobwd_ops::{Init, Math, activation::Scale};
 

@@ -1,8 +1,11 @@
 //! Names that are written several times: every gradient is that of the value that its operator has read.
 
 use autobwd::{
-    Arg, Backward, BlockId, Builder, DType, Dims, ErrorKind, Expr, New, OpInfoMap, Origin, Program, Result,
-    Var, VarDesc, VarKind, append_backward, append_backward_in, emit, gradients,
+    Arg, Backward, BlockId, Builder, DType, Dims, ErrorKind, Expr, New, OpInfoMap, Program, Result, Var,
+    VarDesc, append_backward,
+    backward::append_backward_in,
+    emit, gradients,
+    program::{Origin, VarKind},
 };
 use autobwd_ops::{
     Math,

@@ -134,7 +134,7 @@ fn names_stay_inside_their_quotes() {
         let mut p = Program::new();
         let (x, y) = (p.var(name), p.var("y"));
         // As a node, in an arrow, as an operator's type.
-        let op = |ty: &str| OpDesc::new(autobwd::Name::new(ty));
+        let op = |ty: &str| OpDesc::new(autobwd::program::Name::new(ty));
         p.root_mut().ops = vec![
             op(name).input("X", [x]).output("Out", [y]),
             op("f").input("X", [y]).output("Out", [x]),

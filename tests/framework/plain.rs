@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use autobwd::{Attr, AttrValue, OpDesc, Program, Var};
+use autobwd::{Attr, OpDesc, Program, Var, op::AttrValue};
 
 /// Rows and columns; a vector is one row.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Programs as data: text, JSON, `verify`.
 
 use autobwd::{
-    Attr, BlockId, Builder, DType, ErrorKind, OpDesc, Origin, Program, Result, VarDesc, append_backward,
-    diff, verify,
+    Attr, BlockId, Builder, DType, ErrorKind, OpDesc, Program, Result, VarDesc, append_backward,
+    program::{Origin, diff},
+    verify,
 };
 use autobwd_ops::{Init, Math, nn::Linear};
 

@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 
 use autobwd::{
-    Arg, Backward, Builder, Checkpoints, Cost, DType, ErrorKind, Executor, Expr, Gradients, Meta, New,
-    OpDesc, OpInfoMap, Origin, Program, Recomputed, Result, Scope, Tensor, Var, append_backward, emit,
-    gradients,
+    Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, Meta, New, OpDesc, OpInfoMap, Program, Result,
+    Scope, Tensor, Var, append_backward,
+    backward::{Checkpoints, Gradients, Recomputed},
+    emit, gradients,
+    op::Cost,
+    program::Origin,
 };
 use autobwd_ops::{
     Init, Math,

@@ -1,6 +1,6 @@
 //! Recurrent layers beside loops in plain Rust: values, gradients, and what is refused.
 
-use autobwd::{Bool, Builder, DType, Executor, Expr, Feed, Result, Tensor, gradients, tape};
+use autobwd::{Builder, DType, Executor, Expr, Feed, Result, Tensor, gradients, tape, tensor::Bool};
 use autobwd_ops::{
     Init, Math,
     nn::{Cell, Gru, GruCell, LstmCell, Recurrence, RnnCell},

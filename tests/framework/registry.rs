@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use autobwd::{Arity, ErrorKind, GradKind, OpInfo, OpInfoMap, Result, SlotDef};
+use autobwd::{
+    ErrorKind, OpInfo, OpInfoMap, Result,
+    op::{Arity, GradKind, SlotDef},
+};
 
 use crate::{compare, is_of_library};
 

@@ -1,7 +1,8 @@
 //! Several gradient operators that go through the saved steps of one loop, branch or recurrence in one run.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, gradients, jacobian,
+    Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, backward::jacobian,
+    gradients,
 };
 use autobwd_ops::{
     Init, Math,

@@ -2,8 +2,11 @@
 
 use autobwd::{
     Arg, Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Feed, Infer, Kernel, Meta, New,
-    NoGrad, Program, Result, Scope, Session, Tensor, Var, VarDesc, VarKind, append_backward, emit, gradients,
-    hessian_vector_product, jacobian, register_op, verify,
+    NoGrad, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward,
+    backward::{hessian_vector_product, jacobian},
+    emit, gradients,
+    program::VarKind,
+    register_op, verify,
 };
 use autobwd_ops::{
     Init, Math,

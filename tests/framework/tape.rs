@@ -4,7 +4,8 @@ use std::{cell::RefCell, sync::Arc};
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, Feed, New, Result, Scope, Tensor, append_backward,
-    emit, gradients, hessian_vector_product,
+    backward::hessian_vector_product,
+    emit, gradients,
     tape::{Grad, grad, trace},
 };
 use autobwd_ops::{Init, Math, activation::Relu};

@@ -2,8 +2,8 @@
 //! its square. Sizes are such that the square would take minutes.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, append_backward, emit,
-    jacobian,
+    Backward, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, append_backward,
+    backward::jacobian, emit,
 };
 use autobwd_ops::{Init, Math, concat, sum::Sum};
 

@@ -33,8 +33,8 @@ pub(super) fn defs<'a>(fields: impl Iterator<Item = &'a Field<'a>> + Clone) -> T
     }
     let (own, counted) = (fields.clone().map(own), fields.map(own));
     quote! {{
-        const N: ::core::primitive::usize = 0 #(+ { let defs: &[::autobwd::AttrDef] = #counted; defs.len() })*;
-        const DEFS: [::autobwd::AttrDef; N] = ::autobwd::__private::concat_attrs(&[#(#own),*]);
+        const N: ::core::primitive::usize = 0 #(+ { let defs: &[::autobwd::__private::AttrDef] = #counted; defs.len() })*;
+        const DEFS: [::autobwd::__private::AttrDef; N] = ::autobwd::__private::concat_attrs(&[#(#own),*]);
         &DEFS
     }}
 }
@@ -116,14 +116,14 @@ fn conversions(field: &Field<'_>) -> TokenStream {
     let (ty, name) = (field.ty, conversions_name(field));
     quote_spanned! {at_type(field)=>
         const #name: (
-            ::autobwd::AttrType,
-            fn(#ty) -> ::autobwd::Attr,
-            fn(&::autobwd::OpDesc, &::autobwd::AttrDef) -> ::autobwd::Result<#ty>,
+            ::autobwd::__private::AttrType,
+            fn(#ty) -> ::autobwd::__private::Attr,
+            fn(&::autobwd::__private::OpDesc, &::autobwd::__private::AttrDef) -> ::autobwd::__private::Result<#ty>,
             fn(&mut ::autobwd::__private::Notes, &'static ::core::primitive::str, #ty) -> #ty,
             ::autobwd::__private::AttrCheck,
         ) = (
-            <#ty as ::autobwd::AttrValue>::TYPE,
-            <#ty as ::autobwd::AttrValue>::into_attr,
+            <#ty as ::autobwd::__private::AttrValue>::TYPE,
+            <#ty as ::autobwd::__private::AttrValue>::into_attr,
             ::autobwd::__private::attr::<#ty>,
             ::autobwd::__private::Notes::attr::<#ty>,
             ::autobwd::__private::check_value::<#ty>,
@@ -135,13 +135,13 @@ fn group_conversions(field: &Field<'_>) -> TokenStream {
     let (ty, name) = (field.ty, conversions_name(field));
     quote_spanned! {at_type(field)=>
         const #name: (
-            &[::autobwd::AttrDef],
-            fn(&::autobwd::OpDesc) -> ::autobwd::Result<#ty>,
+            &[::autobwd::__private::AttrDef],
+            fn(&::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<#ty>,
             fn(#ty, &mut ::autobwd::__private::Notes) -> #ty,
         ) = (
-            <#ty as ::autobwd::Attrs>::DEFS,
-            <#ty as ::autobwd::Attrs>::read,
-            <#ty as ::autobwd::Attrs>::write,
+            <#ty as ::autobwd::__private::Attrs>::DEFS,
+            <#ty as ::autobwd::__private::Attrs>::read,
+            <#ty as ::autobwd::__private::Attrs>::write,
         );
     }
 }
@@ -154,7 +154,7 @@ fn def(field: &Field<'_>) -> TokenStream {
         let checked = inherit::checked_attr(field, &quote!(#conversions.0));
         return quote! {
             #checked
-            const #def: ::autobwd::AttrDef =
+            const #def: ::autobwd::__private::AttrDef =
                 ::autobwd::__private::inherit_attr(
                     __FORWARD, #field_name, (#conversions.0, #conversions.4), #doc, #line,
                 );
@@ -180,8 +180,8 @@ fn def(field: &Field<'_>) -> TokenStream {
         let (kind, limit) = (format_ident!("{}", bound.kind.variant()), limit_function(field, bound));
         let text = text::of_tokens(&bound.limit);
         quote! {
-            ::autobwd::Bound {
-                kind: ::autobwd::BoundKind::#kind,
+            ::autobwd::__private::Bound {
+                kind: ::autobwd::__private::BoundKind::#kind,
                 limit: || #conversions.1(#limit()),
                 text: #text,
             }
@@ -189,7 +189,7 @@ fn def(field: &Field<'_>) -> TokenStream {
     });
     quote! {
         #check
-        const #def: ::autobwd::AttrDef = ::autobwd::AttrDef {
+        const #def: ::autobwd::__private::AttrDef = ::autobwd::__private::AttrDef {
             name: #name,
             field: #field_name,
             ty: #conversions.0,

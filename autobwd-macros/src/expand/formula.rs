@@ -36,30 +36,30 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
             Some(Role::Input { .. }) => input.next().map(|i| quote!(get(#i))),
             _ => Some(zero.clone()),
         };
-        quote_spanned!(span=> #name: ::autobwd::Slot::<()>::map(&attrs.#at, |_| #value))
+        quote_spanned!(span=> #name: ::autobwd::__private::Slot::<()>::map(&attrs.#at, |_| #value))
     });
     // Whether an output is there must not decide what is written where: that would keep lanes out of registers.
     let put = op.outputs().enumerate().map(|(i, field)| {
         let (name, at) = (field.ident, at_type(field));
         quote_spanned! {at=>
             let mut value = #zero;
-            ::autobwd::Slot::<#param>::each(&op.#name, |held| value = *held);
+            ::autobwd::__private::Slot::<#param>::each(&op.#name, |held| value = *held);
             put(#i, value);
         }
     });
     let at = span::generated_at(ident.span());
-    let eval = quote_spanned!(at=> ::autobwd::Pointwise::eval(&mut op););
+    let eval = quote_spanned!(at=> ::autobwd::__private::Pointwise::eval(&mut op););
     quote! {
         const _: () = {
             #copied
             // What slots hold in the types of fields.
             type #param = ();
             #[automatically_derived]
-            impl ::autobwd::Lanes for #ident<::autobwd::Var> {
-                const SLOTS: ::autobwd::Schema = <Self as ::autobwd::Op>::SCHEMA;
+            impl ::autobwd::__private::Lanes for #ident<::autobwd::__private::Var> {
+                const SLOTS: ::autobwd::__private::Schema = <Self as ::autobwd::__private::Op>::SCHEMA;
                 type Attrs = (#(#types,)*);
                 #[inline(always)]
-                fn lane<#param: ::autobwd::Float>(
+                fn lane<#param: ::autobwd::__private::Float>(
                     attrs: &Self::Attrs,
                     mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
                     mut put: impl ::core::ops::FnMut(::core::primitive::usize, #param),
@@ -68,8 +68,8 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
                     #eval
                     #(#put)*
                 }
-                fn attrs(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self::Attrs> {
-                    let op = <Self as ::autobwd::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
+                fn attrs(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self::Attrs> {
+                    let op = <Self as ::autobwd::__private::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
                     ::core::result::Result::Ok((#(op.#fields,)*))
                 }
             }
@@ -85,7 +85,7 @@ pub(super) fn integer_lanes(op: &Operator<'_>) -> TokenStream {
         let (name, span, at) = (field.ident, at_type(field), Index::from(at));
         let value = match field.role {
             Some(Role::Input { .. }) => {
-                input.next().map(|i| quote!(::autobwd::Slot::<()>::map(&attrs.#at, |_| get(#i))))
+                input.next().map(|i| quote!(::autobwd::__private::Slot::<()>::map(&attrs.#at, |_| get(#i))))
             }
             Some(Role::Output { .. }) => Some(quote!(::core::default::Default::default())),
             _ => Some(quote!(attrs.#at)),
@@ -94,16 +94,16 @@ pub(super) fn integer_lanes(op: &Operator<'_>) -> TokenStream {
     });
     let result = op.outputs().map(|field| field.ident);
     let at = span::generated_at(ident.span());
-    let eval = quote_spanned!(at=> ::autobwd::PointwiseInteger::eval(&mut op)?;);
+    let eval = quote_spanned!(at=> ::autobwd::__private::PointwiseInteger::eval(&mut op)?;);
     quote! {
         const _: () = {
             #[automatically_derived]
-            impl ::autobwd::IntegerLanes for #ident<::autobwd::Var> {
+            impl ::autobwd::__private::IntegerLanes for #ident<::autobwd::__private::Var> {
                 #[inline(always)]
-                fn integer_lane<#param: ::autobwd::Integer>(
-                    attrs: &<Self as ::autobwd::Lanes>::Attrs,
+                fn integer_lane<#param: ::autobwd::__private::Integer>(
+                    attrs: &<Self as ::autobwd::__private::Lanes>::Attrs,
                     mut get: impl ::core::ops::FnMut(::core::primitive::usize) -> #param,
-                ) -> ::autobwd::Result<#param> {
+                ) -> ::autobwd::__private::Result<#param> {
                     let mut op: #ident<#param> = #ident { #(#values,)* };
                     #eval
                     #(::core::result::Result::Ok(op.#result))*

@@ -33,9 +33,9 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
             #(#items)*
             #default
             #[automatically_derived]
-            impl ::autobwd::Attrs for #ident {
-                const DEFS: &'static [::autobwd::AttrDef] = #defs;
-                fn read(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
+            impl ::autobwd::__private::Attrs for #ident {
+                const DEFS: &'static [::autobwd::__private::AttrDef] = #defs;
+                fn read(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
                     ::core::result::Result::Ok(#ident { #(#idents: #reads,)* })
                 }
                 fn write(self, notes: &mut ::autobwd::__private::Notes) -> Self {

@@ -14,7 +14,7 @@ pub(super) fn items(op: &Operator<'_>) -> TokenStream {
     let Some(forward) = op.grad_of else { return TokenStream::new() };
     let at = span::generated_at(span::last_segment(forward));
     let schema = quote_spanned! {at=>
-        const __FORWARD: &::autobwd::Schema = &<#forward as ::autobwd::Op>::SCHEMA;
+        const __FORWARD: &::autobwd::__private::Schema = &<#forward as ::autobwd::__private::Op>::SCHEMA;
     };
     let inherited = op.inputs().chain(op.outputs()).filter(|field| field.inherited);
     let names = inherited.map(|field| {
@@ -24,7 +24,7 @@ pub(super) fn items(op: &Operator<'_>) -> TokenStream {
             _ => quote!(Input),
         };
         quote_spanned! {at=>
-            const _: () = ::autobwd::__private::check_slot(__FORWARD, #field_name, ::autobwd::Role::#role);
+            const _: () = ::autobwd::__private::check_slot(__FORWARD, #field_name, ::autobwd::__private::Role::#role);
             const #constant: &::core::primitive::str = {
                 const NAME: [::core::primitive::u8; ::autobwd::__private::slot_name_len(__FORWARD, #field_name)] =
                     ::autobwd::__private::slot_name(__FORWARD, #field_name);

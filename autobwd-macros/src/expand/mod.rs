@@ -50,7 +50,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let fields = op.fields.iter().map(|field| {
         let (ident, name, at) = (field.ident, slot_name(field), at_type(field));
-        let slot = |role: TokenStream| quote_spanned!(at=> #ident: to.slot(::autobwd::Role::#role, #name, self.#ident));
+        let slot = |role: TokenStream| quote_spanned!(at=> #ident: to.slot(::autobwd::__private::Role::#role, #name, self.#ident));
         match field.role {
             Some(Role::Input { .. }) => slot(quote!(Input)),
             Some(Role::Output { .. }) => slot(quote!(Output)),
@@ -62,10 +62,10 @@ fn describe(op: &Operator<'_>) -> TokenStream {
     });
     quote! {
         #[automatically_derived]
-        impl<#param> ::autobwd::Describe<#param> for #ident<#param> {
-            type Op = #ident<::autobwd::Var>;
+        impl<#param> ::autobwd::__private::Describe<#param> for #ident<#param> {
+            type Op = #ident<::autobwd::__private::Var>;
             #[inline]
-            fn hand_over(self, to: &mut ::autobwd::Content<#param>) -> #ident<()> {
+            fn hand_over(self, to: &mut ::autobwd::__private::Content<#param>) -> #ident<()> {
                 #ident { #(#fields,)* }
             }
         }
@@ -81,7 +81,7 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
         let (ident, at) = (field.ident, at_type(field));
         match field.role {
             Some(Role::Input { .. } | Role::Output { .. }) => {
-                quote_spanned!(at=> #ident: ::autobwd::Slot::<()>::map(&of.#ident, |()| fill()))
+                quote_spanned!(at=> #ident: ::autobwd::__private::Slot::<()>::map(&of.#ident, |()| fill()))
             }
             _ => quote_spanned!(at=> #ident: of.#ident),
         }
@@ -89,22 +89,22 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
     let (outputs, indices) = (op.outputs().map(|field| field.ident), 0..op.outputs().count());
     quote! {
         #[automatically_derived]
-        impl ::autobwd::Op for #ident<::autobwd::Var> {
-            const SCHEMA: ::autobwd::Schema = #schema;
+        impl ::autobwd::__private::Op for #ident<::autobwd::__private::Var> {
+            const SCHEMA: ::autobwd::__private::Schema = #schema;
             #grad
             type Of<#param> = #ident<#param>;
             fn gather<#param>(
-                desc: &::autobwd::OpDesc,
+                desc: &::autobwd::__private::OpDesc,
                 fill: &mut dyn ::core::ops::FnMut(
-                    ::autobwd::Role,
+                    ::autobwd::__private::Role,
                     &'static ::core::primitive::str,
-                    ::autobwd::Var,
-                ) -> ::autobwd::Result<#param>,
-            ) -> ::autobwd::Result<#ident<#param>> {
+                    ::autobwd::__private::Var,
+                ) -> ::autobwd::__private::Result<#param>,
+            ) -> ::autobwd::__private::Result<#ident<#param>> {
                 ::core::result::Result::Ok(#ident { #(#gathered,)* })
             }
-            fn from_desc(desc: &::autobwd::OpDesc) -> ::autobwd::Result<Self> {
-                <Self as ::autobwd::Op>::gather(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
+            fn from_desc(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
+                <Self as ::autobwd::__private::Op>::gather(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
             }
             fn fill<#param>(
                 of: #ident<()>,
@@ -130,7 +130,7 @@ fn schema(op: &Operator<'_>) -> TokenStream {
     let attrs = attrs::defs(op.fields.iter().filter(is_attr));
     let line = line(op.ident);
     quote! {
-        ::autobwd::Schema {
+        ::autobwd::__private::Schema {
             name: #name,
             inputs: &[#(#inputs),*],
             outputs: &[#(#outputs),*],
@@ -150,8 +150,8 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
     let (name, field_name) = (slot_name(field), name::attribute(field.ident));
     let (line, param) = (line(field.ident), &op.param);
     let arity = quote_spanned! {at_type(field)=> {
-        type #param = ::autobwd::Var;
-        <#ty as ::autobwd::Slot<#param>>::ARITY
+        type #param = ::autobwd::__private::Var;
+        <#ty as ::autobwd::__private::Slot<#param>>::ARITY
     }};
     let partner = |partner: &Option<Ident>| {
         let input = partner.as_ref().and_then(|partner| op.input(partner));
@@ -175,7 +175,7 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         let slot = inherit::slot(field, &arity);
         return quote!(#slot #options);
     }
-    quote!(::autobwd::SlotDef::new(#name, #arity, #doc, #line).field(#field_name)#options)
+    quote!(::autobwd::__private::SlotDef::new(#name, #arity, #doc, #line).field(#field_name)#options)
 }
 
 /// The name of a slot in programs.
@@ -186,7 +186,7 @@ fn slot_name(field: &Field<'_>) -> TokenStream {
 /// A field read from data.
 fn gathered(field: &Field<'_>) -> TokenStream {
     let (ident, name, at) = (field.ident, slot_name(field), at_type(field));
-    let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::Role::#role, #name, fill)?);
+    let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::__private::Role::#role, #name, fill)?);
     let value = match &field.role {
         Some(Role::Input { .. }) => slot(quote!(Input)),
         Some(Role::Output { .. }) => slot(quote!(Output)),
@@ -212,8 +212,8 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(inputs.first().map_or_else(Span::call_site, |input| input.span()));
     quote_spanned! {at=>
         #[automatically_derived]
-        impl ::autobwd::Infer for #ident<::autobwd::Meta> {
-            fn infer(&mut self) -> ::autobwd::Result<()> {
+        impl ::autobwd::__private::Infer for #ident<::autobwd::__private::Meta> {
+            fn infer(&mut self) -> ::autobwd::__private::Result<()> {
                 #(::autobwd::__private::same_as(&self.#of, &self.#gradients)?;)*
                 #(::autobwd::__private::like(&mut self.#outputs, &self.#inputs)?;)*
                 ::core::result::Result::Ok(())
@@ -236,7 +236,8 @@ fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
 fn contract(op: &Operator<'_>) -> TokenStream {
     let ident = op.ident;
     let at = span::generated_at(span::last_segment(op.grad));
-    let check = quote_spanned!(at=> ::autobwd::__private::check_contract::<#ident<::autobwd::Var>>());
+    let check =
+        quote_spanned!(at=> ::autobwd::__private::check_contract::<#ident<::autobwd::__private::Var>>());
     quote!(const _: () = #check;)
 }
 
@@ -261,7 +262,11 @@ fn unused(op: &Operator<'_>) -> TokenStream {
     let shape_and_kernel =
         if formula { ADD_KERNEL } else { "an operator with a block has `impl Control`; remove it" };
     let shape_rule = if op.inferred.is_some() { NOT_INFERRED } else { shape_and_kernel };
-    let (var, meta, buf) = (quote!(::autobwd::Var), quote!(::autobwd::Meta), quote!(::autobwd::Buf<'static>));
+    let (var, meta, buf) = (
+        quote!(::autobwd::__private::Var),
+        quote!(::autobwd::__private::Meta),
+        quote!(::autobwd::__private::Buf<'static>),
+    );
     let checks = [
         unused(op.has_kernel() && op.inferred.is_none(), "Infer", meta, shape_rule),
         unused(op.has_kernel() || has_sparse(op), "Kernel", buf, shape_and_kernel),
@@ -303,17 +308,18 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     // about the author's code then, and has no notes on generated code.
     let call = op
         .has_block()
-        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Control>::call;));
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Var> as ::autobwd::__private::Control>::call;));
     let infer = (op.has_kernel() && inferred.is_none())
-        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Meta> as ::autobwd::Infer>::infer;));
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Meta> as ::autobwd::__private::Infer>::infer;));
     let kernel = (op.has_kernel() || sparse)
-        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::Buf<'_>> as ::autobwd::Kernel>::run;));
+        .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Buf<'_>> as ::autobwd::__private::Kernel>::run;));
     let decompose = op
         .decomposed
-        .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::Var> as ::autobwd::Decompose>::decompose;));
+        .map(|_| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Var> as ::autobwd::__private::Decompose>::decompose;));
     let formula = (op.pointwise && op.has_kernel())
-        .then(|| quote_spanned!(at=> .with_formula::<#ident<::autobwd::Var>>()));
-    let decomposed = op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::Var>>()));
+        .then(|| quote_spanned!(at=> .with_formula::<#ident<::autobwd::__private::Var>>()));
+    let decomposed =
+        op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::__private::Var>>()));
     let composition = composition(op);
     let forward = inferred.into_iter();
     let check_inferred = op.inferred.zip(op.grad_of).map(|(inferred, forward)| {
@@ -321,13 +327,13 @@ fn registration(op: &Operator<'_>) -> TokenStream {
         quote_spanned! {at=>
             const _: () = ::autobwd::__private::check_inferred(
                 #name,
-                &<#forward as ::autobwd::Op>::SCHEMA,
-                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+                &<#forward as ::autobwd::__private::Op>::SCHEMA,
+                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
             );
         }
     });
     let entry = quote_spanned! {at=>
-        ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::Var> #(, #forward)*>(
+        ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::__private::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
         )#formula #decomposed #composition
@@ -351,10 +357,11 @@ fn registration(op: &Operator<'_>) -> TokenStream {
 fn composition(op: &Operator<'_>) -> TokenStream {
     let written = |ty: TokenStream| quote!(::autobwd::__private::Written::<#ty>::COMPOSITION);
     let (ident, name) = (op.ident, op.ident.to_string());
-    let own = written(quote!(#ident<::autobwd::Expr>));
+    let own = written(quote!(#ident<::autobwd::__private::Expr>));
     let forward = op.grad_of.map(|forward| {
-        let composition = written(quote!(<#forward as ::autobwd::Op>::Of<::autobwd::Expr>));
-        (composition, quote!(&<#forward as ::autobwd::Op>::SCHEMA))
+        let composition =
+            written(quote!(<#forward as ::autobwd::__private::Op>::Of<::autobwd::__private::Expr>));
+        (composition, quote!(&<#forward as ::autobwd::__private::Op>::SCHEMA))
     });
     let of_forward = match &forward {
         Some((composition, schema)) => quote! {
@@ -377,7 +384,7 @@ fn composition(op: &Operator<'_>) -> TokenStream {
             const _: () = ::autobwd::__private::check_composed(
                 #name,
                 #schema,
-                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
                 [#own.is_some(), #has_forward],
             );
         }
@@ -392,7 +399,7 @@ fn composition(op: &Operator<'_>) -> TokenStream {
             const _: () = ::autobwd::__private::check_multilinear(
                 #name,
                 #schema,
-                &<#ident<::autobwd::Var> as ::autobwd::Op>::SCHEMA,
+                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
             );
         }
     });

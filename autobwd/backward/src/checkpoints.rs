@@ -11,7 +11,7 @@ use autobwd_core::{Cost, Meta};
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
-/// use autobwd::{Backward, Checkpoints, append_backward};
+/// use autobwd::{Backward, backward::Checkpoints, append_backward};
 /// # use autobwd_ops::{Init, Math};
 ///
 /// let net = Builder::new();
@@ -46,9 +46,9 @@ pub enum Checkpoints<'a> {
     /// All but what is cheapest to compute again so that a run fits into a budget. Results name the variables: given to
     /// [`Without`](Checkpoints::Without), they save the search the next time.
     Auto {
-        /// Bytes of the [arena](crate::Session::arena_bytes) of a run that fetches the loss and all gradients.
+        /// Bytes of the arena of a run that fetches the loss and all gradients.
         budget_bytes: usize,
-        /// What such a run is fed, as for [`Executor::prepare`](crate::Executor::prepare).
+        /// What such a run is fed, as for `Executor::prepare`.
         feeds: &'a [(&'a str, Meta)],
     },
 }

@@ -23,7 +23,7 @@ use autobwd_core::{
 /// another number of vectors than of inputs. The program is then unchanged.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, hessian_vector_product};
+/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::hessian_vector_product};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
@@ -99,7 +99,7 @@ pub fn hessian_vector_product_in(
 /// `slice` or `concat`, which it is put together with, not linked. The program is then unchanged.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, jacobian};
+/// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::jacobian};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();

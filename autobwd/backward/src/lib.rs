@@ -79,7 +79,7 @@ pub struct Backward<'a> {
 /// overwrites is kept in a copy, `w@KEPT@0`, that is made right before.
 ///
 /// # Errors
-/// A program that is not valid, as [`verify`](crate::verify()) tells it; a loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
+/// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; a loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
 /// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied; a variable that
 /// cannot be computed again, a budget that cannot be met. The program is then unchanged.
 #[track_caller]
@@ -214,7 +214,7 @@ fn differentiate_loss(
 /// [`append_backward`] says so of `inputs`; of `targets` and `target_gradients` it is the last one.
 ///
 /// # Errors
-/// A program that is not valid, as [`verify`](crate::verify()) tells it; unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
+/// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
 /// value that is overwritten and cannot be copied. The program is then unchanged.
 #[track_caller]
 pub fn gradients(

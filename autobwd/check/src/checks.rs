@@ -39,11 +39,11 @@ pub struct Checked {
 /// An error row must be refused with its message. Of any other row, with random output cotangents:
 /// - values in `f32` are those in `f64`; values computed in place, or with three threads, are the same to the last bit;
 /// - every kernel, those of gradients included, writes all elements of its outputs, whatever its outputs and its scratch
-///   memory held before, asks for the scratch memory that it has [said](crate::Kernel::scratch_bytes), and allocates
+///   memory held before, asks for the scratch memory that it has [said](autobwd_core::Kernel::scratch_bytes), and allocates
 ///   nothing, where a [`CountingAllocator`](super::CountingAllocator) is at work;
 /// - built gradients are those of central differences, to first order and, where gradient operators have gradients, to
-///   second order; also with the same variable in two slots; of [`ZeroGrad`](crate::ZeroGrad), differences are 0;
-/// - where the operator has a [composition](crate::Composition), values and gradients are those of the composition;
+///   second order; also with the same variable in two slots; of [`ZeroGrad`](autobwd_core::ZeroGrad), differences are 0;
+/// - where the operator has a [composition](autobwd_core::Composition), values and gradients are those of the composition;
 /// - computed eagerly, and as the program that is traced meanwhile, values and gradients are the same, to the last bit;
 /// - with any inputs excluded, the other gradients stay the same, to the last bit;
 /// - shape rules, those of gradients included, say nothing of outputs that turns out to be wrong where some dimensions of

@@ -136,8 +136,8 @@ impl Package {
 }
 
 /// Makes a test of all samples of an operator crate: `autobwd::check_all!(my_operators);` as the only line of a file in
-/// `tests/`. It also makes a [`CountingAllocator`](crate::check::CountingAllocator) the allocator of the test binary;
-/// where there is another already, call [`check_crate`](crate::check::check_crate) in a test of your own.
+/// `tests/`. It also makes a [`CountingAllocator`](crate::CountingAllocator) the allocator of the test binary;
+/// where there is another already, call [`check_crate`](crate::check_crate) in a test of your own.
 #[macro_export]
 macro_rules! check_all {
     ($krate:ident) => {

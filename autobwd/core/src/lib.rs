@@ -51,6 +51,9 @@ pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape,
 pub use verify::{verify, verify_in};
 #[doc(hidden)]
 pub mod __private {
+    // Whatever an author's struct may mention.
+    pub use super::*;
+
     pub use crate::lanes::Lane;
     pub use crate::op::{
         OpInfo, Unwritten, Written, check_bounds, check_composed, check_contract, check_inferred,

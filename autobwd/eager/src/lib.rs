@@ -1,6 +1,6 @@
 //! The eager tape: values that remember how they were computed, and going back from them.
 //!
-//! A [`Builder::eager`](crate::Builder::eager) computes expressions at once; functions and layers that build programs need
+//! An [`eager`] builder computes expressions at once; functions and layers that build programs need
 //! not know. A *leaf* is a value whose derivative is wanted, a *constant* one that has none; every other value is computed
 //! by an operator, from leaves, constants and others, which it remembers: its history.
 //!
@@ -21,7 +21,7 @@
 //!
 //! # The queue
 //!
-//! [`Expr::backward`](crate::Expr::backward) keeps a queue of values with their derivatives. It starts with the last value,
+//! [`Expr::backward`](autobwd_core::Expr::backward) keeps a queue of values with their derivatives. It starts with the last value,
 //! whose derivative is 1. As long as the queue is not empty, it takes the value that was computed last. If that is a leaf, it
 //! adds its derivative to those that the leaf has got before. Otherwise, the *chain rule* of the operator that computed it
 //! gives the derivatives of what the operator has read; constants are dropped, all others join the queue. What is there
@@ -49,7 +49,7 @@
 //! ```
 //!
 //! The closure may look at more than the text: [`Queue::iter`] gives every value with its derivative. Afterwards,
-//! [`Expr::history`](crate::Expr::history) has the operators, variables and values that a value was computed from; it
+//! `Expr::history` has the operators, variables and values that a value was computed from; it
 //! prints and draws.
 //!
 //! The chain rule of an operator is not written anywhere a second time: it is the backward part of a program of that one
@@ -82,7 +82,7 @@
 //!
 //! # Overwriting
 //!
-//! Optimizers overwrite parameters; so can you, with [`Expr::set`](crate::Expr::set) or any operator that is given a value to
+//! Optimizers overwrite parameters; so can you, with [`Expr::set`](autobwd_core::Expr::set) or any operator that is given a value to
 //! write to. What a derivative still needs must not have been overwritten:
 //!
 //! ```

@@ -143,7 +143,7 @@ impl Executor {
     /// first time get their memory there.
     ///
     /// # Errors
-    /// A program that is not valid, as [`verify`](crate::verify()) tells it; feeds that do not fit the program; names that
+    /// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; feeds that do not fit the program; names that
     /// do not exist; values missing in the scope; shapes that are wrong: each with operator, variables and source line.
     pub fn prepare(
         &self,

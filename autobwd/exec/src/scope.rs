@@ -118,7 +118,7 @@ impl Scope {
     /// Sets the values of a safetensors file, all or none.
     ///
     /// # Errors
-    /// As [`load_tensors`](crate::tensor::load_tensors).
+    /// As [`load_tensors`](autobwd_core::tensor::load_tensors).
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         for (name, value) in load_tensors(path)? {
             self.set(&name, value);

@@ -151,10 +151,10 @@
 //!
 //! # Running
 //!
-//! Values live in a [`Scope`](crate::Scope): [`Operator::run`] reads there what the tree reads, and puts there all that it
+//! Values live in a [`Scope`](autobwd_exec::Scope): [`Operator::run`] reads there what the tree reads, and puts there all that it
 //! writes; the executor keeps what it has planned for it. [`Operator::to_dot`] and [`Operator::to_mermaid`] draw it.
-//! [`Operator::lower`] makes a [`Program`](crate::Program) of the tree; the gradients that a program
-//! [gets](crate::gradients) are those of the net, to the last bit.
+//! [`Operator::lower`] makes a [`Program`](autobwd_core::Program) of the tree; the gradients that a program
+//! [gets](autobwd_backward::gradients) are those of the net, to the last bit.
 //!
 //! ```
 //! use autobwd::{Executor, Scope, Tensor, net::{NetOp, Operator, RnnOp, backward}};
@@ -226,7 +226,7 @@ use text::Indented;
 
 use autobwd_core::{Describe, Error, ErrorKind, OpInfoMap, Result};
 
-/// A node of a tree of operators. Variables are names; they live in a [`Scope`](crate::Scope).
+/// A node of a tree of operators. Variables are names; they live in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operator {
     /// Does nothing: the gradient of what has none.

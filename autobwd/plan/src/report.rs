@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use crate::{Extent, Group, Plan};
 use autobwd_core::{BlockId, Program};
 
-/// What running a program takes, known before it runs. Made by [`Executor::plan`](crate::Executor::plan).
+/// What running a program takes, known before it runs. Made by `Executor::plan`.
 ///
 /// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a picture.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +97,7 @@ impl RunPlan {
 
     /// Bytes of the arena, in which all values are that are neither in the scope nor in a region's registers. What regions
     /// hold and what kernels borrow is known once there is memory:
-    /// [`Session::peak_bytes`](crate::Session::peak_bytes).
+    /// `Session::peak_bytes`.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }

@@ -34,7 +34,12 @@ impl Values {
         Ok(self.net.parameter(name, DType::F32, dims, Expr::clone))
     }
 
-    fn data<T: autobwd::Element>(&mut self, name: &str, dims: &[usize], elements: Vec<T>) -> Result<Expr> {
+    fn data<T: autobwd::tensor::Element>(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        elements: Vec<T>,
+    ) -> Result<Expr> {
         self.scope.set(name, Tensor::from_vec(dims, elements)?);
         Ok(self.net.persistable(name, T::DTYPE, dims, Expr::clone))
     }

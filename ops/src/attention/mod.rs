@@ -2,8 +2,12 @@
 //! scores at once.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dim, Dims, Element, Error, Expr, Infer, Kernel, LaneOf, Loops, Mat, Meta,
-    New, Result, Strided, Var, Vectorised, check::*, emit, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    emit,
+    op::{LaneOf, Loops, Mat, Strided, Vectorised, map_lanes, with_float},
+    register_op,
+    tensor::{Dim, Element},
 };
 
 use crate::{

@@ -3,7 +3,8 @@
 use std::panic::Location;
 
 use autobwd::{
-    BlockId, Builder, DType, Dim, Error, ErrorKind, Expr, New, Result, Var, VarDesc, VarKind, emit,
+    BlockId, Builder, DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit, program::VarKind,
+    tensor::Dim,
 };
 
 use super::While;

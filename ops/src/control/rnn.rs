@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use autobwd::{BlockId, Builder, Dim, Dims, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
+use autobwd::{BlockId, Builder, Dims, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit, tensor::Dim};
 
 use super::{
     Recurrent,

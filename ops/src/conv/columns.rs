@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use autobwd::{Cx, Mat, Strided};
+use autobwd::{
+    Cx,
+    op::{Mat, Strided},
+};
 
 use super::side::Side;
 use crate::{

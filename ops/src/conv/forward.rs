@@ -1,6 +1,8 @@
 //! Convolutions.
 
-use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float};
+use autobwd::{
+    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
+};
 
 use super::{ConvAttrs, nhwc, plain, same, valid};
 

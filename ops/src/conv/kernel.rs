@@ -1,6 +1,9 @@
 //! Convolutions as matrix products: of the filters with the columns that lie under the windows.
 
-use autobwd::{Buf, Cx, Mat, Result, Strided};
+use autobwd::{
+    Buf, Cx, Result,
+    op::{Mat, Strided},
+};
 
 use super::{columns::Columns, side::Side};
 use crate::{

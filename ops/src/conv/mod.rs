@@ -13,7 +13,7 @@ mod transpose;
 pub use forward::{Conv2d, Conv2dGrad, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeRule};
 
-use autobwd::{Attrs, Buf, Dim, Dims, Error, Meta, Result};
+use autobwd::{Attrs, Buf, Dims, Error, Meta, Result, tensor::Dim};
 
 use crate::{
     image::{Axis, PaddingAlgorithm, axes, dims, pair},

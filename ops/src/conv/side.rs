@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use autobwd::{Cx, Mat, Result, Strided};
+use autobwd::{
+    Cx, Result,
+    op::{Mat, Strided},
+};
 
 use crate::{common::Real, norm::DataLayout};
 

@@ -1,8 +1,8 @@
 //! What convolutions are made of, as an operator: their transposes.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
+    register_op,
 };
 
 use super::{ConvAttrs, nhwc, plain, same, valid};

@@ -1,8 +1,8 @@
 //! Cross entropy of the softmax of logits.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, InOut, Infer, Kernel, Meta, Result, Var,
-    check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*, op::with_float, register_op, tensor::InOut,
 };
 use ndarray::ArrayView1;
 

@@ -8,7 +8,7 @@ mod probabilities;
 pub use logits::{SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule};
 pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
 
-use autobwd::{Buf, DType, Dim, Dims, Error, Expr, GradCx, Meta, New, Result, Var, emit};
+use autobwd::{Buf, DType, Dims, Error, Expr, GradCx, Meta, New, Result, Var, emit, tensor::Dim};
 use ndarray::ArrayView1;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
-    check::*, register_op, with_float,
+    check::*, op::with_float, register_op,
 };
 
 use super::{Target, infer_loss, of_probabilities, push_label_gradient, weights};

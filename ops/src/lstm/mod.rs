@@ -6,8 +6,11 @@
 mod composition;
 
 use autobwd::{
-    Buf, Composed, Cx, Dim, Dims, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var, Vectorised,
-    check::*, map_lanes, register_op, with_float,
+    Buf, Composed, Cx, Dims, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    op::{LaneOf, Loops, Mat, Product, Vectorised, map_lanes, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 use crate::common::{Real, held, nth};

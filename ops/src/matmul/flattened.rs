@@ -1,8 +1,11 @@
 //! Products of tensors that are flattened to matrices.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Infer, Kernel, Mat, Meta, Multilinear, Product, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{Mat, Product, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 /// Matrix product of flattened operands: `out = x · y`.

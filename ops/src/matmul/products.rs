@@ -1,6 +1,10 @@
 //! What products over the last two dimensions have in common.
 
-use autobwd::{Cx, Dim, Dims, Mat, Meta, Product, Result};
+use autobwd::{
+    Cx, Dims, Meta, Result,
+    op::{Mat, Product},
+    tensor::Dim,
+};
 
 use crate::common::nth;
 

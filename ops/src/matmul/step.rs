@@ -1,7 +1,11 @@
 //! Gradients of products that are used up at once.
 
 use autobwd::{
-    Buf, Cx, Dim, Infer, Join, Kernel, Meta, NoGrad, OpDesc, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, Infer, Kernel, Meta, NoGrad, OpDesc, Result, Var,
+    check::*,
+    op::{Join, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 use super::{
@@ -111,4 +115,4 @@ impl Join<Sgd> for MatmulV2Grad {
         (dy == Some(grad) && y == param).then(|| step.into())
     }
 }
-autobwd::join!(MatmulV2Grad, Sgd);
+autobwd::op::join!(MatmulV2Grad, Sgd);

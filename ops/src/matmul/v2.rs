@@ -1,7 +1,8 @@
 //! Products over the last two dimensions, those before them broadcast.
 
 use autobwd::{
-    Buf, Cx, Dim, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, with_float,
+    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
+    tensor::Dim,
 };
 
 use super::products::{Products, inner_dim, matmul_dims};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use autobwd::{
     Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var, check::*,
-    register_op, with_float,
+    op::with_float, register_op,
 };
 
 use super::{

@@ -1,8 +1,8 @@
 //! Group and instance normalisation.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dim, Dims, Expr, Infer, Kernel, Meta, Result, Var, check::*, register_op,
-    with_float,
+    Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Result, Var, check::*, op::with_float,
+    register_op, tensor::Dim,
 };
 
 use super::{

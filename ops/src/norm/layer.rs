@@ -1,8 +1,12 @@
 //! Each row brought to mean 0 and variance 1.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dim, Dims, Expr, Infer, Kernel, LaneOf, Loops, Meta, New, Result, Var,
-    Vectorised, check::*, emit, map_lanes, register_op, with_float,
+    Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    emit,
+    op::{LaneOf, Loops, Vectorised, map_lanes, with_float},
+    register_op,
+    tensor::Dim,
 };
 
 use super::composing::{Rows, affine};

@@ -14,7 +14,7 @@ pub use batch::{BatchNorm, BatchNormGrad, BatchNormRule};
 pub use group::{GroupNorm, InstanceNorm};
 pub use layer::{LayerNorm, LayerNormGrad};
 
-autobwd::attr_enum! {
+autobwd::op::attr_enum! {
     /// Where the channels of a tensor are.
     pub enum DataLayout {
         /// Samples, channels, positions.

@@ -4,12 +4,12 @@ mod halves;
 mod windows;
 
 use autobwd::{
-    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_float, register_op,
 };
 
 use crate::{common::nth, image::PaddingAlgorithm, norm::DataLayout};
 
-autobwd::attr_enum! {
+autobwd::op::attr_enum! {
     /// What becomes of a window.
     pub enum PoolingType {
         /// Its largest element.

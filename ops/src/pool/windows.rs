@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use autobwd::{Buf, Cx, Dim, Dims, Meta, Result};
+use autobwd::{Buf, Cx, Dims, Meta, Result, tensor::Dim};
 
 use super::{PoolAttrs, PoolingType};
 use crate::{

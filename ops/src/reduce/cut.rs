@@ -1,6 +1,10 @@
 //! How a tensor is cut for reducing it over some of its dimensions.
 
-use autobwd::{Buf, Cx, DType, Dim, Dims, Error, Meta, Result, Shape, with_float};
+use autobwd::{
+    Buf, Cx, DType, Dims, Error, Meta, Result,
+    op::with_float,
+    tensor::{Dim, Shape},
+};
 
 use super::ReduceAttrs;
 use crate::common::{Number, PART, Real, add_up, convert, pieces};

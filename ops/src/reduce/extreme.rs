@@ -3,8 +3,10 @@
 //! NaN counts as larger than all and as smaller than all.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
-    with_signed,
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    op::{with_float, with_signed},
+    register_op,
 };
 
 use super::{

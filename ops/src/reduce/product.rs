@@ -1,7 +1,10 @@
 //! Product over dimensions.
 
 use autobwd::{
-    Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, register_op, with_float, with_signed,
+    Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var,
+    check::*,
+    op::{with_float, with_signed},
+    register_op,
 };
 
 use super::{

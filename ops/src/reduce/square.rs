@@ -1,7 +1,8 @@
 //! Sum of squares.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, check::*, register_op, with_float,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, check::*, op::with_float,
+    register_op,
 };
 
 use super::cut::total;

@@ -1,8 +1,10 @@
 //! Sums and means over dimensions of one tensor.
 
 use autobwd::{
-    Buf, Cx, DType, Decompose, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Parts, Pointwise,
-    Result, Var, check::*, register_op, with_float, with_signed,
+    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
+    check::*,
+    op::{Decompose, Parts, with_float, with_signed},
+    register_op,
 };
 
 use super::{

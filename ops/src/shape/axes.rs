@@ -1,10 +1,11 @@
 //! Dimensions of one element dropped and added, neighbours merged: the elements stay where they are.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     operators::{remember, restore},
     register_op,
+    tensor::Dim,
 };
 
 use super::order::copies;

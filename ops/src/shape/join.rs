@@ -1,10 +1,11 @@
 //! Tensors cut into several.
 
 use autobwd::{
-    Buf, Cx, Dim, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Cx, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
     check::*,
     operators::{Concat, cut_out, row_bytes, same_count},
     register_op,
+    tensor::Dim,
 };
 
 /// A tensor cut into pieces along an axis: `out[0], out[1], … = x`.

@@ -3,8 +3,9 @@
 use autobwd::{
     Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
+    op::with_dtype,
     operators::{Loops, MAX_RANK, few_dims, remember, remembered},
-    register_op, with_dtype,
+    register_op,
 };
 
 use crate::common::around;

@@ -1,10 +1,12 @@
 //! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
+    op::with_dtype,
     operators::{Loops, few_dims},
-    register_op, with_dtype,
+    register_op,
+    tensor::Dim,
 };
 
 use crate::common::{Number, PART, Wide, around, pieces};

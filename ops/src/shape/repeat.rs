@@ -1,10 +1,12 @@
 //! Tensors whose elements are repeated.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
+    op::{with_dtype, with_float},
     operators::{Loops, MAX_RANK, few_dims},
-    register_op, with_dtype, with_float,
+    register_op,
+    tensor::Dim,
 };
 
 use crate::{common::around, reduce::Reduction};

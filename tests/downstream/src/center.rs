@@ -5,7 +5,8 @@ use autobwd::{
     check::*,
     emit,
     ndarray::{Ix2, Zip},
-    register_op, with_float,
+    op::with_float,
+    register_op,
 };
 
 // The operator.

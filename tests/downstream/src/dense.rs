@@ -1,8 +1,8 @@
 //! An operator with a shape rule, a kernel and a gradient operator.
 
 use autobwd::{
-    Buf, Cx, Dims, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var, check::*, emit, register_op,
-    with_float,
+    Buf, Cx, Dims, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var, check::*, emit, op::with_float,
+    register_op,
 };
 
 // The operator.

@@ -6,9 +6,12 @@ use std::{
 };
 
 use autobwd::{
-    Arity, Buf, Builder, Content, Cx, DType, Derived, Describe, Executor, Expr, Float, Infer, Kernel, Lanes,
-    Meta, New, NoGrad, Op, OpDesc, OpInfo, OpInfoMap, Result, Role, Schema, Scope, SlotDef, Var, emit,
-    gradients_in, register_op,
+    Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Op, OpDesc,
+    OpInfo, OpInfoMap, Result, Scope, Var,
+    backward::gradients_in,
+    emit,
+    op::{Arity, Content, Describe, Lanes, Role, Schema, SlotDef},
+    register_op,
 };
 use autobwd_ops::{Init, Math};
 

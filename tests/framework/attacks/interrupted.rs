@@ -7,7 +7,7 @@ use std::{
 
 use autobwd::{
     Backward, Buf, Builder, Cx, DType, Error, Executor, Feed, Kernel, New, NoGrad, Result, Scope, Tensor,
-    Var, append_backward, emit, register_op, with_float,
+    Var, append_backward, emit, op::with_float, register_op,
 };
 use autobwd_ops::{Init, Math, control::scan, increment::Increment};
 

@@ -2,8 +2,10 @@
 //! neighbours, the formula would write as many elements as its inputs have.
 
 use autobwd::{
-    Buf, Cx, DType, Dim, Dims, Element, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result, Var,
-    emit, register_op, with_dtype,
+    Buf, Cx, DType, Dims, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result, Var, emit,
+    op::with_dtype,
+    register_op,
+    tensor::{Dim, Element},
 };
 use autobwd_ops::Math;
 

@@ -3,8 +3,8 @@
 use std::{cell::RefCell, mem};
 
 use autobwd::{
-    Arg, Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, InOut, Infer, Kernel, Meta, New, NoGrad,
-    Pointwise, Result, Scope, Tensor, Var, emit, register_op,
+    Arg, Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, Infer, Kernel, Meta, New, NoGrad,
+    Pointwise, Result, Scope, Tensor, Var, emit, register_op, tensor::InOut,
 };
 use autobwd_ops::{Init, Math};
 

@@ -1,6 +1,10 @@
 //! Matrix products whose strides lead nowhere.
 
-use autobwd::{Buf, Cx, Kernel, Mat, NoGrad, Result, Strided, Var, emit, register_op};
+use autobwd::{
+    Buf, Cx, Kernel, NoGrad, Result, Var, emit,
+    op::{Mat, Strided},
+    register_op,
+};
 
 use super::run;
 

@@ -3,8 +3,12 @@
 use std::cell::Cell;
 
 use autobwd::{
-    BlockId, Bool, Builder, Call, Carried, Control, DType, Dims, Executor, Expr, Feed, First, NoGrad,
-    Program, Result, Scope, StepCount, Tensor, Var, VarDesc, VarKind, emit, register_op,
+    BlockId, Builder, DType, Dims, Executor, Expr, Feed, NoGrad, Program, Result, Scope, Tensor, Var,
+    VarDesc, emit,
+    op::{Call, Carried, Control, First, StepCount},
+    program::VarKind,
+    register_op,
+    tensor::Bool,
 };
 use autobwd_ops::{Init, Math};
 

@@ -1,6 +1,6 @@
 //! Which attributes count.
 
-use autobwd::{AttrMap, OpInfo};
+use autobwd::{OpInfo, program::AttrMap};
 
 use super::Difference;
 

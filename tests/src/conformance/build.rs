@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use autobwd::{
-    Attr, AttrMap, Backward, Block, BlockId, Checkpoints, OpDesc, OpInfoMap, Program, Slots, Var,
-    append_backward_in, gradients_in,
+    Attr, Backward, BlockId, OpDesc, OpInfoMap, Program, Var,
+    backward::{Checkpoints, append_backward_in, gradients_in},
+    program::{AttrMap, Block, Slots},
 };
 use serde_json::Value;
 

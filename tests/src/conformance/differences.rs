@@ -1,6 +1,6 @@
 //! Derivatives by central differences, for calls of which the reference has no right numbers.
 
-use autobwd::{DType, OpDesc, Program, Tensor, Var, VarDesc, VarKind};
+use autobwd::{DType, OpDesc, Program, Tensor, Var, VarDesc, program::VarKind};
 
 use super::{Call, Difference, values::Machine};
 

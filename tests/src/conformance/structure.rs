@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use autobwd::{Attr, AttrMap, AttrType, BlockId, OpDesc, OpInfo, OpInfoMap, Program, Slots};
+use autobwd::{
+    Attr, BlockId, OpDesc, OpInfo, OpInfoMap, Program,
+    op::AttrType,
+    program::{AttrMap, Slots},
+};
 
 use super::{Difference, attributes::relevant};
 

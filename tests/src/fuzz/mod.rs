@@ -9,8 +9,9 @@ mod seeds;
 use std::collections::HashMap;
 
 use autobwd::{
-    Backward, ErrorKind, Executor, Feed, Program, Scope, Tensor, VarKind, append_backward, diff, explain,
-    gradients, verify,
+    Backward, ErrorKind, Executor, Feed, Program, Scope, Tensor, append_backward, explain, gradients,
+    program::{VarKind, diff},
+    verify,
 };
 
 pub use mutate::{Rng, mutate, mutate_bytes};

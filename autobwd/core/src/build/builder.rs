@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
-/// [`Builder::eager`] makes one whose expressions are computed at once.
+/// `autobwd::eager` makes one whose expressions are computed at once.
 ///
 /// A `Builder` is a handle: clones build the same program.
 ///

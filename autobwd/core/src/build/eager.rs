@@ -122,7 +122,7 @@ impl Expr {
         self.tensor()?.item()
     }
 
-    /// Gives it a name, for people: a [`Queue`] shows it. Fails for a variable of a program, which has a name.
+    /// Gives it a name, for people: a `Queue` shows it. Fails for a variable of a program, which has a name.
     #[must_use]
     #[track_caller]
     pub fn named(self, name: &str) -> Expr {
@@ -144,7 +144,7 @@ impl Expr {
     }
 
     /// Adds the derivative of this value, a single number, to all leaves that it was computed from. Why one is not among
-    /// them, [`missing`](super::missing) tells.
+    /// them, `missing` tells.
     ///
     /// # Errors
     /// More or less than one element; a value without history; an operator on the way without gradient; a value that is
@@ -247,7 +247,7 @@ impl Expr {
     /// Overwrites a leaf or a constant.
     ///
     /// # Errors
-    /// A value that was computed; another dtype or shape; a function is being [traced](super::trace), whose program would
+    /// A value that was computed; another dtype or shape; a function is being traced, whose program would
     /// not know of it.
     #[track_caller]
     pub fn set(&self, tensor: Tensor) -> Result<()> {

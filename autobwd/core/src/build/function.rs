@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::Value;
 use crate::{Error, ErrorKind, Meta, Result, Tensor, tensor::Memory};
 
-/// A differentiable function written in Rust: its value, and its gradient. [`apply`](crate::tape::apply) calls it on the
+/// A differentiable function written in Rust: its value, and its gradient. `apply` calls it on the
 /// eager tape.
 pub trait Function: Send + Sync + 'static {
     /// What messages and pictures call it.

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// One declaration has three uses. [`grad = Composed`](crate::Composed) differentiates it, so that neither an operator
 /// without kernel for its gradient nor the gradient of a gradient operator needs a rule of its own.
-/// [`check_sample`](crate::check::check_sample) compares kernel and gradient with it. And
+/// `check_sample` compares kernel and gradient with it. And
 /// [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for whoever does not know the
 /// operator.
 ///

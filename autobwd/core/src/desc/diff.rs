@@ -31,7 +31,7 @@ impl fmt::Display for Diff {
 /// ```
 /// # use autobwd::{Builder, DType, Result};
 /// # use autobwd_ops::Math;
-/// use autobwd::diff;
+/// use autobwd::program::diff;
 ///
 /// let net = |slope: f64| -> Result<Builder> {
 ///     let net = Builder::new();

@@ -13,7 +13,7 @@ use crate::{
 /// see [`simplified`](Formula::simplified).
 ///
 /// ```
-/// use autobwd::{Attr, OpDesc, OpInfoMap, lanes::FormulaNode};
+/// use autobwd::{Attr, OpDesc, OpInfoMap, op::FormulaNode};
 /// # use autobwd_ops as _;
 /// let swish = OpInfoMap::linked()?.get("swish")?;
 /// # let mut program = autobwd::Program::new();

@@ -31,7 +31,7 @@ pub trait Loops<T> {
 /// time, as it is with formulas. Loops are best made of [`map_lanes`], [`fold_lanes`] and [`map_fold_lanes`].
 ///
 /// ```
-/// use autobwd::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
+/// use autobwd::op::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
 ///
 /// /// `x = exp(x)`, and the sum of it.
 /// struct Exponentials<'a>(&'a mut [f32]);

@@ -7,7 +7,7 @@ use super::{Float, float::refuse_comparisons};
 /// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
 ///
 /// ```
-/// use autobwd::{Float, lanes::Dual};
+/// use autobwd::{Float, op::Dual};
 /// fn formula<F: Float>(x: F) -> F {
 ///     x * x.exp()
 /// }

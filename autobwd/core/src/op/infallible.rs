@@ -12,7 +12,7 @@ impl Infallible {
 }
 
 /// Declares that the kernels of these operators never fail on data that their shape rules let through:
-/// `autobwd::infallible!(Conv2d, Conv2dGrad);`.
+/// `autobwd::op::infallible!(Conv2d, Conv2dGrad);`.
 ///
 /// A step commits as a whole: what it overwrites in the scope before a kernel that may fail is copied first, at each
 /// run. Operators that stand in backward parts are worth declaring, so that in-place updates of parameters ahead of them

@@ -6,12 +6,12 @@ use crate::{Op, OpDesc, Result};
 /// that uses it up, say. A plan puts it in their place where the second alone reads what the first writes for it.
 ///
 /// ```
-/// use autobwd::{Join, OpDesc};
+/// use autobwd::{op::Join, OpDesc};
 /// use autobwd_ops::{matmul::{MatmulV2Grad, MatmulV2GradSgd}, update::Sgd};
 ///
 /// # use autobwd::Var;
 /// # fn join(first: &MatmulV2Grad, then: &Sgd) -> Option<OpDesc> {
-/// // In the library: impl Join<Sgd> for MatmulV2Grad, and autobwd::join!(MatmulV2Grad, Sgd);
+/// // In the library: impl Join<Sgd> for MatmulV2Grad, and autobwd::op::join!(MatmulV2Grad, Sgd);
 /// first.join(then)
 /// # }
 /// ```
@@ -38,7 +38,7 @@ impl Joined {
     }
 }
 
-/// Registers a pair of operators that can run as one: `autobwd::join!(MatmulV2Grad, Sgd);`, with
+/// Registers a pair of operators that can run as one: `autobwd::op::join!(MatmulV2Grad, Sgd);`, with
 /// `impl Join<Sgd> for MatmulV2Grad`.
 #[macro_export]
 macro_rules! join {

@@ -20,8 +20,8 @@ impl OpInfoMap {
     /// write nothing are left out. An operator whose gradient is zero has no gradient operators.
     ///
     /// Nothing is added to the program but names. That contributions to one gradient are summed and gradients that nothing
-    /// computes are zeros concerns more than one operator: [`append_backward`](crate::append_backward) and
-    /// [`gradients`](crate::gradients) do it.
+    /// computes are zeros concerns more than one operator: `append_backward` and
+    /// `gradients` do it.
     ///
     /// ```
     /// use autobwd::{OpDesc, OpInfoMap, Program};

@@ -185,7 +185,7 @@ impl AttrValue for Option<DType> {
 /// Defines an enum that is text in programs.
 ///
 /// ```
-/// autobwd::attr_enum! {
+/// autobwd::op::attr_enum! {
 ///     /// Order of an image's dimensions.
 ///     pub enum Layout {
 ///         /// Batch, channels, height, width.
@@ -194,7 +194,7 @@ impl AttrValue for Option<DType> {
 ///         Nhwc = "NHWC",
 ///     }
 /// }
-/// use autobwd::{Attr, AttrValue};
+/// use autobwd::{Attr, op::AttrValue};
 /// assert_eq!(Layout::Nhwc.into_attr(), Attr::Str("NHWC".into()));
 /// let e = Layout::from_attr(&Attr::Str("HWCN".into())).unwrap_err();
 /// assert_eq!(e, "expected \"NCHW\" or \"NHWC\", found \"HWCN\"");

@@ -234,7 +234,7 @@ pub trait Pointwise {
 /// `I: Integer`: one element of int32 or int64. Sums, differences and products wrap around; integers have no gradient.
 ///
 /// ```standalone_crate
-/// use autobwd::{Float, Integer, NoGrad, Pointwise, PointwiseInteger, Result, Var, register_op};
+/// use autobwd::{Float, op::{Integer, PointwiseInteger}, NoGrad, Pointwise, Result, Var, register_op};
 ///
 /// /// `out = by * x`
 /// #[register_op(grad = NoGrad, pointwise, integers)]
@@ -307,7 +307,7 @@ pub trait Lanes: Sized + 'static {
     /// Reads the attributes.
     ///
     /// # Errors
-    /// As [`Op::gather`].
+    /// As `Op::gather`.
     fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
 }
 

@@ -5,7 +5,7 @@ use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension
 use super::{DType, Dims, Element, Memory, Meta, Shape, Vector, dimension};
 use crate::{Error, ErrorKind, Result, with_dtype};
 
-/// A tensor that somebody owns: fed, fetched, kept in a [`Scope`](crate::Scope). Row-major.
+/// A tensor that somebody owns: fed, fetched, kept in a `Scope`. Row-major.
 ///
 /// ```
 /// use autobwd::{Tensor, ndarray::{Ix2, array}};
@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result, with_dtype};
 /// A tensor takes over the memory of a vector or a row-major array that it is made from by value, and
 /// [`into_vec`](Tensor::into_vec) and [`into_array`](Tensor::into_array) give it back: neither copies. What is fetched
 /// is such a vector, too. Kernels need memory that begins on a cache line, so such a tensor is copied once where they work
-/// on it: when the first session that uses it is prepared, in a [`Scope`](crate::Scope), or when it becomes a value of an
+/// on it: when the first session that uses it is prepared, in a `Scope`, or when it becomes a value of an
 /// eager [`Builder`](crate::Builder). Feeding copies into the plan's memory, always.
 pub struct Tensor {
     dtype: DType,

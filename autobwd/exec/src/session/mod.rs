@@ -139,7 +139,7 @@ impl Session {
     /// values while running.
     ///
     /// A step commits as a whole: one that fails leaves the values of the scope as they were. For that, values that are
-    /// overwritten ahead of an operator that may refuse data ([`infallible!`](crate::infallible) says which do not) are
+    /// overwritten ahead of an operator that may refuse data ([`infallible!`](autobwd_core::infallible) says which do not) are
     /// copied at each run; of programs for training, statistics and counters as a rule. With
     /// [`check_finite`](crate::Executor::check_finite), which lets every operator fail, all are copied.
     ///

@@ -1,4 +1,4 @@
-use autobwd::{Buf, Cx, Float, Kernel, Lanes, NoGrad, OpDesc, Result, Var, register_op};
+use autobwd::{Buf, Cx, Float, Kernel, op::Lanes, NoGrad, OpDesc, Result, Var, register_op};
 use std::sync::Mutex;
 
 #[register_op(grad = NoGrad)]

@@ -1,4 +1,4 @@
-use autobwd::{GradKind, OpInfoMap};
+use autobwd::{op::GradKind, OpInfoMap};
 
 fn main() -> autobwd::Result<()> {
     let mut info = OpInfoMap::linked()?.get("square")?;

@@ -1,4 +1,4 @@
-use autobwd::lanes::LaneEntry;
+use autobwd::op::LaneEntry;
 
 fn main() {
     let _: Option<LaneEntry> = None;

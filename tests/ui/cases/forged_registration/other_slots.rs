@@ -1,6 +1,6 @@
 //! A formula with lanes for other slots than its operator has.
 
-use autobwd::{Float, Kernel, Lanes, OpDesc, OpInfo, Result, Schema, SlotDef, Var, register_op};
+use autobwd::{Float, Kernel, op::{Lanes, Schema, SlotDef}, OpDesc, OpInfo, Result, Var, register_op};
 
 /// `out = x`
 #[register_op(grad = autobwd::NoGrad, name = "forged")]
@@ -18,7 +18,7 @@ impl Kernel for Forged<autobwd::Buf<'_>> {
     }
 }
 
-const SLOT: SlotDef = SlotDef::new("X", autobwd::Arity::One, "", 0);
+const SLOT: SlotDef = SlotDef::new("X", autobwd::op::Arity::One, "", 0);
 impl Lanes for Forged<Var> {
     const SLOTS: Schema = Schema { inputs: &[SLOT, SLOT, SLOT], ..<Forged as autobwd::Op>::SCHEMA };
     type Attrs = ();

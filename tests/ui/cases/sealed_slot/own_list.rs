@@ -1,4 +1,4 @@
-use autobwd::{Arity, Result, Slot, Var};
+use autobwd::{op::{Arity, Slot}, Result, Var};
 
 pub struct Logged<V>(Vec<V>);
 impl<V> Drop for Logged<V> {

@@ -1,4 +1,4 @@
-use autobwd::{Attr, AttrType, AttrValue, Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
+use autobwd::{Attr, op::{AttrType, AttrValue}, Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
 
 #[derive(Clone)]
 pub struct Shared(*const f32);

@@ -1,4 +1,4 @@
-use autobwd::{Buf, Cx, InOut, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
+use autobwd::{Buf, Cx, tensor::InOut, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
 
 #[register_op(grad = NoGrad)]
 pub struct Shift<V = Var> {
