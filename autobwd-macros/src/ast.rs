@@ -3,9 +3,7 @@
 //! Must not judge it: rules that need more than one token are in `check`.
 
 use quote::ToTokens;
-use syn::{Expr, Ident, ItemStruct, LitStr, Type, parse_quote};
-
-use crate::{args::Args, attr, ctxt::Ctxt, docs, name, types};
+use syn::{Expr, Ident, ItemStruct, LitStr, Type};
 
 pub(crate) struct Operator<'a> {
     pub(crate) item: &'a ItemStruct,
@@ -86,30 +84,6 @@ pub(crate) enum BoundKind {
 }
 
 impl<'a> Operator<'a> {
-    pub(crate) fn read(item: &'a ItemStruct, args: &'a Args, cx: &Ctxt) -> Operator<'a> {
-        // Without a parameter nothing is expanded.
-        let param = item.generics.type_params().next();
-        let param = param.map_or_else(|| parse_quote!(V), |param| param.ident.clone());
-        let scope = if args.grad_of.is_some() { Scope::GradientOperator(&param) } else { Scope::Operator };
-        let fields = item.fields.iter().filter_map(|field| Field::read(field, scope, cx)).collect();
-        Operator {
-            item,
-            ident: &item.ident,
-            name: args.name.as_ref().map_or_else(|| name::operator(&item.ident), LitStr::value),
-            grad: &args.grad,
-            grad_of: args.grad_of.as_ref(),
-            pointwise: args.pointwise,
-            kernel: args.kernel.as_ref(),
-            broadcast: args.broadcast.as_ref(),
-            integers: args.integers.as_ref(),
-            decomposed: args.decomposed.as_ref(),
-            inferred: args.inferred.as_ref(),
-            doc: docs::text(&item.attrs),
-            fields,
-            param,
-        }
-    }
-
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Input { .. })))
     }
@@ -150,24 +124,6 @@ impl<'a> Operator<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A field without a name is a mistake, found by `check`.
-    pub(crate) fn read(original: &'a syn::Field, scope: Scope<'_>, cx: &Ctxt) -> Option<Field<'a>> {
-        let ident = original.ident.as_ref()?;
-        let (role, literal, marked) = match attr::read(original, cx) {
-            Some(mark) => (Some(mark.role), mark.name, true),
-            None => (scope.unmarked(original), None, false),
-        };
-        let is_slot = matches!(role, Some(Role::Input { .. } | Role::Output { .. }));
-        let in_gradient = matches!(scope, Scope::GradientOperator(_));
-        let inherited = in_gradient && literal.is_none() && role.is_some() && (is_slot || !marked);
-        let default =
-            if is_slot && !inherited || role.is_none() { name::slot(ident) } else { name::attribute(ident) };
-        let name = literal.as_ref().map_or(default, LitStr::value);
-        let doc = docs::first_paragraph(&docs::text(&original.attrs));
-        let doc = if doc.is_empty() && !inherited { docs::of_gradient(&name) } else { doc };
-        Some(Field { original, ident, ty: &original.ty, role, name, inherited, literal, doc })
-    }
-
     /// Whether it is an output that has the shape of an input by declaration.
     pub(crate) fn is_like(&self) -> bool {
         matches!(self.role, Some(Role::Output { like: Some(_), .. }))
@@ -178,30 +134,6 @@ impl<'a> Field<'a> {
         match &self.literal {
             Some(literal) => literal,
             None => self.ident,
-        }
-    }
-}
-
-/// What fields without a mark are.
-#[derive(Clone, Copy)]
-pub(crate) enum Scope<'a> {
-    /// A mistake, found by `check`.
-    Operator,
-    /// What they are in the forward operator; slots hold that parameter.
-    GradientOperator(&'a Ident),
-}
-
-impl Scope<'_> {
-    fn unmarked(self, field: &syn::Field) -> Option<Role> {
-        match self {
-            Scope::GradientOperator(param) if attr::misspelt(field).is_none() => {
-                Some(if types::mentions(&field.ty, param) {
-                    Role::Input { shape_only: false, sparse: false, array: false }
-                } else {
-                    Role::Attr { default: None, bounds: Vec::new() }
-                })
-            }
-            _ => None,
         }
     }
 }

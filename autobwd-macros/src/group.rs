@@ -6,10 +6,11 @@ use proc_macro2::TokenStream;
 use syn::{Data, DeriveInput, Error, Fields};
 
 use crate::{
-    ast::{Field, Role, Scope},
+    ast::{Field, Role},
     check,
     ctxt::Ctxt,
     expand,
+    read::Scope,
 };
 
 pub(crate) fn derive(item: &DeriveInput) -> TokenStream {

@@ -13,6 +13,7 @@ mod fallback;
 mod group;
 mod name;
 mod options;
+mod read;
 mod span;
 mod text;
 mod types;

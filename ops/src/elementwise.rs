@@ -10,10 +10,9 @@ use autobwd::{
     Float, GradCx, GradRule, Pointwise, Result, Var,
     check::*,
     op::{Integer, PointwiseInteger},
+    operators::Scale,
     register_op,
 };
-
-use crate::activation::Scale;
 
 /// `out = x - y` of equal shapes.
 #[register_op(grad = MinusGrad, pointwise, integers)]

@@ -514,7 +514,7 @@ fn the_package_that_is_named_is_checked() -> Result<()> {
     // Of this file, as a test's own library is called.
     assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);
     let e = check_crate("my-operators").unwrap_err().to_string();
-    let packages = "packages with samples are `autobwd`, `autobwd-ops`, `autobwd-tests`";
+    let packages = "packages with samples are `autobwd-core`, `autobwd-ops`, `autobwd-tests`";
     assert_eq!(e, format!("package `my-operators` has 0 operators and no samples; {packages}"));
     let e = check_crate("autobwd-tests").unwrap_err().to_string();
     let lines: Vec<&str> = e.lines().collect();

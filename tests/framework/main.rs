@@ -55,6 +55,7 @@ mod shared_steps;
 mod sizes;
 mod sparse;
 mod sparse_control;
+mod structure;
 mod tape;
 mod tape_control;
 mod tape_history;
@@ -63,6 +64,7 @@ mod tape_models;
 mod tape_values;
 mod typed;
 mod unrolled;
+mod updates;
 mod wide;
 
 #[global_allocator]

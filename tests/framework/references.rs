@@ -148,8 +148,9 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
 fn an_operator_prints_its_reference() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let text = ops.get("elementwise_add")?.to_string();
-    let place =
-        text.find("  registered by autobwd 0.1.0 (autobwd/src/operators/elementwise.rs:").expect(&text);
+    let place = text
+        .find("  registered by autobwd-core 0.1.0 (autobwd/core/src/operators/elementwise.rs:")
+        .expect(&text);
     let expected = "  input `X`: one variable\n";
     assert!(text[..place].contains(expected), "{text}");
     assert!(text.contains("  attribute `axis`: i32, default -1, min = -1\n    Where the operand"), "{text}");

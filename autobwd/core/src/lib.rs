@@ -19,7 +19,6 @@ pub mod lanes;
 pub mod numbers;
 pub mod op;
 pub mod operators;
-#[doc(hidden)]
 pub mod sample;
 pub mod schema;
 pub mod tensor;

@@ -1,3 +1,5 @@
+//! Samples of operators: their structs with a way to draw numbers in each slot. What checks them is `autobwd-check`.
+
 use rand::{Rng, RngExt, SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64Mcg;
 

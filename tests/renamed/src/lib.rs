@@ -1,9 +1,9 @@
-//! An operator crate that calls autobwd by another name: `bwd = { package = "autobwd", .. }`. What `#[register_op]` makes
-//! finds it by the name that stands here.
+//! An operator crate that needs `autobwd-core` alone, and calls it by another name: `bwd = { package = "autobwd-core", .. }`.
+//! What `#[register_op]` makes finds it by the name that stands here.
 
 extern crate bwd as autobwd;
 
-use bwd::{Derived, Float, Pointwise, Var, check::*, register_op};
+use bwd::{Derived, Float, Pointwise, Var, register_op, sample::*};
 
 /// `out = scale · x²`.
 #[register_op(grad = Derived, pointwise)]

@@ -4,6 +4,7 @@
 //! Must not know how programs run, nor how derivatives are put together. It knows no operator: all
 //! come through [`emit`].
 
+mod append;
 mod builder;
 mod eager;
 mod engine;
@@ -13,8 +14,8 @@ mod snapshot;
 mod transaction;
 mod value;
 
-pub use builder::{Builder, emit};
-pub use builder::{MakeDesc, OpArgs};
+pub use append::{MakeDesc, OpArgs, emit};
+pub use builder::Builder;
 pub use eager::HookId;
 pub use engine::{Engine, Ready};
 pub(crate) use expr::Held;

@@ -1,0 +1,303 @@
+//! Appending operators to programs, or computing them at once.
+
+use std::{panic::Location, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{
+    Arg, Builder, Expr,
+    expr::Held,
+    value::{Node, Value},
+};
+use crate::{Content, Describe, Error, ErrorKind, Meta, Op, OpDesc, Result, Role, Site, Var, VarDesc, Words};
+
+impl Builder {
+    /// Appends an operator that has no input to say which program it belongs to; otherwise as [`emit`].
+    #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
+    #[track_caller]
+    pub fn emit<D: Describe<Arg>>(&self, op: D) -> <D::Op as Op>::Of<Expr> {
+        let mut content = Content::new(<D::Op as Op>::SCHEMA.name, false);
+        let left = op.hand_over(&mut content);
+        self.append::<D::Op>(&mut content, left, Location::caller())
+    }
+
+    fn append<O: Op>(
+        &self,
+        content: &mut Content<Arg>,
+        left: O::Of<()>,
+        at: &'static Location<'static>,
+    ) -> O::Of<Expr> {
+        let (args, words, op) = (&mut content.held, &mut content.notes.words, O::SCHEMA.name);
+        let (left, outcome) = match self.run_known(args, words, op, at) {
+            Ok(true) => (left, Ok(())),
+            Err(e) => (left, Err(e)),
+            Ok(false) => {
+                let mut described = Content::new(op, true);
+                let left = left.hand_over(&mut described);
+                let desc = described.describe_in_order();
+                (left, desc.and_then(|desc| self.append_described(args, words, at, desc)))
+            }
+        };
+        self.filled::<O>(content, left, outcome, at)
+    }
+
+    /// The operator with its outputs, which have failed if it has.
+    #[inline]
+    fn filled<O: Op>(
+        &self,
+        content: &mut Content<Arg>,
+        left: O::Of<()>,
+        outcome: Result<()>,
+        at: &'static Location<'static>,
+    ) -> O::Of<Expr> {
+        if let Err(e) = outcome {
+            self.fail(&mut content.held, e, at);
+        }
+        let mut exprs = content.held.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
+        O::fill(left, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
+    }
+
+    /// Has the outputs of an operator that has failed be failed expressions: with the error of an argument that has failed
+    /// before, or else that of the operator. The builders of all arguments remember it.
+    #[cold]
+    pub(crate) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
+        let given = args.iter().filter_map(|(.., arg)| arg.as_ref()?.existing().cloned());
+        let given: Vec<Expr> = given.collect();
+        let failed = match given.iter().find_map(Expr::error) {
+            Some(first) => self.failed_at(first.clone(), at),
+            None => self.failed_at(error, at),
+        };
+        if let Some(e) = failed.error() {
+            given.iter().for_each(|expr| expr.builder().remember(e));
+        }
+        for (role, _, arg) in args.iter_mut() {
+            if let Some(arg) = arg
+                && (*role == Role::Output || matches!(arg, Arg::New))
+            {
+                *arg = Arg::Is(failed.clone());
+            }
+        }
+    }
+
+    /// Appends an operator, or computes it at once, and replaces what is new among its arguments by what that has become.
+    /// `words` are those of the operator, `desc` describes it, with variable k + 1 for the k-th argument, holes apart.
+    #[doc(hidden)]
+    pub fn append_args(
+        &self,
+        args: &mut OpArgs,
+        words: &mut Words,
+        op: &str,
+        at: &'static Location<'static>,
+        desc: MakeDesc<'_>,
+    ) -> Result<()> {
+        if self.run_known(args, words, op, at)? {
+            return Ok(());
+        }
+        self.append_described(args, words, at, desc()?)
+    }
+
+    /// Computes an operator that was computed before on inputs like these; else, and for a program, it returns `false`.
+    fn run_known(
+        &self,
+        args: &mut OpArgs,
+        words: &mut Words,
+        op: &str,
+        at: &'static Location<'static>,
+    ) -> Result<bool> {
+        let Some(engine) = self.engine() else { return Ok(false) };
+        let operands = Operands::of(args, op, at)?;
+        let Some(node) = engine.run_known(words, &operands.inputs, &operands.overwritten, at) else {
+            return Ok(false);
+        };
+        let (node, outputs) = (node?, operands.outputs);
+        drop(operands);
+        self.put_outputs(args, node, outputs);
+        Ok(true)
+    }
+
+    /// As [`append_args`](Builder::append_args), of an operator that is not known. Words have those of the inputs.
+    fn append_described(
+        &self,
+        args: &mut OpArgs,
+        words: &Words,
+        at: &'static Location<'static>,
+        desc: OpDesc,
+    ) -> Result<()> {
+        let Some(engine) = self.engine() else { return self.describe(args, at, desc) };
+        let operands = Operands::of(args, &desc.ty, at)?;
+        let (inputs, into) = (&operands.inputs, &operands.overwritten);
+        let node = engine.run_described(self, words, &mut || Ok(desc.clone()), inputs, into, at)?;
+        let outputs = operands.outputs;
+        drop(operands);
+        self.put_outputs(args, node, outputs);
+        Ok(())
+    }
+
+    /// Replaces what is new among the arguments of an operator by what it has computed.
+    #[inline]
+    fn put_outputs(&self, args: &mut OpArgs, node: Arc<Node>, outputs: usize) {
+        let mut node = Some(node);
+        let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
+        for (out, (.., arg)) in made.enumerate() {
+            // The last one needs no copy.
+            let node = if out + 1 == outputs { node.take() } else { node.clone() };
+            if let (Some(Arg::New), Some(node)) = (&arg, node) {
+                *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node, out))));
+            }
+        }
+    }
+
+    fn describe(&self, args: &mut OpArgs, at: &'static Location<'static>, mut desc: OpDesc) -> Result<()> {
+        let info = self.ops()?.get(&desc.ty)?;
+        let block = self.block();
+        let (mut vars, mut new) = (vec![], vec![]);
+        for (role, slot, arg) in args.iter_mut() {
+            let Some(arg) = arg else { continue };
+            vars.push(match arg {
+                Arg::New if *role == Role::Input => return Err(not_there(&desc.ty, slot)),
+                Arg::New => {
+                    new.push(self.change(|program| program.fresh(&desc.ty)));
+                    new[new.len() - 1]
+                }
+                Arg::Is(expr) => match expr.held().map_err(Clone::clone)? {
+                    Held::Var(var) if expr.builder().is(self) => *var,
+                    _ => return Err(two_programs(&desc.ty, at)),
+                },
+            });
+        }
+        let stand_ins = desc.inputs.args_mut().chain(desc.outputs.args_mut());
+        stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
+        desc.site = Some(Site::Here(at));
+
+        // A snapshot: shape rules are code of others.
+        let program = self.snapshot();
+        let index = program.block(block).map_or(0, |block| block.ops.len());
+        let mut metas: Vec<(Var, Meta)> = vec![];
+        let outcome = info.check(&desc).and_then(|()| {
+            let of = |var: Var| match program.lookup(block, var) {
+                Some(known) => Ok(known.meta()),
+                None => {
+                    let text = format!("`{}` is no variable of block {}", program.name(var), block.index());
+                    Err(Error::new(ErrorKind::UnknownVar, text))
+                }
+            };
+            info.infer(&desc, &of, &mut |var, meta| metas.push((var, meta)))
+        });
+        outcome
+            .and_then(|()| program.check_declared(block, &metas))
+            .map_err(|e| e.at_op(|| program.describe_op(block, index, &desc)))?;
+        drop(program);
+        let added = self.change(|program| {
+            let block = program.block_mut(block)?;
+            // Fresh variables have ascending numbers.
+            for (var, meta) in metas.into_iter().filter(|(var, _)| new.binary_search(var).is_ok()) {
+                let stop_gradient = !meta.dtype.is_float();
+                block.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
+            }
+            block.ops.push(desc);
+            Some(())
+        });
+        added.ok_or_else(|| Error::internal("no such block"))?;
+        for (var, arg) in vars.into_iter().zip(args.iter_mut().filter_map(|(.., arg)| arg.as_mut())) {
+            *arg = Arg::Is(Expr::of_var(self, var));
+        }
+        Ok(())
+    }
+}
+
+/// The values among the arguments of an operator.
+struct Operands<'a> {
+    inputs: SmallVec<[&'a Value; 3]>,
+    /// Values that outputs overwrite, with the number of the output.
+    overwritten: SmallVec<[(usize, &'a Value); 1]>,
+    /// How many outputs there are.
+    outputs: usize,
+}
+
+impl<'a> Operands<'a> {
+    #[inline]
+    fn of(args: &'a OpArgs, op: &str, at: &'static Location<'static>) -> Result<Operands<'a>> {
+        let mut operands = Operands { inputs: SmallVec::new(), overwritten: SmallVec::new(), outputs: 0 };
+        for (role, slot, arg) in args {
+            let Some(arg) = arg else { continue };
+            let value = match arg {
+                Arg::New => None,
+                Arg::Is(expr) => match expr.held() {
+                    Ok(Held::Value(value)) => Some(value),
+                    Ok(Held::Var(_)) => return Err(two_programs(op, at)),
+                    Err(e) => return Err(e.clone()),
+                },
+            };
+            match (role, value) {
+                (Role::Input, Some(value)) => operands.inputs.push(value),
+                (Role::Input, None) => return Err(not_there(op, slot)),
+                (Role::Output, Some(value)) => operands.overwritten.push((operands.outputs, value)),
+                (Role::Output, None) => {}
+            }
+            operands.outputs += usize::from(*role == Role::Output);
+        }
+        Ok(operands)
+    }
+}
+
+fn not_there(op: &str, slot: &str) -> Error {
+    let text = format!("operator `{op}`, input `{slot}`: an input is a variable that exists");
+    Error::new(ErrorKind::Slot, text)
+}
+
+fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
+    let at = Site::Here(at);
+    let text = format!("operator `{op}`, added at {at}: expressions of two programs");
+    Error::new(ErrorKind::UnknownVar, text)
+}
+
+/// What the slots of an operator hold, in the order in which it describes them; `None` is a hole.
+pub type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
+
+/// Describes an operator when that is needed.
+pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
+
+/// Appends an operator to the program of its inputs, or computes it at once where these are values, and returns it with
+/// its outputs filled in.
+///
+/// ```
+/// # use autobwd::{Builder, DType};
+/// use autobwd::{Arg, New, emit};
+/// use autobwd_ops::activation::Relu;
+/// # let x = Builder::new().input("x", DType::F32, &[4]);
+/// let out = emit(Relu { x: Arg::from(&x), out: New }).out;
+/// # assert_eq!(out.name(), "relu_0");
+/// ```
+///
+/// All outputs are failed expressions if an input has failed, with its error, or if the operator itself cannot be
+/// appended or computed: it is unknown, attributes are out of bounds, or dtypes and shapes of inputs do not fit. The error
+/// then says operator, slots, variables and the line of the call.
+#[must_use = "in eager mode, its outputs alone say that an operator has failed"]
+#[track_caller]
+#[inline]
+pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
+    let at = Location::caller();
+    let name = <D::Op as Op>::SCHEMA.name;
+    let mut content = Content::new(name, false);
+    let left = op.hand_over(&mut content);
+    let builder = content.held.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
+    match builder {
+        Some(builder) => builder.append::<D::Op>(&mut content, left, at),
+        None => {
+            let e = belongs_nowhere(name, &content.held);
+            Builder::new().filled::<D::Op>(&mut content, left, Err(e), at)
+        }
+    }
+}
+
+/// Why an operator with these arguments has no builder.
+#[cold]
+fn belongs_nowhere(op: &str, args: &OpArgs) -> Error {
+    match args.iter().find(|(role, ..)| *role == Role::Input) {
+        Some((_, slot, _)) => not_there(op, slot),
+        None => {
+            let text = format!("operator `{op}` has no input to say where it belongs; use `Builder::emit`");
+            Error::new(ErrorKind::Slot, text)
+        }
+    }
+}

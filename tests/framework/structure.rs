@@ -1,0 +1,172 @@
+//! The shape of the source: modules import no other in a circle, and files stay short.
+//!
+//! Packages cannot import each other in a circle: Cargo sees to it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+const PACKAGES: [&str; 9] = [
+    "autobwd/core",
+    "autobwd/plan",
+    "autobwd/backward",
+    "autobwd/exec",
+    "autobwd/eager",
+    "autobwd/net",
+    "autobwd/check",
+    "autobwd-macros",
+    "ops",
+];
+
+/// Modules that others may import in a circle. Compositions of operators are written with the methods of expressions, each
+/// of which stands for an operator.
+const EXEMPT: [(&str, &str); 1] = [("ops", "math")];
+
+/// The most lines of code in a file; documentation and blank lines do not count.
+const LINES: usize = 500;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The code of a file, without comments and without its tests.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.take_while(|line| !line.starts_with("mod tests {")).collect::<Vec<_>>().join("\n")
+}
+
+/// The first segments of a tree of imports: `a` and `b` of `{a::{x, y}, b}`.
+fn heads(tree: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if !tree.starts_with('{') {
+        return vec![tree.chars().take_while(|c| is_name(*c)).collect()];
+    }
+    let (mut found, mut depth, mut is_head) = (vec![], 0, true);
+    for c in tree.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => break,
+            '}' => depth -= 1,
+            ',' if depth == 1 => is_head = true,
+            c if depth == 1 && is_head && is_name(c) => {
+                found.push(c.to_string());
+                is_head = false;
+            }
+            c if depth == 1 && is_name(c) && found.last().is_some_and(|head| !head.ends_with(':')) => {
+                found.last_mut().unwrap().push(c);
+            }
+            ':' | ' ' if depth == 1 && !is_head => found.last_mut().unwrap().push(':'),
+            _ => {}
+        }
+    }
+    found.iter().map(|head| head.trim_end_matches(':').to_string()).collect()
+}
+
+/// By module of a package: the other modules that it imports, also through names that `lib.rs` exports.
+fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all = vec![];
+    files(source, &mut all);
+    let module = |file: &Path| {
+        let first = file.strip_prefix(source).unwrap().components().next().unwrap();
+        first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_string()
+    };
+    let modules: BTreeSet<String> = all.iter().map(|file| module(file)).filter(|m| m != "lib").collect();
+    let mut exported: BTreeMap<String, String> = BTreeMap::new();
+    for statement in code(&source.join("lib.rs")).split(';') {
+        let Some((_, path)) = statement.split_once("use ") else { continue };
+        let Some((from, names)) = path.trim().trim_start_matches("crate::").split_once("::") else {
+            continue;
+        };
+        if modules.contains(from) {
+            exported.extend(heads(names).into_iter().map(|name| (name, from.to_string())));
+        }
+    }
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in &all {
+        let (own, text) = (module(file), code(file));
+        let nested = file.strip_prefix(source).unwrap().components().count();
+        let is_mod = file.file_name().is_some_and(|name| name == "mod.rs");
+        let up = "super::".repeat(if is_mod { nested - 1 } else { nested });
+        for prefix in ["crate::", &up] {
+            for (at, _) in text.match_indices(prefix) {
+                if text[..at].ends_with("super::") || text[..at].ends_with('$') {
+                    continue;
+                }
+                for head in heads(&text[at + prefix.len()..]) {
+                    let target = modules.get(&head).or_else(|| exported.get(&head)).filter(|m| **m != own);
+                    if let Some(target) = target.filter(|_| own != "lib") {
+                        found.entry(own.clone()).or_default().insert(target.clone());
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A circle among imports, if there is one.
+fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<&str>> {
+    // Modules that import nothing but what is gone already go, until nothing changes.
+    let mut left: BTreeSet<&str> = imports.keys().map(String::as_str).collect();
+    loop {
+        let stays = |module: &&str| imports[*module].iter().any(|import| left.contains(import.as_str()));
+        let next: BTreeSet<&str> = left.iter().copied().filter(|module| stays(module)).collect();
+        if next.len() == left.len() {
+            return (!left.is_empty()).then(|| left.into_iter().collect());
+        }
+        left = next;
+    }
+}
+
+#[test]
+fn imports_are_understood() {
+    assert_eq!(heads("{a, b_c::{d, e::f}, g::h as i};"), ["a", "b_c", "g"]);
+    assert_eq!(heads("Tensor::zeros(1)"), ["Tensor"]);
+    let of = |pairs: &[(&str, &[&str])]| {
+        let set = |all: &[&str]| all.iter().map(|m| m.to_string()).collect();
+        pairs.iter().map(|(from, to)| (from.to_string(), set(to))).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(circle(&of(&[("a", &["b"]), ("b", &["c"])])), None);
+    assert_eq!(circle(&of(&[("a", &["b"]), ("b", &["a", "c"])])), Some(vec!["a", "b"]));
+    let core = imports(&root().join("autobwd/core/src"));
+    assert!(core["op"].contains("lanes") && core["lanes"].contains("schema"), "{core:?}");
+}
+
+#[test]
+fn modules_import_each_other_in_no_circle() {
+    for package in PACKAGES {
+        let mut imports = imports(&root().join(package).join("src"));
+        for (_, exempt) in EXEMPT.iter().filter(|(of, _)| *of == package) {
+            imports.remove(*exempt);
+        }
+        assert_eq!(circle(&imports), None, "{package}: {imports:#?}");
+    }
+}
+
+#[test]
+fn no_file_is_long() {
+    let mut all = vec![];
+    for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
+        files(&root().join(folder), &mut all);
+    }
+    for file in all {
+        let text = fs::read_to_string(&file).unwrap();
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+        let lines = text.lines().filter(is_code).count();
+        assert!(lines <= LINES, "{}: {lines} lines of code", file.display());
+    }
+}
