@@ -271,7 +271,7 @@ pub mod op {
     #[doc(inline)]
     pub use autobwd_core::{
         lanes::{Formula, Isa, isa},
-        numbers::{Dual, FormulaFunction, FormulaNode, Symbol},
+        numbers::{Dual, FormulaFunction, FormulaNode, Symbol, UseSelectMaxOrMin},
         op::{Derivative, GradKind, Order},
     };
 }

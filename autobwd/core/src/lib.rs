@@ -50,9 +50,6 @@ pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape,
 pub use verify::{verify, verify_in};
 #[doc(hidden)]
 pub mod __private {
-    // Whatever an author's struct may mention.
-    pub use super::*;
-
     pub use crate::lanes::Lane;
     pub use crate::op::{
         OpInfo, Unwritten, Written, check_bounds, check_composed, check_contract, check_inferred,
@@ -61,6 +58,11 @@ pub mod __private {
     pub use crate::schema::{
         AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, gather_slot, inherit_attr,
         inherit_slot, like, put_values, same_as, slot_name, slot_name_len,
+    };
+    pub use crate::{
+        Attr, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Buf, Content, Control, Decompose,
+        Describe, Expr, Float, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc,
+        Pointwise, PointwiseInteger, Result, Role, Schema, Slot, SlotDef, Var,
     };
     pub use inventory;
 }

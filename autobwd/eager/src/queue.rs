@@ -336,6 +336,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; these have arrived.
+    #[inline(always)]
     fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);
         if matches!(goal, Goal::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input)) {

@@ -1,4 +1,4 @@
-use autobwd::{Buf, Cx, Float, Kernel, op::Lanes, NoGrad, OpDesc, Result, Var, register_op};
+use autobwd::{Buf, Cx, Float, Kernel, NoGrad, OpDesc, Result, Var, op::{Lanes, Schema}, register_op};
 use std::sync::Mutex;
 
 #[register_op(grad = NoGrad)]
@@ -14,6 +14,7 @@ impl Kernel for Counted<Buf<'_>> {
     }
 }
 impl Lanes for Counted<Var> {
+    const SLOTS: Schema = <Counted as autobwd::Op>::SCHEMA;
     type Attrs = Mutex<Vec<u64>>;
 
     fn lane<F: Float>(count: &Self::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {

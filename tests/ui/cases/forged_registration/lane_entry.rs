@@ -1,5 +1,5 @@
-use autobwd::op::LaneEntry;
+use autobwd::OpInfo;
 
 fn main() {
-    let _: Option<LaneEntry> = None;
+    let _ = |info: &OpInfo| info.lanes;
 }

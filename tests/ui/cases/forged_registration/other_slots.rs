@@ -22,7 +22,7 @@ const SLOT: SlotDef = SlotDef::new("X", autobwd::op::Arity::One, "", 0);
 impl Lanes for Forged<Var> {
     const SLOTS: Schema = Schema { inputs: &[SLOT, SLOT, SLOT], ..<Forged as autobwd::Op>::SCHEMA };
     type Attrs = ();
-    fn lane<F: Float>(_: &(), get: impl FnMut(usize) -> F, put: impl FnMut(usize, F)) {}
+    fn lane<F: Float>(_: &(), _: impl FnMut(usize) -> F, _: impl FnMut(usize, F)) {}
     fn attrs(_: &OpDesc) -> Result<()> {
         Ok(())
     }
