@@ -8,9 +8,8 @@ mod repeat;
 mod slice;
 
 pub use autobwd::operators::{
-    Assign, AssignGrad, Cast, CastGrad, Concat, ConcatGrad, ConcatGradGrad, Reshape2, Reshape2Grad,
-    Reshape2GradGrad, Slice, SliceGrad, SliceGradGrad, Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad,
-    UnstackGradGrad,
+    Assign, AssignGrad, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, Slice, SliceGrad, Stack,
+    StackGrad, Unstack, UnstackGrad,
 };
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,

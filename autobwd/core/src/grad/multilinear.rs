@@ -71,17 +71,17 @@ fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -
     let mut any = false;
     for output in sorted(forward.outputs) {
         let grads = g.fwd.inputs.get(&[output.name, GRAD].concat());
-        let wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
+        let mut wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
         any |= wanted.iter().any(Option::is_some);
-        match (output.arity, wanted.as_slice()) {
-            (Arity::One, [] | [None]) => {
-                let unread = g.fresh("unread");
-                product.outputs.append(output.name, [unread]);
-            }
-            (_, wanted) => {
-                product.outputs.append(output.name, wanted.iter().map(|dout| dout.unwrap_or(Var::EMPTY)));
-            }
+        if let (Arity::One, []) = (output.arity, &*wanted) {
+            wanted.push(None);
         }
+        let mut unwanted = || match output.arity {
+            Arity::One | Arity::Many => g.fresh("unread"),
+            Arity::Optional | Arity::Holes => Var::EMPTY,
+        };
+        let outs = wanted.into_iter().map(|dout| dout.unwrap_or_else(&mut unwanted));
+        product.outputs.append(output.name, outs);
     }
     any
 }
