@@ -10,7 +10,7 @@ use autobwd::{
     check::*, map_lanes, register_op, with_float,
 };
 
-use crate::common::{Real, held, nth};
+use crate::common::{Real, check_grad, held, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -60,8 +60,8 @@ impl Infer for LstmSequence<Meta> {
 impl Kernel for LstmSequence<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.gates, T => {
-            let (steps, sizes) = sizes(&self.hidden);
-            let Sizes { units, state, part } = sizes;
+            let sizes = Sizes::of(&self.hidden);
+            let Sizes { steps, units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
             let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
@@ -91,7 +91,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        sizes(&self.hidden).1.units * self.gates.dtype().size()
+        Sizes::of(&self.hidden).units * self.gates.dtype().size()
     }
 }
 autobwd::samples!(
@@ -162,17 +162,15 @@ pub struct LstmSequenceGrad<V = Var> {
 }
 impl Infer for LstmSequenceGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let states = infer_backward(
-            [&self.activations, &self.weight],
-            [&self.initial_hidden, &self.initial_cell],
-            [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()],
-            [&self.dactivations],
-        )?;
-        self.dgates.iter_mut().for_each(|dgates| dgates.like(&self.activations));
+        let activations = &self.activations;
+        let states = states([activations, &self.weight], [&self.initial_hidden, &self.initial_cell])?;
+        let of_states = [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()];
+        of_states.into_iter().flatten().try_for_each(|of| check_grad(activations, of, &states))?;
+        self.dactivations.iter().try_for_each(|of| of.same_as(activations))?;
+        self.dgates.iter_mut().for_each(|dgates| dgates.like(activations));
         self.dweight.iter_mut().for_each(|dweight| dweight.like(&self.weight));
-        let state = Dims::from_iter(states[1..].iter().copied());
-        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell] {
-            initial.iter_mut().for_each(|initial| initial.set(self.activations.dtype, state.clone()));
+        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell].into_iter().flatten() {
+            initial.set(activations.dtype, states[1..].iter().copied().collect::<Dims>());
         }
         Ok(())
     }
@@ -185,8 +183,8 @@ impl Infer for LstmSequenceGrad<Meta> {
 impl Kernel for LstmSequenceGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.weight, T => {
-            let (steps, sizes) = sizes(&self.hidden);
-            let Sizes { units, state, part } = sizes;
+            let sizes = Sizes::of(&self.hidden);
+            let Sizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
             let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let dhidden = self.dhidden.slice::<T>()?;
@@ -264,7 +262,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
 impl LstmSequenceGrad<Buf<'_>> {
     /// The transposed weights, zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
     fn scratch(&self) -> usize {
-        let (_, Sizes { units, state, .. }) = sizes(&self.hidden);
+        let Sizes { units, state, .. } = Sizes::of(&self.hidden);
         let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
         (4 * units + 1) * units + 2 * state + gates
     }
@@ -285,22 +283,6 @@ fn weight_gradient<T: Product>(
         Some(initial) => cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units)),
         None => Ok(()),
     }
-}
-
-/// Dimensions of the states, for gradients.
-fn infer_backward<'a>(
-    [activations, weight]: [&Meta; 2],
-    initial: impl IntoIterator<Item = &'a Option<Meta>>,
-    of_states: [Option<&Meta>; 4],
-    of_gates: impl IntoIterator<Item = &'a Option<Meta>>,
-) -> Result<Dims> {
-    let states = states([activations, weight], initial)?;
-    for given in of_states.into_iter().flatten() {
-        given.same_dtype(activations)?;
-        given.require(given.dims.agrees(&states), || format!("{states} is needed, that of the states"))?;
-    }
-    of_gates.into_iter().flatten().try_for_each(|given| given.same_as(activations))?;
-    Ok(states)
 }
 
 /// Dimensions of the states.
@@ -324,8 +306,9 @@ fn states<'a>(
     Ok([steps, batch, units].into_iter().collect())
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Sizes {
+    steps: usize,
     units: usize,
     /// Elements of the states of one step.
     state: usize,
@@ -333,17 +316,13 @@ struct Sizes {
     part: usize,
 }
 
-/// How many steps there are, and sizes within one.
-fn sizes(hidden: &Buf<'_>) -> (usize, Sizes) {
-    let (steps, batch, units) = match hidden.dims() {
-        &[steps, batch, units] => (steps, batch, units),
-        _ => (0, 0, 0),
-    };
-    let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
-    (steps, Sizes { units, state: batch * units, part: (rows * units).max(1) })
-}
-
 impl Sizes {
+    fn of(hidden: &Buf<'_>) -> Sizes {
+        let &[steps, batch, units] = hidden.dims() else { return Sizes::default() };
+        let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
+        Sizes { steps, units, state: batch * units, part: (rows * units).max(1) }
+    }
+
     /// The states of the step before, the last of `earlier` ones.
     fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
         match earlier.len().checked_sub(self.state) {
