@@ -68,7 +68,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Elements of a window's band in one channel.
-    fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         self.windows[0].size.saturating_mul(self.windows[1].size)
     }
 

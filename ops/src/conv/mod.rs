@@ -20,6 +20,7 @@ use crate::{
     norm::DataLayout,
 };
 use kernel::Convolution;
+use side::Side;
 
 /// The attributes of convolutions.
 #[derive(Attrs, Clone)]
@@ -126,10 +127,15 @@ impl ConvAttrs {
 
     /// The convolution of `x` with `filter` to `y`; paddings by algorithm are those for the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
-        let ((_, _, size), [_, _, kernel @ ..], axes) =
-            (self.data_format.split(dims(over)?), dims(filter)?, self.axes()?);
-        let windows = [0, 1].map(|i| axes[i].windows(kernel[i], size[i]));
-        Convolution::new(self.data_format, self.groups as usize, windows, x, filter, y)
+        let (format, groups, axes) = (self.data_format, self.groups as usize, self.axes()?);
+        let [filters, share, kernel @ ..] = dims(filter)?;
+        let [(images, _, x), (_, _, y), (_, _, over)] =
+            [dims(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
+        let windows = [0, 1].map(|i| axes[i].windows(kernel[i], over[i]));
+        let inside = if format == DataLayout::Nhwc { groups } else { 1 };
+        let side = |channels, size| Side { channels, size, inside, format };
+        let (x, y) = (side(share, x), side(filters / groups, y));
+        Ok(Convolution { images, groups, x, y, windows })
     }
 
     /// Scratch memory of a kernel, with the gradient of the filters or without.
