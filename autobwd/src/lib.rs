@@ -217,7 +217,7 @@ pub use autobwd_core::desc::{
 };
 pub use autobwd_core::grad::{
     Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
-    NoGrad, ZeroGrad,
+    NoGrad, SelfAdjoint, ZeroGrad,
 };
 pub use autobwd_core::lanes::{
     Float, Integer, LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes,

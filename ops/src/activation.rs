@@ -3,8 +3,8 @@
 //! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
 
 use autobwd::{
-    DType, Derived, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, check::*,
-    register_op,
+    DType, Derived, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, SelfAdjoint, Var,
+    check::*, register_op,
 };
 
 pub use autobwd::operators::{Scale, ScaleGrad};
@@ -36,7 +36,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `out > 0`, else 0.
-#[register_op(grad_of = Relu, grad = ReluGradGrad, pointwise)]
+#[register_op(grad_of = Relu, grad = SelfAdjoint, pointwise)]
 pub struct ReluGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -46,16 +46,6 @@ pub struct ReluGrad<V = Var> {
 impl<F: Float> Pointwise for ReluGrad<F> {
     fn eval(&mut self) {
         self.dx = F::select(self.out.gt(F::from(0.0)), self.dout, F::from(0.0));
-    }
-}
-
-/// `ddout = ddx` where `out > 0`, else 0; nothing for `out`.
-pub struct ReluGradGrad;
-impl GradRule<ReluGrad> for ReluGradGrad {
-    fn emit(fwd: &ReluGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ReluGrad { out: fwd.out, dout: g.grad(fwd.dx), dx: ddout });
-        }
     }
 }
 
@@ -366,7 +356,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout * sign(x)`, where `sign(0) = 0`.
-#[register_op(grad_of = Abs, grad = AbsGradGrad, pointwise)]
+#[register_op(grad_of = Abs, grad = SelfAdjoint, pointwise)]
 pub struct AbsGrad<V = Var> {
     pub x: V,
     pub dout: V,
@@ -378,15 +368,5 @@ impl<F: Float> Pointwise for AbsGrad<F> {
         let zero = F::from(0.0);
         let not_above = F::select(zero.gt(self.x), -self.dout, zero);
         self.dx = F::select(self.x.gt(zero), self.dout, not_above);
-    }
-}
-
-/// `ddout = ddx * sign(x)`; nothing for `x`.
-pub struct AbsGradGrad;
-impl GradRule<AbsGrad> for AbsGradGrad {
-    fn emit(fwd: &AbsGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(AbsGrad { x: fwd.x, dout: g.grad(fwd.dx), dx: ddout });
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Functions that are constant or the identity piece by piece, each a formula.
 
 use autobwd::{
-    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, ZeroGrad, check::*,
-    register_op,
+    DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, SelfAdjoint, Var, ZeroGrad,
+    check::*, register_op,
 };
 
 use crate::activation::Scale;
@@ -179,7 +179,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `min < x < max`, else 0.
-#[register_op(grad_of = Clip, grad = ClipGradGrad, pointwise)]
+#[register_op(grad_of = Clip, grad = SelfAdjoint, pointwise)]
 pub struct ClipGrad<V = Var> {
     pub x: V,
     pub dout: V,
@@ -193,16 +193,5 @@ impl<F: Float> Pointwise for ClipGrad<F> {
         let (zero, min, max) = (F::from(0.0), F::from(self.min), F::from(self.max));
         let above = F::select(self.x.gt(min), self.dout, zero);
         self.dx = F::select(max.gt(self.x), above, zero);
-    }
-}
-
-/// `ddout = ddx` where `min < x < max`, else 0; nothing for `x`.
-pub struct ClipGradGrad;
-impl GradRule<ClipGrad> for ClipGradGrad {
-    fn emit(fwd: &ClipGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let ClipGrad { x, min, max, .. } = *fwd;
-            g.push(ClipGrad { x, dout: g.grad(fwd.dx), dx: ddout, min, max });
-        }
     }
 }

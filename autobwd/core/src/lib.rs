@@ -34,7 +34,7 @@ pub use desc::{
 pub use error::{Error, ErrorKind, Result};
 pub use grad::{
     Composed, Derived, DerivedFromInputs, GradBlock, GradCx, GradKind, GradRule, GradientOps, Multilinear,
-    NoGrad, ZeroGrad,
+    NoGrad, SelfAdjoint, ZeroGrad,
 };
 pub use lanes::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.

@@ -1,7 +1,7 @@
 //! The same elements in another order.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, SelfAdjoint, Var,
     check::*,
     operators::{Loops, MAX_RANK, few_dims, remember, remembered},
     register_op, with_dtype,
@@ -138,7 +138,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
 }
 
 /// Reversed dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
-#[register_op(grad = FlipGrad)]
+#[register_op(grad = SelfAdjoint)]
 pub struct Flip<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -203,13 +203,3 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// `dx = flip(dout)`.
-pub struct FlipGrad;
-impl GradRule<Flip> for FlipGrad {
-    fn emit(fwd: &Flip, g: &mut GradCx<'_>) {
-        if let Some(dx) = g.wanted(fwd.x) {
-            g.push(Flip { x: g.grad(fwd.out), out: dx, axis: fwd.axis.clone() });
-        }
-    }
-}

@@ -1,7 +1,7 @@
 //! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
 
 use autobwd::{
-    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, SelfAdjoint, Var,
     check::*,
     operators::{Loops, few_dims},
     register_op, with_dtype,
@@ -120,7 +120,7 @@ impl Kernel for PadGrad<Buf<'_>> {
 
 /// Matrices with 0 on one side of a diagonal: `out[i][j] = x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
-#[register_op(grad = TrilTriuGrad)]
+#[register_op(grad = SelfAdjoint)]
 pub struct TrilTriu<V = Var> {
     /// At least two dimensions, of which the last two are those of matrices; any dtype.
     #[input]
@@ -180,13 +180,3 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// `dx = dout` on the same side, again a `tril_triu`.
-pub struct TrilTriuGrad;
-impl GradRule<TrilTriu> for TrilTriuGrad {
-    fn emit(fwd: &TrilTriu, g: &mut GradCx<'_>) {
-        if let Some(out) = g.wanted(fwd.x) {
-            g.push(TrilTriu { x: g.grad(fwd.out), out, diagonal: fwd.diagonal, lower: fwd.lower });
-        }
-    }
-}

@@ -12,7 +12,7 @@ pub use composed::Composed;
 pub(crate) use composed::{Composing, emit as emit_composed, emit_rest};
 pub(crate) use derived::check_derivative;
 pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
-pub use multilinear::Multilinear;
+pub use multilinear::{Multilinear, SelfAdjoint};
 pub(crate) use parts::forward_op;
 pub use parts::{check_emitted, part, sum, zeros};
 pub use single::GradientOps;

@@ -34,7 +34,7 @@ pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
 pub use concat::{Concat, ConcatGrad, cut_out, row_bytes};
 pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
-pub use copy::{Assign, AssignGrad, Cast, CastGrad};
+pub use copy::{Assign, Cast, CastGrad};
 pub use elements::{Number, Wide, convert};
 pub use elementwise::{
     ElementwiseAdd, ElementwiseAddGrad, ElementwiseAddGradGrad, ElementwiseDiv, ElementwiseDivGrad,
