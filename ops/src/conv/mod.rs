@@ -102,24 +102,15 @@ impl ConvAttrs {
             let windows = axes[i].windows(kernel, size);
             let needed = || input.wrong("more rows and columns than paddings take away are needed");
             let least = windows.covered(size).ok_or_else(needed)?;
-            if let Some(sizes) = sizes {
+            if let Some(size) = sizes.map(|sizes| sizes[i]) {
                 let possible = least..least.saturating_add(windows.stride);
-                return match possible.contains(&sizes[i]) {
-                    true => Ok(sizes[i].into()),
-                    false => {
-                        Err(Error::attr("output_size", format!("{} is not within {possible:?}", sizes[i])))
-                    }
-                };
+                let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
+                return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
             }
-            let (more, limit) =
-                (paddings.map_or(0, |paddings| paddings[i]), windows.stride.max(windows.dilation));
-            match more < limit {
-                true => Ok(least.saturating_add(more).into()),
-                false => Err(Error::attr(
-                    "output_padding",
-                    format!("{more} is not below stride or dilation, {limit}"),
-                )),
-            }
+            let (more, limit) = (paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
+            let text = || format!("{more} is not below stride or dilation, {limit}");
+            let refuse = || Error::attr("output_padding", text());
+            (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
         };
         let size = [length(0)?, length(1)?];
         Ok(self.data_format.join(images, share * (self.groups as usize).into(), size).into_iter().collect())

@@ -191,17 +191,14 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
             let [dcell, dactivations] = held([&self.dcell, &self.dactivations])?;
             cx.scratch(self.scratch(), |scratch| {
                 let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
-                let (zeros, scratch) = scratch.split_at_mut(units);
-                let (back_hidden, scratch) = scratch.split_at_mut(state);
-                let (back_cell, scratch) = scratch.split_at_mut(state);
+                let (zeros, scratch) = scratch.split_at_mut(units + 2 * state);
                 zeros.fill(T::of(0.0));
-                back_hidden.fill(T::of(0.0));
-                back_cell.fill(T::of(0.0));
+                let (back, zeros) = zeros.split_at_mut(2 * state);
+                let (back_hidden, back_cell) = back.split_at_mut(state);
                 // Products run faster by a matrix that lies in order, and there are many.
-                for (column, transposed) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
-                    for (row, out) in transposed.iter_mut().enumerate() {
-                        *out = weight[row * 4 * units + column];
-                    }
+                for (column, to) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
+                    let from = weight[column..].iter().step_by(4 * units);
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
                 let transposed = Mat { data: &*transposed, rows: 4 * units, cols: units, transposed: false };
                 // Activations at first, then gradients of the gates.
@@ -243,14 +240,11 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                 if let Some(dweight) = &mut self.dweight {
                     weight_gradient(cx, dweight.slice_mut()?, sizes, (hidden, initial_hidden), gates)?;
                 }
-                for (initial, back) in
-                    [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)]
-                {
-                    if let Some(initial) = initial {
-                        initial.slice_mut()?.copy_from_slice(back);
-                    }
-                }
-                Ok(())
+                let initial = [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)];
+                initial.into_iter().try_for_each(|(initial, back)| match initial {
+                    Some(initial) => initial.slice_mut().map(|initial| initial.copy_from_slice(back)),
+                    None => Ok(()),
+                })
             })
         })
     }
@@ -399,10 +393,10 @@ impl<'a, T: Real> Loops<T> for Backward<'a, T> {
             let [i, f, g, o] = quarters(&mut self.gates[row * 4 * units..][..4 * units]);
             let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));
             let gate = |k: usize| self.dactivations.map_or(zeros, |all| nth(all, 4 * row + k, units));
-            let back = [nth(self.back_hidden, row, units), nth(self.dhidden, row, units), of_row(self.dcell)];
-            let inputs = [nth(self.cell, row, units), of_row(self.before)];
-            let inputs =
-                [inputs[0], inputs[1], back[0], back[1], back[2], gate(0), gate(1), gate(2), gate(3)];
+            let [cell, back, dhidden] =
+                [self.cell, self.back_hidden, self.dhidden].map(|all| nth(all, row, units));
+            let [before, dcell] = [self.before, self.dcell].map(of_row);
+            let inputs = [cell, before, back, dhidden, dcell, gate(0), gate(1), gate(2), gate(3)];
             map_lanes(inputs, [i, f, g, o, back_cell], |inputs: [F; 9], [i, f, g, o, back_cell]| {
                 let [cell, before, back, dhidden, dcell, di, df, dg, dout] = inputs;
                 let (dh, tanh) = (dhidden + back, cell.tanh());
