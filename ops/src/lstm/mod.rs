@@ -6,8 +6,8 @@
 mod composition;
 
 use autobwd::{
-    Buf, Composed, Cx, Dim, Dims, Infer, Kernel, LaneOf, Loops, Mat, Meta, Product, Result, Var, Vectorised,
-    check::*, map_lanes, register_op, with_float,
+    Buf, Composed, Cx, Dim, Dims, Infer, Kernel, LaneOf, Loops, Mat, Meta, Result, Var, Vectorised, check::*,
+    map_lanes, register_op, with_float,
 };
 
 use crate::common::{Real, check_grad, held, nth};
@@ -97,44 +97,33 @@ impl Kernel for LstmSequence<Buf<'_>> {
 autobwd::samples!(
     LstmSequence,
     [
-        lstm([uniform([3, 2, 20]), uniform([5, 20])], None, None),
-        lstm([uniform([3, 2, 20]), uniform([5, 20])], Some(uniform([2, 5])), Some(uniform([2, 5]))),
-        lstm([uniform([2, 9, 4]), uniform([1, 4])], Some(uniform([9, 1])), None),
-        lstm([uniform([1, 3, 8]), uniform([2, 8])], None, Some(uniform([3, 2]))),
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], [None, None]),
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], [Some(uniform([2, 5])), Some(uniform([2, 5]))]),
+        lstm([uniform([2, 9, 4]), uniform([1, 4])], [Some(uniform([9, 1])), None]),
+        lstm([uniform([1, 3, 8]), uniform([2, 8])], [None, Some(uniform([3, 2]))]),
         // Wider than a vector, by more than whole ones.
-        lstm([uniform([2, 1, 76]), uniform([19, 76])], None, None),
-        lstm([uniform([0, 2, 4]), uniform([1, 4])], Some(uniform([2, 1])), None),
-        lstm([uniform([2, 0, 4]), uniform([1, 4])], None, None),
-        lstm([uniform([2, 3, 0]), uniform([0, 0])], Some(uniform([3, 0])), None),
+        lstm([uniform([2, 1, 76]), uniform([19, 76])], [None, None]),
+        lstm([uniform([0, 2, 4]), uniform([1, 4])], [Some(uniform([2, 1])), None]),
+        lstm([uniform([2, 0, 4]), uniform([1, 4])], [None, None]),
+        lstm([uniform([2, 3, 0]), uniform([0, 0])], [Some(uniform([3, 0])), None]),
         Sample::fails(
-            lstm([uniform([3, 2, 20]), uniform([4, 20])], None, None),
+            lstm([uniform([3, 2, 20]), uniform([4, 20])], [None, None]),
             "`Weight`: [5, 20] is needed, the weights of 5 units",
         ),
         Sample::fails(
-            lstm([uniform([3, 2, 6]), uniform([2, 6])], None, None),
+            lstm([uniform([3, 2, 6]), uniform([2, 6])], [None, None]),
             "`Gates`: the gates of whole units, four each, are needed",
         ),
         Sample::fails(
-            lstm([uniform([3, 2, 4]), uniform([1, 4])], None, Some(uniform([1, 2]))),
+            lstm([uniform([3, 2, 4]), uniform([1, 4])], [None, Some(uniform([1, 2]))]),
             "`InitialCell`: [2, 1] is needed, a number for each unit",
         ),
     ]
 );
 
-fn lstm(
-    [gates, weight]: [Draw; 2],
-    initial_hidden: Option<Draw>,
-    initial_cell: Option<Draw>,
-) -> LstmSequence<Draw> {
-    LstmSequence {
-        gates,
-        weight,
-        initial_hidden,
-        initial_cell,
-        hidden: out(),
-        cell: out(),
-        activations: out(),
-    }
+fn lstm([gates, weight]: [Draw; 2], [initial_hidden, initial_cell]: [Option<Draw>; 2]) -> LstmSequence<Draw> {
+    let (hidden, cell, activations) = (out(), out(), out());
+    LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations }
 }
 
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
@@ -238,7 +227,14 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                     })?;
                 }
                 if let Some(dweight) = &mut self.dweight {
-                    weight_gradient(cx, dweight.slice_mut()?, sizes, (hidden, initial_hidden), gates)?;
+                    // `Σ hidden[t-1]ᵀ · dgates[t]`
+                    let dweight = dweight.slice_mut()?;
+                    let (first, later) = gates.split_at(gates.len().min(4 * state));
+                    let before = rows(&hidden[..later.len() / 4], units);
+                    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
+                    if let Some(initial) = initial_hidden.filter(|_| !first.is_empty()) {
+                        cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
+                    }
                 }
                 let initial = [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)];
                 initial.into_iter().try_for_each(|(initial, back)| match initial {
@@ -262,28 +258,8 @@ impl LstmSequenceGrad<Buf<'_>> {
     }
 }
 
-/// `Σ states[t-1]ᵀ · dgates[t]`
-fn weight_gradient<T: Product>(
-    cx: &Cx,
-    dweight: &mut [T],
-    Sizes { units, state, .. }: Sizes,
-    (states, initial): (&[T], Option<&[T]>),
-    dgates: &[T],
-) -> Result<()> {
-    let (first, later) = dgates.split_at(dgates.len().min(4 * state));
-    let before = rows(&states[..later.len() / 4], units);
-    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
-    match initial.filter(|_| !first.is_empty()) {
-        Some(initial) => cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units)),
-        None => Ok(()),
-    }
-}
-
 /// Dimensions of the states.
-fn states<'a>(
-    [gates, weight]: [&Meta; 2],
-    initial: impl IntoIterator<Item = &'a Option<Meta>>,
-) -> Result<Dims> {
+fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Dims> {
     gates.float()?;
     let [steps, batch, width] = gates.unpack()?;
     let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
@@ -319,10 +295,7 @@ impl Sizes {
 
     /// The states of the step before, the last of `earlier` ones.
     fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
-        match earlier.len().checked_sub(self.state) {
-            Some(at) if !earlier.is_empty() => Some(&earlier[at..]),
-            _ => initial,
-        }
+        if earlier.is_empty() { initial } else { Some(&earlier[earlier.len() - self.state..]) }
     }
 }
 
