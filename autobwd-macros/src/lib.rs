@@ -102,6 +102,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `Derived` | one gradient operator, made from the formula |
 /// | `DerivedFromInputs` | the same, without the outputs among its slots |
 /// | `Composed` | that of the operator's composition |
+/// | `SelfAdjoint` | of an operator that is linear in one input and its own adjoint (a mask, a flip): itself |
 /// | `Multilinear` | of a gradient operator whose forward operator is linear in each input that has a gradient: both again |
 /// | `NoGrad` | there is none, needing it is an error |
 /// | `ZeroGrad` | it is zero everywhere |

@@ -5,7 +5,7 @@
 use autobwd::{
     DType, Derived, Float, GradCx, GradRule, Pointwise, Result, Var,
     check::*,
-    op::{Integer, PointwiseInteger},
+    op::{Integer, PointwiseInteger, SelfAdjoint},
     register_op,
 };
 
@@ -38,7 +38,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `out > 0`, else 0.
-#[register_op(grad_of = Relu, grad = ReluGradGrad, pointwise)]
+#[register_op(grad_of = Relu, grad = SelfAdjoint, pointwise)]
 pub struct ReluGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -48,16 +48,6 @@ pub struct ReluGrad<V = Var> {
 impl<F: Float> Pointwise for ReluGrad<F> {
     fn eval(&mut self) {
         self.dx = F::select(self.out.gt(F::from(0.0)), self.dout, F::from(0.0));
-    }
-}
-
-/// `ddout = ddx` where `out > 0`, else 0; nothing for `out`.
-pub struct ReluGradGrad;
-impl GradRule<ReluGrad> for ReluGradGrad {
-    fn emit(fwd: &ReluGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(ReluGrad { out: fwd.out, dout: g.grad(fwd.dx), dx: ddout });
-        }
     }
 }
 
@@ -368,7 +358,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout * sign(x)`, where `sign(0) = 0`.
-#[register_op(grad_of = Abs, grad = AbsGradGrad, pointwise)]
+#[register_op(grad_of = Abs, grad = SelfAdjoint, pointwise)]
 pub struct AbsGrad<V = Var> {
     pub x: V,
     pub dout: V,
@@ -380,15 +370,5 @@ impl<F: Float> Pointwise for AbsGrad<F> {
         let zero = F::from(0.0);
         let not_above = F::select(zero.gt(self.x), -self.dout, zero);
         self.dx = F::select(self.x.gt(zero), self.dout, not_above);
-    }
-}
-
-/// `ddout = ddx * sign(x)`; nothing for `x`.
-pub struct AbsGradGrad;
-impl GradRule<AbsGrad> for AbsGradGrad {
-    fn emit(fwd: &AbsGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            g.push(AbsGrad { x: fwd.x, dout: g.grad(fwd.dx), dx: ddout });
-        }
     }
 }

@@ -1,8 +1,10 @@
 //! Elements dropped at random.
 
 use autobwd::{
-    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, check::*,
-    op::with_float, register_op,
+    Buf, Cx, DType, Float, Infer, Kernel, Meta, Pointwise, Result, Var,
+    check::*,
+    op::{SelfAdjoint, with_float},
+    register_op,
 };
 
 use crate::{
@@ -169,7 +171,7 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
 }
 
 /// `dx = dout * mask`, scaled as the output was.
-#[register_op(grad_of = Dropout, grad = DropoutGradGrad, pointwise, kernel)]
+#[register_op(grad_of = Dropout, grad = SelfAdjoint, pointwise, kernel)]
 pub struct DropoutGrad<V = Var> {
     pub mask: V,
     pub dout: V,
@@ -200,17 +202,5 @@ impl<F: Float> Pointwise for DropoutGrad<F> {
         let (p, zero) = (self.dropout_prob.into(), F::from(0.0));
         let scale = F::from(scale(p, self.dropout_implementation, self.is_test));
         self.dx = F::select(self.mask.equals(zero), zero, self.dout * scale);
-    }
-}
-
-/// `ddout = dropout_grad(mask, ddx)`.
-pub struct DropoutGradGrad;
-impl GradRule<DropoutGrad> for DropoutGradGrad {
-    fn emit(fwd: &DropoutGrad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let DropoutGrad { mask, dropout_prob, dropout_implementation, is_test, .. } = *fwd;
-            g.push(DropoutGrad { mask, dout: ddx, dx: ddout, dropout_prob, dropout_implementation, is_test });
-        }
     }
 }

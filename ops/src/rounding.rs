@@ -3,7 +3,7 @@
 use autobwd::{
     DType, Float, GradCx, GradRule, Pointwise, Result, Var, ZeroGrad,
     check::*,
-    op::{Integer, PointwiseInteger},
+    op::{Integer, PointwiseInteger, SelfAdjoint},
     register_op,
 };
 
@@ -181,7 +181,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` where `min < x < max`, else 0.
-#[register_op(grad_of = Clip, grad = ClipGradGrad, pointwise)]
+#[register_op(grad_of = Clip, grad = SelfAdjoint, pointwise)]
 pub struct ClipGrad<V = Var> {
     pub x: V,
     pub dout: V,
@@ -195,16 +195,5 @@ impl<F: Float> Pointwise for ClipGrad<F> {
         let (zero, min, max) = (F::from(0.0), F::from(self.min), F::from(self.max));
         let above = F::select(self.x.gt(min), self.dout, zero);
         self.dx = F::select(max.gt(self.x), above, zero);
-    }
-}
-
-/// `ddout = ddx` where `min < x < max`, else 0; nothing for `x`.
-pub struct ClipGradGrad;
-impl GradRule<ClipGrad> for ClipGradGrad {
-    fn emit(fwd: &ClipGrad, g: &mut GradCx<'_>) {
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let ClipGrad { x, min, max, .. } = *fwd;
-            g.push(ClipGrad { x, dout: g.grad(fwd.dx), dx: ddout, min, max });
-        }
     }
 }

@@ -26,7 +26,7 @@ pub mod verify;
 
 pub use autobwd_macros::{Attrs, register_op};
 pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
-pub use composition::{Composed, Composition, Multilinear};
+pub use composition::{Composed, Composition, Multilinear, SelfAdjoint};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,

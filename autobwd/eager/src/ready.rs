@@ -12,20 +12,12 @@ use autobwd_core::{
 use autobwd_plan::{Extent, Graph, Group, ValueId, Wires, extent, frame, group};
 use smallvec::SmallVec;
 
-/// What the engine keeps with an operator that is ready: how it computes, and its chain rules.
+/// What the engine keeps with an operator that is ready.
 struct Prepared {
-    how: How,
-    rules: Rules,
-}
-
-/// How an operator computes.
-enum How {
-    /// One formula over a few elements, of operands of one shape, whether or not it has a kernel beside it: both give the
-    /// same bits.
-    Formula(FormulaCall),
     /// As in a program of this one operator, so with its results: by its kernel, or by its formula or the one that it is
-    /// composed of, in a region.
-    Planned(Graph, Option<Extent>),
+    /// composed of, in a region. Nothing where a formula is called as it is.
+    plan: Option<(Graph, Option<Extent>)>,
+    rules: Rules,
 }
 
 /// What the chain rule of an operator comes to: operators that compute the derivatives of its inputs.
@@ -107,9 +99,12 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
     info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
     let passes_derivatives =
         !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
+    let formula = formula(&graph, &args)?;
+    let plan = if formula.is_none() { Some(plan(ops, graph)?) } else { None };
     Ok(Ready {
         info,
-        prepared: Box::new(Prepared { how: how(ops, graph, &args)?, rules: Rules::default() }),
+        prepared: Box::new(Prepared { plan, rules: Rules::default() }),
+        formula,
         desc: desc.clone(),
         inputs: inputs.into(),
         outputs,
@@ -137,20 +132,18 @@ pub fn run<'m>(
     input: impl Fn(usize) -> Result<&'m Memory>,
     outputs: impl Iterator<Item = &'m mut Memory>,
 ) -> Result<()> {
-    match &prepared(ready)?.how {
-        How::Formula(formula) => formula.run(input, outputs),
-        How::Planned(graph, region) => {
-            let mut inputs = SmallVec::<[&Memory; 4]>::new();
-            for i in 0..ready.inputs.len() {
-                inputs.push(input(i)?);
-            }
-            let outputs = outputs.collect::<SmallVec<[_; 2]>>();
-            run_planned(ready, cx, graph, region.as_ref(), &|arg| match arg {
-                (Role::Input, i) => inputs[i],
-                (Role::Output, i) => &*outputs[i],
-            })
-        }
+    if let Some(formula) = &ready.formula {
+        return formula.run(input, outputs);
     }
+    let mut inputs = SmallVec::<[&Memory; 4]>::new();
+    for i in 0..ready.inputs.len() {
+        inputs.push(input(i)?);
+    }
+    let outputs = outputs.collect::<SmallVec<[_; 2]>>();
+    run_planned(ready, cx, &|arg| match arg {
+        (Role::Input, i) => inputs[i],
+        (Role::Output, i) => &*outputs[i],
+    })
 }
 
 /// As [`run`], of two inputs and one output like the first, which takes its place.
@@ -158,22 +151,19 @@ pub fn run<'m>(
 /// # Errors
 /// As there; other numbers of inputs and outputs.
 pub(crate) fn run_over(ready: &Ready, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
-    match &prepared(ready)?.how {
-        How::Formula(formula) => formula.run_over(first, second),
-        How::Planned(graph, region) => run_planned(ready, cx, graph, region.as_ref(), &|arg| match arg {
+    match &ready.formula {
+        Some(formula) => formula.run_over(first, second),
+        None => run_planned(ready, cx, &|arg| match arg {
             (Role::Input, 1) => second,
             _ => &*first,
         }),
     }
 }
 
-fn run_planned<'m>(
-    ready: &Ready,
-    cx: &Cx,
-    graph: &Graph,
-    region: Option<&Extent>,
-    memory: &dyn Fn((Role, usize)) -> &'m Memory,
-) -> Result<()> {
+fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m Memory) -> Result<()> {
+    let Some((graph, region)) = &prepared(ready)?.plan else {
+        return Err(Error::internal("an operator without plan or formula"));
+    };
     let mut place = |value: ValueId| {
         memory(ready.args[value]).place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
     };
@@ -210,16 +200,12 @@ pub(crate) fn rule(
     }
 }
 
-/// Formulas over a few elements are called as they are.
-fn how(ops: &OpInfoMap, mut graph: Graph, args: &[(Role, usize)]) -> Result<How> {
-    if let Some(formula) = formula(&graph, args)? {
-        return Ok(How::Formula(formula));
-    }
+fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<Extent>)> {
     let groups = group(&mut graph, ops, false)?.0;
     let Ok([Group { region, .. }]) = <[Group; 1]>::try_from(groups) else {
         return Err(Error::internal("an operator that does not run at once"));
     };
-    Ok(How::Planned(graph, region))
+    Ok((graph, region))
 }
 
 fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>> {

@@ -203,7 +203,6 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
             let log_sum = self.log_sum.slice::<T>()?;
             let [dlog_sum] = held([&self.dlog_sum])?;
             let (dq, dk, dv) = (wanted::<T>(&mut self.dq)?, wanted(&mut self.dk)?, wanted(&mut self.dv)?);
-            let [of_q, of_k, of_v] = [dq.is_some(), dk.is_some(), dv.is_some()];
             let of_keys = sizes.keys * sizes.stride;
             let outs = [
                 (dq.unwrap_or_default(), sizes.queries * sizes.stride),
@@ -236,14 +235,14 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
                             });
                             let (scores, dscores) = (block.scores(scores), block.scores(dscores));
                             let (at, stride) = (head * sizes.depth, sizes.stride);
-                            if of_q {
+                            if !dq.is_empty() {
                                 let dq = &mut dq[(block.row - first) * stride + at..];
                                 cx.product_strided(dq, stride, false, dscores, keys)?;
                             }
-                            if of_k {
+                            if !dk.is_empty() {
                                 cx.product_strided(&mut dk[at..], stride, true, dscores.t(), queries)?;
                             }
-                            if of_v {
+                            if !dv.is_empty() {
                                 cx.product_strided(&mut dv[at..], stride, true, scores.t(), douts)?;
                             }
                         }

@@ -71,7 +71,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Elements of a window's band in one channel.
-    fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         self.windows[0].size.saturating_mul(self.windows[1].size)
     }
 
@@ -205,14 +205,12 @@ impl<'a> Columns<'a> {
                 let block = self.block(&tap, tile);
                 for (of, rows) in data.chunks_mut(one).enumerate() {
                     let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
-                    let Some(block) = &block else {
-                        row.fill(T::ZERO);
-                        continue;
-                    };
-                    if block.n * block.rows < cols {
+                    if block.as_ref().is_none_or(|block| block.n * block.rows < cols) {
                         row.fill(T::ZERO);
                     }
-                    block.copy(row, x, step);
+                    if let Some(block) = &block {
+                        block.copy(row, x, step);
+                    }
                 }
             }
         });

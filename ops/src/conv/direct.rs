@@ -28,7 +28,7 @@ impl Convolution {
     fn each_row<'a, T>(&self, filters: &'a [T], mut each: impl FnMut(&'a T, usize, usize, usize, usize)) {
         let (columns, channel) = (self.columns(), self.y.steps().0);
         let whole = columns.whole();
-        for (i, filter) in filters.chunks(self.window()).enumerate() {
+        for (i, filter) in filters.chunks(columns.window()).enumerate() {
             for (weight, tap) in filter.iter().zip(columns.taps()) {
                 let Some(block) = columns.block(&tap, &whole) else { continue };
                 block.rows().for_each(|(at, x)| each(weight, i * channel, block.n, at, x));
@@ -40,12 +40,13 @@ impl Convolution {
     pub(super) fn correlate<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
-        cx.chunks_mut(dfilters, self.window(), |filter, dfilter| {
-            let (group, channel) = (filter / self.y.channels, filter % self.y.channels * channel);
+        cx.chunks_mut(dfilters, columns.window(), |filter, dfilter| {
+            let (number, channel) = (filter / self.y.channels, filter % self.y.channels * channel);
             for (out, tap) in dfilter.iter_mut().zip(columns.taps()) {
                 let mut sum = 0.0;
                 if let Some(block) = columns.block(&tap, &whole) {
-                    for (x, dy) in self.beside(x, dy, group) {
+                    for group in self.in_images(number) {
+                        let (x, dy) = (self.x.group(x, group), self.y.group(dy, group));
                         for (at, from) in block.rows() {
                             let dy = &dy[channel + at * pixel..];
                             sum += dot((&x[from..], step), (dy, pixel), block.n).into();

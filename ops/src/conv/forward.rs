@@ -274,11 +274,7 @@ autobwd::samples!(
     ]
 );
 
-fn depthwise<const I: usize, const F: usize>(
-    input: [usize; I],
-    filter: [usize; F],
-    conv: ConvAttrs,
-) -> DepthwiseConv2d<Draw> {
+fn depthwise(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> DepthwiseConv2d<Draw> {
     DepthwiseConv2d { input: uniform(input), filter: uniform(filter), output: out(), conv }
 }
 

@@ -1,15 +1,14 @@
 //! Convolutions as matrix products: of the filters with the columns that lie under the windows.
 
 use autobwd::{
-    Buf, Cx, Result,
+    Cx, Result,
     op::{Mat, Strided},
 };
 
 use super::{columns::Columns, side::Side};
 use crate::{
     common::{PART, Real, nth},
-    image::{Windows, dims},
-    norm::DataLayout,
+    image::Windows,
 };
 
 /// Multiplications that are worth sharing.
@@ -25,45 +24,27 @@ const BAND: usize = 64;
 
 /// A convolution from `x` to `y`, or back.
 pub(super) struct Convolution {
-    images: usize,
-    groups: usize,
+    pub(super) images: usize,
+    pub(super) groups: usize,
     pub(super) x: Side,
     pub(super) y: Side,
     pub(super) windows: [Windows; 2],
 }
 
+/// A group of channels of one image.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    /// Its number among all groups of an image.
+    pub(super) number: usize,
+    pub(super) unit: usize,
+    /// Its number within the unit.
+    pub(super) inside: usize,
+}
+
 impl Convolution {
-    /// A convolution of `x` with `filter` to `y`.
-    pub(super) fn new(
-        format: DataLayout,
-        groups: usize,
-        windows: [Windows; 2],
-        x: &Buf<'_>,
-        filter: &Buf<'_>,
-        y: &Buf<'_>,
-    ) -> Result<Convolution> {
-        let (images, _, x_size) = format.split(dims(x)?);
-        let (_, _, y_size) = format.split(dims(y)?);
-        let [filters, share, ..] = dims(filter)?;
-        let inside = if format == DataLayout::Nhwc { groups } else { 1 };
-        let x = Side { channels: share, size: x_size, inside, format };
-        let y = Side { channels: filters / groups, size: y_size, inside, format };
-        Ok(Convolution { images, groups, x, y, windows })
-    }
-
-    /// Elements of a window.
-    pub(super) fn window(&self) -> usize {
-        self.windows[0].size.saturating_mul(self.windows[1].size)
-    }
-
-    /// Elements of a column, which are those of a filter.
-    pub(super) fn column(&self) -> usize {
-        self.window().saturating_mul(self.x.channels)
-    }
-
     /// Elements of the filters of one group.
     fn filters(&self) -> usize {
-        self.column().saturating_mul(self.y.channels)
+        self.columns().column().saturating_mul(self.y.channels)
     }
 
     /// What lies under windows.
@@ -93,10 +74,16 @@ impl Convolution {
         self.groups / self.x.inside
     }
 
-    /// The groups of a unit: their numbers in all, and within the unit.
-    fn groups(&self, unit: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// The groups of a unit.
+    fn groups(&self, unit: usize) -> impl Iterator<Item = Group> + use<> {
         let first = unit % self.units();
-        (0..self.x.inside).map(move |inside| (first + inside, inside))
+        (0..self.x.inside).map(move |inside| Group { number: first + inside, unit, inside })
+    }
+
+    /// The group of that number in every image.
+    pub(super) fn in_images(&self, number: usize) -> impl Iterator<Item = Group> + use<> {
+        let (units, inside) = (self.units(), number % self.x.inside);
+        (0..self.images).map(move |image| Group { number, unit: image * units + number % units, inside })
     }
 
     /// Units that make a fair share of work.
@@ -155,8 +142,9 @@ impl Convolution {
             cx.chunks_mut(packed, share * bands.column(), |part, packed| {
                 for (row, packed) in (part * share..).zip(packed.chunks_mut(bands.column())) {
                     let (group, band) = (row / (bands.count * rows), row / rows % bands.count);
-                    let filter = nth(filters, group * rows + row % rows, self.column());
-                    let channels = filter.chunks(self.window()).map(|channel| nth(channel, band, across));
+                    let filter = nth(filters, group * rows + row % rows, self.columns().column());
+                    let channels =
+                        filter.chunks(self.columns().window()).map(|channel| nth(channel, band, across));
                     packed.chunks_mut(across).zip(channels).for_each(|(to, from)| to.copy_from_slice(from));
                 }
             });
@@ -164,117 +152,77 @@ impl Convolution {
         })
     }
 
-    /// The filters of a group, one band of them, `[filters, column]`.
-    fn filters_of<'a, T>(
-        &self,
-        columns: &Columns<'_>,
-        filters: &'a [T],
-        group: usize,
-        band: usize,
-    ) -> Strided<'a, T> {
+    /// One band of the filters of a group, `[filters, column]`.
+    fn band_of<'a, T>(&self, columns: &Columns<'_>, filters: &'a [T], band: usize) -> Strided<'a, T> {
         let (rows, cols) = (self.y.channels, columns.column());
-        let data = nth(filters, group * columns.count + band, rows * cols);
-        Mat { data, rows, cols, transposed: false }.into()
+        Mat { data: nth(filters, band, rows * cols), rows, cols, transposed: false }.into()
     }
 
-    /// The same group of every image, on both sides.
-    pub(super) fn beside<'a, T>(
+    /// Calls `work` with every group of all images, its filters, what is to be set of the images `out` on one `side`, and
+    /// scratch memory. They are 0 at first if `zeroed` says so, else anything.
+    fn each_group<T: Real>(
         &self,
-        x: &'a [T],
-        y: &'a [T],
-        group: usize,
-    ) -> impl Iterator<Item = (&'a [T], &'a [T])> {
-        let (first, inside) = (group % self.units(), group % self.x.inside);
-        (0..self.images).map(move |image| {
-            let unit = image * self.units() + first;
-            let (x, y) = (nth(x, unit, self.x.len()), nth(y, unit, self.y.len()));
-            (self.x.group(x, inside), self.y.group(y, inside))
+        cx: &Cx,
+        filters: &[T],
+        (side, out, zeroed): (&Side, &mut [T], bool),
+        work: impl Fn(Group, &[T], &mut [T], &mut [T]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        if self.is_nothing() {
+            out.fill(T::ZERO);
+            return Ok(());
+        }
+        let (len, share) = (side.len(), self.share());
+        self.with_bands(cx, filters, |filters, scratch| {
+            cx.try_chunks_mut(out, share * len, scratch, |part, out, scratch| {
+                for (out, unit) in out.chunks_mut(len).zip(part * share..) {
+                    if zeroed {
+                        out.fill(T::ZERO);
+                    }
+                    for group in self.groups(unit) {
+                        let filters = nth(filters, group.number, self.filters());
+                        work(group, filters, &mut out[side.start(group)..], scratch)?;
+                    }
+                }
+                Ok(())
+            })
         })
     }
 
     /// `y` = the products of the filters with what lies under every window of `x`.
     pub(super) fn forward<T: Real>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
-        if self.is_nothing() {
-            y.fill(T::ZERO);
-            return Ok(());
-        }
-        let (len, share) = (self.y.len(), self.share());
-        self.with_bands(cx, filters, |filters, scratch| {
-            cx.try_chunks_mut(y, share * len, scratch, |part, y, scratch| {
-                let mut units = y.chunks_mut(len).zip(part * share..);
-                units.try_for_each(|(y, unit)| self.forward_unit(cx, unit, x, filters, y, scratch))
-            })
-        })
-    }
-
-    fn forward_unit<T: Real>(
-        &self,
-        cx: &Cx,
-        unit: usize,
-        x: &[T],
-        filters: &[T],
-        y: &mut [T],
-        scratch: &mut [T],
-    ) -> Result<()> {
-        let (x, bands) = (nth(x, unit, self.x.len()), self.bands());
-        if self.is_direct() {
-            y.fill(T::ZERO);
-        }
-        for (group, inside) in self.groups(unit) {
-            let (x, y) = (self.x.group(x, inside), self.y.group_mut(y, inside));
-            let filters = |band| self.filters_of(&bands, filters, group, band);
-            if self.is_direct() {
-                self.apply(x, filters(0).mat.data, y);
-                continue;
+        let (bands, is_direct) = (self.bands(), self.is_direct());
+        self.each_group(cx, filters, (&self.y, y, is_direct), |group, filters, y, scratch| {
+            let x = self.x.group(x, group);
+            if is_direct {
+                self.apply(x, filters, y);
+                return Ok(());
             }
             for tile in bands.tiles() {
                 let columns = bands.unfold(cx, x, &tile, scratch);
                 for band in 0..bands.count {
-                    let columns = bands.band(columns, &tile, band);
-                    self.y.put(cx, y, tile.pixels.start, band > 0, filters(band), columns)?;
+                    let (filters, columns) =
+                        (self.band_of(&bands, filters, band), bands.band(columns, &tile, band));
+                    self.y.put(cx, y, tile.pixels.start, band > 0, filters, columns)?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// `dx` = the gradient of `x` for `dy`, that of `y`: each element of `dy` times its filter, where its window was.
     pub(super) fn data_grad<T: Real>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
-        if self.is_nothing() {
-            dx.fill(T::ZERO);
-            return Ok(());
-        }
-        let (len, share) = (self.x.len(), self.share());
-        self.with_bands(cx, filters, |filters, scratch| {
-            cx.try_chunks_mut(dx, share * len, scratch, |part, dx, scratch| {
-                let mut units = dx.chunks_mut(len).zip(part * share..);
-                units.try_for_each(|(dx, unit)| self.data_grad_unit(cx, unit, filters, dy, dx, scratch))
-            })
-        })
-    }
-
-    fn data_grad_unit<T: Real>(
-        &self,
-        cx: &Cx,
-        unit: usize,
-        filters: &[T],
-        dy: &[T],
-        dx: &mut [T],
-        scratch: &mut [T],
-    ) -> Result<()> {
-        let (dy, bands) = (nth(dy, unit, self.y.len()), self.bands());
-        dx.fill(T::ZERO);
-        for (group, inside) in self.groups(unit) {
-            let (dx, dy) = (self.x.group_mut(dx, inside), self.y.group(dy, inside));
-            let filters = |band| self.filters_of(&bands, filters, group, band);
+        let bands = self.bands();
+        self.each_group(cx, filters, (&self.x, dx, true), |group, filters, dx, scratch| {
+            let dy = self.y.group(dy, group);
             if self.is_direct() {
-                self.apply_back(filters(0).mat.data, dy, dx);
-                continue;
+                self.apply_back(filters, dy, dx);
+                return Ok(());
             }
+            let filters = |band| self.band_of(&bands, filters, band).t();
             for tile in bands.tiles() {
                 let dy = self.y.matrix(dy, tile.pixels.clone());
                 if bands.is_plain() {
-                    self.x.put(cx, dx, tile.pixels.start, false, filters(0).t(), dy)?;
+                    self.x.put(cx, dx, tile.pixels.start, false, filters(0), dy)?;
                     continue;
                 }
                 let n = bands.pixels(&tile);
@@ -283,12 +231,12 @@ impl Convolution {
                 columns.chunks_mut(n).for_each(|row| row[tile.pixels.len()..].fill(T::ZERO));
                 for band in 0..bands.count {
                     let columns = &mut columns[bands.at(&tile, band)..];
-                    cx.product_strided(columns, n, band > 0, filters(band).t(), dy)?;
+                    cx.product_strided(columns, n, band > 0, filters(band), dy)?;
                 }
                 bands.fold(columns, &tile, dx);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// `dfilters` = the gradient of the filters for `dy`, that of `y`: each element of `dy` times what lay under its
@@ -302,13 +250,22 @@ impl Convolution {
             self.correlate(cx, x, dy, dfilters);
             return Ok(());
         }
-        let ((sums, each), len) = (self.sums(), dfilters.len());
+        let ((sums, each), len, columns) = (self.sums(), dfilters.len(), self.columns());
         let add_up = |parts: &mut [T], scratch: &mut [T]| {
             cx.try_chunks_mut(parts, len, scratch, |part, sum, scratch| {
                 sum.fill(T::ZERO);
                 let images = part * each..self.images.min((part + 1) * each);
-                let mut units = images.start * self.units()..images.end * self.units();
-                units.try_for_each(|unit| self.filter_grad_unit(cx, unit, x, dy, sum, scratch))
+                let units = images.start * self.units()..images.end * self.units();
+                for group in units.flat_map(|unit| self.groups(unit)) {
+                    let (x, dy) = (self.x.group(x, group), self.y.group(dy, group));
+                    let sum = &mut sum[group.number * self.filters()..][..self.filters()];
+                    for tile in columns.tiles() {
+                        let unfolded = columns.unfold(cx, x, &tile, scratch);
+                        let dy = self.y.matrix(dy, tile.pixels.clone());
+                        cx.product_strided(sum, columns.column(), true, dy, unfolded.t())?;
+                    }
+                }
+                Ok(())
             })
         };
         cx.scratch(self.filter_scratch(cx.threads()), |scratch| {
@@ -325,27 +282,5 @@ impl Convolution {
             });
             Ok(())
         })
-    }
-
-    fn filter_grad_unit<T: Real>(
-        &self,
-        cx: &Cx,
-        unit: usize,
-        x: &[T],
-        dy: &[T],
-        sum: &mut [T],
-        scratch: &mut [T],
-    ) -> Result<()> {
-        let (x, dy, columns) = (nth(x, unit, self.x.len()), nth(dy, unit, self.y.len()), self.columns());
-        for (group, inside) in self.groups(unit) {
-            let (x, dy) = (self.x.group(x, inside), self.y.group(dy, inside));
-            let sum = &mut sum[group * self.filters()..][..self.filters()];
-            for tile in columns.tiles() {
-                let unfolded = columns.unfold(cx, x, &tile, scratch);
-                let dy = self.y.matrix(dy, tile.pixels.clone());
-                cx.product_strided(sum, self.column(), true, dy, unfolded.t())?;
-            }
-        }
-        Ok(())
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     norm::DataLayout,
 };
 use kernel::Convolution;
+use side::Side;
 
 /// The attributes of convolutions.
 #[derive(Attrs, Clone)]
@@ -101,24 +102,15 @@ impl ConvAttrs {
             let windows = axes[i].windows(kernel, size);
             let needed = || input.wrong("more rows and columns than paddings take away are needed");
             let least = windows.covered(size).ok_or_else(needed)?;
-            if let Some(sizes) = sizes {
+            if let Some(size) = sizes.map(|sizes| sizes[i]) {
                 let possible = least..least.saturating_add(windows.stride);
-                return match possible.contains(&sizes[i]) {
-                    true => Ok(sizes[i].into()),
-                    false => {
-                        Err(Error::attr("output_size", format!("{} is not within {possible:?}", sizes[i])))
-                    }
-                };
+                let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
+                return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
             }
-            let (more, limit) =
-                (paddings.map_or(0, |paddings| paddings[i]), windows.stride.max(windows.dilation));
-            match more < limit {
-                true => Ok(least.saturating_add(more).into()),
-                false => Err(Error::attr(
-                    "output_padding",
-                    format!("{more} is not below stride or dilation, {limit}"),
-                )),
-            }
+            let (more, limit) = (paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
+            let text = || format!("{more} is not below stride or dilation, {limit}");
+            let refuse = || Error::attr("output_padding", text());
+            (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
         };
         let size = [length(0)?, length(1)?];
         Ok(self.data_format.join(images, share * (self.groups as usize).into(), size).into_iter().collect())
@@ -126,10 +118,15 @@ impl ConvAttrs {
 
     /// The convolution of `x` with `filter` to `y`; paddings by algorithm are those for the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
-        let ((_, _, size), [_, _, kernel @ ..], axes) =
-            (self.data_format.split(dims(over)?), dims(filter)?, self.axes()?);
-        let windows = [0, 1].map(|i| axes[i].windows(kernel[i], size[i]));
-        Convolution::new(self.data_format, self.groups as usize, windows, x, filter, y)
+        let (format, groups, axes) = (self.data_format, self.groups as usize, self.axes()?);
+        let [filters, share, kernel @ ..] = dims(filter)?;
+        let [(images, _, x), (_, _, y), (_, _, over)] =
+            [dims(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
+        let windows = [0, 1].map(|i| axes[i].windows(kernel[i], over[i]));
+        let inside = if format == DataLayout::Nhwc { groups } else { 1 };
+        let side = |channels, size| Side { channels, size, inside, format };
+        let (x, y) = (side(share, x), side(filters / groups, y));
+        Ok(Convolution { images, groups, x, y, windows })
     }
 
     /// Scratch memory of a kernel, with the gradient of the filters or without.

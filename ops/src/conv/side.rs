@@ -7,7 +7,11 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use crate::{common::Real, norm::DataLayout};
+use super::kernel::Group;
+use crate::{
+    common::{Real, nth},
+    norm::DataLayout,
+};
 
 /// The images on one side. They are cut in units: an image, or where its groups of channels lie one behind the other,
 /// one group of an image.
@@ -39,14 +43,14 @@ impl Side {
         }
     }
 
-    /// The part of a unit where one of its groups begins.
-    pub(super) fn group<'a, T>(&self, unit: &'a [T], inside: usize) -> &'a [T] {
-        &unit[inside * self.channels..]
+    /// Where a group begins within its unit.
+    pub(super) fn start(&self, group: Group) -> usize {
+        group.inside * self.channels
     }
 
-    /// As [`group`](Side::group), to be changed.
-    pub(super) fn group_mut<'a, T>(&self, unit: &'a mut [T], inside: usize) -> &'a mut [T] {
-        &mut unit[inside * self.channels..]
+    /// The part of a unit of all images where a group begins.
+    pub(super) fn group<'a, T>(&self, all: &'a [T], group: Group) -> &'a [T] {
+        &nth(all, group.unit, self.len())[self.start(group)..]
     }
 
     /// Some pixels of a group, `[channels, pixels]`.

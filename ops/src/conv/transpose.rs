@@ -152,11 +152,7 @@ autobwd::samples!(
     ]
 );
 
-fn transpose<const F: usize>(
-    input: [usize; 4],
-    filter: [usize; F],
-    conv: ConvAttrs,
-) -> Conv2dTranspose<Draw> {
+fn transpose(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dTranspose<Draw> {
     Conv2dTranspose {
         input: uniform(input),
         filter: uniform(filter),
@@ -185,28 +181,13 @@ fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], ima
 pub struct Conv2dTransposeRule;
 impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
     fn emit(fwd: &Conv2dTranspose, g: &mut GradCx<'_>) {
-        let Conv2dTranspose { input, filter, bias, output, .. } = *fwd;
-        let doutput = g.grad(output);
-        let (dinput, dfilter) = (g.wanted(input), g.wanted(filter));
-        if dinput.is_some() || dfilter.is_some() {
-            g.push(Conv2dTransposeGrad {
-                input,
-                filter,
-                bias,
-                doutput,
-                dinput,
-                dfilter,
-                conv: fwd.conv.clone(),
-                output_padding: fwd.output_padding.clone(),
-                output_size: fwd.output_size.clone(),
-            });
-        }
-        if let Some(dbias) = bias.and_then(|bias| g.wanted(bias)) {
+        g.push_gradient::<_, Conv2dTransposeGrad>(fwd);
+        if let Some(dbias) = fwd.bias.and_then(|bias| g.wanted(bias)) {
             let dim = match fwd.conv.data_format {
                 DataLayout::Nchw => vec![0, 2, 3],
                 DataLayout::Nhwc => vec![0, 1, 2],
             };
-            g.push(ReduceSum { x: doutput, out: dbias, reduce: ReduceAttrs::over(dim) });
+            g.push(ReduceSum { x: g.grad(fwd.output), out: dbias, reduce: ReduceAttrs::over(dim) });
         }
     }
 }

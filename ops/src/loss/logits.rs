@@ -160,17 +160,7 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
         let dloss = g.grad(fwd.loss);
         if let Some(dlogits) = g.wanted(fwd.logits) {
             if g.arrives(fwd.loss) {
-                g.push(SoftmaxWithCrossEntropyGrad {
-                    label: fwd.label,
-                    softmax: fwd.softmax,
-                    dloss,
-                    dlogits,
-                    soft_label: fwd.soft_label,
-                    ignore_index: fwd.ignore_index,
-                    numeric_stable_mode: fwd.numeric_stable_mode,
-                    use_softmax: fwd.use_softmax,
-                    axis: fwd.axis,
-                });
+                g.push_gradient::<_, SoftmaxWithCrossEntropyGrad>(fwd);
             }
             if g.arrives(fwd.softmax) {
                 let dout = g.grad(fwd.softmax);

@@ -76,10 +76,7 @@ pub struct CrossEntropyRule;
 impl GradRule<CrossEntropy> for CrossEntropyRule {
     fn emit(fwd: &CrossEntropy, g: &mut GradCx<'_>) {
         let dy = g.grad(fwd.y);
-        if let Some(dx) = g.wanted(fwd.x) {
-            let (soft_label, ignore_index) = (fwd.soft_label, fwd.ignore_index);
-            g.push(CrossEntropyGrad { x: fwd.x, label: fwd.label, dy, dx, soft_label, ignore_index });
-        }
+        g.push_gradient::<_, CrossEntropyGrad>(fwd);
         push_label_gradient(g, fwd.label, fwd.x, dy);
     }
 }

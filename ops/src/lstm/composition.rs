@@ -5,12 +5,7 @@ use std::array;
 use autobwd::{Composition, Error, ErrorKind, Expr, New, emit};
 
 use super::{LstmSequence, LstmSequenceGrad};
-use crate::{
-    Math,
-    math::concat,
-    matmul::MatmulV2,
-    shape::{Concat, Split},
-};
+use crate::{Math, math::concat, matmul::MatmulV2, shape::Split};
 
 impl Composition for LstmSequence<Expr> {
     fn compose(&mut self) {
@@ -35,55 +30,42 @@ impl Composition for LstmSequence<Expr> {
 
 impl Composition for LstmSequenceGrad<Expr> {
     fn compose(&mut self) {
-        let [cells, dhiddens, activations] = [&self.cell, &self.dhidden, &self.activations].map(steps);
-        let [dcells, dactivations] = [&self.dcell, &self.dactivations].map(|x| x.as_ref().map(steps));
+        let ([i, f, g, o], tanh) = (quarters(&self.activations), self.cell.tanh());
+        let factors = concat(&[&g, &before(&self.cell, &self.initial_cell), &i, &tanh], -1);
+        let [of_i, of_f, of_o] = [&i, &f, &o].map(|gate| gate - &gate.square());
+        let slopes = concat(&[&of_i, &of_f, &(1.0 - g.square()), &of_o], -1);
+        let of_cell = &o * (1.0 - tanh.square());
+        let [dhidden, of_cell, f, factors, slopes] =
+            [&self.dhidden, &of_cell, &f, &factors, &slopes].map(steps);
+        let [dcell, dactivations] = [&self.dcell, &self.dactivations].map(|x| x.as_ref().map(steps));
         let (mut back_hidden, mut back_cell, mut dgates) = (None, None, vec![]);
-        for t in (0..cells.len()).rev() {
-            let ([i, f, g, o], tanh) = (quarters(&activations[t]), cells[t].tanh());
-            let dhidden = added(dhiddens[t].clone(), back_hidden);
-            let dcell =
-                added(&dhidden * &o * (1.0 - tanh.square()), dcells.as_ref().map(|all| all[t].clone()));
-            let dcell = added(dcell, back_cell);
-            let before = if t > 0 { Some(cells[t - 1].clone()) } else { first(&self.initial_cell) };
-            let df = before.map_or_else(|| &dcell * 0.0, |before| &dcell * &before);
-            let arriving = dactivations.as_ref().map(|all| quarters(&all[t]));
-            let of_gates = [&dcell * &g, df, &dcell * &i, &dhidden * &tanh];
-            let slopes = [&i - &i.square(), &f - &f.square(), 1.0 - g.square(), &o - &o.square()];
-            let of_gates: [Expr; 4] = array::from_fn(|k| {
-                let arriving = arriving.as_ref().map(|arriving| arriving[k].clone());
-                added(of_gates[k].clone(), arriving) * &slopes[k]
-            });
-            let of_step = concat(&of_gates.each_ref(), -1);
-            back_hidden = Some(product(&of_step, &self.weight, [false, true]));
-            back_cell = Some(&dcell * &f);
-            dgates.insert(0, of_step);
+        for t in (0..dhidden.len()).rev() {
+            let of_step = |all: &Option<Vec<Expr>>| all.as_ref().map(|all| all[t].clone());
+            let dhidden = added(dhidden[t].clone(), back_hidden);
+            let dcell = added(added(&dhidden * &of_cell[t], of_step(&dcell)), back_cell);
+            let of_gates = concat(&[&dcell, &dcell, &dcell, &dhidden], -1) * &factors[t];
+            dgates.insert(0, added(of_gates, of_step(&dactivations)) * &slopes[t]);
+            back_hidden = Some(product(&dgates[0], &self.weight, [false, true]));
+            back_cell = Some(dcell * &f[t]);
         }
-        let count = dgates.len() as i32;
         let dgates = joined(&dgates, &self.activations);
-        self.dweight = Some(self.of_weight(&dgates, count));
-        for (initial, into, back) in [
-            (&self.initial_hidden, &mut self.dinitial_hidden, back_hidden),
-            (&self.initial_cell, &mut self.dinitial_cell, back_cell),
-        ] {
-            let of = |initial: &Expr| back.map_or_else(|| initial * 0.0, |back| back.squeeze(&[0]));
-            *into = initial.as_ref().map(of);
-        }
+        // `Σ hidden[t-1]ᵀ · dgates[t]`
+        let before = before(&self.hidden, &self.initial_hidden);
+        self.dweight = Some(product(&before.flatten(0, 1), &dgates.flatten(0, 1), [true, false]));
         self.dgates = Some(dgates);
+        let of_initial = |initial: &Option<Expr>, back: Option<Expr>| {
+            let of = |initial: &Expr| back.map_or_else(|| initial * 0.0, |back| back.squeeze(&[0]));
+            initial.as_ref().map(of)
+        };
+        self.dinitial_hidden = of_initial(&self.initial_hidden, back_hidden);
+        self.dinitial_cell = of_initial(&self.initial_cell, back_cell);
     }
 }
-impl LstmSequenceGrad<Expr> {
-    /// `Σ hidden[t-1]ᵀ · dgates[t]`
-    fn of_weight(&self, dgates: &Expr, steps: i32) -> Expr {
-        if steps == 0 {
-            return &self.weight * 0.0;
-        }
-        let earlier = self.hidden.slice(0, 0, steps - 1);
-        let (before, dgates) = match first(&self.initial_hidden) {
-            Some(first) => (concat(&[&first, &earlier], 0), dgates.clone()),
-            None => (earlier, dgates.slice(0, 1, steps)),
-        };
-        product(&before.flatten(0, 1), &dgates.flatten(0, 1), [true, false])
-    }
+
+/// The states before each step: the initial ones, 0 where absent, and all but the last.
+fn before(states: &Expr, initial: &Option<Expr>) -> Expr {
+    let first = first(initial).unwrap_or_else(|| states.slice(0, 0, 1) * 0.0);
+    concat(&[&first, states], 0).slice(0, 0, -1)
 }
 
 /// Each step as a sequence of one step.
@@ -105,18 +87,16 @@ fn added(x: Expr, y: Option<Expr>) -> Expr {
 }
 
 fn quarters(x: &Expr) -> [Expr; 4] {
-    let mut parts =
-        emit(Split { x: x.into(), out: vec![New, New, New, New], axis: -1, num: 4, sections: vec![] }).out;
-    let mut next = || parts.pop().unwrap_or_else(|| x.clone());
-    let [o, g, f, i] = [next(), next(), next(), next()];
-    [i, f, g, o]
+    let out = vec![New, New, New, New];
+    let parts = emit(Split { x: x.into(), out, axis: -1, num: 4, sections: vec![] }).out;
+    array::from_fn(|k| parts.get(k).unwrap_or(x).clone())
 }
 
 /// The steps as one sequence, or `none` without steps.
 fn joined(steps: &[Expr], none: &Expr) -> Expr {
     match steps {
         [] => none.clone(),
-        steps => emit(Concat { x: steps.iter().map(Into::into).collect(), out: New, axis: 0 }).out,
+        steps => concat(&steps.iter().collect::<Vec<_>>(), 0),
     }
 }
 

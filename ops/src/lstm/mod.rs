@@ -8,12 +8,12 @@ mod composition;
 use autobwd::{
     Buf, Composed, Cx, Dims, Infer, Kernel, Meta, Result, Var,
     check::*,
-    op::{LaneOf, Loops, Mat, Product, Vectorised, map_lanes, with_float},
+    op::{LaneOf, Loops, Mat, Vectorised, map_lanes, with_float},
     register_op,
     tensor::Dim,
 };
 
-use crate::common::{Real, held, nth};
+use crate::common::{Real, check_grad, held, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -63,8 +63,8 @@ impl Infer for LstmSequence<Meta> {
 impl Kernel for LstmSequence<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.gates, T => {
-            let (steps, sizes) = sizes(&self.hidden);
-            let Sizes { units, state, part } = sizes;
+            let sizes = Sizes::of(&self.hidden);
+            let Sizes { steps, units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
             let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
@@ -94,50 +94,39 @@ impl Kernel for LstmSequence<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        sizes(&self.hidden).1.units * self.gates.dtype().size()
+        Sizes::of(&self.hidden).units * self.gates.dtype().size()
     }
 }
 autobwd::samples!(
     LstmSequence,
     [
-        lstm([uniform([3, 2, 20]), uniform([5, 20])], None, None),
-        lstm([uniform([3, 2, 20]), uniform([5, 20])], Some(uniform([2, 5])), Some(uniform([2, 5]))),
-        lstm([uniform([2, 9, 4]), uniform([1, 4])], Some(uniform([9, 1])), None),
-        lstm([uniform([1, 3, 8]), uniform([2, 8])], None, Some(uniform([3, 2]))),
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], [None, None]),
+        lstm([uniform([3, 2, 20]), uniform([5, 20])], [Some(uniform([2, 5])), Some(uniform([2, 5]))]),
+        lstm([uniform([2, 9, 4]), uniform([1, 4])], [Some(uniform([9, 1])), None]),
+        lstm([uniform([1, 3, 8]), uniform([2, 8])], [None, Some(uniform([3, 2]))]),
         // Wider than a vector, by more than whole ones.
-        lstm([uniform([2, 1, 76]), uniform([19, 76])], None, None),
-        lstm([uniform([0, 2, 4]), uniform([1, 4])], Some(uniform([2, 1])), None),
-        lstm([uniform([2, 0, 4]), uniform([1, 4])], None, None),
-        lstm([uniform([2, 3, 0]), uniform([0, 0])], Some(uniform([3, 0])), None),
+        lstm([uniform([2, 1, 76]), uniform([19, 76])], [None, None]),
+        lstm([uniform([0, 2, 4]), uniform([1, 4])], [Some(uniform([2, 1])), None]),
+        lstm([uniform([2, 0, 4]), uniform([1, 4])], [None, None]),
+        lstm([uniform([2, 3, 0]), uniform([0, 0])], [Some(uniform([3, 0])), None]),
         Sample::fails(
-            lstm([uniform([3, 2, 20]), uniform([4, 20])], None, None),
+            lstm([uniform([3, 2, 20]), uniform([4, 20])], [None, None]),
             "`Weight`: [5, 20] is needed, the weights of 5 units",
         ),
         Sample::fails(
-            lstm([uniform([3, 2, 6]), uniform([2, 6])], None, None),
+            lstm([uniform([3, 2, 6]), uniform([2, 6])], [None, None]),
             "`Gates`: the gates of whole units, four each, are needed",
         ),
         Sample::fails(
-            lstm([uniform([3, 2, 4]), uniform([1, 4])], None, Some(uniform([1, 2]))),
+            lstm([uniform([3, 2, 4]), uniform([1, 4])], [None, Some(uniform([1, 2]))]),
             "`InitialCell`: [2, 1] is needed, a number for each unit",
         ),
     ]
 );
 
-fn lstm(
-    [gates, weight]: [Draw; 2],
-    initial_hidden: Option<Draw>,
-    initial_cell: Option<Draw>,
-) -> LstmSequence<Draw> {
-    LstmSequence {
-        gates,
-        weight,
-        initial_hidden,
-        initial_cell,
-        hidden: out(),
-        cell: out(),
-        activations: out(),
-    }
+fn lstm([gates, weight]: [Draw; 2], [initial_hidden, initial_cell]: [Option<Draw>; 2]) -> LstmSequence<Draw> {
+    let (hidden, cell, activations) = (out(), out(), out());
+    LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations }
 }
 
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
@@ -165,17 +154,15 @@ pub struct LstmSequenceGrad<V = Var> {
 }
 impl Infer for LstmSequenceGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let states = infer_backward(
-            [&self.activations, &self.weight],
-            [&self.initial_hidden, &self.initial_cell],
-            [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()],
-            [&self.dactivations],
-        )?;
-        self.dgates.iter_mut().for_each(|dgates| dgates.like(&self.activations));
+        let activations = &self.activations;
+        let states = states([activations, &self.weight], [&self.initial_hidden, &self.initial_cell])?;
+        let of_states = [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()];
+        of_states.into_iter().flatten().try_for_each(|of| check_grad(activations, of, &states))?;
+        self.dactivations.iter().try_for_each(|of| of.same_as(activations))?;
+        self.dgates.iter_mut().for_each(|dgates| dgates.like(activations));
         self.dweight.iter_mut().for_each(|dweight| dweight.like(&self.weight));
-        let state = Dims::from_iter(states[1..].iter().copied());
-        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell] {
-            initial.iter_mut().for_each(|initial| initial.set(self.activations.dtype, state.clone()));
+        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell].into_iter().flatten() {
+            initial.set(activations.dtype, states[1..].iter().copied().collect::<Dims>());
         }
         Ok(())
     }
@@ -188,25 +175,22 @@ impl Infer for LstmSequenceGrad<Meta> {
 impl Kernel for LstmSequenceGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.weight, T => {
-            let (steps, sizes) = sizes(&self.hidden);
-            let Sizes { units, state, part } = sizes;
+            let sizes = Sizes::of(&self.hidden);
+            let Sizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
             let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
             let dhidden = self.dhidden.slice::<T>()?;
             let [dcell, dactivations] = held([&self.dcell, &self.dactivations])?;
             cx.scratch(self.scratch(), |scratch| {
                 let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
-                let (zeros, scratch) = scratch.split_at_mut(units);
-                let (back_hidden, scratch) = scratch.split_at_mut(state);
-                let (back_cell, scratch) = scratch.split_at_mut(state);
+                let (zeros, scratch) = scratch.split_at_mut(units + 2 * state);
                 zeros.fill(T::of(0.0));
-                back_hidden.fill(T::of(0.0));
-                back_cell.fill(T::of(0.0));
+                let (back, zeros) = zeros.split_at_mut(2 * state);
+                let (back_hidden, back_cell) = back.split_at_mut(state);
                 // Products run faster by a matrix that lies in order, and there are many.
-                for (column, transposed) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
-                    for (row, out) in transposed.iter_mut().enumerate() {
-                        *out = weight[row * 4 * units + column];
-                    }
+                for (column, to) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
+                    let from = weight[column..].iter().step_by(4 * units);
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
                 let transposed = Mat { data: &*transposed, rows: 4 * units, cols: units, transposed: false };
                 // Activations at first, then gradients of the gates.
@@ -246,16 +230,20 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                     })?;
                 }
                 if let Some(dweight) = &mut self.dweight {
-                    weight_gradient(cx, dweight.slice_mut()?, sizes, (hidden, initial_hidden), gates)?;
-                }
-                for (initial, back) in
-                    [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)]
-                {
-                    if let Some(initial) = initial {
-                        initial.slice_mut()?.copy_from_slice(back);
+                    // `Σ hidden[t-1]ᵀ · dgates[t]`
+                    let dweight = dweight.slice_mut()?;
+                    let (first, later) = gates.split_at(gates.len().min(4 * state));
+                    let before = rows(&hidden[..later.len() / 4], units);
+                    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
+                    if let Some(initial) = initial_hidden.filter(|_| !first.is_empty()) {
+                        cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
                     }
                 }
-                Ok(())
+                let initial = [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)];
+                initial.into_iter().try_for_each(|(initial, back)| match initial {
+                    Some(initial) => initial.slice_mut().map(|initial| initial.copy_from_slice(back)),
+                    None => Ok(()),
+                })
             })
         })
     }
@@ -267,50 +255,14 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
 impl LstmSequenceGrad<Buf<'_>> {
     /// The transposed weights, zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
     fn scratch(&self) -> usize {
-        let (_, Sizes { units, state, .. }) = sizes(&self.hidden);
+        let Sizes { units, state, .. } = Sizes::of(&self.hidden);
         let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
         (4 * units + 1) * units + 2 * state + gates
     }
 }
 
-/// `Σ states[t-1]ᵀ · dgates[t]`
-fn weight_gradient<T: Product>(
-    cx: &Cx,
-    dweight: &mut [T],
-    Sizes { units, state, .. }: Sizes,
-    (states, initial): (&[T], Option<&[T]>),
-    dgates: &[T],
-) -> Result<()> {
-    let (first, later) = dgates.split_at(dgates.len().min(4 * state));
-    let before = rows(&states[..later.len() / 4], units);
-    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
-    match initial.filter(|_| !first.is_empty()) {
-        Some(initial) => cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units)),
-        None => Ok(()),
-    }
-}
-
-/// Dimensions of the states, for gradients.
-fn infer_backward<'a>(
-    [activations, weight]: [&Meta; 2],
-    initial: impl IntoIterator<Item = &'a Option<Meta>>,
-    of_states: [Option<&Meta>; 4],
-    of_gates: impl IntoIterator<Item = &'a Option<Meta>>,
-) -> Result<Dims> {
-    let states = states([activations, weight], initial)?;
-    for given in of_states.into_iter().flatten() {
-        given.same_dtype(activations)?;
-        given.require(given.dims.agrees(&states), || format!("{states} is needed, that of the states"))?;
-    }
-    of_gates.into_iter().flatten().try_for_each(|given| given.same_as(activations))?;
-    Ok(states)
-}
-
 /// Dimensions of the states.
-fn states<'a>(
-    [gates, weight]: [&Meta; 2],
-    initial: impl IntoIterator<Item = &'a Option<Meta>>,
-) -> Result<Dims> {
+fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Dims> {
     gates.float()?;
     let [steps, batch, width] = gates.unpack()?;
     let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
@@ -327,8 +279,9 @@ fn states<'a>(
     Ok([steps, batch, units].into_iter().collect())
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Sizes {
+    steps: usize,
     units: usize,
     /// Elements of the states of one step.
     state: usize,
@@ -336,23 +289,16 @@ struct Sizes {
     part: usize,
 }
 
-/// How many steps there are, and sizes within one.
-fn sizes(hidden: &Buf<'_>) -> (usize, Sizes) {
-    let (steps, batch, units) = match hidden.dims() {
-        &[steps, batch, units] => (steps, batch, units),
-        _ => (0, 0, 0),
-    };
-    let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
-    (steps, Sizes { units, state: batch * units, part: (rows * units).max(1) })
-}
-
 impl Sizes {
+    fn of(hidden: &Buf<'_>) -> Sizes {
+        let &[steps, batch, units] = hidden.dims() else { return Sizes::default() };
+        let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
+        Sizes { steps, units, state: batch * units, part: (rows * units).max(1) }
+    }
+
     /// The states of the step before, the last of `earlier` ones.
     fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
-        match earlier.len().checked_sub(self.state) {
-            Some(at) if !earlier.is_empty() => Some(&earlier[at..]),
-            _ => initial,
-        }
+        if earlier.is_empty() { initial } else { Some(&earlier[earlier.len() - self.state..]) }
     }
 }
 
@@ -423,10 +369,10 @@ impl<'a, T: Real> Loops<T> for Backward<'a, T> {
             let [i, f, g, o] = quarters(&mut self.gates[row * 4 * units..][..4 * units]);
             let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));
             let gate = |k: usize| self.dactivations.map_or(zeros, |all| nth(all, 4 * row + k, units));
-            let back = [nth(self.back_hidden, row, units), nth(self.dhidden, row, units), of_row(self.dcell)];
-            let inputs = [nth(self.cell, row, units), of_row(self.before)];
-            let inputs =
-                [inputs[0], inputs[1], back[0], back[1], back[2], gate(0), gate(1), gate(2), gate(3)];
+            let [cell, back, dhidden] =
+                [self.cell, self.back_hidden, self.dhidden].map(|all| nth(all, row, units));
+            let [before, dcell] = [self.before, self.dcell].map(of_row);
+            let inputs = [cell, before, back, dhidden, dcell, gate(0), gate(1), gate(2), gate(3)];
             map_lanes(inputs, [i, f, g, o, back_cell], |inputs: [F; 9], [i, f, g, o, back_cell]| {
                 let [cell, before, back, dhidden, dcell, di, df, dg, dout] = inputs;
                 let (dh, tanh) = (dhidden + back, cell.tanh());

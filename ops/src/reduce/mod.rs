@@ -12,7 +12,7 @@ pub(crate) use cut::Reduction;
 pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
 pub use product::{ReduceProd, ReduceProdGrad, ReduceProdGradGrad};
 pub use square::{SquaredL2Norm, SquaredL2NormGrad};
-pub use sum::{Mean, MeanGrad, MeanTerm, MeanTermGrad, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
+pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
 
 /// The attributes of reductions.
 #[derive(Attrs, Clone)]

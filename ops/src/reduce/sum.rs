@@ -1,9 +1,9 @@
 //! Sums and means over dimensions of one tensor.
 
 use autobwd::{
-    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
+    Buf, Cx, DType, Float, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
     check::*,
-    op::{Decompose, Parts, with_float, with_signed},
+    op::{Decompose, Parts, SelfAdjoint, with_float, with_signed},
     register_op,
 };
 
@@ -318,7 +318,7 @@ impl Kernel for ReduceMeanGrad<Buf<'_>> {
 }
 
 /// `out = x / n`, a term of a mean. Not in the reference.
-#[register_op(grad = MeanTermGrad, pointwise)]
+#[register_op(grad = SelfAdjoint, pointwise)]
 pub struct MeanTerm<V = Var> {
     /// Any shape.
     #[input]
@@ -339,16 +339,6 @@ autobwd::samples!(
     MeanTerm,
     [MeanTerm { x: uniform([2, 3]), out: out(), n: 6.0 }, MeanTerm { x: uniform([4]), out: out(), n: 1.0 }]
 );
-
-/// `dx = dout / n`.
-pub struct MeanTermGrad;
-impl GradRule<MeanTerm> for MeanTermGrad {
-    fn emit(fwd: &MeanTerm, g: &mut GradCx<'_>) {
-        if let Some(dx) = g.wanted(fwd.x) {
-            g.push(MeanTerm { x: g.grad(fwd.out), out: dx, n: fwd.n });
-        }
-    }
-}
 
 /// A sum, or a repetition where it is `out` that has the full shape.
 fn sum_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, reduce: &ReduceAttrs) {

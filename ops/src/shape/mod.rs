@@ -8,15 +8,14 @@ mod repeat;
 mod slice;
 
 pub use autobwd::operators::{
-    Assign, AssignGrad, Cast, CastGrad, Concat, ConcatGrad, ConcatGradGrad, Reshape2, Reshape2Grad,
-    Reshape2GradGrad, Slice, SliceGrad, SliceGradGrad, Stack, StackGrad, StackGradGrad, Unstack, UnstackGrad,
-    UnstackGradGrad,
+    Assign, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, Slice, SliceGrad, Stack, StackGrad,
+    Unstack, UnstackGrad,
 };
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
 pub use join::{Split, SplitGrad};
-pub use order::{Flip, FlipGrad, Transpose2, Transpose2Grad};
-pub use pad::{Pad, PadGrad, TrilTriu, TrilTriuGrad};
+pub use order::{Flip, Transpose2, Transpose2Grad};
+pub use pad::{Pad, PadGrad, TrilTriu};
 pub use repeat::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub(crate) use slice::at;

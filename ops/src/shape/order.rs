@@ -1,9 +1,9 @@
 //! The same elements in another order.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    op::with_dtype,
+    op::{SelfAdjoint, with_dtype},
     operators::{Loops, MAX_RANK, few_dims, remember, remembered},
     register_op,
 };
@@ -139,7 +139,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
 }
 
 /// Reversed dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
-#[register_op(grad = FlipGrad)]
+#[register_op(grad = SelfAdjoint)]
 pub struct Flip<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -204,13 +204,3 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// `dx = flip(dout)`.
-pub struct FlipGrad;
-impl GradRule<Flip> for FlipGrad {
-    fn emit(fwd: &Flip, g: &mut GradCx<'_>) {
-        if let Some(dx) = g.wanted(fwd.x) {
-            g.push(Flip { x: g.grad(fwd.out), out: dx, axis: fwd.axis.clone() });
-        }
-    }
-}

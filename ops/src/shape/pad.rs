@@ -1,9 +1,9 @@
 //! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    op::with_dtype,
+    op::{SelfAdjoint, with_dtype},
     operators::{Loops, few_dims},
     register_op,
     tensor::Dim,
@@ -122,7 +122,7 @@ impl Kernel for PadGrad<Buf<'_>> {
 
 /// Matrices with 0 on one side of a diagonal: `out[i][j] = x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
-#[register_op(grad = TrilTriuGrad)]
+#[register_op(grad = SelfAdjoint)]
 pub struct TrilTriu<V = Var> {
     /// At least two dimensions, of which the last two are those of matrices; any dtype.
     #[input]
@@ -182,13 +182,3 @@ autobwd::samples!(
         ),
     ]
 );
-
-/// `dx = dout` on the same side, again a `tril_triu`.
-pub struct TrilTriuGrad;
-impl GradRule<TrilTriu> for TrilTriuGrad {
-    fn emit(fwd: &TrilTriu, g: &mut GradCx<'_>) {
-        if let Some(out) = g.wanted(fwd.x) {
-            g.push(TrilTriu { x: g.grad(fwd.out), out, diagonal: fwd.diagonal, lower: fwd.lower });
-        }
-    }
-}

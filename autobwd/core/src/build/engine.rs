@@ -5,7 +5,7 @@
 use std::{any::Any, panic::Location, sync::Arc};
 
 use super::{Builder, MakeDesc, Node, Value};
-use crate::{Meta, OpDesc, OpInfo, Result, Role, Var, Words};
+use crate::{Meta, OpDesc, OpInfo, Result, Role, Var, Words, lanes::FormulaCall};
 
 /// What an eager [`Builder`] computes with.
 pub trait Engine: Any {
@@ -77,7 +77,10 @@ pub struct Ready {
     pub sizes: Vec<usize>,
     /// By argument: which of the inputs or of the outputs it is.
     pub args: Vec<(Role, usize)>,
-    /// What the engine keeps with it.
+    /// What computes it where it is one formula over a few elements, of operands of one shape, whether or not it has a kernel
+    /// beside it: both give the same bits.
+    pub formula: Option<FormulaCall>,
+    /// What else the engine keeps with it.
     pub prepared: Box<dyn Any + Send + Sync>,
 }
 

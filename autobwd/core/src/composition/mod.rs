@@ -4,7 +4,7 @@ mod composed;
 mod multilinear;
 
 pub use composed::Composed;
-pub use multilinear::Multilinear;
+pub use multilinear::{Multilinear, SelfAdjoint};
 use smallvec::SmallVec;
 
 use crate::{

@@ -1,3 +1,7 @@
+//! Gradient rules of linear operators.
+//!
+//! `grad = SelfAdjoint`: the gradient of an operator that is its own adjoint.
+//!
 //! `grad = Multilinear`: double backward of operators that are linear in each of some inputs.
 //!
 //! The gradient of such an operator, and the gradient of that, are the operator and its gradient operator again, each with
@@ -22,6 +26,49 @@ impl<O: Op> GradRule<O> for Multilinear {
         if let Some(forward) = forward {
             emit(forward, const { &O::SCHEMA }, g);
         }
+    }
+}
+
+/// The gradient of an operator that is linear in one input by a symmetric matrix (a mask or any other elementwise factor,
+/// a flip): the operator itself, of the output's gradient.
+///
+/// The operator has one output. The input is its only one or, of a gradient operator, the only gradient among its inputs;
+/// the others have no gradient, as where they choose elements only.
+pub struct SelfAdjoint;
+
+impl<O: Op> GradRule<O> for SelfAdjoint {
+    fn emit(_: &O, g: &mut GradCx<'_>) {
+        let (schema, linear) = const { (&O::SCHEMA, linear_input(&O::SCHEMA)) };
+        let (x, out) = (g.fwd.inputs.get(linear), g.fwd.outputs.get(schema.outputs[0].name));
+        let (&[x], &[out]) = (x, out) else { return };
+        if let Some(dx) = g.wanted(x) {
+            let (mut inputs, mut outputs) = (g.fwd.inputs.clone(), g.fwd.outputs.clone());
+            inputs.set(linear, [g.grad(out)]);
+            outputs.set(schema.outputs[0].name, [dx]);
+            g.push(OpDesc { inputs, outputs, attrs: g.fwd.attrs.clone(), ..OpDesc::new(schema.name) });
+        }
+    }
+}
+
+/// The input that an operator with `grad = SelfAdjoint` is linear in.
+const fn linear_input(schema: &Schema) -> &'static str {
+    let (mut linear, mut i) = (None, 0);
+    while i < schema.inputs.len() {
+        let name = schema.inputs[i].name;
+        if schema.inputs.len() == 1 || matches!(name.as_bytes(), [.., b'@', b'G', b'R', b'A', b'D']) {
+            assert!(
+                linear.is_none(),
+                "`grad = SelfAdjoint` is of operators with one gradient among their inputs"
+            );
+            linear = Some(name);
+        }
+        i += 1;
+    }
+    match linear {
+        Some(name) if schema.outputs.len() == 1 => name,
+        _ => panic!(
+            "`grad = SelfAdjoint` is of operators with one input, or one gradient among them, and one output"
+        ),
     }
 }
 
@@ -73,17 +120,17 @@ fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -
     let mut any = false;
     for output in sorted(forward.outputs) {
         let grads = g.fwd.inputs.get(&[output.name, GRAD].concat());
-        let wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
+        let mut wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
         any |= wanted.iter().any(Option::is_some);
-        match (output.arity, wanted.as_slice()) {
-            (Arity::One, [] | [None]) => {
-                let unread = g.fresh("unread");
-                product.outputs.append(output.name, [unread]);
-            }
-            (_, wanted) => {
-                product.outputs.append(output.name, wanted.iter().map(|dout| dout.unwrap_or(Var::EMPTY)));
-            }
+        if let (Arity::One, []) = (output.arity, &*wanted) {
+            wanted.push(None);
         }
+        let mut unwanted = || match output.arity {
+            Arity::One | Arity::Many => g.fresh("unread"),
+            Arity::Optional | Arity::Holes => Var::EMPTY,
+        };
+        let outs = wanted.into_iter().map(|dout| dout.unwrap_or_else(&mut unwanted));
+        product.outputs.append(output.name, outs);
     }
     any
 }

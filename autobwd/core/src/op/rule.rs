@@ -221,6 +221,13 @@ impl<'a> GradCx<'a> {
         self.emitted.push(op.into());
     }
 
+    /// Adds the gradient operator `G` of the operator, an `O`, as `grad = G` does, if any of its outputs is wanted: for a
+    /// rule that emits others beside it.
+    pub fn push_gradient<O: Op, G: Op>(&mut self, _: &O) {
+        self.push_wired(const { &O::SCHEMA }, const { &G::SCHEMA });
+        self.emitted.pop_if(|op| op.writes().next().is_none());
+    }
+
     /// Adds the operator of that schema: slots named as the forward operator's get its variables, slots named
     /// `…@GRAD` their gradients, and it gets those of its attributes that it declares.
     fn push_wired(&mut self, forward: &'static Schema, schema: &'static Schema) {

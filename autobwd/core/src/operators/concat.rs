@@ -1,11 +1,8 @@
 //! Tensors joined to one.
 
 use crate::{
-    Buf, Cx, Dim, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op,
-    sample::*,
+    Buf, Cx, Dim, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
-
-use super::{FillZerosLike, check_grad, like_each};
 
 /// Tensors joined along an axis: `out = x[0], x[1], …`.
 #[register_op(grad = ConcatGrad)]
@@ -22,7 +19,23 @@ pub struct Concat<V = Var> {
 }
 impl Infer for Concat<Meta> {
     fn infer(&mut self) -> Result<()> {
-        joined(&self.x, self.axis, &mut self.out)
+        let Some((first, others)) = self.x.split_first() else {
+            return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
+        };
+        let (axis, out) = (first.axis("axis", self.axis.into())?, &mut self.out);
+        out.like(first);
+        let mut length = first.dims[axis];
+        for other in others {
+            other.same_dtype(first)?;
+            out.dims[axis] = Dim::UNKNOWN;
+            if !other.dims.agrees(&out.dims) {
+                return Err(other.wrong(&format!("dimensions {} are needed", out.dims)));
+            }
+            out.dims.iter_mut().zip(&*other.dims).for_each(|(dim, other)| *dim = dim.or(*other));
+            length = length + other.dims[axis];
+        }
+        out.dims[axis] = length;
+        Ok(())
     }
 }
 impl Kernel for Concat<Buf<'_>> {
@@ -59,27 +72,6 @@ crate::samples!(
     ]
 );
 
-/// Dtype and dimensions of tensors that are joined along an axis.
-fn joined(x: &[Meta], axis: i32, out: &mut Meta) -> Result<()> {
-    let Some((first, others)) = x.split_first() else {
-        return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
-    };
-    let axis = first.axis("axis", axis.into())?;
-    out.like(first);
-    let mut length = first.dims[axis];
-    for other in others {
-        other.same_dtype(first)?;
-        out.dims[axis] = Dim::UNKNOWN;
-        if !other.dims.agrees(&out.dims) {
-            return Err(other.wrong(&format!("dimensions {} are needed", out.dims)));
-        }
-        out.dims.iter_mut().zip(&*other.dims).for_each(|(dim, other)| *dim = dim.or(*other));
-        length = length + other.dims[axis];
-    }
-    out.dims[axis] = length;
-    Ok(())
-}
-
 /// Bytes from one step of the dimensions before `axis` to the next.
 pub fn row_bytes(x: &Buf<'_>, axis: usize) -> usize {
     x.dims()[axis..].iter().product::<usize>() * x.dtype().size()
@@ -106,7 +98,7 @@ pub fn cut_out(
 }
 
 /// `dx[i]` = the part of `dout` that `x[i]` went to.
-#[register_op(grad_of = Concat, grad = ConcatGradGrad)]
+#[register_op(grad_of = Concat, grad = Multilinear, inferred)]
 pub struct ConcatGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,
@@ -115,14 +107,6 @@ pub struct ConcatGrad<V = Var> {
     pub dx: Vec<Option<V>>,
     pub axis: i32,
 }
-impl Infer for ConcatGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let mut out = self.dout.clone();
-        joined(&self.x, self.axis, &mut out)?;
-        check_grad(&self.x[0], &self.dout, &out.dims)?;
-        like_each(&self.x, &mut self.dx)
-    }
-}
 impl Kernel for ConcatGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let (axis, mut at) = (self.dout.axis(self.axis.into()), 0);
@@ -130,25 +114,5 @@ impl Kernel for ConcatGrad<Buf<'_>> {
             cut_out(&self.dout, axis, &mut at, row_bytes(x, axis), dx.as_mut())?;
         }
         Ok(())
-    }
-}
-
-/// `ddout = concat(ddx)`, with zeros for a `dx` that nobody wanted.
-pub struct ConcatGradGrad;
-impl GradRule<ConcatGrad> for ConcatGradGrad {
-    fn emit(fwd: &ConcatGrad, g: &mut GradCx<'_>) {
-        let Some(ddout) = g.wanted(fwd.dout) else { return };
-        let mut ddx = vec![];
-        for (x, dx) in fwd.x.iter().zip(&fwd.dx) {
-            ddx.push(match dx {
-                Some(dx) => g.grad(*dx),
-                None => {
-                    let zeros = g.fresh("zeros");
-                    g.push(FillZerosLike { x: *x, out: zeros });
-                    zeros
-                }
-            });
-        }
-        g.push(Concat { x: ddx, out: ddout, axis: fwd.axis });
     }
 }

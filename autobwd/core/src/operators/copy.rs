@@ -1,14 +1,14 @@
 //! Copies, of the same dtype or another.
 
 use crate::{
-    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, Var, register_op,
-    sample::*, with_dtype,
+    Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, SelfAdjoint, Var,
+    register_op, sample::*, with_dtype,
 };
 
 use super::convert;
 
 /// A copy: `out = x`.
-#[register_op(grad = AssignGrad, pointwise, kernel)]
+#[register_op(grad = SelfAdjoint, pointwise, kernel)]
 pub struct Assign<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -35,16 +35,6 @@ crate::samples!(
         Assign { x: integers_below(2, [3]).of(DType::Bool), out: out() },
     ]
 );
-
-/// `dx = assign(dout)`.
-pub struct AssignGrad;
-impl GradRule<Assign> for AssignGrad {
-    fn emit(fwd: &Assign, g: &mut GradCx<'_>) {
-        if let Some(dx) = g.wanted(fwd.x) {
-            g.push(Assign { x: g.grad(fwd.out), out: dx });
-        }
-    }
-}
 
 /// A copy of another dtype: `out = x`.
 ///

@@ -1,7 +1,7 @@
 //! The same elements in another shape.
 
 use crate::{
-    Buf, Cx, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op, sample::*,
+    Buf, Cx, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
 
 /// The same elements in another shape: `out = x`.
@@ -121,7 +121,7 @@ pub fn restore(
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Reshape2, grad = Reshape2GradGrad)]
+#[register_op(grad_of = Reshape2, grad = Multilinear)]
 pub struct Reshape2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -138,17 +138,5 @@ impl Infer for Reshape2Grad<Meta> {
 impl Kernel for Reshape2Grad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.dx.copy_from(&self.dout)
-    }
-}
-
-/// `ddout = reshape2(ddx)`.
-pub struct Reshape2GradGrad;
-impl GradRule<Reshape2Grad> for Reshape2GradGrad {
-    fn emit(fwd: &Reshape2Grad, g: &mut GradCx<'_>) {
-        let ddx = g.grad(fwd.dx);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let x_shape = g.fresh("x_shape");
-            g.push(Reshape2 { x: ddx, out: ddout, x_shape, shape: fwd.shape.clone() });
-        }
     }
 }

@@ -11,18 +11,6 @@ pub fn check_grad(x: &Meta, dout: &Meta, dims: &Dims) -> Result<()> {
     dout.require(dout.dims.agrees(dims), || format!("the shape of the forward result, {dims}, is needed"))
 }
 
-/// Gradients of a list of inputs have their shapes.
-///
-/// # Errors
-/// There are not as many gradients as inputs.
-pub fn like_each(x: &[Meta], dx: &mut [Option<Meta>]) -> Result<()> {
-    same_count("X@GRAD", dx.len(), x.len())?;
-    for (x, dx) in x.iter().zip(dx) {
-        dx.iter_mut().for_each(|dx| dx.like(x));
-    }
-    Ok(())
-}
-
 /// That a slot holds as many variables as needed.
 ///
 /// # Errors

@@ -1,11 +1,11 @@
 //! A part of a tensor.
 
 use crate::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op,
-    sample::*, with_dtype,
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
+    with_dtype,
 };
 
-use super::{Loops, around, check_grad, few_dims};
+use super::{Loops, around, few_dims};
 
 /// A part of a tensor: `out = input[start..end]` along each axis.
 ///
@@ -145,7 +145,7 @@ fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> Loops {
 }
 
 /// `dinput = dout` in the part, 0 elsewhere.
-#[register_op(grad_of = Slice, grad = SliceGradGrad)]
+#[register_op(grad_of = Slice, grad = Multilinear, inferred)]
 pub struct SliceGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,
@@ -157,38 +157,11 @@ pub struct SliceGrad<V = Var> {
     pub ends: Vec<i32>,
     pub decrease_axis: Vec<i32>,
 }
-impl Infer for SliceGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = cut(&self.input, [&self.axes, &self.starts, &self.ends], &self.decrease_axis)?;
-        check_grad(&self.input, &self.dout, &dims)?;
-        self.dinput.like(&self.input);
-        Ok(())
-    }
-}
 impl Kernel for SliceGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let part = part(&self.input, [&self.axes, &self.starts, &self.ends]);
         self.dinput.bytes_mut()?.fill(0);
         with_dtype!(self.dout.dtype(), T => part.scatter::<T>(self.dout.slice()?, self.dinput.slice_mut()?));
         Ok(())
-    }
-}
-
-/// `ddout = slice(ddinput)`.
-pub struct SliceGradGrad;
-impl GradRule<SliceGrad> for SliceGradGrad {
-    fn emit(fwd: &SliceGrad, g: &mut GradCx<'_>) {
-        let ddinput = g.grad(fwd.dinput);
-        if let Some(ddout) = g.wanted(fwd.dout) {
-            let SliceGrad { axes, starts, ends, decrease_axis, .. } = fwd;
-            g.push(Slice {
-                input: ddinput,
-                out: ddout,
-                axes: axes.clone(),
-                starts: starts.clone(),
-                ends: ends.clone(),
-                decrease_axis: decrease_axis.clone(),
-            });
-        }
     }
 }

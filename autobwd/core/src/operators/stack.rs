@@ -1,11 +1,10 @@
 //! Tensors side by side along a new dimension, and one taken apart along one.
 
 use crate::{
-    Buf, Cx, Dims, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op,
-    sample::*,
+    Buf, Cx, Dims, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
 
-use super::{check_grad, grad_or_zeros, like_each, same_count};
+use super::same_count;
 
 /// Tensors side by side along a new dimension: `y[.., i, ..] = x[i]`.
 #[register_op(grad = StackGrad)]
@@ -100,7 +99,7 @@ fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut B
 }
 
 /// `dx[i] = dy[.., i, ..]`.
-#[register_op(grad_of = Stack, grad = StackGradGrad)]
+#[register_op(grad_of = Stack, grad = Multilinear, inferred)]
 pub struct StackGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,
@@ -109,14 +108,6 @@ pub struct StackGrad<V = Var> {
     pub dx: Vec<Option<V>>,
     pub axis: i32,
 }
-impl Infer for StackGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let mut y = self.dy.clone();
-        stacked(&self.x, self.axis, &mut y)?;
-        check_grad(&y, &self.dy, &y.dims)?;
-        like_each(&self.x, &mut self.dx)
-    }
-}
 impl Kernel for StackGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let (n, width) = (self.dx.len(), width(&self.dy, self.axis));
@@ -124,17 +115,6 @@ impl Kernel for StackGrad<Buf<'_>> {
             dx.iter_mut().try_for_each(|dx| take_out(&self.dy, width, (i, n), dx))?;
         }
         Ok(())
-    }
-}
-
-/// `ddy = stack(ddx)`, with zeros for a `dx` that nobody wanted.
-pub struct StackGradGrad;
-impl GradRule<StackGrad> for StackGradGrad {
-    fn emit(fwd: &StackGrad, g: &mut GradCx<'_>) {
-        if let Some(ddy) = g.wanted(fwd.dy) {
-            let x = fwd.x.iter().zip(&fwd.dx).map(|(x, dx)| grad_or_zeros(g, *dx, *x)).collect();
-            g.push(Stack { x, y: ddy, axis: fwd.axis });
-        }
     }
 }
 
@@ -194,7 +174,7 @@ crate::samples!(
 );
 
 /// `dx[.., i, ..] = dy[i]`.
-#[register_op(grad_of = Unstack, grad = UnstackGradGrad)]
+#[register_op(grad_of = Unstack, grad = Multilinear)]
 pub struct UnstackGrad<V = Var> {
     pub dy: Vec<V>,
     #[output]
@@ -211,18 +191,5 @@ impl Infer for UnstackGrad<Meta> {
 impl Kernel for UnstackGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         side_by_side(&self.dy, &mut self.dx, self.axis)
-    }
-}
-
-/// `ddy = unstack(ddx)`; pieces that nobody wants are made all the same.
-pub struct UnstackGradGrad;
-impl GradRule<UnstackGrad> for UnstackGradGrad {
-    fn emit(fwd: &UnstackGrad, g: &mut GradCx<'_>) {
-        let wanted: Vec<Option<Var>> = fwd.dy.iter().map(|dy| g.wanted(*dy)).collect();
-        if wanted.iter().any(Option::is_some) {
-            let x = g.grad(fwd.dx);
-            let y = wanted.into_iter().map(|ddy| ddy.unwrap_or_else(|| g.fresh("piece"))).collect();
-            g.push(Unstack { x, y, axis: fwd.axis, num: fwd.num });
-        }
     }
 }

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::{InferFn, MetaOf, PutMeta, Run};
 use crate::{
-    Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result, Role,
-    Schema, SlotDef, Var,
+    Arity, Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result,
+    Role, Schema, SlotDef, Var,
     desc::GRAD,
     lanes::{IntegerKernel, broadcast_axis, broadcast_dims},
     op::forward_op,
@@ -109,8 +109,11 @@ fn infer_by_forward(
     let mut count = 0;
     for slot in gradient.outputs {
         let inputs = desc.inputs.get(of_gradient(slot));
-        let grads = desc.outputs.get(slot.name).iter().enumerate();
-        for (i, dx) in grads.filter(|(_, dx)| **dx != Var::EMPTY) {
+        let grads = desc.outputs.get(slot.name);
+        if matches!(slot.arity, Arity::Holes) {
+            as_many(slot.name, grads.len(), inputs.len())?;
+        }
+        for (i, dx) in grads.iter().enumerate().filter(|(_, dx)| **dx != Var::EMPTY) {
             let x = inputs.get(i).ok_or_else(|| of_nothing(slot.name))?;
             let x = of(*x)?.in_slot(of_gradient(slot));
             x.float()?;
@@ -131,6 +134,14 @@ fn of_gradient(slot: &SlotDef) -> &'static str {
 #[cold]
 fn of_nothing(slot: &str) -> Error {
     Error::new(ErrorKind::Slot, format!("output `{slot}` is the gradient of an input that is absent"))
+}
+
+/// Refuses a list of gradients that are not as many as the inputs.
+fn as_many(slot: &str, grads: usize, inputs: usize) -> Result<()> {
+    if grads == inputs {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Slot, format!("`{slot}`: {inputs} variables are needed, not {grads}")))
 }
 
 /// Refuses what has not the dtype and dimensions of a result of the forward operator.
