@@ -212,7 +212,7 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
         let how = Grad { seeds: Some(&[seed]), create_graph: false };
         let found = grad(&[out], &[&x, &w], &how)?;
         [&x, &w].iter().for_each(|leaf| leaf.zero_grad());
-        autobwd::tape::backward_with(&out, Some(seed), &mut |_| {})?;
+        autobwd::tape::backward_with(out, Some(seed), &mut |_| {})?;
         for (leaf, found) in [&x, &w].into_iter().zip(&found) {
             let tensor = |d: &Expr| d.tensor();
             assert_eq!(

@@ -91,6 +91,12 @@ impl Memory {
         self.len
     }
 
+    /// Whether it has no bytes.
+    #[doc(hidden)]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Where it starts, if there are so many bytes.
     #[inline]
     pub(crate) fn start(&self, bytes: usize) -> Result<Place> {
