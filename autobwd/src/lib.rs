@@ -259,6 +259,9 @@ pub mod tensor {
 
 /// What authors of operators use: slots and attributes, shape rules, kernels and formulas, gradient rules, the registry.
 pub mod op {
+    // Messages of the compiler name it.
+    #[doc(hidden)]
+    pub use autobwd_core::schema::gather_slot;
     #[doc(inline)]
     pub use autobwd_core::{
         Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composed, Composition,

@@ -76,11 +76,11 @@ fn templates() -> Vec<String> {
         }
     }
     assert!(templates.len() > 30, "the macro's messages are elsewhere: {templates:#?}");
-    for path in ["contract.rs", "inherit.rs"] {
-        let source = fs::read_to_string(Path::new("../../autobwd/src/schema").join(path)).unwrap();
+    for path in ["op/contract.rs", "schema/inherit.rs"] {
+        let source = fs::read_to_string(Path::new("../../autobwd/core/src").join(path)).unwrap();
         templates.extend(literals(&source));
     }
-    for path in with_extension(Path::new("../../autobwd/src"), "rs") {
+    for path in with_extension(Path::new("../../autobwd/core/src"), "rs") {
         let source = fs::read_to_string(path).unwrap();
         let attributes = source.split("#[diagnostic::on_unimplemented(").skip(1);
         let attributes = attributes.map(|text| text.split(")]\n").next().unwrap());

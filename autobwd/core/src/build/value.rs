@@ -112,7 +112,7 @@ impl Reading {
     }
 
     /// The memory of the `i`-th value.
-    #[inline]
+    #[inline(always)]
     pub fn memory<'v>(&'v self, i: usize, value: &'v Value) -> Result<&'v Memory> {
         value.memory(self.0.get(i).and_then(Option::as_ref))
     }
@@ -326,7 +326,7 @@ impl Value {
     }
 
     /// Its memory, which is shared with others if it does not stay.
-    #[inline]
+    #[inline(always)]
     pub fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
         match (&self.node.made, shared) {
             (_, Some(shared)) => Ok(shared),
