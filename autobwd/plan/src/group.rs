@@ -14,9 +14,7 @@ use autobwd_core::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extent {
     /// What is computed with; values of other dtypes are converted on their way from and to memory.
-    #[doc(hidden)]
     pub dtype: DType,
-    #[doc(hidden)]
     pub dims: Shape,
 }
 
@@ -30,13 +28,10 @@ impl Extent {
 
 /// Operators that run as one frame.
 pub struct Group {
-    #[doc(hidden)]
     pub nodes: Range<usize>,
     /// What a region runs over; `None` for a kernel.
-    #[doc(hidden)]
     pub region: Option<Extent>,
     /// A region that shares a frame with the one before it.
-    #[doc(hidden)]
     pub beside: bool,
 }
 

@@ -4,6 +4,9 @@
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
 //! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) → `place::place` → `beside::mark`.
 
+// What plans are made of is public for the packages that bind them to memory. It is no interface for people, who get reports.
+#![allow(missing_docs)]
+
 mod beside;
 mod copies;
 mod feeds;
@@ -32,22 +35,16 @@ use formulas::Formulas;
 
 /// Operators in groups, values with their places.
 pub struct Plan {
-    #[doc(hidden)]
     pub graph: Graph,
-    #[doc(hidden)]
     pub groups: Vec<Group>,
     /// How many groups at the beginning compute constants: they run once, when the plan is bound to memory.
-    #[doc(hidden)]
     pub constants: usize,
     /// By group: whether it may refuse data.
-    #[doc(hidden)]
     pub may_fail: Vec<bool>,
-    #[doc(hidden)]
     pub layout: Layout,
 }
 
 impl Plan {
-    #[doc(hidden)]
     pub fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
         let needed = graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
@@ -79,7 +76,6 @@ impl Plan {
     }
 
     /// The groups of every frame.
-    #[doc(hidden)]
     pub fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
         let mut first = 0;
         self.groups.chunk_by(|_, next| next.beside).map(move |groups| {
@@ -89,7 +85,6 @@ impl Plan {
     }
 
     /// By value: the last group that reads its elements; past the last one when it is fetched.
-    #[doc(hidden)]
     pub fn last_reads(&self) -> Vec<Option<usize>> {
         place::last_reads(&self.graph, &self.groups)
     }

@@ -27,32 +27,23 @@ pub enum Spot {
 /// A copy between the arena and the scope.
 pub struct Copy {
     /// The group after which it happens.
-    #[doc(hidden)]
     pub after: usize,
-    #[doc(hidden)]
     pub value: ValueId,
-    #[doc(hidden)]
     pub from: Spot,
-    #[doc(hidden)]
     pub to: Spot,
 }
 
 /// The plan's memory.
 pub struct Layout {
     /// By value.
-    #[doc(hidden)]
     pub spots: Vec<Spot>,
     /// Where what is fetched stands at the end.
-    #[doc(hidden)]
     pub fetched_at: FxHashMap<ValueId, Spot>,
-    #[doc(hidden)]
     pub copies: Vec<Copy>,
     /// Memory of the arena, each with its offset and the values that it serves in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
-    #[doc(hidden)]
     pub arena_bytes: usize,
     /// Largest sum of the bytes of buffers that are live at the same time: no arena can be smaller.
-    #[doc(hidden)]
     pub live_bytes: usize,
 }
 

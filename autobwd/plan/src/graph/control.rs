@@ -17,10 +17,8 @@ use autobwd_core::{
 /// What a step leaves for a backward part.
 #[derive(Debug, Default)]
 pub struct Record {
-    #[doc(hidden)]
     pub entries: Vec<Entry>,
     /// Step scopes of the operators within; what these have left is not known before it is there, if nothing is said.
-    #[doc(hidden)]
     pub nested: Vec<(Var, Option<Arc<Record>>)>,
     /// If only some steps leave something, what they find: the steps to be run again, one in how many, and how many there
     /// are, if that is known.
@@ -30,18 +28,14 @@ pub struct Record {
 #[derive(Debug, PartialEq)]
 /// Where a value enters a block.
 pub struct Entry {
-    #[doc(hidden)]
     pub var: Var,
-    #[doc(hidden)]
     pub meta: Meta,
     /// Where it is stored; nowhere if only its shape is needed.
-    #[doc(hidden)]
     pub at: Option<usize>,
 }
 
 impl Record {
     /// What there is of that, and where it is if its elements are wanted.
-    #[doc(hidden)]
     pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&Entry, Option<usize>)> {
         let find = |(var, elements): &(Var, bool)| {
             let entry = self.entries.iter().find(|entry| entry.var == *var)?;
@@ -51,7 +45,6 @@ impl Record {
     }
 
     /// Whether it says the same.
-    #[doc(hidden)]
     pub fn is(&self, other: &Record) -> bool {
         let nested = |record: &Record| {
             let id = |(var, record): &(Var, Option<Arc<Record>>)| (*var, record.as_ref().map(Arc::as_ptr));
@@ -63,64 +56,44 @@ impl Record {
 
 /// A sub-block with its plan. Values are numbered as in the plan around it, or as in its own (`inner`).
 pub struct Called {
-    #[doc(hidden)]
     pub plan: Plan,
-    #[doc(hidden)]
     pub steps: StepCount,
     /// How often it runs, if that is known.
-    #[doc(hidden)]
     pub count: Option<usize>,
     /// Decides whether it runs at all.
-    #[doc(hidden)]
     pub condition: Option<ValueId>,
     /// Inner: decides whether it runs again.
-    #[doc(hidden)]
     pub repeat: Option<ValueId>,
     /// What it finds outside.
-    #[doc(hidden)]
     pub outer: Vec<ValueId>,
-    #[doc(hidden)]
     pub carried: Vec<Handed>,
     /// Input, and inner value.
-    #[doc(hidden)]
     pub slices: Vec<(ValueId, ValueId)>,
     /// Inner value, and output.
-    #[doc(hidden)]
     pub stacks: Vec<(ValueId, ValueId)>,
     /// Inner value, if the block computes it, and output.
-    #[doc(hidden)]
     pub sums: Vec<(Option<ValueId>, ValueId)>,
     /// The step scopes that it fills or consumes.
-    #[doc(hidden)]
     pub scopes: Option<ValueId>,
     /// Whether a later operator consumes the same step scopes.
-    #[doc(hidden)]
     pub shared: bool,
     /// Inner values, and their offsets in what each step leaves.
-    #[doc(hidden)]
     pub left: Vec<(ValueId, usize)>,
     /// Bytes that each step leaves.
-    #[doc(hidden)]
     pub left_bytes: usize,
     /// Step scopes of the operators within, which move in and out of what each step leaves.
-    #[doc(hidden)]
     pub nested: Vec<Var>,
     /// One step in how many leaves something.
-    #[doc(hidden)]
     pub every: usize,
     /// The steps that it runs again to have what they leave.
-    #[doc(hidden)]
     pub again: Option<Box<Again>>,
 }
 
 /// A sub-block that the backward part runs again, from what one step in so many has left.
 pub struct Again {
-    #[doc(hidden)]
     pub block: BlockId,
-    #[doc(hidden)]
     pub called: Called,
     /// Inner values, and their offsets in what such a step has left.
-    #[doc(hidden)]
     pub starts: Vec<(ValueId, usize)>,
 }
 
@@ -139,7 +112,6 @@ struct Planned {
 
 impl Called {
     /// Bytes that its steps leave, where it is known how many there are.
-    #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {
         let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
         steps.map_or(0, |steps| steps.div_ceil(self.every).saturating_mul(self.left_bytes))
@@ -148,7 +120,6 @@ impl Called {
 
 impl Again {
     /// Bytes that the steps leave that are run again at a time.
-    #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {
         let Called { every, count, left_bytes, .. } = self.called;
         count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
@@ -158,16 +129,12 @@ impl Again {
 /// A tensor that a step hands to the next.
 pub struct Handed {
     /// What the first step finds; zeros if there is none.
-    #[doc(hidden)]
     pub first: Option<ValueId>,
     /// Inner: where a step finds it, if it reads it.
-    #[doc(hidden)]
     pub start: Option<ValueId>,
     /// Inner: where a step leaves it; zeros if it computes none.
-    #[doc(hidden)]
     pub end: Option<ValueId>,
     /// The output.
-    #[doc(hidden)]
     pub last: Option<ValueId>,
 }
 

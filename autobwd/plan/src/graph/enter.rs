@@ -12,43 +12,32 @@ use autobwd_core::{
 #[derive(Clone, Default)]
 pub struct Entering {
     /// Decides whether there is a first step.
-    #[doc(hidden)]
     pub condition: Option<ValueId>,
     /// What it finds where that is: what it reads, and lists.
-    #[doc(hidden)]
     pub outer: Vec<(Var, ValueId, Meta)>,
-    #[doc(hidden)]
     pub carried: Vec<Entered>,
     /// The sequence, and its step.
-    #[doc(hidden)]
     pub slices: Vec<(ValueId, Var, Meta)>,
     /// How long sequences are, with the name of one.
-    #[doc(hidden)]
     pub count: Option<(Var, Dim)>,
     /// What the steps of another operator have left.
-    #[doc(hidden)]
     pub scopes: Option<ValueId>,
 }
 
 /// A value that the first step finds.
 #[derive(Clone)]
 pub struct Entered {
-    #[doc(hidden)]
     pub carried: Carried,
     /// Zeros if there is none.
-    #[doc(hidden)]
     pub first: Option<ValueId>,
     /// Not known where a branch computes it and there is none before.
-    #[doc(hidden)]
     pub meta: Option<Meta>,
     /// Whether steps look at it; they find lists where these are.
-    #[doc(hidden)]
     pub read: bool,
 }
 
 /// What a step finds, where values are numbered as in the plan of the block.
 pub struct Finds {
-    #[doc(hidden)]
     pub given: Vec<Given>,
     /// By what is carried.
     pub(crate) starts: Vec<Option<ValueId>>,
@@ -58,14 +47,12 @@ pub struct Finds {
 }
 
 impl Entered {
-    #[doc(hidden)]
     pub fn is_list(&self) -> bool {
         self.meta.as_ref().is_some_and(|meta| meta.array)
     }
 }
 
 impl Entering {
-    #[doc(hidden)]
     pub fn inputs(&self) -> Wires {
         let outer = self.outer.iter().map(|(_, id, _)| *id);
         let firsts = self.carried.iter().filter_map(|each| each.first);
@@ -75,7 +62,6 @@ impl Entering {
     }
 
     /// Of what a step of another operator has left, it finds what it reads.
-    #[doc(hidden)]
     pub fn finds(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> Finds {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {

@@ -12,34 +12,23 @@ use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 /// An operator with a block whose steps are planned one by one, and those behind it, when they run.
 pub struct Late {
     /// Position of the operator in its block.
-    #[doc(hidden)]
     pub index: usize,
-    #[doc(hidden)]
     pub call: Call,
     /// Whether a later operator consumes the same step scopes.
-    #[doc(hidden)]
     pub shared: bool,
-    #[doc(hidden)]
     pub entering: Entering,
     /// What the steps of another operator have left, if that is known, and what is read of it.
-    #[doc(hidden)]
     pub record: Option<Arc<Record>>,
-    #[doc(hidden)]
     pub reads: Vec<(Var, bool)>,
     /// What its own steps leave, if they must, and whether their elements.
-    #[doc(hidden)]
     pub leave: Option<Vec<(Var, bool)>>,
     /// What sums are like.
-    #[doc(hidden)]
     pub sums: Vec<Meta>,
     /// What the operators behind find of those before, the scope apart.
-    #[doc(hidden)]
     pub found: Vec<ValueId>,
     /// What they find in the scope or write there, and what that is if it has been read or written before.
-    #[doc(hidden)]
     pub kept: Vec<(Var, Option<Meta>)>,
     /// What must be there at the end.
-    #[doc(hidden)]
     pub ends: Vec<Var>,
 }
 

@@ -22,31 +22,22 @@ use crate::graph::{
 
 /// What is to be run: shapes of what is fed and kept, what is fetched, and how.
 pub struct Request<'a> {
-    #[doc(hidden)]
     pub block: BlockId,
     /// Operators before that one have run.
-    #[doc(hidden)]
     pub first: usize,
     /// What is there when they start, in a sub-block or after these operators.
-    #[doc(hidden)]
     pub given: &'a [Given],
     /// What must be there when they end, and the step scopes that must be filled.
-    #[doc(hidden)]
     pub ends: &'a [Var],
-    #[doc(hidden)]
     pub feeds: &'a [(&'a str, Meta)],
-    #[doc(hidden)]
     pub kept: &'a dyn Fn(&str) -> Option<Meta>,
-    #[doc(hidden)]
     pub fetches: &'a [&'a str],
     /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
-    #[doc(hidden)]
     pub apart: bool,
 }
 
 impl<'a> Request<'a> {
     /// To run the root block.
-    #[doc(hidden)]
     pub fn new(
         feeds: &'a [(&'a str, Meta)],
         kept: &'a dyn Fn(&str) -> Option<Meta>,
@@ -59,15 +50,11 @@ impl<'a> Request<'a> {
 
 /// A value that is there when the operators start.
 pub struct Given {
-    #[doc(hidden)]
     pub var: Var,
-    #[doc(hidden)]
     pub meta: Meta,
     /// `Feed` or `Outer`.
-    #[doc(hidden)]
     pub source: Source,
     /// Of step scopes.
-    #[doc(hidden)]
     pub record: Option<Arc<Record>>,
 }
 
@@ -96,17 +83,12 @@ pub enum Source {
 /// One definition of a variable.
 #[derive(Clone, Debug)]
 pub struct Value {
-    #[doc(hidden)]
     pub var: Var,
-    #[doc(hidden)]
     pub meta: Meta,
-    #[doc(hidden)]
     pub source: Source,
     /// Whether the variable lives in the scope.
-    #[doc(hidden)]
     pub kept: bool,
     /// Of step scopes that are read: what each step leaves.
-    #[doc(hidden)]
     pub record: Option<Arc<Record>>,
 }
 
@@ -116,40 +98,31 @@ pub type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
 /// One operator to be run.
 pub struct Node {
     /// Position in the block, for messages.
-    #[doc(hidden)]
     pub index: usize,
     /// Shared by the parts that it is taken into.
-    #[doc(hidden)]
     pub desc: Arc<OpDesc>,
-    #[doc(hidden)]
     pub info: &'static OpInfo,
-    #[doc(hidden)]
     pub inputs: Wires,
-    #[doc(hidden)]
     pub outputs: Wires,
     /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
     pub(crate) part: Option<Box<Part>>,
     /// Its sub-block, if it runs one.
-    #[doc(hidden)]
     pub called: Option<Box<Called>>,
 }
 
 impl Node {
     /// The operator that runs: slots are named as it says.
-    #[doc(hidden)]
     pub fn runs(&self) -> (&'static OpInfo, &OpDesc) {
         self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
     }
 
     /// Inputs whose elements it reads.
-    #[doc(hidden)]
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
         let schema = self.runs().0.schema();
         let shape_only = move |slot: &str| schema.input(slot).is_some_and(|s| s.shape_only);
         self.inputs.iter().filter(move |(slot, _)| !shape_only(slot)).filter_map(|(_, v)| *v)
     }
 
-    #[doc(hidden)]
     pub fn writes(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.outputs.iter().filter_map(|(_, v)| *v)
     }
@@ -157,19 +130,14 @@ impl Node {
 
 /// A straight line of operators over values.
 pub struct Graph {
-    #[doc(hidden)]
     pub nodes: Vec<Node>,
-    #[doc(hidden)]
     pub values: Vec<Value>,
-    #[doc(hidden)]
     pub feeds: Vec<ValueId>,
     /// What must be there at the end.
     pub(crate) fetches: Vec<ValueId>,
     /// The values that the request's fetches and ends have.
-    #[doc(hidden)]
     pub ends: Vec<ValueId>,
     /// Where it ends before the block does.
-    #[doc(hidden)]
     pub late: Option<Arc<Late>>,
 }
 
@@ -193,7 +161,6 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 
 impl Graph {
     /// An operator by itself; variable k + 1 stands for value k. `inputs` says which of them it reads.
-    #[doc(hidden)]
     pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
             let source = if *input { Source::Feed } else { Source::Node(0) };
