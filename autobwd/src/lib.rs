@@ -83,7 +83,6 @@
 //! [`tape`].
 //!
 //! ```
-//! # use autobwd::Builder;
 //! # use autobwd_ops::{Init, Math};
 //! # use autobwd::DType;
 //! let tape = autobwd::eager();

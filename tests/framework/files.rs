@@ -233,7 +233,7 @@ fn loops_until_memory_runs_out() -> Result<()> {
     };
     run(10.0)?;
     let e = run(1e12).unwrap_err();
-    assert_eq!(e.kind(), ErrorKind::Data);
+    assert_eq!(e.kind(), ErrorKind::OutOfMemory);
     println!("told: {e}");
     run(1000.0)
 }

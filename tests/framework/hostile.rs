@@ -268,7 +268,9 @@ fn loops_of_programs_from_files_end() -> Result<()> {
     let run = |mut executor: Executor| -> Error {
         executor.run(&loaded, &mut Scope::new(), &[("x", &x)], &[&last]).unwrap_err()
     };
-    let e = run(Executor::with_threads(1)).to_string();
+    let e = run(Executor::with_threads(1));
+    assert_eq!(e.kind(), ErrorKind::Endless);
+    let e = e.to_string();
     let limit = "the loop has not ended after 1000000 steps, its limit; `Executor::loop_limit` sets another";
     assert!(e.ends_with(limit), "{e}");
     assert!(run(Executor::with_threads(1).loop_limit(7)).to_string().contains("after 7 steps"));
@@ -293,7 +295,7 @@ fn memory_that_cannot_be_had_is_an_error() -> Result<()> {
         let program = Program::from_json(&json(&format!("[{rows},{columns}]")))?;
         for fetches in [&["y"][..], &["z"]] {
             let e = Executor::new().run(&program, &mut Scope::new(), &[], fetches).unwrap_err();
-            assert!(matches!(e.kind(), ErrorKind::Data | ErrorKind::Shape), "{e}");
+            assert!(matches!(e.kind(), ErrorKind::OutOfMemory | ErrorKind::Shape), "{e}");
         }
     }
     Ok(())

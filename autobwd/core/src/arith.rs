@@ -205,7 +205,7 @@ impl Expr {
     /// A copy by operator `assign`: in a program its output is marked `stop_gradient`, and plans leave the copy out.
     ///
     /// ```
-    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd::Tensor;
     /// # use autobwd_ops::Math;
     /// let tape = autobwd::eager();
     /// let x = tape.leaf("x", Tensor::scalar(3.0_f32)?);

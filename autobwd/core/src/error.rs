@@ -35,6 +35,10 @@ pub enum ErrorKind {
     NoValue,
     /// A value in the data that an operator cannot take (a label out of range, say).
     Data,
+    /// Memory that the system does not have.
+    OutOfMemory,
+    /// A loop that has not ended within its limit of steps.
+    Endless,
     /// A NaN or an infinity, in a run that looks for them.
     NotFinite,
     /// The file system said no.

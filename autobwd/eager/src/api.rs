@@ -98,7 +98,7 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
 /// Calls a function of your own; [`backward`](Expr::backward) goes through it by its [`Function::backward`].
 ///
 /// ```
-/// use autobwd::{Builder, Result, Tensor, tape::{Function, apply}};
+/// use autobwd::{Result, Tensor, tape::{Function, apply}};
 /// use autobwd_ops as _;
 ///
 /// /// `x · y`

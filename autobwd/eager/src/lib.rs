@@ -5,7 +5,7 @@
 //! by an operator, from leaves, constants and others, which it remembers: its history.
 //!
 //! ```
-//! use autobwd::{Builder, Tensor};
+//! use autobwd::Tensor;
 //! use autobwd_ops::Math;
 //!
 //! let tape = autobwd::eager();
@@ -29,7 +29,7 @@
 //! when its derivative is complete.
 //!
 //! ```
-//! # use autobwd::{Builder, Tensor};
+//! # use autobwd::Tensor;
 //! # use autobwd_ops::Math;
 //! # let tape = autobwd::eager();
 //! # let x = tape.leaf("x", Tensor::scalar(2.0)?);
@@ -61,7 +61,7 @@
 //! what it computes, so that it can be differentiated again:
 //!
 //! ```
-//! # use autobwd::{Builder, Tensor};
+//! # use autobwd::Tensor;
 //! # use autobwd_ops::Math;
 //! use autobwd::tape::{Grad, grad};
 //! # let tape = autobwd::eager();
@@ -86,7 +86,7 @@
 //! write to. What a derivative still needs must not have been overwritten:
 //!
 //! ```
-//! # use autobwd::{Builder, Tensor};
+//! # use autobwd::Tensor;
 //! # use autobwd_ops::Math;
 //! # let tape = autobwd::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);

@@ -16,7 +16,7 @@ const LISTED: usize = 3;
 /// Why [`grad`](super::grad) of `outputs` has no gradient for `input`: a sentence, or `None` where it has one.
 ///
 /// ```
-/// # use autobwd::{Builder, Tensor};
+/// # use autobwd::Tensor;
 /// # use autobwd_ops::Math;
 /// use autobwd::tape::missing;
 /// # let tape = autobwd::eager();

@@ -30,7 +30,7 @@ pub struct Traced {
 /// are kept. Decisions that the function takes are those of this one run.
 ///
 /// ```
-/// use autobwd::{Builder, Executor, Tensor, tape::trace};
+/// use autobwd::{Executor, Tensor, tape::trace};
 /// use autobwd_ops::Math;
 ///
 /// let tape = autobwd::eager();

@@ -204,7 +204,7 @@ pub trait Math: Sized {
     /// rank 0. Where no row counts it is NaN, as PyTorch's.
     ///
     /// ```
-    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd::Tensor;
     /// # use autobwd_ops::Math;
     /// let tape = autobwd::eager();
     /// let x = tape.constant(Tensor::from_vec([3, 2], vec![1.0_f32, 1.0, 2.0, 2.0, 3.0, 4.0])?);

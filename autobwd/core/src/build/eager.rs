@@ -32,7 +32,7 @@ impl Builder {
     /// Runs a function whose values remember nothing: they are constants.
     ///
     /// ```
-    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd::Tensor;
     /// # use autobwd_ops::Math;
     /// # let tape = autobwd::eager();
     /// # let x = tape.leaf("x", Tensor::scalar(2.0)?);
@@ -213,7 +213,7 @@ impl Expr {
     /// Has a function look at, and change, the derivative of this value when it is complete.
     ///
     /// ```
-    /// # use autobwd::{Builder, Tensor};
+    /// # use autobwd::Tensor;
     /// # use autobwd_ops::Math;
     /// # let tape = autobwd::eager();
     /// let x = tape.leaf("x", Tensor::scalar(2.0)?);

@@ -111,7 +111,7 @@ impl TensorArray {
 impl Elements {
     /// Room for one more element.
     fn reserve(&mut self, position: usize) -> Result<()> {
-        let refuse = |_| Error::new(ErrorKind::Data, format!("no memory for element {position} of a list"));
+        let refuse = |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for element {position} of a list"));
         self.list.try_reserve(1).map_err(refuse)
     }
 
@@ -199,7 +199,7 @@ impl Steps {
         let text = format!(
             "no memory: a step leaves {bytes} bytes for the backward part, as {before} steps before it have done"
         );
-        Error::new(ErrorKind::Data, text)
+        Error::new(ErrorKind::OutOfMemory, text)
     }
 
     /// A copy of what the steps have left.

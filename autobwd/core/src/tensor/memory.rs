@@ -57,7 +57,7 @@ impl Memory {
     /// There is no such amount of memory.
     #[doc(hidden)]
     pub fn zeroed(bytes: usize) -> Result<Memory> {
-        let refuse = || Error::new(ErrorKind::Data, format!("cannot allocate {bytes} bytes"));
+        let refuse = || Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {bytes} bytes"));
         Memory::try_zeroed(bytes).ok_or_else(refuse)
     }
 

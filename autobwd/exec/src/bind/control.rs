@@ -13,7 +13,7 @@ use autobwd_plan::{Again, Called, ValueId};
 pub(crate) fn endless(steps: u64) -> Error {
     let text =
         format!("the loop has not ended after {steps} steps, its limit; `Executor::loop_limit` sets another");
-    Error::new(ErrorKind::Data, text)
+    Error::new(ErrorKind::Endless, text)
 }
 
 /// A tensor that a step hands to the next: as [`Handed`](crate::plan), bound.
