@@ -7,7 +7,6 @@ use autobwd::{
     Scope, Tensor, Var, append_backward,
     backward::{Checkpoints, Gradients, Recomputed},
     emit, gradients,
-    op::Cost,
     program::Origin,
 };
 use autobwd_ops::{
@@ -277,8 +276,8 @@ fn costs_follow_from_shapes() -> Result<()> {
     assert_eq!(
         costs,
         [
-            Cost { flops: 2 * 5 * 2 * 4 * 3, bytes: 4 * (5 * 2 * 3 + 3 * 4 + 5 * 2 * 4) },
-            Cost { flops: 0, bytes: 4 * 2 * 5 * 2 * 4 }
+            autobwd::op::Cost { flops: 2 * 5 * 2 * 4 * 3, bytes: 4 * (5 * 2 * 3 + 3 * 4 + 5 * 2 * 4) },
+            autobwd::op::Cost { flops: 0, bytes: 4 * 2 * 5 * 2 * 4 }
         ]
     );
     assert_eq!(costs[0].picoseconds(), 10 * costs[0].flops + 50 * costs[0].bytes);

@@ -226,7 +226,9 @@ fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
         Ok(())
     });
     match outcome {
-        Err(e) if !matches!(e.kind(), ErrorKind::Data | ErrorKind::Endless | ErrorKind::OutOfMemory) => Err(e),
+        Err(e) if !matches!(e.kind(), ErrorKind::Data | ErrorKind::Endless | ErrorKind::OutOfMemory) => {
+            Err(e)
+        }
         _ => Ok(()),
     }
 }

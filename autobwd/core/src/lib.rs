@@ -26,7 +26,7 @@ pub mod verify;
 
 pub use autobwd_macros::{Attrs, register_op};
 pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
-pub use composition::{Composed, Composition, Multilinear, SelfAdjoint};
+pub use composition::{Composed, Composition};
 pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
     Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
@@ -41,6 +41,7 @@ pub use op::{
     Decompose, Derived, DerivedFromInputs, Describe, GradBlock, GradCx, GradKind, GradRule, GradientOps,
     Join, NoGrad, Op, OpInfo, OpInfoMap, Parts, ZeroGrad,
 };
+pub use operators::{Multilinear, SelfAdjoint};
 pub use schema::{
     Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Content, Control, Cost,
     First, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef,

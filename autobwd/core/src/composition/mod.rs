@@ -1,10 +1,8 @@
 //! What an operator is made of: the operator in terms of others.
 
 mod composed;
-mod multilinear;
 
 pub use composed::Composed;
-pub use multilinear::{Multilinear, SelfAdjoint};
 use smallvec::SmallVec;
 
 use crate::{

@@ -18,6 +18,7 @@ mod fill;
 mod increment;
 mod infallible;
 mod logic;
+mod multilinear;
 mod recurrent;
 mod reshape;
 mod scale;
@@ -46,6 +47,7 @@ pub use elementwise::{
 pub use fill::{FillAnyLike, FillConstant, FillZerosLike, shape_of_attr};
 pub use increment::{Increment, IncrementGrad};
 pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
+pub use multilinear::{Multilinear, SelfAdjoint};
 pub use recurrent::{Recurrent, RecurrentGrad, RecurrentRule};
 pub use reshape::{Reshape2, Reshape2Grad, remember, remembered, restore};
 pub use scale::{Scale, ScaleGrad};

@@ -111,7 +111,8 @@ impl TensorArray {
 impl Elements {
     /// Room for one more element.
     fn reserve(&mut self, position: usize) -> Result<()> {
-        let refuse = |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for element {position} of a list"));
+        let refuse =
+            |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for element {position} of a list"));
         self.list.try_reserve(1).map_err(refuse)
     }
 

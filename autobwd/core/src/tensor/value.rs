@@ -282,7 +282,8 @@ fn lines(bytes: &[u8]) -> Result<Memory> {
 /// A copy, or an error where there is no memory for it.
 fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
     let mut copy = vec![];
-    let refuse = |_| Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {} bytes", size_of_val(elements)));
+    let refuse =
+        |_| Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {} bytes", size_of_val(elements)));
     copy.try_reserve_exact(elements.len()).map_err(refuse)?;
     copy.extend_from_slice(elements);
     Ok(copy)

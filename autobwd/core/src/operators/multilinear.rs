@@ -7,10 +7,8 @@
 //! The gradient of such an operator, and the gradient of that, are the operator and its gradient operator again, each with
 //! one input replaced.
 
-use crate::{
-    Arity, GradCx, GradRule, Op, OpDesc, OpInfo, Schema, SlotDef, Var, desc::GRAD, op::sorted,
-    operators::zeros,
-};
+use super::zeros;
+use crate::{Arity, GradCx, GradRule, Op, OpDesc, OpInfo, Schema, SlotDef, Var, desc::GRAD, op::sorted};
 
 /// The gradient of a gradient operator with `grad_of`, whose forward operator is linear in each of the inputs that have a
 /// gradient: products and convolutions, and with one such input all that moves, repeats or sums elements.
