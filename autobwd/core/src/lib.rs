@@ -4,7 +4,8 @@
 //! Most people use all packages through the facade, `autobwd`, which documents them. An operator crate that is to be built
 //! against this package alone has `extern crate autobwd_core as autobwd;` in its `lib.rs`.
 //!
-//! Modules that are hidden in this documentation are for the other packages of autobwd; they promise nothing.
+//! The facade exports the public interface. What else is public in here is for the other packages of autobwd, and may change
+//! with any version.
 
 extern crate self as autobwd;
 

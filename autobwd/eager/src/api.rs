@@ -1,4 +1,4 @@
-//! What people call.
+//! The functions of the tape, and the engine as builders see it.
 
 use std::{num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
@@ -38,7 +38,7 @@ pub fn backward_with(of: &Expr, seed: Option<&Expr>, look: &mut dyn FnMut(&Queue
     walk(of.builder(), value, of.seed(seed)?, Location::caller(), look)
 }
 
-/// Goes back from a value to all leaves.
+/// The backward pass from a value to all leaves.
 pub(crate) fn walk(
     builder: &Builder,
     of: &Value,

@@ -163,7 +163,7 @@ impl Expr {
         self.engine()?.backward(self.builder(), value, self.seed(None)?, Location::caller())
     }
 
-    /// The value, if going back from it leads somewhere.
+    /// The value, if a backward pass from it reaches a leaf.
     #[doc(hidden)]
     pub fn with_history(&self) -> Result<&Value> {
         let value = self.value()?;

@@ -36,10 +36,10 @@ pub trait Engine: Any {
     /// Whether operators remember what they read, from now on; returns whether they did.
     fn record(&self, on: bool) -> bool;
 
-    /// Whether somebody writes down what is run.
+    /// Whether a trace is being recorded.
     fn is_traced(&self) -> bool;
 
-    /// Whether every value is looked at from now on.
+    /// Whether every value is checked for NaN and infinities from now on.
     fn check_finite(&self, on: bool);
 
     /// How many operators were run.

@@ -18,14 +18,10 @@ pub(crate) fn endless(steps: u64) -> Error {
 
 /// A tensor that a step hands to the next: as [`Handed`](crate::plan), bound.
 struct Handed {
-    #[doc(hidden)]
-    pub first: Option<usize>,
-    #[doc(hidden)]
-    pub start: Option<Span>,
-    #[doc(hidden)]
-    pub end: Option<Ended>,
-    #[doc(hidden)]
-    pub last: Option<Buf<'static>>,
+    first: Option<usize>,
+    start: Option<Span>,
+    end: Option<Ended>,
+    last: Option<Buf<'static>>,
 }
 
 /// What a step ends with: where it stands, and what it is. Rows of a tensor leave the block as the whole.
