@@ -1,22 +1,20 @@
-//! All operators of a binary.
+//! The entry of an operator.
 //!
-//! Entries are plain data with function pointers, collected at link time; making one does nothing. The map is a value:
-//! the linked one is only the default.
+//! Entries are plain data with function pointers, collected at link time; making one does nothing.
 
 mod formula;
 mod infer;
 mod lookup;
+mod map;
 mod reference;
 mod shape_cache;
 
-use std::sync::OnceLock;
-
 use infer::{infer, infer_gradient, infer_integers, infer_pointwise};
 pub use lookup::Lookup;
-use rustc_hash::{FxHashMap, FxHashSet};
+pub use map::OpInfoMap;
 pub use shape_cache::ShapeCache;
 
-use super::{Composing, Infallible, Joined, derived::check_derivative, rule};
+use super::{Composing, derived::check_derivative, rule};
 use crate::{
     Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
@@ -383,178 +381,5 @@ impl<K: Kernel> Kernel for Frame<K> {
 impl<K> Drop for Frame<K> {
     fn drop(&mut self) {
         self.lease.end();
-    }
-}
-
-/// Operators by type.
-///
-/// ```
-/// use autobwd::OpInfoMap;
-/// let none = OpInfoMap::default();
-/// let e = none.get("relu").err().unwrap();
-/// assert!(e.to_string().contains("no operators are linked into this binary"));
-/// ```
-#[derive(Clone, Default)]
-pub struct OpInfoMap {
-    infos: FxHashMap<&'static str, &'static OpInfo>,
-    joined: FxHashMap<(&'static str, &'static str), JoinFn>,
-    infallible: FxHashSet<&'static str>,
-}
-
-impl OpInfoMap {
-    /// The operators of all crates that this binary links.
-    ///
-    /// # Errors
-    /// Operators registered twice: all of them, with crate and line.
-    pub fn linked() -> Result<&'static OpInfoMap> {
-        static LINKED: OnceLock<Result<OpInfoMap>> = OnceLock::new();
-        let linked = LINKED.get_or_init(|| {
-            // The order of collection is unspecified; messages should not depend on it.
-            let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
-            all.sort_by_key(|info| (info.schema.name, info.place()));
-            let mut map = OpInfoMap::from_infos(all.iter().copied())?;
-            map.gradients_are_linked()?;
-            map.joined = inventory::iter::<Joined>.into_iter().map(|pair| (pair.types, pair.join)).collect();
-            map.infallible =
-                inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
-            Ok(map)
-        });
-        linked.as_ref().map_err(Clone::clone)
-    }
-
-    /// Gradient operators are registered beside their forward operators: where one is missing, the build has lost it.
-    fn gradients_are_linked(&self) -> Result<()> {
-        for info in self.iter() {
-            if let GradKind::Operator(gradient) = info.grad_kind
-                && !self.infos.contains_key(gradient.name)
-            {
-                let (name, place) = (gradient.name, info.place());
-                let text = format!(
-                    "operator `{name}`, the gradient of `{}` by {place}, is not linked",
-                    info.schema.name
-                );
-                return Err(Error::new(ErrorKind::NoOps, text));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it is the map of all linked operators.
-    pub(crate) fn is_linked(&self) -> bool {
-        OpInfoMap::linked().is_ok_and(|linked| std::ptr::eq(linked, self))
-    }
-
-    /// A map of these operators.
-    ///
-    /// # Errors
-    /// Operators given twice: all of them, with crate and line.
-    pub fn from_infos(infos: impl IntoIterator<Item = &'static OpInfo>) -> Result<OpInfoMap> {
-        let (mut map, mut twice) = (OpInfoMap::default(), vec![]);
-        for info in infos {
-            if let Err(e) = map.insert(info) {
-                twice.push(e.message().to_string());
-            }
-        }
-        if twice.is_empty() { Ok(map) } else { Err(Error::new(ErrorKind::Duplicate, twice.join("\n"))) }
-    }
-
-    /// Adds an operator.
-    ///
-    /// # Errors
-    /// Its type is taken.
-    pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
-        let name = info.schema.name;
-        if let GradKind::Derived(gradient) = info.grad_kind
-            && !self.infos.contains_key(name)
-        {
-            self.insert(gradient)?;
-        }
-        match self.infos.get(name) {
-            Some(first) if first.krate == info.krate && first.version != info.version => {
-                let (krate, versions) = (info.krate, [first.version, info.version]);
-                let text =
-                    format!("operator `{name}` comes from two versions of package `{krate}`: {versions:?}");
-                Err(Error::new(ErrorKind::Duplicate, text))
-            }
-            Some(first) => Err(Error::new(
-                ErrorKind::Duplicate,
-                format!(
-                    "operator `{name}` is registered twice: by {} and by {}",
-                    first.place(),
-                    info.place()
-                ),
-            )),
-            None => {
-                self.infos.insert(name, info);
-                Ok(())
-            }
-        }
-    }
-
-    /// The operator of that type.
-    ///
-    /// # Errors
-    /// There is none: near names are offered, or, when the map is empty, what to do about it.
-    pub fn get(&self, ty: &str) -> Result<&'static OpInfo> {
-        self.infos.get(ty).copied().ok_or_else(|| {
-            if self.infos.is_empty() {
-                return Error::new(
-                    ErrorKind::NoOps,
-                    format!(
-                        "operator `{ty}` is unknown: no operators are linked into this binary; \
-                         a crate that is only named in Cargo.toml is left out, so write `use autobwd_ops as _;`"
-                    ),
-                );
-            }
-            let hint = did_you_mean(ty, self.infos.keys().copied());
-            let library_is_linked = self.infos.values().any(|info| info.crate_name() == "autobwd-ops");
-            let hint = match hint.is_empty() {
-                _ if !library_is_linked => "; those of the library come with `use autobwd_ops as _;`".into(),
-                true => "; is its crate linked (`use that_crate as _;`)?".into(),
-                false => hint,
-            };
-            let n = self.infos.len();
-            Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} that are linked{hint}"))
-        })
-    }
-
-    /// The operator that has the one of that type as its single gradient operator.
-    #[doc(hidden)]
-    pub fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
-        let forward = *self.infos.get(gradient.strip_suffix("_grad")?)?;
-        let own = match forward.grad_kind {
-            GradKind::Operator(schema) => schema.name,
-            GradKind::Derived(info) => info.schema.name,
-            GradKind::Composed | GradKind::Rule | GradKind::None | GradKind::Zero => return None,
-        };
-        (own == gradient).then_some(forward)
-    }
-
-    /// Pairs of operators that can run as one; only linked operators have any.
-    #[doc(hidden)]
-    pub fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
-        &self.joined
-    }
-
-    /// Whether the kernel of an operator may refuse data; only linked operators are [declared](crate::infallible) not to.
-    pub fn may_fail(&self, ty: &str) -> bool {
-        !self.infallible.contains(ty)
-    }
-
-    /// All operators, sorted by type.
-    pub fn iter(&self) -> impl Iterator<Item = &'static OpInfo> + '_ {
-        let mut all: Vec<_> = self.infos.values().copied().collect();
-        all.sort_unstable_by_key(|info| info.schema.name);
-        all.into_iter()
-    }
-
-    /// How many operators there are.
-    pub fn len(&self) -> usize {
-        self.infos.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.infos.is_empty()
     }
 }
