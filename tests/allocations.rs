@@ -71,7 +71,7 @@ static ALLOCATOR: Counting = Counting;
 fn words(optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     let net = Builder::new();
     let ids = net.input("ids", DType::I64, &[-1]);
-    let table = Embedding::new(&net, 3_000, 32).sparse().build();
+    let table = Embedding::builder(&net, 3_000, 32).sparse().build();
     let both = table.forward(&ids).tanh() * table.forward(&ids);
     let loss = both.mean();
     optimizer(&loss)?;
@@ -93,7 +93,8 @@ fn classifier(sizes: &[usize], batch: usize, optimizer: &dyn Fn(&Expr) -> Result
     Case::new(batch, &[sizes[0]], sizes[sizes.len() - 1], optimizer, &|net, x| {
         let mut h = x.clone();
         for (l, io) in sizes.windows(2).enumerate() {
-            let layer = Linear::new(net, io[0], io[1]).init(Init::KaimingUniform).seed(l as i32 * 2).build();
+            let layer =
+                Linear::builder(net, io[0], io[1]).init(Init::KaimingUniform).seed(l as i32 * 2).build();
             h = layer.forward(&h);
             h = if l + 2 < sizes.len() { h.relu() } else { h };
         }
@@ -104,22 +105,22 @@ fn classifier(sizes: &[usize], batch: usize, optimizer: &dyn Fn(&Expr) -> Result
 /// A classifier of images: its convolutions are single-channel, grouped, of one element, and one for each channel.
 fn images(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[1, 28, 28], 10, optimizer, &|net, x| {
-        let h = Conv2d::new(net, 1, 6, 5).padding(2).seed(0).build().forward(x).max_pool2d(2, 2);
-        let h = Conv2d::new(net, 6, 16, 5).groups(2).seed(2).build().forward(&h).max_pool2d(2, 2);
-        let h = Conv2d::new(net, 16, 24, 1).seed(4).build().forward(&h);
-        let h = Conv2d::new(net, 24, 24, 3).groups(24).seed(6).build().forward(&h).avg_pool2d(3, 1);
-        Linear::new(net, 24, 10).seed(8).build().forward(&h.reshape(&[-1, 24]))
+        let h = Conv2d::builder(net, 1, 6, 5).padding(2).seed(0).build().forward(x).max_pool2d(2, 2);
+        let h = Conv2d::builder(net, 6, 16, 5).groups(2).seed(2).build().forward(&h).max_pool2d(2, 2);
+        let h = Conv2d::builder(net, 16, 24, 1).seed(4).build().forward(&h);
+        let h = Conv2d::builder(net, 24, 24, 3).groups(24).seed(6).build().forward(&h).avg_pool2d(3, 1);
+        Linear::builder(net, 24, 10).seed(8).build().forward(&h.reshape(&[-1, 24]))
     })
 }
 
 /// A classifier of sequences: its vectors look at each other, then they are read one by one.
 fn sequences(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[70, 32], 10, optimizer, &|net, x| {
-        let seen = MultiHeadAttention::new(net, 32, 4).causal().seed(0).build().forward(x);
-        let h = LayerNorm::new(net, 32).build().forward(&(x + &seen));
-        let h = Linear::new(net, 32, 64).seed(8).build().forward(&h).gelu(true);
-        let (hidden, _) = Lstm::new(net, 64, 48).seed(10).build().forward(&h.transpose(&[1, 0, 2]));
-        Linear::new(net, 48, 10).seed(12).build().forward(&hidden.slice(0, -1, 70).squeeze(&[0]))
+        let seen = MultiHeadAttention::builder(net, 32, 4).causal().seed(0).build().forward(x);
+        let h = LayerNorm::builder(net, 32).build().forward(&(x + &seen));
+        let h = Linear::builder(net, 32, 64).seed(8).build().forward(&h).gelu(true);
+        let (hidden, _) = Lstm::builder(net, 64, 48).seed(10).build().forward(&h.transpose(&[1, 0, 2]));
+        Linear::builder(net, 48, 10).seed(12).build().forward(&hidden.slice(0, -1, 70).squeeze(&[0]))
     })
 }
 
@@ -465,7 +466,7 @@ fn losses_are_those_expected() -> Result<()> {
 fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 64]);
-    let loss = Linear::new(&net, 64, 10).build().forward(&x).square().mean();
+    let loss = Linear::builder(&net, 64, 10).build().forward(&x).square().mean();
     sgd(&loss)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
@@ -487,7 +488,7 @@ fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
     const SIZES: usize = 25;
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 4]);
-    let loss = Linear::new(&net, 4, 2).build().forward(&x).square().mean();
+    let loss = Linear::builder(&net, 4, 2).build().forward(&x).square().mean();
     sgd(&loss)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;

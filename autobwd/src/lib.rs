@@ -186,8 +186,8 @@
 //! # Which operators there are
 //!
 //! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. A crate that is named in `Cargo.toml` alone
-//! is not linked: a binary that only loads programs writes `use autobwd_ops as _;`. Functions that use the linked operators
-//! have twins that take a map: [`backward::append_backward_in`], [`backward::gradients_in`], [`program::verify_in`], [`Executor::with_ops`],
+//! is not linked: a binary that only loads programs writes `use autobwd_ops as _;`. What uses other
+//! operators takes a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`], [`Executor::with_ops`],
 //! [`Builder::with_ops`].
 //!
 //! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of one
@@ -243,7 +243,6 @@ pub mod program {
     pub use autobwd_core::{
         Arg, Args, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpDesc, Origin, Program,
         ProgramSnapshot, Site, Slots, Transaction, Var, VarDesc, VarKind, Vars, Words, diff, emit, verify,
-        verify_in,
     };
 }
 

@@ -44,7 +44,7 @@ fn network(layers: usize) -> Result<(Builder, Expr)> {
     let net = Builder::new();
     let mut h = net.input("x", DType::F32, &[-1, WIDTH as i64]);
     for l in 0..layers {
-        h = Linear::new(&net, WIDTH, WIDTH).seed(l as i32).build().forward(&h).tanh();
+        h = Linear::builder(&net, WIDTH, WIDTH).seed(l as i32).build().forward(&h).tanh();
     }
     let loss = h.mean();
     Sgd { rate: 0.01 }.minimize(&loss)?.complete()?;

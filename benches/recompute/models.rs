@@ -37,14 +37,14 @@ pub(crate) fn deep() -> Result<Model> {
         let mut h = data(net, scope, "x", &[1024, 128], |i| (i as f32 * 0.37).sin())?;
         let labels = data(net, scope, "labels", &[1024, 1], |i| i as i64 % 10)?;
         for seed in 0..50 {
-            h = Linear::new(net, 128, 128)
+            h = Linear::builder(net, 128, 128)
                 .init(Init::KaimingUniform)
                 .seed(2 * seed)
                 .build()
                 .forward(&h)
                 .relu();
         }
-        Ok(Linear::new(net, 128, 10).build().forward(&h).cross_entropy(&labels).mean())
+        Ok(Linear::builder(net, 128, 10).build().forward(&h).cross_entropy(&labels).mean())
     })
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn transformer() -> Result<Model> {
 }
 
 fn dense(net: &Builder, x: &Expr, inputs: usize, outputs: usize) -> Expr {
-    Linear::new(net, inputs, outputs).seed(5).build().forward(x)
+    Linear::builder(net, inputs, outputs).seed(5).build().forward(x)
 }
 
 fn norm(net: &Builder, x: &Expr) -> Expr {

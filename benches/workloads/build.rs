@@ -2,9 +2,7 @@
 
 use std::{env, process::Command, time::Instant};
 
-use autobwd::{
-    Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, backward::append_backward_in,
-};
+use autobwd::{Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, append_backward};
 use autobwd_benches::{Outcome, median, ms, output, peak_resident_bytes, resident_bytes, round};
 use clap::ValueEnum;
 use serde_json::json;
@@ -57,7 +55,8 @@ fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
         let mut program = forward(ops, shape);
         let before = resident_bytes();
         let one = Instant::now();
-        let found = append_backward_in(map, &mut program, "loss", &Backward::default())?;
+        let found =
+            append_backward(&mut program, "loss", &Backward { ops: Some(map), ..Default::default() })?;
         micros.push(ms(one) * 1e3 / ops as f64);
         bytes.get_or_insert(resident_bytes().saturating_sub(before) as f64 / ops as f64);
         let (found, parameters) = (found.pairs.len(), shape.parameters(ops));

@@ -124,9 +124,9 @@ impl Model {
         let net = Builder::new();
         let x = net.input("characters", DType::I64, &[-1, -1]);
         let state = net.input("state", DType::F32, &[-1, UNITS as i64]);
-        let table = Embedding::new(&net, characters, WIDTH).seed(rng.random()).build();
-        let gru = Gru::new(&net, WIDTH, UNITS).seed(rng.random()).build();
-        let out = Linear::new(&net, UNITS, characters).seed(rng.random()).build();
+        let table = Embedding::builder(&net, characters, WIDTH).seed(rng.random()).build();
+        let gru = Gru::builder(&net, WIDTH, UNITS).seed(rng.random()).build();
+        let out = Linear::builder(&net, UNITS, characters).seed(rng.random()).build();
 
         let (hidden, after) = gru.forward_with(&table.forward(&x), Some(&[state]), None);
         let scores = out.forward(&hidden);

@@ -116,6 +116,7 @@ impl<F: Float> Pointwise for SigmoidGrad<F> {
 }
 
 /// `ddout = ddx * out * (1 - out)`, and for `out` `(1 - 2 * out) * dout * ddx`.
+#[derive(Debug)]
 pub struct SigmoidGradGrad;
 impl GradRule<SigmoidGrad> for SigmoidGradGrad {
     fn emit(fwd: &SigmoidGrad, g: &mut GradCx<'_>) {
@@ -165,6 +166,7 @@ impl<F: Float> Pointwise for ExpGrad<F> {
 }
 
 /// That of the product `dout * out`.
+#[derive(Debug)]
 pub struct ExpGradGrad;
 impl GradRule<ExpGrad> for ExpGradGrad {
     fn emit(fwd: &ExpGrad, g: &mut GradCx<'_>) {
@@ -206,6 +208,7 @@ impl<F: Float> Pointwise for LogGrad<F> {
 }
 
 /// That of the quotient `dout / x`.
+#[derive(Debug)]
 pub struct LogGradGrad;
 impl GradRule<LogGrad> for LogGradGrad {
     fn emit(fwd: &LogGrad, g: &mut GradCx<'_>) {
@@ -264,6 +267,7 @@ impl<F: Float> Pointwise for SquareGrad<F> {
 }
 
 /// `ddout = 2 * ddx * x`, and for `x` `2 * ddx * dout`.
+#[derive(Debug)]
 pub struct SquareGradGrad;
 impl GradRule<SquareGrad> for SquareGradGrad {
     fn emit(fwd: &SquareGrad, g: &mut GradCx<'_>) {
@@ -309,6 +313,7 @@ impl<F: Float> Pointwise for SqrtGrad<F> {
 }
 
 /// `ddout = ddx / (2 * out)`, and for `out` `-ddx * dx / out`, as of a quotient by `out`.
+#[derive(Debug)]
 pub struct SqrtGradGrad;
 impl GradRule<SqrtGrad> for SqrtGradGrad {
     fn emit(fwd: &SqrtGrad, g: &mut GradCx<'_>) {

@@ -78,6 +78,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout[i]`, zeros if nobody has read the element.
+#[derive(Debug)]
 pub struct WriteToArrayGrad;
 impl GradRule<WriteToArray> for WriteToArrayGrad {
     fn emit(fwd: &WriteToArray, g: &mut GradCx<'_>) {
@@ -149,6 +150,7 @@ autobwd::samples!(
 );
 
 /// `dx[i] = dout`.
+#[derive(Debug)]
 pub struct ReadFromArrayGrad;
 impl GradRule<ReadFromArray> for ReadFromArrayGrad {
     fn emit(fwd: &ReadFromArray, g: &mut GradCx<'_>) {

@@ -138,6 +138,7 @@ impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
 /// `ddout = ddx * (sigmoid(x) - label) - ddlabel * x`, and for `x` `dout * (ddx * sigmoid'(x) - ddlabel)`, for `label`
 /// `-dout * ddx`, all 0 where the element does not count: gradients again, since these are linear in `dout` and, for the
 /// labels, in `x`.
+#[derive(Debug)]
 pub struct SigmoidCrossEntropyWithLogitsGradGrad;
 impl GradRule<SigmoidCrossEntropyWithLogitsGrad> for SigmoidCrossEntropyWithLogitsGradGrad {
     fn emit(fwd: &SigmoidCrossEntropyWithLogitsGrad, g: &mut GradCx<'_>) {

@@ -52,6 +52,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout`, `dy = -dout`, each a `scale`.
+#[derive(Debug)]
 pub struct MinusGrad;
 impl GradRule<Minus> for MinusGrad {
     fn emit(fwd: &Minus, g: &mut GradCx<'_>) {

@@ -141,6 +141,7 @@ impl<F: Float> Pointwise for WhereGrad<F> {
 }
 
 /// `ddout = ddx` where the condition holds, else `ddy`.
+#[derive(Debug)]
 pub struct WhereGradGrad;
 impl GradRule<WhereGrad> for WhereGradGrad {
     fn emit(fwd: &WhereGrad, g: &mut GradCx<'_>) {

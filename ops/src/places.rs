@@ -366,6 +366,7 @@ fn scatter(x: Draw, ids: Draw, updates: Draw, overwrite: bool) -> Scatter<Draw> 
 
 /// `dx = dout` but for rows that were updated, which are 0; `dupdates[i] = dout[ids[i]]`, or 0 where a later update has
 /// overwritten it.
+#[derive(Debug)]
 pub struct ScatterGrad;
 impl GradRule<Scatter> for ScatterGrad {
     fn emit(fwd: &Scatter, g: &mut GradCx<'_>) {

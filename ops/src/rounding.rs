@@ -114,6 +114,7 @@ autobwd::samples!(
 );
 
 /// `dx = 0 * dout`, a `scale`.
+#[derive(Debug)]
 pub struct SignGrad;
 impl GradRule<Sign> for SignGrad {
     fn emit(fwd: &Sign, g: &mut GradCx<'_>) {

@@ -220,6 +220,7 @@ impl Kernel for TopKV2Grad<Buf<'_>> {
 }
 
 /// `ddout = ddx[indices]`.
+#[derive(Debug)]
 pub struct TopKV2GradGrad;
 impl GradRule<TopKV2Grad> for TopKV2GradGrad {
     fn emit(fwd: &TopKV2Grad, g: &mut GradCx<'_>) {

@@ -92,6 +92,7 @@ fn select_input(x: Vec<Option<Draw>>, mask: Draw) -> SelectInput<Draw> {
 }
 
 /// `dx[mask] = dout`, zeros in the others.
+#[derive(Debug)]
 pub struct SelectInputGrad;
 impl GradRule<SelectInput> for SelectInputGrad {
     fn emit(fwd: &SelectInput, g: &mut GradCx<'_>) {
@@ -159,6 +160,7 @@ fn select_output(x: Draw, mask: Draw, out: Vec<Option<Draw>>) -> SelectOutput<Dr
 }
 
 /// `dx = dout[mask]`.
+#[derive(Debug)]
 pub struct SelectOutputGrad;
 impl GradRule<SelectOutput> for SelectOutputGrad {
     fn emit(fwd: &SelectOutput, g: &mut GradCx<'_>) {

@@ -86,6 +86,7 @@ fn argsort(x: Draw, axis: i32, descending: bool) -> Argsort<Draw> {
 }
 
 /// `dx[indices] = dout`.
+#[derive(Debug)]
 pub struct ArgsortGrad;
 impl GradRule<Argsort> for ArgsortGrad {
     fn emit(fwd: &Argsort, g: &mut GradCx<'_>) {

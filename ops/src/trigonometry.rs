@@ -47,6 +47,7 @@ impl<F: Float> Pointwise for SinGrad<F> {
 }
 
 /// `ddout = ddx * cos(x)`, and for `x` `-dout * ddx * sin(x)`, as of a cosine.
+#[derive(Debug)]
 pub struct SinGradGrad;
 impl GradRule<SinGrad> for SinGradGrad {
     fn emit(fwd: &SinGrad, g: &mut GradCx<'_>) {
@@ -103,6 +104,7 @@ impl<F: Float> Pointwise for CosGrad<F> {
 }
 
 /// `ddout = -ddx * sin(x)`, and for `x` `-dout * ddx * cos(x)`, as of a sine but for the sign.
+#[derive(Debug)]
 pub struct CosGradGrad;
 impl GradRule<CosGrad> for CosGradGrad {
     fn emit(fwd: &CosGrad, g: &mut GradCx<'_>) {

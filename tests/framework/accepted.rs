@@ -36,7 +36,7 @@ fn gradient(x: &Tensor, weights: &[f64], f: &dyn Fn(&Expr) -> Expr) -> Result<Te
     let weights = Tensor::from_vec([weights.len()], weights.to_vec())?;
     let loss = (y.cast(DType::F64) * net.input("weights", DType::F64, &[weights.numel() as i64])).sum(&[]);
     let mut program = net.program()?.clone();
-    let built = gradients(&mut program, &[&loss.name()], &["x"], None, &[])?;
+    let built = gradients(&mut program, &[&loss.name()], &["x"], &Default::default())?;
     let dx = built.of(program.expect_var("x")?).map(|dx| program.name(dx).to_string()).unwrap();
     verify(&program)?;
     let feeds: [(&str, &dyn Feed); 2] = [("x", x), ("weights", &weights)];
@@ -101,7 +101,7 @@ fn reductions_between_integers_and_floating_point_numbers_end_the_path() -> Resu
     let cut = sum(&x, Some(DType::I64)).cast(DType::F64);
     let loss = (&counted * &cut + sum(&x, None)).sum(&[]);
     let mut program = net.program()?.clone();
-    let built = gradients(&mut program, &[&loss.name()], &["x", "n"], None, &[])?;
+    let built = gradients(&mut program, &[&loss.name()], &["x", "n"], &Default::default())?;
     verify(&program)?;
     assert!(built.of(n.var()).is_none());
     let dx = built.of(x.var()).map(|dx| program.name(dx).to_string()).unwrap();

@@ -2,7 +2,8 @@
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad,
-    Pointwise, Program, Result, Scope, Tensor, Var, append_backward, emit, gradients, register_op,
+    Pointwise, Program, Result, Scope, Tensor, Var, append_backward, backward::GradientOptions, emit,
+    gradients, register_op,
 };
 use autobwd_ops::Math;
 
@@ -279,7 +280,7 @@ fn targets_on_each_others_path_keep_their_seeds() -> Result<()> {
     let out = h.square();
     let mut program = net.program()?.clone();
     let (h_name, out_name) = (h.name(), out.name());
-    let found = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], None, &[])?;
+    let found = gradients(&mut program, &[&h_name, &out_name], &["w", &h_name], &Default::default())?;
     let names: Vec<_> = found.pairs.iter().map(|(_, g)| program.name(*g).to_string()).collect();
     let mut scope = Scope::new();
     scope.set("w", Tensor::from_vec([2], vec![3.0_f64, -1.0])?);
@@ -299,7 +300,7 @@ fn gradients_answer_for_every_input() -> Result<()> {
     let out = a.exp();
     let program = &mut net.program()?.clone();
     let name = out.name();
-    let found = gradients(program, &[&name], &["a", "b"], None, &[])?;
+    let found = gradients(program, &[&name], &["a", "b"], &Default::default())?;
     assert!(found.of(a.var()).is_some() && found.of(b.var()).is_none());
     assert_eq!(found.missing[0].to_string(), "`b` has no gradient: no path leads from it to `exp_1`");
     // Every name is looked at.
@@ -309,16 +310,32 @@ fn gradients_answer_for_every_input() -> Result<()> {
         ([&*name], ["a"], Some("d"), &[], "d"),
         ([&*name], ["a"], None, &["b", "e"], "e"),
     ] {
-        let e = gradients(program, &targets, &inputs, Some(&[given]), no_grad).unwrap_err();
+        let e = {
+            let options = GradientOptions { target_gradients: Some(&[given]), no_grad, ..Default::default() };
+            gradients(program, &targets, &inputs, &options)
+        }
+        .unwrap_err();
         assert_eq!(e.kind(), ErrorKind::UnknownVar);
         let text = format!("the program has no variable `{unknown}`; did you mean `");
         assert!(e.to_string().starts_with(&text), "{e}");
     }
-    let e = gradients(program, &[&name], &["a"], Some(&[]), &[]).unwrap_err();
+    let e = gradients(
+        program,
+        &[&name],
+        &["a"],
+        &GradientOptions { target_gradients: Some(&[]), ..Default::default() },
+    )
+    .unwrap_err();
     assert_eq!(e.to_string(), "0 target gradients for 1 targets");
     let wrong = parameter(&net, "wrong", &[3]);
     let program = &mut net.program()?.clone();
-    let e = gradients(program, &[&name], &["a"], Some(&[Some(&wrong.name())]), &[]).unwrap_err();
+    let e = gradients(
+        program,
+        &[&name],
+        &["a"],
+        &GradientOptions { target_gradients: Some(&[Some(&wrong.name())]), ..Default::default() },
+    )
+    .unwrap_err();
     let expected =
         format!("the target gradient `wrong` is float64 [3], but its target `{name}` is float64 [2]");
     assert!(e.to_string().starts_with(&expected), "{e}");
@@ -355,7 +372,12 @@ fn a_given_gradient_counts_as_one() -> Result<()> {
     let given = net.input("given", DType::F64, &[3]);
     let mut program = net.program()?.clone();
     let (target, given_name) = (pieces[1].name(), given.name());
-    let found = gradients(&mut program, &[&target], &["x"], Some(&[Some(&given_name)]), &[])?;
+    let found = gradients(
+        &mut program,
+        &[&target],
+        &["x"],
+        &GradientOptions { target_gradients: Some(&[Some(&given_name)]), ..Default::default() },
+    )?;
     let grad = program.name(found.pairs[0].1).to_string();
     let mut scope = Scope::new();
     scope.set("x", Tensor::from_vec([4], vec![0.0_f64; 4])?);

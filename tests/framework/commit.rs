@@ -13,8 +13,8 @@ use crate::unrolled::number;
 /// A classifier with statistics and a counter that a step overwrites long before it looks at labels.
 fn classifier(net: &Builder) -> Expr {
     let (x, y) = (net.input("x", DType::F32, &[-1, 3]), net.input("y", DType::I64, &[-1, 1]));
-    let h = nn::Dropout::new(net, 0.5, 1).forward(&nn::BatchNorm::new(net, 3).build().forward(&x));
-    nn::Linear::new(net, 3, 4).build().forward(&h).cross_entropy(&y).mean()
+    let h = nn::Dropout::new(net, 0.5, 1).forward(&nn::BatchNorm::builder(net, 3).build().forward(&x));
+    nn::Linear::builder(net, 3, 4).build().forward(&h).cross_entropy(&y).mean()
 }
 
 fn batch(label: i64) -> Result<(Tensor, Tensor)> {
@@ -101,8 +101,8 @@ fn updates_ahead_of_an_operator_that_fails_are_taken_back() -> Result<()> {
     // The gradient of the head and its update are one operator, which runs before the gradient of the table.
     let net = Builder::new();
     let (ids, rows) = (net.input("ids", DType::I64, &[-1]), net.input("rows", DType::I64, &[-1]));
-    let embedded = nn::Embedding::new(&net, 5, 8).build().forward(&ids);
-    let loss = nn::Linear::new(&net, 8, 3).build().forward(&embedded).square().mean();
+    let embedded = nn::Embedding::builder(&net, 5, 8).build().forward(&ids);
+    let loss = nn::Linear::builder(&net, 8, 3).build().forward(&embedded).square().mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     let last = net.expr("linear_0.w").gather(&rows, 0);
     let mut executor = Executor::new();
@@ -182,12 +182,12 @@ fn training_copies_no_parameter() -> Result<()> {
     for minimize in optimizers {
         let net = Builder::new();
         let (x, y) = (net.input("x", DType::F32, &[1, 1, 8, 8]), net.input("y", DType::I64, &[1, 1]));
-        let h = nn::Conv2d::new(&net, 1, 256, 3).build().forward(&x).relu().max_pool2d(6, 6);
-        let h = nn::BatchNorm::new(&net, 256).build().forward(&h).flatten(1, 3);
-        let h = nn::Linear::new(&net, 256, 512)
+        let h = nn::Conv2d::builder(&net, 1, 256, 3).build().forward(&x).relu().max_pool2d(6, 6);
+        let h = nn::BatchNorm::builder(&net, 256).build().forward(&h).flatten(1, 3);
+        let h = nn::Linear::builder(&net, 256, 512)
             .build()
-            .forward(&nn::LayerNorm::new(&net, 256).build().forward(&h));
-        let loss = nn::Linear::new(&net, 512, 256).build().forward(&h.tanh()).cross_entropy(&y).mean();
+            .forward(&nn::LayerNorm::builder(&net, 256).build().forward(&h));
+        let loss = nn::Linear::builder(&net, 512, 256).build().forward(&h.tanh()).cross_entropy(&y).mean();
         minimize(&loss)?;
         let executor = Executor::with_threads(1);
         let mut scope = started(&net, &mut Executor::new())?;

@@ -431,7 +431,7 @@ fn counted(start: i64, end: impl Fn(&Builder) -> Expr) -> Result<(Program, Strin
     let body = |v: &[Expr]| vec![&v[0] + 2.0, v[1].matmul(&w).tanh()];
     let loss = while_loop(&vars, |v| v[0].less_than(&end), body)[1].square().sum(&[]).name();
     let mut program = net.program()?.clone();
-    gradients(&mut program, &[&loss], &["w"], None, &[])?;
+    gradients(&mut program, &[&loss], &["w"], &Default::default())?;
     Ok((program, loss))
 }
 
@@ -444,7 +444,7 @@ fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
         let mut last = "w@GRAD".to_string();
         for _ in 0..2 {
             let before = run(&program, &[("w", w)], &[&last])?;
-            let next = gradients(&mut program, &[&last], &["w"], None, &[])?.entries()[0];
+            let next = gradients(&mut program, &[&last], &["w"], &Default::default())?.entries()[0];
             verify(&program)?;
             // Nobody runs what has been replaced, and nobody sees it.
             let text = program.to_string();
@@ -467,7 +467,7 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
     let given = |net: &Builder| net.input("end", DType::I64, &[1]);
     let (mut program, _) = counted(0, given)?;
     let before = program.clone();
-    let e = gradients(&mut program, &["w@GRAD"], &["w"], None, &[]).unwrap_err().to_string();
+    let e = gradients(&mut program, &["w@GRAD"], &["w"], &Default::default()).unwrap_err().to_string();
     assert!(e.starts_with("operator `while_grad` (block 0, operator"), "{e}");
     assert!(e.contains("it has no gradient, which would be of second order, but that of"), "{e}");
     assert!(e.contains("how often operator `while` (block 0, operator") && e.contains("control.rs:"), "{e}");
@@ -475,7 +475,7 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
     assert_eq!(program, before);
 
     let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;
-    let e = gradients(&mut program, &["w@GRAD"], &["w"], None, &[]).unwrap_err().to_string();
+    let e = gradients(&mut program, &["w@GRAD"], &["w"], &Default::default()).unwrap_err().to_string();
     assert!(e.ends_with("runs is not known before: it takes more than 65536 steps"), "{e}");
     Ok(())
 }

@@ -35,7 +35,7 @@ fn what_is_whole_has_no_gradient() -> Result<()> {
     let quotient = emit(ElementwiseFloordiv { x: (&x).into(), y: (&y).into(), out: New, axis: -1 }).out;
     let loss = (&rest + &quotient).sum(&[]).name();
     let mut program = net.program()?.clone();
-    let found = gradients(&mut program, &[&loss], &["x", "y"], None, &[])?;
+    let found = gradients(&mut program, &[&loss], &["x", "y"], &Default::default())?;
     assert_eq!(found.pairs, []);
     let reasons: Vec<String> = found.missing.iter().map(ToString::to_string).collect();
     for reason in &reasons {

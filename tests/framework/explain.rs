@@ -2,7 +2,7 @@
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Expr, Program, Result, append_backward,
-    backward::{Checkpoints, Gradients},
+    backward::{Checkpoints, GradientOptions, Gradients},
     emit, explain, gradients,
 };
 use autobwd_ops::{
@@ -141,8 +141,8 @@ fn a_second_derivative_is_told_with_both_forward_operators() -> Result<()> {
     let net = Builder::new();
     let out = parameter(&net, "x", &[3]).tanh();
     let mut program = net.program()?.clone();
-    gradients(&mut program, &[&out.name()], &["x"], None, &[])?;
-    let found = gradients(&mut program, &["x@GRAD"], &["x"], None, &[])?;
+    gradients(&mut program, &[&out.name()], &["x"], &Default::default())?;
+    let found = gradients(&mut program, &["x@GRAD"], &["x"], &Default::default())?;
     let second = program.name(found.pairs[0].1).to_string();
     told("second_derivative", &explain(&program, &second)?);
     told("second_derivative_report", &found.report(&program).to_string());
@@ -158,12 +158,22 @@ fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
     net.input("given", DType::F64, &[3]);
     let mut program = net.program()?.clone();
     let (out, h) = (out.name(), h.name());
-    let first = gradients(&mut program, &[&out], &["x", "y"], Some(&[Some("given")]), &[])?;
+    let first = gradients(
+        &mut program,
+        &[&out],
+        &["x", "y"],
+        &GradientOptions { target_gradients: Some(&[Some("given")]), ..Default::default() },
+    )?;
     told("given", &explain(&program, "x@GRAD")?);
     told("given_report", &first.report(&program).to_string());
     // A target on another one's path: what is given is added.
     let mut program = net.program()?.clone();
-    gradients(&mut program, &[&h, &out], &["x"], Some(&[Some("given"), None]), &[])?;
+    gradients(
+        &mut program,
+        &[&h, &out],
+        &["x"],
+        &GradientOptions { target_gradients: Some(&[Some("given"), None]), ..Default::default() },
+    )?;
     told("given_on_the_path", &explain(&program, "x@GRAD")?);
     Ok(())
 }

@@ -206,10 +206,10 @@ fn layers_of_what_has_failed_fail_alike() {
     for net in [Builder::new(), autobwd::tape::eager_with_threads(1)] {
         let (x, w) = model(&net);
         let (failed, line) = chain(&x, &w);
-        assert_first(Linear::new(&net, 2, 3).build().forward(&failed).check(), line);
+        assert_first(Linear::builder(&net, 2, 3).build().forward(&failed).check(), line);
         assert_first(Dropout::new(&net, 0.5, 7).forward(&failed).check(), line);
-        assert_first(MultiHeadAttention::new(&net, 4, 2).build().forward(&failed).check(), line);
-        let (out, last) = Gru::new(&net, 2, 3).build().forward(&failed);
+        assert_first(MultiHeadAttention::builder(&net, 4, 2).build().forward(&failed).check(), line);
+        let (out, last) = Gru::builder(&net, 2, 3).build().forward(&failed);
         assert_first(out.check(), line);
         assert_first(last[0].check(), line);
         assert_first(failed.cross_entropy(&w).check(), line);
@@ -222,7 +222,7 @@ fn layers_of_what_has_failed_fail_alike() {
     // A layer whose parameters have failed.
     let net = Builder::new();
     net.input("linear_0.w", DType::F32, &[1]);
-    let layer = Linear::new(&net, 2, 3).build();
+    let layer = Linear::builder(&net, 2, 3).build();
     let out = layer.forward(&net.input("x", DType::F32, &[1, 2]));
     for expr in [&layer.weight, &out] {
         let e = expr.check().unwrap_err().to_string();

@@ -129,7 +129,7 @@ fn the_scope_keeps_what_it_had_before() -> Result<()> {
 #[test]
 fn sparse_gradients_are_looked_at() -> Result<()> {
     let net = Builder::new();
-    let table = Embedding::new(&net, 5, 2).dtype(DType::F64).seed(5).sparse().build();
+    let table = Embedding::builder(&net, 5, 2).dtype(DType::F64).seed(5).sparse().build();
     let loss = (table.forward(&net.input("words", DType::I64, &[-1])) * 4.0).sum(&[]);
     Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
     let (mut executor, mut scope) = (Executor::new().check_finite(true), Scope::new());

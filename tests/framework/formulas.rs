@@ -2,7 +2,9 @@
 
 use autobwd::{
     Attr, Backward, Builder, DType, Derived, Dims, Executor, Expr, Feed, Float, New, OpDesc, OpInfo,
-    OpInfoMap, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc, append_backward, emit, gradients,
+    OpInfoMap, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc, append_backward,
+    backward::GradientOptions,
+    emit, gradients,
     op::{AttrType, DerivedFromInputs, Formula, FormulaNode},
     program::Origin,
     register_op,
@@ -254,7 +256,12 @@ fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
     net.input("dout", DType::F64, &[8]);
     let out = emit(PlusSquare { x: (&x).into(), y: (&v).into(), out: New }).out;
     let mut program = net.program()?.clone();
-    gradients(&mut program, &[&out.name()], &["v"], Some(&[Some("dout")]), &[])?;
+    gradients(
+        &mut program,
+        &[&out.name()],
+        &["v"],
+        &GradientOptions { target_gradients: Some(&[Some("dout")]), ..Default::default() },
+    )?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let dout = Tensor::from_vec([8], vec![3.0; 8])?;
@@ -296,10 +303,10 @@ fn the_fourth_derivative_of_a_formula_says_where_derivatives_end() -> Result<()>
     let y = emit(Silu { x: (&y).into(), out: New }).out;
     let (mut program, mut target) = (net.program()?.clone(), y.name());
     for _ in 0..3 {
-        let found = gradients(&mut program, &[&target], &["w"], None, &[])?.entries();
+        let found = gradients(&mut program, &[&target], &["w"], &Default::default())?.entries();
         target = found[0].map(|grad| program.name(grad).to_string()).unwrap_or_default();
     }
-    let e = gradients(&mut program, &[&target], &["w"], None, &[]).unwrap_err();
+    let e = gradients(&mut program, &[&target], &["w"], &Default::default()).unwrap_err();
     let expected = "it has no gradient, which would be of 4th order";
     assert!(e.message().contains(expected), "{e}");
     assert!(e.message().contains("three times at most: declare the gradient of `"), "{e}");

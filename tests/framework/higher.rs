@@ -2,7 +2,7 @@
 
 use autobwd::{
     Arg, Builder, ErrorKind, Expr, Program, Result, Var,
-    backward::{hessian_vector_product, jacobian},
+    backward::{GradientOptions, hessian_vector_product, jacobian},
     emit, gradients, verify,
 };
 use autobwd_ops::{
@@ -36,13 +36,14 @@ fn name(program: &Program, var: Option<Var>) -> String {
 /// directions.
 fn products(net: &Builder, loss: &Expr) -> Result<[Vec<Vec<f64>>; 2]> {
     let mut program = net.program()?.clone();
-    let found = hessian_vector_product(&mut program, &loss.name(), &["w", "v"], &["p", "q"])?;
+    let found =
+        hessian_vector_product(&mut program, &loss.name(), &[("w", "p"), ("v", "q")], &Default::default())?;
     verify(&program)?;
     let names: Vec<String> = found.iter().map(|var| name(&program, *var)).collect();
     let found = run(&program, AT, &[&names[0], &names[1]])?;
 
     let mut first = net.program()?.clone();
-    let grads = gradients(&mut first, &[&loss.name()], &["w", "v"], None, &[])?.entries();
+    let grads = gradients(&mut first, &[&loss.name()], &["w", "v"], &Default::default())?.entries();
     let names: Vec<String> = grads.iter().map(|var| name(&first, *var)).collect();
     let at = |step: f64| {
         let moved = |of: usize, along: usize| -> Vec<f64> {
@@ -101,7 +102,7 @@ fn gradients_of_gradients_that_are_composed_go_on() -> Result<()> {
         let mut last = function(&w, &v).sum(&[]).name();
         let mut program = net.program()?.clone();
         for _ in 0..3 {
-            let next = gradients(&mut program, &[&last], &["w"], None, &[])?.entries()[0];
+            let next = gradients(&mut program, &[&last], &["w"], &Default::default())?.entries()[0];
             let next = name(&program, next);
             assert_derivative(&program, AT, &last, "w", &next);
             last = next;
@@ -118,14 +119,18 @@ fn the_hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
     let form = part(0) * part(1) * 2.0;
     let loss = &form + part(2).square() * 3.0;
     let mut program = net.program()?.clone();
-    let found = hessian_vector_product(&mut program, &loss.name(), &["w", "v"], &["p", "q"])?;
+    let found =
+        hessian_vector_product(&mut program, &loss.name(), &[("w", "p"), ("v", "q")], &Default::default())?;
     assert_eq!(found[1], None);
     let p = AT[2].1;
     let found = run(&program, AT, &[&name(&program, found[0])])?;
     assert_near(&found[0], &[2.0 * p[1], 2.0 * p[0], 6.0 * p[2]], 1e-12);
     // Of what is linear, there is nothing to multiply with.
     let linear = (&w * 2.0).sum(&[]).name();
-    assert_eq!(hessian_vector_product(&mut net.program()?.clone(), &linear, &["w"], &["p"])?, [None]);
+    assert_eq!(
+        hessian_vector_product(&mut net.program()?.clone(), &linear, &[("w", "p")], &Default::default())?,
+        [None]
+    );
     Ok(())
 }
 
@@ -134,7 +139,7 @@ fn jacobians_are_derivatives_of_single_elements() -> Result<()> {
     let (net, w, v) = net();
     let y = concat(&[&(&w * &v), &w.softmax(0).slice(0, 0, 1)], 0).reshape(&[2, 2]).name();
     let mut program = net.program()?.clone();
-    let found = jacobian(&mut program, &y, &["w", "v", "p"])?;
+    let found = jacobian(&mut program, &y, &["w", "v", "p"], &Default::default())?;
     verify(&program)?;
     assert_eq!(found[2], None);
     let names = [name(&program, found[0]), name(&program, found[1])];
@@ -155,10 +160,10 @@ fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
     let (net, w, _) = net();
     let loss = w.exp().sum(&[]).tanh().name();
     let mut program = net.program()?.clone();
-    let grad = gradients(&mut program, &[&loss], &["w"], None, &[])?.entries()[0];
+    let grad = gradients(&mut program, &[&loss], &["w"], &Default::default())?.entries()[0];
     let grad = name(&program, grad);
-    let hessian = jacobian(&mut program, &grad, &["w"])?[0];
-    let products = hessian_vector_product(&mut program, &loss, &["w"], &["p"])?;
+    let hessian = jacobian(&mut program, &grad, &["w"], &Default::default())?[0];
+    let products = hessian_vector_product(&mut program, &loss, &[("w", "p")], &Default::default())?;
     verify(&program)?;
     let found = run(&program, AT, &[&name(&program, hessian), &name(&program, products[0])])?;
     let rows = found[0].chunks(3).map(|row| row.iter().zip(AT[2].1).map(|(h, p)| h * p).sum());
@@ -167,7 +172,7 @@ fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
     let single = w.slice(0, 0, 1).reshape(&[]);
     let (x, y) = (single.name(), single.exp().name());
     let mut program = net.program()?.clone();
-    let one = jacobian(&mut program, &y, &[&x])?[0];
+    let one = jacobian(&mut program, &y, &[&x], &Default::default())?[0];
     let found = run(&program, AT, &[&name(&program, one), &y])?;
     assert_eq!(found[0], found[1]);
     Ok(())
@@ -180,16 +185,21 @@ fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
     let empty = w.slice(0, 1, 1).name();
     let label = (net.input("x", autobwd::DType::F64, &[-1, 3]), w.reshape(&[1, 3]));
     let open = (&label.0 * &label.1).name();
-    let product = |inputs: &[&str], vectors: &[&str], loss: &str| {
+    let given = GradientOptions { target_gradients: Some(&[]), ..Default::default() };
+    let product = |inputs: &[(&str, &str)], loss: &str| {
         let mut program = net.program().unwrap().clone();
-        let e = hessian_vector_product(&mut program, loss, inputs, vectors).unwrap_err();
+        let e = hessian_vector_product(&mut program, loss, inputs, &Default::default()).unwrap_err();
         assert_eq!(program, *net.program().unwrap());
         e
     };
-    assert_eq!(product(&["w"], &[], &loss).to_string(), "0 vectors for 1 inputs");
-    assert_eq!(product(&["w"], &["p"], &vector).kind(), ErrorKind::Shape);
-    assert!(product(&["w"], &[&loss], &loss).to_string().contains("target gradient"));
-    assert_eq!(product(&["w"], &["pq"], &loss).kind(), ErrorKind::UnknownVar);
+    assert_eq!(product(&[("w", "p")], &vector).kind(), ErrorKind::Shape);
+    assert!(product(&[("w", &loss)], &loss).to_string().contains("target gradient"));
+    assert_eq!(product(&[("w", "pq")], &loss).kind(), ErrorKind::UnknownVar);
+    let program = &mut net.program()?.clone();
+    let e = hessian_vector_product(program, &loss, &[("w", "p")], &given).unwrap_err();
+    assert!(e.to_string().contains("`hessian_vector_product` takes no gradients of targets"), "{e}");
+    let e = jacobian(program, &vector, &["w"], &given).unwrap_err();
+    assert!(e.to_string().contains("`jacobian` takes no gradients of targets"), "{e}");
     for (target, input, text) in [
         (&empty, "w", "of shape [0]: it has no elements"),
         (&vector, empty.as_str(), "of shape [0]: it has no elements"),
@@ -197,7 +207,7 @@ fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
         (&loss, "ww", "no variable `ww`"),
     ] {
         let mut program = net.program()?.clone();
-        let e = jacobian(&mut program, target, &[input]).unwrap_err();
+        let e = jacobian(&mut program, target, &[input], &Default::default()).unwrap_err();
         assert!(e.to_string().contains(text), "{e}");
         assert_eq!(program, *net.program()?);
     }

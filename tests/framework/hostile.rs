@@ -33,7 +33,7 @@ fn ask(program: Program, feeds: Vec<(&'static str, Tensor)>, loss: &'static str)
             executor.plan(&program, scope, &metas, &[loss]).map(drop),
             executor.prepare(&program, scope, &metas, &[loss]).map(drop),
             append_backward(&mut program.clone(), loss, &Backward::default()).map(drop),
-            gradients(&mut program.clone(), &[loss], &["x"], None, &[]).map(drop),
+            gradients(&mut program.clone(), &[loss], &["x"], &Default::default()).map(drop),
             explain(&program, "x@GRAD").map(drop),
         ]
     };
@@ -147,7 +147,7 @@ fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
     assert_eq!(words.matches("`scale_0` is declared nowhere").count(), 2, "{words}");
     let e = append_backward(&mut program, &loss, &Backward::default()).unwrap_err();
     assert_eq!((e.kind(), e.to_string()), (ErrorKind::Program, words.clone()));
-    let e = gradients(&mut program, &[&loss], &["w"], None, &[]).unwrap_err();
+    let e = gradients(&mut program, &[&loss], &["w"], &Default::default()).unwrap_err();
     assert_eq!(e.to_string(), words);
     Ok(())
 }
@@ -252,7 +252,7 @@ fn gradients_have_the_shapes_of_what_they_are_the_gradients_of() -> Result<()> {
     let mut wrong = add(&[4, 1]);
     let words = verify(&wrong).unwrap_err().to_string();
     assert!(words.contains(message), "{words}");
-    assert_eq!(gradients(&mut wrong, &["dx"], &["v_2"], None, &[]).unwrap_err().to_string(), words);
+    assert_eq!(gradients(&mut wrong, &["dx"], &["v_2"], &Default::default()).unwrap_err().to_string(), words);
     let e = verify(&softmax(&[4, 1])).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Shape, "{e}");
     Ok(())
@@ -321,7 +321,7 @@ fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     let (loss, second) = (out[0].mean().name(), out[1].sum(&[]).name());
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss, &Backward { allow_missing: true, ..Backward::default() })?;
-    let found = gradients(&mut program, &[&second], &["u"], None, &[])?;
+    let found = gradients(&mut program, &[&second], &["u"], &Default::default())?;
     let loaded = Program::from_json(&program.to_json())?;
     verify(&loaded)?;
     assert_eq!(found.pairs.len(), 1);

@@ -1,6 +1,8 @@
 //! Convolutions and pooling: what samples, being small and free of ties, cannot show.
 
-use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd::{
+    Builder, DType, Executor, Expr, New, Result, Scope, Tensor, backward::GradientOptions, emit, gradients,
+};
 use autobwd_ops::{
     conv::{Conv2d, ConvAttrs},
     norm::DataLayout,
@@ -19,7 +21,12 @@ fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Expr) -> Res
     scope.set("dout", dout.clone());
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut program = net.program()?.clone();
-    let grads = gradients(&mut program, &[&out], &names, Some(&[Some("dout")]), &[])?;
+    let grads = gradients(
+        &mut program,
+        &[&out],
+        &names,
+        &GradientOptions { target_gradients: Some(&[Some("dout")]), ..Default::default() },
+    )?;
     let mut fetches = vec![out];
     fetches.extend(grads.pairs.iter().map(|(_, grad)| program.name(*grad).to_string()));
     let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();

@@ -16,7 +16,7 @@ use crate::numeric::{Point, parameter, run};
 fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
     let mut program = net.program()?.clone();
     let inputs: Vec<&str> = at.iter().map(|(name, _)| *name).collect();
-    let grads = gradients(&mut program, &[&y.name()], &inputs, None, &[])?.entries();
+    let grads = gradients(&mut program, &[&y.name()], &inputs, &Default::default())?.entries();
     let names: Vec<String> = grads.iter().flatten().map(|v| program.name(*v).to_string()).collect();
     run(&program, at, &names.iter().map(String::as_str).collect::<Vec<_>>())
 }

@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use autobwd::{
     Arg, Backward, Builder, ErrorKind, Executor, OpDesc, Program, Result, Var, append_backward,
-    backward::hessian_vector_product, emit, gradients, program::Origin, verify,
+    backward::{GradientOptions, hessian_vector_product},
+    emit, gradients,
+    program::Origin,
+    verify,
 };
 use autobwd_ops::{
     Math,
@@ -49,8 +52,9 @@ fn question<'a>(drawn: &'a Drawn, picks: &[usize]) -> Question<'a> {
 
 impl Question<'_> {
     fn ask(&self, program: &mut Program) -> Result<Vec<Option<Var>>> {
-        let given = self.given.as_deref();
-        Ok(gradients(program, &self.targets, &self.inputs, given, &self.no_grad)?.entries())
+        let target_gradients = self.given.as_deref();
+        let options = GradientOptions { target_gradients, no_grad: &self.no_grad, ops: None };
+        Ok(gradients(program, &self.targets, &self.inputs, &options)?.entries())
     }
 
     /// What a plain differentiator answers.
@@ -254,8 +258,14 @@ fn a_call_that_fails_leaves_no_trace() {
         let wrong = vec![Some("row"); question.targets.len()];
         let missing = Backward { parameters: Some(&["g"]), ..Default::default() };
         for failed in [
-            gradients(&mut program, &question.targets, &inputs, None, &[]).map(drop),
-            gradients(&mut program, &question.targets, &["w"], Some(&wrong), &[]).map(drop),
+            gradients(&mut program, &question.targets, &inputs, &Default::default()).map(drop),
+            gradients(
+                &mut program,
+                &question.targets,
+                &["w"],
+                &GradientOptions { target_gradients: Some(&wrong), ..Default::default() },
+            )
+            .map(drop),
             append_backward(&mut program, &drawn.values[0], &Backward::default()).map(drop),
             append_backward(&mut program, &drawn.loss, &missing).map(drop),
         ] {
@@ -295,7 +305,8 @@ fn products_with_hessians_are_differences_of_plain_gradients() {
         let difference = |i: usize| above[i].iter().zip(&below[i]).map(|(a, b)| (a - b) / 2e-5).collect();
         let expected: Vec<Vec<f64>> = (0..names.len()).map(difference).collect();
         let mut program = forward.clone();
-        let found = hessian_vector_product(&mut program, &drawn.loss, &names, &GIVEN)?;
+        let inputs: Vec<_> = names.iter().copied().zip(GIVEN).collect();
+        let found = hessian_vector_product(&mut program, &drawn.loss, &inputs, &Default::default())?;
         verify(&program)?;
         compare(&drawn, &program, &names, &found, &expected, 1e-8)
     });

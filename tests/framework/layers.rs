@@ -92,7 +92,7 @@ fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
         let mut net = Net::new();
         let x = net.data("x", &[steps, batch, inputs])?;
         let (mut h, mut c) = (net.data("h", &[batch, units])?, net.data("c", &[batch, units])?);
-        let layer = Lstm::new(&net.net, inputs, units).dtype(DType::F64).seed(3).build();
+        let layer = Lstm::builder(&net.net, inputs, units).dtype(DType::F64).seed(3).build();
         let Pass { input_weight, state_weight, bias } = &layer.passes[0];
         let (hidden, cell) = if at_once {
             let gates = x.matmul(input_weight) + bias;
@@ -138,7 +138,7 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
         for at_once in [true, false] {
             let mut net = Net::new();
             let x = net.data("x", &[batch, length, heads * depth])?;
-            let layer = MultiHeadAttention::new(&net.net, heads * depth, heads).dtype(DType::F64).seed(5);
+            let layer = MultiHeadAttention::builder(&net.net, heads * depth, heads).dtype(DType::F64).seed(5);
             let layer = if causal { layer.causal() } else { layer }.build();
             let out = if at_once {
                 layer.forward(&x)
@@ -176,10 +176,10 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 fn what_is_composed_has_third_derivatives() -> Result<()> {
     let net = Builder::new();
     let x = net.parameter("x", DType::F64, &[2, 1, 3], |w| Init::Constant(0.5).emit(w, 0));
-    let mut last = Lstm::new(&net, 3, 2).dtype(DType::F64).build().forward(&x).0.name();
+    let mut last = Lstm::builder(&net, 3, 2).dtype(DType::F64).build().forward(&x).0.name();
     let (mut program, mut names) = (net.program()?.clone(), vec![]);
     for _ in 0..3 {
-        let next = gradients(&mut program, &[&last], &["x"], None, &[])?.entries()[0].unwrap();
+        let next = gradients(&mut program, &[&last], &["x"], &Default::default())?.entries()[0].unwrap();
         last = program.name(next).to_string();
         names.push(last.clone());
     }
@@ -195,11 +195,12 @@ fn keys_may_be_others_than_queries_unless_they_are_ordered() {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2, 3, 8]);
     let seen = net.input("seen", DType::F32, &[2, 5, 8]);
-    let layer = MultiHeadAttention::new(&net, 8, 2).build();
+    let layer = MultiHeadAttention::builder(&net, 8, 2).build();
     assert_eq!(layer.attend(&x, &seen).dims().to_string(), "[2, 3, 8]");
-    let error = MultiHeadAttention::new(&net, 8, 2).causal().build().attend(&x, &seen).check().unwrap_err();
+    let error =
+        MultiHeadAttention::builder(&net, 8, 2).causal().build().attend(&x, &seen).check().unwrap_err();
     assert!(error.to_string().contains("there are 3 queries and 5 keys"), "{error}");
-    let uneven = MultiHeadAttention::new(&net, 8, 3).build();
+    let uneven = MultiHeadAttention::builder(&net, 8, 3).build();
     for failed in [&uneven.query.weight, &uneven.output.weight, &uneven.forward(&x)] {
         let error = failed.check().unwrap_err().to_string();
         assert!(error.starts_with("attribute `heads`: 3 heads do not share 8 numbers out evenly\n  at "));
@@ -210,13 +211,13 @@ fn keys_may_be_others_than_queries_unless_they_are_ordered() {
 fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
     let mut net = Net::new();
     let x = net.data("x", &[2, 6, 3, 5])?;
-    let rows = LayerNorm::new(&net.net, 90).dtype(DType::F64).build().forward(&x.reshape(&[2, 90]));
-    let one_group = GroupNorm::new(&net.net, 1, 6).dtype(DType::F64).build().forward(&x);
-    let groups = GroupNorm::new(&net.net, 6, 6).dtype(DType::F64).build().forward(&x);
-    let channels = InstanceNorm::new(&net.net, 6).dtype(DType::F64).build().forward(&x);
+    let rows = LayerNorm::builder(&net.net, 90).dtype(DType::F64).build().forward(&x.reshape(&[2, 90]));
+    let one_group = GroupNorm::builder(&net.net, 1, 6).dtype(DType::F64).build().forward(&x);
+    let groups = GroupNorm::builder(&net.net, 6, 6).dtype(DType::F64).build().forward(&x);
+    let channels = InstanceNorm::builder(&net.net, 6).dtype(DType::F64).build().forward(&x);
     // Channels of one sample.
     let as_channels = x.reshape(&[1, 12, 15]);
-    let batch = BatchNorm::new(&net.net, 12).dtype(DType::F64).build().forward(&as_channels);
+    let batch = BatchNorm::builder(&net.net, 12).dtype(DType::F64).build().forward(&as_channels);
     let values = net.run(1, &[&rows, &one_group, &groups, &channels, &batch])?;
     assert_near(&values[0], &values[1]);
     assert_near(&values[2], &values[3]);
@@ -231,12 +232,12 @@ fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
 fn batch_norm_learns_the_statistics_that_it_uses_later() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 2]);
-    let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 2).build() };
+    let norm = BatchNorm { momentum: 0.5, ..BatchNorm::builder(&net, 2).build() };
     let trained = norm.forward(&x);
     let used = {
         let net = Builder::new();
         let x = net.input("x", DType::F32, &[-1, 2]);
-        let y = BatchNorm::new(&net, 2).build().infer(&x).name();
+        let y = BatchNorm::builder(&net, 2).build().infer(&x).name();
         (net, y)
     };
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
@@ -318,9 +319,9 @@ fn windows_are_pooled_as_they_are_described() -> Result<()> {
 fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
     let mut net = Net::new();
     let (image, x) = (net.data("image", &[2, 6, 9, 9])?, net.data("x", &[2, 4, 4, 4])?);
-    let options = Conv2d::new(&net.net, 6, 4, 3).stride(2).dilation(2).padding(1).groups(2);
+    let options = Conv2d::builder(&net.net, 6, 4, 3).stride(2).dilation(2).padding(1).groups(2);
     let conv = options.dtype(DType::F64).bias(None).seed(3).build();
-    let options = Conv2dTranspose::new(&net.net, 4, 6, 3).stride(2).dilation(2).padding(1).groups(2);
+    let options = Conv2dTranspose::builder(&net.net, 4, 6, 3).stride(2).dilation(2).padding(1).groups(2);
     let mut transpose = options.dtype(DType::F64).bias(Some(Init::Constant(0.5))).build();
     // With the same filters, `Σ conv(image) * x = Σ image * transpose(x)`.
     transpose.weight = conv.weight.clone();
@@ -331,7 +332,7 @@ fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
     let values = net.run(2, &[&one, &other, &out])?;
     assert_near(&values[0], &values[1]);
     assert_eq!(values[2].len(), 2 * 6 * 9 * 9);
-    let uneven = Conv2dTranspose::new(&net.net, 4, 3, 1).groups(2).build();
+    let uneven = Conv2dTranspose::builder(&net.net, 4, 3, 1).groups(2).build();
     let refused = uneven.forward(&x).check().unwrap_err().to_string();
     assert!(refused.contains("3 channels do not make 2 equal shares"), "{refused}");
     Ok(())
@@ -343,9 +344,9 @@ fn layers_train() -> Result<()> {
     let sequences = train(
         |net| {
             let x = noise(net, "x", &[6, 32, 3], 1);
-            let (hidden, _) = Lstm::new(net, 3, 16).seed(2).build().forward(&x);
+            let (hidden, _) = Lstm::builder(net, 3, 16).seed(2).build().forward(&x);
             let last = hidden.slice(0, -1, 6).squeeze(&[0]);
-            let out = Linear::new(net, 16, 1).seed(3).build().forward(&last);
+            let out = Linear::builder(net, 16, 1).seed(3).build().forward(&last);
             let sums = x.sum(&[0]).slice(1, 0, 1);
             out.square_error(&sums).mean()
         },
@@ -355,9 +356,9 @@ fn layers_train() -> Result<()> {
     let attention = train(
         |net| {
             let x = noise(net, "x", &[32, 5, 8], 4);
-            let seen = MultiHeadAttention::new(net, 8, 2).seed(5).build().forward(&x);
-            let h = LayerNorm::new(net, 8).build().forward(&(&x + &seen));
-            let out = Linear::new(net, 8, 1).seed(6).build().forward(&h);
+            let seen = MultiHeadAttention::builder(net, 8, 2).seed(5).build().forward(&x);
+            let h = LayerNorm::builder(net, 8).build().forward(&(&x + &seen));
+            let out = Linear::builder(net, 8, 1).seed(6).build().forward(&h);
             out.max_over(&[1]).square_error(&x.max_over(&[1, 2]).unsqueeze(&[1])).mean()
         },
         200,
@@ -365,11 +366,11 @@ fn layers_train() -> Result<()> {
     let images = train(
         |net| {
             let x = noise(net, "x", &[16, 1, 8, 8], 7);
-            let h = Conv2d::new(net, 1, 4, 3).padding(1).seed(8).build().forward(&x);
-            let h = BatchNorm::new(net, 4).build().forward(&h).gelu(true);
+            let h = Conv2d::builder(net, 1, 4, 3).padding(1).seed(8).build().forward(&x);
+            let h = BatchNorm::builder(net, 4).build().forward(&h).gelu(true);
             let h = Pool2d::average(2).forward(&h).reshape(&[0, -1]);
             let h = Dropout::new(net, 0.1, 9).forward(&h);
-            let out = Linear::new(net, 64, 1).seed(10).build().forward(&h);
+            let out = Linear::builder(net, 64, 1).seed(10).build().forward(&h);
             out.square_error(&x.mean_over(&[1, 2, 3]).unsqueeze(&[1])).mean()
         },
         200,

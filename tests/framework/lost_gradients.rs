@@ -2,7 +2,7 @@
 
 use autobwd::{
     Attr, Backward, Builder, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc, append_backward,
-    backward::Checkpoints,
+    backward::{Checkpoints, GradientOptions},
     gradients,
     tape::{Grad, grad, missing},
     verify,
@@ -195,7 +195,14 @@ fn target_gradients_that_do_not_fit_are_named() -> Result<()> {
     net.input("g", DType::F32, &[2, 0]);
     let y = x.square().name();
     let mut program = net.program()?.clone();
-    let e = gradients(&mut program, &[&y], &["x"], Some(&[Some("g")]), &[]).unwrap_err().to_string();
+    let e = gradients(
+        &mut program,
+        &[&y],
+        &["x"],
+        &GradientOptions { target_gradients: Some(&[Some("g")]), ..Default::default() },
+    )
+    .unwrap_err()
+    .to_string();
     let expected =
         format!("the target gradient `g` is float32 [2, 0], but its target `{y}` is float32 [1, 3]");
     assert!(e.starts_with(&expected), "{e}");

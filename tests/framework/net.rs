@@ -2,7 +2,9 @@
 //! example.
 
 use autobwd::{
-    BlockId, DType, ErrorKind, Executor, Feed, Meta, Result, Scope, Tensor, gradients,
+    BlockId, DType, ErrorKind, Executor, Feed, Meta, Result, Scope, Tensor,
+    backward::GradientOptions,
+    gradients,
     net::{NamedOp, NetOp, Operator, RnnOp, backward, build_grad_op},
     verify,
 };
@@ -343,7 +345,13 @@ fn a_net_and_its_program_have_the_same_gradients() -> Result<()> {
     let given = by_program.var("loss@GRAD");
     let desc = by_net.lookup(BlockId::ROOT, by_net.expect_var("loss@GRAD")?).unwrap().clone();
     by_program.root_mut().vars.insert(given, desc);
-    let found = gradients(&mut by_program, &["loss"], &asked, Some(&[Some("loss@GRAD")]), &[])?.entries();
+    let found = gradients(
+        &mut by_program,
+        &["loss"],
+        &asked,
+        &GradientOptions { target_gradients: Some(&[Some("loss@GRAD")]), ..Default::default() },
+    )?
+    .entries();
     let found: Vec<&str> = found.iter().map(|var| by_program.name(var.unwrap())).collect();
     let numbers = |n: usize| (0..n).map(|i| (i as f64 * 0.7).sin()).collect();
     let tensors = [("v", vec![40]), ("xs", vec![4, 40]), ("loss@GRAD", vec![4, 40])];

@@ -5,6 +5,7 @@ use std::{cell::Cell, fmt};
 
 use autobwd::{
     BlockId, DType, Error, ErrorKind, Executor, Feed, Meta, Program, Result, Scope, Tensor, VarDesc,
+    backward::GradientOptions,
     gradients,
     net::{NetOp, Operator, RnnOp, backward},
     verify,
@@ -268,7 +269,8 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
     };
     let no_grad: Vec<String> = drawn.no_grad.iter().flat_map(|name| named(&program, name)).collect();
     let no_grad: Vec<&str> = no_grad.iter().map(String::as_str).collect();
-    let found = gradients(&mut program, &targets, inputs, Some(&given), &no_grad)?.entries();
+    let options = GradientOptions { target_gradients: Some(&given), no_grad: &no_grad, ops: None };
+    let found = gradients(&mut program, &targets, inputs, &options)?.entries();
     verify(&program)?;
     let scope = start()?;
     let mut feeds = vec![];

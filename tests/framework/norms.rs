@@ -136,13 +136,13 @@ fn second_derivatives_do_not_go_through_what_was_saved() -> Result<()> {
     let net = Net::new();
     let y = net.batch_norm(&net.x, false).exp();
     let mut program = net.net.program()?.clone();
-    let first = gradients(&mut program, &[&y.name()], &["x"], None, &[])?.entries()[0].unwrap();
+    let first = gradients(&mut program, &[&y.name()], &["x"], &Default::default())?.entries()[0].unwrap();
     let first = program.name(first).to_string();
     assert_derivative(&net, &program, &y.name(), &first)?;
-    let second = gradients(&mut program, &[&first], &["x"], None, &[])?.entries()[0].unwrap();
+    let second = gradients(&mut program, &[&first], &["x"], &Default::default())?.entries()[0].unwrap();
     let second = program.name(second).to_string();
     assert_derivative(&net, &program, &first, &second)?;
-    let third = gradients(&mut program, &[&second], &["x"], None, &[])?.entries()[0].unwrap();
+    let third = gradients(&mut program, &[&second], &["x"], &Default::default())?.entries()[0].unwrap();
     let third = program.name(third).to_string();
     assert_derivative(&net, &program, &second, &third)
 }

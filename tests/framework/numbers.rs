@@ -103,7 +103,7 @@ fn gradients_use_the_exact_number() -> Result<()> {
     differentiable(&net, &x);
     let y = &x * 0.1 * 0.3;
     let mut program = net.program()?.clone();
-    let built = gradients(&mut program, &[&y.name()], &["x"], None, &[])?;
+    let built = gradients(&mut program, &[&y.name()], &["x"], &Default::default())?;
     let dx = built.of(x.var()).map(|dx| program.name(dx).to_string()).unwrap();
     let one = Tensor::from_vec([1], vec![1.0])?;
     let found = Executor::with_threads(1).run(&program, &mut Scope::new(), &[("x", &one)], &[&dx])?;
@@ -256,7 +256,7 @@ fn integers_have_no_gradient() -> Result<()> {
     let counted = (&n * &n + 1.0).cast(DType::F64);
     let y = (&x * &counted).mean();
     let mut program = net.program()?.clone();
-    let built = gradients(&mut program, &[&y.name()], &["x", "n"], None, &[])?;
+    let built = gradients(&mut program, &[&y.name()], &["x", "n"], &Default::default())?;
     assert!(built.of(x.var()).is_some() && built.of(n.var()).is_none());
     assert!(
         !program.root().ops.iter().any(|op| op.ty.as_str() == "scale_grad" || op.ty.as_str() == "cast_grad")

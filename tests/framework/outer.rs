@@ -43,7 +43,7 @@ fn overwrite(product: &Expr, h: &Expr) -> Expr {
 fn model(kind: Kind, control: bool) -> (Builder, Vec<String>) {
     let net = Builder::new();
     let w = parameter(&net, "w", &[4, 3]);
-    let (dropout, norm) = (Dropout::new(&net, 0.5, 7), BatchNorm::new(&net, 3).dtype(DType::F64).build());
+    let (dropout, norm) = (Dropout::new(&net, 0.5, 7), BatchNorm::builder(&net, 3).dtype(DType::F64).build());
     let (product, first) = (w.square(), &w * 1.0);
     let step = |h: &Expr, row: &Expr| {
         let h = (dropout.forward(&norm.forward(h)) * &w + row).tanh();

@@ -2,9 +2,7 @@
 
 use autobwd::{
     Arg, Backward, BlockId, Builder, DType, Dims, ErrorKind, Expr, New, OpInfoMap, Program, Result, Var,
-    VarDesc, append_backward,
-    backward::append_backward_in,
-    emit, gradients,
+    VarDesc, append_backward, emit, gradients,
     program::{Origin, VarKind},
 };
 use autobwd_ops::{
@@ -184,7 +182,7 @@ fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
     emit(Square { x: (&w).into(), out: (&w).into() }).out.check()?;
     let loss = (&h * &w + h.exp()).sum(&[]);
     let program = &mut net.program()?.clone();
-    let grads = gradients(program, &[&loss.name()], &["w", &h.name()], None, &[])?.entries();
+    let grads = gradients(program, &[&loss.name()], &["w", &h.name()], &Default::default())?.entries();
     let names = grads.iter().map(|g| program.name(g.unwrap()).to_string()).collect::<Vec<_>>();
     assert_derivative(program, AT, &loss.name(), "w", &names[0]);
     let values = run(program, AT, &[&names[1], &h.name(), "w"])?;
@@ -253,9 +251,9 @@ fn kept_values_have_second_derivatives() -> Result<()> {
     emit(Square { x: (&h).into(), out: (&h).into() }).out.check()?;
     let loss = (&h * &w).sum(&[]).name();
     let program = &mut net.program()?.clone();
-    let first = gradients(program, &[&loss], &["w"], None, &[])?.entries()[0].unwrap();
+    let first = gradients(program, &[&loss], &["w"], &Default::default())?.entries()[0].unwrap();
     let first = program.name(first).to_string();
-    let second = gradients(program, &[&first], &["w"], None, &[])?.entries()[0].unwrap();
+    let second = gradients(program, &[&first], &["w"], &Default::default())?.entries()[0].unwrap();
     let second = program.name(second).to_string();
     autobwd::verify(program)?;
     assert_derivative(program, AT, &loss, "w", &first);
@@ -335,7 +333,8 @@ fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
     let without = OpInfoMap::from_infos(own.filter(|info| info.schema().name != "assign"))?;
     let mut program = net.program()?.clone();
     let before = program.to_string();
-    let e = append_backward_in(&without, &mut program, &loss, &Backward::default()).unwrap_err();
+    let e = append_backward(&mut program, &loss, &Backward { ops: Some(&without), ..Default::default() })
+        .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient);
     assert!(e.op().is_some_and(|op| op.starts_with("operator `tanh` (block 0, operator 0")), "{e}");
     for part in [

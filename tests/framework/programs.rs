@@ -11,7 +11,7 @@ fn classifier() -> (Builder, String) {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 4]);
     let y = net.input("y", DType::I64, &[-1, 1]);
-    let loss = Linear::new(&net, 4, 3).seed(1).build().forward(&x).relu().cross_entropy(&y).mean();
+    let loss = Linear::builder(&net, 4, 3).seed(1).build().forward(&x).relu().cross_entropy(&y).mean();
     (net, loss.name())
 }
 

@@ -3,7 +3,7 @@
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Expr, Float, New, NoGrad, Pointwise, Program, Result, Var,
-    append_backward, emit, gradients, register_op, verify,
+    append_backward, backward::GradientOptions, emit, gradients, register_op, verify,
 };
 use autobwd_ops::{Math, concat, increment::Increment, sum::Sum};
 
@@ -54,7 +54,13 @@ fn targets_on_each_others_path_add_up() -> Result<()> {
         let (h, out) = (h.name(), out.name());
         let targets = [h.as_str(), &out, &h];
         let given = given.as_ref().map(|given| &given[..]);
-        let grads = gradients(&mut program, &targets, &["w", "v", &h], given, &[])?.entries();
+        let grads = gradients(
+            &mut program,
+            &targets,
+            &["w", "v", &h],
+            &GradientOptions { target_gradients: given, ..Default::default() },
+        )?
+        .entries();
         verify(&program)?;
         let names: Vec<String> = grads.iter().map(|g| name(&program, *g)).collect();
         let fetch: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -76,7 +82,13 @@ fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
     let (net, w, _) = net();
     let h = w.exp().name();
     let program = &mut net.program()?.clone();
-    let grads = gradients(program, &[&h], &[&h, "w"], Some(&[Some("v")]), &[])?.entries();
+    let grads = gradients(
+        program,
+        &[&h],
+        &[&h, "w"],
+        &GradientOptions { target_gradients: Some(&[Some("v")]), ..Default::default() },
+    )?
+    .entries();
     let (own, w) = (name(program, grads[0]), name(program, grads[1]));
     let found = run(program, AT, &[&own, &w, &h])?;
     assert_eq!(found[0], AT[1].1);
@@ -85,7 +97,8 @@ fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
     // Nothing flows into a target that has no gradient, given or not.
     for given in [None, Some([Some("v")])] {
         let given = given.as_ref().map(|given| &given[..]);
-        let grads = gradients(&mut net.program()?.clone(), &[&h], &[&h, "w"], given, &[&h])?.entries();
+        let options = GradientOptions { target_gradients: given, no_grad: &[&h], ops: None };
+        let grads = gradients(&mut net.program()?.clone(), &[&h], &[&h, "w"], &options)?.entries();
         assert_eq!(grads, [None, None]);
     }
     Ok(())
@@ -96,13 +109,13 @@ fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
     let (net, w, _) = net();
     let y = (w.square() * &w).sum(&[]);
     let y = y.name();
-    let first = net.edit(|p| gradients(p, &[&y], &["w"], None, &[]))?.entries()[0];
+    let first = net.edit(|p| gradients(p, &[&y], &["w"], &Default::default()))?.entries()[0];
     let grad = name(&*net.program()?, first);
     let grad = net.expr(&grad).freeze();
     // w · (3 w²), of which only the first factor has a gradient.
     let loss = (&w * &grad).sum(&[]);
     let program = &mut net.program()?.clone();
-    let second = gradients(program, &[&loss.name()], &["w", &grad.name()], None, &[])?.entries();
+    let second = gradients(program, &[&loss.name()], &["w", &grad.name()], &Default::default())?.entries();
     assert_eq!(second[1], None);
     let (second, grad) = (name(program, second[0]), grad.name());
     let found = run(program, AT, &[&second, &grad, &loss.name()])?;
@@ -146,8 +159,16 @@ fn a_failed_call_leaves_no_trace() -> Result<()> {
         &|p| append_backward(p, "v", &default).map(drop),
         &|p| append_backward(p, &hard, &default).map(drop),
         &|p| append_backward(p, &loss, &missing).map(drop),
-        &|p| gradients(p, &[&loss, &hard], &["w"], None, &[]).map(drop),
-        &|p| gradients(p, &[&loss], &["w"], Some(&[Some("w")]), &[]).map(drop),
+        &|p| gradients(p, &[&loss, &hard], &["w"], &Default::default()).map(drop),
+        &|p| {
+            gradients(
+                p,
+                &[&loss],
+                &["w"],
+                &GradientOptions { target_gradients: Some(&[Some("w")]), ..Default::default() },
+            )
+            .map(drop)
+        },
     ];
     let mut program = net.program()?.clone();
     for (i, call) in calls.iter().enumerate() {
@@ -229,7 +250,7 @@ fn gradients_of_gradients(net: &Builder, y: &Expr, orders: usize) -> Result<(Pro
     let mut program = net.program()?.clone();
     let mut names = vec![y.name()];
     for order in 1..=orders {
-        let grads = gradients(&mut program, &[&names[order - 1]], &["w"], None, &[])?.entries();
+        let grads = gradients(&mut program, &[&names[order - 1]], &["w"], &Default::default())?.entries();
         names.push(name(&program, grads[0]));
     }
     verify(&program)?;
@@ -277,7 +298,7 @@ fn a_gradient_of_too_high_an_order_is_refused_with_operator_and_order() -> Resul
         assert_derivative(&program, AT, &names[order - 1], "w", &names[order]);
     }
     let mut again = program.clone();
-    let e = gradients(&mut again, &[&names[2]], &["w"], None, &[]).unwrap_err();
+    let e = gradients(&mut again, &[&names[2]], &["w"], &Default::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient);
     assert!(e.op().is_some_and(|op| op.starts_with("operator `cubed_grad_grad` (block 0")), "{e}");
     let text = format!(
@@ -306,10 +327,27 @@ fn unknown_names_are_compared_with_those_there_are() -> Result<()> {
     unknown(&|p| append_backward(p, &loss, &asked).map(drop), "`vv`; did you mean `v` or `w`?");
     let no_grad = Backward { no_grad: &["far_away"], ..Default::default() };
     unknown(&|p| append_backward(p, &loss, &no_grad).map(drop), "`far_away`");
-    unknown(&|p| gradients(p, &["mean_1"], &["w"], None, &[]).map(drop), hint);
-    unknown(&|p| gradients(p, &[&loss], &["mean_1"], None, &[]).map(drop), hint);
-    unknown(&|p| gradients(p, &[&loss], &["w"], Some(&[Some("mean_1")]), &[]).map(drop), hint);
-    unknown(&|p| gradients(p, &[&loss], &["w"], None, &["mean_1"]).map(drop), hint);
+    unknown(&|p| gradients(p, &["mean_1"], &["w"], &Default::default()).map(drop), hint);
+    unknown(&|p| gradients(p, &[&loss], &["mean_1"], &Default::default()).map(drop), hint);
+    unknown(
+        &|p| {
+            gradients(
+                p,
+                &[&loss],
+                &["w"],
+                &GradientOptions { target_gradients: Some(&[Some("mean_1")]), ..Default::default() },
+            )
+            .map(drop)
+        },
+        hint,
+    );
+    unknown(
+        &|p| {
+            gradients(p, &[&loss], &["w"], &GradientOptions { no_grad: &["mean_1"], ..Default::default() })
+                .map(drop)
+        },
+        hint,
+    );
     Ok(())
 }
 
@@ -319,8 +357,8 @@ fn every_input_has_an_answer() -> Result<()> {
     let x = net.input("x", DType::F64, &[3]);
     let (y, apart) = ((w.exp() * &x).name(), v.exp().name());
     let program = &mut net.program()?.clone();
-    assert_eq!(gradients(program, &[&y], &["v"], None, &[])?.entries(), [None]);
-    let grads = gradients(program, &[&y], &["v", "w", &apart, "x", "w"], None, &[])?.entries();
+    assert_eq!(gradients(program, &[&y], &["v"], &Default::default())?.entries(), [None]);
+    let grads = gradients(program, &[&y], &["v", "w", &apart, "x", "w"], &Default::default())?.entries();
     assert!(grads[1].is_some() && grads[1] == grads[4], "{grads:?}");
     assert_eq!([grads[0], grads[2], grads[3]], [None; 3]);
     Ok(())
@@ -372,7 +410,7 @@ fn a_cast_to_integers_ends_the_path() -> Result<()> {
     let loss = (&whole * &v + &w * &v).sum(&[]);
     assert_gradients(&net, &loss);
     let program = &mut net.program()?.clone();
-    let grads = gradients(program, &[&whole.name()], &["w"], None, &[])?.entries();
+    let grads = gradients(program, &[&whole.name()], &["w"], &Default::default())?.entries();
     assert_eq!(grads, [None]);
     Ok(())
 }

@@ -527,7 +527,7 @@ fn gradients_of_gradients_pass_through_copies() -> Result<()> {
     })?;
     let second = |way: Checkpoints<'_>| -> Result<Vec<f64>> {
         let mut built = model.build(way)?;
-        let grads = gradients(&mut built.program, &["w_0@GRAD"], &["w_0"], None, &[])?.entries();
+        let grads = gradients(&mut built.program, &["w_0@GRAD"], &["w_0"], &Default::default())?.entries();
         autobwd::verify(&built.program)?;
         built.fetches = vec![built.program.name(grads[0].unwrap()).to_string()];
         Ok(model.run(&built)?[0].to_f64s())

@@ -101,7 +101,7 @@ fn case<C: Cell>(masked: bool, given: bool) -> Result<Case> {
     let count = if given { 4 * C::STATES } else { 0 };
     let states = (0..count).map(|i| data(&net, &format!("h{i}"), &[BATCH, UNITS], i as i32));
     let states = states.collect::<Vec<_>>();
-    let layers = Recurrence::<C>::new(&net.net, INPUTS, UNITS).layers(2).bidirectional();
+    let layers = Recurrence::<C>::builder(&net.net, INPUTS, UNITS).layers(2).bidirectional();
     let layers = layers.dtype(DType::F64).init(Init::Uniform(-1.0, 1.0)).seed(5).build();
     Executor::new().run(&net.net.startup().program()?, &mut net.scope, &[], &[])?;
     // Biases that are 0 would hide what is done with them.
@@ -174,7 +174,7 @@ fn check_gradients<C: Cell>() -> Result<()> {
         of.extend(case.states.iter().take(C::STATES + 1).map(Expr::name));
         let mut program = case.net.net.program()?.clone();
         let of: Vec<_> = of.iter().map(String::as_str).collect();
-        let found = gradients(&mut program, &[&loss.name()], &of, None, &[])?;
+        let found = gradients(&mut program, &[&loss.name()], &of, &Default::default())?;
 
         let mut known = case.layers.clone();
         known.extend(case.states.iter().cloned());
@@ -207,7 +207,7 @@ fn gradients_flow_through_recurrent_layers() -> Result<()> {
 
 /// The loss of a layer that goes both ways, from some sequences that have ended.
 fn loss<C: Cell>(net: &Builder, x: &Expr, mask: &Expr) -> (Expr, Expr) {
-    let layer = Recurrence::<C>::new(net, INPUTS, UNITS).bidirectional().seed(2).build();
+    let layer = Recurrence::<C>::builder(net, INPUTS, UNITS).bidirectional().seed(2).build();
     let (out, last) = layer.forward_with(x, None, Some(mask));
     let loss = out.square().mean() + last[0].mean();
     (loss, layer.passes[1].state_weight.clone())
@@ -226,7 +226,7 @@ fn check_eager<C: Cell>() -> Result<()> {
     ];
     let (of_program, weight) = loss::<C>(&net.net, &given[0], &given[1]);
     let mut program = net.net.program()?.clone();
-    let gradient = gradients(&mut program, &[&of_program.name()], &[&weight.name()], None, &[])?;
+    let gradient = gradients(&mut program, &[&of_program.name()], &[&weight.name()], &Default::default())?;
     let gradient = program.name(gradient.entries()[0].unwrap()).to_string();
     let mut executor = Executor::new();
     executor.run(&net.net.startup().program()?, &mut net.scope, &[], &[])?;
@@ -259,7 +259,7 @@ fn what_recurrent_layers_cannot_do_is_refused() {
     let error = |dtype: DType, dims: &[i64], forward: Forward<'_>| {
         let net = Builder::new();
         let x = net.input("x", DType::F32, &[4, 3, 2]);
-        let layers = Gru::new(&net, 2, 5).layers(2).build();
+        let layers = Gru::builder(&net, 2, 5).layers(2).build();
         let (out, last) = forward(&layers, &x, &net.input("other", dtype, dims));
         assert!(last.len() == 2 && last.iter().any(|state| state.check().is_err()));
         let text = out.check().unwrap_err().to_string();

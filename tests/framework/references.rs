@@ -113,7 +113,7 @@ fn a_program_s_backward_part_consists_of_them() -> Result<()> {
         let found = OpInfoMap::linked()?.gradient_ops(&mut program, op, &[])?;
         alone.extend(found.ops.iter().map(|op| program.op_text(op).to_string()));
     }
-    gradients(&mut program, &["loss"], &["x", "w"], None, &[])?;
+    gradients(&mut program, &["loss"], &["x", "w"], &Default::default())?;
     let built: Vec<_> = program.root().ops[3..].iter().map(|op| program.op_text(op).to_string()).collect();
     assert_eq!(built, alone);
     Ok(())

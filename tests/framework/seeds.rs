@@ -44,10 +44,10 @@ fn one_text_of_a_program_gives_one_set_of_masks() -> Result<()> {
 
 /// Layers of all kinds, without seeds.
 fn weights(net: &Builder) -> Vec<Expr> {
-    let (a, b) = (Linear::new(net, 4, 4).build(), Linear::new(net, 4, 4).build());
-    let conv = [Conv2d::new(net, 1, 4, 2).build(), Conv2d::new(net, 1, 4, 2).build()];
-    let gru = Gru::new(net, 4, 4).layers(2).build();
-    let table = Embedding::new(net, 4, 4).build();
+    let (a, b) = (Linear::builder(net, 4, 4).build(), Linear::builder(net, 4, 4).build());
+    let conv = [Conv2d::builder(net, 1, 4, 2).build(), Conv2d::builder(net, 1, 4, 2).build()];
+    let gru = Gru::builder(net, 4, 4).layers(2).build();
+    let table = Embedding::builder(net, 4, 4).build();
     drop((a, b, conv, gru, table));
     net.parameters().into_iter().filter(|p| p.dims().len() > 1).collect()
 }
@@ -92,11 +92,11 @@ fn layers_have_the_same_names_whenever_they_are_made() -> Result<()> {
             true => net.constant(Tensor::zeros(DType::F32, &[1, 1, 8, 8])?),
             false => net.input("x", DType::F32, &[-1, 1, 8, 8]),
         };
-        let first = Conv2d::new(net, 1, 1, 3).build();
+        let first = Conv2d::builder(net, 1, 1, 3).build();
         if lazily {
             first.forward(&x);
         }
-        let second = Conv2d::new(net, 1, 1, 3).build();
+        let second = Conv2d::builder(net, 1, 1, 3).build();
         second.forward(&first.forward(&x));
         Ok([first.weight.name(), second.weight.name()])
     };

@@ -19,10 +19,10 @@ fn compare(model: impl Fn(&Builder, [&Expr; 2]) -> Vec<Expr>) -> Result<()> {
     let (first, second) = (outputs[0].sum(&[]).name(), outputs[1].sum(&[]).name());
     let mut both = net.program()?.clone();
     append_backward(&mut both, &first, &Backward { allow_missing: true, ..Backward::default() })?;
-    let found = gradients(&mut both, &[&second], &["u"], None, &[])?;
+    let found = gradients(&mut both, &[&second], &["u"], &Default::default())?;
     let of_u = both.name(found.pairs[0].1).to_string();
     let mut alone = net.program()?.clone();
-    gradients(&mut alone, &[&second], &["u"], None, &[])?;
+    gradients(&mut alone, &[&second], &["u"], &Default::default())?;
 
     let mut scope = Scope::new();
     let mut executor = Executor::with_threads(1);
@@ -86,7 +86,8 @@ fn a_jacobian_through_a_recurrence() -> Result<()> {
         (vec![sum.clone()], vec![sum])
     });
     let mut program = net.program()?.clone();
-    let matrix = jacobian(&mut program, &sums[0].name(), &["start"])?[0].expect("a path leads there");
+    let matrix = jacobian(&mut program, &sums[0].name(), &["start"], &Default::default())?[0]
+        .expect("a path leads there");
     let x = Tensor::from_vec([2, 3], vec![2.0, 3.0, 5.0, 7.0, 11.0, 13.0])?;
     let name = program.name(matrix).to_string();
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());

@@ -25,7 +25,7 @@ const WIDTH: usize = 3;
 /// elements differently. With `dense_too`, every row counts besides.
 fn model(sparse: bool, dense_too: bool) -> (Builder, Expr) {
     let net = Builder::new();
-    let table = Embedding::new(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
+    let table = Embedding::builder(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
     let table = if sparse { table.sparse() } else { table }.build();
     let words = net.input("words", DType::I64, &[-1, 2]);
     let others = net.input("others", DType::I64, &[-1]);
@@ -164,7 +164,7 @@ fn lazy_updates_leave_other_rows_alone() -> Result<()> {
 /// A large table and many numbers: work is cut in parts.
 fn large(sparse: bool, threads: usize) -> Result<(Vec<f64>, Session)> {
     let net = Builder::new();
-    let table = Embedding::new(&net, 40_000, 8).seed(5);
+    let table = Embedding::builder(&net, 40_000, 8).seed(5);
     let table = if sparse { table.sparse() } else { table }.build();
     let words = net.input("words", DType::I64, &[-1]);
     Adam::new(0.1).minimize(&table.forward(&words).square().mean())?.complete()?;
@@ -192,7 +192,7 @@ fn parts_of_large_tables_fit_together() -> Result<()> {
 fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
     let session = |sparse| -> Result<Session> {
         let net = Builder::new();
-        let table = Embedding::new(&net, 100_000, 8);
+        let table = Embedding::builder(&net, 100_000, 8);
         let table = if sparse { table.sparse() } else { table }.build();
         let words = net.input("words", DType::I64, &[-1]);
         let looks = table.forward(&words).tanh() + table.forward(&words);
@@ -365,8 +365,10 @@ fn gradients_go_on_through_rows() -> Result<()> {
         let (net, loss) = model(sparse, false);
         net.input("v", DType::F64, &[ROWS as i64, WIDTH as i64]);
         let (mut program, w) = (net.program()?.clone(), ["embedding_0.w"]);
-        let product = hessian_vector_product(&mut program, &loss.name(), &w, &["v"])?[0].unwrap();
-        let again = gradients(&mut program, &[GRADIENT], &w, None, &[])?.pairs[0].1;
+        let product =
+            hessian_vector_product(&mut program, &loss.name(), &[(w[0], "v")], &Default::default())?[0]
+                .unwrap();
+        let again = gradients(&mut program, &[GRADIENT], &w, &Default::default())?.pairs[0].1;
         verify(&program)?;
         let names = [product, again].map(|var| program.name(var));
         let (words, others) = steps()[0].clone();
@@ -380,7 +382,8 @@ fn gradients_go_on_through_rows() -> Result<()> {
 
     // What puts a Jacobian together takes whole tensors.
     let (net, loss) = model(true, false);
-    let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"]).unwrap_err();
+    let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"], &Default::default())
+        .unwrap_err();
     let text = "`X`: a whole tensor is needed, not rows of float64 [11, 3]";
     assert!(e.to_string().contains(text), "{e}");
     Ok(())
@@ -402,7 +405,7 @@ fn rows_that_are_overwritten_count_no_more() -> Result<()> {
     let rows = rows.and_then(|rows| look(&b, Arg::from(&rows)))?;
     let out = emit(Sum { x: vec![(&rows).into(), (&w).into()], out: New }).out;
     let mut program = net.program()?.clone();
-    let found = gradients(&mut program, &[&out.name()], &["a", "b"], None, &[])?;
+    let found = gradients(&mut program, &[&out.name()], &["a", "b"], &Default::default())?;
     assert_eq!(found.entries().iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
     Ok(())
 }

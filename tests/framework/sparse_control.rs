@@ -243,9 +243,10 @@ fn derivatives_of_derivatives() -> Result<()> {
         });
         let loss = y[0].tanh().sum(&[]).name();
         let mut program = m.net.program()?.clone();
-        let again = gradients(&mut program, &[&loss], &["t0"], None, &[])?.entries()[0].expect("one");
+        let again =
+            gradients(&mut program, &[&loss], &["t0"], &Default::default())?.entries()[0].expect("one");
         let again = program.name(again).to_string();
-        let second = match gradients(&mut program, &[&again], &["t0"], None, &[]) {
+        let second = match gradients(&mut program, &[&again], &["t0"], &Default::default()) {
             Ok(found) => program.name(found.entries()[0].expect("one")).to_string(),
             Err(e) => return Ok(Err(e)),
         };

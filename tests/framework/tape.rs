@@ -4,7 +4,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, Feed, New, Result, Scope, Tensor, append_backward,
-    backward::hessian_vector_product,
+    backward::{GradientOptions, hessian_vector_product},
     emit, gradients,
     tape::{Grad, grad, trace},
 };
@@ -190,7 +190,15 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
     let targets: Vec<String> = outputs.iter().map(Expr::name).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     let given: Vec<Option<&str>> = names.iter().map(|n| Some(n.as_str())).collect();
-    net.edit(|p| gradients(p, &targets, &["x", "w"], Some(&given), &[]).map(drop))?;
+    net.edit(|p| {
+        gradients(
+            p,
+            &targets,
+            &["x", "w"],
+            &GradientOptions { target_gradients: Some(&given), ..Default::default() },
+        )
+        .map(drop)
+    })?;
     let (x, w) = (numbers(&[4, 2], 5), numbers(&[2, 3], 6));
     let mut feeds: Vec<(&str, &dyn Feed)> = vec![("x", &x), ("w", &w)];
     feeds.extend(names.iter().zip(&seeds).map(|(name, seed)| (name.as_str(), seed as _)));
@@ -246,7 +254,7 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
     let v = net.input("v", DType::F32, &[2, 3]);
     let loss = model(&w);
     let (loss, v) = (loss.name(), v.name());
-    let products = net.edit(|p| hessian_vector_product(p, &loss, &["w"], &[&v]))?;
+    let products = net.edit(|p| hessian_vector_product(p, &loss, &[("w", &v)], &Default::default()))?;
     let program = net.program()?;
     let name = program.name(products[0].unwrap());
     let (w, v) = (numbers(&[2, 3], 1), numbers(&[2, 3], 2));

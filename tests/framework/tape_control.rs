@@ -32,7 +32,7 @@ fn both_ways(given: &[Tensor], function: impl Fn(&[Expr]) -> Vec<Expr>) -> Resul
     let mut program = net.program()?.clone();
     let loss = outputs.last().expect("there is one").name();
     let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
-    let found = gradients(&mut program, &[&loss], &wanted, None, &[])?.entries();
+    let found = gradients(&mut program, &[&loss], &wanted, &Default::default())?.entries();
     let arrived = found.iter().flatten().map(|v| program.name(*v).to_string());
     let fetches: Vec<String> = outputs.iter().map(Expr::name).chain(arrived).collect();
     let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();

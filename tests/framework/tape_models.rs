@@ -24,8 +24,8 @@ struct Model(Linear, Linear);
 impl Model {
     fn new(net: &Builder) -> Model {
         Model(
-            Linear::new(net, 3, 5).seed(1).build(),
-            Linear::new(net, 5, 2).init(Init::KaimingUniform).seed(2).build(),
+            Linear::builder(net, 3, 5).seed(1).build(),
+            Linear::builder(net, 5, 2).init(Init::KaimingUniform).seed(2).build(),
         )
     }
 
@@ -102,15 +102,15 @@ struct Layers {
 
 impl Layers {
     fn new(net: &Builder, sparse: bool) -> Layers {
-        let table = Embedding::new(net, 7, 6).seed(1);
+        let table = Embedding::builder(net, 7, 6).seed(1);
         Layers {
             table: if sparse { table.sparse() } else { table }.build(),
-            attention: MultiHeadAttention::new(net, 6, 2).seed(2).build(),
-            images: Conv2d::new(net, 1, 2, 3).padding(1).seed(3).build(),
-            batch: BatchNorm::new(net, 2).build(),
-            row: LayerNorm::new(net, 18).build(),
+            attention: MultiHeadAttention::builder(net, 6, 2).seed(2).build(),
+            images: Conv2d::builder(net, 1, 2, 3).padding(1).seed(3).build(),
+            batch: BatchNorm::builder(net, 2).build(),
+            row: LayerNorm::builder(net, 18).build(),
             dropout: Dropout::new(net, 0.3, 4),
-            out: Linear::new(net, 24, 1).seed(5).build(),
+            out: Linear::builder(net, 24, 1).seed(5).build(),
         }
     }
 

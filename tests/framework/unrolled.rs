@@ -292,8 +292,8 @@ fn run_keeping(steps: &[Step], control: bool, every: i32) -> Result<Vec<Tensor>>
 fn run_second(steps: &[Step], control: bool) -> Result<Vec<Vec<f64>>> {
     const NAMES: [&str; 3] = ["a", "b", "c"];
     let (mut program, loss) = model(steps, control)?;
-    gradients(&mut program, &[&loss], &NAMES, None, &[])?;
-    let second = gradients(&mut program, &["b@GRAD"], &NAMES, None, &[])?.entries();
+    gradients(&mut program, &[&loss], &NAMES, &Default::default())?;
+    let second = gradients(&mut program, &["b@GRAD"], &NAMES, &Default::default())?.entries();
     let names: Vec<String> = second.iter().flatten().map(|v| program.name(*v).to_string()).collect();
     let mut found = run_twice(&program, &names)?.into_iter();
     // Where no path leads, it is zero.

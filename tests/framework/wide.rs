@@ -68,7 +68,7 @@ fn a_jacobian_grows_with_its_rows() -> Result<()> {
         let w = net.parameter("w", DType::F64, &[n], |w| Init::Constant(0.5).emit(w, 0));
         let y = (w.square() * w.exp()).name();
         let mut program = net.program()?.clone();
-        let found = jacobian(&mut program, &y, &["w"])?[0].expect("there is one");
+        let found = jacobian(&mut program, &y, &["w"], &Default::default())?[0].expect("there is one");
         let name = program.name(found).to_string();
         Ok((program, name))
     };

@@ -24,7 +24,7 @@ pub(crate) use group::group;
 /// All that an operator expands to, beside the struct itself.
 pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let (inherited, attrs) = (inherit::items(op), op.attrs().chain(op.groups()).map(attrs::items));
-    let (describe, op_impl) = (describe(op), op_impl(op));
+    let (describe, op_impl, debug) = (describe(op), op_impl(op), debug(op));
     let lanes = op.pointwise.then(|| formula::lanes(op));
     let integers = op.integers.map(|_| formula::integer_lanes(op));
     let shape_rule = (op.has_kernel() && op.has_like()).then(|| shape_rule(op));
@@ -35,6 +35,7 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
             #(#attrs)*
             #describe
             #op_impl
+            #debug
         };
         #lanes
         #integers
@@ -70,6 +71,30 @@ fn describe(op: &Operator<'_>) -> TokenStream {
             }
         }
     }
+}
+
+/// `Debug`, unless the author derives it.
+fn debug(op: &Operator<'_>) -> Option<TokenStream> {
+    let derives = |attr: &syn::Attribute| {
+        attr.path().is_ident("derive") && attr.to_token_stream().to_string().contains("Debug")
+    };
+    if op.item.attrs.iter().any(derives) {
+        return None;
+    }
+    let (ident, param) = (op.ident, &op.param);
+    let name = ident.to_string();
+    let (idents, names): (Vec<_>, Vec<_>) =
+        op.fields.iter().map(|field| (field.ident, field.ident.to_string())).unzip();
+    Some(quote! {
+        #[automatically_derived]
+        impl<#param: ::core::fmt::Debug> ::core::fmt::Debug for #ident<#param> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                let fields: &[(&::core::primitive::str, &dyn ::core::fmt::Debug)] =
+                    &[#((#names, &self.#idents)),*];
+                ::autobwd::__private::debug_struct(#name, fields, f)
+            }
+        }
+    })
 }
 
 fn op_impl(op: &Operator<'_>) -> TokenStream {

@@ -4,23 +4,23 @@ use std::panic::Location;
 
 use rustc_hash::FxHashMap;
 
-use crate::{declare::declare, expect_loss, gradients_in, names::GradNames};
+use crate::{GradientOptions, declare::declare, expect_loss, gradients, names::GradNames, ops_or_linked};
 use autobwd_core::{
     Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
     operators::{Concat, Reshape2, Slice, SliceGrad},
 };
 
-/// Appends the operators that multiply the Hessian of `loss` with respect to all `inputs` with a vector, using the
-/// operators that this binary links: for each input its part `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape,
-/// or `None` where that is zero because no path leads there.
+/// Appends the operators that multiply the Hessian of `loss` with respect to all inputs with a vector: for each input its
+/// part `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape, or `None` where that is zero because no path leads
+/// there.
 ///
-/// `vectors` are variables, each of the shape of its input. The Hessian itself is never computed: this is the gradient of
+/// `inputs` are pairs of an input and its vector, a variable of the same shape. The Hessian itself is never computed: this is the gradient of
 /// the product of gradient and vector (Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994), at a few times the
 /// cost of the gradient.
 ///
 /// # Errors
 /// As [`gradients`](crate::gradients), also for operators whose gradients have none; a loss of more than one element;
-/// another number of vectors than of inputs. The program is then unchanged.
+/// gradients of targets in `options`. The program is then unchanged.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::hessian_vector_product};
@@ -31,7 +31,7 @@ use autobwd_core::{
 /// net.input("v", DType::F64, &[3]);
 /// let loss = (w.square() * &w).sum(&[]).name();
 /// let mut program = net.program()?.clone();
-/// let products = hessian_vector_product(&mut program, &loss, &["w"], &["v"])?;
+/// let products = hessian_vector_product(&mut program, &loss, &[("w", "v")], &Default::default())?;
 /// let product = program.name(products[0].unwrap());
 ///
 /// // The Hessian of Σ w³ is 6w on the diagonal.
@@ -46,57 +46,49 @@ use autobwd_core::{
 pub fn hessian_vector_product(
     program: &mut Program,
     loss: &str,
-    inputs: &[&str],
-    vectors: &[&str],
-) -> Result<Vec<Option<Var>>> {
-    hessian_vector_product_in(OpInfoMap::linked()?, program, loss, inputs, vectors)
-}
-
-/// As [`hessian_vector_product`], with these operators.
-///
-/// # Errors
-/// As [`hessian_vector_product`].
-#[track_caller]
-pub fn hessian_vector_product_in(
-    ops: &OpInfoMap,
-    program: &mut Program,
-    loss: &str,
-    inputs: &[&str],
-    vectors: &[&str],
+    inputs: &[(&str, &str)],
+    options: &GradientOptions<'_>,
 ) -> Result<Vec<Option<Var>>> {
     expect_loss(program, loss)?;
-    if vectors.len() != inputs.len() {
-        let text = format!("{} vectors for {} inputs", vectors.len(), inputs.len());
-        return Err(Error::new(ErrorKind::NoGradient, text));
-    }
+    require_no_target_gradients("hessian_vector_product", options)?;
+    let (inputs, vectors): (Vec<&str>, Vec<&str>) = inputs.iter().copied().unzip();
     let mut extended = program.clone();
-    let first = gradients_in(ops, &mut extended, &[loss], inputs, None, &[])?.entries();
+    let first = gradients(&mut extended, &[loss], &inputs, options)?.entries();
     let (mut grads, mut given) = (vec![], vec![]);
     for (grad, vector) in first.iter().zip(vectors) {
         if let Some(grad) = grad {
             grads.push(extended.name(*grad).to_string());
-            given.push(Some(*vector));
+            given.push(Some(vector));
         }
     }
     if grads.is_empty() {
         return Ok(first);
     }
     let grads: Vec<&str> = grads.iter().map(String::as_str).collect();
-    let products = gradients_in(ops, &mut extended, &grads, inputs, Some(&given), &[])?.entries();
+    let options = GradientOptions { target_gradients: Some(&given), ..*options };
+    let products = gradients(&mut extended, &grads, &inputs, &options)?.entries();
     *program = extended;
     Ok(products)
 }
 
-/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`, using the operators that
-/// this binary links: `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` where the target does not depend on the
-/// input.
+fn require_no_target_gradients(function: &str, options: &GradientOptions<'_>) -> Result<()> {
+    if options.target_gradients.is_none() {
+        return Ok(());
+    }
+    let text = format!("`{function}` takes no gradients of targets; `gradients` does");
+    Err(Error::new(ErrorKind::NoGradient, text))
+}
+
+/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`:
+/// `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` where the target does not depend on the input.
 ///
 /// Each element of the target has a backward part of its own, so that the program grows with their number. The product of a vector
 /// with a Jacobian is what [`gradients`](crate::gradients) computes, with the vector as gradient of the target.
 ///
 /// # Errors
-/// As [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape; `reshape2`,
-/// `slice` or `concat`, which it is put together with, not linked. The program is then unchanged.
+/// As [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape;
+/// gradients of targets in `options`; `reshape2`, `slice` or `concat`, which it is put together with, not among the
+/// operators. The program is then unchanged.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::jacobian};
@@ -106,7 +98,7 @@ pub fn hessian_vector_product_in(
 /// let w = net.parameter("w", DType::F64, &[2], Expr::clone);
 /// let y = (w.square() * w.sum(&[])).name();
 /// let mut program = net.program()?.clone();
-/// let jacobians = jacobian(&mut program, &y, &["w"])?;
+/// let jacobians = jacobian(&mut program, &y, &["w"], &Default::default())?;
 /// let jacobian = program.name(jacobians[0].unwrap());
 ///
 /// // y = (w0² · (w0 + w1), w1² · (w0 + w1))
@@ -118,21 +110,14 @@ pub fn hessian_vector_product_in(
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[track_caller]
-pub fn jacobian(program: &mut Program, target: &str, inputs: &[&str]) -> Result<Vec<Option<Var>>> {
-    jacobian_in(OpInfoMap::linked()?, program, target, inputs)
-}
-
-/// As [`jacobian`], with these operators.
-///
-/// # Errors
-/// As [`jacobian`].
-#[track_caller]
-pub fn jacobian_in(
-    ops: &OpInfoMap,
+pub fn jacobian(
     program: &mut Program,
     target: &str,
     inputs: &[&str],
+    options: &GradientOptions<'_>,
 ) -> Result<Vec<Option<Var>>> {
+    require_no_target_gradients("jacobian", options)?;
+    let ops = ops_or_linked(options.ops)?;
     let site = Site::Here(Location::caller());
     let (var, dims) = known_dims(program, target)?;
     let input_dims: Vec<Shape> =
@@ -150,7 +135,7 @@ pub fn jacobian_in(
             Some(row) => row.again(&mut extended, i),
             None => {
                 let name = extended.name(*element).to_string();
-                let grads = gradients_in(ops, &mut extended, &[&name], inputs, None, &[])?.entries();
+                let grads = gradients(&mut extended, &[&name], inputs, options)?.entries();
                 first = Row::of(&extended, &elements, &grads);
                 grads
             }

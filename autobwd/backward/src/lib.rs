@@ -45,12 +45,11 @@ use autobwd_core::{
     op::Lookup,
     operators::{Assign, FillAnyLike, FillConstant},
     verify::{note_valid, require_valid},
-    verify_in,
 };
 pub use checkpoints::{Checkpoints, Planned, Recomputed};
 use emit::{Emit, emit};
 pub use explain::explain;
-pub use higher::{hessian_vector_product, hessian_vector_product_in, jacobian, jacobian_in};
+pub use higher::{hessian_vector_product, jacobian};
 use keep::{Copies, Values};
 use names::GradNames;
 use path::Question;
@@ -69,10 +68,30 @@ pub struct Backward<'a> {
     pub checkpoints: Checkpoints<'a>,
     /// Whether gradients asked for by name may be missing.
     pub allow_missing: bool,
+    /// The operators; those that this binary links when `None`.
+    pub ops: Option<&'a OpInfoMap>,
 }
 
-/// Appends the operators that compute the derivative of `loss` with respect to the parameters, using the operators that
-/// this binary links.
+/// What [`gradients`] and the functions made of it are told beside targets and inputs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GradientOptions<'a> {
+    /// By target: the variable that holds the derivative of whatever comes after it; ones where there is none.
+    pub target_gradients: Option<&'a [Option<&'a str>]>,
+    /// Variables without gradient, beside those marked `stop_gradient`.
+    pub no_grad: &'a [&'a str],
+    /// The operators; those that this binary links when `None`.
+    pub ops: Option<&'a OpInfoMap>,
+}
+
+/// The operators that were asked for, or those that this binary links.
+fn ops_or_linked(ops: Option<&OpInfoMap>) -> Result<&OpInfoMap> {
+    match ops {
+        Some(ops) => Ok(ops),
+        None => OpInfoMap::linked(),
+    }
+}
+
+/// Appends the operators that compute the derivative of `loss` with respect to the parameters.
 ///
 /// The gradient of `w` is the variable `w@GRAD`. Where `w` is written several times, it is that with respect to the value
 /// at the start if an operator reads that, else to the last one. A value that a gradient needs and a later operator
@@ -84,20 +103,7 @@ pub struct Backward<'a> {
 /// cannot be computed again, a budget that cannot be met. The program is then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
-    append_backward_in(OpInfoMap::linked()?, program, loss, backward)
-}
-
-/// As [`append_backward`], with these operators.
-///
-/// # Errors
-/// As [`append_backward`].
-#[track_caller]
-pub fn append_backward_in(
-    ops: &OpInfoMap,
-    program: &mut Program,
-    loss: &str,
-    backward: &Backward<'_>,
-) -> Result<Gradients> {
+    let ops = ops_or_linked(backward.ops)?;
     let site = Site::Here(std::panic::Location::caller());
     require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
@@ -206,12 +212,11 @@ fn differentiate_loss(
     Ok(found)
 }
 
-/// Appends the operators that compute the derivatives of `targets` with respect to `inputs`, using the operators that
-/// this binary links. For every input, its gradient or the reason why there is none is found.
+/// Appends the operators that compute the derivatives of `targets` with respect to `inputs`. For every input, its gradient
+/// or the reason why there is none is found.
 ///
-/// `target_gradients` are the variables that hold the derivative of whatever comes after each target; where there is
-/// none, it is taken as ones. Which value of a variable is meant that is written several times:
-/// [`append_backward`] says so of `inputs`; of `targets` and `target_gradients` it is the last one.
+/// Which value of a variable is meant that is written several times: [`append_backward`] says so of `inputs`; of `targets`
+/// and their gradients it is the last one.
 ///
 /// # Errors
 /// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
@@ -221,25 +226,10 @@ pub fn gradients(
     program: &mut Program,
     targets: &[&str],
     inputs: &[&str],
-    target_gradients: Option<&[Option<&str>]>,
-    no_grad: &[&str],
+    options: &GradientOptions<'_>,
 ) -> Result<Gradients> {
-    gradients_in(OpInfoMap::linked()?, program, targets, inputs, target_gradients, no_grad)
-}
-
-/// As [`gradients`], with these operators.
-///
-/// # Errors
-/// As [`gradients`].
-#[track_caller]
-pub fn gradients_in(
-    ops: &OpInfoMap,
-    program: &mut Program,
-    targets: &[&str],
-    inputs: &[&str],
-    target_gradients: Option<&[Option<&str>]>,
-    no_grad: &[&str],
-) -> Result<Gradients> {
+    let GradientOptions { target_gradients, no_grad, ops } = *options;
+    let ops = ops_or_linked(ops)?;
     let site = Site::Here(std::panic::Location::caller());
     require_valid(ops, program)?;
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
@@ -469,7 +459,7 @@ impl Done {
         let before = cfg!(debug_assertions).then(|| program.clone());
         self.put_into(program);
         if let Some(before) = before
-            && let Err(e) = verify_in(ops, program)
+            && let Err(e) = ops.verify(program)
         {
             // Gradient operators that a file has brought need not fit their forward operators in all that `verify` sees.
             let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;

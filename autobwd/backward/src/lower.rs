@@ -7,7 +7,6 @@ use autobwd_core::{
     Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
     operators::{Assign, ConditionalBlock, FillConstant, FillZerosLike, Recurrent, Sum},
-    verify_in,
 };
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
@@ -37,8 +36,8 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
     run(ops, program, BlockId::ROOT, found)?;
     // What could not be replaced must not pass for what could.
     if program.blocks().len() > before.blocks().len()
-        && let Err(e) = verify_in(ops, program)
-        && verify_in(ops, &before).is_ok()
+        && let Err(e) = ops.verify(program)
+        && ops.verify(&before).is_ok()
     {
         *program = before;
         let text = format!("gradients of nested loops cannot be differentiated here: {e}");

@@ -20,6 +20,7 @@ thread_local! {
 /// #[global_allocator]
 /// static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 /// ```
+#[derive(Debug)]
 pub struct CountingAllocator;
 
 impl CountingAllocator {

@@ -54,14 +54,7 @@ pub struct Checked {
 /// # Errors
 /// What does not hold: with slot and index of the worst element, or the source line of a panic.
 pub fn check_sample(sample: &Sample) -> Result<Checked> {
-    check_sample_in(OpInfoMap::linked()?, sample)
-}
-
-/// As [`check_sample`], with these operators.
-///
-/// # Errors
-/// As [`check_sample`].
-pub fn check_sample_in(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
+    let ops = OpInfoMap::linked()?;
     let mut checked = catch(|| match sample.error {
         Some(expected) => check_refused(ops, sample, expected),
         None => check(ops, sample),

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, panic::Location};
 
-use autobwd_backward::gradients_in;
+use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
 use autobwd_core::{
     Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Role,
@@ -210,7 +210,8 @@ impl Function {
         }
         let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
         let given: Vec<_> = cotangents.iter().map(|c| Some(c.as_str())).collect();
-        let built = gradients_in(ops, &mut program, &targets, &wanted, Some(&given), no_grad)?;
+        let options = GradientOptions { target_gradients: Some(&given), no_grad, ops: Some(ops) };
+        let built = gradients(&mut program, &targets, &wanted, &options)?;
         let mut names = vec![];
         for input in &wanted {
             let grad = built.of(program.expect_var(input)?);

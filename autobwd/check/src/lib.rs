@@ -21,6 +21,6 @@ pub use autobwd_core::sample::{
     Draw, MakeProgram, OpSamples, Sample, away_from, between, distinct, given, integers_below, out, positive,
     probabilities, samples, uniform,
 };
-pub use checks::{Checked, check_sample, check_sample_in};
+pub use checks::{Checked, check_sample};
 pub use function::sample_program;
 pub use package::{Coverage, Report, check_coverage, check_crate};

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     allocations,
-    checks::check_sample_in,
+    checks::check_sample,
     coverage::{corners, gaps},
     function::failure,
 };
@@ -49,7 +49,7 @@ pub fn check_crate(krate: &str) -> Result<Report> {
     for sample in &package.samples {
         row = if sample.op() == last { row + 1 } else { 0 };
         last = sample.op();
-        match check_sample_in(ops, sample) {
+        match check_sample(sample) {
             Err(e) => failures.push(format!("{last}, row {row}: {e}")),
             Ok(checked) => {
                 for warning in checked.warnings {

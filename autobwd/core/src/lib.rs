@@ -13,6 +13,7 @@ mod arith;
 pub mod build;
 pub mod composition;
 pub mod cx;
+mod debug;
 pub mod desc;
 #[doc(hidden)]
 pub mod error;
@@ -49,7 +50,7 @@ pub use schema::{
     StepCount,
 };
 pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
-pub use verify::{verify, verify_in};
+pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::lanes::Lane;
@@ -58,8 +59,8 @@ pub mod __private {
         check_multilinear, refuse_unused,
     };
     pub use crate::schema::{
-        AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, gather_slot, inherit_attr,
-        inherit_slot, like, put_values, same_as, slot_name, slot_name_len,
+        AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct, gather_slot,
+        inherit_attr, inherit_slot, like, put_values, same_as, slot_name, slot_name_len,
     };
     pub use crate::{
         Attr, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Buf, Content, Control, Decompose,

@@ -282,6 +282,7 @@ impl Sample {
 }
 
 /// The samples of one operator, as collected at link time.
+#[derive(Debug)]
 pub struct OpSamples {
     /// Operator type.
     pub op: &'static str,

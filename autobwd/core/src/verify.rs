@@ -35,14 +35,20 @@ use crate::{
 /// assert!(e.contains("those of the library come with `use autobwd_ops as _;`"), "{e}");
 /// ```
 pub fn verify(program: &Program) -> Result<()> {
-    verify_in(OpInfoMap::linked()?, program)
+    OpInfoMap::linked()?.verify(program)
 }
 
-/// As [`verify`], with these operators.
-///
-/// # Errors
-/// As [`verify`].
-pub fn verify_in(ops: &OpInfoMap, program: &Program) -> Result<()> {
+impl OpInfoMap {
+    /// As [`verify`](verify()), against these operators.
+    ///
+    /// # Errors
+    /// As [`verify`](verify()).
+    pub fn verify(&self, program: &Program) -> Result<()> {
+        verify_against(self, program)
+    }
+}
+
+fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
     program.check_structure()?;
     let mut faults = declarations(program);
     let mut infos = Lookup::new(ops);
@@ -82,7 +88,7 @@ pub fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
     if program.is_verified() && is_linked(ops) {
         return Ok(());
     }
-    verify_in(ops, program)?;
+    ops.verify(program)?;
     note_valid(ops, program);
     Ok(())
 }

@@ -33,6 +33,7 @@ use autobwd_core::{
 /// assert!(history.to_dot().contains(r#"label="x\nfloat64 []\n= 2""#), "{}", history.to_dot());
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct History {
     /// The operators in the order in which they ran; functions of the user's stand there under their names. Leaves are
     /// parameters, constants are data.

@@ -142,6 +142,17 @@ impl fmt::Display for Queue<'_> {
     }
 }
 
+impl fmt::Debug for Queue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+impl fmt::Debug for QueueEntry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueEntry").field(&self.name()).finish()
+    }
+}
+
 /// One way back, from values to what they were computed from.
 pub(super) struct Walk<'a> {
     builder: &'a Builder,

@@ -1,7 +1,7 @@
 //! The chain rule of one operator, from its gradient rule.
 
 use crate::ready::{Rule, RuleStep, Source, prepare};
-use autobwd_backward::gradients_in;
+use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, build::Call,
 };
@@ -53,7 +53,8 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     let (inputs, others): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| wanted[*i]);
     let inputs_named: Vec<&str> = inputs.iter().map(|i| names[*i]).collect();
     let others: Vec<&str> = others.into_iter().map(|i| names[i]).collect();
-    let found = gradients_in(ops, &mut program, &targets, &inputs_named, Some(&given), &others)?;
+    let options = GradientOptions { target_gradients: Some(&given), no_grad: &others, ops: Some(ops) };
+    let found = gradients(&mut program, &targets, &inputs_named, &options)?;
 
     let source = |at: usize| match at {
         at if at < n => Source::Input(at),

@@ -14,6 +14,7 @@ use autobwd_core::{
 use autobwd_exec::Scope;
 
 /// A program, written down while a function ran.
+#[derive(Debug)]
 pub struct Traced {
     /// The program.
     pub program: Program,

@@ -1,4 +1,4 @@
-use std::{any::Any, collections::VecDeque, num::NonZero, sync::Arc, thread};
+use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
 use crate::{Feed, Scope, Session};
 use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
@@ -23,6 +23,16 @@ pub struct Executor {
     sessions: VecDeque<(Key, Session)>,
     /// What callers keep with it.
     attached: Option<Box<dyn Any + Send>>,
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("Executor");
+        text.field("threads", &self.threads()).field("check_finite", &self.check_finite);
+        text.field("loop_limit", &self.loop_limit)
+            .field("sessions", &self.sessions.len())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(PartialEq)]

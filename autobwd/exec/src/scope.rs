@@ -22,6 +22,7 @@ use autobwd_core::{
 /// assert_eq!(scope.get("v").unwrap_err().to_string(), "the scope has no `v`; did you mean `w`?");
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct Scope {
     values: IndexMap<String, Tensor>,
     /// New for every scope, and whenever the memory of a value is replaced: sessions remember addresses.

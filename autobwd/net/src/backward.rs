@@ -28,18 +28,10 @@ use autobwd_core::{
 /// # Errors
 /// An unknown operator; slots or attributes that are wrong; an operator that has no gradient.
 pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
-    build_grad_op_in(OpInfoMap::linked()?, op)
-}
-
-/// As [`build_grad_op`], with these operators.
-///
-/// # Errors
-/// As [`build_grad_op`].
-pub fn build_grad_op_in(ops: &OpInfoMap, op: &NamedOp) -> Result<Operator> {
     let tree = Operator::from(op.clone());
     let no_grad = Names::default();
     let reached: Names = op.reads().chain(op.writes()).map(String::from).collect();
-    let mut walk = Walk::new(ops, std::slice::from_ref(&tree), &no_grad, &reached);
+    let mut walk = Walk::new(OpInfoMap::linked()?, std::slice::from_ref(&tree), &no_grad, &reached);
     op.writes().try_for_each(|name| walk.arrives(name))?;
     Ok(match walk.operator(&tree)? {
         Operator::Net(net) => net.completed().into(),
@@ -62,14 +54,7 @@ pub fn build_grad_op_in(ops: &OpInfoMap, op: &NamedOp) -> Result<Operator> {
 /// Unknown operators and names; slots or attributes that are wrong; an operator without gradient where one arrives; a
 /// variable that is written twice, or after it was read; a variable that is called as a gradient is to be called.
 pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
-    backward_in(OpInfoMap::linked()?, op, no_grad_vars)
-}
-
-/// As [`backward`], with these operators.
-///
-/// # Errors
-/// As [`backward`].
-pub fn backward_in(ops: &OpInfoMap, op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
+    let ops = OpInfoMap::linked()?;
     check_known(op, no_grad_vars)?;
     let tree = std::slice::from_ref(op);
     check_written_once(tree)?;

@@ -217,9 +217,9 @@ mod text;
 
 use std::fmt;
 
-pub use backward::{backward, backward_in, build_grad_op, build_grad_op_in};
+pub use backward::{backward, build_grad_op};
 pub use list::NetOp;
-pub use missing::{missing, missing_in};
+pub use missing::missing;
 pub use op::NamedOp;
 pub use rnn::{Link, Memory, RnnGradOp, RnnOp};
 use text::Indented;
@@ -351,16 +351,8 @@ impl Operator {
     /// # Errors
     /// All faults, one a line, each with operator, slots, variables and source line.
     pub fn verify(&self) -> Result<()> {
-        self.verify_in(OpInfoMap::linked()?)
-    }
-
-    /// As [`verify`](Operator::verify), with these operators.
-    ///
-    /// # Errors
-    /// As [`verify`](Operator::verify).
-    pub fn verify_in(&self, ops: &OpInfoMap) -> Result<()> {
         let mut faults = vec![];
-        faults_of(ops, std::slice::from_ref(self), &mut faults);
+        faults_of(OpInfoMap::linked()?, std::slice::from_ref(self), &mut faults);
         if faults.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Program, faults.join("\n"))) }
     }
 }

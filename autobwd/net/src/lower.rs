@@ -27,17 +27,9 @@ impl Operator {
     /// A variable that is read and neither written before nor among the inputs; operators that are unknown or whose
     /// slots, attributes or shapes are wrong; sequences of more than 100,000 steps, of different or of unknown length.
     pub fn lower(&self, inputs: &[(&str, Meta)]) -> Result<Program> {
-        self.lower_in(OpInfoMap::linked()?, inputs)
-    }
-
-    /// As [`lower`](Operator::lower), with these operators.
-    ///
-    /// # Errors
-    /// As [`lower`](Operator::lower).
-    pub fn lower_in(&self, ops: &OpInfoMap, inputs: &[(&str, Meta)]) -> Result<Program> {
         let known =
             |name: &str| inputs.iter().find(|(known, _)| *known == name).map(|(_, meta)| meta.clone());
-        Ok(self.lowered(ops, &known)?.0)
+        Ok(self.lowered(OpInfoMap::linked()?, &known)?.0)
     }
 
     /// The program, and what it reads and does not write before.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Operator, RnnOp, backward_in};
+use super::{Operator, RnnOp};
 use autobwd_backward as backward;
 use autobwd_core::{
     BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD, error::did_you_mean,
@@ -28,20 +28,8 @@ use autobwd_core::{
 /// # Errors
 /// Those of [`backward`](super::backward()); a variable that the tree, outside of its steps, does not have.
 pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Option<String>> {
-    missing_in(OpInfoMap::linked()?, op, no_grad_vars, name)
-}
-
-/// As [`missing`], with these operators.
-///
-/// # Errors
-/// As [`missing`].
-pub fn missing_in(
-    ops: &OpInfoMap,
-    op: &Operator,
-    no_grad_vars: &[&str],
-    name: &str,
-) -> Result<Option<String>> {
-    let gradient = backward_in(ops, op, no_grad_vars)?;
+    let ops = OpInfoMap::linked()?;
+    let gradient = super::backward(op, no_grad_vars)?;
     let program = flat(op);
     let vars: Vec<Var> = program.root().ops.iter().flat_map(|op| op.reads().chain(op.writes())).collect();
     let Some(var) = program.find(name) else {

@@ -27,6 +27,7 @@ impl Extent {
 }
 
 /// Operators that run as one frame.
+#[derive(Debug)]
 pub struct Group {
     pub nodes: Range<usize>,
     /// What a region runs over; `None` for a kernel.

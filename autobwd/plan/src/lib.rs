@@ -34,6 +34,7 @@ use autobwd_core::{OpInfoMap, Program, Result};
 use formulas::Formulas;
 
 /// Operators in groups, values with their places.
+#[derive(Debug)]
 pub struct Plan {
     pub graph: Graph,
     pub groups: Vec<Group>,

@@ -25,6 +25,7 @@ pub enum Spot {
 }
 
 /// A copy between the arena and the scope.
+#[derive(Debug)]
 pub struct Copy {
     /// The group after which it happens.
     pub after: usize,
@@ -34,6 +35,7 @@ pub struct Copy {
 }
 
 /// The plan's memory.
+#[derive(Debug)]
 pub struct Layout {
     /// By value.
     pub spots: Vec<Spot>,

@@ -31,7 +31,8 @@ impl Network {
     /// Describes the network; `rng` decides the first weights.
     pub(crate) fn new(rng: &mut Pcg64Mcg) -> Result<Network> {
         let net = Builder::new();
-        let mut linear = |inputs, outputs| nn::Linear::new(&net, inputs, outputs).seed(rng.random()).build();
+        let mut linear =
+            |inputs, outputs| nn::Linear::builder(&net, inputs, outputs).seed(rng.random()).build();
 
         // From pixels to ten scores, and to the digit with the highest.
         let pixels = net.input("pixels", DType::F32, &[-1, PIXELS as i64]);

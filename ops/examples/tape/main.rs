@@ -59,7 +59,7 @@ impl Network {
     fn new(tape: &Builder, seed: u64) -> Network {
         let linear = |inputs, outputs, number: u64| {
             let seed = (seed as i32).wrapping_mul(3).wrapping_add(number as i32 + 1);
-            Linear::new(tape, inputs, outputs).init(Init::KaimingUniform).seed(seed).build()
+            Linear::builder(tape, inputs, outputs).init(Init::KaimingUniform).seed(seed).build()
         };
         Network(linear(2, WIDTH, 0), linear(WIDTH, WIDTH, 1), linear(WIDTH, 1, 2))
     }

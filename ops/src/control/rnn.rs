@@ -12,6 +12,7 @@ use crate::shape::{Stack, at};
 
 /// A step of a recurrence in the making: what it reads of sequences, what it remembers, what it contributes.
 /// [`static_rnn`] hands it out.
+#[derive(Debug)]
 pub struct StaticRnn {
     net: Builder,
     form: Form,
@@ -25,6 +26,7 @@ pub struct StaticRnn {
     failure: Option<Error>,
 }
 
+#[derive(Debug)]
 enum Form {
     /// A block, and the one around it.
     Program { block: BlockId, around: BlockId },
@@ -38,6 +40,7 @@ enum Form {
     },
 }
 
+#[derive(Debug)]
 struct Memory {
     first: Expr,
     before: Expr,

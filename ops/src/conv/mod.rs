@@ -23,7 +23,7 @@ use kernel::Convolution;
 use side::Side;
 
 /// The attributes of convolutions.
-#[derive(Attrs, Clone)]
+#[derive(Attrs, Clone, Debug)]
 pub struct ConvAttrs {
     /// From one window to the next, down and across.
     #[attr(default = [1, 1])]

@@ -178,6 +178,7 @@ fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], ima
 }
 
 /// One gradient operator, and the sum for the bias: `dbias = Σ doutput` over images and pixels.
+#[derive(Debug)]
 pub struct Conv2dTransposeRule;
 impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
     fn emit(fwd: &Conv2dTranspose, g: &mut GradCx<'_>) {

@@ -154,6 +154,7 @@ fn soft(logits: Draw, label: Draw, axis: i32) -> SoftmaxWithCrossEntropy<Draw> {
 
 /// `softmax_with_cross_entropy_grad` for the loss, `softmax_grad` where the softmax is read elsewhere, too, and
 /// `dlabel = -dloss * ln softmax` for soft labels that have a gradient.
+#[derive(Debug)]
 pub struct SoftmaxWithCrossEntropyRule;
 impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
     fn emit(fwd: &SoftmaxWithCrossEntropy, g: &mut GradCx<'_>) {

@@ -72,6 +72,7 @@ fn cross_entropy(x: Draw, label: Draw, soft_label: bool, ignore_index: i32) -> C
 }
 
 /// `cross_entropy_grad`, and `dlabel = -dy * ln x` for soft labels that have a gradient.
+#[derive(Debug)]
 pub struct CrossEntropyRule;
 impl GradRule<CrossEntropy> for CrossEntropyRule {
     fn emit(fwd: &CrossEntropy, g: &mut GradCx<'_>) {

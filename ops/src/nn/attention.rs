@@ -11,9 +11,10 @@ use crate::{Init, Math};
 /// use autobwd_ops::nn::MultiHeadAttention;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 16, 64]);
-/// let out = MultiHeadAttention::new(&net, 64, 4).causal().seed(7).build().forward(&x);
+/// let out = MultiHeadAttention::builder(&net, 64, 4).causal().seed(7).build().forward(&x);
 /// assert_eq!(out.dims().to_string(), "[-1, 16, 64]");
 /// ```
+#[derive(Debug)]
 pub struct MultiHeadAttention {
     /// Projection to the queries.
     pub query: Linear,
@@ -28,7 +29,8 @@ pub struct MultiHeadAttention {
 }
 
 /// What a [`MultiHeadAttention`] layer is to be like.
-pub struct MultiHeadAttentionOptions<'a> {
+#[derive(Debug)]
+pub struct MultiHeadAttentionBuilder<'a> {
     net: &'a Builder,
     width: usize,
     heads: usize,
@@ -41,11 +43,9 @@ pub struct MultiHeadAttentionOptions<'a> {
 impl MultiHeadAttention {
     /// A layer for vectors of `width` numbers, which `heads` share out evenly: float32, weights by
     /// [`Init::XavierUniform`], bias 0; every vector sees all others.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, width: usize, heads: usize) -> MultiHeadAttentionOptions<'_> {
+    pub fn builder(net: &Builder, width: usize, heads: usize) -> MultiHeadAttentionBuilder<'_> {
         let weight = Init::XavierUniform;
-        MultiHeadAttentionOptions { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
+        MultiHeadAttentionBuilder { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
     }
 
     /// Attention of `x`, `[batch, length, width]`, to itself. Fails for another width or dtype.
@@ -65,36 +65,36 @@ impl MultiHeadAttention {
     }
 }
 
-impl MultiHeadAttentionOptions<'_> {
+impl MultiHeadAttentionBuilder<'_> {
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        MultiHeadAttentionOptions { dtype, ..self }
+        MultiHeadAttentionBuilder { dtype, ..self }
     }
 
     /// With weights initialised like that.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
-        MultiHeadAttentionOptions { weight, ..self }
+        MultiHeadAttentionBuilder { weight, ..self }
     }
 
     /// Every vector sees those before it and itself.
     #[must_use]
     pub fn causal(self) -> Self {
-        MultiHeadAttentionOptions { causal: true, ..self }
+        MultiHeadAttentionBuilder { causal: true, ..self }
     }
 
     /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
-        MultiHeadAttentionOptions { seed, ..self }
+        MultiHeadAttentionBuilder { seed, ..self }
     }
 
     /// Adds the parameters of four [`Linear`] layers to the program. All weights fail for heads that do not share the width
     /// out evenly.
     #[track_caller]
     pub fn build(self) -> MultiHeadAttention {
-        let MultiHeadAttentionOptions { net, width, heads, dtype, weight, causal, seed } = self;
+        let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, causal, seed } = self;
         let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
         let failed = uneven.then(|| {
             let text = format!("{heads} heads do not share {width} numbers out evenly");
@@ -102,7 +102,7 @@ impl MultiHeadAttentionOptions<'_> {
         });
         let linear = || match &failed {
             Some(weight) => Linear { weight: weight.clone(), bias: None },
-            None => Linear::new(net, width, width).dtype(dtype).init(weight).seed(seed).build(),
+            None => Linear::builder(net, width, width).dtype(dtype).init(weight).seed(seed).build(),
         };
         let (query, key, value, output) = (linear(), linear(), linear(), linear());
         MultiHeadAttention { query, key, value, output, heads, causal }

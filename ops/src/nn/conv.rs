@@ -16,9 +16,10 @@ use crate::{
 /// use autobwd_ops::{Math, nn};
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 3, 32, 32]);
-/// let h = nn::Conv2d::new(&net, 3, 16, 5).padding(2).seed(7).build().forward(&x).relu().max_pool2d(2, 2);
+/// let h = nn::Conv2d::builder(&net, 3, 16, 5).padding(2).seed(7).build().forward(&x).relu().max_pool2d(2, 2);
 /// assert_eq!(h.dims().to_string(), "[-1, 16, 16, 16]");
 /// ```
+#[derive(Debug)]
 pub struct Conv2d {
     /// Filters, `[outputs, inputs / groups, size, size]`.
     pub weight: Expr,
@@ -34,9 +35,10 @@ pub struct Conv2d {
 /// use autobwd_ops::nn;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 16, 8, 8]);
-/// let h = nn::Conv2dTranspose::new(&net, 16, 3, 4).stride(2).padding(1).seed(7).build().forward(&x);
+/// let h = nn::Conv2dTranspose::builder(&net, 16, 3, 4).stride(2).padding(1).seed(7).build().forward(&x);
 /// assert_eq!(h.dims().to_string(), "[-1, 3, 16, 16]");
 /// ```
+#[derive(Debug)]
 pub struct Conv2dTranspose {
     /// Filters, `[inputs, outputs / groups, size, size]`.
     pub weight: Expr,
@@ -46,7 +48,7 @@ pub struct Conv2dTranspose {
 }
 
 /// Where windows are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Windows {
     stride: i32,
     padding: i32,
@@ -63,7 +65,8 @@ impl Windows {
 }
 
 /// What a [`Conv2d`] or [`Conv2dTranspose`] layer is to be like.
-pub struct Conv2dOptions<'a, L = Conv2d> {
+#[derive(Debug)]
+pub struct Conv2dBuilder<'a, L = Conv2d> {
     net: &'a Builder,
     name: &'static str,
     /// Channels on the filters' first side and on the other, which groups share.
@@ -81,11 +84,9 @@ pub struct Conv2dOptions<'a, L = Conv2d> {
 impl Conv2d {
     /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dOptions<'_> {
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_> {
         let layer = |weight, bias, windows| Conv2d { weight, bias, windows };
-        Conv2dOptions::new(net, "conv2d", [outputs, inputs], outputs, size, layer)
+        Conv2dBuilder::new(net, "conv2d", [outputs, inputs], outputs, size, layer)
     }
 
     /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Fails for another number of
@@ -110,16 +111,14 @@ impl Conv2d {
 impl Conv2dTranspose {
     /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(
+    pub fn builder(
         net: &Builder,
         inputs: usize,
         outputs: usize,
         size: usize,
-    ) -> Conv2dOptions<'_, Conv2dTranspose> {
+    ) -> Conv2dBuilder<'_, Conv2dTranspose> {
         let layer = |weight, bias, windows| Conv2dTranspose { weight, bias, windows };
-        Conv2dOptions::new(net, "conv2d_transpose", [inputs, outputs], outputs, size, layer)
+        Conv2dBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, size, layer)
     }
 
     /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Of `height` become
@@ -140,7 +139,7 @@ impl Conv2dTranspose {
     }
 }
 
-impl<'a, L> Conv2dOptions<'a, L> {
+impl<'a, L> Conv2dBuilder<'a, L> {
     fn new(
         net: &'a Builder,
         name: &'static str,
@@ -149,7 +148,7 @@ impl<'a, L> Conv2dOptions<'a, L> {
         size: usize,
         layer: fn(Expr, Option<Expr>, Windows) -> L,
     ) -> Self {
-        Conv2dOptions {
+        Conv2dBuilder {
             net,
             name,
             filters,
@@ -167,56 +166,56 @@ impl<'a, L> Conv2dOptions<'a, L> {
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        Conv2dOptions { dtype, ..self }
+        Conv2dBuilder { dtype, ..self }
     }
 
     /// With weights initialised like that.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
-        Conv2dOptions { weight, ..self }
+        Conv2dBuilder { weight, ..self }
     }
 
     /// With a bias initialised like that, or none.
     #[must_use]
     pub fn bias(self, bias: Option<Init>) -> Self {
-        Conv2dOptions { bias, ..self }
+        Conv2dBuilder { bias, ..self }
     }
 
     /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
-        Conv2dOptions { seed, ..self }
+        Conv2dBuilder { seed, ..self }
     }
 
     /// With windows that are so many elements apart.
     #[must_use]
     pub fn stride(self, stride: i32) -> Self {
-        Conv2dOptions { windows: Windows { stride, ..self.windows }, ..self }
+        Conv2dBuilder { windows: Windows { stride, ..self.windows }, ..self }
     }
 
     /// With windows that reach so far over the edges, where zeros are.
     #[must_use]
     pub fn padding(self, padding: i32) -> Self {
-        Conv2dOptions { windows: Windows { padding, ..self.windows }, ..self }
+        Conv2dBuilder { windows: Windows { padding, ..self.windows }, ..self }
     }
 
     /// With so many elements from one element of a window to the next.
     #[must_use]
     pub fn dilation(self, dilation: i32) -> Self {
-        Conv2dOptions { windows: Windows { dilation, ..self.windows }, ..self }
+        Conv2dBuilder { windows: Windows { dilation, ..self.windows }, ..self }
     }
 
     /// With so many equal shares of the channels, each of which has filters of its own.
     #[must_use]
     pub fn groups(self, groups: i32) -> Self {
-        Conv2dOptions { windows: Windows { groups, ..self.windows }, ..self }
+        Conv2dBuilder { windows: Windows { groups, ..self.windows }, ..self }
     }
 
     /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, say, to the program. The weight fails if the channels do
     /// not make so many groups.
     #[track_caller]
     pub fn build(self) -> L {
-        let Conv2dOptions { net, filters: [first, shared], outputs, size, windows, .. } = self;
+        let Conv2dBuilder { net, filters: [first, shared], outputs, size, windows, .. } = self;
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));

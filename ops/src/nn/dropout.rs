@@ -17,6 +17,7 @@ use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 /// ```
 ///
 /// A network that is used leaves the layer out: what is kept while training is scaled by `1 / (1 - p)`.
+#[derive(Debug)]
 pub struct Dropout {
     /// What the mask of the last step followed from; it counts steps.
     pub seed: Expr,

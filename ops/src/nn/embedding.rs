@@ -5,7 +5,7 @@ use crate::{Init, lookup::LookupTableV2};
 
 /// `out = w[ids]`: words, say, as rows of numbers that are learned.
 ///
-/// With a [sparse](EmbeddingOptions::sparse) gradient, a step takes memory for the rows that are looked up, however large
+/// With a [sparse](EmbeddingBuilder::sparse) gradient, a step takes memory for the rows that are looked up, however large
 /// the table is. So it does time, with `Sgd`, and with `Momentum` and `Adam` that are `lazy`: otherwise these change every
 /// row in every step.
 ///
@@ -15,7 +15,7 @@ use crate::{Init, lookup::LookupTableV2};
 ///
 /// let net = Builder::new();
 /// let words = net.input("words", DType::I64, &[-1]);
-/// let table = Embedding::new(&net, 50_000, 16).sparse().seed(7).build();
+/// let table = Embedding::builder(&net, 50_000, 16).sparse().seed(7).build();
 /// let loss = table.forward(&words).square().mean();
 /// let updated = Adam { lazy: true, ..Adam::new(0.01) }.minimize(&loss)?.complete()?;
 /// let gradient = updated[0].1.name();
@@ -32,6 +32,7 @@ use crate::{Init, lookup::LookupTableV2};
 /// assert!(session.arena_bytes() < 2_000);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct Embedding {
     /// The table, `[rows, width]`.
     pub weight: Expr,
@@ -40,7 +41,8 @@ pub struct Embedding {
 }
 
 /// What an [`Embedding`] layer is to be like.
-pub struct EmbeddingOptions<'a> {
+#[derive(Debug)]
+pub struct EmbeddingBuilder<'a> {
     net: &'a Builder,
     dims: [usize; 2],
     dtype: DType,
@@ -52,12 +54,10 @@ pub struct EmbeddingOptions<'a> {
 
 impl Embedding {
     /// A table of so many rows: float32, normal with standard deviation 1, with a gradient of the whole table.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, rows: usize, width: usize) -> EmbeddingOptions<'_> {
+    pub fn builder(net: &Builder, rows: usize, width: usize) -> EmbeddingBuilder<'_> {
         let weight = Init::Normal(0.0, 1.0);
         let dims = [rows, width];
-        EmbeddingOptions { net, dims, dtype: DType::F32, weight, padding: None, sparse: false, seed: 0 }
+        EmbeddingBuilder { net, dims, dtype: DType::F32, weight, padding: None, sparse: false, seed: 0 }
     }
 
     /// The rows with the numbers `ids`, int64 or int32 of any shape; the result has one dimension more.
@@ -70,35 +70,35 @@ impl Embedding {
     }
 }
 
-impl EmbeddingOptions<'_> {
+impl EmbeddingBuilder<'_> {
     /// With a table of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        EmbeddingOptions { dtype, ..self }
+        EmbeddingBuilder { dtype, ..self }
     }
 
     /// With a table initialised like that.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
-        EmbeddingOptions { weight, ..self }
+        EmbeddingBuilder { weight, ..self }
     }
 
     /// With a number that stands for zeros and has no gradient.
     #[must_use]
     pub fn padding(self, number: usize) -> Self {
-        EmbeddingOptions { padding: Some(number), ..self }
+        EmbeddingBuilder { padding: Some(number), ..self }
     }
 
     /// With a gradient of the rows that are looked up.
     #[must_use]
     pub fn sparse(self) -> Self {
-        EmbeddingOptions { sparse: true, ..self }
+        EmbeddingBuilder { sparse: true, ..self }
     }
 
     /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
-        EmbeddingOptions { seed, ..self }
+        EmbeddingBuilder { seed, ..self }
     }
 
     /// Adds the table, `embedding_0.w`, to the program.

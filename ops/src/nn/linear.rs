@@ -10,9 +10,10 @@ use crate::{Init, Math};
 /// use autobwd_ops::nn;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 64]);
-/// let out = nn::Linear::new(&net, 64, 10).seed(7).build().forward(&x);
+/// let out = nn::Linear::builder(&net, 64, 10).seed(7).build().forward(&x);
 /// assert_eq!(out.dims().to_string(), "[-1, 10]");
 /// ```
+#[derive(Debug)]
 pub struct Linear {
     /// Weights, `[inputs, outputs]`.
     pub weight: Expr,
@@ -21,7 +22,8 @@ pub struct Linear {
 }
 
 /// What a [`Linear`] layer is to be like.
-pub struct LinearOptions<'a> {
+#[derive(Debug)]
+pub struct LinearBuilder<'a> {
     net: &'a Builder,
     inputs: usize,
     outputs: usize,
@@ -33,11 +35,9 @@ pub struct LinearOptions<'a> {
 
 impl Linear {
     /// A layer from `inputs` to `outputs` numbers: float32, weights by [`Init::XavierUniform`], bias 0.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, inputs: usize, outputs: usize) -> LinearOptions<'_> {
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize) -> LinearBuilder<'_> {
         let (weight, bias) = (Init::XavierUniform, Some(Init::Constant(0.0)));
-        LinearOptions { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
+        LinearBuilder { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
     }
 
     /// `x · w + b` for `x` of shape `[.., inputs]`. Fails for another number of inputs, or another dtype.
@@ -51,29 +51,29 @@ impl Linear {
     }
 }
 
-impl LinearOptions<'_> {
+impl LinearBuilder<'_> {
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        LinearOptions { dtype, ..self }
+        LinearBuilder { dtype, ..self }
     }
 
     /// With weights initialised like that.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
-        LinearOptions { weight, ..self }
+        LinearBuilder { weight, ..self }
     }
 
     /// With a bias initialised like that, or none.
     #[must_use]
     pub fn bias(self, bias: Option<Init>) -> Self {
-        LinearOptions { bias, ..self }
+        LinearBuilder { bias, ..self }
     }
 
     /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
-        LinearOptions { seed, ..self }
+        LinearBuilder { seed, ..self }
     }
 
     /// Adds the layer's parameters, `linear_0.w` and `linear_0.b`, to the program.

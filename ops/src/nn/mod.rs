@@ -9,14 +9,14 @@ mod norm;
 mod pool;
 mod recurrent;
 
-pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions};
-pub use conv::{Conv2d, Conv2dOptions, Conv2dTranspose};
+pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
+pub use conv::{Conv2d, Conv2dBuilder, Conv2dTranspose};
 pub use dropout::Dropout;
-pub use embedding::{Embedding, EmbeddingOptions};
-pub use linear::{Linear, LinearOptions};
-pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormOptions};
+pub use embedding::{Embedding, EmbeddingBuilder};
+pub use linear::{Linear, LinearBuilder};
+pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder};
 pub use pool::Pool2d;
-pub use recurrent::{Cell, Gru, GruCell, Lstm, LstmCell, Pass, Recurrence, RecurrenceOptions, Rnn, RnnCell};
+pub use recurrent::{Cell, Gru, GruCell, Lstm, LstmCell, Pass, Recurrence, RecurrenceBuilder, Rnn, RnnCell};
 
 use autobwd::{Builder, DType, Expr};
 

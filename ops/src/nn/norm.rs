@@ -1,10 +1,12 @@
+use std::fmt;
+
 use autobwd::{Arg, Builder, DType, Expr, New, emit};
 
 use super::parameter;
 use crate::{Init, norm};
 
 /// What a layer that normalises has: factors and summands, and what keeps its divisor above 0.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Affine {
     /// Factors, 1 at first.
     pub scale: Expr,
@@ -15,7 +17,7 @@ pub struct Affine {
 }
 
 /// What a layer that normalises is to be like.
-pub struct NormOptions<'a, L> {
+pub struct NormBuilder<'a, L> {
     net: &'a Builder,
     name: &'static str,
     width: usize,
@@ -24,35 +26,44 @@ pub struct NormOptions<'a, L> {
     layer: Box<Make<'a, L>>,
 }
 
+impl<L> fmt::Debug for NormBuilder<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NormBuilder")
+            .field("name", &self.name)
+            .field("width", &self.width)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Makes a layer of its name and its factors and summands.
 type Make<'a, L> = dyn FnOnce(&str, Affine) -> L + 'a;
 
-impl<'a, L> NormOptions<'a, L> {
+impl<'a, L> NormBuilder<'a, L> {
     fn new(
         net: &'a Builder,
         name: &'static str,
         width: usize,
         layer: impl FnOnce(&str, Affine) -> L + 'a,
-    ) -> NormOptions<'a, L> {
-        NormOptions { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
+    ) -> NormBuilder<'a, L> {
+        NormBuilder { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
     }
 
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        NormOptions { dtype, ..self }
+        NormBuilder { dtype, ..self }
     }
 
     /// With that number added to variances, so that divisors stay above 0; 1e-5 unless given.
     #[must_use]
     pub fn epsilon(self, epsilon: f32) -> Self {
-        NormOptions { epsilon, ..self }
+        NormBuilder { epsilon, ..self }
     }
 
     /// Adds the layer's parameters to the program: `layer_norm_0.scale` and `layer_norm_0.bias`, say.
     #[track_caller]
     pub fn build(self) -> L {
-        let NormOptions { net, width, dtype, epsilon, .. } = self;
+        let NormBuilder { net, width, dtype, epsilon, .. } = self;
         let name = net.layer_name(self.name);
         let vector = |part: &str, value| {
             parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
@@ -69,7 +80,7 @@ impl<'a, L> NormOptions<'a, L> {
 /// use autobwd_ops::nn::LayerNorm;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 4]);
-/// let y = LayerNorm::new(&net, 4).epsilon(0.0).build().forward(&x);
+/// let y = LayerNorm::builder(&net, 4).epsilon(0.0).build().forward(&x);
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
 /// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
@@ -78,6 +89,7 @@ impl<'a, L> NormOptions<'a, L> {
 /// assert_eq!(y[0].slice::<f32>()?, [-1.0, -1.0, 1.0, 1.0]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct LayerNorm {
     /// Factors and summands, one for each element of a vector.
     pub affine: Affine,
@@ -85,10 +97,8 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// A layer for vectors of so many elements: float32.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, width: usize) -> NormOptions<'_, LayerNorm> {
-        NormOptions::new(net, "layer_norm", width, |_, affine| LayerNorm { affine })
+    pub fn builder(net: &Builder, width: usize) -> NormBuilder<'_, LayerNorm> {
+        NormBuilder::new(net, "layer_norm", width, |_, affine| LayerNorm { affine })
     }
 
     /// The normalised vectors of `x`, `[.., width]`. Fails for another width or dtype.
@@ -117,9 +127,10 @@ impl LayerNorm {
 /// use autobwd_ops::nn::GroupNorm;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 6, 8, 8]);
-/// let y = GroupNorm::new(&net, 3, 6).build().forward(&x);
+/// let y = GroupNorm::builder(&net, 3, 6).build().forward(&x);
 /// assert_eq!(y.dims().to_string(), "[-1, 6, 8, 8]");
 /// ```
+#[derive(Debug)]
 pub struct GroupNorm {
     /// Factors and summands, one for each channel.
     pub affine: Affine,
@@ -128,10 +139,8 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// A layer for so many channels in so many groups: float32.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, groups: usize, channels: usize) -> NormOptions<'_, GroupNorm> {
-        NormOptions::new(net, "group_norm", channels, move |_, affine| GroupNorm { affine, groups })
+    pub fn builder(net: &Builder, groups: usize, channels: usize) -> NormBuilder<'_, GroupNorm> {
+        NormBuilder::new(net, "group_norm", channels, move |_, affine| GroupNorm { affine, groups })
     }
 
     /// The normalised `x`: samples, channels, positions. Fails for another number of channels, or one that the groups do
@@ -161,9 +170,10 @@ impl GroupNorm {
 /// use autobwd_ops::nn::InstanceNorm;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 3, 8, 8]);
-/// let y = InstanceNorm::new(&net, 3).build().forward(&x);
+/// let y = InstanceNorm::builder(&net, 3).build().forward(&x);
 /// assert_eq!(y.dims().to_string(), "[-1, 3, 8, 8]");
 /// ```
+#[derive(Debug)]
 pub struct InstanceNorm {
     /// Factors and summands, one for each channel.
     pub affine: Affine,
@@ -171,10 +181,8 @@ pub struct InstanceNorm {
 
 impl InstanceNorm {
     /// A layer for so many channels: float32.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, channels: usize) -> NormOptions<'_, InstanceNorm> {
-        NormOptions::new(net, "instance_norm", channels, |_, affine| InstanceNorm { affine })
+    pub fn builder(net: &Builder, channels: usize) -> NormBuilder<'_, InstanceNorm> {
+        NormBuilder::new(net, "instance_norm", channels, |_, affine| InstanceNorm { affine })
     }
 
     /// The normalised `x`: samples, channels, positions. Fails for another number of channels, or another dtype.
@@ -203,7 +211,7 @@ impl InstanceNorm {
 /// use autobwd_ops::nn::BatchNorm;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, 1]);
-/// let norm = BatchNorm { momentum: 0.5, ..BatchNorm::new(&net, 1).epsilon(0.0).build() };
+/// let norm = BatchNorm { momentum: 0.5, ..BatchNorm::builder(&net, 1).epsilon(0.0).build() };
 /// let y = norm.forward(&x);
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
@@ -216,6 +224,7 @@ impl InstanceNorm {
 /// assert_eq!(scope.get(&norm.variance.name())?.item()?, 2.5);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct BatchNorm {
     /// Factors and summands, one for each channel.
     pub affine: Affine,
@@ -229,10 +238,8 @@ pub struct BatchNorm {
 
 impl BatchNorm {
     /// A layer for so many channels: float32, with a momentum of 0.9.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, channels: usize) -> NormOptions<'_, BatchNorm> {
-        NormOptions::new(net, "batch_norm", channels, move |name, affine| {
+    pub fn builder(net: &Builder, channels: usize) -> NormBuilder<'_, BatchNorm> {
+        NormBuilder::new(net, "batch_norm", channels, move |name, affine| {
             let dtype = affine.scale.dtype();
             let running = |part: &str, value| {
                 let name = format!("{name}.{part}");

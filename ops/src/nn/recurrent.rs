@@ -29,6 +29,7 @@ pub trait Cell {
 }
 
 /// `h ← tanh(x · wx + b + h · wh)` (Elman, 1990).
+#[derive(Debug)]
 pub enum RnnCell {}
 impl Cell for RnnCell {
     const NAME: &'static str = "rnn";
@@ -43,6 +44,7 @@ impl Cell for RnnCell {
 /// With `r, z, n` the thirds of `x · wx + b` and `r', z', n'` those of `h · wh` (Cho et al., 2014; the product before the
 /// reset, as in cuDNN): `r ← sigmoid(r + r')`, `z ← sigmoid(z + z')`, `n ← tanh(n + r * n')` and
 /// `h ← (1 - z) * n + z * h`.
+#[derive(Debug)]
 pub enum GruCell {}
 impl Cell for GruCell {
     const NAME: &'static str = "gru";
@@ -60,6 +62,7 @@ impl Cell for GruCell {
 
 /// With `i, f, g, o` the quarters of `x · wx + b + h · wh` (Hochreiter and Schmidhuber, 1997; Gers et al., 2000):
 /// `c ← sigmoid(f) * c + sigmoid(i) * tanh(g)` and `h ← sigmoid(o) * tanh(c)`. The states are `h` and `c`.
+#[derive(Debug)]
 pub enum LstmCell {}
 impl Cell for LstmCell {
     const NAME: &'static str = "lstm";
@@ -108,7 +111,7 @@ pub type Rnn = Recurrence<RnnCell>;
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[-1, -1, 8]); // steps, sequences, numbers
 /// let goes_on = net.input("goes_on", DType::Bool, &[-1, -1]); // false in a step after a sequence's end
-/// let gru = Gru::new(&net, 8, 16).layers(2).bidirectional().seed(7).build();
+/// let gru = Gru::builder(&net, 8, 16).layers(2).bidirectional().seed(7).build();
 /// let (out, last) = gru.forward_with(&x, None, Some(&goes_on));
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
 /// // Of each layer, the state at the end and, from the other direction, the state at the start.
@@ -128,7 +131,7 @@ pub type Gru = Recurrence<GruCell>;
 /// use autobwd_ops::{Math, nn::Lstm, optim::{Optimizer, Sgd}};
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[20, -1, 8]);
-/// let (hidden, last) = Lstm::new(&net, 8, 16).seed(7).build().forward(&x);
+/// let (hidden, last) = Lstm::builder(&net, 8, 16).seed(7).build().forward(&x);
 /// assert_eq!(hidden.dims().to_string(), "[20, -1, 16]");
 /// assert_eq!(last.len(), 2); // the last state and the last cell
 /// Sgd { rate: 0.01 }.minimize(&last[0].square().mean())?.complete()?;
@@ -137,6 +140,7 @@ pub type Gru = Recurrence<GruCell>;
 pub type Lstm = Recurrence<LstmCell>;
 
 /// Recurrent layers of one kind of [`Cell`]: [`Rnn`], [`Gru`] and [`Lstm`].
+#[derive(Debug)]
 pub struct Recurrence<C> {
     /// Layer by layer; of each the one from the first step to the last, then the one in the other direction, if there is
     /// one.
@@ -146,6 +150,7 @@ pub struct Recurrence<C> {
 }
 
 /// Parameters of a layer in one direction.
+#[derive(Debug)]
 pub struct Pass {
     /// Weights of the inputs, `[inputs, GATES * units]`.
     pub input_weight: Expr,
@@ -156,7 +161,8 @@ pub struct Pass {
 }
 
 /// What a [`Recurrence`] is to be like.
-pub struct RecurrenceOptions<'a, C> {
+#[derive(Debug)]
+pub struct RecurrenceBuilder<'a, C> {
     net: &'a Builder,
     inputs: usize,
     units: usize,
@@ -171,10 +177,8 @@ pub struct RecurrenceOptions<'a, C> {
 impl<C: Cell> Recurrence<C> {
     /// One layer from `inputs` numbers to `units`, from the first step to the last: float32, weights by
     /// [`Init::XavierUniform`], bias 0.
-    // What is made are the options of a layer; `build` makes the layer itself.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new(net: &Builder, inputs: usize, units: usize) -> RecurrenceOptions<'_, C> {
-        RecurrenceOptions {
+    pub fn builder(net: &Builder, inputs: usize, units: usize) -> RecurrenceBuilder<'_, C> {
+        RecurrenceBuilder {
             net,
             inputs,
             units,
@@ -323,41 +327,41 @@ fn zeros_like(x: &Expr) -> Expr {
     emit(FillZerosLike { x: x.into(), out: New }).out
 }
 
-impl<C: Cell> RecurrenceOptions<'_, C> {
+impl<C: Cell> RecurrenceBuilder<'_, C> {
     /// So many layers, each over the outputs of the one before.
     #[must_use]
     pub fn layers(self, layers: usize) -> Self {
-        RecurrenceOptions { layers, ..self }
+        RecurrenceBuilder { layers, ..self }
     }
 
     /// With a second pass in each layer, from the last step to the first.
     #[must_use]
     pub fn bidirectional(self) -> Self {
-        RecurrenceOptions { directions: 2, ..self }
+        RecurrenceBuilder { directions: 2, ..self }
     }
 
     /// With parameters of that dtype.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
-        RecurrenceOptions { dtype, ..self }
+        RecurrenceBuilder { dtype, ..self }
     }
 
     /// With weights initialised like that.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
-        RecurrenceOptions { weight, ..self }
+        RecurrenceBuilder { weight, ..self }
     }
 
     /// With random values that follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
-        RecurrenceOptions { seed, ..self }
+        RecurrenceBuilder { seed, ..self }
     }
 
     /// Adds the parameters to the program: `gru_0.wx`, `gru_0.wh` and `gru_0.b` for the first pass, and so on.
     #[track_caller]
     pub fn build(self) -> Recurrence<C> {
-        let RecurrenceOptions { net, inputs, units, layers, directions, dtype, weight, seed, .. } = self;
+        let RecurrenceBuilder { net, inputs, units, layers, directions, dtype, weight, seed, .. } = self;
         let columns = C::GATES * units;
         let mut passes = vec![];
         for pass in 0..layers * directions {

@@ -255,6 +255,7 @@ fn follow<T: Real>(running: &mut [T], new: &[T], momentum: f64) {
 }
 
 /// One gradient operator; others for statistics, where gradients arrive at them or they have some.
+#[derive(Debug)]
 pub struct BatchNormRule;
 impl GradRule<BatchNorm> for BatchNormRule {
     fn emit(fwd: &BatchNorm, g: &mut GradCx<'_>) {

@@ -20,7 +20,7 @@ autobwd::op::attr_enum! {
 }
 
 /// The attributes of pooling.
-#[derive(Attrs, Clone)]
+#[derive(Attrs, Clone, Debug)]
 pub struct PoolAttrs {
     /// Height and width of a window; with `adaptive`, of the output.
     #[attr]
@@ -305,6 +305,7 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
 }
 
 /// `ddout` = `pool2d` of `ddx`, or of a maximum, what `ddx` is for the first of the largest elements.
+#[derive(Debug)]
 pub struct Pool2dGradRule;
 impl GradRule<Pool2dGrad> for Pool2dGradRule {
     fn emit(fwd: &Pool2dGrad, g: &mut GradCx<'_>) {
@@ -367,6 +368,7 @@ impl Kernel for Pool2dGradGrad<Buf<'_>> {
 }
 
 /// `dddx = pool2d_grad` of the gradient of `ddout`.
+#[derive(Debug)]
 pub struct Pool2dGradGradRule;
 impl GradRule<Pool2dGradGrad> for Pool2dGradGradRule {
     fn emit(fwd: &Pool2dGradGrad, g: &mut GradCx<'_>) {

@@ -180,6 +180,7 @@ impl Kernel for ReduceMaxGrad<Buf<'_>> {
 }
 
 /// `ddout` = the sum of `ddx` where `x = out`.
+#[derive(Debug)]
 pub struct ReduceMaxGradGrad;
 extreme_grad_grad!(ReduceMaxGradGrad, ReduceMaxGrad);
 
@@ -235,5 +236,6 @@ impl Kernel for ReduceMinGrad<Buf<'_>> {
 }
 
 /// `ddout` = the sum of `ddx` where `x = out`.
+#[derive(Debug)]
 pub struct ReduceMinGradGrad;
 extreme_grad_grad!(ReduceMinGradGrad, ReduceMinGrad);

@@ -15,7 +15,7 @@ pub use square::{SquaredL2Norm, SquaredL2NormGrad};
 pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
 
 /// The attributes of reductions.
-#[derive(Attrs, Clone)]
+#[derive(Attrs, Clone, Debug)]
 pub struct ReduceAttrs {
     /// The dimensions to reduce, negative ones from behind; none means all.
     #[attr(default = [0])]

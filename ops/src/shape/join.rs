@@ -120,6 +120,7 @@ fn lengths(x: &Meta, axis: usize, sections: &[i32]) -> Result<Vec<Dim>> {
 }
 
 /// `dx = concat(dout)`.
+#[derive(Debug)]
 pub struct SplitGrad;
 impl GradRule<Split> for SplitGrad {
     fn emit(fwd: &Split, g: &mut GradCx<'_>) {

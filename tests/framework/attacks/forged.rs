@@ -8,7 +8,7 @@ use std::{
 use autobwd::{
     Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Op, OpDesc,
     OpInfo, OpInfoMap, Result, Scope, Var,
-    backward::gradients_in,
+    backward::{GradientOptions, gradients},
     emit,
     op::{Arity, Content, Describe, Lanes, Role, Schema, SlotDef},
     register_op,
@@ -193,7 +193,13 @@ fn a_formula_reads_and_writes_its_own_slots_alone() -> Result<()> {
     let out = emit(Peek { x: (&(&x * 1.0)).into(), out: New }).out;
     let (out, loss) = ((out.tanh() * 1.0).name(), out.sum(&[]).name());
     let mut program = net.program()?.clone();
-    let grads = gradients_in(&ops, &mut program, &[&loss], &["x"], None, &[])?.entries();
+    let grads = gradients(
+        &mut program,
+        &[&loss],
+        &["x"],
+        &GradientOptions { ops: Some(&ops), ..Default::default() },
+    )?
+    .entries();
     let grad = program.name(grads[0].expect("a gradient")).to_string();
     let (mut executor, mut scope) = (Executor::with_threads(1).with_ops(ops), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;

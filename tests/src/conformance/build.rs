@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use autobwd::{
-    Attr, Backward, BlockId, OpDesc, OpInfoMap, Program, Var,
-    backward::{Checkpoints, append_backward_in, gradients_in},
+    Attr, Backward, BlockId, OpDesc, OpInfoMap, Program, Var, append_backward,
+    backward::{Checkpoints, GradientOptions, gradients},
     program::{AttrMap, Block, Slots},
 };
 use serde_json::Value;
@@ -74,8 +74,9 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
                 no_grad: &no_grad,
                 checkpoints: Checkpoints::Named(&kept),
                 allow_missing: true,
+                ops: Some(ops),
             };
-            let found = append_backward_in(ops, program, loss, &backward)?;
+            let found = append_backward(program, loss, &backward)?;
             let name = |v: &Var| program.name(*v).to_string();
             Ok(found.pairs.iter().map(|(var, grad)| (name(var), Some(name(grad)))).collect())
         }
@@ -84,7 +85,9 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
             let asked: Vec<&str> = inputs.iter().map(String::as_str).collect();
             let given: Option<Vec<Option<&str>>> =
                 target_gradients.as_ref().map(|given| given.iter().map(Option::as_deref).collect());
-            let found = gradients_in(ops, program, &targets, &asked, given.as_deref(), &no_grad)?;
+            let target_gradients = given.as_deref();
+            let options = GradientOptions { target_gradients, no_grad: &no_grad, ops: Some(ops) };
+            let found = gradients(program, &targets, &asked, &options)?;
             let grad = |input: &String| found.of(program.find(input)?).map(|v| program.name(v).to_string());
             Ok(inputs.iter().map(|input| (input.clone(), grad(input))).collect())
         }

@@ -134,7 +134,7 @@ pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> R
     let mut longer = program.clone();
     let outcome = match rng.below(2) {
         0 => append_backward(&mut longer, target, &Backward::default()).map(|_| "append_backward"),
-        _ => gradients(&mut longer, &[target], &[input], None, &[]).map(|_| "gradients"),
+        _ => gradients(&mut longer, &[target], &[input], &Default::default()).map(|_| "gradients"),
     };
     let differentiated = found.agree("differentiating", &verified, outcome)?;
     if differentiated.is_some() {

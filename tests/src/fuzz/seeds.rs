@@ -36,7 +36,7 @@ pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
                 program.root().ops[0].writes().map(|v| program.name(v).to_string()).collect();
             let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
             let outputs: Vec<&str> = written.iter().map(String::as_str).collect();
-            let _ = gradients(&mut program, &outputs, &inputs, None, &[]);
+            let _ = gradients(&mut program, &outputs, &inputs, &Default::default());
             seeds.push(Seed { program, values: values.into_iter().collect() });
         }
     }
@@ -69,32 +69,32 @@ fn models() -> Result<Vec<Seed>> {
     let mut seeds = vec![];
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F32, &[-1, 2]), net.input("y", DType::F32, &[-1, 1]));
-    let hidden = Linear::new(&net, 2, 3).seed(1).build().forward(&x).tanh();
+    let hidden = Linear::builder(&net, 2, 3).seed(1).build().forward(&x).tanh();
     let hidden = Dropout::new(&net, 0.5, 7).forward(&hidden);
-    let loss = Linear::new(&net, 3, 1).seed(2).build().forward(&hidden).square_error(&y).mean();
+    let loss = Linear::builder(&net, 3, 1).seed(2).build().forward(&hidden).square_error(&y).mean();
     Adam::new(0.1).minimize(&loss).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[4, 2])?), ("y", numbers(&[4, 1])?)])?);
 
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 1, 6, 6]);
-    let h = Conv2d::new(&net, 1, 2, 3).padding(1).seed(1).build().forward(&x);
-    let h = BatchNorm::new(&net, 2).build().forward(&h).relu().max_pool2d(2, 2);
+    let h = Conv2d::builder(&net, 1, 2, 3).padding(1).seed(1).build().forward(&x);
+    let h = BatchNorm::builder(&net, 2).build().forward(&h).relu().max_pool2d(2, 2);
     let loss = h.reshape(&[-1, 18]).log_softmax(1).mean();
     Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }.minimize(&loss).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[2, 1, 6, 6])?)])?);
 
     let net = Builder::new();
     let (ids, labels) = (net.input("ids", DType::I64, &[-1]), net.input("labels", DType::I64, &[-1, 1]));
-    let h = Embedding::new(&net, 9, 4).sparse().seed(1).build().forward(&ids);
-    let loss = LayerNorm::new(&net, 4).build().forward(&h).cross_entropy(&labels).mean();
+    let h = Embedding::builder(&net, 9, 4).sparse().seed(1).build().forward(&ids);
+    let loss = LayerNorm::builder(&net, 4).build().forward(&h).cross_entropy(&labels).mean();
     Sgd { rate: 0.1 }.minimize(&loss).map(drop)?;
     let ids = Tensor::from_vec([3], vec![1_i64, 8, 1])?;
     seeds.push(seed(&net, vec![("ids", ids), ("labels", Tensor::from_vec([3, 1], vec![0_i64, 3, 1])?)])?);
 
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[3, 2, 4]);
-    let h = MultiHeadAttention::new(&net, 4, 2).causal().seed(1).build().forward(&x);
-    let (h, _) = Lstm::new(&net, 4, 3).seed(2).build().forward(&h);
+    let h = MultiHeadAttention::builder(&net, 4, 2).causal().seed(1).build().forward(&x);
+    let (h, _) = Lstm::builder(&net, 4, 3).seed(2).build().forward(&h);
     Sgd { rate: 0.1 }.minimize(&h.square().mean()).map(drop)?;
     seeds.push(seed(&net, vec![("x", numbers(&[3, 2, 4])?)])?);
 
@@ -134,7 +134,7 @@ fn models() -> Result<Vec<Seed>> {
         rnn.step_output(&next);
     });
     let loss = h[0].mean().name();
-    net.edit(|program| gradients(program, &[&loss], &["x"], None, &[]).map(drop))?;
+    net.edit(|program| gradients(program, &[&loss], &["x"], &Default::default()).map(drop))?;
     let end = Tensor::scalar(20_f32)?;
     let feeds = vec![("x", numbers(&[1, 2])?), ("end", end), ("zero", Tensor::zeros(DType::F32, &[2])?)];
     seeds.push(seed(&net, feeds)?);

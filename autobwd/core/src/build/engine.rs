@@ -60,6 +60,7 @@ pub trait Engine: Any {
 }
 
 /// An operator for inputs of certain dtypes and shapes, with everything known but its data: ready to be run again and again.
+#[derive(Debug)]
 pub struct Ready {
     /// Its entry.
     pub info: &'static OpInfo,

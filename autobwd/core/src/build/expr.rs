@@ -9,6 +9,7 @@ const FAILED: &str = "@FAILED@";
 const UNKNOWN_RANK: usize = 8;
 
 /// What the slots of an operator hold that is handed to [`emit`](super::emit).
+#[derive(Debug)]
 pub enum Arg {
     /// A new variable, for an output.
     New,

@@ -23,4 +23,4 @@ pub use expr::{Arg, Arg::New, Expr};
 pub use function::{Applied, Function, describe_function};
 pub use snapshot::ProgramSnapshot;
 pub use transaction::Transaction;
-pub use value::{Call, Given, Made, Node, Reading, Value};
+pub use value::{Call, Given, Hook, Made, Node, Reading, Value, Watch};

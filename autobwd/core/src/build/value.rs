@@ -32,6 +32,7 @@ pub struct Value {
 }
 
 /// One or several values that came about together.
+#[derive(Debug)]
 pub struct Node {
     /// A thread numbers nodes as it makes them: whatever a node is made from, here or elsewhere, has a smaller number. What
     /// was computed and has no history has none.
@@ -43,6 +44,7 @@ pub struct Node {
 }
 
 /// How a value came about.
+#[derive(Debug)]
 pub enum Made {
     /// It was given: a leaf, or a constant.
     Given(Box<Given>),
@@ -74,6 +76,7 @@ struct State {
 }
 
 /// An operator that was run. Its inputs are remembered if any of them has a derivative: this is the history.
+#[derive(Debug)]
 pub struct Call {
     /// What was run.
     pub ready: Arc<Ready>,
@@ -86,19 +89,24 @@ pub struct Call {
 }
 
 /// Changes a derivative that passes by.
-pub(super) type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
+pub type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
 /// What somebody wants of a value, mostly of its derivative.
 #[derive(Default)]
 pub struct Watch {
     out: u32,
+    /// The name it was given.
     pub name: String,
+    /// Its derivative, once there is one.
     pub derivative: Option<Value>,
+    /// Whether its derivative is kept although it is no leaf.
     pub retain: bool,
+    /// What changes its derivative, by number.
     pub hooks: Vec<(u64, Hook)>,
 }
 
 /// What keeps values' memory while somebody reads it: of some, it may be replaced. By value, if of any.
+#[derive(Debug)]
 pub struct Reading(Vec<Option<Arc<Memory>>>);
 
 impl Reading {

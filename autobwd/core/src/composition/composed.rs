@@ -14,6 +14,7 @@ use crate::{
 
 /// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
 /// the composition of its forward operator is enough, if it reads all inputs of that.
+#[derive(Debug)]
 pub struct Composed;
 
 impl<O: Op> GradRule<O> for Composed {

@@ -45,7 +45,7 @@ use crate::{
 ///         self.out = &self.x / (self.x.square() + 1.0).sqrt();
 ///     }
 /// }
-/// use autobwd::check::{check_sample_in, out, uniform};
+/// use autobwd::check::{out, uniform};
 /// autobwd::samples!(Squash, [Squash { x: uniform([2, 3]), out: out() }]);
 /// ```
 pub trait Composition {

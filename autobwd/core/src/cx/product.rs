@@ -10,7 +10,7 @@ use super::{Cx, pool::Start};
 use crate::{Buf, Element, Error, ErrorKind, Result};
 
 /// A matrix in row-major order, possibly read as its transpose.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Mat<'a, T> {
     /// The elements.
     pub data: &'a [T],
@@ -36,7 +36,7 @@ impl<T> Mat<'_, T> {
 }
 
 /// A matrix whose rows, as stored, lie `stride` elements apart, such as a part of a larger one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Strided<'a, T> {
     /// Rows and columns; the elements may go on behind the last row.
     pub mat: Mat<'a, T>,

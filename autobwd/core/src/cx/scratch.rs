@@ -19,7 +19,7 @@ struct State {
 }
 
 /// What a kernel does with scratch memory, for the check of operators.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Watched {
     /// What every byte is when it is lent.
     fill: u8,

@@ -183,6 +183,7 @@ fn record<O: Lanes>(desc: &OpDesc) -> Result<Formula> {
 
 /// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
 /// attributes belong to the same operator.
+#[derive(Debug)]
 pub struct LaneEntry {
     schema: &'static Schema,
     block: fn(DType) -> Option<BlockFn>,

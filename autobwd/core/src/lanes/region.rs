@@ -45,6 +45,7 @@ pub enum Home {
 }
 
 /// One operator of a region.
+#[derive(Debug)]
 pub struct Step<'a> {
     #[doc(hidden)]
     pub entry: &'a LaneEntry,
@@ -59,6 +60,7 @@ pub struct Step<'a> {
 }
 
 /// What a region is made from.
+#[derive(Debug)]
 pub struct RegionSpec<'a> {
     #[doc(hidden)]
     pub dtype: DType,

@@ -5,6 +5,7 @@ use super::region::{Region, Touched};
 use crate::{Cx, Error, Kernel, Result, cx::CHUNK};
 
 /// Regions that do not meet in memory, as one frame.
+#[derive(Debug)]
 pub struct Regions {
     regions: Vec<Region>,
     /// By region: the number of the first part behind its own.

@@ -14,7 +14,7 @@ use super::{Float, float::refuse_comparisons};
 /// # // Lanes themselves are made inside: the check here goes through a registered operator in the tests.
 /// # fn uses<F: Float>(x: F) -> F { formula(Dual::variable(x)).derivative }
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Dual<F> {
     /// The number.
     pub value: F,

@@ -130,7 +130,7 @@ macro_rules! refuse_comparisons {
 pub(super) use refuse_comparisons;
 
 /// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Lane<T, const FMA: bool>(pub(crate) T);
 

@@ -4,6 +4,7 @@ use super::{GradCx, OpInfoMap};
 use crate::{Meta, OpDesc, Program, Result, Schema, SlotDef, Var};
 
 /// A straight line of operators in the root block of a program of its own.
+#[derive(Debug)]
 pub struct Line {
     /// The program.
     pub program: Program,
@@ -15,7 +16,7 @@ pub struct Line {
 
 /// What stands for a variable of the operator in the line. A variable in two slots has two bindings: their gradients are
 /// two things.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Binding {
     /// The operator's slot.
     pub slot: String,
@@ -33,7 +34,7 @@ pub type LineFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>) -> Resul
 type EmitFn = fn(Composing, &mut GradCx<'_>, &dyn Fn(&str) -> bool, &dyn Fn(&str) -> bool) -> Result<()>;
 
 /// A composition that an operator has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Composing {
     /// Composes the operator itself, or the one that it is the gradient operator of.
     pub(crate) compose: LineFn,

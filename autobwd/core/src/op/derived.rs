@@ -19,6 +19,7 @@ use crate::{
 };
 
 /// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
+#[derive(Debug)]
 pub struct Derived;
 
 impl<O: Op + Lanes> GradRule<O> for Derived {
@@ -31,6 +32,7 @@ impl<O: Op + Lanes> GradRule<O> for Derived {
 
 /// As [`Derived`], but the gradient operator does not list the outputs of the forward operator, as with those of the
 /// reference that go without.
+#[derive(Debug)]
 pub struct DerivedFromInputs;
 
 impl<O: Op + Lanes> GradRule<O> for DerivedFromInputs {
@@ -52,12 +54,16 @@ pub trait Order: Sized + Send + Sync + 'static {
 }
 
 /// The gradient.
+#[derive(Debug)]
 pub struct First;
 /// The gradient, without outputs of the forward operator.
+#[derive(Debug)]
 pub struct FirstFromInputs;
 /// The gradient of the gradient.
+#[derive(Debug)]
 pub struct Second;
 /// The gradient of that; it has none itself. Whoever needs more declares the gradient as an operator and derives from that.
+#[derive(Debug)]
 pub struct Third;
 
 impl Order for First {
@@ -79,6 +85,7 @@ impl Order for Third {
 }
 
 /// The rule that leads from one derivative to the next.
+#[derive(Debug)]
 pub struct Next<N>(PhantomData<N>);
 
 impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
@@ -98,6 +105,7 @@ impl<O: Op + Lanes, N: Order> Made for Derivative<O, N> {
 }
 
 /// The N-th derivative of a formula, with `W` in its slots.
+#[derive(Debug)]
 pub struct Derivative<O, N, W = Var> {
     /// By slot of the schema.
     inputs: Vec<Option<W>>,

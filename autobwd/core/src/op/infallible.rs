@@ -1,6 +1,7 @@
 //! Operators whose kernels take all data.
 
 /// Operators whose kernels take all data, as the registry holds them. Made by [`infallible!`](crate::infallible).
+#[derive(Debug)]
 pub struct Infallible(pub(crate) &'static [&'static str]);
 inventory::collect!(Infallible);
 

@@ -22,6 +22,7 @@ pub trait Join<Then: Op>: Op {
 }
 
 /// A pair, as the registry holds it. Made by [`join!`](crate::join).
+#[derive(Debug)]
 pub struct Joined {
     pub(crate) types: (&'static str, &'static str),
     pub(crate) join: fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>,

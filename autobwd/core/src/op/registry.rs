@@ -38,7 +38,7 @@ type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 const NO_NAN: &str = "a program that holds one would not equal its copies; let an operator compute it";
 
 /// How an operator runs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Run {
     /// By its kernel, bound to memory.
     Kernel(MakeFrame),

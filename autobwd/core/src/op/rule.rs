@@ -8,7 +8,7 @@ use super::{Op, OpInfo, OpInfoMap};
 use crate::{Arity, BlockId, Error, ErrorKind, Meta, OpDesc, Program, Result, Schema, SlotDef, Var, VarDesc};
 
 /// What kind of rule an operator has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum GradKind {
     /// One gradient operator; the slots that it declares are the request. What it leaves out, the composition supplies, if
     /// there is one.
@@ -73,6 +73,7 @@ pub trait GradRule<F: Op> {
 }
 
 /// There is no gradient: needing one is an error that names operator, variable and source line.
+#[derive(Debug)]
 pub struct NoGrad;
 impl<F: Op> GradRule<F> for NoGrad {
     const KIND: GradKind = GradKind::None;
@@ -80,6 +81,7 @@ impl<F: Op> GradRule<F> for NoGrad {
 }
 
 /// The gradient is zero everywhere (comparisons, `arg_max`): what leads there is pruned.
+#[derive(Debug)]
 pub struct ZeroGrad;
 impl<F: Op> GradRule<F> for ZeroGrad {
     const KIND: GradKind = GradKind::Zero;

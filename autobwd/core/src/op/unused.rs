@@ -9,6 +9,7 @@ use crate::{
 };
 
 /// Tells which traits a type implements: where it does, the constant here hides that of [`Unwritten`].
+#[derive(Debug)]
 pub struct Written<T>(PhantomData<T>);
 
 /// What [`Written`] says of traits that a type does not implement.

@@ -42,6 +42,7 @@ impl Control for ConditionalBlock {
 }
 
 /// The gradient of the branch.
+#[derive(Debug)]
 pub struct ConditionalBlockRule;
 impl GradRule<ConditionalBlock> for ConditionalBlockRule {
     fn emit(fwd: &ConditionalBlock, g: &mut GradCx<'_>) {

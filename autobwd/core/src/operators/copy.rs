@@ -103,6 +103,7 @@ fn cast(x: Draw, in_dtype: DType, out_dtype: DType) -> Cast<Draw> {
 }
 
 /// `dx` = `dout` cast back; nothing where either side is of integers or booleans, which carry no gradient.
+#[derive(Debug)]
 pub struct CastGrad;
 impl GradRule<Cast> for CastGrad {
     fn emit(fwd: &Cast, g: &mut GradCx<'_>) {

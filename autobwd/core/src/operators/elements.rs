@@ -4,7 +4,7 @@ use super::PART;
 use crate::{Bool, Buf, Cx, Element, Result, with_dtype};
 
 /// A number between two dtypes: every element of every dtype fits in without loss.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Wide {
     /// An integer or a boolean.
     Int(i64),

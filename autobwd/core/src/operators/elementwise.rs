@@ -129,6 +129,7 @@ impl<F: Float> Pointwise for ElementwiseAddGrad<F> {
 }
 
 /// `ddout = ddx + ddy`, broadcast to the shape of `dout`.
+#[derive(Debug)]
 pub struct ElementwiseAddGradGrad;
 impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
     fn emit(fwd: &ElementwiseAddGrad, g: &mut GradCx<'_>) {
@@ -207,6 +208,7 @@ impl<F: Float> Pointwise for ElementwiseSubGrad<F> {
 }
 
 /// `ddout = ddx - ddy`, broadcast to the shape of `dout`.
+#[derive(Debug)]
 pub struct ElementwiseSubGradGrad;
 impl GradRule<ElementwiseSubGrad> for ElementwiseSubGradGrad {
     fn emit(fwd: &ElementwiseSubGrad, g: &mut GradCx<'_>) {
@@ -267,6 +269,7 @@ impl<F: Float> Pointwise for ElementwiseMulGrad<F> {
 }
 
 /// `ddout = ddx * y + x * ddy`, for `x` `dout * ddy`, for `y` `dout * ddx`.
+#[derive(Debug)]
 pub struct ElementwiseMulGradGrad;
 impl GradRule<ElementwiseMulGrad> for ElementwiseMulGradGrad {
     fn emit(fwd: &ElementwiseMulGrad, g: &mut GradCx<'_>) {
@@ -363,6 +366,7 @@ impl<F: Float> Pointwise for ElementwiseDivGrad<F> {
 }
 
 /// `ddout = (ddx - out * ddy) / y`, for `out` `-dout / y * ddy`, for `y` `-dout * ddout / y`.
+#[derive(Debug)]
 pub struct ElementwiseDivGradGrad;
 impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
     fn emit(fwd: &ElementwiseDivGrad, g: &mut GradCx<'_>) {

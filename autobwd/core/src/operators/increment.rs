@@ -49,6 +49,7 @@ crate::samples!(
 );
 
 /// `dx = assign(dout)`. Where the operator works in place, `x` keeps the value that the forward part gave it.
+#[derive(Debug)]
 pub struct IncrementGrad;
 impl GradRule<Increment> for IncrementGrad {
     fn emit(fwd: &Increment, g: &mut GradCx<'_>) {

@@ -16,6 +16,7 @@ use crate::{Arity, GradCx, GradRule, Op, OpDesc, OpInfo, Schema, SlotDef, Var, d
 /// Of `out = x · y` with `dx` and `dy`, it is `ddout = ddx · y + x · ddy`, and for the factors the gradients of these two
 /// products where `dout` arrives. An optional input that the gradient operator reads the shape of at most is a summand,
 /// and is left out.
+#[derive(Debug)]
 pub struct Multilinear;
 
 impl<O: Op> GradRule<O> for Multilinear {
@@ -32,6 +33,7 @@ impl<O: Op> GradRule<O> for Multilinear {
 ///
 /// The operator has one output. The input is its only one or, of a gradient operator, the only gradient among its inputs;
 /// the others have no gradient, as where they choose elements only.
+#[derive(Debug)]
 pub struct SelfAdjoint;
 
 impl<O: Op> GradRule<O> for SelfAdjoint {

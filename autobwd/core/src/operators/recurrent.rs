@@ -89,6 +89,7 @@ impl Control for Recurrent {
 }
 
 /// The gradient of the step, in the other direction.
+#[derive(Debug)]
 pub struct RecurrentRule;
 impl GradRule<Recurrent> for RecurrentRule {
     fn emit(fwd: &Recurrent, g: &mut GradCx<'_>) {

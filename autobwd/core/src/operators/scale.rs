@@ -64,6 +64,7 @@ fn scale(x: Draw, scale: f64, bias: f64, bias_after_scale: bool) -> Scale<Draw> 
 }
 
 /// `dx = scale * dout`, again a `scale`.
+#[derive(Debug)]
 pub struct ScaleGrad;
 impl GradRule<Scale> for ScaleGrad {
     fn emit(fwd: &Scale, g: &mut GradCx<'_>) {

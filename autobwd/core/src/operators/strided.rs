@@ -18,7 +18,7 @@ pub fn few_dims(x: &Meta) -> Result<()> {
 }
 
 /// How a row-major result lies elsewhere: where it begins there, and length and stride of each of its dimensions.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Loops {
     start: isize,
     /// A repeated dimension takes two.

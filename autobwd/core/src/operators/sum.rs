@@ -159,6 +159,7 @@ crate::samples!(
 );
 
 /// `dx[i] = dout`, copied by `scale`.
+#[derive(Debug)]
 pub struct SumGrad;
 impl GradRule<Sum> for SumGrad {
     fn emit(fwd: &Sum, g: &mut GradCx<'_>) {

@@ -43,6 +43,7 @@ impl Control for While {
 }
 
 /// The gradient of the body, from the last step to the first.
+#[derive(Debug)]
 pub struct WhileRule;
 impl GradRule<While> for WhileRule {
     fn emit(fwd: &While, g: &mut GradCx<'_>) {

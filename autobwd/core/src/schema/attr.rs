@@ -74,7 +74,7 @@ impl fmt::Display for AttrType {
     message = "`{Self}` cannot be an attribute",
     label = "an attribute is a bool, i32, i64, f32, f64, String, a Vec of these, a DType or an `attr_enum!`"
 )]
-pub trait AttrValue: Clone {
+pub trait AttrValue: Clone + fmt::Debug {
     /// Its type in programs.
     const TYPE: AttrType;
 

@@ -151,7 +151,7 @@ pub fn check_value<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<()> {
 /// use autobwd::{Attrs, Float, NoGrad, Pointwise, Var, register_op};
 ///
 /// /// A straight line.
-/// #[derive(Attrs, Clone, Copy)]
+/// #[derive(Attrs, Clone, Copy, Debug)]
 /// pub struct Line {
 ///     /// How steep.
 ///     #[attr(default = 1.0)]
@@ -187,7 +187,7 @@ pub fn check_value<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<()> {
     message = "`{Self}` is no group of attributes",
     label = "an `#[attrs]` field is a struct with `#[derive(Attrs)]`"
 )]
-pub trait Attrs: Clone + 'static {
+pub trait Attrs: Clone + fmt::Debug + 'static {
     /// The attributes, in the order of the fields.
     const DEFS: &'static [AttrDef];
 

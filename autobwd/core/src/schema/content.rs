@@ -1,9 +1,12 @@
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use super::{Arity, AttrValue, Role, Slot};
 use crate::{AttrMap, OpDesc, Result, Slots, Var, desc::Words};
 
 /// What was in an operator's struct: what its slots held, in the order of its fields, and what its attributes are.
+#[derive(Debug)]
 pub struct Content<W> {
     pub(crate) ty: &'static str,
     pub(crate) held: SmallVec<[(Role, &'static str, Option<W>); 4]>,
@@ -11,10 +14,24 @@ pub struct Content<W> {
 }
 
 /// Attributes as numbers, and as data where that is asked for.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Notes {
     pub(crate) words: Words,
     attrs: Option<AttrMap>,
+}
+
+/// `Debug` of operators.
+///
+/// # Errors
+/// Those of the formatter.
+pub fn debug_struct(
+    name: &str,
+    fields: &[(&str, &dyn fmt::Debug)],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let mut text = f.debug_struct(name);
+    fields.iter().for_each(|(name, field)| _ = text.field(name, field));
+    text.finish()
 }
 
 impl<W> Content<W> {

@@ -15,7 +15,7 @@ mod slot;
 pub use attr::{AttrType, AttrValue};
 pub use attr_def::{AttrCheck, AttrDef, Attrs, Bound, BoundKind, attr, check_value, concat_attrs};
 pub(crate) use const_text::{ConstText, Nearest, is_joined};
-pub use content::{Content, Notes};
+pub use content::{Content, Notes, debug_struct};
 pub use control::{Call, Carried, Control, First, StepCount};
 pub(crate) use convert::check_described;
 pub use convert::{gather_slot, like, put_values, same_as};

@@ -136,7 +136,7 @@ impl Elements {
 }
 
 /// What the steps of an operator with a sub-block have left, first to last, and memory of steps that were consumed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Steps {
     pub(crate) list: Vec<Step>,
     pub(crate) spare: Vec<Step>,
@@ -222,6 +222,7 @@ impl Steps {
 }
 
 /// What one step has left: tensors in one piece of memory, and what the operators within have left.
+#[derive(Debug)]
 pub struct Step {
     #[doc(hidden)]
     pub memory: Memory,
@@ -242,6 +243,7 @@ impl Step {
 }
 
 /// Where a value lives that is no tensor.
+#[derive(Debug)]
 pub enum Cell {
     /// A list of tensors.
     Array(TensorArray),

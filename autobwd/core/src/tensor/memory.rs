@@ -42,6 +42,7 @@ pub fn padded(bytes: usize) -> usize {
 }
 
 /// Owned initialised memory at a fixed address, aligned to a line.
+#[derive(Debug)]
 pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
@@ -213,7 +214,7 @@ impl Place {
 
 /// Until when the bufs of a frame can be used. An operator's struct may hold types that have a `Drop` of their own, which
 /// runs when the frame goes: the memory may be gone before that, or in use.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Lease(Arc<AtomicBool>);
 
 impl Default for Lease {
@@ -254,6 +255,7 @@ fn row_len(dims: &[usize]) -> usize {
 }
 
 /// What a slot holds while a kernel runs: dtype, shape and memory.
+#[derive(Debug)]
 pub struct Buf<'a> {
     ptr: *mut u8,
     dtype: DType,
@@ -272,6 +274,7 @@ unsafe impl Send for Buf<'_> {}
 unsafe impl Sync for Buf<'_> {}
 
 /// Input and output of an operator that may run in place: one slice when they share memory, two when not.
+#[derive(Debug)]
 pub enum InOut<'a, T> {
     /// Holds the input, and is to hold the output.
     Same(&'a mut [T]),
@@ -555,7 +558,7 @@ pub fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
 }
 
 /// Hands out the [`Buf`]s of one frame, each with room for what it claims to hold, and proves the frame's invariant.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Binder {
     /// Addresses, and whether they may be written.
     taken: Vec<(Range<usize>, bool)>,
@@ -563,7 +566,7 @@ pub struct Binder {
 }
 
 /// How a frame reaches an input.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Its bytes are read.
     Read,

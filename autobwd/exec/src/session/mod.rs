@@ -1,6 +1,7 @@
 pub(crate) mod feed;
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -55,6 +56,15 @@ pub struct Session {
     lent_bytes: usize,
     live_bytes: usize,
     ran: bool,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let feeds: Vec<_> = self.feeds.iter().map(|slot| (&slot.name, &slot.meta)).collect();
+        let mut text = f.debug_struct("Session");
+        text.field("feeds", &feeds).field("fetches", &self.fetches);
+        text.field("frames", &self.frames()).field("peak_bytes", &self.peak_bytes()).finish_non_exhaustive()
+    }
 }
 
 struct Slot {

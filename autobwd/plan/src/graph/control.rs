@@ -55,6 +55,7 @@ impl Record {
 }
 
 /// A sub-block with its plan. Values are numbered as in the plan around it, or as in its own (`inner`).
+#[derive(Debug)]
 pub struct Called {
     pub plan: Plan,
     pub steps: StepCount,
@@ -90,6 +91,7 @@ pub struct Called {
 }
 
 /// A sub-block that the backward part runs again, from what one step in so many has left.
+#[derive(Debug)]
 pub struct Again {
     pub block: BlockId,
     pub called: Called,
@@ -127,6 +129,7 @@ impl Again {
 }
 
 /// A tensor that a step hands to the next.
+#[derive(Debug)]
 pub struct Handed {
     /// What the first step finds; zeros if there is none.
     pub first: Option<ValueId>,

@@ -7,6 +7,7 @@ use crate::graph::{Graph, Node, ValueId, Wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// What runs in an operator's place.
+#[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) info: &'static OpInfo,
     pub(crate) desc: OpDesc,

@@ -9,7 +9,7 @@ use autobwd_core::{
 };
 
 /// What goes into a sub-block, as values of the block around it.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Entering {
     /// Decides whether there is a first step.
     pub condition: Option<ValueId>,
@@ -25,7 +25,7 @@ pub struct Entering {
 }
 
 /// A value that the first step finds.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Entered {
     pub carried: Carried,
     /// Zeros if there is none.
@@ -37,6 +37,7 @@ pub struct Entered {
 }
 
 /// What a step finds, where values are numbered as in the plan of the block.
+#[derive(Debug)]
 pub struct Finds {
     pub given: Vec<Given>,
     /// By what is carried.

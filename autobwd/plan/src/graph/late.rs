@@ -10,6 +10,7 @@ use crate::graph::{
 use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 /// An operator with a block whose steps are planned one by one, and those behind it, when they run.
+#[derive(Debug)]
 pub struct Late {
     /// Position of the operator in its block.
     pub index: usize,

@@ -5,7 +5,7 @@ pub(crate) mod decompose;
 pub(crate) mod enter;
 pub(crate) mod late;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -35,6 +35,14 @@ pub struct Request<'a> {
     /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
     pub apart: bool,
 }
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("block", &self.block)
+            .field("feeds", &self.feeds)
+            .finish_non_exhaustive()
+    }
+}
 
 impl<'a> Request<'a> {
     /// To run the root block.
@@ -49,6 +57,7 @@ impl<'a> Request<'a> {
 }
 
 /// A value that is there when the operators start.
+#[derive(Debug)]
 pub struct Given {
     pub var: Var,
     pub meta: Meta,
@@ -96,6 +105,7 @@ pub struct Value {
 pub type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
 
 /// One operator to be run.
+#[derive(Debug)]
 pub struct Node {
     /// Position in the block, for messages.
     pub index: usize,
@@ -129,6 +139,7 @@ impl Node {
 }
 
 /// A straight line of operators over values.
+#[derive(Debug)]
 pub struct Graph {
     pub nodes: Vec<Node>,
     pub values: Vec<Value>,

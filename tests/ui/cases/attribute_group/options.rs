@@ -9,7 +9,7 @@ pub struct Swish<V = Var> {
     #[attrs(default)]
     pub slope: Slope,
 }
-#[derive(Attrs, Clone, Copy)]
+#[derive(Attrs, Clone, Copy, Debug)]
 pub struct Slope {
     #[attr]
     pub beta: f64,

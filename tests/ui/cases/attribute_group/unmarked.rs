@@ -1,6 +1,6 @@
 use autobwd::Attrs;
 
-#[derive(Attrs, Clone)]
+#[derive(Attrs, Clone, Debug)]
 pub struct Window {
     #[attr(default = 2, min = 3)]
     pub size: i32,

@@ -1,6 +1,6 @@
 use autobwd::Attrs;
 
-#[derive(Attrs, Clone)]
+#[derive(Attrs, Clone, Debug)]
 pub struct Window(#[attr] i32);
 
 fn main() {}
