@@ -196,7 +196,7 @@
 //! # When things go wrong
 //!
 //! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
-//! its variables and the source line that added it. Expressions carry theirs: what builds them needs no `?`, and what
+//! its variables and the source line that added it ([`Error::op`](program::OpContext)). Expressions carry theirs: what builds them needs no `?`, and what
 //! takes the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) reports the first error ([`Expr`]). Nothing panics on bad input. Numbers that go wrong are no error, unless
 //! the executor is to look for them: [`Executor::check_finite`].
 
@@ -241,8 +241,9 @@ pub mod exec {
 pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
-        Arg, Args, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpDesc, Origin, Program,
-        ProgramSnapshot, Site, Slots, Transaction, Var, VarDesc, VarKind, Vars, Words, diff, emit, verify,
+        Arg, Args, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpContext, OpDesc, Origin,
+        Program, ProgramSnapshot, Site, Slots, Transaction, Var, VarDesc, VarKind, Vars, Words, diff, emit,
+        verify,
     };
 }
 

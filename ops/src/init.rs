@@ -9,6 +9,7 @@ use crate::{
 
 /// How a parameter gets its first value.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Init {
     /// The same number everywhere.
     Constant(f64),

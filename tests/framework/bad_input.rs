@@ -1,5 +1,7 @@
 //! Everything that a user can get wrong has an error of its own, and nothing panics.
 
+use std::{error::Error as _, io};
+
 use autobwd::{Builder, DType, Error, ErrorKind, Executor, Feed, New, Result, Scope, Tensor, VarDesc, emit};
 use autobwd_ops::{Init, Math, activation::Scale, update};
 
@@ -32,7 +34,7 @@ fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
         ErrorKind::Shape,
         &["operator `matmul_v2`", "X = `weights`, Y = `weights`", "[4, 2]"],
     );
-    assert!(e.op().is_some_and(|op| op.contains(&format!("bad_input.rs:{line}"))), "{e}");
+    assert!(e.op().is_some_and(|op| op.to_string().contains(&format!("bad_input.rs:{line}"))), "{e}");
     let labels = net.input("labels", DType::I64, &[-1, 1]);
     expect((&x + &labels).check(), ErrorKind::DType, &["`Y`: dtype int64 does not match float32 of `X`"]);
     expect(
@@ -267,7 +269,10 @@ fn files_that_are_not_what_they_should_be_are_refused() {
         );
         assert!(loaded.is_empty());
     }
-    expect(scope.load(folder.path().join("none")), ErrorKind::Io, &["cannot read", "none"]);
+    let missing = scope.load(folder.path().join("none"));
+    let source = missing.as_ref().unwrap_err().source().and_then(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::NotFound));
+    expect(missing, ErrorKind::Io, &["cannot read", "none"]);
     let nowhere = folder.path().join("no/such/folder/w.safetensors");
     expect(scope.save(&nowhere), ErrorKind::Io, &["cannot write", "no/such/folder"]);
 }

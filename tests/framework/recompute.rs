@@ -399,7 +399,9 @@ fn the_choice_is_put_into_words() -> Result<()> {
     let Recomputed { names, planned, .. } =
         model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
     let planned = planned.unwrap();
-    let text = Recomputed { names, planned: Some(planned), ..Recomputed::default() }.to_string();
+    let mut recomputed = Recomputed::default();
+    (recomputed.names, recomputed.planned) = (names, Some(planned));
+    let text = recomputed.to_string();
     let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
     assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
     Ok(())

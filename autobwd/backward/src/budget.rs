@@ -60,9 +60,11 @@ pub(super) fn choose(
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
     if let Some(late) = &all_kept.graph.late {
         let text = "shapes are known only when it has run: there is no telling whether a budget is met";
-        let op = program.root().ops.get(late.index);
-        let describe = |op| program.describe_op(BlockId::ROOT, late.index, op);
-        return Err(Error::new(ErrorKind::Budget, text).at_op(|| op.map_or(String::new(), describe)));
+        let e = Error::new(ErrorKind::Budget, text);
+        return Err(match program.root().ops.get(late.index) {
+            Some(op) => e.at_op(|| program.describe_op(BlockId::ROOT, late.index, op)),
+            None => e,
+        });
     }
     let kept_arena_bytes = all_kept.layout.arena_bytes;
     let model = Model::new(program, done, needs, &all_kept)?;

@@ -35,6 +35,7 @@ use autobwd_core::{Cost, Meta};
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub enum Checkpoints<'a> {
     /// All that it needs.
     #[default]
@@ -63,6 +64,7 @@ impl<'a> Checkpoints<'a> {
 
 /// What a backward part computes again.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Recomputed {
     /// Names of the forward variables, in the order in which they are computed again.
     pub names: Vec<String>,
@@ -74,6 +76,7 @@ pub struct Recomputed {
 
 /// What computing again costs and saves.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Planned {
     /// Cost of the operators that are computed again.
     pub again: Cost,

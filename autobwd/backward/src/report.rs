@@ -11,6 +11,7 @@ use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 /// What [`append_backward`](crate::append_backward) and [`gradients`](crate::gradients) have found: every variable asked
 /// for is in one of the two lists.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Gradients {
     /// Variables with their gradients, in the order asked for.
     pub pairs: Vec<(Var, Var)>,
@@ -144,6 +145,7 @@ fn hops(program: &Program) -> Vec<Option<Hop>> {
 
 /// An operator of the root block, as reports name it: `` operator 3 `mul` (model.rs:12) ``.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct OpRef {
     /// Its position.
     pub index: usize,
@@ -166,6 +168,7 @@ impl fmt::Display for OpRef {
 
 /// A variable without gradient, and the reason.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Missing {
     /// The variable.
     pub var: Var,
@@ -179,6 +182,7 @@ pub struct Missing {
 
 /// Where the path from a variable to what is differentiated ends.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Cut {
     /// No chain of operators leads there.
     NoPath,
@@ -204,6 +208,7 @@ pub enum Cut {
 
 /// Why no gradient flows into a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stop {
     /// The caller said so.
     NoGradSet,

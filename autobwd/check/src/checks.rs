@@ -21,6 +21,7 @@ const THREADS: usize = 3;
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Checked {
     /// How many elements' derivatives were compared, first order.
     pub elements: usize,

@@ -16,6 +16,7 @@ use autobwd_core::{OpInfo, OpInfoMap, Result};
 
 /// What the samples of a package come to.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// How many samples were checked.
     pub samples: usize,
@@ -72,6 +73,7 @@ pub fn check_crate(krate: &str) -> Result<Report> {
 
 /// What the samples of a package leave out.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Coverage {
     /// Faults for [`check_crate`]: operators without samples, attributes with one value, optional slots that are always or
     /// never there, shapes in which dimensions could be mixed up.

@@ -1,4 +1,4 @@
-use std::{cell::Cell, fmt, panic::Location};
+use std::{cell::Cell, error, fmt, ops::Range, panic::Location, sync::Arc};
 
 /// What every fallible function of autobwd returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -72,8 +72,9 @@ pub struct Error(Box<Repr>);
 struct Repr {
     kind: ErrorKind,
     message: String,
-    /// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``
-    op: Option<String>,
+    op: Option<OpContext>,
+    /// What another library said.
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
     /// When an expression has failed with it for the first time, counted by this thread; 0 if none has.
     failure: u64,
     /// The call that failed, where no operator says it.
@@ -89,6 +90,7 @@ impl Error {
             kind,
             message: message.into(),
             op: None,
+            source: None,
             failure: 0,
             call: None,
             within: vec![],
@@ -110,9 +112,16 @@ impl Error {
         Error::new(ErrorKind::Internal, format!("autobwd bug: {message}"))
     }
 
+    /// With the error of another library that it came from.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl error::Error + Send + Sync + 'static) -> Error {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
     /// Says which operator the error is about; the innermost one stays.
     #[doc(hidden)]
-    pub fn at_op(mut self, op: impl FnOnce() -> String) -> Error {
+    pub fn at_op(mut self, op: impl FnOnce() -> OpContext) -> Error {
         if self.0.op.is_none() {
             self.0.op = Some(op());
         }
@@ -159,9 +168,9 @@ impl Error {
         &self.0.message
     }
 
-    /// The operator that the error is about: type, place in the program, source line, variables.
-    pub fn op(&self) -> Option<&str> {
-        self.0.op.as_deref()
+    /// The operator that the error is about.
+    pub fn op(&self) -> Option<&OpContext> {
+        self.0.op.as_ref()
     }
 }
 impl fmt::Display for Error {
@@ -182,7 +191,106 @@ impl fmt::Debug for Error {
         fmt::Display::fmt(self, f)
     }
 }
-impl std::error::Error for Error {}
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        let source: &(dyn error::Error + 'static) = &**self.0.source.as_ref()?;
+        Some(source)
+    }
+}
+
+/// The operator that an error is about.
+///
+/// It prints as one phrase, with the operator's variables:
+/// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
+///
+/// ```
+/// use autobwd::{Builder, DType, ErrorKind};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let (x, w) = (net.input("x", DType::F32, &[-1, 3]), net.input("w", DType::F32, &[4, 5]));
+/// x.matmul(&w);
+/// let e = net.program().unwrap_err();
+/// assert_eq!(e.kind(), ErrorKind::Shape);
+/// let op = e.op().expect("an operator is wrong");
+/// assert_eq!((op.ty(), op.place()), ("matmul_v2", Some((0, 0))));
+/// assert!(op.source_line().is_some_and(|line| line.contains(".rs:")));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpContext {
+    text: String,
+    /// Where the type is in the text.
+    ty: Range<usize>,
+    /// Where the source line is.
+    source_line: Option<Range<usize>>,
+    /// Block, and index within it.
+    place: Option<(usize, usize)>,
+}
+
+impl OpContext {
+    /// `` kind `ty` ``, to be continued.
+    #[doc(hidden)]
+    pub fn new(kind: &str, ty: &str) -> OpContext {
+        // No `format!`: preparing a session describes every operator, for errors that may never come.
+        let mut text = String::with_capacity(160);
+        text.extend([kind, " `", ty, "`"]);
+        let end = text.len() - 1;
+        OpContext { text, ty: end - ty.len()..end, source_line: None, place: None }
+    }
+
+    /// `` kind `ty` (called at model.rs:12; slots) ``
+    #[doc(hidden)]
+    pub fn called(kind: &str, ty: &str, call: &str, site: &Location<'_>, slots: &[String]) -> OpContext {
+        let mut text = OpContext::new(kind, ty);
+        text.push([" (", call, " at "]);
+        text.push_source_line([site.file(), ":", &site.line().to_string()]);
+        let slots = slots.join(", ");
+        text.push([if slots.is_empty() { "" } else { "; " }, &slots, ")"]);
+        text
+    }
+
+    /// Says where it is in a program.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn at(self, block: usize, index: usize) -> OpContext {
+        OpContext { place: Some((block, index)), ..self }
+    }
+
+    /// Appends text.
+    #[doc(hidden)]
+    pub fn push<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
+        self.text.extend(parts);
+    }
+
+    /// Appends the source line.
+    #[doc(hidden)]
+    pub fn push_source_line<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
+        let start = self.text.len();
+        self.push(parts);
+        self.source_line = Some(start..self.text.len());
+    }
+
+    /// Its type, `mul` say; of a custom function or a recurrent operator, its name.
+    pub fn ty(&self) -> &str {
+        &self.text[self.ty.clone()]
+    }
+
+    /// The index of its block and, within that, its own; none of an operator that is in no program.
+    pub fn place(&self) -> Option<(usize, usize)> {
+        self.place
+    }
+
+    /// The source line that added it, `model.rs:12` say, where it is known.
+    pub fn source_line(&self) -> Option<&str> {
+        self.source_line.clone().map(|range| &self.text[range])
+    }
+}
+
+impl fmt::Display for OpContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// The known names nearest to a misspelt one, as the end of a message; empty when none is near.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {

@@ -34,7 +34,7 @@ pub use desc::{
     Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
     VarKind, Vars, Words, diff,
 };
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, OpContext, Result};
 pub use lanes::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
 pub use ndarray;

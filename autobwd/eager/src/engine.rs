@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use autobwd_core::{
-    Builder, Cx, Error, ErrorKind, GradKind, Meta, Result, Tensor, Words,
+    Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, Result, Tensor, Words,
     build::{
         Applied, Call, Engine, Function, Made, MakeDesc, Node, Reading, Ready, Value, describe_function,
     },
@@ -91,7 +91,7 @@ impl Eager {
             return Ok(ready.clone());
         }
         let desc = desc()?;
-        let named = || format!("operator `{}` (run at {}:{})", desc.ty, site.file(), site.line());
+        let named = || OpContext::called("operator", desc.ty.as_str(), "run", site, &[]);
         let ready = Arc::new(ready::prepare(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
         // A kernel that is running may have come here by a way of its own.
         if let Ok(mut cache) = self.cache.try_borrow_mut() {

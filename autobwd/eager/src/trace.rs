@@ -15,6 +15,7 @@ use autobwd_exec::Scope;
 
 /// A program, written down while a function ran.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Traced {
     /// The program.
     pub program: Program,

@@ -224,7 +224,7 @@ pub use op::NamedOp;
 pub use rnn::{Link, Memory, RnnGradOp, RnnOp};
 use text::Indented;
 
-use autobwd_core::{Describe, Error, ErrorKind, OpInfoMap, Result};
+use autobwd_core::{Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};
 
 /// A node of a tree of operators. Variables are names; they live in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]
@@ -306,14 +306,14 @@ impl Operator {
     }
 
     /// For messages.
-    fn describe(&self) -> String {
+    fn describe(&self) -> OpContext {
         match self {
-            Operator::Nop => "nop".into(),
+            Operator::Nop => OpContext::new("operator", "nop"),
             Operator::Op(op) => op.describe(),
-            Operator::Net(net) => format!("net `{}`", net.name()),
-            Operator::Rnn(rnn) => format!("recurrent operator `{}`", rnn.name()),
+            Operator::Net(net) => OpContext::new("net", net.name()),
+            Operator::Rnn(rnn) => OpContext::new("recurrent operator", rnn.name()),
             Operator::RnnGrad(grad) => {
-                format!("the gradient of recurrent operator `{}`", grad.forward().name())
+                OpContext::new("the gradient of recurrent operator", grad.forward().name())
             }
         }
     }

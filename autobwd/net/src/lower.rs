@@ -7,7 +7,7 @@ use super::{
     rnn::{Arrival, GradStep},
 };
 use autobwd_core::{
-    BlockId, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
+    BlockId, Dim, Dims, Error, ErrorKind, Meta, OpContext, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
     desc::GRAD,
     operators::{Assign, FillConstant, Stack, Unstack},
     operators::{sum, zeros},
@@ -211,7 +211,7 @@ impl<'a> Lower<'a> {
         if !self.scopes.insert(names.step(rnn, 0)) {
             return Err(rnn.same_name());
         }
-        let place = |e: Error| e.at_op(|| format!("recurrent operator `{}`", rnn.name()));
+        let place = |e: Error| e.at_op(|| OpContext::new("recurrent operator", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
         if steps == 0 {
             return self.no_steps(rnn, names);
@@ -288,7 +288,7 @@ impl<'a> Lower<'a> {
 
     fn rnn_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
         let rnn = grad.forward();
-        let place = |e: Error| e.at_op(|| format!("the gradient of recurrent operator `{}`", rnn.name()));
+        let place = |e: Error| e.at_op(|| OpContext::new("the gradient of recurrent operator", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
         if steps == 0 {
             return self.no_steps_grad(grad, names);

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, panic::Location};
 
 use autobwd_core::{
-    Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpDesc, OpInfo, OpInfoMap, Program, Result, Site,
-    Var,
+    Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpContext, OpDesc, OpInfo, OpInfoMap, Program,
+    Result, Site, Var,
 };
 
 /// What stands in a list of names where there is no variable.
@@ -154,7 +154,7 @@ impl NamedOp {
     }
 
     /// For messages: `` operator `mul` (in a net, added at model.rs:12; X = `h`, Y = `w`) ``.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> OpContext {
         let mut names = Program::new();
         let desc = self.desc(&mut |name| names.var(name));
         names.describe_at("in a net", &desc)

@@ -48,7 +48,7 @@ pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
             if let Some((verb, other)) = seen.insert(name, ("writes", op))
                 && outcome.is_ok()
             {
-                let other = if std::ptr::eq(other, op) { "it".into() } else { other.describe() };
+                let other = if std::ptr::eq(other, op) { "it".into() } else { other.describe().to_string() };
                 let text = format!(
                     "`{name}` is overwritten, which {other} {verb}: gradients may need the older value; write to \
                      another variable"

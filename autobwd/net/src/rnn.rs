@@ -4,7 +4,7 @@ use indexmap::IndexSet;
 use rustc_hash::FxHashSet;
 
 use super::{NetOp, Operator, list::within_depth};
-use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
+use autobwd_core::{Error, ErrorKind, OpContext, Result, error::did_you_mean};
 
 /// A step net that runs over time: once for every part of its sequences along their first dimension.
 ///
@@ -135,7 +135,7 @@ impl RnnOp {
     }
 
     pub(super) fn error(&self, text: String) -> Error {
-        Error::new(ErrorKind::Program, text).at_op(|| format!("recurrent operator `{}`", self.name))
+        Error::new(ErrorKind::Program, text).at_op(|| OpContext::new("recurrent operator", &self.name))
     }
 
     pub(super) fn no_sequence(&self) -> Error {

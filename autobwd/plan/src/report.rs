@@ -9,6 +9,7 @@ use autobwd_core::{BlockId, Program};
 ///
 /// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a picture.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RunPlan {
     frames: Vec<PlannedFrame>,
     late: Option<String>,
@@ -19,6 +20,7 @@ pub struct RunPlan {
 
 /// What runs in one go.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PlannedFrame {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
@@ -31,6 +33,7 @@ pub struct PlannedFrame {
 
 /// A part of the arena.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PlannedBuffer {
     /// The variables that it holds, one after the other.
     pub variables: Vec<String>,
@@ -74,7 +77,7 @@ impl RunPlan {
         let (arena_bytes, live_bytes) = (plan.layout.arena_bytes, plan.layout.live_bytes);
         let late = plan.graph.late.as_ref().and_then(|late| {
             let op = program.root().ops.get(late.index)?;
-            Some(program.describe_op(BlockId::ROOT, late.index, op))
+            Some(program.describe_op(BlockId::ROOT, late.index, op).to_string())
         });
         RunPlan { frames: frames.collect(), late, buffers, arena_bytes, live_bytes }
     }

@@ -5,7 +5,7 @@
 use std::{any::Any, panic::Location, sync::Arc};
 
 use super::{Builder, MakeDesc, Node, Value};
-use crate::{Meta, OpDesc, OpInfo, Result, Role, Var, Words, lanes::FormulaCall};
+use crate::{Meta, OpContext, OpDesc, OpInfo, Result, Role, Var, Words, lanes::FormulaCall};
 
 /// What an eager [`Builder`] computes with.
 pub trait Engine: Any {
@@ -92,7 +92,7 @@ impl Ready {
     }
 
     /// The operator in words, for messages.
-    pub fn describe(&self, site: &'static Location<'static>) -> String {
+    pub fn describe(&self, site: &'static Location<'static>) -> OpContext {
         let mut slots = vec![];
         for (slots_of, side) in
             [(&self.desc.inputs, &self.inputs[..]), (&self.desc.outputs, &self.outputs[..])]
@@ -103,7 +103,6 @@ impl Ready {
                 slots.push(format!("{slot} = {}", metas.join(", ")));
             }
         }
-        let ty = self.desc.ty;
-        format!("operator `{ty}` (run at {}:{}; {})", site.file(), site.line(), slots.join(", "))
+        OpContext::called("operator", self.desc.ty.as_str(), "run", site, &slots)
     }
 }

@@ -5,7 +5,7 @@ use std::{panic::Location, sync::Arc};
 use smallvec::SmallVec;
 
 use super::Value;
-use crate::{Error, ErrorKind, Meta, Result, Tensor, tensor::Memory};
+use crate::{Error, ErrorKind, Meta, OpContext, Result, Tensor, tensor::Memory};
 
 /// A differentiable function written in Rust: its value, and its gradient. `apply` calls it on the
 /// eager tape.
@@ -43,7 +43,7 @@ pub struct Applied {
 
 impl Applied {
     /// For messages.
-    pub fn describe(&self) -> String {
+    pub fn describe(&self) -> OpContext {
         describe_function(&*self.function, self.site)
     }
 
@@ -79,6 +79,6 @@ impl Applied {
 }
 
 /// A function that was called, for messages.
-pub fn describe_function(function: &dyn Function, site: &'static Location<'static>) -> String {
-    format!("function `{}` (called at {}:{})", function.name(), site.file(), site.line())
+pub fn describe_function(function: &dyn Function, site: &'static Location<'static>) -> OpContext {
+    OpContext::called("function", function.name(), "called", site, &[])
 }

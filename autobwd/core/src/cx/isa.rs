@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 /// A set of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Isa {
     /// What every machine of the target has.
     Baseline,

@@ -9,6 +9,7 @@ use super::{Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, Var
 
 /// The difference of two programs as text, a line a variable or operator; empty when they are equal.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Diff {
     lines: Vec<String>,
 }

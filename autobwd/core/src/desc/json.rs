@@ -164,7 +164,7 @@ impl Program {
     /// [`verify`](crate::verify())'s question, which is asked before such a program is run or differentiated.
     pub fn from_json(json: &str) -> Result<Program> {
         let file: File = serde_json::from_str(json)
-            .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")))?;
+            .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")).caused_by(e))?;
         file.into_program()
     }
 

@@ -10,7 +10,9 @@ use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
 use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
-use crate::{DType, Dim, Dims, Error, ErrorKind, Meta, Result, error::did_you_mean, tensor::write_beside};
+use crate::{
+    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean, tensor::write_beside,
+};
 
 /// Decimal digits of a number in a name.
 const MOST_DIGITS: usize = 10;
@@ -58,6 +60,7 @@ impl BlockId {
 
 /// What kind of value a variable holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum VarKind {
     /// A dense tensor.
     #[default]
@@ -447,8 +450,8 @@ impl Program {
     pub fn load(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));
-        let json = fs::read_to_string(path).map_err(|e| in_file(ErrorKind::Io, &e))?;
-        Program::from_json(&json).map_err(|e| in_file(e.kind(), &e))
+        let json = fs::read_to_string(path).map_err(|e| in_file(ErrorKind::Io, &e).caused_by(e))?;
+        Program::from_json(&json).map_err(|e| in_file(e.kind(), &e).caused_by(e))
     }
 
     /// Changes whenever the program may have changed: equal stamps mean equal programs.
@@ -464,29 +467,29 @@ impl Program {
     }
 
     /// For messages: `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
-    pub fn describe_op(&self, block: BlockId, index: usize, op: &OpDesc) -> String {
-        self.describe_at(&format!("block {}, operator {index}", block.index()), op)
+    pub fn describe_op(&self, block: BlockId, index: usize, op: &OpDesc) -> OpContext {
+        let block = block.index();
+        self.describe_at(&format!("block {block}, operator {index}"), op).at(block, index)
     }
 
     #[doc(hidden)]
-    pub fn describe_at(&self, place: &str, op: &OpDesc) -> String {
-        // No `format!`: preparing a session describes every operator, for errors that may never come.
-        let mut text = String::with_capacity(160);
-        text.extend(["operator `", op.ty.as_str(), "` (", place]);
-        match op.site {
-            Some(Site::Here(at)) => {
-                text.extend([", added at ", at.file(), ":", &at.line().to_string()]);
+    pub fn describe_at(&self, place: &str, op: &OpDesc) -> OpContext {
+        let mut text = OpContext::new("operator", op.ty.as_str());
+        text.push([" (", place]);
+        if let Some(site) = op.site {
+            text.push([", added at "]);
+            match site {
+                Site::Here(at) => text.push_source_line([at.file(), ":", &at.line().to_string()]),
+                Site::Loaded(at) => text.push_source_line([at.as_str()]),
             }
-            Some(Site::Loaded(at)) => text.extend([", added at ", at.as_str()]),
-            None => {}
         }
         let mut separator = "; ";
         for (slot, args) in op.inputs.iter().chain(op.outputs.iter()).filter(|(_, args)| !args.is_empty()) {
-            text.extend([separator, slot.as_str(), " ="]);
-            args.iter().for_each(|v| text.extend([" `", self.name(*v), "`"]));
+            text.push([separator, slot.as_str(), " ="]);
+            args.iter().for_each(|v| text.push([" `", self.name(*v), "`"]));
             separator = ", ";
         }
-        text.push(')');
+        text.push([")"]);
         text
     }
 

@@ -5,6 +5,7 @@ use crate::{Attr, BlockId, DType, desc::Words};
 /// The type of an attribute in programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum AttrType {
     Bool,
     I32,

@@ -49,6 +49,7 @@ pub struct Bound {
 
 /// The kind of a [`Bound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BoundKind {
     /// The value is at least the limit.
     Min,

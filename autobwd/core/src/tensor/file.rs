@@ -37,7 +37,7 @@ pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     let refuse = |text: String| failure(path, "write", text);
     // Temporary names say nothing to the caller: only the kind of error is passed on.
-    let fault = |e: io::Error| refuse(e.kind().to_string());
+    let fault = |e: io::Error| refuse(e.kind().to_string()).caused_by(e);
     let target = followed(path).ok_or_else(|| refuse("more than 40 symbolic links".into()))?;
     let Some(name) = target.file_name() else { return Err(refuse("it names no file".into())) };
     let folder = folder_of(&target);

@@ -43,7 +43,7 @@ pub fn save_tensors<'a>(
     let path = path.as_ref();
     let refuse =
         |why: String| Error::new(ErrorKind::Format, format!("cannot save to `{}`: {why}", path.display()));
-    let format = |e: safetensors::SafeTensorError| refuse(e.to_string());
+    let format = |e: safetensors::SafeTensorError| refuse(e.to_string()).caused_by(e);
     let (mut names, mut views) = (HashSet::new(), vec![]);
     for (name, t) in tensors {
         if name == NOTES {
@@ -71,14 +71,14 @@ pub fn save_tensors<'a>(
 /// there is no counterpart for.
 pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let path = path.as_ref();
-    let size = fs::metadata(path).map_err(|e| failure(path, "read", e))?.len();
+    let size = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
     if size > LIMIT {
         return Err(refuse(format!("{size} bytes are more than the {LIMIT} that are read")));
     }
-    let bytes = fs::read(path).map_err(|e| failure(path, "read", e))?;
-    let file =
-        SafeTensors::deserialize(&bytes).map_err(|e| refuse(format!("not a whole safetensors file: {e}")))?;
+    let bytes = fs::read(path).map_err(|e| failure(path, "read", &e).caused_by(e))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|e| refuse(format!("not a whole safetensors file: {e}")).caused_by(e))?;
     let mut tensors = file
         .tensors()
         .into_iter()

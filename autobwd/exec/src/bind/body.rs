@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bind::{Bound, Frame, Held, Options, Outer, bind, journal::Journal, late::LateFrame};
 use autobwd_core::{
-    BlockId, Cx, Error, Meta, Program, Result, Var,
+    BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
     tensor::{Cell, Memory},
 };
 use autobwd_plan::{Plan, Record, Spot, ValueId};
@@ -17,7 +17,7 @@ pub(crate) struct Body {
     late: Option<Box<LateFrame>>,
     pub(crate) arena: Memory,
     /// For messages, by frame.
-    ops: Vec<String>,
+    ops: Vec<OpContext>,
     cells: Vec<Held>,
     journal: Journal,
     /// What must be there at the end.

@@ -102,7 +102,10 @@ impl LateFrame {
         let outputs = self.call(cx).map_err(|e| {
             let (program, index) = (self.planner.program(), self.late.index);
             let op = program.block(self.block).and_then(|block| block.ops.get(index));
-            e.at_op(|| op.map_or(String::new(), |op| program.describe_op(self.block, index, op)))
+            match op {
+                Some(op) => e.at_op(|| program.describe_op(self.block, index, op)),
+                None => e,
+            }
         })?;
         self.go_on(cx, outputs)
     }

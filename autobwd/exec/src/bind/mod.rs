@@ -355,7 +355,7 @@ impl Bind<'_> {
             Origin::Gradient { of } => {
                 let block = self.program.block(self.block).and_then(|b| b.forward).unwrap_or(self.block);
                 let fwd = self.program.block(block).and_then(|b| b.ops.get(of));
-                fwd.map(|fwd| self.program.describe_op(block, of, fwd))
+                fwd.map(|fwd| self.program.describe_op(block, of, fwd).to_string())
             }
             _ => None,
         };
