@@ -67,14 +67,9 @@ autobwd::samples!(
         row(uniform([]), given([], [1.0]), true, -100),
         row(uniform([2]), given([2], [-1.5, -1.25]), true, -1),
         row(uniform([0, 3]), uniform([0, 3]), true, -100),
-        Sample::fails(
-            row(uniform([2, 3]), uniform([3]), false, -100),
-            "`Label`: shape [3] does not match [2, 3] of `X`"
-        ),
-        Sample::fails(
-            row(uniform([3]), integers_below(2, [3]), false, -100),
-            "`Label`: dtype int64 does not match"
-        ),
+        row(uniform([2, 3]), uniform([3]), false, -100)
+            .fails("`Label`: shape [3] does not match [2, 3] of `X`"),
+        row(uniform([3]), integers_below(2, [3]), false, -100).fails("`Label`: dtype int64 does not match"),
     ]
 );
 

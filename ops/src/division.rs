@@ -91,18 +91,11 @@ macro_rules! division {
                     row(uniform([4]), away_from(0.0, [3, 4])),
                     row(uniform([0, 4]), uniform([4])),
                     row(given([1], [-2147483648.0]).of(DType::I32), given([1], [-1.0]).of(DType::I32)),
-                    Sample::fails(
-                        row(integers_below(9, [2]), given([2], [1.0, 0.0]).of(DType::I64)),
-                        "`Y`: nothing can be divided by 0",
-                    ),
-                    Sample::fails(
-                        row(uniform([2]), integers_below(9, [2])),
-                        "`Y`: dtype int64 does not match",
-                    ),
-                    Sample::fails(
-                        row(integers_below(9, [2]).of(DType::U8), integers_below(9, [2]).of(DType::U8)),
-                        "`X`: signed or floating point numbers are needed",
-                    ),
+                    row(integers_below(9, [2]), given([2], [1.0, 0.0]).of(DType::I64))
+                        .fails("`Y`: nothing can be divided by 0"),
+                    row(uniform([2]), integers_below(9, [2])).fails("`Y`: dtype int64 does not match"),
+                    row(integers_below(9, [2]).of(DType::U8), integers_below(9, [2]).of(DType::U8))
+                        .fails("`X`: signed or floating point numbers are needed"),
                 ]
             );
         };

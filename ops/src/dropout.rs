@@ -116,17 +116,13 @@ autobwd::samples!(
             seed_tensor: Some(integers_below(1000, []).of(DType::I32)),
             ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::DowngradeInInfer, false)
         },
-        Sample::fails(
-            dropout(uniform([3]), 1.5, DropoutImplementation::UpscaleInTrain, false),
-            "attribute `dropout_prob`",
-        ),
-        Sample::fails(
-            Dropout {
-                seed_tensor: Some(integers_below(9, [2])),
-                ..dropout(uniform([3]), 0.5, DropoutImplementation::UpscaleInTrain, false)
-            },
-            "`Seed`: one number, int64 or int32, is needed",
-        ),
+        dropout(uniform([3]), 1.5, DropoutImplementation::UpscaleInTrain, false)
+            .fails("attribute `dropout_prob`"),
+        Dropout {
+            seed_tensor: Some(integers_below(9, [2])),
+            ..dropout(uniform([3]), 0.5, DropoutImplementation::UpscaleInTrain, false)
+        }
+        .fails("`Seed`: one number, int64 or int32, is needed"),
     ]
 );
 

@@ -44,10 +44,8 @@ autobwd::samples!(
         Minus { x: uniform([2, 3]), y: uniform([2, 3]), out: out() },
         Minus { x: uniform([]), y: uniform([]), out: out() },
         Minus { x: integers_below(9, [2, 3]), y: integers_below(9, [2, 3]), out: out() },
-        Sample::fails(
-            Minus { x: uniform([2, 3]), y: uniform([3]), out: out() },
-            "`Y`: shape [3] does not match [2, 3] of `X`"
-        ),
+        Minus { x: uniform([2, 3]), y: uniform([3]), out: out() }
+            .fails("`Y`: shape [3] does not match [2, 3] of `X`"),
     ]
 );
 

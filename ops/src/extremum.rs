@@ -26,10 +26,8 @@ macro_rules! extremum_samples {
                     $op { axis: 0, ..row(between(-0.2, 0.2, [2, 3]), away_from(0.0, [2, 3, 4])) },
                     row(away_from(0.0, [2, 3]), between(-0.2, 0.2, [])),
                     row(uniform([0, 3]), uniform([3])),
-                    Sample::not_a_derivative(
-                        row(given([3], [0.0, 1.0, 2.0]), given([3], [0.0, 1.0, 2.5])),
-                        "on a tie the gradient is all that of `y`"
-                    ),
+                    row(given([3], [0.0, 1.0, 2.0]), given([3], [0.0, 1.0, 2.5]))
+                        .not_a_derivative("on a tie the gradient is all that of `y`"),
                     row(
                         given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
                         given([3], [2.0, -3.0, -1.0]).of(DType::I32)
@@ -39,12 +37,10 @@ macro_rules! extremum_samples {
                         given([3], [3.0, 9007199254740992.0, 64.0]).of(DType::I64)
                     ),
                     row(integers_below(9, [0, 3]), integers_below(9, [3])),
-                    Sample::fails(row(integers_below(9, [3]), uniform([3])), "does not match int64 of `X`"),
-                    Sample::fails(
-                        row(integers_below(2, [3]).of(DType::Bool), integers_below(2, [3]).of(DType::Bool)),
-                        "`X`: signed or floating point numbers are needed"
-                    ),
-                    Sample::fails(row(uniform([2, 3]), uniform([4])), "does not broadcast"),
+                    row(integers_below(9, [3]), uniform([3])).fails("does not match int64 of `X`"),
+                    row(integers_below(2, [3]).of(DType::Bool), integers_below(2, [3]).of(DType::Bool))
+                        .fails("`X`: signed or floating point numbers are needed"),
+                    row(uniform([2, 3]), uniform([4])).fails("does not broadcast"),
                 ]
             );
         };
@@ -189,20 +185,16 @@ autobwd::samples!(
         ElementwisePow { axis: 0, ..elementwise_pow(positive([2, 3]), away_from(0.0, [2, 3, 4])) },
         elementwise_pow(positive([2, 3]), between(2.0, 3.0, [])),
         elementwise_pow(positive([0, 3]), uniform([3])),
-        Sample::not_a_derivative(
-            elementwise_pow(given([2], [-1.5, -0.5]), given([2], [2.0, 3.0])),
-            "a negative number has whole powers only"
-        ),
+        elementwise_pow(given([2], [-1.5, -0.5]), given([2], [2.0, 3.0]))
+            .not_a_derivative("a negative number has whole powers only"),
         elementwise_pow(
             given([2, 3], [3.0, -2.0, 0.0, 1.0, -1.0, 7.0]).of(DType::I32),
             given([2, 3], [20.0, 31.0, 0.0, -5.0, -3.0, -1.0]).of(DType::I32)
         ),
         elementwise_pow(integers_below(9, [3, 1]), integers_below(9, [2])),
-        Sample::fails(
-            elementwise_pow(given([1], [0.0]).of(DType::I64), given([1], [-1.0]).of(DType::I64)),
-            "`X`: the integer 0 has no negative power"
-        ),
-        Sample::fails(elementwise_pow(uniform([2, 3]), uniform([4])), "does not broadcast"),
+        elementwise_pow(given([1], [0.0]).of(DType::I64), given([1], [-1.0]).of(DType::I64))
+            .fails("`X`: the integer 0 has no negative power"),
+        elementwise_pow(uniform([2, 3]), uniform([4])).fails("does not broadcast"),
     ]
 );
 

@@ -71,18 +71,12 @@ autobwd::samples!(
         Where { condition: booleans([4]), x: integers_below(9, [4]), y: integers_below(9, [4]), out: out() },
         Where { condition: booleans([]), x: uniform([]), y: uniform([]), out: out() },
         Where { condition: booleans([0, 2]), x: uniform([0, 2]), y: uniform([0, 2]), out: out() },
-        Sample::fails(
-            Where { condition: booleans([3]), x: uniform([2]), y: uniform([2]), out: out() },
-            "`Condition`: the shape [2] of `X` is needed"
-        ),
-        Sample::fails(
-            Where { condition: uniform([2]), x: uniform([2]), y: uniform([2]), out: out() },
-            "`Condition`: booleans are needed"
-        ),
-        Sample::fails(
-            Where { condition: booleans([2]), x: uniform([2]), y: integers_below(3, [2]), out: out() },
-            "`Y`: dtype int64 does not match"
-        ),
+        Where { condition: booleans([3]), x: uniform([2]), y: uniform([2]), out: out() }
+            .fails("`Condition`: the shape [2] of `X` is needed"),
+        Where { condition: uniform([2]), x: uniform([2]), y: uniform([2]), out: out() }
+            .fails("`Condition`: booleans are needed"),
+        Where { condition: booleans([2]), x: uniform([2]), y: integers_below(3, [2]), out: out() }
+            .fails("`Y`: dtype int64 does not match"),
     ]
 );
 

@@ -51,15 +51,10 @@ autobwd::samples!(
         column_lookup(given([4, 1], [2.0, 1.0, 2.0, 0.0]).of(DType::I64), uniform([5, 2]), 2),
         LookupTable { is_sparse: true, ..column_lookup(integers_below(3, [2, 4, 1]), uniform([3, 5]), 1) },
         column_lookup(integers_below(4, [5, 1]), integers_below(9, [4, 3]), 1),
-        Sample::fails(
-            column_lookup(integers_below(3, [4, 2]), uniform([3, 2]), -1),
-            "`Ids`: a last dimension of 1 is needed"
-        ),
-        Sample::fails(column_lookup(integers_below(3, []), uniform([3, 2]), -1), "`Ids`: a last dimension"),
-        Sample::fails(
-            column_lookup(integers_below(3, [2, 1]), uniform([3]), -1),
-            "`W`: 2 dimensions are needed"
-        ),
+        column_lookup(integers_below(3, [4, 2]), uniform([3, 2]), -1)
+            .fails("`Ids`: a last dimension of 1 is needed"),
+        column_lookup(integers_below(3, []), uniform([3, 2]), -1).fails("`Ids`: a last dimension"),
+        column_lookup(integers_below(3, [2, 1]), uniform([3]), -1).fails("`W`: 2 dimensions are needed"),
     ]
 );
 
@@ -178,12 +173,10 @@ autobwd::samples!(
         sparse(integers_below(3, []), uniform([3, 2]), -1),
         sparse(integers_below(3, [0, 2]), uniform([3, 4]), -1),
         sparse(integers_below(3, [2]), uniform([3, 0]), -1),
-        Sample::fails(
-            lookup(given([2], [1.0, -1.0]).of(DType::I64), uniform([3, 2]), -1),
-            "`Ids`: -1 is not within 0..3"
-        ),
-        Sample::fails(lookup(integers_below(3, [2]), uniform([3]), -1), "`W`: 2 dimensions are needed"),
-        Sample::fails(lookup(uniform([2]), uniform([3, 2]), -1), "`Ids`: int64 or int32 is needed"),
+        lookup(given([2], [1.0, -1.0]).of(DType::I64), uniform([3, 2]), -1)
+            .fails("`Ids`: -1 is not within 0..3"),
+        lookup(integers_below(3, [2]), uniform([3]), -1).fails("`W`: 2 dimensions are needed"),
+        lookup(uniform([2]), uniform([3, 2]), -1).fails("`Ids`: int64 or int32 is needed"),
     ]
 );
 

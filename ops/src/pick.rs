@@ -66,15 +66,10 @@ autobwd::samples!(
         one_hot(given([3], [-1.0, 1.0, 2.0]).of(DType::I64), 2, DType::I64, true),
         one_hot(integers_below(3, []), 3, DType::Bool, false),
         one_hot(integers_below(3, [0, 2]), 3, DType::F32, false),
-        Sample::fails(
-            one_hot(given([2], [0.0, 3.0]).of(DType::I64), 3, DType::F32, false),
-            "`X`: 3 is not within 0..3",
-        ),
-        Sample::fails(one_hot(uniform([2]), 3, DType::F32, false), "`X`: int64 or int32 is needed"),
-        Sample::fails(
-            one_hot(integers_below(3, [2]), -1, DType::F32, false),
-            "attribute `depth`: -1 is no dimension",
-        ),
+        one_hot(given([2], [0.0, 3.0]).of(DType::I64), 3, DType::F32, false)
+            .fails("`X`: 3 is not within 0..3"),
+        one_hot(uniform([2]), 3, DType::F32, false).fails("`X`: int64 or int32 is needed"),
+        one_hot(integers_below(3, [2]), -1, DType::F32, false).fails("attribute `depth`: -1 is no dimension"),
     ]
 );
 
@@ -219,18 +214,12 @@ autobwd::samples!(
         Gather { x: uniform([2, 3]), index: integers_below(2, [0]), out: out(), axis: 0 },
         Gather { x: uniform([0, 3]), index: integers_below(3, [2]), out: out(), axis: 1 },
         Gather { x: integers_below(9, [5]), index: integers_below(5, [3]), out: out(), axis: 0 },
-        Sample::fails(
-            Gather { x: uniform([2, 3]), index: given([1], [2.0]).of(DType::I64), out: out(), axis: 0 },
-            "`Index`: 2 is not within 0..2",
-        ),
-        Sample::fails(
-            Gather { x: uniform([2, 3]), index: integers_below(2, [3, 2]), out: out(), axis: 0 },
-            "`Index`: one dimension is needed",
-        ),
-        Sample::fails(
-            Gather { x: uniform([]), index: integers_below(2, [3]), out: out(), axis: 0 },
-            "attribute `axis` = 0",
-        ),
+        Gather { x: uniform([2, 3]), index: given([1], [2.0]).of(DType::I64), out: out(), axis: 0 }
+            .fails("`Index`: 2 is not within 0..2"),
+        Gather { x: uniform([2, 3]), index: integers_below(2, [3, 2]), out: out(), axis: 0 }
+            .fails("`Index`: one dimension is needed"),
+        Gather { x: uniform([]), index: integers_below(2, [3]), out: out(), axis: 0 }
+            .fails("attribute `axis` = 0"),
     ]
 );
 

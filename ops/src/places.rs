@@ -64,26 +64,17 @@ autobwd::samples!(
         GatherNd { x: uniform([2, 3]), index: integers_below(2, [0, 1]), out: out() },
         GatherNd { x: uniform([2, 0]), index: integers_below(2, [3, 1]), out: out() },
         GatherNd { x: integers_below(9, [5]), index: integers_below(5, [3, 1]), out: out() },
-        Sample::fails(
-            GatherNd { x: uniform([2, 3]), index: given([1, 2], [1.0, 3.0]).of(DType::I64), out: out() },
-            "`Index`: 3 is not within 0..3",
+        GatherNd { x: uniform([2, 3]), index: given([1, 2], [1.0, 3.0]).of(DType::I64), out: out() }
+            .fails("`Index`: 3 is not within 0..3"),
+        GatherNd { x: uniform([2, 3]), index: integers_below(2, [4, 3]), out: out() }.fails(
+            "`Index`: a last dimension of 1 to 2 is needed, as `X` has 2 dimensions, not int64 [4, 3]"
         ),
-        Sample::fails(
-            GatherNd { x: uniform([2, 3]), index: integers_below(2, [4, 3]), out: out() },
-            "`Index`: a last dimension of 1 to 2 is needed, as `X` has 2 dimensions, not int64 [4, 3]",
-        ),
-        Sample::fails(
-            GatherNd { x: uniform([2, 3]), index: integers_below(2, []), out: out() },
-            "`Index`: a last dimension of 1 to 2 is needed",
-        ),
-        Sample::fails(
-            GatherNd { x: uniform([3]), index: integers_below(2, [4, 2]), out: out() },
-            "`Index`: a last dimension of 1 is needed, as `X` has 1 dimension, not int64 [4, 2]",
-        ),
-        Sample::fails(
-            GatherNd { x: uniform([]), index: integers_below(2, [4, 1]), out: out() },
-            "`X`: at least one dimension is needed",
-        ),
+        GatherNd { x: uniform([2, 3]), index: integers_below(2, []), out: out() }
+            .fails("`Index`: a last dimension of 1 to 2 is needed"),
+        GatherNd { x: uniform([3]), index: integers_below(2, [4, 2]), out: out() }
+            .fails("`Index`: a last dimension of 1 is needed, as `X` has 1 dimension, not int64 [4, 2]"),
+        GatherNd { x: uniform([]), index: integers_below(2, [4, 1]), out: out() }
+            .fails("`X`: at least one dimension is needed"),
     ]
 );
 
@@ -195,14 +186,10 @@ autobwd::samples!(
         take_along_axis(uniform([3, 2]), integers_below(3, [0, 2]), 0),
         take_along_axis(uniform([]), given([], [0.0]).of(DType::I64), -1),
         take_along_axis(integers_below(9, [3]), integers_below(3, [2]), 0),
-        Sample::fails(
-            take_along_axis(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), 1),
-            "`Index`: 3 is not within 0..3",
-        ),
-        Sample::fails(
-            take_along_axis(uniform([2, 3]), integers_below(2, [3, 1]), 1),
-            "`Index`: dimensions [2, -1] are needed",
-        ),
+        take_along_axis(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), 1)
+            .fails("`Index`: 3 is not within 0..3"),
+        take_along_axis(uniform([2, 3]), integers_below(2, [3, 1]), 1)
+            .fails("`Index`: dimensions [2, -1] are needed"),
     ]
 );
 
@@ -345,18 +332,12 @@ autobwd::samples!(
         scatter(uniform([4, 3]), integers_below(4, [0]), uniform([0, 3]), false),
         scatter(uniform([4, 0]), integers_below(4, [2]), uniform([2, 0]), true),
         scatter(integers_below(9, [4, 3]), integers_below(4, [2]), integers_below(9, [2, 3]), true),
-        Sample::fails(
-            scatter(uniform([2, 3]), given([1], [2.0]).of(DType::I64), uniform([1, 3]), true),
-            "`Ids`: 2 is not within 0..2",
-        ),
-        Sample::fails(
-            scatter(uniform([2, 3]), integers_below(2, [4]), uniform([3, 3]), true),
-            "`Updates`: the shape of these rows, [4, 3], is needed",
-        ),
-        Sample::fails(
-            scatter(integers_below(9, [2]), integers_below(2, [1]), integers_below(9, [1]), false),
-            "`X`: floating point numbers are needed",
-        ),
+        scatter(uniform([2, 3]), given([1], [2.0]).of(DType::I64), uniform([1, 3]), true)
+            .fails("`Ids`: 2 is not within 0..2"),
+        scatter(uniform([2, 3]), integers_below(2, [4]), uniform([3, 3]), true)
+            .fails("`Updates`: the shape of these rows, [4, 3], is needed"),
+        scatter(integers_below(9, [2]), integers_below(2, [1]), integers_below(9, [1]), false)
+            .fails("`X`: floating point numbers are needed"),
     ]
 );
 

@@ -96,26 +96,15 @@ autobwd::samples!(
         prelu(away_from(0.0, [3]), uniform([1]), PreluMode::Element, DataLayout::Nchw),
         prelu(away_from(0.0, [0, 3]), uniform([3]), PreluMode::Channel, DataLayout::Nchw),
         prelu(away_from(0.0, [2, 0]), uniform([0]), PreluMode::Element, DataLayout::Nchw),
-        Sample::not_a_derivative(
-            prelu(given([3], [0.0, f64::NAN, -0.0]), uniform([1]), PreluMode::All, DataLayout::Nchw),
-            "it has a kink at 0"
-        ),
-        Sample::fails(
-            prelu(uniform([2, 3]), uniform([2]), PreluMode::Channel, DataLayout::Nchw),
-            "`Alpha`: 3 elements are needed",
-        ),
-        Sample::fails(
-            prelu(uniform([2, 3]), uniform([3]), PreluMode::All, DataLayout::Nchw),
-            "`Alpha`: 1 elements are needed",
-        ),
-        Sample::fails(
-            prelu(uniform([3]), uniform([3]), PreluMode::Channel, DataLayout::Nchw),
-            "`X`: samples and channels are needed",
-        ),
-        Sample::fails(
-            prelu(uniform([]), uniform([1]), PreluMode::All, DataLayout::Nchw),
-            "`X`: samples are needed"
-        ),
+        prelu(given([3], [0.0, f64::NAN, -0.0]), uniform([1]), PreluMode::All, DataLayout::Nchw)
+            .not_a_derivative("it has a kink at 0"),
+        prelu(uniform([2, 3]), uniform([2]), PreluMode::Channel, DataLayout::Nchw)
+            .fails("`Alpha`: 3 elements are needed"),
+        prelu(uniform([2, 3]), uniform([3]), PreluMode::All, DataLayout::Nchw)
+            .fails("`Alpha`: 1 elements are needed"),
+        prelu(uniform([3]), uniform([3]), PreluMode::Channel, DataLayout::Nchw)
+            .fails("`X`: samples and channels are needed"),
+        prelu(uniform([]), uniform([1]), PreluMode::All, DataLayout::Nchw).fails("`X`: samples are needed"),
     ]
 );
 

@@ -59,14 +59,10 @@ autobwd::samples!(
         UniformRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, min: -1.0, max: 1.0, seed: 0 },
         UniformRandom { out: out(), shape: vec![], dtype: DType::F64, min: 0.0, max: 5.0, seed: -7 },
         UniformRandom { out: out(), shape: vec![0], dtype: DType::F32, min: 2.0, max: 2.0, seed: 1 },
-        Sample::fails(
-            UniformRandom { out: out(), shape: vec![2], dtype: DType::I64, min: 0.0, max: 1.0, seed: 0 },
-            "`Out`: floating point numbers are needed",
-        ),
-        Sample::fails(
-            UniformRandom { out: out(), shape: vec![2], dtype: DType::F32, min: 1.0, max: 0.0, seed: 0 },
-            "attribute `max`: a number not below `min` = 1",
-        ),
+        UniformRandom { out: out(), shape: vec![2], dtype: DType::I64, min: 0.0, max: 1.0, seed: 0 }
+            .fails("`Out`: floating point numbers are needed"),
+        UniformRandom { out: out(), shape: vec![2], dtype: DType::F32, min: 1.0, max: 0.0, seed: 0 }
+            .fails("attribute `max`: a number not below `min` = 1"),
     ]
 );
 
@@ -113,10 +109,8 @@ autobwd::samples!(
         GaussianRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, mean: 0.0, std: 1.0, seed: 0 },
         GaussianRandom { out: out(), shape: vec![], dtype: DType::F64, mean: 3.0, std: 0.5, seed: -7 },
         GaussianRandom { out: out(), shape: vec![0], dtype: DType::F32, mean: 0.0, std: 0.0, seed: 1 },
-        Sample::fails(
-            GaussianRandom { out: out(), shape: vec![2], dtype: DType::I64, mean: 0.0, std: 1.0, seed: 0 },
-            "`Out`: floating point numbers are needed",
-        ),
+        GaussianRandom { out: out(), shape: vec![2], dtype: DType::I64, mean: 0.0, std: 1.0, seed: 0 }
+            .fails("`Out`: floating point numbers are needed"),
     ]
 );
 

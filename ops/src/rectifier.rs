@@ -26,10 +26,7 @@ autobwd::samples!(
     [
         LeakyRelu { x: away_from(0.0, [2, 3]), out: out(), alpha: 0.02 },
         LeakyRelu { x: away_from(0.0, [2, 3]), out: out(), alpha: -1.5 },
-        Sample::not_a_derivative(
-            LeakyRelu { x: given([], [0.0]), out: out(), alpha: 0.5 },
-            "it has a kink at 0"
-        ),
+        LeakyRelu { x: given([], [0.0]), out: out(), alpha: 0.5 }.not_a_derivative("it has a kink at 0"),
     ]
 );
 
@@ -59,7 +56,7 @@ autobwd::samples!(
         Elu { x: away_from(0.0, [2, 3]), out: out(), alpha: 1.0 },
         Elu { x: away_from(0.0, [2, 3]), out: out(), alpha: 0.7 },
         Elu { x: given([2], [-900.0, 900.0]), out: out(), alpha: 1.0 },
-        Sample::not_a_derivative(Elu { x: given([], [0.0]), out: out(), alpha: 0.5 }, "it has a kink at 0"),
+        Elu { x: given([], [0.0]), out: out(), alpha: 0.5 }.not_a_derivative("it has a kink at 0"),
     ]
 );
 
@@ -88,10 +85,8 @@ autobwd::samples!(
     [
         Relu6 { x: given([2, 3], [-2.0, 0.5, 3.0, 5.5, 6.5, 9.0]), out: out(), threshold: 6.0 },
         Relu6 { x: given([4], [-2.0, 0.5, 1.25, 5.5]), out: out(), threshold: 1.5 },
-        Sample::not_a_derivative(
-            Relu6 { x: given([3], [0.0, 6.0, f64::NAN]), out: out(), threshold: 6.0 },
-            "it has kinks at 0 and 6"
-        ),
+        Relu6 { x: given([3], [0.0, 6.0, f64::NAN]), out: out(), threshold: 6.0 }
+            .not_a_derivative("it has kinks at 0 and 6"),
     ]
 );
 

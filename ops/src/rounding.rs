@@ -66,10 +66,8 @@ autobwd::samples!(
     [
         Round { x: given([2, 3], [-1.25, -0.75, 0.25, 0.875, 2.625, -3.0]), out: out() },
         Round { x: between(0.6, 1.4, []), out: out() },
-        Sample::not_a_derivative(
-            Round { x: given([4], [-2.5, -0.5, 0.5, 2.5]), out: out() },
-            "halves are where it jumps"
-        ),
+        Round { x: given([4], [-2.5, -0.5, 0.5, 2.5]), out: out() }
+            .not_a_derivative("halves are where it jumps"),
     ]
 );
 
@@ -109,7 +107,7 @@ autobwd::samples!(
     [
         Sign { x: away_from(0.0, [2, 3]), out: out() },
         Sign { x: uniform([0, 2]), out: out() },
-        Sample::not_a_derivative(Sign { x: given([], [0.0]), out: out() }, "it jumps at 0"),
+        Sign { x: given([], [0.0]), out: out() }.not_a_derivative("it jumps at 0"),
     ]
 );
 
@@ -170,14 +168,10 @@ autobwd::samples!(
             max: f64::INFINITY
         },
         Clip { x: integers_below(9, [2, 3]), out: out(), min: -1e30, max: 16777217.0 },
-        Sample::fails(
-            Clip { x: integers_below(9, [2]), out: out(), min: -0.5, max: 2.0 },
-            "attribute `min`: -0.5 is no int64; `cast` the input to a floating point dtype first"
-        ),
-        Sample::fails(
-            Clip { x: integers_below(9, [2]).of(DType::I32), out: out(), min: 3e9, max: 4e9 },
-            "attribute `min`: 3000000000 is no int32"
-        ),
+        Clip { x: integers_below(9, [2]), out: out(), min: -0.5, max: 2.0 }
+            .fails("attribute `min`: -0.5 is no int64; `cast` the input to a floating point dtype first"),
+        Clip { x: integers_below(9, [2]).of(DType::I32), out: out(), min: 3e9, max: 4e9 }
+            .fails("attribute `min`: 3000000000 is no int32"),
     ]
 );
 

@@ -60,7 +60,7 @@ autobwd::samples!(
         cumsum(uniform([]), -1, false, false, false),
         cumsum(uniform([]), 0, true, true, false),
         cumsum(uniform([0, 3]), 0, false, false, false),
-        Sample::fails(cumsum(uniform([2, 3]), 2, false, false, false), "attribute `axis` = 2"),
+        cumsum(uniform([2, 3]), 2, false, false, false).fails("attribute `axis` = 2"),
         cumsum(
             given([2, 3], [1.0, -4.0, 2147483647.0, 8.0, 5.0, 9.0]).of(DType::I32),
             1,
@@ -69,10 +69,8 @@ autobwd::samples!(
             false
         ),
         cumsum(integers_below(99, [3, 4]), 0, false, true, true),
-        Sample::fails(
-            cumsum(integers_below(2, [2]).of(DType::Bool), 0, false, false, false),
-            "`X`: signed or floating point numbers are needed"
-        ),
+        cumsum(integers_below(2, [2]).of(DType::Bool), 0, false, false, false)
+            .fails("`X`: signed or floating point numbers are needed"),
     ]
 );
 

@@ -94,15 +94,10 @@ autobwd::samples!(
         ),
         TopKV2 { largest: false, ..top_k_v2(integers_below(99, [5, 2]), 2, 0) },
         top_k_v2(uniform([]), 1, -1),
-        Sample::fails(top_k_v2(uniform([]), 2, 0), "`X`: at least `k` = 2 elements of a scalar are needed",),
-        Sample::fails(
-            top_k_v2(integers_below(2, [3]).of(DType::Bool), 1, 0),
-            "`X`: signed or floating point numbers are needed",
-        ),
-        Sample::fails(
-            top_k_v2(distinct([2, 5]), 3, 0),
-            "`X`: at least `k` = 3 elements along axis 0 are needed",
-        ),
+        top_k_v2(uniform([]), 2, 0).fails("`X`: at least `k` = 2 elements of a scalar are needed"),
+        top_k_v2(integers_below(2, [3]).of(DType::Bool), 1, 0)
+            .fails("`X`: signed or floating point numbers are needed"),
+        top_k_v2(distinct([2, 5]), 3, 0).fails("`X`: at least `k` = 3 elements along axis 0 are needed"),
     ]
 );
 
@@ -304,11 +299,9 @@ autobwd::samples!(
             1
         ),
         ArgMax { dtype: DType::I32, ..arg_max(integers_below(99, [4, 3]), 0) },
-        Sample::fails(arg_max(distinct([2, 0]), 1), "`X`: at least one element to choose from is needed",),
-        Sample::fails(
-            ArgMax { dtype: DType::F32, ..arg_max(distinct([2, 3]), 1) },
-            "attribute `dtype`: int64 or int32 is needed",
-        ),
+        arg_max(distinct([2, 0]), 1).fails("`X`: at least one element to choose from is needed"),
+        ArgMax { dtype: DType::F32, ..arg_max(distinct([2, 3]), 1) }
+            .fails("attribute `dtype`: int64 or int32 is needed"),
     ]
 );
 
@@ -392,10 +385,8 @@ autobwd::samples!(
         accuracy(uniform([5, 2]), integers_below(4, [5, 2]), integers_below(4, [5]).of(DType::I32)),
         accuracy(integers_below(9, [5, 2]), integers_below(4, [5, 2]), integers_below(4, [5])),
         accuracy(uniform([0, 2]), integers_below(3, [0, 2]), integers_below(3, [0, 1])),
-        Sample::fails(
-            accuracy(uniform([4, 2]), integers_below(3, [4, 2]), integers_below(3, [3, 1])),
-            "`Label`: 4 labels, int64 or int32, are needed",
-        ),
+        accuracy(uniform([4, 2]), integers_below(3, [4, 2]), integers_below(3, [3, 1]))
+            .fails("`Label`: 4 labels, int64 or int32, are needed"),
     ]
 );
 

@@ -71,19 +71,11 @@ autobwd::samples!(
             vec![Some(integers_below(9, [2, 3])), Some(integers_below(9, [2, 3]))],
             given([1], [0.0]).of(DType::I32)
         ),
-        Sample::fails(
-            select_input(
-                vec![Some(uniform([2, 3])), Some(uniform([3, 2]))],
-                given([1], [1.0]).of(DType::I32)
-            ),
-            "does not match [2, 3]"
-        ),
-        Sample::fails(select_input(vec![], given([1], [1.0]).of(DType::I32)), "at least one"),
-        Sample::fails(select_input(vec![Some(uniform([2]))], uniform([1])), "one whole number"),
-        Sample::fails(
-            select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32)),
-            "1 chooses none of 1"
-        ),
+        select_input(vec![Some(uniform([2, 3])), Some(uniform([3, 2]))], given([1], [1.0]).of(DType::I32))
+            .fails("does not match [2, 3]"),
+        select_input(vec![], given([1], [1.0]).of(DType::I32)).fails("at least one"),
+        select_input(vec![Some(uniform([2]))], uniform([1])).fails("one whole number"),
+        select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32)).fails("1 chooses none of 1"),
     ]
 );
 
@@ -147,11 +139,9 @@ autobwd::samples!(
             given([1], [1.0]).of(DType::I32),
             vec![Some(out()), Some(out())]
         ),
-        Sample::fails(select_output(uniform([2]), uniform([1]), vec![Some(out())]), "one whole number"),
-        Sample::fails(
-            select_output(uniform([2]), given([1], [-1.0]).of(DType::I32), vec![Some(out())]),
-            "-1 chooses none of 1"
-        ),
+        select_output(uniform([2]), uniform([1]), vec![Some(out())]).fails("one whole number"),
+        select_output(uniform([2]), given([1], [-1.0]).of(DType::I32), vec![Some(out())])
+            .fails("-1 chooses none of 1"),
     ]
 );
 

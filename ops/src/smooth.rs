@@ -120,10 +120,8 @@ autobwd::samples!(
         Softplus { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: 1.0, threshold: 20.0 },
         Softplus { x: between(-3.0, 3.0, [2, 3]), out: out(), beta: -1.5, threshold: 100.0 },
         Softplus { x: given([4], [-900.0, 0.0, 3.0, 900.0]), out: out(), beta: 1.0, threshold: 1000.0 },
-        Sample::not_a_derivative(
-            Softplus { x: given([3], [0.25, 1.0, 2.0]), out: out(), beta: 2.0, threshold: 1.0 },
-            "it jumps at the threshold",
-        ),
+        Softplus { x: given([3], [0.25, 1.0, 2.0]), out: out(), beta: 2.0, threshold: 1.0 }
+            .not_a_derivative("it jumps at the threshold"),
     ]
 );
 
@@ -173,9 +171,6 @@ autobwd::samples!(
     Softsign,
     [
         Softsign { x: away_from(0.0, [2, 3]), out: out() },
-        Sample::not_a_derivative(
-            Softsign { x: given([], [0.0]), out: out() },
-            "its second derivative jumps at 0"
-        ),
+        Softsign { x: given([], [0.0]), out: out() }.not_a_derivative("its second derivative jumps at 0"),
     ]
 );

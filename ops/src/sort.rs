@@ -72,12 +72,10 @@ autobwd::samples!(
             true
         ),
         argsort(integers_below(9, [5, 2]), 0, false),
-        Sample::fails(argsort(distinct([]), 1, false), "attribute `axis` = 1"),
-        Sample::not_a_derivative(
-            argsort(given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]), 0, false),
-            "equal elements change places"
-        ),
-        Sample::fails(argsort(distinct([2, 3]), 2, false), "attribute `axis` = 2",),
+        argsort(distinct([]), 1, false).fails("attribute `axis` = 1"),
+        argsort(given([5], [1.0, 2.0, f64::NAN, 1.0, -3.0]), 0, false)
+            .not_a_derivative("equal elements change places"),
+        argsort(distinct([2, 3]), 2, false).fails("attribute `axis` = 2"),
     ]
 );
 

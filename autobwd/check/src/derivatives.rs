@@ -92,7 +92,7 @@ pub(super) fn check_derivatives(
             let e = distance.error(&what, "by differences", (&found_values, &numeric), dims);
             let text = match kink(&slopes[distance.at]) {
                 Some(kink) => format!(
-                    "{e}; {kink}: a row there is `Sample::not_a_derivative`, and `away_from` draws numbers elsewhere"
+                    "{e}; {kink}: a row there is `not_a_derivative`, and `away_from` draws numbers elsewhere"
                 ),
                 None => e.to_string(),
             };

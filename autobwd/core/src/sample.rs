@@ -216,29 +216,33 @@ impl<D: Describe<Draw>> From<D> for Sample {
     }
 }
 
-impl Sample {
-    /// A row that must be refused with a message that contains `message`.
-    pub fn fails(row: impl Into<Sample>, message: &'static str) -> Sample {
-        Sample { error: Some(message), ..row.into() }
+/// What is expected of a row of samples other than that it works and has a gradient.
+pub trait SampleRow: Into<Sample> {
+    /// It must be refused with a message that contains `message`.
+    fn fails(self, message: &'static str) -> Sample {
+        Sample { error: Some(message), ..self.into() }
     }
 
     /// Another bound for |built − numeric| / (1 + max |numeric|) than 1e-7, and why.
-    pub fn tolerance(row: impl Into<Sample>, bound: f64, reason: &'static str) -> Sample {
-        Sample { tolerance: Some((bound, reason)), ..row.into() }
+    fn tolerance(self, bound: f64, reason: &'static str) -> Sample {
+        Sample { tolerance: Some((bound, reason)), ..self.into() }
     }
 
-    /// A row whose gradient is no derivative (a straight-through estimator, say) and why: values are checked, gradients
-    /// are not compared with differences.
-    pub fn not_a_derivative(row: impl Into<Sample>, reason: &'static str) -> Sample {
-        Sample { smooth: Some(reason), ..row.into() }
+    /// Its gradient is no derivative (a straight-through estimator, say) and why: values are checked, gradients are not
+    /// compared with differences.
+    fn not_a_derivative(self, reason: &'static str) -> Sample {
+        Sample { smooth: Some(reason), ..self.into() }
     }
 
-    /// A row whose shape rule has to guess where dimensions are unknown, and why: what it then says is not compared with
-    /// what it says when they are known.
-    pub fn known_dims(row: impl Into<Sample>, reason: &'static str) -> Sample {
-        Sample { known_dims: Some(reason), ..row.into() }
+    /// Its shape rule has to guess where dimensions are unknown, and why: what it then says is not compared with what it
+    /// says when they are known.
+    fn known_dims(self, reason: &'static str) -> Sample {
+        Sample { known_dims: Some(reason), ..self.into() }
     }
+}
+impl<R: Into<Sample>> SampleRow for R {}
 
+impl Sample {
     /// A row of an operator that [needs a program](crate::OpInfo::needs_program) around it: one that runs a sub-block, or
     /// takes or makes lists. `make` appends a small program that has the operator to a builder; it gets the inputs that
     /// are drawn and returns what comes out. The builder may also compute at once.

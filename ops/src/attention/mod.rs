@@ -152,22 +152,14 @@ autobwd::samples!(
         attention(uniform([0, 3, 2, 4]), [uniform([0, 5, 2, 4]), uniform([0, 5, 2, 4])], false),
         attention(uniform([2, 0, 2, 4]), [uniform([2, 5, 2, 4]), uniform([2, 5, 2, 4])], false),
         attention(uniform([2, 3, 2, 0]), [uniform([2, 5, 2, 0]), uniform([2, 5, 2, 0])], false),
-        Sample::fails(
-            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 6]), uniform([2, 6, 4, 6])], false),
-            "`K`: [2, _, 4, 5] is needed, keys for these queries",
-        ),
-        Sample::fails(
-            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 7, 4, 5])], false),
-            "`V`: shape [2, 7, 4, 5] does not match [2, 6, 4, 5] of `K`",
-        ),
-        Sample::fails(
-            attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], true),
-            "attribute `causal`: there are 3 queries and 6 keys",
-        ),
-        Sample::fails(
-            attention(uniform([2, 3, 4, 5]), [uniform([2, 0, 4, 5]), uniform([2, 0, 4, 5])], false),
-            "`K`: at least one key is needed",
-        ),
+        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 6]), uniform([2, 6, 4, 6])], false)
+            .fails("`K`: [2, _, 4, 5] is needed, keys for these queries"),
+        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 7, 4, 5])], false)
+            .fails("`V`: shape [2, 7, 4, 5] does not match [2, 6, 4, 5] of `K`"),
+        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], true)
+            .fails("attribute `causal`: there are 3 queries and 6 keys"),
+        attention(uniform([2, 3, 4, 5]), [uniform([2, 0, 4, 5]), uniform([2, 0, 4, 5])], false)
+            .fails("`K`: at least one key is needed"),
     ]
 );
 

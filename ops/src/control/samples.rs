@@ -53,14 +53,12 @@ autobwd::samples!(
     [
         Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| Ok(choice(x, 100.0))),
         Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |_, x| Ok(choice(x, -100.0))),
-        Sample::fails(
-            Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |net, x| {
-                let chosen = choice(x, 100.0);
-                set(net, "conditional_block", "is_scalar_condition", Attr::Bool(false))?;
-                Ok(chosen)
-            }),
-            "attribute `is_scalar_condition`: must be true"
-        ),
+        Sample::of_program::<ConditionalBlock>([uniform([2, 3]), uniform([3])], |net, x| {
+            let chosen = choice(x, 100.0);
+            set(net, "conditional_block", "is_scalar_condition", Attr::Bool(false))?;
+            Ok(chosen)
+        })
+        .fails("attribute `is_scalar_condition`: must be true"),
     ]
 );
 

@@ -85,56 +85,34 @@ autobwd::samples!(
         conv2d([2, 0, 5, 4], [4, 0, 2, 1], plain()),
         conv2d([2, 3, 5, 4], [0, 3, 2, 1], plain()),
         conv2d([2, 3, 0, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![1, 2], ..plain() }),
-        Sample::fails(conv2d([2, 3, 5], [4, 3, 2, 1], plain()), "`Input`: 4 dimensions are needed"),
-        Sample::fails(conv2d([2, 3, 5, 4], [4, 3], plain()), "`Filter`: 4 dimensions are needed"),
-        Sample::fails(
-            Conv2d { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) },
-            "`Filter`: dtype int64 does not match",
-        ),
-        Sample::fails(
-            Conv2d {
-                input: integers_below(3, [2, 3, 5, 4]),
-                filter: integers_below(3, [4, 3, 2, 1]),
-                ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain())
-            },
-            "`Input`: floating point numbers are needed",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain()),
-            "`Filter`: filters of 3 channels in 1 groups are needed",
-        ),
-        Sample::fails(
-            conv2d([2, 4, 5, 3], [5, 2, 3, 1], ConvAttrs { groups: 2, ..plain() }),
-            "`Filter`: filters that make 2 groups are needed",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 0, 1], plain()),
-            "`Filter`: windows of at least one element are needed",
-        ),
-        Sample::fails(
-            conv2d([1, 3, 4, 2], [4, 3, 7, 1], ConvAttrs { paddings: vec![1, 0], ..plain() }),
-            "`Input`: at least 5 rows and columns are needed",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { strides: vec![1], ..plain() }),
-            "attribute `strides`: 2 numbers of at least 1 are needed, not [1]",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { dilations: vec![1, 0], ..plain() }),
-            "attribute `dilations`: 2 numbers of at least 1 are needed, not [1, 0]",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![1, 2, 3], ..plain() }),
-            "attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1, 2, 3]",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![0, -1], ..plain() }),
-            "attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [0, -1]",
-        ),
-        Sample::fails(
-            conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { groups: 0, ..plain() }),
-            "attribute `groups`: must be at least 1",
-        ),
+        conv2d([2, 3, 5], [4, 3, 2, 1], plain()).fails("`Input`: 4 dimensions are needed"),
+        conv2d([2, 3, 5, 4], [4, 3], plain()).fails("`Filter`: 4 dimensions are needed"),
+        Conv2d { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+            .fails("`Filter`: dtype int64 does not match"),
+        Conv2d {
+            input: integers_below(3, [2, 3, 5, 4]),
+            filter: integers_below(3, [4, 3, 2, 1]),
+            ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain())
+        }
+        .fails("`Input`: floating point numbers are needed"),
+        conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain())
+            .fails("`Filter`: filters of 3 channels in 1 groups are needed"),
+        conv2d([2, 4, 5, 3], [5, 2, 3, 1], ConvAttrs { groups: 2, ..plain() })
+            .fails("`Filter`: filters that make 2 groups are needed"),
+        conv2d([2, 3, 5, 4], [4, 3, 0, 1], plain())
+            .fails("`Filter`: windows of at least one element are needed"),
+        conv2d([1, 3, 4, 2], [4, 3, 7, 1], ConvAttrs { paddings: vec![1, 0], ..plain() })
+            .fails("`Input`: at least 5 rows and columns are needed"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { strides: vec![1], ..plain() })
+            .fails("attribute `strides`: 2 numbers of at least 1 are needed, not [1]"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { dilations: vec![1, 0], ..plain() })
+            .fails("attribute `dilations`: 2 numbers of at least 1 are needed, not [1, 0]"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![1, 2, 3], ..plain() })
+            .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1, 2, 3]"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![0, -1], ..plain() })
+            .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [0, -1]"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { groups: 0, ..plain() })
+            .fails("attribute `groups`: must be at least 1"),
     ]
 );
 
@@ -263,14 +241,10 @@ autobwd::samples!(
         depthwise([1, 2, 3, 21], [2, 1, 3, 4], ConvAttrs { groups: 2, ..plain() }),
         depthwise([0, 3, 5, 4], [3, 1, 2, 4], ConvAttrs { groups: 3, ..plain() }),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),
-        Sample::fails(
-            depthwise([2, 4, 5, 3], [6, 2, 3, 1], ConvAttrs { groups: 2, ..plain() }),
-            "`Filter`: as many groups as channels, thus filters of one channel, are needed",
-        ),
-        Sample::fails(
-            depthwise([2, 4, 5, 3], [6, 1, 3, 2], ConvAttrs { groups: 2, ..plain() }),
-            "`Filter`: filters of 4 channels in 2 groups are needed",
-        ),
+        depthwise([2, 4, 5, 3], [6, 2, 3, 1], ConvAttrs { groups: 2, ..plain() })
+            .fails("`Filter`: as many groups as channels, thus filters of one channel, are needed"),
+        depthwise([2, 4, 5, 3], [6, 1, 3, 2], ConvAttrs { groups: 2, ..plain() })
+            .fails("`Filter`: filters of 4 channels in 2 groups are needed"),
     ]
 );
 

@@ -121,34 +121,19 @@ autobwd::samples!(
         Conv2dTranspose { bias: Some(uniform([4])), ..transpose([0, 3, 5, 2], [3, 4, 2, 1], plain()) },
         Conv2dTranspose { bias: Some(uniform([4])), ..transpose([2, 0, 5, 3], [0, 4, 2, 1], plain()) },
         Conv2dTranspose { bias: Some(uniform([0])), ..transpose([2, 3, 5, 4], [3, 0, 2, 1], plain()) },
-        Sample::fails(
-            transpose([2, 3, 5, 4], [4, 3, 2, 1], plain()),
-            "`Filter`: filters for 3 channels are needed",
-        ),
-        Sample::fails(
-            transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { groups: 2, ..plain() }),
-            "`Filter`: filters that make 2 groups are needed",
-        ),
-        Sample::fails(
-            Conv2dTranspose { bias: Some(uniform([3])), ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) },
-            "`Bias`: [4] is needed, one for each channel",
-        ),
-        Sample::fails(
-            transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { paddings: vec![3, 0], ..plain() }),
-            "`Input`: more rows and columns than paddings take away are needed",
-        ),
-        Sample::fails(
-            Conv2dTranspose { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) },
-            "attribute `output_size`: 5 is not within 4..5",
-        ),
-        Sample::fails(
-            Conv2dTranspose { output_padding: vec![1, 0], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) },
-            "attribute `output_padding`: 1 is not below stride or dilation, 1",
-        ),
-        Sample::fails(
-            Conv2dTranspose { output_size: vec![6], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) },
-            "attribute `output_size`: 2 numbers of at least 1 are needed, not [6]",
-        ),
+        transpose([2, 3, 5, 4], [4, 3, 2, 1], plain()).fails("`Filter`: filters for 3 channels are needed"),
+        transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { groups: 2, ..plain() })
+            .fails("`Filter`: filters that make 2 groups are needed"),
+        Conv2dTranspose { bias: Some(uniform([3])), ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+            .fails("`Bias`: [4] is needed, one for each channel"),
+        transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { paddings: vec![3, 0], ..plain() })
+            .fails("`Input`: more rows and columns than paddings take away are needed"),
+        Conv2dTranspose { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+            .fails("attribute `output_size`: 5 is not within 4..5"),
+        Conv2dTranspose { output_padding: vec![1, 0], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+            .fails("attribute `output_padding`: 1 is not below stride or dilation, 1"),
+        Conv2dTranspose { output_size: vec![6], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+            .fails("attribute `output_size`: 2 numbers of at least 1 are needed, not [6]"),
     ]
 );
 

@@ -117,20 +117,15 @@ autobwd::samples!(
             use_softmax: false,
             ..soft(between(0.2, 0.9, [2, 4, 3]), probabilities([2, 4, 3]), -1)
         },
-        Sample::fails(
-            hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1),
-            "`Label`: 3 is none"
-        ),
-        Sample::fails(hard(uniform([2, 3]), integers_below(3, [3, 1]), -100, -1), "`Label`"),
-        Sample::fails(hard(uniform([2, 3]), uniform([2, 1]), -100, -1), "int64 or int32"),
-        Sample::fails(soft(uniform([2, 3]), uniform([2, 1]), -1), "`Label`: shape [2, 1] does not match"),
-        Sample::fails(
-            SoftmaxWithCrossEntropy {
-                use_softmax: false,
-                ..soft(probabilities([2, 3]), probabilities([3, 2]), -1)
-            },
-            "`Label`: shape [3, 2] does not match"
-        ),
+        hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1).fails("`Label`: 3 is none"),
+        hard(uniform([2, 3]), integers_below(3, [3, 1]), -100, -1).fails("`Label`"),
+        hard(uniform([2, 3]), uniform([2, 1]), -100, -1).fails("int64 or int32"),
+        soft(uniform([2, 3]), uniform([2, 1]), -1).fails("`Label`: shape [2, 1] does not match"),
+        SoftmaxWithCrossEntropy {
+            use_softmax: false,
+            ..soft(probabilities([2, 3]), probabilities([3, 2]), -1)
+        }
+        .fails("`Label`: shape [3, 2] does not match"),
     ]
 );
 

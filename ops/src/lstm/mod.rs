@@ -109,18 +109,12 @@ autobwd::samples!(
         lstm([uniform([0, 2, 4]), uniform([1, 4])], [Some(uniform([2, 1])), None]),
         lstm([uniform([2, 0, 4]), uniform([1, 4])], [None, None]),
         lstm([uniform([2, 3, 0]), uniform([0, 0])], [Some(uniform([3, 0])), None]),
-        Sample::fails(
-            lstm([uniform([3, 2, 20]), uniform([4, 20])], [None, None]),
-            "`Weight`: [5, 20] is needed, the weights of 5 units",
-        ),
-        Sample::fails(
-            lstm([uniform([3, 2, 6]), uniform([2, 6])], [None, None]),
-            "`Gates`: the gates of whole units, four each, are needed",
-        ),
-        Sample::fails(
-            lstm([uniform([3, 2, 4]), uniform([1, 4])], [None, Some(uniform([1, 2]))]),
-            "`InitialCell`: [2, 1] is needed, a number for each unit",
-        ),
+        lstm([uniform([3, 2, 20]), uniform([4, 20])], [None, None])
+            .fails("`Weight`: [5, 20] is needed, the weights of 5 units"),
+        lstm([uniform([3, 2, 6]), uniform([2, 6])], [None, None])
+            .fails("`Gates`: the gates of whole units, four each, are needed"),
+        lstm([uniform([3, 2, 4]), uniform([1, 4])], [None, Some(uniform([1, 2]))])
+            .fails("`InitialCell`: [2, 1] is needed, a number for each unit"),
     ]
 );
 

@@ -56,8 +56,8 @@ autobwd::samples!(
         Mul { y_num_col_dims: 2, ..mul(uniform([5, 3, 2]), uniform([2, 3, 4, 1]), 1) },
         mul(uniform([0, 3]), uniform([3, 2]), 1),
         mul(uniform([2, 0]), uniform([0, 3]), 1),
-        Sample::fails(mul(uniform([2, 3]), uniform([4, 5]), 1), "`Y`: a matrix of 3 rows is needed, not",),
-        Sample::fails(mul(uniform([2, 3]), uniform([3, 4]), 2), "`X`: more than 2 dimensions are needed",),
+        mul(uniform([2, 3]), uniform([4, 5]), 1).fails("`Y`: a matrix of 3 rows is needed, not"),
+        mul(uniform([2, 3]), uniform([3, 4]), 2).fails("`X`: more than 2 dimensions are needed"),
     ]
 );
 

@@ -92,13 +92,11 @@ autobwd::samples!(
             dx: None,
             ..matmul_grad_sgd(uniform([0, 3]), uniform([3, 4]), uniform([0, 4]), false, false)
         },
-        Sample::fails(
-            MatmulV2GradSgd {
-                learning_rate: positive([2]),
-                ..matmul_grad_sgd(uniform([2, 3]), uniform([3, 4]), uniform([2, 4]), false, false)
-            },
-            "`LearningRate`: one element is needed"
-        ),
+        MatmulV2GradSgd {
+            learning_rate: positive([2]),
+            ..matmul_grad_sgd(uniform([2, 3]), uniform([3, 4]), uniform([2, 4]), false, false)
+        }
+        .fails("`LearningRate`: one element is needed"),
     ]
 );
 

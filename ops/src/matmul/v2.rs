@@ -70,15 +70,11 @@ autobwd::samples!(
         matmul_v2(uniform([5, 2, 3]), uniform([3])),
         matmul_v2(uniform([2, 0]), uniform([0, 3])),
         matmul_v2(uniform([0, 2, 3]), uniform([1, 3, 4])),
-        Sample::fails(
-            MatmulV2 { trans_y: true, ..matmul_v2(uniform([2, 3]), uniform([3, 4])) },
-            "`Y`: 3 rows are needed when transposed, not",
-        ),
-        Sample::fails(
-            matmul_v2(uniform([5, 2, 3]), uniform([6, 3, 4])),
-            "`Y`: matrices that broadcast with [5, 2, 3] of `X` are needed",
-        ),
-        Sample::fails(matmul_v2(uniform([]), uniform([3, 4])), "`X`: a vector or matrices are needed",),
+        MatmulV2 { trans_y: true, ..matmul_v2(uniform([2, 3]), uniform([3, 4])) }
+            .fails("`Y`: 3 rows are needed when transposed, not"),
+        matmul_v2(uniform([5, 2, 3]), uniform([6, 3, 4]))
+            .fails("`Y`: matrices that broadcast with [5, 2, 3] of `X` are needed"),
+        matmul_v2(uniform([]), uniform([3, 4])).fails("`X`: a vector or matrices are needed"),
     ]
 );
 

@@ -194,13 +194,11 @@ autobwd::samples!(
         batch_norm(uniform([0, 3, 2]), 3),
         batch_norm(uniform([2, 0, 3]), 0),
         batch_norm(uniform([2, 3, 0]), 3),
-        Sample::fails(batch_norm(uniform([3]), 3), "`X`: two to five dimensions are needed"),
-        Sample::fails(batch_norm(uniform([1, 3, 1, 1, 1, 1]), 3), "`X`: two to five dimensions are needed"),
-        Sample::fails(batch_norm(uniform([2, 3, 4]), 4), "`Mean`: [3] is needed, a number for each channel"),
-        Sample::fails(
-            BatchNorm { scale: Some(uniform([3, 1])), ..batch_norm(uniform([2, 3, 4]), 3) },
-            "`Scale`: [3] is needed, a number for each channel",
-        ),
+        batch_norm(uniform([3]), 3).fails("`X`: two to five dimensions are needed"),
+        batch_norm(uniform([1, 3, 1, 1, 1, 1]), 3).fails("`X`: two to five dimensions are needed"),
+        batch_norm(uniform([2, 3, 4]), 4).fails("`Mean`: [3] is needed, a number for each channel"),
+        BatchNorm { scale: Some(uniform([3, 1])), ..batch_norm(uniform([2, 3, 4]), 3) }
+            .fails("`Scale`: [3] is needed, a number for each channel"),
     ]
 );
 

@@ -105,13 +105,10 @@ autobwd::samples!(
         GroupNorm { bias: None, ..group_norm(uniform([3, 8]), 8, 2) },
         group_norm(uniform([0, 4, 3]), 4, 2),
         group_norm(uniform([2, 4, 0]), 4, 2),
-        Sample::fails(group_norm(uniform([3]), 3, 1), "`X`: two dimensions or more are needed"),
-        Sample::fails(group_norm(uniform([2, 4]), 4, 3), "`X`: channels that 3 groups divide are needed"),
-        Sample::fails(group_norm(uniform([2, 4]), 4, 0), "attribute `groups`"),
-        Sample::fails(
-            group_norm(uniform([2, 4, 3]), 3, 2),
-            "`Scale`: [4] is needed, a number for each channel"
-        ),
+        group_norm(uniform([3]), 3, 1).fails("`X`: two dimensions or more are needed"),
+        group_norm(uniform([2, 4]), 4, 3).fails("`X`: channels that 3 groups divide are needed"),
+        group_norm(uniform([2, 4]), 4, 0).fails("attribute `groups`"),
+        group_norm(uniform([2, 4, 3]), 3, 2).fails("`Scale`: [4] is needed, a number for each channel"),
     ]
 );
 
@@ -261,11 +258,8 @@ autobwd::samples!(
         instance_norm(uniform([2, 3]), 3),
         instance_norm(uniform([0, 3, 4]), 3),
         instance_norm(uniform([2, 3, 0]), 3),
-        Sample::fails(instance_norm(uniform([3]), 3), "`X`: two dimensions or more are needed"),
-        Sample::fails(
-            instance_norm(uniform([2, 3, 4]), 4),
-            "`Scale`: [3] is needed, a number for each channel"
-        ),
+        instance_norm(uniform([3]), 3).fails("`X`: two dimensions or more are needed"),
+        instance_norm(uniform([2, 3, 4]), 4).fails("`Scale`: [3] is needed, a number for each channel"),
     ]
 );
 

@@ -98,15 +98,11 @@ autobwd::samples!(
         layer_norm(uniform([2, 70]), Some(positive([70])), Some(uniform([70])), 1, 1e-5),
         layer_norm(uniform([0, 3]), Some(positive([3])), Some(uniform([3])), 1, 1e-5),
         layer_norm(uniform([3, 0]), Some(positive([0])), Some(uniform([0])), 1, 1e-5),
-        Sample::fails(layer_norm(uniform([]), None, None, 0, 1e-5), "attribute `begin_norm_axis` = 0"),
-        Sample::fails(
-            layer_norm(uniform([2, 3]), Some(uniform([2])), None, 1, 1e-5),
-            "`Scale`: [3] is needed, the elements of a row",
-        ),
-        Sample::fails(
-            layer_norm(uniform([2, 3]), None, Some(uniform([3, 1])), 1, 1e-5),
-            "`Bias`: [3] is needed, the elements of a row",
-        ),
+        layer_norm(uniform([]), None, None, 0, 1e-5).fails("attribute `begin_norm_axis` = 0"),
+        layer_norm(uniform([2, 3]), Some(uniform([2])), None, 1, 1e-5)
+            .fails("`Scale`: [3] is needed, the elements of a row"),
+        layer_norm(uniform([2, 3]), None, Some(uniform([3, 1])), 1, 1e-5)
+            .fails("`Bias`: [3] is needed, the elements of a row"),
     ]
 );
 

@@ -181,55 +181,30 @@ autobwd::samples!(
         ),
         pool(distinct([0, 3, 5, 4]), max([2, 3])),
         pool(uniform([2, 5, 4, 0]), nhwc(mean([2, 3]))),
-        Sample::not_a_derivative(
-            pool(given([1, 1, 2, 3], [1.0, 2.0, 2.0, 2.0, 0.0, 2.0]), max([2, 2])),
-            "the first of equal elements gets the whole gradient"
-        ),
-        Sample::not_a_derivative(
-            pool(given([1, 1, 2, 3], [f64::NAN, 2.0, 1.0, 0.0, 3.0, 4.0]), max([2, 2])),
-            "NaN has none"
-        ),
-        Sample::not_a_derivative(
-            pool(given([1, 1, 2, 1], [f64::NEG_INFINITY, f64::NEG_INFINITY]), max([2, 1])),
-            "infinity does not change"
-        ),
-        Sample::fails(pool(distinct([2, 3, 5]), max([2, 3])), "`X`: 4 dimensions are needed",),
-        Sample::fails(
-            pool(integers_below(9, [2, 3, 5, 4]), max([2, 3])),
-            "`X`: floating point numbers are needed",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 5, 4]), max([6, 3])),
-            "`X`: at least 6 rows and columns are needed for a window",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 0, 4]), max([2, 3])),
-            "`X`: at least 2 rows and columns are needed for a window",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 0, 4]), PoolAttrs { global_pooling: true, ..mean([2, 3]) }),
-            "`X`: at least 1 rows and columns are needed for a window",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![0, 3], ..max([2, 3]) }),
-            "`X`: a window would hold nothing but padding",
-        ),
-        Sample::fails(
-            pool(uniform([1, 2, 4, 3]), PoolAttrs { ceil_mode: true, strides: vec![1, 3], ..mean([2, 1]) }),
-            "`X`: a window would hold nothing but padding",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 5, 4]), max([0, 3])),
-            "attribute `ksize`: 2 numbers of at least 1 are needed, not [0, 3]",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 5, 4]), PoolAttrs { strides: vec![0, 1], ..max([2, 3]) }),
-            "attribute `strides`: 2 numbers of at least 1 are needed, not [0, 1]",
-        ),
-        Sample::fails(
-            pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![1], ..max([2, 3]) }),
-            "attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1]",
-        ),
+        pool(given([1, 1, 2, 3], [1.0, 2.0, 2.0, 2.0, 0.0, 2.0]), max([2, 2]))
+            .not_a_derivative("the first of equal elements gets the whole gradient"),
+        pool(given([1, 1, 2, 3], [f64::NAN, 2.0, 1.0, 0.0, 3.0, 4.0]), max([2, 2]))
+            .not_a_derivative("NaN has none"),
+        pool(given([1, 1, 2, 1], [f64::NEG_INFINITY, f64::NEG_INFINITY]), max([2, 1]))
+            .not_a_derivative("infinity does not change"),
+        pool(distinct([2, 3, 5]), max([2, 3])).fails("`X`: 4 dimensions are needed"),
+        pool(integers_below(9, [2, 3, 5, 4]), max([2, 3])).fails("`X`: floating point numbers are needed"),
+        pool(distinct([2, 3, 5, 4]), max([6, 3]))
+            .fails("`X`: at least 6 rows and columns are needed for a window"),
+        pool(distinct([2, 3, 0, 4]), max([2, 3]))
+            .fails("`X`: at least 2 rows and columns are needed for a window"),
+        pool(distinct([2, 3, 0, 4]), PoolAttrs { global_pooling: true, ..mean([2, 3]) })
+            .fails("`X`: at least 1 rows and columns are needed for a window"),
+        pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![0, 3], ..max([2, 3]) })
+            .fails("`X`: a window would hold nothing but padding"),
+        pool(uniform([1, 2, 4, 3]), PoolAttrs { ceil_mode: true, strides: vec![1, 3], ..mean([2, 1]) })
+            .fails("`X`: a window would hold nothing but padding"),
+        pool(distinct([2, 3, 5, 4]), max([0, 3]))
+            .fails("attribute `ksize`: 2 numbers of at least 1 are needed, not [0, 3]"),
+        pool(distinct([2, 3, 5, 4]), PoolAttrs { strides: vec![0, 1], ..max([2, 3]) })
+            .fails("attribute `strides`: 2 numbers of at least 1 are needed, not [0, 1]"),
+        pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![1], ..max([2, 3]) })
+            .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1]"),
     ]
 );
 

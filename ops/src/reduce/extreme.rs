@@ -43,18 +43,12 @@ macro_rules! extreme_samples {
                     row(distinct([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::keeping([1]) }),
                     row(distinct([]), ReduceAttrs::over([0])),
                     row(distinct([0, 3]), ReduceAttrs::over([1])),
-                    Sample::not_a_derivative(
-                        row(given([4], [1.0, 2.0, 2.0, 1.0]), ReduceAttrs::over([0])),
-                        "every one of several gets the whole gradient"
-                    ),
-                    Sample::not_a_derivative(
-                        row(given([3, 2], [f64::NAN, 1.0, 2.0, 3.0, f64::NAN, 4.0]), ReduceAttrs::over([0])),
-                        "NaN has none"
-                    ),
-                    Sample::fails(
-                        row(distinct([0, 3]), ReduceAttrs::over([0])),
-                        "`X`: at least one element to choose from is needed"
-                    ),
+                    row(given([4], [1.0, 2.0, 2.0, 1.0]), ReduceAttrs::over([0]))
+                        .not_a_derivative("every one of several gets the whole gradient"),
+                    row(given([3, 2], [f64::NAN, 1.0, 2.0, 3.0, f64::NAN, 4.0]), ReduceAttrs::over([0]))
+                        .not_a_derivative("NaN has none"),
+                    row(distinct([0, 3]), ReduceAttrs::over([0]))
+                        .fails("`X`: at least one element to choose from is needed"),
                     row(
                         given([2, 3], [3.0, -9.0, 4.0, 4.0, 0.0, -1.0]).of(DType::I32),
                         ReduceAttrs::over([1])
@@ -64,18 +58,14 @@ macro_rules! extreme_samples {
                         integers_below(2, [2, 3]).of(DType::Bool),
                         ReduceAttrs { out_dtype: Some(DType::I32), ..ReduceAttrs::over([1]) }
                     ),
-                    Sample::not_a_derivative(
-                        row(
-                            distinct([2, 3]).of(DType::F64),
-                            ReduceAttrs::over([1]).converting(DType::F64, DType::F32)
-                        ),
-                        "rounded to float32, a small step vanishes"
-                    ),
-                    Sample::fails(
-                        row(integers_below(9, [0, 3]), ReduceAttrs::over([0])),
-                        "`X`: at least one element to choose from is needed"
-                    ),
-                    Sample::fails(row(distinct([2, 3]), ReduceAttrs::over([2])), "attribute `dim` = 2"),
+                    row(
+                        distinct([2, 3]).of(DType::F64),
+                        ReduceAttrs::over([1]).converting(DType::F64, DType::F32)
+                    )
+                    .not_a_derivative("rounded to float32, a small step vanishes"),
+                    row(integers_below(9, [0, 3]), ReduceAttrs::over([0]))
+                        .fails("`X`: at least one element to choose from is needed"),
+                    row(distinct([2, 3]), ReduceAttrs::over([2])).fails("attribute `dim` = 2"),
                 ]
             );
         };

@@ -48,10 +48,8 @@ autobwd::samples!(
         SquaredL2Norm { x: uniform([2, 3]), out: out() },
         SquaredL2Norm { x: uniform([]), out: out() },
         SquaredL2Norm { x: uniform([0, 3]), out: out() },
-        Sample::fails(
-            SquaredL2Norm { x: integers_below(9, [2]), out: out() },
-            "`X`: floating point numbers are needed"
-        ),
+        SquaredL2Norm { x: integers_below(9, [2]), out: out() }
+            .fails("`X`: floating point numbers are needed"),
     ]
 );
 

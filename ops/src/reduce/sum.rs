@@ -152,36 +152,19 @@ autobwd::samples!(
             given([2, 3], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).of(DType::Bool),
             ReduceAttrs { out_dtype: Some(DType::I64), ..ReduceAttrs::over([1]) }
         ),
-        Sample::not_a_derivative(
-            reduce_sum(
-                uniform([2, 3]).of(DType::F64),
-                ReduceAttrs::over([1]).converting(DType::F64, DType::F32)
-            ),
-            "rounded to float32, a small step vanishes"
-        ),
-        Sample::fails(
-            reduce_sum(
-                uniform([2, 3]).of(DType::F32),
-                ReduceAttrs { in_dtype: Some(DType::F64), ..ReduceAttrs::over([0]) }
-            ),
-            "`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"
-        ),
-        Sample::fails(
-            reduce_sum(
-                uniform([2, 3]),
-                ReduceAttrs { out_dtype: Some(DType::Bool), ..ReduceAttrs::over([0]) }
-            ),
-            "attribute `out_dtype`: bool is none of float32, float64, int32, int64"
-        ),
-        Sample::fails(
-            reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0])),
-            "`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"
-        ),
-        Sample::fails(reduce_sum(uniform([2, 3]), ReduceAttrs::over([2])), "attribute `dim` = 2"),
-        Sample::fails(
-            reduce_sum(uniform([2, 3]), ReduceAttrs::over([1, -1])),
-            "attribute `dim`: -1 is given twice"
-        ),
+        reduce_sum(uniform([2, 3]).of(DType::F64), ReduceAttrs::over([1]).converting(DType::F64, DType::F32))
+            .not_a_derivative("rounded to float32, a small step vanishes"),
+        reduce_sum(
+            uniform([2, 3]).of(DType::F32),
+            ReduceAttrs { in_dtype: Some(DType::F64), ..ReduceAttrs::over([0]) }
+        )
+        .fails("`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"),
+        reduce_sum(uniform([2, 3]), ReduceAttrs { out_dtype: Some(DType::Bool), ..ReduceAttrs::over([0]) })
+            .fails("attribute `out_dtype`: bool is none of float32, float64, int32, int64"),
+        reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0]))
+            .fails("`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"),
+        reduce_sum(uniform([2, 3]), ReduceAttrs::over([2])).fails("attribute `dim` = 2"),
+        reduce_sum(uniform([2, 3]), ReduceAttrs::over([1, -1])).fails("attribute `dim`: -1 is given twice"),
     ]
 );
 
@@ -274,11 +257,9 @@ autobwd::samples!(
             integers_below(9, [2, 3]).of(DType::I32),
             ReduceAttrs { out_dtype: Some(DType::F64), ..ReduceAttrs::over([1]) }
         ),
-        Sample::fails(
-            reduce_mean(integers_below(9, [2, 3]), ReduceAttrs::over([1])),
-            "`Out`: floating point numbers are needed, not int64"
-        ),
-        Sample::fails(reduce_mean(uniform([2, 3]), ReduceAttrs::over([-3])), "attribute `dim` = -3"),
+        reduce_mean(integers_below(9, [2, 3]), ReduceAttrs::over([1]))
+            .fails("`Out`: floating point numbers are needed, not int64"),
+        reduce_mean(uniform([2, 3]), ReduceAttrs::over([-3])).fails("attribute `dim` = -3"),
     ]
 );
 

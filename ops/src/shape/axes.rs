@@ -56,18 +56,15 @@ autobwd::samples!(
         Squeeze2 { x: uniform([2, 1, 3]), out: out(), x_shape: out(), axes: vec![1] },
         Squeeze2 { x: uniform([1, 2, 1, 3]), out: out(), x_shape: out(), axes: vec![-2, 0] },
         Squeeze2 { x: uniform([1, 2, 1, 3]), out: out(), x_shape: out(), axes: vec![] },
-        Sample::known_dims(
-            Squeeze2 { x: uniform([1, 2, 3]), out: out(), x_shape: out(), axes: vec![0, 1] },
+        Squeeze2 { x: uniform([1, 2, 3]), out: out(), x_shape: out(), axes: vec![0, 1] }.known_dims(
             "as in the reference, an unknown dimension that is named counts as 1, and stays if it is not"
         ),
         Squeeze2 { x: uniform([1]), out: out(), x_shape: out(), axes: vec![0] },
         Squeeze2 { x: uniform([]), out: out(), x_shape: out(), axes: vec![0] },
         Squeeze2 { x: uniform([0, 1]), out: out(), x_shape: out(), axes: vec![1] },
         Squeeze2 { x: integers_below(9, [2, 1]).of(DType::I32), out: out(), x_shape: out(), axes: vec![1] },
-        Sample::fails(
-            Squeeze2 { x: uniform([2, 1]), out: out(), x_shape: out(), axes: vec![2] },
-            "attribute `axes` = 2",
-        ),
+        Squeeze2 { x: uniform([2, 1]), out: out(), x_shape: out(), axes: vec![2] }
+            .fails("attribute `axes` = 2"),
     ]
 );
 
@@ -133,14 +130,10 @@ autobwd::samples!(
         Unsqueeze2 { x: uniform([]), out: out(), x_shape: out(), axes: vec![0] },
         Unsqueeze2 { x: uniform([0]), out: out(), x_shape: out(), axes: vec![1] },
         Unsqueeze2 { x: integers_below(9, [3]), out: out(), x_shape: out(), axes: vec![] },
-        Sample::fails(
-            Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![3] },
-            "attribute `axes`: 3 is no place among 2 dimensions",
-        ),
-        Sample::fails(
-            Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-4] },
-            "attribute `axes`: -4 is no place among 2 dimensions",
-        ),
+        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![3] }
+            .fails("attribute `axes`: 3 is no place among 2 dimensions"),
+        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-4] }
+            .fails("attribute `axes`: -4 is no place among 2 dimensions"),
     ]
 );
 
@@ -211,8 +204,8 @@ autobwd::samples!(
         flatten(uniform([]), 0, -1),
         flatten(uniform([2, 0, 3]), 1, 2),
         flatten(integers_below(9, [2, 3]), 0, 1),
-        Sample::fails(flatten(uniform([2, 3]), 1, 2), "attribute `stop_axis` = 2"),
-        Sample::fails(flatten(uniform([2, 3]), 1, 0), "attribute `stop_axis`: a dimension not before"),
+        flatten(uniform([2, 3]), 1, 2).fails("attribute `stop_axis` = 2"),
+        flatten(uniform([2, 3]), 1, 0).fails("attribute `stop_axis`: a dimension not before"),
     ]
 );
 

@@ -69,22 +69,14 @@ autobwd::samples!(
         Split { x: uniform([5]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![5, 0] },
         Split { x: integers_below(9, [2, 4]), out: vec![out(), out()], axis: 1, num: 2, sections: vec![] },
         Split { x: uniform([3, 4]), out: vec![out(), out()], axis: 1, num: 2, sections: vec![1, 2, 1] },
-        Sample::fails(
-            Split { x: uniform([4]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![] },
-            "attribute `num`: 0 needs `sections`"
-        ),
-        Sample::fails(
-            Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 2, sections: vec![] },
-            "`X`: a length that 2 divides is needed",
-        ),
-        Sample::fails(
-            Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![3, 3] },
-            "`X`: a length of 6 is needed",
-        ),
-        Sample::fails(
-            Split { x: uniform([4, 2]), out: vec![out(), out(), out()], axis: 0, num: 2, sections: vec![] },
-            "`Out`: 2 variables are needed, not 3",
-        ),
+        Split { x: uniform([4]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![] }
+            .fails("attribute `num`: 0 needs `sections`"),
+        Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 2, sections: vec![] }
+            .fails("`X`: a length that 2 divides is needed"),
+        Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![3, 3] }
+            .fails("`X`: a length of 6 is needed"),
+        Split { x: uniform([4, 2]), out: vec![out(), out(), out()], axis: 0, num: 2, sections: vec![] }
+            .fails("`Out`: 2 variables are needed, not 3"),
     ]
 );
 

@@ -78,10 +78,8 @@ autobwd::samples!(
             x_shape: out(),
             axis: vec![1, 0]
         },
-        Sample::fails(
-            Transpose2 { x: uniform([2, 3]), out: out(), x_shape: out(), axis: vec![1, 1] },
-            "attribute `axis`: each of the 2 dimensions is needed once, not [1, 1]",
-        ),
+        Transpose2 { x: uniform([2, 3]), out: out(), x_shape: out(), axis: vec![1, 1] }
+            .fails("attribute `axis`: each of the 2 dimensions is needed once, not [1, 1]"),
     ]
 );
 
@@ -197,10 +195,8 @@ autobwd::samples!(
         Flip { x: uniform([]), out: out(), axis: vec![] },
         Flip { x: uniform([0, 3]), out: out(), axis: vec![0, 1] },
         Flip { x: integers_below(9, [4, 3]).of(DType::Bool), out: out(), axis: vec![0] },
-        Sample::fails(Flip { x: uniform([2, 3]), out: out(), axis: vec![2] }, "attribute `axis` = 2"),
-        Sample::fails(
-            Flip { x: uniform([2, 3]), out: out(), axis: vec![1, -1] },
-            "attribute `axis`: -1 is given twice",
-        ),
+        Flip { x: uniform([2, 3]), out: out(), axis: vec![2] }.fails("attribute `axis` = 2"),
+        Flip { x: uniform([2, 3]), out: out(), axis: vec![1, -1] }
+            .fails("attribute `axis`: -1 is given twice"),
     ]
 );

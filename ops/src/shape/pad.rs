@@ -58,14 +58,10 @@ autobwd::samples!(
         Pad { x: uniform([0, 2]), out: out(), paddings: vec![1, 1, 0, 1], pad_value: 2.0 },
         Pad { x: uniform([2, 0]), out: out(), paddings: vec![1, 0, 0, 0], pad_value: 2.0 },
         Pad { x: integers_below(9, [2, 3]), out: out(), paddings: vec![1, 0, 0, 2], pad_value: 7.0 },
-        Sample::fails(
-            Pad { x: uniform([2, 3]), out: out(), paddings: vec![1, 1], pad_value: 0.0 },
-            "attribute `paddings`: 4 numbers are needed",
-        ),
-        Sample::fails(
-            Pad { x: uniform([3]), out: out(), paddings: vec![1, -1], pad_value: 0.0 },
-            "attribute `paddings`: -1 is no length",
-        ),
+        Pad { x: uniform([2, 3]), out: out(), paddings: vec![1, 1], pad_value: 0.0 }
+            .fails("attribute `paddings`: 4 numbers are needed"),
+        Pad { x: uniform([3]), out: out(), paddings: vec![1, -1], pad_value: 0.0 }
+            .fails("attribute `paddings`: -1 is no length"),
     ]
 );
 
@@ -176,9 +172,6 @@ autobwd::samples!(
         TrilTriu { x: uniform([2, 3]), out: out(), diagonal: i32::MAX, lower: false },
         TrilTriu { x: uniform([2, 0]), out: out(), diagonal: 0, lower: true },
         TrilTriu { x: integers_below(9, [3, 2]), out: out(), diagonal: 0, lower: true },
-        Sample::fails(
-            TrilTriu { x: uniform([3]), out: out(), diagonal: 0, lower: true },
-            "`X`: matrices are needed"
-        ),
+        TrilTriu { x: uniform([3]), out: out(), diagonal: 0, lower: true }.fails("`X`: matrices are needed"),
     ]
 );

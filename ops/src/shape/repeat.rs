@@ -57,18 +57,12 @@ autobwd::samples!(
         ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![2, 3] },
         ExpandV2 { x: uniform([1, 3]), out: out(), shape: vec![0, 3] },
         ExpandV2 { x: integers_below(9, [3]).of(DType::I32), out: out(), shape: vec![2, 3] },
-        Sample::fails(
-            ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![4, 3] },
-            "`X`: a shape that broadcasts to [4, 3] is needed",
-        ),
-        Sample::fails(
-            ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![3] },
-            "`X`: a shape that broadcasts to [3] is needed",
-        ),
-        Sample::fails(
-            ExpandV2 { x: uniform([3]), out: out(), shape: vec![-1, 3] },
-            "attribute `shape`: -1 is no dimension",
-        ),
+        ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![4, 3] }
+            .fails("`X`: a shape that broadcasts to [4, 3] is needed"),
+        ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![3] }
+            .fails("`X`: a shape that broadcasts to [3] is needed"),
+        ExpandV2 { x: uniform([3]), out: out(), shape: vec![-1, 3] }
+            .fails("attribute `shape`: -1 is no dimension"),
     ]
 );
 
@@ -167,14 +161,10 @@ autobwd::samples!(
         Tile { x: uniform([0, 3]), out: out(), repeat_times: vec![2, 2] },
         Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![0, 1] },
         Tile { x: integers_below(9, [3]).of(DType::U8), out: out(), repeat_times: vec![2] },
-        Sample::fails(
-            Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![1, -1] },
-            "attribute `repeat_times`: a thing cannot be repeated -1 times",
-        ),
-        Sample::fails(
-            Tile { x: uniform([3]), out: out(), repeat_times: vec![1; 10] },
-            "`Out`: at most 9 dimensions are possible",
-        ),
+        Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![1, -1] }
+            .fails("attribute `repeat_times`: a thing cannot be repeated -1 times"),
+        Tile { x: uniform([3]), out: out(), repeat_times: vec![1; 10] }
+            .fails("`Out`: at most 9 dimensions are possible"),
     ]
 );
 

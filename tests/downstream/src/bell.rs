@@ -25,7 +25,7 @@ autobwd::samples!(
     Bell,
     [
         Bell { x: uniform([2, 3]), out: out(), steepness: 1.5 },
-        Sample::fails(Bell { x: uniform([5]), out: out(), steepness: -1.0 }, "must be above 0, is -1"),
+        Bell { x: uniform([5]), out: out(), steepness: -1.0 }.fails("must be above 0, is -1"),
     ]
 );
 // End of the operator.

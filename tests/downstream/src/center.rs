@@ -45,7 +45,7 @@ autobwd::samples!(
     [
         Center { x: uniform([3, 4]), out: out() },
         Center { x: uniform([0, 2]), out: out() },
-        Sample::fails(Center { x: uniform([3]), out: out() }, "`X`: a matrix is needed"),
+        Center { x: uniform([3]), out: out() }.fails("`X`: a matrix is needed"),
     ]
 );
 

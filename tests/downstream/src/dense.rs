@@ -38,7 +38,7 @@ autobwd::samples!(
     Dense,
     [
         Dense { x: uniform([2, 3]), w: uniform([3, 4]), out: out() },
-        Sample::fails(Dense { x: uniform([2, 3]), w: uniform([4, 3]), out: out() }, "`W`: 3 rows are needed"),
+        Dense { x: uniform([2, 3]), w: uniform([4, 3]), out: out() }.fails("`W`: 3 rows are needed"),
     ]
 );
 

@@ -94,18 +94,9 @@ macro_rules! comparison {
                     $op { axis: 0, ..row(integers_below(3, [2, 1]), integers_below(3, [2, 3, 4])) },
                     row(uniform([]), uniform([])),
                     row(uniform([0, 3]), uniform([3])),
-                    Sample::fails(
-                        row(uniform([2, 3]), uniform([4])),
-                        "`Y`: a shape that broadcasts with [2, 3] of `X`"
-                    ),
-                    Sample::fails(
-                        $op { axis: 2, ..row(uniform([2, 3, 4]), uniform([3])) },
-                        "`Y`: a shape that broadcasts with [2, 3, 4] of `X`"
-                    ),
-                    Sample::fails(
-                        row(integers_below(2, [3]), uniform([3])),
-                        "does not match int64 of `X`"
-                    ),
+                    row(uniform([2, 3]), uniform([4])).fails("`Y`: a shape that broadcasts with [2, 3] of `X`"),
+                    $op { axis: 2, ..row(uniform([2, 3, 4]), uniform([3])) }.fails("`Y`: a shape that broadcasts with [2, 3, 4] of `X`"),
+                    row(integers_below(2, [3]), uniform([3])).fails("does not match int64 of `X`"),
                 ]
             );
         };

@@ -63,12 +63,10 @@ crate::samples!(
         Concat { x: vec![uniform([2, 3]), uniform([2, 0])], out: out(), axis: -1 },
         Concat { x: vec![uniform([5])], out: out(), axis: 0 },
         Concat { x: vec![integers_below(9, [2]), integers_below(9, [3])], out: out(), axis: 0 },
-        Sample::fails(Concat { x: vec![], out: out(), axis: 0 }, "at least one"),
-        Sample::fails(
-            Concat { x: vec![uniform([2, 3]), uniform([4, 5])], out: out(), axis: 0 },
-            "`X`: dimensions [-1, 3] are needed, not",
-        ),
-        Sample::fails(Concat { x: vec![uniform([2, 3])], out: out(), axis: 2 }, "attribute `axis` = 2"),
+        Concat { x: vec![], out: out(), axis: 0 }.fails("at least one"),
+        Concat { x: vec![uniform([2, 3]), uniform([4, 5])], out: out(), axis: 0 }
+            .fails("`X`: dimensions [-1, 3] are needed, not"),
+        Concat { x: vec![uniform([2, 3])], out: out(), axis: 2 }.fails("attribute `axis` = 2"),
     ]
 );
 

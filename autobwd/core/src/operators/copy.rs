@@ -80,21 +80,15 @@ crate::samples!(
     Cast,
     [
         cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F64),
-        Sample::not_a_derivative(
-            cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F32),
-            "rounded to float32, a small step vanishes",
-        ),
-        Sample::not_a_derivative(
-            cast(between(-9.0, 9.0, [4]).of(DType::F64), DType::F64, DType::I64),
-            "integers carry no gradient",
-        ),
+        cast(uniform([2, 3]).of(DType::F64), DType::F64, DType::F32)
+            .not_a_derivative("rounded to float32, a small step vanishes"),
+        cast(between(-9.0, 9.0, [4]).of(DType::F64), DType::F64, DType::I64)
+            .not_a_derivative("integers carry no gradient"),
         cast(integers_below(300, [3, 2]), DType::I64, DType::U8),
         cast(integers_below(3, [5]).of(DType::I32), DType::I32, DType::Bool),
         cast(integers_below(2, [0, 2]).of(DType::Bool), DType::Bool, DType::F64),
-        Sample::fails(
-            cast(integers_below(3, [5]), DType::I32, DType::F32),
-            "`X`: int32 is needed, as attribute `in_dtype` says",
-        ),
+        cast(integers_below(3, [5]), DType::I32, DType::F32)
+            .fails("`X`: int32 is needed, as attribute `in_dtype` says"),
     ]
 );
 

@@ -24,18 +24,9 @@ macro_rules! broadcast_samples {
                 $op { x: uniform([2, 3]), y: away_from(0.0, [2, 3, 4]), out: out(), axis: 0 },
                 $op { x: uniform([2, 3]), y: away_from(0.0, []), out: out(), axis: -1 },
                 $op { x: uniform([0, 3]), y: away_from(0.0, [3]), out: out(), axis: -1 },
-                Sample::fails(
-                    $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 },
-                    "does not broadcast"
-                ),
-                Sample::fails(
-                    $op { x: uniform([2, 3, 4]), y: uniform([3]), out: out(), axis: 2 },
-                    "does not broadcast from axis 2"
-                ),
-                Sample::fails(
-                    $op { x: uniform([3]), y: uniform([2, 3]), out: out(), axis: 5 },
-                    "`X`: shape [3] does not broadcast from axis 5 on with `Y` [2, 3]"
-                ),
+                $op { x: uniform([2, 3]), y: uniform([4]), out: out(), axis: -1 }.fails("does not broadcast"),
+                $op { x: uniform([2, 3, 4]), y: uniform([3]), out: out(), axis: 2 }.fails("does not broadcast from axis 2"),
+                $op { x: uniform([3]), y: uniform([2, 3]), out: out(), axis: 5 }.fails("`X`: shape [3] does not broadcast from axis 5 on with `Y` [2, 3]"),
                 $op {
                     x: given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
                     y: given([3], [2.0, -3.0, -1.0]).of(DType::I32),
@@ -49,19 +40,13 @@ macro_rules! broadcast_samples {
                     axis: -1
                 },
                 $op { x: integers_below(9, [0, 3]), y: integers_below(9, [3]), out: out(), axis: -1 },
-                Sample::fails(
-                    $op { x: integers_below(9, [3]), y: uniform([3]), out: out(), axis: -1 },
-                    "does not match int64 of `X`"
-                ),
-                Sample::fails(
-                    $op {
+                $op { x: integers_below(9, [3]), y: uniform([3]), out: out(), axis: -1 }.fails("does not match int64 of `X`"),
+                $op {
                         x: integers_below(2, [3]).of(DType::Bool),
                         y: integers_below(2, [3]).of(DType::Bool),
                         out: out(),
                         axis: -1
-                    },
-                    "`X`: signed or floating point numbers are needed"
-                ),
+                    }.fails("`X`: signed or floating point numbers are needed"),
                 $($row,)*
             ]
         );
@@ -327,15 +312,13 @@ impl<I: Integer> PointwiseInteger for ElementwiseDiv<I> {
 }
 broadcast_samples!(
     ElementwiseDiv,
-    Sample::fails(
-        ElementwiseDiv {
-            x: integers_below(9, [2]),
-            y: given([2], [1.0, 0.0]).of(DType::I64),
-            out: out(),
-            axis: -1
-        },
-        "`Y`: no integer can be divided by 0"
-    )
+    ElementwiseDiv {
+        x: integers_below(9, [2]),
+        y: given([2], [1.0, 0.0]).of(DType::I64),
+        out: out(),
+        axis: -1
+    }
+    .fails("`Y`: no integer can be divided by 0")
 );
 
 /// What is wrong with a quotient of integers that does not exist.

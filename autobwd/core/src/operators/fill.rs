@@ -61,40 +61,20 @@ crate::samples!(
         },
         FillConstant { out: out(), shape: vec![3], dtype: DType::Bool, value: 1.0, str_value: "".into() },
         FillConstant { out: out(), shape: vec![0, 2], dtype: DType::I32, value: -1.0, str_value: "".into() },
-        Sample::fails(
-            FillConstant { out: out(), shape: vec![2], dtype: DType::I32, value: 1.5, str_value: "".into() },
-            "attribute `value`: 1.5 is no int32",
-        ),
-        Sample::fails(
-            FillConstant {
-                out: out(),
-                shape: vec![2],
-                dtype: DType::I64,
-                value: 0.0,
-                str_value: "9223372036854775808".into()
-            },
-            "attribute `str_value`: 9223372036854776000 is no int64",
-        ),
-        Sample::fails(
-            FillConstant {
-                out: out(),
-                shape: vec![2, -1],
-                dtype: DType::F32,
-                value: 0.0,
-                str_value: "".into()
-            },
-            "attribute `shape`: -1 is no dimension",
-        ),
-        Sample::fails(
-            FillConstant {
-                out: out(),
-                shape: vec![2],
-                dtype: DType::F32,
-                value: 0.0,
-                str_value: "ten".into()
-            },
-            "attribute `str_value`: \"ten\" is no number",
-        ),
+        FillConstant { out: out(), shape: vec![2], dtype: DType::I32, value: 1.5, str_value: "".into() }
+            .fails("attribute `value`: 1.5 is no int32"),
+        FillConstant {
+            out: out(),
+            shape: vec![2],
+            dtype: DType::I64,
+            value: 0.0,
+            str_value: "9223372036854775808".into()
+        }
+        .fails("attribute `str_value`: 9223372036854776000 is no int64"),
+        FillConstant { out: out(), shape: vec![2, -1], dtype: DType::F32, value: 0.0, str_value: "".into() }
+            .fails("attribute `shape`: -1 is no dimension"),
+        FillConstant { out: out(), shape: vec![2], dtype: DType::F32, value: 0.0, str_value: "ten".into() }
+            .fails("attribute `str_value`: \"ten\" is no number"),
     ]
 );
 
@@ -189,13 +169,9 @@ crate::samples!(
         FillAnyLike { x: integers_below(5, [3]), out: out(), value: 7.0, dtype: None },
         FillAnyLike { x: uniform([]), out: out(), value: -1.0, dtype: Some(DType::I32) },
         FillAnyLike { x: uniform([3]).of(DType::F64), out: out(), value: 0.1, dtype: None },
-        Sample::fails(
-            FillAnyLike { x: integers_below(3, [2]), out: out(), value: 0.5, dtype: None },
-            "attribute `value`: 0.5 is no int64"
-        ),
-        Sample::fails(
-            FillAnyLike { x: uniform([2]), out: out(), value: 256.0, dtype: Some(DType::U8) },
-            "attribute `value`: 256 is no uint8"
-        ),
+        FillAnyLike { x: integers_below(3, [2]), out: out(), value: 0.5, dtype: None }
+            .fails("attribute `value`: 0.5 is no int64"),
+        FillAnyLike { x: uniform([2]), out: out(), value: 256.0, dtype: Some(DType::U8) }
+            .fails("attribute `value`: 256 is no uint8"),
     ]
 );

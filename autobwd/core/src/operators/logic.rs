@@ -64,14 +64,8 @@ macro_rules! logical {
                     y: integers_below(3, [4]).of(DType::I32),
                     out: out()
                 },
-                Sample::fails(
-                    $op { x: booleans([3]), y: integers_below(2, [3]), out: out() },
-                    "`Y`: dtype int64 does not match bool of `X`"
-                ),
-                Sample::fails(
-                    $op { x: booleans([2, 3]), y: booleans([4]), out: out() },
-                    "`Y`: a shape that broadcasts with [2, 3] of `X`"
-                ),
+                $op { x: booleans([3]), y: integers_below(2, [3]), out: out() }.fails("`Y`: dtype int64 does not match bool of `X`"),
+                $op { x: booleans([2, 3]), y: booleans([4]), out: out() }.fails("`Y`: a shape that broadcasts with [2, 3] of `X`"),
             ]
         );
     };

@@ -43,14 +43,10 @@ crate::samples!(
         Reshape2 { x: uniform([]), out: out(), x_shape: out(), shape: vec![-1] },
         Reshape2 { x: uniform([0, 3]), out: out(), x_shape: out(), shape: vec![0, -1, 1] },
         Reshape2 { x: integers_below(9, [2, 3]), out: out(), x_shape: out(), shape: vec![3, -1] },
-        Sample::fails(
-            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![4, -1] },
-            "`X`: as many elements as in [4, -1] are needed",
-        ),
-        Sample::fails(
-            Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![-1, -1] },
-            "attribute `shape`: -1 is given twice",
-        ),
+        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![4, -1] }
+            .fails("`X`: as many elements as in [4, -1] are needed"),
+        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![-1, -1] }
+            .fails("attribute `shape`: -1 is given twice"),
     ]
 );
 

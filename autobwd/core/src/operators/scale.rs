@@ -41,18 +41,12 @@ crate::samples!(
     [
         scale(integers_below(9, [2, 3]), -2.0, 16777217.0, true),
         scale(given([2], [2147483647.0, -1.0]).of(DType::I32), 2.0, 1.0, false),
-        Sample::fails(
-            scale(integers_below(2, [2]).of(DType::Bool), 1.0, 0.0, true),
-            "signed or floating point numbers are needed"
-        ),
-        Sample::fails(
-            scale(integers_below(9, [3]), 1.9, 0.0, true),
-            "attribute `scale`: 1.9 is no int64; `cast` the input to a floating point dtype first"
-        ),
-        Sample::fails(
-            scale(integers_below(9, [3]).of(DType::I32), 1.0, 2147483648.0, false),
-            "attribute `bias`: 2147483648 is no int32"
-        ),
+        scale(integers_below(2, [2]).of(DType::Bool), 1.0, 0.0, true)
+            .fails("signed or floating point numbers are needed"),
+        scale(integers_below(9, [3]), 1.9, 0.0, true)
+            .fails("attribute `scale`: 1.9 is no int64; `cast` the input to a floating point dtype first"),
+        scale(integers_below(9, [3]).of(DType::I32), 1.0, 2147483648.0, false)
+            .fails("attribute `bias`: 2147483648 is no int32"),
         scale(uniform([2, 3]), -2.5, 0.75, true),
         scale(uniform([3]), 0.5, -1.0, false),
         scale(uniform([]), 1.0, 0.0, true),

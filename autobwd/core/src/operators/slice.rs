@@ -62,26 +62,19 @@ crate::samples!(
         slice(uniform([0, 3]), &[(0, 0, 5)], &[]),
         slice(uniform([]), &[], &[]),
         slice(integers_below(9, [4, 3]).of(DType::U8), &[(0, 1, 3)], &[]),
-        Sample::fails(slice(uniform([2, 3]), &[(2, 0, 1)], &[]), "attribute `axes` = 2"),
-        Sample::fails(
-            slice(uniform([2, 3]), &[(1, 0, 1), (-1, 0, 1)], &[]),
-            "attribute `axes`: -1 is given twice"
-        ),
-        Sample::fails(
-            slice(uniform([2, 3]), &[(1, 0, 2)], &[1]),
-            "attribute `decrease_axis`: dimension 1 of the part is 2, not 1",
-        ),
-        Sample::fails(
-            Slice {
-                input: uniform([2, 3]),
-                out: out(),
-                axes: vec![0],
-                starts: vec![],
-                ends: vec![1],
-                decrease_axis: vec![]
-            },
-            "attribute `starts`: a number for each of `axes` is needed",
-        ),
+        slice(uniform([2, 3]), &[(2, 0, 1)], &[]).fails("attribute `axes` = 2"),
+        slice(uniform([2, 3]), &[(1, 0, 1), (-1, 0, 1)], &[]).fails("attribute `axes`: -1 is given twice"),
+        slice(uniform([2, 3]), &[(1, 0, 2)], &[1])
+            .fails("attribute `decrease_axis`: dimension 1 of the part is 2, not 1"),
+        Slice {
+            input: uniform([2, 3]),
+            out: out(),
+            axes: vec![0],
+            starts: vec![],
+            ends: vec![1],
+            decrease_axis: vec![]
+        }
+        .fails("attribute `starts`: a number for each of `axes` is needed"),
     ]
 );
 

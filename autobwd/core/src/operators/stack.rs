@@ -43,15 +43,10 @@ crate::samples!(
         Stack { x: vec![uniform([5])], y: out(), axis: 1 },
         Stack { x: vec![uniform([2, 0]), uniform([2, 0])], y: out(), axis: 1 },
         Stack { x: vec![integers_below(9, [2]), integers_below(9, [2])], y: out(), axis: 0 },
-        Sample::fails(Stack { x: vec![], y: out(), axis: 0 }, "at least one"),
-        Sample::fails(
-            Stack { x: vec![uniform([2, 3]), uniform([3, 2])], y: out(), axis: 0 },
-            "`X`: shape [3, 2] does not match [2, 3]",
-        ),
-        Sample::fails(
-            Stack { x: vec![uniform([2, 3])], y: out(), axis: 3 },
-            "attribute `axis`: 3 is no place"
-        ),
+        Stack { x: vec![], y: out(), axis: 0 }.fails("at least one"),
+        Stack { x: vec![uniform([2, 3]), uniform([3, 2])], y: out(), axis: 0 }
+            .fails("`X`: shape [3, 2] does not match [2, 3]"),
+        Stack { x: vec![uniform([2, 3])], y: out(), axis: 3 }.fails("attribute `axis`: 3 is no place"),
     ]
 );
 
@@ -162,14 +157,10 @@ crate::samples!(
         Unstack { x: uniform([1]), y: vec![out()], axis: 0, num: 1 },
         Unstack { x: uniform([0, 2]), y: vec![out(), out()], axis: 1, num: 2 },
         Unstack { x: integers_below(9, [2, 3]), y: vec![out(), out()], axis: 0, num: 2 },
-        Sample::fails(
-            Unstack { x: uniform([2, 3]), y: vec![out(), out()], axis: 1, num: 2 },
-            "`X`: a length of 2 along axis 1 is needed",
-        ),
-        Sample::fails(
-            Unstack { x: uniform([2, 3]), y: vec![out()], axis: 0, num: 2 },
-            "`Y`: 2 variables are needed, not 1"
-        ),
+        Unstack { x: uniform([2, 3]), y: vec![out(), out()], axis: 1, num: 2 }
+            .fails("`X`: a length of 2 along axis 1 is needed"),
+        Unstack { x: uniform([2, 3]), y: vec![out()], axis: 0, num: 2 }
+            .fails("`Y`: 2 variables are needed, not 1"),
     ]
 );
 

@@ -149,12 +149,10 @@ crate::samples!(
             out: out()
         },
         Sum { x: vec![integers_below(9, [2, 3])], out: out() },
-        Sample::fails(Sum { x: vec![], out: out() }, "at least one"),
-        Sample::fails(
-            Sum { x: vec![integers_below(2, [2]).of(DType::Bool)], out: out() },
-            "`X`: signed or floating point numbers are needed"
-        ),
-        Sample::fails(Sum { x: vec![uniform([2, 3]), uniform([3, 2])], out: out() }, "does not match [2, 3]"),
+        Sum { x: vec![], out: out() }.fails("at least one"),
+        Sum { x: vec![integers_below(2, [2]).of(DType::Bool)], out: out() }
+            .fails("`X`: signed or floating point numbers are needed"),
+        Sum { x: vec![uniform([2, 3]), uniform([3, 2])], out: out() }.fails("does not match [2, 3]"),
     ]
 );
 
