@@ -183,7 +183,8 @@ pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream)
 /// Makes a struct a group of attributes, which several operators can have: see the trait of that name.
 ///
 /// Its fields are marked `#[attr]`, with the options that attributes of operators have. Where each has a default, the
-/// struct implements `Default`.
+/// struct implements `Default`. For each field there is a method of that name, which takes another value for it:
+/// `ConvAttrs::default().strides([2, 2])`.
 #[proc_macro_derive(Attrs, attributes(attr))]
 pub fn derive_attrs(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as DeriveInput);

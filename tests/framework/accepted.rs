@@ -19,7 +19,7 @@ use crate::numbers::differentiable;
 macro_rules! reductions {
     ($($op:ident),*) => {
         [$(|x: &Expr, out_dtype: Option<DType>| {
-            let reduce = ReduceAttrs { in_dtype: Some(x.dtype()), out_dtype, ..ReduceAttrs::over([-1]) };
+            let reduce = ReduceAttrs::over([-1]).in_dtype(Some(x.dtype())).out_dtype(out_dtype);
             emit($op { x: x.into(), out: New, reduce }).out
         }),*]
     };

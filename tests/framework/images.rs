@@ -77,13 +77,11 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
                 input: (&inputs[0]).into(),
                 filter: (&inputs[1]).into(),
                 output: New,
-                conv: ConvAttrs {
-                    paddings: vec![1, 1],
-                    dilations: vec![dilation as i32, 1],
-                    groups: groups as i32,
-                    data_format: format,
-                    ..ConvAttrs::default()
-                },
+                conv: ConvAttrs::default()
+                    .paddings([1, 1])
+                    .dilations([dilation as i32, 1])
+                    .groups(groups as i32)
+                    .data_format(format),
             };
             emit(op).output
         })?;
@@ -125,7 +123,7 @@ fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Expr {
 }
 
 fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
-    PoolAttrs { data_format, ..PoolAttrs::new(PoolingType::Max, ksize.to_vec()) }
+    PoolAttrs::new(PoolingType::Max, ksize.to_vec()).data_format(data_format)
 }
 
 /// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
@@ -173,11 +171,11 @@ fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Resu
         let x = Tensor::from_vec([2, 3, 8, 2 * cols as usize], elements.collect())?;
         let dout = numbers([2, 3, 4, cols as usize], 0.0);
         let built = run(std::slice::from_ref(&x), &dout, |x| {
-            let pool = PoolAttrs { strides: vec![2, 2], ..windows([2, 2], DataLayout::Nchw) };
+            let pool = windows([2, 2], DataLayout::Nchw).strides([2, 2]);
             emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let expected = run(std::slice::from_ref(&x), &dout, |x| {
-            let pool = PoolAttrs { adaptive: true, ..windows([4, cols], DataLayout::Nchw) };
+            let pool = windows([4, cols], DataLayout::Nchw).adaptive(true);
             emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

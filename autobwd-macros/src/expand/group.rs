@@ -7,7 +7,7 @@ use syn::Ident;
 use super::attrs;
 use crate::ast::Field;
 
-/// The implementation of `Attrs`.
+/// The implementation of `Attrs`, and for each field, of that visibility, a method that replaces it.
 pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
     let (items, defs) = (fields.iter().map(attrs::items), attrs::defs(fields.iter()));
     let (idents, reads): (Vec<_>, Vec<_>) =
@@ -28,7 +28,24 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
             }
         }
     });
+    let setters = fields.iter().map(|field| {
+        let (ident, ty, visibility) = (field.ident, field.ty, &field.original.vis);
+        let doc = format!("The same with another `{}`.", field.name);
+        quote! {
+            #[doc = #doc]
+            #[must_use]
+            #[allow(dead_code, reason = "a private attribute may be read only")]
+            #visibility fn #ident(mut self, #ident: impl ::core::convert::Into<#ty>) -> Self {
+                self.#ident = ::core::convert::Into::into(#ident);
+                self
+            }
+        }
+    });
     quote! {
+        #[automatically_derived]
+        impl #ident {
+            #(#setters)*
+        }
         const _: () = {
             #(#items)*
             #default

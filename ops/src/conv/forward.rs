@@ -45,46 +45,34 @@ autobwd::samples!(
     Conv2d,
     [
         conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()),
-        conv2d([2, 3, 6, 5], [4, 3, 1, 2], ConvAttrs { strides: vec![2, 1], ..plain() }),
-        conv2d([2, 6, 5, 3], [4, 3, 1, 2], ConvAttrs { strides: vec![1, 2], ..nhwc() }),
-        conv2d([1, 2, 4, 3], [5, 2, 3, 4], ConvAttrs { paddings: vec![1, 2], ..plain() }),
-        conv2d([1, 2, 3, 4], [4, 2, 3, 1], ConvAttrs { paddings: vec![0, 1, 2, 3], ..plain() }),
-        conv2d([1, 3, 4, 2], [4, 2, 3, 1], ConvAttrs { paddings: vec![0, 1, 2, 0], ..nhwc() }),
+        conv2d([2, 3, 6, 5], [4, 3, 1, 2], plain().strides([2, 1])),
+        conv2d([2, 6, 5, 3], [4, 3, 1, 2], nhwc().strides([1, 2])),
+        conv2d([1, 2, 4, 3], [5, 2, 3, 4], plain().paddings([1, 2])),
+        conv2d([1, 2, 3, 4], [4, 2, 3, 1], plain().paddings([0, 1, 2, 3])),
+        conv2d([1, 3, 4, 2], [4, 2, 3, 1], nhwc().paddings([0, 1, 2, 0])),
         // Some windows lie beside the image.
-        conv2d([1, 3, 2, 4], [5, 3, 2, 1], ConvAttrs { paddings: vec![3, 2], ..plain() }),
-        conv2d([1, 2, 5, 7], [4, 2, 3, 1], ConvAttrs { dilations: vec![2, 3], ..plain() }),
-        conv2d(
-            [1, 6, 7, 2],
-            [5, 2, 3, 4],
-            ConvAttrs { dilations: vec![1, 2], strides: vec![3, 2], paddings: vec![1, 2], ..nhwc() }
-        ),
-        conv2d([3, 4, 5, 2], [6, 2, 3, 1], ConvAttrs { groups: 2, ..plain() }),
-        conv2d([3, 5, 2, 4], [6, 2, 3, 1], ConvAttrs { groups: 2, ..nhwc() }),
-        conv2d([2, 3, 5, 4], [6, 1, 3, 2], ConvAttrs { groups: 3, ..plain() }),
-        conv2d([2, 5, 4, 3], [12, 1, 3, 2], ConvAttrs { groups: 3, ..nhwc() }),
+        conv2d([1, 3, 2, 4], [5, 3, 2, 1], plain().paddings([3, 2])),
+        conv2d([1, 2, 5, 7], [4, 2, 3, 1], plain().dilations([2, 3])),
+        conv2d([1, 6, 7, 2], [5, 2, 3, 4], nhwc().dilations([1, 2]).strides([3, 2]).paddings([1, 2])),
+        conv2d([3, 4, 5, 2], [6, 2, 3, 1], plain().groups(2)),
+        conv2d([3, 5, 2, 4], [6, 2, 3, 1], nhwc().groups(2)),
+        conv2d([2, 3, 5, 4], [6, 1, 3, 2], plain().groups(3)),
+        conv2d([2, 5, 4, 3], [12, 1, 3, 2], nhwc().groups(3)),
         // Channels that are worth products by the rows of windows.
         conv2d([2, 32, 4, 3], [3, 32, 3, 2], plain()),
-        conv2d(
-            [1, 64, 3, 3],
-            [2, 32, 2, 2],
-            ConvAttrs { paddings: vec![2, 0, 1, 2], dilations: vec![2, 1], groups: 2, ..plain() }
-        ),
-        conv2d(
-            [1, 4, 3, 64],
-            [2, 32, 2, 2],
-            ConvAttrs { strides: vec![1, 2], paddings: vec![1, 1], groups: 2, ..nhwc() }
-        ),
+        conv2d([1, 64, 3, 3], [2, 32, 2, 2], plain().paddings([2, 0, 1, 2]).dilations([2, 1]).groups(2)),
+        conv2d([1, 4, 3, 64], [2, 32, 2, 2], nhwc().strides([1, 2]).paddings([1, 1]).groups(2)),
         // Windows of one element.
         conv2d([3, 4, 5, 2], [6, 4, 1, 1], plain()),
-        conv2d([3, 5, 2, 4], [6, 2, 1, 1], ConvAttrs { groups: 2, ..nhwc() }),
-        conv2d([1, 2, 5, 6], [3, 2, 4, 5], ConvAttrs { strides: vec![2, 3], paddings: vec![7, 7], ..same() }),
-        conv2d([1, 2, 5, 4], [5, 2, 3, 4], ConvAttrs { dilations: vec![2, 2], ..same() }),
-        conv2d([1, 2, 5, 4], [4, 2, 3, 1], ConvAttrs { paddings: vec![7, 7], ..valid() }),
+        conv2d([3, 5, 2, 4], [6, 2, 1, 1], nhwc().groups(2)),
+        conv2d([1, 2, 5, 6], [3, 2, 4, 5], same().strides([2, 3]).paddings([7, 7])),
+        conv2d([1, 2, 5, 4], [5, 2, 3, 4], same().dilations([2, 2])),
+        conv2d([1, 2, 5, 4], [4, 2, 3, 1], valid().paddings([7, 7])),
         conv2d([0, 3, 5, 4], [4, 3, 2, 1], plain()),
         conv2d([0, 5, 4, 3], [4, 3, 2, 1], nhwc()),
         conv2d([2, 0, 5, 4], [4, 0, 2, 1], plain()),
         conv2d([2, 3, 5, 4], [0, 3, 2, 1], plain()),
-        conv2d([2, 3, 0, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![1, 2], ..plain() }),
+        conv2d([2, 3, 0, 4], [4, 3, 2, 1], plain().paddings([1, 2])),
         conv2d([2, 3, 5], [4, 3, 2, 1], plain()).fails("`Input`: 4 dimensions are needed"),
         conv2d([2, 3, 5, 4], [4, 3], plain()).fails("`Filter`: 4 dimensions are needed"),
         Conv2d { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
@@ -97,22 +85,21 @@ autobwd::samples!(
         .fails("`Input`: floating point numbers are needed"),
         conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain())
             .fails("`Filter`: filters of 3 channels in 1 groups are needed"),
-        conv2d([2, 4, 5, 3], [5, 2, 3, 1], ConvAttrs { groups: 2, ..plain() })
+        conv2d([2, 4, 5, 3], [5, 2, 3, 1], plain().groups(2))
             .fails("`Filter`: filters that make 2 groups are needed"),
         conv2d([2, 3, 5, 4], [4, 3, 0, 1], plain())
             .fails("`Filter`: windows of at least one element are needed"),
-        conv2d([1, 3, 4, 2], [4, 3, 7, 1], ConvAttrs { paddings: vec![1, 0], ..plain() })
+        conv2d([1, 3, 4, 2], [4, 3, 7, 1], plain().paddings([1, 0]))
             .fails("`Input`: at least 5 rows and columns are needed"),
-        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { strides: vec![1], ..plain() })
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain().strides([1]))
             .fails("attribute `strides`: 2 numbers of at least 1 are needed, not [1]"),
-        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { dilations: vec![1, 0], ..plain() })
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain().dilations([1, 0]))
             .fails("attribute `dilations`: 2 numbers of at least 1 are needed, not [1, 0]"),
-        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![1, 2, 3], ..plain() })
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain().paddings([1, 2, 3]))
             .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1, 2, 3]"),
-        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { paddings: vec![0, -1], ..plain() })
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain().paddings([0, -1]))
             .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [0, -1]"),
-        conv2d([2, 3, 5, 4], [4, 3, 2, 1], ConvAttrs { groups: 0, ..plain() })
-            .fails("attribute `groups`: must be at least 1"),
+        conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain().groups(0)).fails("attribute `groups`: must be at least 1"),
     ]
 );
 
@@ -215,35 +202,25 @@ impl Kernel for DepthwiseConv2d<Buf<'_>> {
 autobwd::samples!(
     DepthwiseConv2d,
     [
-        depthwise([2, 3, 5, 4], [3, 1, 2, 4], ConvAttrs { groups: 3, ..plain() }),
-        depthwise([2, 3, 4, 5], [6, 1, 3, 2], ConvAttrs { groups: 3, ..plain() }),
+        depthwise([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
+        depthwise([2, 3, 4, 5], [6, 1, 3, 2], plain().groups(3)),
         // As many filters a channel as are worth products.
-        depthwise([3, 2, 4, 5], [10, 1, 3, 2], ConvAttrs { groups: 2, ..plain() }),
-        depthwise([2, 5, 4, 3], [3, 1, 2, 4], ConvAttrs { groups: 3, ..nhwc() }),
-        depthwise(
-            [1, 5, 4, 2],
-            [6, 1, 3, 2],
-            ConvAttrs { groups: 2, strides: vec![2, 1], paddings: vec![1, 2], ..nhwc() }
-        ),
+        depthwise([3, 2, 4, 5], [10, 1, 3, 2], plain().groups(2)),
+        depthwise([2, 5, 4, 3], [3, 1, 2, 4], nhwc().groups(3)),
+        depthwise([1, 5, 4, 2], [6, 1, 3, 2], nhwc().groups(2).strides([2, 1]).paddings([1, 2])),
         depthwise(
             [1, 3, 6, 5],
             [6, 1, 2, 4],
-            ConvAttrs {
-                groups: 3,
-                strides: vec![2, 3],
-                paddings: vec![0, 1, 2, 3],
-                dilations: vec![2, 1],
-                ..plain()
-            }
+            plain().groups(3).strides([2, 3]).paddings([0, 1, 2, 3]).dilations([2, 1])
         ),
-        depthwise([2, 3, 5, 11], [3, 1, 2, 9], ConvAttrs { groups: 3, ..same() }),
+        depthwise([2, 3, 5, 11], [3, 1, 2, 9], same().groups(3)),
         // Rows of more than one step of a loop.
-        depthwise([1, 2, 3, 21], [2, 1, 3, 4], ConvAttrs { groups: 2, ..plain() }),
-        depthwise([0, 3, 5, 4], [3, 1, 2, 4], ConvAttrs { groups: 3, ..plain() }),
+        depthwise([1, 2, 3, 21], [2, 1, 3, 4], plain().groups(2)),
+        depthwise([0, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),
-        depthwise([2, 4, 5, 3], [6, 2, 3, 1], ConvAttrs { groups: 2, ..plain() })
+        depthwise([2, 4, 5, 3], [6, 2, 3, 1], plain().groups(2))
             .fails("`Filter`: as many groups as channels, thus filters of one channel, are needed"),
-        depthwise([2, 4, 5, 3], [6, 1, 3, 2], ConvAttrs { groups: 2, ..plain() })
+        depthwise([2, 4, 5, 3], [6, 1, 3, 2], plain().groups(2))
             .fails("`Filter`: filters of 4 channels in 2 groups are needed"),
     ]
 );

@@ -143,13 +143,13 @@ fn plain() -> ConvAttrs {
 
 /// The same for images with channels last.
 fn nhwc() -> ConvAttrs {
-    ConvAttrs { data_format: DataLayout::Nhwc, ..plain() }
+    plain().data_format(DataLayout::Nhwc)
 }
 
 fn same() -> ConvAttrs {
-    ConvAttrs { padding_algorithm: PaddingAlgorithm::Same, ..plain() }
+    plain().padding_algorithm(PaddingAlgorithm::Same)
 }
 
 fn valid() -> ConvAttrs {
-    ConvAttrs { padding_algorithm: PaddingAlgorithm::Valid, ..plain() }
+    plain().padding_algorithm(PaddingAlgorithm::Valid)
 }

@@ -74,47 +74,31 @@ autobwd::samples!(
     Conv2dTranspose,
     [
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()),
-        transpose(
-            [2, 3, 4, 1],
-            [3, 5, 2, 4],
-            ConvAttrs { strides: vec![2, 3], paddings: vec![1, 0], ..plain() }
-        ),
+        transpose([2, 3, 4, 1], [3, 5, 2, 4], plain().strides([2, 3]).paddings([1, 0])),
         Conv2dTranspose {
             bias: Some(uniform([5])),
-            ..transpose([2, 4, 1, 3], [3, 5, 2, 4], ConvAttrs { paddings: vec![0, 1, 2, 0], ..nhwc() })
+            ..transpose([2, 4, 1, 3], [3, 5, 2, 4], nhwc().paddings([0, 1, 2, 0]))
         },
         Conv2dTranspose {
             bias: Some(uniform([6])),
-            ..transpose([1, 4, 3, 2], [4, 3, 1, 2], ConvAttrs { groups: 2, ..plain() })
+            ..transpose([1, 4, 3, 2], [4, 3, 1, 2], plain().groups(2))
         },
         Conv2dTranspose {
             bias: Some(uniform([6])),
-            ..transpose(
-                [1, 3, 2, 4],
-                [4, 3, 1, 2],
-                ConvAttrs { groups: 2, data_format: DataLayout::Nhwc, ..plain() }
-            )
+            ..transpose([1, 3, 2, 4], [4, 3, 1, 2], plain().groups(2).data_format(DataLayout::Nhwc))
         },
-        transpose([2, 3, 5, 4], [3, 1, 2, 4], ConvAttrs { groups: 3, ..plain() }),
-        transpose([1, 6, 3, 2], [6, 1, 3, 2], ConvAttrs { groups: 2, ..plain() }),
+        transpose([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
+        transpose([1, 6, 3, 2], [6, 1, 3, 2], plain().groups(2)),
         Conv2dTranspose {
             output_size: vec![9, 8],
-            ..transpose([1, 2, 3, 4], [2, 3, 1, 1], ConvAttrs { strides: vec![3, 2], ..plain() })
+            ..transpose([1, 2, 3, 4], [2, 3, 1, 1], plain().strides([3, 2]))
         },
         Conv2dTranspose {
             output_padding: vec![1, 2],
-            ..transpose(
-                [1, 2, 3, 4],
-                [2, 3, 4, 2],
-                ConvAttrs { strides: vec![3, 1], dilations: vec![1, 3], ..plain() }
-            )
+            ..transpose([1, 2, 3, 4], [2, 3, 4, 2], plain().strides([3, 1]).dilations([1, 3]))
         },
-        transpose([1, 2, 5, 4], [2, 4, 3, 1], ConvAttrs { strides: vec![2, 1], ..same() }),
-        transpose(
-            [1, 2, 3, 4],
-            [2, 4, 3, 1],
-            ConvAttrs { paddings: vec![7, 7], dilations: vec![2, 1], ..valid() }
-        ),
+        transpose([1, 2, 5, 4], [2, 4, 3, 1], same().strides([2, 1])),
+        transpose([1, 2, 3, 4], [2, 4, 3, 1], valid().paddings([7, 7]).dilations([2, 1])),
         // Windows of one element.
         transpose([3, 4, 5, 2], [4, 6, 1, 1], plain()),
         transpose([3, 5, 2, 4], [4, 6, 1, 1], nhwc()),
@@ -122,11 +106,11 @@ autobwd::samples!(
         Conv2dTranspose { bias: Some(uniform([4])), ..transpose([2, 0, 5, 3], [0, 4, 2, 1], plain()) },
         Conv2dTranspose { bias: Some(uniform([0])), ..transpose([2, 3, 5, 4], [3, 0, 2, 1], plain()) },
         transpose([2, 3, 5, 4], [4, 3, 2, 1], plain()).fails("`Filter`: filters for 3 channels are needed"),
-        transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { groups: 2, ..plain() })
+        transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().groups(2))
             .fails("`Filter`: filters that make 2 groups are needed"),
         Conv2dTranspose { bias: Some(uniform([3])), ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("`Bias`: [4] is needed, one for each channel"),
-        transpose([2, 3, 5, 4], [3, 4, 2, 1], ConvAttrs { paddings: vec![3, 0], ..plain() })
+        transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().paddings([3, 0]))
             .fails("`Input`: more rows and columns than paddings take away are needed"),
         Conv2dTranspose { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("attribute `output_size`: 5 is not within 4..5"),

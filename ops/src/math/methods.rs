@@ -60,7 +60,7 @@ macro_rules! broadcasting {
 macro_rules! reductions {
     ($($f:ident $op:ident),*) => {$(
         fn $f(&self, axes: &[i32]) -> Expr {
-            let reduce = ReduceAttrs { reduce_all: axes.is_empty(), ..ReduceAttrs::over(axes.to_vec()) };
+            let reduce = ReduceAttrs::over(axes.to_vec()).reduce_all(axes.is_empty());
             emit($op { x: self.into(), out: New, reduce }).out
         }
     )*};
@@ -72,10 +72,7 @@ macro_rules! pooling {
             let op = Pool2d {
                 x: self.into(),
                 out: New,
-                pool: PoolAttrs {
-                    strides: vec![stride; 2],
-                    ..PoolAttrs::new(PoolingType::$pooling_type, vec![size; 2])
-                },
+                pool: PoolAttrs::new(PoolingType::$pooling_type, vec![size; 2]).strides(vec![stride; 2]),
             };
             emit(op).out
         }
@@ -141,7 +138,7 @@ impl Math for Expr {
             input: self.into(),
             filter: filters.into(),
             output: New,
-            conv: ConvAttrs { strides: vec![stride; 2], paddings: vec![padding; 2], ..ConvAttrs::default() },
+            conv: ConvAttrs::default().strides(vec![stride; 2]).paddings(vec![padding; 2]),
         };
         emit(op).output
     }

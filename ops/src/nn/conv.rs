@@ -60,7 +60,7 @@ impl Windows {
     fn attrs(self) -> ConvAttrs {
         let Windows { stride, padding, dilation, groups } = self;
         let (strides, paddings, dilations) = (vec![stride; 2], vec![padding; 2], vec![dilation; 2]);
-        ConvAttrs { strides, paddings, dilations, groups, ..ConvAttrs::default() }
+        ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
     }
 }
 

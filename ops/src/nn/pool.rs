@@ -88,14 +88,12 @@ impl Pool2d {
         let op = pool::Pool2d {
             x: x.into(),
             out: New,
-            pool: PoolAttrs {
-                strides,
-                paddings: vec![self.padding; 2],
-                ceil_mode: self.ceil,
-                exclusive: self.exclusive,
-                adaptive: self.adaptive,
-                ..PoolAttrs::new(self.kind, self.size.to_vec())
-            },
+            pool: PoolAttrs::new(self.kind, self.size.to_vec())
+                .strides(strides)
+                .paddings(vec![self.padding; 2])
+                .ceil_mode(self.ceil)
+                .exclusive(self.exclusive)
+                .adaptive(self.adaptive),
         };
         emit(op).out
     }

@@ -28,7 +28,7 @@ pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i
 
 /// The mean along these axes, which stay as ones of length 1 if they are kept; that of nothing is 0.
 pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Expr {
-    let reduce = ReduceAttrs { keep_dim, ..ReduceAttrs::over(axes) };
+    let reduce = ReduceAttrs::over(axes).keep_dim(keep_dim);
     match x.dims().iter().any(|dim| *dim == 0) {
         true => emit(ReduceSum { x: x.into(), out: New, reduce }).out,
         false => emit(ReduceMean { x: x.into(), out: New, reduce }).out,

@@ -129,56 +129,33 @@ autobwd::samples!(
         pool(uniform([2, 3, 5, 4]), mean([2, 3])),
         pool(distinct([2, 5, 4, 3]), nhwc(max([2, 3]))),
         pool(uniform([2, 5, 4, 3]), nhwc(mean([2, 3]))),
-        pool(distinct([2, 3, 6, 4]), PoolAttrs { strides: vec![2, 2], ..max([2, 2]) }),
-        pool(distinct([2, 3, 6, 16]), PoolAttrs { strides: vec![2, 2], ..max([2, 2]) }),
-        pool(distinct([1, 2, 7, 5]), PoolAttrs { strides: vec![3, 2], ..max([2, 3]) }),
-        pool(uniform([1, 7, 5, 2]), PoolAttrs { strides: vec![3, 2], ..nhwc(mean([2, 3])) }),
-        pool(distinct([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], ..max([2, 3]) }),
-        pool(distinct([1, 2, 3, 4]), PoolAttrs { paddings: vec![1, 0, 2, 3], ..max([2, 5]) }),
-        pool(uniform([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], ..mean([2, 3]) }),
-        pool(uniform([1, 2, 5, 4]), PoolAttrs { paddings: vec![1, 2], exclusive: false, ..mean([2, 3]) }),
-        pool(
-            uniform([1, 5, 4, 2]),
-            PoolAttrs { paddings: vec![0, 2, 2, 1], exclusive: false, ..nhwc(mean([3, 4])) }
-        ),
-        pool(distinct([1, 2, 6, 8]), PoolAttrs { ceil_mode: true, strides: vec![2, 3], ..max([3, 4]) }),
+        pool(distinct([2, 3, 6, 4]), max([2, 2]).strides([2, 2])),
+        pool(distinct([2, 3, 6, 16]), max([2, 2]).strides([2, 2])),
+        pool(distinct([1, 2, 7, 5]), max([2, 3]).strides([3, 2])),
+        pool(uniform([1, 7, 5, 2]), nhwc(mean([2, 3])).strides([3, 2])),
+        pool(distinct([1, 2, 5, 4]), max([2, 3]).paddings([1, 2])),
+        pool(distinct([1, 2, 3, 4]), max([2, 5]).paddings([1, 0, 2, 3])),
+        pool(uniform([1, 2, 5, 4]), mean([2, 3]).paddings([1, 2])),
+        pool(uniform([1, 2, 5, 4]), mean([2, 3]).paddings([1, 2]).exclusive(false)),
+        pool(uniform([1, 5, 4, 2]), nhwc(mean([3, 4])).paddings([0, 2, 2, 1]).exclusive(false)),
+        pool(distinct([1, 2, 6, 8]), max([3, 4]).ceil_mode(true).strides([2, 3])),
         pool(
             uniform([1, 2, 6, 8]),
-            PoolAttrs {
-                ceil_mode: true,
-                strides: vec![2, 3],
-                paddings: vec![1, 0],
-                exclusive: false,
-                ..mean([3, 4])
-            }
+            mean([3, 4]).ceil_mode(true).strides([2, 3]).paddings([1, 0]).exclusive(false)
         ),
         pool(
             uniform([1, 2, 5, 4]),
-            PoolAttrs {
-                padding_algorithm: PaddingAlgorithm::Same,
-                strides: vec![2, 1],
-                paddings: vec![7, 7],
-                ..mean([3, 2])
-            }
+            mean([3, 2]).padding_algorithm(PaddingAlgorithm::Same).strides([2, 1]).paddings([7, 7])
         ),
-        pool(
-            distinct([1, 2, 5, 4]),
-            PoolAttrs { padding_algorithm: PaddingAlgorithm::Valid, paddings: vec![7, 7], ..max([3, 2]) }
-        ),
-        pool(
-            distinct([2, 3, 5, 4]),
-            PoolAttrs { global_pooling: true, paddings: vec![7, 7], ..max([-1, -1]) }
-        ),
-        pool(uniform([2, 5, 4, 3]), PoolAttrs { global_pooling: true, ..nhwc(mean([1, 1])) }),
-        pool(distinct([1, 2, 7, 5]), PoolAttrs { adaptive: true, paddings: vec![7, 7], ..max([3, 4]) }),
-        pool(uniform([1, 2, 7, 5]), PoolAttrs { adaptive: true, exclusive: false, ..mean([3, 6]) }),
-        pool(uniform([1, 7, 5, 2]), PoolAttrs { adaptive: true, ..nhwc(mean([3, 4])) }),
-        pool(distinct([1, 2, 3, 4]), PoolAttrs { adaptive: true, global_pooling: true, ..max([1, 1]) }),
+        pool(distinct([1, 2, 5, 4]), max([3, 2]).padding_algorithm(PaddingAlgorithm::Valid).paddings([7, 7])),
+        pool(distinct([2, 3, 5, 4]), max([-1, -1]).global_pooling(true).paddings([7, 7])),
+        pool(uniform([2, 5, 4, 3]), nhwc(mean([1, 1])).global_pooling(true)),
+        pool(distinct([1, 2, 7, 5]), max([3, 4]).adaptive(true).paddings([7, 7])),
+        pool(uniform([1, 2, 7, 5]), mean([3, 6]).adaptive(true).exclusive(false)),
+        pool(uniform([1, 7, 5, 2]), nhwc(mean([3, 4])).adaptive(true)),
+        pool(distinct([1, 2, 3, 4]), max([1, 1]).adaptive(true).global_pooling(true)),
         // Windows of nothing but padding.
-        pool(
-            uniform([1, 2, 5, 4]),
-            PoolAttrs { paddings: vec![2, 0, 0, 3], exclusive: false, ..mean([2, 1]) }
-        ),
+        pool(uniform([1, 2, 5, 4]), mean([2, 1]).paddings([2, 0, 0, 3]).exclusive(false)),
         pool(distinct([0, 3, 5, 4]), max([2, 3])),
         pool(uniform([2, 5, 4, 0]), nhwc(mean([2, 3]))),
         pool(given([1, 1, 2, 3], [1.0, 2.0, 2.0, 2.0, 0.0, 2.0]), max([2, 2]))
@@ -193,17 +170,17 @@ autobwd::samples!(
             .fails("`X`: at least 6 rows and columns are needed for a window"),
         pool(distinct([2, 3, 0, 4]), max([2, 3]))
             .fails("`X`: at least 2 rows and columns are needed for a window"),
-        pool(distinct([2, 3, 0, 4]), PoolAttrs { global_pooling: true, ..mean([2, 3]) })
+        pool(distinct([2, 3, 0, 4]), mean([2, 3]).global_pooling(true))
             .fails("`X`: at least 1 rows and columns are needed for a window"),
-        pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![0, 3], ..max([2, 3]) })
+        pool(distinct([2, 3, 5, 4]), max([2, 3]).paddings([0, 3]))
             .fails("`X`: a window would hold nothing but padding"),
-        pool(uniform([1, 2, 4, 3]), PoolAttrs { ceil_mode: true, strides: vec![1, 3], ..mean([2, 1]) })
+        pool(uniform([1, 2, 4, 3]), mean([2, 1]).ceil_mode(true).strides([1, 3]))
             .fails("`X`: a window would hold nothing but padding"),
         pool(distinct([2, 3, 5, 4]), max([0, 3]))
             .fails("attribute `ksize`: 2 numbers of at least 1 are needed, not [0, 3]"),
-        pool(distinct([2, 3, 5, 4]), PoolAttrs { strides: vec![0, 1], ..max([2, 3]) })
+        pool(distinct([2, 3, 5, 4]), max([2, 3]).strides([0, 1]))
             .fails("attribute `strides`: 2 numbers of at least 1 are needed, not [0, 1]"),
-        pool(distinct([2, 3, 5, 4]), PoolAttrs { paddings: vec![1], ..max([2, 3]) })
+        pool(distinct([2, 3, 5, 4]), max([2, 3]).paddings([1]))
             .fails("attribute `paddings`: 2 or 4 numbers of at least 0 are needed, not [1]"),
     ]
 );
@@ -221,7 +198,7 @@ fn mean(ksize: [i32; 2]) -> PoolAttrs {
 }
 
 fn nhwc(pool: PoolAttrs) -> PoolAttrs {
-    PoolAttrs { data_format: DataLayout::Nhwc, ..pool }
+    pool.data_format(DataLayout::Nhwc)
 }
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for

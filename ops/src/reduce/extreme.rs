@@ -40,7 +40,7 @@ macro_rules! extreme_samples {
                     row(distinct([3, 2, 9]), ReduceAttrs::over([2, 0])),
                     row(distinct([3, 70]), ReduceAttrs::over([0])),
                     row(distinct([2, 3]), ReduceAttrs::over([])),
-                    row(distinct([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::keeping([1]) }),
+                    row(distinct([2, 3]), ReduceAttrs::keeping([1]).reduce_all(true)),
                     row(distinct([]), ReduceAttrs::over([0])),
                     row(distinct([0, 3]), ReduceAttrs::over([1])),
                     row(given([4], [1.0, 2.0, 2.0, 1.0]), ReduceAttrs::over([0]))
@@ -56,7 +56,7 @@ macro_rules! extreme_samples {
                     row(integers_below(99, [2, 3, 4]), ReduceAttrs::keeping([0, 2])),
                     row(
                         integers_below(2, [2, 3]).of(DType::Bool),
-                        ReduceAttrs { out_dtype: Some(DType::I32), ..ReduceAttrs::over([1]) }
+                        ReduceAttrs::over([1]).out_dtype(DType::I32)
                     ),
                     row(
                         distinct([2, 3]).of(DType::F64),

@@ -37,16 +37,16 @@ pub struct ReduceAttrs {
 impl ReduceAttrs {
     /// Over these dimensions, which are dropped; over all where there are none.
     pub fn over(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
-        ReduceAttrs { dim: dim.into(), ..ReduceAttrs::default() }
+        ReduceAttrs::default().dim(dim)
     }
 
     /// Over these dimensions, which become 1; over all where there are none.
     pub fn keeping(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
-        ReduceAttrs { keep_dim: true, ..ReduceAttrs::over(dim) }
+        ReduceAttrs::over(dim).keep_dim(true)
     }
 
     /// Of elements of one dtype, converted to another.
     pub fn converting(self, from: DType, to: DType) -> ReduceAttrs {
-        ReduceAttrs { in_dtype: Some(from), out_dtype: Some(to), ..self }
+        self.in_dtype(Some(from)).out_dtype(Some(to))
     }
 }

@@ -55,7 +55,7 @@ autobwd::samples!(
         reduce_prod(positive([2, 3, 4]), ReduceAttrs::keeping([-1])),
         reduce_prod(positive([2, 3, 4]), ReduceAttrs::over([1])),
         reduce_prod(positive([2, 3, 4, 5]), ReduceAttrs::over([0, 2])),
-        reduce_prod(positive([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([0]) }),
+        reduce_prod(positive([2, 3]), ReduceAttrs::over([0]).reduce_all(true)),
         reduce_prod(positive([2, 3]), ReduceAttrs::keeping([])),
         reduce_prod(given([3], [0.0, -2.0, 3.0]), ReduceAttrs::over([0])),
         reduce_prod(given([2, 4], [0.0, -2.0, 3.0, 0.0, 0.0, 0.0, 2.0, 0.0]), ReduceAttrs::over([1])),
@@ -67,10 +67,7 @@ autobwd::samples!(
             ReduceAttrs::over([0])
         ),
         reduce_prod(integers_below(9, [2, 3, 4]), ReduceAttrs::over([1])),
-        reduce_prod(
-            integers_below(9, [2, 3]).of(DType::U8),
-            ReduceAttrs { out_dtype: Some(DType::I64), ..ReduceAttrs::over([1]) }
-        ),
+        reduce_prod(integers_below(9, [2, 3]).of(DType::U8), ReduceAttrs::over([1]).out_dtype(DType::I64)),
         reduce_prod(
             positive([2, 3]).of(DType::F64),
             ReduceAttrs::over([1]).converting(DType::F64, DType::F32)

@@ -139,7 +139,7 @@ autobwd::samples!(
         reduce_sum(uniform([2, 3, 1, 4]), ReduceAttrs::over([0, 2])),
         reduce_sum(uniform([3, 70]), ReduceAttrs::over([0])),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([])),
-        reduce_sum(uniform([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::keeping([1]) }),
+        reduce_sum(uniform([2, 3]), ReduceAttrs::keeping([1]).reduce_all(true)),
         reduce_sum(uniform([]), ReduceAttrs::over([])),
         reduce_sum(uniform([0, 3]), ReduceAttrs::over([0])),
         reduce_sum(uniform([0, 3]), ReduceAttrs::over([1])),
@@ -150,16 +150,13 @@ autobwd::samples!(
         reduce_sum(integers_below(9, [2, 3, 4]), ReduceAttrs::keeping([2, 0])),
         reduce_sum(
             given([2, 3], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).of(DType::Bool),
-            ReduceAttrs { out_dtype: Some(DType::I64), ..ReduceAttrs::over([1]) }
+            ReduceAttrs::over([1]).out_dtype(DType::I64)
         ),
         reduce_sum(uniform([2, 3]).of(DType::F64), ReduceAttrs::over([1]).converting(DType::F64, DType::F32))
             .not_a_derivative("rounded to float32, a small step vanishes"),
-        reduce_sum(
-            uniform([2, 3]).of(DType::F32),
-            ReduceAttrs { in_dtype: Some(DType::F64), ..ReduceAttrs::over([0]) }
-        )
-        .fails("`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"),
-        reduce_sum(uniform([2, 3]), ReduceAttrs { out_dtype: Some(DType::Bool), ..ReduceAttrs::over([0]) })
+        reduce_sum(uniform([2, 3]).of(DType::F32), ReduceAttrs::over([0]).in_dtype(DType::F64))
+            .fails("`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"),
+        reduce_sum(uniform([2, 3]), ReduceAttrs::over([0]).out_dtype(DType::Bool))
             .fails("attribute `out_dtype`: bool is none of float32, float64, int32, int64"),
         reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0]))
             .fails("`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"),
@@ -251,12 +248,9 @@ autobwd::samples!(
         reduce_mean(uniform([2, 3, 4]), ReduceAttrs::keeping([-1])),
         reduce_mean(uniform([2, 3, 4]), ReduceAttrs::over([1])),
         reduce_mean(uniform([2, 3, 4]), ReduceAttrs::keeping([0, 2])),
-        reduce_mean(uniform([2, 3]), ReduceAttrs { reduce_all: true, ..ReduceAttrs::over([0]) }),
+        reduce_mean(uniform([2, 3]), ReduceAttrs::over([0]).reduce_all(true)),
         reduce_mean(uniform([2, 3]), ReduceAttrs::keeping([])),
-        reduce_mean(
-            integers_below(9, [2, 3]).of(DType::I32),
-            ReduceAttrs { out_dtype: Some(DType::F64), ..ReduceAttrs::over([1]) }
-        ),
+        reduce_mean(integers_below(9, [2, 3]).of(DType::I32), ReduceAttrs::over([1]).out_dtype(DType::F64)),
         reduce_mean(integers_below(9, [2, 3]), ReduceAttrs::over([1]))
             .fails("`Out`: floating point numbers are needed, not int64"),
         reduce_mean(uniform([2, 3]), ReduceAttrs::over([-3])).fails("attribute `dim` = -3"),

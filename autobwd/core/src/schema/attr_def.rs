@@ -182,6 +182,7 @@ pub fn check_value<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<()> {
 /// }
 /// let info = autobwd::OpInfoMap::linked()?.get("along")?;
 /// assert_eq!(info.schema().attrs.iter().map(|attr| attr.name).collect::<Vec<_>>(), ["slope", "start"]);
+/// assert_eq!(Line::default().start(2.0).start, 2.0);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
