@@ -34,8 +34,9 @@ pub(crate) fn of_gradient(slot: &str) -> String {
 
 /// What documents a field: what the author says, else where it is from.
 pub(crate) fn of_field(field: &Field<'_>, op: &Operator<'_>) -> String {
+    let may_inherit = field.inherited || matches!(field.role, Some(Role::Attrs));
     match op.grad_of {
-        Some(forward) if field.inherited && field.doc.is_empty() => {
+        Some(forward) if may_inherit && field.doc.is_empty() => {
             format!("See [`{}`].", text::of_tokens(forward))
         }
         _ => field.doc.clone(),
@@ -106,7 +107,8 @@ fn slot_row(field: &Field<'_>, op: &Operator<'_>) -> String {
 
 fn attr_row(field: &Field<'_>, op: &Operator<'_>) -> String {
     if matches!(field.role, Some(Role::Attrs)) {
-        return row([&code(field.ident), &format!("[`{}`]", text::of_tokens(field.ty)), "", &field.doc]);
+        let ty = format!("[`{}`]", text::of_tokens(field.ty));
+        return row([&code(field.ident), &ty, "", &of_field(field, op)]);
     }
     let (default, bounds) = match &field.role {
         Some(Role::Attr { default, bounds }) => (default.as_ref(), self::bounds(bounds)),

@@ -44,13 +44,6 @@ pub(super) struct Tile {
     pub(super) pixels: Range<usize>,
 }
 
-/// An element of all windows, and the rows and columns of windows for which it lies in the image.
-pub(super) struct Tap {
-    at: [usize; 2],
-    rows: Range<usize>,
-    cols: Range<usize>,
-}
-
 impl<'a> Columns<'a> {
     /// The columns of windows over `x`, `size` of them down and across.
     pub(super) fn new(x: &'a Side, windows: [Windows; 2], size: [usize; 2]) -> Columns<'a> {
@@ -141,21 +134,14 @@ impl<'a> Columns<'a> {
         if self.count == 1 {
             return columns;
         }
-        let Strided { mat, stride } = columns;
-        Strided {
-            mat: Mat { data: &mat.data[self.at(tile, band)..], cols: tile.pixels.len(), ..mat },
-            stride,
-        }
+        let data = &columns.mat.data[self.at(tile, band)..];
+        Strided { mat: Mat { data, cols: tile.pixels.len(), ..columns.mat }, ..columns }
     }
 
-    /// The elements of a window's band, row by row.
-    pub(super) fn taps(&self) -> impl Iterator<Item = Tap> {
-        let [down, across] = &self.windows;
-        let height = self.size[0] + self.beyond();
-        (0..down.size).flat_map(|i| (0..across.size).map(move |j| [i, j])).map(move |at| {
-            let hits = |i: usize, size: usize| self.windows[i].hits(at[i], self.x.size[i], size);
-            Tap { at, rows: hits(0, height), cols: hits(1, self.size[1]) }
-        })
+    /// Of each element of a window's band, row by row, the part of a tile for which it lies in the image.
+    pub(super) fn blocks(&self, tile: &Tile) -> impl Iterator<Item = Option<Block>> {
+        let [down, across] = self.windows;
+        (0..down.size).flat_map(move |i| (0..across.size).map(move |j| self.block([i, j], tile)))
     }
 
     /// From what is under one window to what is under the next.
@@ -163,16 +149,19 @@ impl<'a> Columns<'a> {
         self.windows[1].stride * self.x.steps().1
     }
 
-    pub(super) fn block(&self, tap: &Tap, tile: &Tile) -> Option<Block> {
-        let common = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
+    fn block(&self, tap: [usize; 2], tile: &Tile) -> Option<Block> {
         let all = self.rows(tile);
-        let (rows, cols) = (common(&tap.rows, &all), common(&tap.cols, &tile.cols));
+        let hits = |i: usize, among: &Range<usize>| {
+            let hits = self.windows[i].hits(tap[i], self.x.size[i], among.end);
+            hits.start.max(among.start)..hits.end
+        };
+        let (rows, cols) = (hits(0, &all), hits(1, &tile.cols));
         if rows.is_empty() || cols.is_empty() {
             return None;
         }
         let [y, x] = [0, 1].map(|i| {
             let (windows, first) = (&self.windows[i], [rows.start, cols.start][i]);
-            first * windows.stride + tap.at[i] * windows.dilation - windows.before
+            first * windows.stride + tap[i] * windows.dilation - windows.before
         });
         let (width, pixel) = (tile.cols.len(), self.x.steps().1);
         Some(Block {
@@ -201,8 +190,7 @@ impl<'a> Columns<'a> {
         let ((channel, _), step, one) = (self.x.steps(), self.x_step(), self.window() * cols);
         let share = PART.div_ceil(one);
         cx.chunks_mut(data, share * one, |part, data| {
-            for (i, tap) in self.taps().enumerate() {
-                let block = self.block(&tap, tile);
+            for (i, block) in self.blocks(tile).enumerate() {
                 for (of, rows) in data.chunks_mut(one).enumerate() {
                     let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
                     if block.as_ref().is_none_or(|block| block.n * block.rows < cols) {
@@ -220,8 +208,8 @@ impl<'a> Columns<'a> {
     /// Adds the columns of a tile to where they came from in one group of `x`.
     pub(super) fn fold<T: Real>(&self, columns: &[T], tile: &Tile, x: &mut [T]) {
         let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), self.pixels(tile));
-        for (i, tap) in self.taps().enumerate() {
-            let Some(block) = self.block(&tap, tile) else { continue };
+        for (i, block) in self.blocks(tile).enumerate() {
+            let Some(block) = block else { continue };
             for (of, rows) in columns.chunks(self.window() * cols).enumerate() {
                 block.add(&mut x[of * channel..], &rows[i * cols..][..cols], step);
             }

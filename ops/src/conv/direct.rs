@@ -8,30 +8,29 @@ use crate::common::Real;
 impl Convolution {
     /// Adds to `y` what the filters of one group make of `x`, its only channel.
     pub(super) fn apply<T: Real>(&self, x: &[T], filters: &[T], y: &mut [T]) {
-        let (step, pixel) = (self.columns().x_step(), self.y.steps().1);
-        self.each_row(filters, |weight, first, n, at, from| {
-            add_scaled((&mut y[first + at * pixel..], pixel), (&x[from..], step), n, *weight);
+        self.each_row(filters, |weight, n, [at, y_step], [from, x_step]| {
+            add_scaled((&mut y[at..], y_step), (&x[from..], x_step), n, weight);
         });
     }
 
     /// Adds to `dx` the gradient of what [`apply`](Convolution::apply) does.
     pub(super) fn apply_back<T: Real>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
-        let (step, pixel) = (self.columns().x_step(), self.y.steps().1);
-        self.each_row(filters, |weight, first, n, at, to| {
-            add_scaled((&mut dx[to..], step), (&dy[first + at * pixel..], pixel), n, *weight);
+        self.each_row(filters, |weight, n, [from, y_step], [at, x_step]| {
+            add_scaled((&mut dx[at..], x_step), (&dy[from..], y_step), n, weight);
         });
     }
 
-    /// Calls `each(weight, first, n, at, x)` for every element of the filters of a group and every row of pixels of `y`
-    /// for which it lies in the image: where the filter's channel of `y` begins, how many pixels, the first, and where the
-    /// element is for that.
-    fn each_row<'a, T>(&self, filters: &'a [T], mut each: impl FnMut(&'a T, usize, usize, usize, usize)) {
-        let (columns, channel) = (self.columns(), self.y.steps().0);
-        let whole = columns.whole();
+    /// Calls `each(weight, n, y, x)` for every element of the filters of a group and every row of `n` pixels for which it
+    /// lies in the image: where `y` and `x` begin, and how far apart their elements are.
+    fn each_row<T: Real>(&self, filters: &[T], mut each: impl FnMut(T, usize, [usize; 2], [usize; 2])) {
+        let ((channel, pixel), columns) = (self.y.steps(), self.columns());
+        let (step, whole) = (columns.x_step(), columns.whole());
         for (i, filter) in filters.chunks(columns.window()).enumerate() {
-            for (weight, tap) in filter.iter().zip(columns.taps()) {
-                let Some(block) = columns.block(&tap, &whole) else { continue };
-                block.rows().for_each(|(at, x)| each(weight, i * channel, block.n, at, x));
+            for (weight, block) in filter.iter().zip(columns.blocks(&whole)) {
+                let Some(block) = block else { continue };
+                for (at, x) in block.rows() {
+                    each(*weight, block.n, [i * channel + at * pixel, pixel], [x, step]);
+                }
             }
         }
     }
@@ -42,10 +41,10 @@ impl Convolution {
         let (step, whole) = (columns.x_step(), columns.whole());
         cx.chunks_mut(dfilters, columns.window(), |filter, dfilter| {
             let (number, channel) = (filter / self.y.channels, filter % self.y.channels * channel);
-            for (out, tap) in dfilter.iter_mut().zip(columns.taps()) {
+            for (out, block) in dfilter.iter_mut().zip(columns.blocks(&whole)) {
                 let mut sum = 0.0;
-                if let Some(block) = columns.block(&tap, &whole) {
-                    for group in self.in_images(number) {
+                if let Some(block) = block {
+                    for group in (0..self.images).map(|image| self.group(image, number)) {
                         let (x, dy) = (self.x.group(x, group), self.y.group(dy, group));
                         for (at, from) in block.rows() {
                             let dy = &dy[channel + at * pixel..];

@@ -1,8 +1,6 @@
 //! Convolutions.
 
-use autobwd::{
-    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
-};
+use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op};
 
 use super::{ConvAttrs, nhwc, plain, same, valid};
 
@@ -73,16 +71,14 @@ autobwd::samples!(
         conv2d([2, 0, 5, 4], [4, 0, 2, 1], plain()),
         conv2d([2, 3, 5, 4], [0, 3, 2, 1], plain()),
         conv2d([2, 3, 0, 4], [4, 3, 2, 1], plain().paddings([1, 2])),
-        conv2d([2, 3, 5], [4, 3, 2, 1], plain()).fails("`Input`: 4 dimensions are needed"),
-        conv2d([2, 3, 5, 4], [4, 3], plain()).fails("`Filter`: 4 dimensions are needed"),
+        Conv2d { input: uniform([2, 3, 5]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+            .fails("`Input`: 4 dimensions are needed"),
+        Conv2d { filter: uniform([4, 3]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+            .fails("`Filter`: 4 dimensions are needed"),
         Conv2d { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
             .fails("`Filter`: dtype int64 does not match"),
-        Conv2d {
-            input: integers_below(3, [2, 3, 5, 4]),
-            filter: integers_below(3, [4, 3, 2, 1]),
-            ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain())
-        }
-        .fails("`Input`: floating point numbers are needed"),
+        Conv2d { input: integers_below(3, [2, 3, 5, 4]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+            .fails("`Input`: floating point numbers are needed"),
         conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain())
             .fails("`Filter`: filters of 3 channels in 1 groups are needed"),
         conv2d([2, 4, 5, 3], [5, 2, 3, 1], plain().groups(2))
@@ -103,39 +99,8 @@ autobwd::samples!(
     ]
 );
 
-fn conv2d<const I: usize, const F: usize>(
-    input: [usize; I],
-    filter: [usize; F],
-    conv: ConvAttrs,
-) -> Conv2d<Draw> {
+fn conv2d(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2d<Draw> {
     Conv2d { input: uniform(input), filter: uniform(filter), output: out(), conv }
-}
-
-impl ConvAttrs {
-    fn convolve(&self, cx: &Cx, input: &Buf<'_>, filter: &Buf<'_>, output: &mut Buf<'_>) -> Result<()> {
-        let kernel = self.kernel([input, filter, output, input])?;
-        with_float!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
-    }
-
-    /// The gradients of images and filters that are wanted.
-    fn gradients(
-        &self,
-        cx: &Cx,
-        [input, filter, doutput]: [&Buf<'_>; 3],
-        [dinput, dfilter]: [&mut Option<Buf<'_>>; 2],
-    ) -> Result<()> {
-        let kernel = self.kernel([input, filter, doutput, input])?;
-        with_float!(doutput, T => {
-            let doutput = doutput.slice::<T>()?;
-            if let Some(dinput) = dinput {
-                kernel.data_grad(cx, filter.slice()?, doutput, dinput.slice_mut()?)?;
-            }
-            if let Some(dfilter) = dfilter {
-                kernel.filter_grad(cx, input.slice()?, doutput, dfilter.slice_mut()?)?;
-            }
-            Ok(())
-        })
-    }
 }
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
@@ -149,14 +114,13 @@ pub struct Conv2dGrad<V = Var> {
     pub dinput: Option<V>,
     #[output]
     pub dfilter: Option<V>,
-    /// As in [`Conv2d`].
     #[attrs]
     pub conv: ConvAttrs,
 }
 impl Kernel for Conv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        self.conv.gradients(cx, inputs, [&mut self.dinput, &mut self.dfilter])
+        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
+        self.conv.gradients(cx, slots, [&mut self.dinput, &mut None, &mut self.dfilter])
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
@@ -239,14 +203,13 @@ pub struct DepthwiseConv2dGrad<V = Var> {
     pub dinput: Option<V>,
     #[output]
     pub dfilter: Option<V>,
-    /// As in [`DepthwiseConv2d`].
     #[attrs]
     pub conv: ConvAttrs,
 }
 impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let inputs = [&self.input, &self.filter, &self.doutput];
-        self.conv.gradients(cx, inputs, [&mut self.dinput, &mut self.dfilter])
+        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
+        self.conv.gradients(cx, slots, [&mut self.dinput, &mut None, &mut self.dfilter])
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {

@@ -74,16 +74,10 @@ impl Convolution {
         self.groups / self.x.inside
     }
 
-    /// The groups of a unit.
-    fn groups(&self, unit: usize) -> impl Iterator<Item = Group> + use<> {
-        let first = unit % self.units();
-        (0..self.x.inside).map(move |inside| Group { number: first + inside, unit, inside })
-    }
-
-    /// The group of that number in every image.
-    pub(super) fn in_images(&self, number: usize) -> impl Iterator<Item = Group> + use<> {
-        let (units, inside) = (self.units(), number % self.x.inside);
-        (0..self.images).map(move |image| Group { number, unit: image * units + number % units, inside })
+    /// The group of an image that has that number.
+    pub(super) fn group(&self, image: usize, number: usize) -> Group {
+        let each = self.x.inside;
+        Group { number, unit: image * self.units() + number / each, inside: number % each }
     }
 
     /// Units that make a fair share of work.
@@ -110,9 +104,7 @@ impl Convolution {
         if self.is_nothing() || self.is_direct() {
             return 0;
         }
-        let bands = self.bands();
-        let packed = if bands.count > 1 { self.groups * self.filters() } else { 0 };
-        let scratch = packed + workers * bands.unfolded();
+        let scratch = self.packed() + workers * self.bands().unfolded();
         if filters { scratch.max(self.filter_scratch(workers)) } else { scratch }
     }
 
@@ -125,31 +117,23 @@ impl Convolution {
         workers * self.columns().unfolded() + sums
     }
 
-    /// Calls `work` with the filters, those of a band `[filters, column]` side by side, and scratch memory.
-    fn with_bands<T: Real>(
-        &self,
-        cx: &Cx,
-        filters: &[T],
-        work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
-    ) -> Result<()> {
-        cx.scratch(self.scratch(false, cx.threads()), |scratch| {
-            let (bands, rows, across) = (self.bands(), self.y.channels, self.windows[1].size);
-            if bands.count == 1 {
-                return work(filters, scratch);
+    /// Elements of the filters that are packed band by band.
+    fn packed(&self) -> usize {
+        if self.bands().count > 1 { self.groups * self.filters() } else { 0 }
+    }
+
+    /// Packs the filters, those of a band `[filters, column]` side by side.
+    fn pack<T: Real>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
+        let (columns, bands) = (self.columns(), self.bands());
+        let (rows, across, share) = (self.y.channels, self.windows[1].size, PART.div_ceil(bands.column()));
+        cx.chunks_mut(packed, share * bands.column(), |part, packed| {
+            for (row, packed) in (part * share..).zip(packed.chunks_mut(bands.column())) {
+                let (group, band) = (row / (bands.count * rows), row / rows % bands.count);
+                let filter = nth(filters, group * rows + row % rows, columns.column());
+                let channels = filter.chunks(columns.window()).map(|channel| nth(channel, band, across));
+                packed.chunks_mut(across).zip(channels).for_each(|(to, from)| to.copy_from_slice(from));
             }
-            let (packed, scratch) = scratch.split_at_mut(filters.len());
-            let share = PART.div_ceil(bands.column());
-            cx.chunks_mut(packed, share * bands.column(), |part, packed| {
-                for (row, packed) in (part * share..).zip(packed.chunks_mut(bands.column())) {
-                    let (group, band) = (row / (bands.count * rows), row / rows % bands.count);
-                    let filter = nth(filters, group * rows + row % rows, self.columns().column());
-                    let channels =
-                        filter.chunks(self.columns().window()).map(|channel| nth(channel, band, across));
-                    packed.chunks_mut(across).zip(channels).for_each(|(to, from)| to.copy_from_slice(from));
-                }
-            });
-            work(packed, scratch)
-        })
+        });
     }
 
     /// One band of the filters of a group, `[filters, column]`.
@@ -171,14 +155,18 @@ impl Convolution {
             out.fill(T::ZERO);
             return Ok(());
         }
-        let (len, share) = (side.len(), self.share());
-        self.with_bands(cx, filters, |filters, scratch| {
+        let (len, share, units, each) = (side.len(), self.share(), self.units(), self.x.inside);
+        cx.scratch(self.scratch(false, cx.threads()), |scratch| {
+            let (packed, scratch) = scratch.split_at_mut(self.packed());
+            self.pack(cx, filters, packed);
+            let filters = if packed.is_empty() { filters } else { packed };
             cx.try_chunks_mut(out, share * len, scratch, |part, out, scratch| {
                 for (out, unit) in out.chunks_mut(len).zip(part * share..) {
                     if zeroed {
                         out.fill(T::ZERO);
                     }
-                    for group in self.groups(unit) {
+                    let numbers = unit % units * each..(unit % units + 1) * each;
+                    for group in numbers.map(|number| self.group(unit / units, number)) {
                         let filters = nth(filters, group.number, self.filters());
                         work(group, filters, &mut out[side.start(group)..], scratch)?;
                     }
@@ -255,8 +243,7 @@ impl Convolution {
             cx.try_chunks_mut(parts, len, scratch, |part, sum, scratch| {
                 sum.fill(T::ZERO);
                 let images = part * each..self.images.min((part + 1) * each);
-                let units = images.start * self.units()..images.end * self.units();
-                for group in units.flat_map(|unit| self.groups(unit)) {
+                for group in images.flat_map(|i| (0..self.groups).map(move |number| self.group(i, number))) {
                     let (x, dy) = (self.x.group(x, group), self.y.group(dy, group));
                     let sum = &mut sum[group.number * self.filters()..][..self.filters()];
                     for tile in columns.tiles() {

@@ -13,10 +13,10 @@ mod transpose;
 pub use forward::{Conv2d, Conv2dGrad, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeRule};
 
-use autobwd::{Attrs, Buf, Dims, Error, Meta, Result, tensor::Dim};
+use autobwd::{Attrs, Buf, Cx, Dims, Meta, Result, op::with_float, tensor::Dim};
 
 use crate::{
-    image::{Axis, PaddingAlgorithm, axes, dims, pair},
+    image::{Axis, PaddingAlgorithm, axes, dims},
     norm::DataLayout,
 };
 use kernel::Convolution;
@@ -82,40 +82,6 @@ impl ConvAttrs {
         Ok(self.data_format.join(images, filters, size).into_iter().collect())
     }
 
-    /// The shape of what `input` is the convolution of. As several are, `output_size` or `output_padding` may say which.
-    fn transposed(
-        &self,
-        input: &Meta,
-        filter: &Meta,
-        output_size: &[i32],
-        output_padding: &[i32],
-    ) -> Result<Dims> {
-        let (images, channels, size, [filters, share, kernel @ ..]) = self.check(input, filter)?;
-        filter.require(filters.agrees(channels), || format!("filters for {channels} channels are needed"))?;
-        let (axes, given) = (self.axes()?, (!output_size.is_empty(), !output_padding.is_empty()));
-        let sizes = given.0.then(|| pair("output_size", output_size, 1)).transpose()?;
-        let paddings = given.1.then(|| pair("output_padding", output_padding, 0)).transpose()?;
-        let length = |i: usize| {
-            let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
-                return Ok(sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
-            };
-            let windows = axes[i].windows(kernel, size);
-            let needed = || input.wrong("more rows and columns than paddings take away are needed");
-            let least = windows.covered(size).ok_or_else(needed)?;
-            if let Some(size) = sizes.map(|sizes| sizes[i]) {
-                let possible = least..least.saturating_add(windows.stride);
-                let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
-                return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
-            }
-            let (more, limit) = (paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
-            let text = || format!("{more} is not below stride or dilation, {limit}");
-            let refuse = || Error::attr("output_padding", text());
-            (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
-        };
-        let size = [length(0)?, length(1)?];
-        Ok(self.data_format.join(images, share * (self.groups as usize).into(), size).into_iter().collect())
-    }
-
     /// The convolution of `x` with `filter` to `y`; paddings by algorithm are those for the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
         let (format, groups, axes) = (self.data_format, self.groups as usize, self.axes()?);
@@ -127,6 +93,31 @@ impl ConvAttrs {
         let side = |channels, size| Side { channels, size, inside, format };
         let (x, y) = (side(share, x), side(filters / groups, y));
         Ok(Convolution { images, groups, x, y, windows })
+    }
+
+    fn convolve(&self, cx: &Cx, input: &Buf<'_>, filter: &Buf<'_>, output: &mut Buf<'_>) -> Result<()> {
+        let kernel = self.kernel([input, filter, output, input])?;
+        with_float!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
+    }
+
+    /// Those gradients that are wanted, each made of the two other slots: that of `y` is one of a transposed convolution.
+    fn gradients(
+        &self,
+        cx: &Cx,
+        slots @ [x, filter, y, _]: [&Buf<'_>; 4],
+        [dx, dy, dfilter]: [&mut Option<Buf<'_>>; 3],
+    ) -> Result<()> {
+        let kernel = self.kernel(slots)?;
+        with_float!(filter, T => {
+            let (x, filter, y) = (x.slice::<T>()?, filter.slice()?, y.slice()?);
+            if let Some(dx) = dx {
+                kernel.data_grad(cx, filter, y, dx.slice_mut()?)?;
+            }
+            if let Some(dy) = dy {
+                kernel.forward(cx, x, filter, dy.slice_mut()?)?;
+            }
+            dfilter.as_mut().map_or(Ok(()), |dfilter| kernel.filter_grad(cx, x, y, dfilter.slice_mut()?))
+        })
     }
 
     /// Scratch memory of a kernel, with the gradient of the filters or without.

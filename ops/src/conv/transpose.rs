@@ -1,13 +1,14 @@
 //! What convolutions are made of, as an operator: their transposes.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
-    register_op,
+    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
+    op::with_float, register_op, tensor::Dim,
 };
 
 use super::{ConvAttrs, nhwc, plain, same, valid};
 use crate::{
     common::{PART, Real, pieces},
+    image::pair,
     norm::DataLayout,
     reduce::{ReduceAttrs, ReduceSum},
 };
@@ -42,8 +43,7 @@ pub struct Conv2dTranspose<V = Var> {
 }
 impl Infer for Conv2dTranspose<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (size, padding) = (&self.output_size, &self.output_padding);
-        self.output.set(self.input.dtype, self.conv.transposed(&self.input, &self.filter, size, padding)?);
+        self.output.set(self.input.dtype, self.transposed()?);
         let (_, channels, _) = self.conv.data_format.split(self.output.unpack()?);
         self.bias.iter().try_for_each(|bias| {
             bias.same_dtype(&self.input)?;
@@ -51,6 +51,36 @@ impl Infer for Conv2dTranspose<Meta> {
                 format!("[{channels}] is needed, one for each channel")
             })
         })
+    }
+}
+impl Conv2dTranspose<Meta> {
+    /// The shape of what `input` is the convolution of. As several are, `output_size` or `output_padding` may say which.
+    fn transposed(&self) -> Result<Dims> {
+        let Conv2dTranspose { input, filter, conv, output_size, output_padding, .. } = self;
+        let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
+        filter.require(filters.agrees(channels), || format!("filters for {channels} channels are needed"))?;
+        let (axes, given) = (conv.axes()?, (!output_size.is_empty(), !output_padding.is_empty()));
+        let sizes = given.0.then(|| pair("output_size", output_size, 1)).transpose()?;
+        let paddings = given.1.then(|| pair("output_padding", output_padding, 0)).transpose()?;
+        let length = |i: usize| {
+            let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
+                return Ok(sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
+            };
+            let windows = axes[i].windows(kernel, size);
+            let needed = || input.wrong("more rows and columns than paddings take away are needed");
+            let least = windows.covered(size).ok_or_else(needed)?;
+            if let Some(size) = sizes.map(|sizes| sizes[i]) {
+                let possible = least..least.saturating_add(windows.stride);
+                let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
+                return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
+            }
+            let (more, limit) = (paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
+            let text = || format!("{more} is not below stride or dilation, {limit}");
+            let refuse = || Error::attr("output_padding", text());
+            (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
+        };
+        let size = [length(0)?, length(1)?];
+        Ok(conv.data_format.join(images, share * (conv.groups as usize).into(), size).into_iter().collect())
     }
 }
 impl Kernel for Conv2dTranspose<Buf<'_>> {
@@ -75,18 +105,9 @@ autobwd::samples!(
     [
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()),
         transpose([2, 3, 4, 1], [3, 5, 2, 4], plain().strides([2, 3]).paddings([1, 0])),
-        Conv2dTranspose {
-            bias: Some(uniform([5])),
-            ..transpose([2, 4, 1, 3], [3, 5, 2, 4], nhwc().paddings([0, 1, 2, 0]))
-        },
-        Conv2dTranspose {
-            bias: Some(uniform([6])),
-            ..transpose([1, 4, 3, 2], [4, 3, 1, 2], plain().groups(2))
-        },
-        Conv2dTranspose {
-            bias: Some(uniform([6])),
-            ..transpose([1, 3, 2, 4], [4, 3, 1, 2], plain().groups(2).data_format(DataLayout::Nhwc))
-        },
+        biased(5, transpose([2, 4, 1, 3], [3, 5, 2, 4], nhwc().paddings([0, 1, 2, 0]))),
+        biased(6, transpose([1, 4, 3, 2], [4, 3, 1, 2], plain().groups(2))),
+        biased(6, transpose([1, 3, 2, 4], [4, 3, 1, 2], nhwc().groups(2))),
         transpose([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         transpose([1, 6, 3, 2], [6, 1, 3, 2], plain().groups(2)),
         Conv2dTranspose {
@@ -102,13 +123,13 @@ autobwd::samples!(
         // Windows of one element.
         transpose([3, 4, 5, 2], [4, 6, 1, 1], plain()),
         transpose([3, 5, 2, 4], [4, 6, 1, 1], nhwc()),
-        Conv2dTranspose { bias: Some(uniform([4])), ..transpose([0, 3, 5, 2], [3, 4, 2, 1], plain()) },
-        Conv2dTranspose { bias: Some(uniform([4])), ..transpose([2, 0, 5, 3], [0, 4, 2, 1], plain()) },
-        Conv2dTranspose { bias: Some(uniform([0])), ..transpose([2, 3, 5, 4], [3, 0, 2, 1], plain()) },
+        biased(4, transpose([0, 3, 5, 2], [3, 4, 2, 1], plain())),
+        biased(4, transpose([2, 0, 5, 3], [0, 4, 2, 1], plain())),
+        biased(0, transpose([2, 3, 5, 4], [3, 0, 2, 1], plain())),
         transpose([2, 3, 5, 4], [4, 3, 2, 1], plain()).fails("`Filter`: filters for 3 channels are needed"),
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().groups(2))
             .fails("`Filter`: filters that make 2 groups are needed"),
-        Conv2dTranspose { bias: Some(uniform([3])), ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+        biased(3, transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()))
             .fails("`Bias`: [4] is needed, one for each channel"),
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().paddings([3, 0]))
             .fails("`Input`: more rows and columns than paddings take away are needed"),
@@ -122,15 +143,12 @@ autobwd::samples!(
 );
 
 fn transpose(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dTranspose<Draw> {
-    Conv2dTranspose {
-        input: uniform(input),
-        filter: uniform(filter),
-        bias: None,
-        output: out(),
-        conv,
-        output_padding: vec![],
-        output_size: vec![],
-    }
+    let (input, filter, output) = (uniform(input), uniform(filter), out());
+    Conv2dTranspose { input, filter, bias: None, output, conv, output_padding: vec![], output_size: vec![] }
+}
+
+fn biased(channels: usize, row: Conv2dTranspose<Draw>) -> Conv2dTranspose<Draw> {
+    Conv2dTranspose { bias: Some(uniform([channels])), ..row }
 }
 
 /// Adds to every channel its number.
@@ -153,11 +171,8 @@ impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
     fn emit(fwd: &Conv2dTranspose, g: &mut GradCx<'_>) {
         g.push_gradient::<_, Conv2dTransposeGrad>(fwd);
         if let Some(dbias) = fwd.bias.and_then(|bias| g.wanted(bias)) {
-            let dim = match fwd.conv.data_format {
-                DataLayout::Nchw => vec![0, 2, 3],
-                DataLayout::Nhwc => vec![0, 1, 2],
-            };
-            g.push(ReduceSum { x: g.grad(fwd.output), out: dbias, reduce: ReduceAttrs::over(dim) });
+            let reduce = ReduceAttrs::over(fwd.conv.data_format.but_channels(4));
+            g.push(ReduceSum { x: g.grad(fwd.output), out: dbias, reduce });
         }
     }
 }
@@ -174,7 +189,6 @@ pub struct Conv2dTransposeGrad<V = Var> {
     pub dinput: Option<V>,
     #[output]
     pub dfilter: Option<V>,
-    /// As in [`Conv2dTranspose`].
     #[attrs]
     pub conv: ConvAttrs,
     pub output_padding: Vec<i32>,
@@ -182,17 +196,8 @@ pub struct Conv2dTransposeGrad<V = Var> {
 }
 impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let kernel = self.conv.kernel([&self.doutput, &self.filter, &self.input, &self.input])?;
-        with_float!(self.doutput, T => {
-            let doutput = self.doutput.slice::<T>()?;
-            if let Some(dinput) = &mut self.dinput {
-                kernel.forward(cx, doutput, self.filter.slice()?, dinput.slice_mut()?)?;
-            }
-            if let Some(dfilter) = &mut self.dfilter {
-                kernel.filter_grad(cx, doutput, self.input.slice()?, dfilter.slice_mut()?)?;
-            }
-            Ok(())
-        })
+        let slots = [&self.doutput, &self.filter, &self.input, &self.input];
+        self.conv.gradients(cx, slots, [&mut None, &mut self.dinput, &mut self.dfilter])
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {

@@ -210,7 +210,6 @@ pub struct Pool2dGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`Pool2d`].
     #[attrs]
     pub pool: PoolAttrs,
 }
@@ -279,7 +278,6 @@ pub struct Pool2dGradGrad<V = Var> {
     pub ddx: V,
     #[output]
     pub ddout: V,
-    /// As in [`Pool2d`].
     #[attrs]
     pub pool: PoolAttrs,
 }

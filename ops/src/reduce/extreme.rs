@@ -155,7 +155,6 @@ pub struct ReduceMaxGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`ReduceMax`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -211,7 +210,6 @@ pub struct ReduceMinGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`ReduceMin`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }

@@ -113,7 +113,6 @@ pub struct ReduceProdGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`ReduceProd`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -149,7 +148,6 @@ pub struct ReduceProdGradGrad<V = Var> {
     pub ddout: Option<V>,
     #[output]
     pub d_x: Option<V>,
-    /// As in [`ReduceProd`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }

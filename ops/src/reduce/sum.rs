@@ -177,7 +177,6 @@ pub struct ReduceSumGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`ReduceSum`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -269,7 +268,6 @@ pub struct ReduceMeanGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-    /// As in [`ReduceMean`].
     #[attrs]
     pub reduce: ReduceAttrs,
 }
