@@ -112,9 +112,9 @@ impl<'a> Operator<'a> {
         !self.has_block() && (!self.pointwise || self.kernel.is_some())
     }
 
-    /// Whether some output has the shape of an input by declaration.
-    pub(crate) fn has_like(&self) -> bool {
-        self.outputs().any(Field::is_like)
+    /// Whether each output has the shape of an input by declaration.
+    pub(crate) fn is_all_like(&self) -> bool {
+        self.outputs().count() > 0 && self.outputs().all(Field::is_like)
     }
 
     /// The input of that field.

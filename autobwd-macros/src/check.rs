@@ -28,7 +28,6 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     integers_are_beside_one_output(op, cx);
     composed_is_not_pointwise(op, cx);
     derived_is_pointwise(op, cx);
-    like_is_of_all(op, cx);
     inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
@@ -216,18 +215,6 @@ fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
         let message =
             "`Derived` is made from a formula; add `pointwise`, or name an operator or a gradient rule";
         cx.push(Error::new(span::last_segment(op.grad), message));
-    }
-}
-
-/// Outside formulas, `like` on every output is the whole shape rule; on some, it would be half of one.
-fn like_is_of_all(op: &Operator<'_>, cx: &Ctxt) {
-    if !op.has_kernel() || !op.has_like() {
-        return;
-    }
-    for field in op.outputs().filter(|field| !field.is_like()) {
-        let message =
-            "has no `like` as other outputs have; give all outputs one, or set all shapes in `infer`";
-        cx.error(field.ident, format!("`{}` {message}", field.ident));
     }
 }
 

@@ -134,7 +134,8 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 ///
 /// With `inferred`, no shape rule is written, either: what the forward operator refuses is refused, outputs of that and
 /// their gradients have the dtypes and shapes that its shape rule says, and gradients of inputs those of the inputs, which
-/// are floating point numbers. Each gradient that is computed costs what the forward operator does.
+/// are floating point numbers. Of an input that the gradient operator does not read, it reads an output that is `like`
+/// that, or the gradient of one. Each gradient that is computed costs what the forward operator does.
 ///
 /// # Fields
 ///
@@ -155,7 +156,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `array` | `#[input]`, `#[output]` | it may hold a list of tensors |
 /// | `sparse` | `#[input]` | it may hold some rows of a tensor, a sparse gradient; of a `pointwise` operator, `impl Kernel` runs then in place of the formula |
 /// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
-/// | `like = x` | `#[output]` | it has dtype and shape of `x`; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
+/// | `like = x` | `#[output]` | it has dtype and shape of `x`, before the shape rule sets others; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
 /// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |
 /// | `min = limit`, `max = limit` | `#[attr]` | bounds that the value may reach |
 /// | `above = limit`, `below = limit` | `#[attr]` | bounds that it may not reach |

@@ -35,7 +35,7 @@ pub struct Dropout<V = Var> {
     #[input("Seed")]
     pub seed_tensor: Option<V>,
     /// Same shape as `x`.
-    #[output]
+    #[output(like = x)]
     pub out: V,
     /// 1 where an element is kept, else 0; uint8, same shape as `x`.
     #[output]
@@ -65,7 +65,6 @@ impl Infer for Dropout<Meta> {
                 return Err(seed.wrong("one number, int64 or int32, is needed"));
             }
         }
-        self.out.like(&self.x);
         self.mask.set(DType::U8, self.x.dims.clone());
         Ok(())
     }
@@ -167,7 +166,7 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
 }
 
 /// `dx = dout * mask`, scaled as the output was.
-#[register_op(grad_of = Dropout, grad = SelfAdjoint, pointwise, kernel)]
+#[register_op(grad_of = Dropout, grad = SelfAdjoint, pointwise, kernel, inferred)]
 pub struct DropoutGrad<V = Var> {
     pub mask: V,
     pub dout: V,
@@ -176,16 +175,6 @@ pub struct DropoutGrad<V = Var> {
     pub dropout_prob: f32,
     pub dropout_implementation: DropoutImplementation,
     pub is_test: bool,
-}
-impl Infer for DropoutGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.dout.float()?;
-        if self.mask.dtype != DType::U8 || !self.mask.dims.agrees(&self.dout.dims) {
-            return Err(self.mask.wrong(&format!("uint8 {} is needed", self.dout.dims)));
-        }
-        self.dx.like(&self.dout);
-        Ok(())
-    }
 }
 impl Kernel for DropoutGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

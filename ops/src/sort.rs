@@ -20,7 +20,7 @@ pub struct Argsort<V = Var> {
     #[input]
     pub x: V,
     /// Same shape as `x`.
-    #[output]
+    #[output(like = x)]
     pub out: V,
     /// Positions along the axis, int64; same shape as `x`.
     #[output]
@@ -36,7 +36,6 @@ impl Infer for Argsort<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.x.signed()?;
         axis_if_any(&self.x, self.axis.into())?;
-        self.out.like(&self.x);
         self.indices.set(DType::I64, self.x.dims.clone());
         Ok(())
     }

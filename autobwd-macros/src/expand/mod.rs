@@ -27,7 +27,7 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let (describe, op_impl, debug) = (describe(op), op_impl(op), debug(op));
     let lanes = op.pointwise.then(|| formula::lanes(op));
     let integers = op.integers.map(|_| formula::integer_lanes(op));
-    let shape_rule = (op.has_kernel() && op.has_like()).then(|| shape_rule(op));
+    let shape_rule = (op.has_kernel() && op.is_all_like()).then(|| shape_rule(op));
     let (contract, unused, registration) = (contract(op), unused(op), registration(op));
     quote! {
         const _: () = {
@@ -220,27 +220,25 @@ fn gathered(field: &Field<'_>) -> TokenStream {
     quote!(#ident: #value)
 }
 
-/// The shape rule of a kernel whose outputs all have the shape of an input.
+/// The shape rule of a kernel whose outputs all have the shape of an input, which is all that is left to check.
 fn shape_rule(op: &Operator<'_>) -> TokenStream {
     let ident = op.ident;
-    let like = op.outputs().filter_map(|field| match &field.role {
-        Some(Role::Output { like: Some(like), .. }) => Some((field.ident, like)),
-        _ => None,
-    });
-    let (outputs, inputs): (Vec<_>, Vec<_>) = like.unzip();
     let gradients = op
         .inputs()
         .filter(|_| op.grad_of.is_some())
         .filter_map(|field| Some((field_of(op, field)?, field.ident)));
     let (of, gradients): (Vec<_>, Vec<_>) = gradients.unzip();
     // Whoever writes a second one is pointed to what the first is made from.
-    let at = span::generated_at(inputs.first().map_or_else(Span::call_site, |input| input.span()));
+    let like = op.outputs().find_map(|field| match &field.role {
+        Some(Role::Output { like, .. }) => like.as_ref(),
+        _ => None,
+    });
+    let at = span::generated_at(like.map_or_else(Span::call_site, Ident::span));
     quote_spanned! {at=>
         #[automatically_derived]
         impl ::autobwd::__private::Infer for #ident<::autobwd::__private::Meta> {
             fn infer(&mut self) -> ::autobwd::__private::Result<()> {
                 #(::autobwd::__private::same_as(&self.#of, &self.#gradients)?;)*
-                #(::autobwd::__private::like(&mut self.#outputs, &self.#inputs)?;)*
                 ::core::result::Result::Ok(())
             }
         }

@@ -60,7 +60,7 @@ pub mod __private {
     };
     pub use crate::schema::{
         AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct, gather_slot,
-        inherit_attr, inherit_slot, like, put_values, same_as, slot_name, slot_name_len,
+        inherit_attr, inherit_slot, put_values, same_as, slot_name, slot_name_len,
     };
     pub use crate::{
         Attr, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Buf, Content, Control, Decompose,

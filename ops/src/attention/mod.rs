@@ -37,7 +37,7 @@ pub struct ScaledDotProductAttention<V = Var> {
     #[input]
     pub v: V,
     /// Same shape as `q`.
-    #[output]
+    #[output(like = q)]
     pub out: V,
     /// `[batch, queries, heads]`.
     #[output]
@@ -61,7 +61,6 @@ impl Infer for ScaledDotProductAttention<Meta> {
             let text = format!("there are {queries} queries and {keys} keys, and must be as many of both");
             return Err(Error::attr("causal", text));
         }
-        self.out.like(&self.q);
         self.log_sum.set(self.q.dtype, [batch, queries, heads].into_iter().collect::<Dims>());
         Ok(())
     }

@@ -8,7 +8,7 @@ use ndarray::ArrayView1;
 
 use super::{Target, infer_loss, of_probabilities, push_label_gradient, weighted, weights};
 use crate::{
-    common::{Real, infer_grad},
+    common::Real,
     shape::Assign,
     softmax::{Lanes, SoftmaxGrad, largest, softmax, sum, sum_along},
 };
@@ -27,7 +27,7 @@ pub struct SoftmaxWithCrossEntropy<V = Var> {
     #[input]
     pub label: V,
     /// Same shape as `logits`.
-    #[output]
+    #[output(like = logits)]
     pub softmax: V,
     /// That of `logits`, with 1 in place of the classes.
     #[output]
@@ -51,7 +51,6 @@ pub struct SoftmaxWithCrossEntropy<V = Var> {
 impl Infer for SoftmaxWithCrossEntropy<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = infer_loss(&self.logits, &self.label, self.axis, self.soft_label)?;
-        self.softmax.like(&self.logits);
         self.loss.set(self.logits.dtype, dims);
         Ok(())
     }
@@ -172,7 +171,7 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
 
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
 /// lanes that do not count. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
-#[register_op(grad_of = SoftmaxWithCrossEntropy, grad = Composed)]
+#[register_op(grad_of = SoftmaxWithCrossEntropy, grad = Composed, inferred)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     pub label: V,
     pub softmax: V,
@@ -184,12 +183,6 @@ pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     pub numeric_stable_mode: bool,
     pub use_softmax: bool,
     pub axis: i32,
-}
-impl Infer for SoftmaxWithCrossEntropyGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let dims = infer_loss(&self.softmax, &self.label, self.axis, self.soft_label)?;
-        infer_grad(&self.softmax, &self.dloss, &dims, &mut self.dlogits)
-    }
 }
 impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

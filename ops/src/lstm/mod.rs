@@ -13,7 +13,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::common::{Real, check_grad, held, nth};
+use crate::common::{Real, held, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -44,7 +44,7 @@ pub struct LstmSequence<V = Var> {
     #[output]
     pub cell: V,
     /// `sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)`, same shape as `gates`.
-    #[output(inplace = gates)]
+    #[output(inplace = gates, like = gates)]
     pub activations: V,
 }
 impl Infer for LstmSequence<Meta> {
@@ -52,7 +52,6 @@ impl Infer for LstmSequence<Meta> {
         let states = states([&self.gates, &self.weight], [&self.initial_hidden, &self.initial_cell])?;
         self.hidden.set(self.gates.dtype, states);
         self.cell.like(&self.hidden);
-        self.activations.like(&self.gates);
         Ok(())
     }
 
@@ -126,7 +125,7 @@ fn lstm([gates, weight]: [Draw; 2], [initial_hidden, initial_cell]: [Option<Draw
 /// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
 /// `dgates[t]` is `(dc * g) * i * (1 - i), (dc * cell[t-1]) * f * (1 - f), (dc * i) * (1 - g²), (dh * tanh(cell[t])) * o *
 /// (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
-#[register_op(grad_of = LstmSequence, grad = Composed)]
+#[register_op(grad_of = LstmSequence, grad = Composed, inferred)]
 pub struct LstmSequenceGrad<V = Var> {
     pub weight: V,
     pub initial_hidden: Option<V>,
@@ -145,26 +144,6 @@ pub struct LstmSequenceGrad<V = Var> {
     pub dinitial_hidden: Option<V>,
     #[output]
     pub dinitial_cell: Option<V>,
-}
-impl Infer for LstmSequenceGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let activations = &self.activations;
-        let states = states([activations, &self.weight], [&self.initial_hidden, &self.initial_cell])?;
-        let of_states = [Some(&self.hidden), Some(&self.cell), Some(&self.dhidden), self.dcell.as_ref()];
-        of_states.into_iter().flatten().try_for_each(|of| check_grad(activations, of, &states))?;
-        self.dactivations.iter().try_for_each(|of| of.same_as(activations))?;
-        self.dgates.iter_mut().for_each(|dgates| dgates.like(activations));
-        self.dweight.iter_mut().for_each(|dweight| dweight.like(&self.weight));
-        for initial in [&mut self.dinitial_hidden, &mut self.dinitial_cell].into_iter().flatten() {
-            initial.set(activations.dtype, states[1..].iter().copied().collect::<Dims>());
-        }
-        Ok(())
-    }
-
-    fn flops(&self) -> Dim {
-        let one = Dim::from(2) * self.hidden.dims.numel() * self.weight.dims[1];
-        one * Dim::from(1 + usize::from(self.dweight.is_some()))
-    }
 }
 impl Kernel for LstmSequenceGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {

@@ -38,7 +38,7 @@ pub struct MatmulV2GradSgd<V = Var> {
     #[output("X@GRAD")]
     pub dx: Option<V>,
     /// Same shape as `param`.
-    #[output(inplace = param)]
+    #[output(inplace = param, like = param)]
     pub param_out: V,
     /// As in `matmul_v2`.
     #[attr(default = false)]
@@ -52,7 +52,6 @@ impl Infer for MatmulV2GradSgd<Meta> {
         let dims = matmul_dims(&self.x, self.trans_x, &self.param, self.trans_y)?;
         self.learning_rate.same_dtype(&self.x)?;
         self.learning_rate.one_element()?;
-        self.param_out.like(&self.param);
         self.dx.iter_mut().for_each(|dx| dx.like(&self.x));
         check_grad(&self.x, &self.dout, &dims)
     }

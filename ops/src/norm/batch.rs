@@ -41,13 +41,13 @@ pub struct BatchNorm<V = Var> {
     #[input]
     pub variance: V,
     /// Same shape as `x`.
-    #[output]
+    #[output(like = x)]
     pub y: V,
     /// Running means from now on.
-    #[output(inplace = mean)]
+    #[output(inplace = mean, like = mean)]
     pub mean_out: V,
     /// Running variances from now on.
-    #[output(inplace = variance)]
+    #[output(inplace = variance, like = variance)]
     pub variance_out: V,
     /// `m`; a single 0 where `is_test` says that no gradient will be needed.
     #[output]
@@ -81,9 +81,6 @@ impl Infer for BatchNorm<Meta> {
     fn infer(&mut self) -> Result<()> {
         let vectors = [Some(&self.mean), Some(&self.variance), self.scale.as_ref(), self.bias.as_ref()];
         check_channels(&self.x, self.data_layout, vectors.into_iter().flatten())?;
-        self.y.like(&self.x);
-        self.mean_out.like(&self.mean);
-        self.variance_out.like(&self.variance);
         for saved in [&mut self.saved_mean, &mut self.saved_variance] {
             if self.is_test && !self.trainable_statistics {
                 saved.set(self.x.dtype, []);

@@ -35,7 +35,7 @@ pub struct LayerNorm<V = Var> {
     #[input]
     pub bias: Option<V>,
     /// Same shape as `x`.
-    #[output]
+    #[output(like = x)]
     pub y: V,
     /// Mean of each row: the dimensions of `x` before `begin_norm_axis`.
     #[output]
@@ -53,7 +53,6 @@ pub struct LayerNorm<V = Var> {
 impl Infer for LayerNorm<Meta> {
     fn infer(&mut self) -> Result<()> {
         let rows = rows(&self.x, self.begin_norm_axis, &[&self.scale, &self.bias])?;
-        self.y.like(&self.x);
         self.mean.set(self.x.dtype, rows);
         self.variance.like(&self.mean);
         Ok(())

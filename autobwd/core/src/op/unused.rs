@@ -87,7 +87,7 @@ pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema)
     check_reads(text, forward, own, true);
 }
 
-/// Refuses `inferred` of a gradient operator that does not read what its forward operator does.
+/// Refuses `inferred` of a gradient operator that does not read what its forward operator does, nor what is `like` that.
 #[track_caller]
 pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot be `inferred`: ");
@@ -95,7 +95,7 @@ pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
 }
 
 /// Panics if an input of the forward operator that must be there is not read, nor, if that is enough, its gradient
-/// written.
+/// written; otherwise it is enough to read what has its dtype and shape.
 #[track_caller]
 const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_written: bool) {
     let mut i = 0;
@@ -103,7 +103,8 @@ const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_wr
         let input = &forward.inputs[i];
         let is_written = has_slot(own.outputs, input.name, "@GRAD");
         let is_needed = !matches!(input.arity, Arity::Optional) || is_written;
-        if is_needed && !has_slot(own.inputs, input.name, "") && !(or_written && is_written) {
+        let is_known = if or_written { is_written } else { forward.read_like(input, own).is_some() };
+        if is_needed && !has_slot(own.inputs, input.name, "") && !is_known {
             let text = text.add("it does not read input `").add(input.name).add("` of `").add(forward.name);
             panic!("{}", text.add("`").as_str());
         }

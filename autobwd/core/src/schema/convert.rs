@@ -54,21 +54,6 @@ pub(crate) fn check_described(schema: &Schema, desc: &OpDesc) -> Result<()> {
     schema.attrs.iter().try_for_each(|attr| (attr.check)(desc, attr))
 }
 
-/// For `#[output(like = input)]` beside a kernel: gives what an output slot holds dtype and shape of what the input slot
-/// holds at the same position.
-///
-/// # Errors
-/// The input slot holds nothing there.
-pub fn like<S: Slot<Meta>, I: Slot<Meta>>(output: &mut S, input: &I) -> Result<()> {
-    let mut absent = None;
-    output.each_mut(|i, meta| match input.at(i) {
-        Some(input) => meta.like(input),
-        None => absent = Some(meta.slot()),
-    });
-    let text = |slot| format!("output `{slot}` has the shape of an input that is absent");
-    absent.map_or(Ok(()), |slot| Err(Error::new(ErrorKind::Slot, text(slot))))
-}
-
 /// For a gradient operator whose shape rule is `like`: the gradient of a slot that it reads has dtype and shape of what is
 /// in that slot.
 ///
@@ -92,23 +77,4 @@ pub fn put_values<W, S: Slot<W>>(index: usize, content: S, put: &mut dyn FnMut(u
             put(index, held)
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::DType;
-
-    #[test]
-    fn outputs_are_like_what_is_at_their_position() {
-        let of = |n: usize| Meta::new(DType::F64, [n]);
-        let mut grads = vec![Some(of(0)), None, Some(of(0))];
-        like(&mut grads, &vec![of(1), of(2), of(3)]).unwrap();
-        assert_eq!(grads, [Some(of(1)), None, Some(of(3))]);
-
-        let mut grad = Some(Meta::new(DType::F32, []).in_slot("Bias@GRAD"));
-        let e = like(&mut grad, &None::<Meta>).unwrap_err();
-        assert_eq!(e.to_string(), "output `Bias@GRAD` has the shape of an input that is absent");
-        like(&mut None::<Meta>, &None::<Meta>).unwrap();
-    }
 }

@@ -18,7 +18,7 @@ pub(crate) use const_text::{ConstText, Nearest, is_joined};
 pub use content::{Content, Notes, debug_struct};
 pub use control::{Call, Carried, Control, First, StepCount};
 pub(crate) use convert::check_described;
-pub use convert::{gather_slot, like, put_values, same_as};
+pub use convert::{gather_slot, put_values, same_as};
 pub use cost::Cost;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use slot::{Arity, Slot};
@@ -151,6 +151,24 @@ impl Schema {
     /// The output slot of that name.
     pub fn output(&self, name: &str) -> Option<&'static SlotDef> {
         self.outputs.iter().find(|s| s.name == name)
+    }
+
+    /// What its gradient operator reads that has dtype and shape of this input: an output that is `like` it, or the
+    /// gradient of one.
+    pub(crate) const fn read_like(&self, input: &SlotDef, gradient: &Schema) -> Option<&'static str> {
+        let mut i = 0;
+        while i < self.outputs.len() * gradient.inputs.len() {
+            let (output, read) =
+                (&self.outputs[i % self.outputs.len()], &gradient.inputs[i / self.outputs.len()]);
+            let is_it = is_joined(read.name, output.name, "") || is_joined(read.name, output.name, "@GRAD");
+            if let (true, Arity::One, Some(like)) = (is_it, read.arity, output.like)
+                && is_joined(like, input.name, "")
+            {
+                return Some(read.name);
+            }
+            i += 1;
+        }
+        None
     }
 
     /// The attribute of that name.

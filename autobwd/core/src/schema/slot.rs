@@ -66,9 +66,6 @@ pub trait Slot<V>: sealed::Slot<V> + Sized {
     /// Visits what it holds.
     fn each(&self, f: impl FnMut(&V));
 
-    /// Visits what it holds, to be changed, with its positions.
-    fn each_mut(&mut self, f: impl FnMut(usize, &mut V));
-
     /// What it holds at a position.
     fn at(&self, position: usize) -> Option<&V>;
 }
@@ -101,9 +98,6 @@ impl<V> Slot<V> for V {
     fn each(&self, mut f: impl FnMut(&V)) {
         f(self)
     }
-    fn each_mut(&mut self, mut f: impl FnMut(usize, &mut V)) {
-        f(0, self)
-    }
     fn at(&self, position: usize) -> Option<&V> {
         (position == 0).then_some(self)
     }
@@ -134,9 +128,6 @@ impl<V> Slot<V> for Option<V> {
     fn each(&self, f: impl FnMut(&V)) {
         self.iter().for_each(f)
     }
-    fn each_mut(&mut self, mut f: impl FnMut(usize, &mut V)) {
-        self.iter_mut().for_each(|v| f(0, v))
-    }
     fn at(&self, position: usize) -> Option<&V> {
         self.as_ref().filter(|_| position == 0)
     }
@@ -159,9 +150,6 @@ impl<V> Slot<V> for Vec<V> {
     fn each(&self, f: impl FnMut(&V)) {
         self.iter().for_each(f)
     }
-    fn each_mut(&mut self, mut f: impl FnMut(usize, &mut V)) {
-        self.iter_mut().enumerate().for_each(|(i, v)| f(i, v))
-    }
     fn at(&self, position: usize) -> Option<&V> {
         self.get(position)
     }
@@ -182,9 +170,6 @@ impl<V> Slot<V> for Vec<Option<V>> {
     }
     fn each(&self, f: impl FnMut(&V)) {
         self.iter().flatten().for_each(f)
-    }
-    fn each_mut(&mut self, mut f: impl FnMut(usize, &mut V)) {
-        self.iter_mut().enumerate().for_each(|(i, v)| v.iter_mut().for_each(|v| f(i, v)))
     }
     fn at(&self, position: usize) -> Option<&V> {
         self.get(position)?.as_ref()

@@ -59,7 +59,14 @@ where
 {
     let schema = const { &O::SCHEMA };
     let mut reads_list = false;
-    let fill = &mut |role, slot, var| slot_meta(schema, (role, slot, var), of, &mut reads_list);
+    let fill = &mut |role, slot, var| match role {
+        Role::Input => {
+            let meta = of(var)?;
+            reads_list |= meta.array;
+            input_meta(schema, slot, meta)
+        }
+        Role::Output => output_meta(schema, desc, (slot, var), of),
+    };
     let mut op = O::gather::<Meta>(desc, fill)?;
     op.infer()?;
     let (flops, mut outputs) = (op.flops(), SmallVec::new());
@@ -85,7 +92,12 @@ fn infer_by_forward(
     of: MetaOf<'_>,
     put: PutMeta<'_>,
 ) -> Result<Dim> {
-    let (fwd, mut results) = (forward_op(forward, desc), SmallVec::<[Meta; 2]>::new());
+    let (mut fwd, mut results) = (forward_op(forward, desc), SmallVec::<[Meta; 2]>::new());
+    for input in forward.inputs.iter().filter(|input| gradient.input(input.name).is_none()) {
+        if let Some(read) = forward.read_like(input, gradient) {
+            fwd.inputs.set(input.name, desc.inputs.get(read).iter().copied());
+        }
+    }
     let flops = infer(&fwd, of, &mut |_, meta| results.push(meta))?;
     let mut results = results.into_iter();
     for slot in forward.outputs {
@@ -108,7 +120,7 @@ fn infer_by_forward(
     }
     let mut count = 0;
     for slot in gradient.outputs {
-        let inputs = desc.inputs.get(of_gradient(slot));
+        let inputs = fwd.inputs.get(of_gradient(slot));
         let grads = desc.outputs.get(slot.name);
         if matches!(slot.arity, Arity::Holes) {
             as_many(slot.name, grads.len(), inputs.len())?;
@@ -152,21 +164,22 @@ fn is_result(given: &Meta, result: &Meta) -> Result<()> {
     })
 }
 
-/// What the shape rule finds in a slot.
-fn slot_meta(
+/// What the shape rule finds in an output slot: dtype and shape of the input that it is `like`, else nothing yet.
+fn output_meta(
     schema: &Schema,
-    (role, slot, var): (Role, &'static str, Var),
+    desc: &OpDesc,
+    (slot, var): (&'static str, Var),
     of: MetaOf<'_>,
-    reads_list: &mut bool,
 ) -> Result<Meta> {
-    match role {
-        Role::Input => {
-            let meta = of(var)?;
-            *reads_list |= meta.array;
-            input_meta(schema, slot, meta)
-        }
-        Role::Output => Ok(Meta::new(DType::F32, []).in_slot(slot)),
+    let mut meta = Meta::new(DType::F32, []).in_slot(slot);
+    if let Some(like) = schema.output(slot).and_then(|slot| slot.like) {
+        let position = desc.outputs.get(slot).iter().position(|output| *output == var);
+        let input = position.and_then(|i| desc.inputs.get(like).get(i)).filter(|input| **input != Var::EMPTY);
+        let text = || format!("output `{slot}` has the shape of an input that is absent");
+        let input = input.ok_or_else(|| Error::new(ErrorKind::Slot, text()))?;
+        meta.like(&of(*input)?);
     }
+    Ok(meta)
 }
 
 /// Tells what the shape rule has said of the outputs, each with the number of its slot.
@@ -271,4 +284,23 @@ pub(super) fn infer_integers<O: Op + IntegerLanes>(
     let dtype = desc.inputs.args().next().map_or(Ok(DType::F32), |var| of(var).map(|meta| meta.dtype))?;
     IntegerKernel::check_attrs::<O>(desc, dtype)?;
     Ok(cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_like_what_is_at_their_position() {
+        const DX: SlotDef = SlotDef::new("X@GRAD", Arity::Holes, "", 0).like("X");
+        const SCHEMA: Schema = Schema { outputs: &[DX], ..<crate::operators::Sum as Op>::SCHEMA };
+        let var = Var::stand_in;
+        let mut desc = OpDesc::new("sum_grad");
+        desc.inputs.set("X", [var(1), var(2), Var::EMPTY]);
+        desc.outputs.set("X@GRAD", [Var::EMPTY, var(3), var(4)]);
+        let of = |var| output_meta(&SCHEMA, &desc, ("X@GRAD", var), &|_| Ok(Meta::new(DType::F64, [2])));
+        assert_eq!(of(var(3)).unwrap(), Meta::new(DType::F64, [2]).in_slot("X@GRAD"));
+        let e = of(var(4)).unwrap_err();
+        assert_eq!(e.to_string(), "output `X@GRAD` has the shape of an input that is absent");
+    }
 }
