@@ -1,13 +1,15 @@
 //! Cross entropy of yes and no.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_float, register_op,
+    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    op::with_float, register_op,
 };
 
 use crate::{
-    activation::{Scale, Sigmoid, SigmoidGrad},
+    Math,
     common::{PART, Real, nth_part},
-    elementwise::grad_if_any,
+    fill::{FillAnyLike, FillZerosLike},
+    smooth::Softplus,
 };
 
 /// Cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
@@ -56,6 +58,22 @@ impl Kernel for SigmoidCrossEntropyWithLogits<Buf<'_>> {
         })
     }
 }
+impl Composition for SigmoidCrossEntropyWithLogits<Expr> {
+    fn compose(&mut self) {
+        let (x, label) = (&self.x, self.label.cast(DType::I32));
+        let (value, x_in) = (self.ignore_index.into(), (&label).into());
+        let ignored = emit(FillAnyLike { x: x_in, out: New, value, dtype: None }).out;
+        let counts = label.not_equal(&ignored);
+        // From that threshold on, there is no difference between `x` and the logarithm in any dtype.
+        let log = emit(Softplus { x: x.into(), out: New, beta: 1.0, threshold: 100.0 }).out;
+        let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
+        self.out = counts.where_cond(&(log - x * &self.label), &zeros);
+        if self.normalize {
+            let number = counts.cast(x.dtype()).sum(&[]);
+            self.out = &self.out / &number.maximum(&(&number * 0.0 + 1.0));
+        }
+    }
+}
 autobwd::samples!(
     SigmoidCrossEntropyWithLogits,
     [
@@ -94,7 +112,7 @@ impl<T: Real> Counted<T> {
 }
 
 /// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
-#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = SigmoidCrossEntropyWithLogitsGradGrad, inferred)]
+#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = Composed, inferred)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     pub x: V,
     pub label: V,
@@ -127,34 +145,5 @@ impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
             fill(dx, |x, label| 1.0 / (1.0 + (-x).exp()) - label)?;
             fill(dlabel, |x, _| -x)
         })
-    }
-}
-
-/// `ddout = ddx * (sigmoid(x) - label) - ddlabel * x`, and for `x` `dout * (ddx * sigmoid'(x) - ddlabel)`, for `label`
-/// `-dout * ddx`, all 0 where the element does not count: gradients again, since these are linear in `dout` and, for the
-/// labels, in `x`.
-#[derive(Debug)]
-pub struct SigmoidCrossEntropyWithLogitsGradGrad;
-impl GradRule<SigmoidCrossEntropyWithLogitsGrad> for SigmoidCrossEntropyWithLogitsGradGrad {
-    fn emit(fwd: &SigmoidCrossEntropyWithLogitsGrad, g: &mut GradCx<'_>) {
-        let SigmoidCrossEntropyWithLogitsGrad { x, label, dout, .. } = *fwd;
-        let grads = |x, dout, dx, dlabel| SigmoidCrossEntropyWithLogitsGrad { x, dout, dx, dlabel, ..*fwd };
-        let (d_x, d_label, ddout) = (g.wanted(x), g.wanted(label), g.wanted(dout));
-        if let Some(ddx) = grad_if_any(g, fwd.dx) {
-            g.push(grads(x, ddx, ddout, None));
-            g.push(grads(ddx, dout, None, d_label));
-            if let Some(d_x) = d_x {
-                let (out, negated) = (g.fresh("sigmoid"), g.fresh("negated"));
-                let scaled = g.fresh("scaled");
-                g.push(Sigmoid { x, out });
-                g.push(Scale { x: dout, out: negated, scale: -1.0, bias: 0.0, bias_after_scale: true });
-                g.push(grads(ddx, negated, None, Some(scaled)));
-                g.push(SigmoidGrad { out, dout: scaled, dx: d_x });
-            }
-        }
-        if let Some(ddlabel) = grad_if_any(g, fwd.dlabel) {
-            g.push(grads(x, ddlabel, None, ddout));
-            g.push(grads(ddlabel, dout, None, d_x));
-        }
     }
 }

@@ -61,23 +61,6 @@ pub(crate) fn elements<T: Number, R>(
     })
 }
 
-/// The elements of two buffers of one dtype and length, as those of one in [`elements`].
-pub(crate) fn elements_of_both<T: Number, R>(
-    cx: &Cx,
-    [x, y]: [&Buf<'_>; 2],
-    work: impl FnOnce(&[T], &[T]) -> Result<R>,
-) -> Result<R> {
-    if x.dtype() == T::DTYPE {
-        return work(x.slice()?, y.slice()?);
-    }
-    cx.scratch(x.numel() + y.numel(), |both: &mut [T]| {
-        let (of_x, of_y) = both.split_at_mut(x.numel());
-        convert(cx, x, of_x)?;
-        convert(cx, y, of_y)?;
-        work(of_x, of_y)
-    })
-}
-
 /// How much memory is lent for `copies` of `x` as that dtype, if it is of another.
 pub(crate) fn converted_bytes(x: &Buf<'_>, dtype: DType, copies: usize) -> usize {
     if x.dtype() == dtype { 0 } else { x.numel().saturating_mul(copies * dtype.size()) }

@@ -5,7 +5,7 @@ pub use autobwd::operators::{
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad,
 };
-pub(crate) use autobwd::operators::{grad_if_any, grad_or_zeros};
+pub(crate) use autobwd::operators::grad_or_zeros;
 use autobwd::{
     Float, GradCx, GradRule, Pointwise, Result, Var,
     check::*,

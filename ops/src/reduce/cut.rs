@@ -20,21 +20,6 @@ impl ReduceAttrs {
         Ok(())
     }
 
-    /// The shape rule of gradients.
-    pub(super) fn infer_grad(&self, x: &Meta, dout: &Meta, dx: &mut Meta) -> Result<()> {
-        let dims = self.dims(x)?;
-        x.float()?;
-        let dtype = self.out_dtype.unwrap_or(x.dtype);
-        dout.require(dout.dtype == dtype && dtype.is_float(), || {
-            format!("the dtype of the forward result, {dtype}, floating point, is needed")
-        })?;
-        dout.require(dout.dims.agrees(&dims), || {
-            format!("the shape of the forward result, {dims}, is needed")
-        })?;
-        dx.like(x);
-        Ok(())
-    }
-
     /// Dimensions of the result.
     fn dims(&self, x: &Meta) -> Result<Dims> {
         x.require(x.rank() <= MAX_RANK, || format!("at most {MAX_RANK} dimensions are possible"))?;
@@ -75,7 +60,7 @@ impl ReduceAttrs {
     }
 
     /// Whether all dimensions are reduced.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.reduce_all || self.dim.is_empty()
     }
 

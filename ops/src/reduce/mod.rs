@@ -10,7 +10,7 @@ use autobwd::{Attrs, DType};
 
 pub(crate) use cut::Reduction;
 pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
-pub use product::{ReduceProd, ReduceProdGrad, ReduceProdGradGrad};
+pub use product::{ReduceProd, ReduceProdGrad};
 pub use square::{SquaredL2Norm, SquaredL2NormGrad};
 pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
 

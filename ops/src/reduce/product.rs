@@ -1,7 +1,7 @@
 //! Product over dimensions.
 
 use autobwd::{
-    Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, Result, Var,
     check::*,
     op::{with_float, with_signed},
     register_op,
@@ -9,9 +9,14 @@ use autobwd::{
 
 use super::{
     ReduceAttrs,
-    cut::{Reduce, Reduction, with_result_dtype},
+    cut::{Reduce, with_result_dtype},
 };
-use crate::common::{Real, add_up, converted_bytes, elements, elements_of_both, wide};
+use crate::{
+    Math,
+    common::{Real, converted_bytes, elements, wide},
+    math::concat,
+    softmax::sum_along,
+};
 
 /// Product over dimensions: `out = Π x`.
 #[register_op(grad = ReduceProdGrad)]
@@ -43,6 +48,38 @@ impl Kernel for ReduceProd<Buf<'_>> {
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.x, self.out.dtype(), 1)
     }
+}
+impl Composition for ReduceProd<Expr> {
+    fn compose(&mut self) {
+        let (dtype, rank) = (self.reduce.out_dtype.unwrap_or(self.x.dtype()), self.x.dims().len() as i32);
+        let axes: Vec<i32> = match self.reduce.is_full() || rank == 0 {
+            true => (0..rank).collect(),
+            false => self.reduce.dim.iter().map(|axis| axis.rem_euclid(rank)).collect(),
+        };
+        let product = axes.iter().fold(self.x.cast(dtype), |x, axis| product_along(x, *axis));
+        let drops = !self.reduce.keep_dim && !axes.is_empty();
+        self.out = if drops { product.squeeze(&axes) } else { product };
+    }
+}
+
+/// The product along an axis, which stays as one of length 1: that of the halves, and so on. Unlike a quotient of the whole
+/// product, its gradients of any order are right where factors are 0.
+fn product_along(mut x: Expr, axis: i32) -> Expr {
+    let Some(mut len) = x.dims()[axis as usize].get().map(|len| len as i32) else {
+        let text =
+            "how many factors there are must be known where the gradient of a product is differentiated";
+        return x.builder().failed(Error::new(ErrorKind::NoGradient, text));
+    };
+    if len == 0 {
+        return sum_along(&x, axis) + 1.0;
+    }
+    while len > 1 {
+        let half = len / 2;
+        let products = x.slice(axis, 0, half) * x.slice(axis, half, 2 * half);
+        x = if len % 2 == 0 { products } else { concat(&[&products, &x.slice(axis, len - 1, len)], axis) };
+        len -= half;
+    }
+    x
 }
 autobwd::samples!(
     ReduceProd,
@@ -95,17 +132,18 @@ impl Factors {
         })
     }
 
-    /// The product without these factors; 0 where they are none of them.
-    fn without<const N: usize>(&self, x: [f64; N]) -> f64 {
-        if self.zeros != x.iter().filter(|x| **x == 0.0).count() {
-            return 0.0;
+    /// The product without that factor.
+    fn without(&self, x: f64) -> f64 {
+        match (self.zeros, x == 0.0) {
+            (0, _) => self.others / x,
+            (1, true) => self.others,
+            _ => 0.0,
         }
-        x.iter().filter(|x| **x != 0.0).fold(self.others, |product, x| product / x)
     }
 }
 
 /// `dx = dout * Π x` over the other factors.
-#[register_op(grad_of = ReduceProd, grad = ReduceProdGradGrad, inferred)]
+#[register_op(grad_of = ReduceProd, grad = Composed, inferred)]
 pub struct ReduceProdGrad<V = Var> {
     pub x: V,
     #[input(shape_only)]
@@ -125,7 +163,7 @@ impl Kernel for ReduceProdGrad<Buf<'_>> {
                 for (i, dout) in dout.iter().enumerate() {
                     let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
                     for at in cut.terms_of(i) {
-                        dx[at] = T::of(wide(*dout) * factors.without([wide(x[at])]));
+                        dx[at] = T::of(wide(*dout) * factors.without(wide(x[at])));
                     }
                 }
                 Ok(())
@@ -135,73 +173,5 @@ impl Kernel for ReduceProdGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.x, self.dout.dtype(), 2)
-    }
-}
-
-/// `ddout = Σ ddx[i] * Π x` over all factors but `x[i]`; for `x[i]` `dout * Σ ddx[j] * Π x` over all but these two.
-#[register_op(grad_of = ReduceProdGrad, grad = NoGrad)]
-pub struct ReduceProdGradGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    pub ddx: V,
-    #[output]
-    pub ddout: Option<V>,
-    #[output]
-    pub d_x: Option<V>,
-    #[attrs]
-    pub reduce: ReduceAttrs,
-}
-impl Infer for ReduceProdGradGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.reduce.infer_grad(&self.x, &self.dout, &mut self.x.clone())?;
-        self.ddx.same_as(&self.x)?;
-        self.ddout.iter_mut().for_each(|ddout| ddout.like(&self.dout));
-        self.d_x.iter_mut().for_each(|dx| dx.like(&self.x));
-        Ok(())
-    }
-}
-impl Kernel for ReduceProdGradGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = self.reduce.cut(&self.x);
-        with_float!(self.dout, T => elements_of_both::<T, _>(cx, [&self.x, &self.ddx], |x, ddx| {
-            let dout = self.dout.slice::<T>()?;
-            if let Some(ddout) = &mut self.ddout {
-                for (i, ddout) in ddout.slice_mut::<T>()?.iter_mut().enumerate() {
-                    *ddout = T::of(ddout_of(&cut, i, x, ddx));
-                }
-            }
-            let Some(dx) = &mut self.d_x else { return Ok(()) };
-            with_float!(dx, X => {
-                let dx = dx.slice_mut::<X>()?;
-                for (i, dout) in dout.iter().enumerate() {
-                    d_x(&cut, i, x, ddx, |at, slope| dx[at] = X::of(wide(*dout) * slope));
-                }
-                Ok(())
-            })
-        }))
-    }
-
-    fn scratch_bytes(&self, _: usize) -> usize {
-        converted_bytes(&self.x, self.dout.dtype(), 2)
-    }
-}
-
-/// `Σ ddx[i] * Π x` over all factors but `x[i]`.
-fn ddout_of<T: Real>(cut: &Reduction<'_>, i: usize, x: &[T], ddx: &[T]) -> f64 {
-    let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
-    add_up(cut.terms_of(i).map(|at| wide(ddx[at]) * factors.without([wide(x[at])])))
-}
-
-/// For each factor `Σ ddx[j] * Π x` over all but it and `x[j]`.
-fn d_x<T: Real>(cut: &Reduction<'_>, i: usize, x: &[T], ddx: &[T], mut put: impl FnMut(usize, f64)) {
-    let factors = Factors::of(cut.terms_of(i).map(|at| wide(x[at])));
-    let terms = cut.terms_of(i).map(|at| (at, wide(x[at]), wide(ddx[at])));
-    // The sums over factors that are 0, and over the others, are all it takes.
-    let of_zeros = add_up(terms.clone().filter(|(_, x, _)| *x == 0.0).map(|(.., ddx)| ddx));
-    let of_others = add_up(terms.clone().filter(|(_, x, _)| *x != 0.0).map(|(_, x, ddx)| ddx / x));
-    for (at, x, ddx) in terms {
-        let (zeros, others) =
-            if x == 0.0 { (of_zeros - ddx, of_others) } else { (of_zeros, of_others - ddx / x) };
-        put(at, factors.without([x]) * others + factors.without([0.0, x]) * zeros);
     }
 }
