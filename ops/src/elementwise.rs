@@ -1,11 +1,11 @@
 //! Sum, difference, product and quotient.
 
+pub(crate) use autobwd::operators::grad_or_zeros;
 pub use autobwd::operators::{
     ElementwiseAdd, ElementwiseAddGrad, ElementwiseAddGradGrad, ElementwiseDiv, ElementwiseDivGrad,
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad,
 };
-pub(crate) use autobwd::operators::grad_or_zeros;
 use autobwd::{
     Float, GradCx, GradRule, Pointwise, Result, Var,
     check::*,

@@ -191,6 +191,28 @@ fn what_is_composed_has_third_derivatives() -> Result<()> {
 }
 
 #[test]
+fn products_have_third_derivatives_where_factors_are_zero() -> Result<()> {
+    let net = Builder::new();
+    let mut last = net.parameter("x", DType::F64, &[2, 5, 2], Expr::clone).prod(&[0, 2]).name();
+    let mut program = net.program()?.clone();
+    for _ in 0..3 {
+        let next = gradients(&mut program, &[&last], &["x"], None, &[])?.entries()[0].unwrap();
+        last = program.name(next).to_string();
+    }
+    let factors: [[f64; 4]; 5] =
+        [[2.0, 3.0, 5.0, 7.0], [2.0, 3.0, 0.0, 7.0], [0.0, 3.0, 5.0, 0.0], [0.0, 0.0, 5.0, 0.0], [0.0; 4]];
+    let at = |i: usize| factors[i / 2 % 5][i / 10 * 2 + i % 2];
+    let mut scope = Scope::new();
+    scope.set("x", Tensor::from_vec([2, 5, 2], (0..20).map(at).collect())?);
+    let third = Executor::new().run(&program, &mut scope, &[], &[&last])?[0].to_f64s();
+    // Two of the other three factors drop out, in either order.
+    let expected: Vec<f64> =
+        (0..20).map(|i| 2.0 * (factors[i / 2 % 5].iter().sum::<f64>() - at(i))).collect();
+    assert_eq!(third, expected);
+    Ok(())
+}
+
+#[test]
 fn keys_may_be_others_than_queries_unless_they_are_ordered() {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2, 3, 8]);

@@ -1,21 +1,21 @@
 //! Product over dimensions.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
+    emit,
     op::{with_float, with_signed},
     register_op,
 };
 
 use super::{
-    ReduceAttrs,
+    ReduceAttrs, ReduceSum,
     cut::{Reduce, with_result_dtype},
 };
 use crate::{
     Math,
     common::{Real, converted_bytes, elements, wide},
     math::concat,
-    softmax::sum_along,
 };
 
 /// Product over dimensions: `out = Π x`.
@@ -71,7 +71,7 @@ fn product_along(mut x: Expr, axis: i32) -> Expr {
         return x.builder().failed(Error::new(ErrorKind::NoGradient, text));
     };
     if len == 0 {
-        return sum_along(&x, axis) + 1.0;
+        return emit(ReduceSum { x: (&x).into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out + 1.0;
     }
     while len > 1 {
         let half = len / 2;
