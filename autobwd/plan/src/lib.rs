@@ -22,7 +22,7 @@ mod report;
 
 pub use feeds::cut;
 pub use graph::control::{Again, Called, Entry, Record};
-pub use graph::enter::{Entered, Entering, ends};
+pub use graph::enter::{Entering, StepInputs, check_carried, check_term, ends};
 pub use graph::late::Late;
 pub use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
 pub use group::{Extent, Group, extent, group, is_native, operand_dims};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bind::{Bound, Frame, Held, Options, Outer, bind, journal::Journal, late::LateFrame};
 use autobwd_core::{
     BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
-    tensor::{Cell, Memory},
+    tensor::{Cell, Memory, Step},
 };
 use autobwd_plan::{Plan, Record, Spot, ValueId};
 
@@ -104,6 +104,13 @@ impl Body {
         match plan.layout.fetched_at.get(&id).copied().unwrap_or(plan.layout.spots[id]) {
             Spot::Arena(at) => Ok(Span { at, bytes }),
             _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
+        }
+    }
+
+    /// Copies values of a saved step, which stand at these offsets in it.
+    pub(crate) fn load(&mut self, places: &[(Span, usize)], step: &Step) {
+        for (Span { at, bytes }, offset) in places {
+            self.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(step.memory.slice(*offset, *bytes));
         }
     }
 

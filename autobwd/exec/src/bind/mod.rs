@@ -1,9 +1,11 @@
 //! From plan to frames: every slot gets its memory, every frame is proven sound.
 
 pub(crate) mod body;
+pub(crate) mod bound_step;
 pub(crate) mod control;
 pub(crate) mod journal;
 pub(crate) mod late;
+pub(crate) mod step_loop;
 pub(crate) mod stretch;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -13,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Scope,
     bind::{
-        body::Body,
+        bound_step::BoundStep,
         control::CallFrame,
         journal::Journal,
         late::{Found, LateFrame},
@@ -295,15 +297,15 @@ impl Bind<'_> {
 
     fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
         let outer = called.outer.iter().map(|value| self.outside(*value)).collect::<Result<Vec<_>>>()?;
-        let body = Body::of_block(self.program, block, &called.plan, &outer, self.options)?;
-        self.hold(body.bytes());
+        let step = BoundStep::new(self.program, block, &called.plan, &called.inputs, &outer, self.options)?;
+        self.hold(step.body.bytes());
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
         let inputs = inputs.map(|v| Ok((v, self.input(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
         let outputs = out.iter().filter_map(|(_, v)| *v);
         let outputs = outputs.map(|v| Ok((v, self.output(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
-        CallFrame::new(called, body, inputs, outputs, self.options.loop_limit)
+        CallFrame::new(called, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
     }
 
     /// Something that a sub-block, or what comes late, finds outside.

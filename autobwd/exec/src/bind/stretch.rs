@@ -12,13 +12,14 @@ use crate::{
     bind::{
         Options, Outer,
         body::{Body, End, Span},
+        bound_step::BoundStep,
     },
 };
 use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
     tensor::{Binder, Memory, Place},
 };
-use autobwd_plan::{Given, Late, Plan, Record, Request, Source, ValueId};
+use autobwd_plan::{Given, Late, Plan, Record, Request, StepInputs};
 
 /// How many stretches of operators have memory at a time, of all that are planned.
 const BODIES: usize = 16;
@@ -124,10 +125,6 @@ impl Planner {
 /// What tells shapes apart: those of what is put into a stretch, and the number of what a step has left.
 pub(crate) type Key = (Vec<(DType, Dims)>, Option<usize>);
 
-pub(crate) fn shape(tensor: &Tensor) -> (DType, Dims) {
-    (tensor.dtype(), tensor.meta().dims)
-}
-
 /// The operators of a block from one on, planned for each combination of shapes.
 pub(crate) struct Stretch {
     block: BlockId,
@@ -139,17 +136,16 @@ pub(crate) struct Stretch {
 
 struct Planned {
     plan: Plan,
+    inputs: StepInputs,
     ends: Vec<Var>,
-    /// What is put into it.
-    fed: Vec<ValueId>,
-    body: Option<Body>,
+    step: Option<BoundStep>,
 }
 
 /// A stretch that is ready for some shapes.
 pub(crate) struct Ready<'a> {
-    pub(crate) body: &'a mut Body,
-    /// What is put into it: variables, dtypes and shapes, places.
-    pub(crate) fed: Vec<(Var, &'a Meta, Span)>,
+    pub(crate) step: &'a mut BoundStep,
+    plan: &'a Plan,
+    inputs: &'a StepInputs,
     ends: &'a [Var],
 }
 
@@ -158,80 +154,70 @@ impl Stretch {
         Stretch { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
     }
 
-    /// `found` says what it finds and what it must have when it ends.
+    /// `found` says what it finds, what of that is copied, and what it must have when it ends.
     pub(crate) fn ready(
         &mut self,
         cx: &Cx,
         planner: &Arc<Planner>,
         key: &Key,
         outer: &[Outer],
-        found: impl FnOnce() -> (Vec<Given>, Vec<Var>),
+        found: impl FnOnce() -> (Vec<Given>, StepInputs, Vec<Var>),
     ) -> Result<Ready<'_>> {
         let Planner { program, ops, check_finite, loop_limit, .. } = &**planner;
         if !self.known.contains_key(key) {
-            let (given, ends) = found();
+            let (given, inputs, ends) = found();
             let (block, first) = (self.block, self.first);
             let kept = |name: &str| planner.meta(name);
             let (feeds, fetches, apart) = (&[], &[], *check_finite);
             let request =
                 Request { block, first, given: &given, ends: &ends, feeds, kept: &kept, fetches, apart };
             let plan = Plan::new(program, ops, &request)?;
-            let fed = |(id, given): (usize, &Given)| {
-                (given.source == Source::Feed && !given.meta.array).then_some(id)
-            };
-            let fed = given.iter().enumerate().filter_map(fed).collect();
-            self.known.insert(key.clone(), Planned { plan, ends, fed, body: None });
+            self.known.insert(key.clone(), Planned { plan, inputs, ends, step: None });
         }
         match self.recent.iter().position(|recent| recent == key) {
             Some(at) => drop(self.recent.remove(at)),
             None if self.recent.len() < BODIES => {}
             None => {
                 let oldest = self.recent.pop_front().and_then(|key| self.known.get_mut(&key));
-                oldest.map(|planned| planned.body.take());
+                oldest.map(|planned| planned.step.take());
             }
         }
         self.recent.push_back(key.clone());
         let lost = || Error::internal("a stretch without a plan");
         let planned = self.known.get_mut(key).ok_or_else(lost)?;
-        let (plan, ends) = (&planned.plan, &planned.ends[..]);
-        if planned.body.is_none() {
+        let Planned { plan, inputs, ends, step } = planned;
+        if step.is_none() {
             let (check_finite, loop_limit) = (*check_finite, *loop_limit);
             let options = Options { check_finite, loop_limit, cx, planner: Some(planner) };
-            let body = Body::of_block(program, self.block, plan, outer, options)?;
-            cx.reserve(body.lent_bytes)?;
-            planned.body = Some(body);
+            let bound = BoundStep::new(program, self.block, plan, inputs, outer, options)?;
+            cx.reserve(bound.body.lent_bytes)?;
+            *step = Some(bound);
         }
-        let body = planned.body.as_mut().ok_or_else(lost)?;
-        let mut fed = vec![];
-        for id in &planned.fed {
-            let value = &plan.graph.values[*id];
-            fed.push((value.var, &value.meta, body.span(plan, *id)?));
-        }
-        Ok(Ready { body, fed, ends })
+        Ok(Ready { step: step.as_mut().ok_or_else(lost)?, plan, inputs, ends })
     }
 
     /// Of what it is ready for, or was not long ago.
     pub(crate) fn body(&self, key: &Key) -> Option<&Body> {
-        self.known.get(key)?.body.as_ref()
+        self.known.get(key)?.step.as_ref().map(|step| &step.body)
     }
 
     /// Bytes of tensor memory that it holds by now.
     pub(crate) fn bytes(&self) -> usize {
-        self.known.values().filter_map(|planned| planned.body.as_ref()).map(Body::bytes).sum()
+        self.known.values().filter_map(|planned| planned.step.as_ref()).map(|step| step.body.bytes()).sum()
     }
 }
 
 impl Ready<'_> {
-    /// Puts values in, in the order in which they were given.
-    pub(crate) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
-        for ((.., span), value) in self.fed.iter().zip(values) {
-            if let Some(value) = value {
-                self.body.arena.slice_mut::<u8>(span.at, span.bytes).copy_from_slice(value);
-            }
-        }
+    /// What has been copied into it under that name: what it is, and where.
+    pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, Span)>> {
+        let values = &self.plan.graph.values;
+        let ids = self.inputs.starts.iter().copied().flatten().chain(self.inputs.slices.iter().copied());
+        let found = ids.into_iter().find(|id| values[*id].var == var);
+        found.map(|id| Ok((&values[id].meta, self.step.body.span(self.plan, id)?))).transpose()
     }
 
+    /// What it has under that name when it has run.
     pub(crate) fn end(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
-        self.ends.iter().position(|v| *v == var).map(|k| self.body.end(k)).transpose()
+        self.ends.iter().position(|v| *v == var).map(|k| self.step.body.end(k)).transpose()
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     Plan,
     graph::{
         Build, Node, Request, Source, ValueId, Wires,
-        enter::{Entering, Finds, ends, recorded, unsupplied},
+        enter::{Entering, StepInputs, check_carried, check_term, ends, recorded, unsupplied},
     },
 };
 use autobwd_core::{
@@ -61,15 +61,18 @@ pub struct Called {
     pub steps: StepCount,
     /// How often it runs, if that is known.
     pub count: Option<usize>,
-    /// Decides whether it runs at all.
+    /// Decides whether there is a first step.
     pub condition: Option<ValueId>,
-    /// Inner: decides whether it runs again.
+    /// Inner: decides whether there is another step.
     pub repeat: Option<ValueId>,
     /// What it finds outside.
     pub outer: Vec<ValueId>,
+    /// What is copied into the block before each step.
+    pub inputs: StepInputs,
+    /// By carried value.
     pub carried: Vec<Handed>,
-    /// Input, and inner value.
-    pub slices: Vec<(ValueId, ValueId)>,
+    /// The sequences whose parts the steps find.
+    pub sequences: Vec<ValueId>,
     /// Inner value, and output.
     pub stacks: Vec<(ValueId, ValueId)>,
     /// Inner value, if the block computes it, and output.
@@ -82,8 +85,6 @@ pub struct Called {
     pub left: Vec<(ValueId, usize)>,
     /// Bytes that each step leaves.
     pub left_bytes: usize,
-    /// Step scopes of the operators within, which move in and out of what each step leaves.
-    pub nested: Vec<Var>,
     /// One step in how many leaves something.
     pub every: usize,
     /// The steps that it runs again to have what they leave.
@@ -128,13 +129,11 @@ impl Again {
     }
 }
 
-/// A tensor that a step hands to the next.
-#[derive(Debug)]
+/// What a step hands to the next: a tensor, and nothing where that is a list, which stays where it is.
+#[derive(Debug, Default)]
 pub struct Handed {
     /// What the first step finds; zeros if there is none.
     pub first: Option<ValueId>,
-    /// Inner: where a step finds it, if it reads it.
-    pub start: Option<ValueId>,
     /// Inner: where a step leaves it; zeros if it computes none.
     pub end: Option<ValueId>,
     /// The output.
@@ -144,7 +143,7 @@ pub struct Handed {
 /// What a step finds that others have left, with offsets in memory for all of it, and how large that is.
 fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
     let (mut starts, mut bytes) = (vec![], 0);
-    for start in called.carried.iter().filter_map(|handed| handed.start) {
+    for start in called.inputs.starts.iter().copied().flatten() {
         starts.push((start, bytes));
         bytes += padded(called.plan.graph.values[start].meta.bytes().unwrap_or(0));
     }
@@ -257,7 +256,7 @@ impl Build<'_> {
             return Err(Error::new(ErrorKind::Program, text));
         }
 
-        let Finds { given, starts: found, slices, stored } = entering.finds(record.as_deref(), &reads);
+        let (given, mut step_inputs) = entering.step_inputs(record.as_deref(), &reads);
         let ends = ends(program, call, &given, &leave);
         let request = Request {
             block: call.block,
@@ -280,29 +279,30 @@ impl Build<'_> {
 
         let mut metas: Vec<(Var, Meta)> = vec![];
         let (mut handed, mut lasts) = (vec![], vec![]);
-        for (entered, start) in entering.carried.iter().zip(found) {
+        for (entered, start) in entering.carried.iter().zip(&step_inputs.starts) {
             let (each, first) = (entered.carried, entered.first);
             let end = end(each.end);
             if entered.is_list() {
                 let list = end.map(inner).or(entered.meta.clone());
                 metas.extend(each.last.zip(list));
+                handed.push(Handed::default());
+                lasts.push(None);
                 continue;
             }
             let before = entered.meta.as_ref().filter(|_| start.is_some() || first.is_some());
             let meta = match (end.map(inner), before) {
-                (Some(meta), Some(before)) if meta.dtype != before.dtype || meta.rank() != before.rank() => {
-                    let name = program.name(each.start);
-                    let text = format!(
-                        "a step finds `{name}` as {before} and leaves it as {meta}; dtype and rank must stay"
-                    );
-                    return Err(Error::new(ErrorKind::Shape, text));
+                (Some(meta), Some(before)) => {
+                    check_carried(program.name(each.start), before, &meta)?;
+                    if meta.dims != before.dims {
+                        return Ok(None);
+                    }
+                    meta.whole()
                 }
-                (Some(meta), Some(before)) if meta.dims != before.dims => return Ok(None),
-                (Some(meta), _) => meta.whole(),
+                (Some(meta), None) => meta.whole(),
                 (None, Some(before)) => before.clone(),
                 (None, None) => self.meta_of(None, like(&each.first), each.start)?.whole(),
             };
-            handed.push(Handed { first, start, end, last: None });
+            handed.push(Handed { first, end, last: None });
             lasts.push(each.last);
             metas.extend(each.last.map(|last| (last, meta)));
         }
@@ -320,13 +320,8 @@ impl Build<'_> {
         let mut sums = vec![];
         for (var, out, like) in &call.sums {
             let (meta, term) = (self.meta_of(None, *like, *like)?.whole(), end(*var));
-            let fits = |term: &Meta| {
-                (term.dtype, term.array) == (meta.dtype, meta.array) && term.dims.agrees(&meta.dims)
-            };
-            if let Some(term) = term.map(inner).filter(|term| !fits(term)) {
-                let [var, out] = [var, out].map(|v| program.name(*v));
-                let text = format!("steps add up `{var}`, which is {term}, to `{out}`, which is {meta}");
-                return Err(Error::new(ErrorKind::Shape, text));
+            if let Some(term) = term {
+                check_term(program, *var, &plan.graph.values[term].meta, *out, &meta)?;
             }
             metas.push((*out, meta));
             sums.push((term, *out));
@@ -349,28 +344,27 @@ impl Build<'_> {
         let entries = leave.iter().map(entry).collect();
         let of = |(v, _): &(Var, bool)| (*v, end(*v).and_then(|id| plan.graph.values[id].record.clone()));
         let mut leaves = Record { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
-        let moved = record.as_deref().map_or(&leaves.nested, |record| &record.nested);
-        let nested: Vec<Var> = moved.iter().map(|(var, _)| *var).collect();
+        step_inputs.nested.extend(inner_scopes.iter().map(|(var, _)| *var));
         inputs.sort();
         inputs.dedup();
         let mut called = Called {
             steps: call.steps,
             count: entering.count.and_then(|(_, steps)| steps.get()),
-            condition: entering.condition.filter(|_| matches!(call.steps, StepCount::If(_))),
+            condition: entering.condition,
             repeat: match call.steps {
-                StepCount::While(var) => start_of(var),
+                StepCount::While(var) => end(var),
                 _ => None,
             },
             outer: entering.outer.iter().map(|(_, id, _)| *id).collect(),
+            inputs: step_inputs,
             carried: handed,
-            slices: entering.slices.iter().map(|(id, ..)| *id).zip(slices).collect(),
+            sequences: entering.slices.iter().map(|(id, ..)| *id).collect(),
             stacks: vec![],
             sums: vec![],
             scopes: entering.scopes,
             shared: false,
-            left: if call.is_recorded() { stored } else { left },
+            left,
             left_bytes,
-            nested,
             every: every.unwrap_or(1),
             again,
             plan,

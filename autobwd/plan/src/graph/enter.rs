@@ -36,15 +36,17 @@ pub struct Entered {
     pub read: bool,
 }
 
-/// What a step finds, where values are numbered as in the plan of the block.
-#[derive(Debug)]
-pub struct Finds {
-    pub given: Vec<Given>,
-    /// By what is carried.
-    pub(crate) starts: Vec<Option<ValueId>>,
-    pub(crate) slices: Vec<ValueId>,
-    /// What a step of another operator has left, with offsets.
-    pub(crate) stored: Vec<(ValueId, usize)>,
+/// What is copied into a block before a step, as values of the block's plan.
+#[derive(Debug, Default)]
+pub struct StepInputs {
+    /// By carried value: where a step finds it, if it reads it and it is no list.
+    pub starts: Vec<Option<ValueId>>,
+    /// By sequence: the part that belongs to the step.
+    pub slices: Vec<ValueId>,
+    /// Values of a recorded step, and their offsets in its memory.
+    pub stored: Vec<(ValueId, usize)>,
+    /// Step scopes of the operators within, which move in and out of what a step leaves.
+    pub nested: Vec<Var>,
 }
 
 impl Entered {
@@ -62,8 +64,8 @@ impl Entering {
         single.chain(outer).chain(firsts).chain(slices).map(|id| ("", Some(id))).collect()
     }
 
-    /// Of what a step of another operator has left, it finds what it reads.
-    pub fn finds(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> Finds {
+    /// What a step is given, and the places of what is copied: of a recorded step, what the block reads.
+    pub fn step_inputs(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> (Vec<Given>, StepInputs) {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {
             given.push(Given { var, meta: meta.clone(), source, record });
@@ -72,21 +74,23 @@ impl Entering {
         for (k, (var, _, meta)) in self.outer.iter().enumerate() {
             give(*var, meta, Source::Outer(k), None);
         }
-        let mut start = |each: &Entered| {
-            let meta = each.meta.as_ref().filter(|_| each.read)?;
-            Some(give(each.carried.start, meta, Source::Feed, None))
-        };
-        let starts = self.carried.iter().map(&mut start).collect();
-        let slices = self.slices.iter().map(|(_, var, meta)| give(*var, meta, Source::Feed, None)).collect();
-        let mut stored = vec![];
+        let mut inputs = StepInputs::default();
+        for each in &self.carried {
+            let meta = each.meta.as_ref().filter(|_| each.read);
+            inputs.starts.push(meta.map(|meta| give(each.carried.start, meta, Source::Feed, None)));
+        }
+        for (_, var, meta) in &self.slices {
+            inputs.slices.push(give(*var, meta, Source::Feed, None));
+        }
         for (entry, at) in record.into_iter().flat_map(|record| record.read(reads)) {
             let id = give(entry.var, &entry.meta, Source::Feed, None);
-            stored.extend(at.map(|at| (id, at)));
+            inputs.stored.extend(at.map(|at| (id, at)));
         }
         for (var, nested) in record.into_iter().flat_map(|record| &record.nested) {
             give(*var, &Meta::scopes(), Source::Feed, nested.clone());
+            inputs.nested.push(*var);
         }
-        Finds { given, starts, slices, stored }
+        (given, inputs)
     }
 }
 
@@ -97,6 +101,25 @@ pub fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool
     let left = leave.iter().map(|(v, _)| *v).filter(|v| !computed.contains(v)).collect::<Vec<_>>();
     computed.extend(own.iter().flat_map(OpDesc::writes));
     call.ends().filter(|v| computed.contains(v)).chain(left).collect()
+}
+
+/// Refuses a value that a step leaves with another dtype or rank than it found.
+pub fn check_carried(name: &str, before: &Meta, after: &Meta) -> Result<()> {
+    if before.dtype == after.dtype && before.rank() == after.rank() {
+        return Ok(());
+    }
+    let text = format!("a step finds `{name}` as {before} and leaves it as {after}; dtype and rank must stay");
+    Err(Error::new(ErrorKind::Shape, text))
+}
+
+/// Refuses a term that steps cannot add up to an output of that dtype and shape.
+pub fn check_term(program: &Program, var: Var, term: &Meta, out: Var, sum: &Meta) -> Result<()> {
+    if (term.dtype, term.array) == (sum.dtype, sum.array) && term.dims.agrees(&sum.dims) {
+        return Ok(());
+    }
+    let [var, out] = [var, out].map(|v| program.name(v));
+    let text = format!("steps add up `{var}`, which is {term}, to `{out}`, which is {sum}");
+    Err(Error::new(ErrorKind::Shape, text))
 }
 
 /// What the backward part reads of the steps of a forward block, and whether it reads the elements.
@@ -153,7 +176,7 @@ impl Build<'_> {
                 First::Value(var, like) => (self.present(var)?, like),
                 First::ZerosLike(like) => (None, like),
             };
-            let read = read.contains(&each.start) || call.condition() == Some(each.start);
+            let read = read.contains(&each.start);
             let mut meta = match self.meta_of(first, like, each.start) {
                 Err(e) if read => return Err(e),
                 meta => meta.ok(),
