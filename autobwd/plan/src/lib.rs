@@ -21,8 +21,8 @@ mod relevance;
 mod report;
 
 pub use feeds::cut;
-pub use graph::control::{Again, Called, Entry, Record};
-pub use graph::enter::{Entering, StepInputs, check_carried, check_term, ends};
+pub use graph::control::{Again, Called, Entry, Record, StepPlan};
+pub use graph::enter::{Entering, StepEnds, StepInputs, check_carried, check_term};
 pub use graph::late::Late;
 pub use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
 pub use group::{Extent, Group, extent, group, is_native, operand_dims};

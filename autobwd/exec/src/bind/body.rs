@@ -21,7 +21,7 @@ pub(crate) struct Body {
     cells: Vec<Held>,
     journal: Journal,
     /// What must be there at the end.
-    ends: Vec<End>,
+    pub(crate) ends: Vec<End>,
     pub(crate) scratch_bytes: usize,
     pub(crate) lent_bytes: usize,
 }

@@ -1,4 +1,4 @@
-//! A block bound to memory, with the places that are filled before it runs.
+//! A block bound to memory, with the places of what goes in and comes out.
 
 use std::sync::Arc;
 
@@ -10,34 +10,36 @@ use autobwd_core::{
     BlockId, Buf, Cx, Program, Result,
     tensor::{Cell, Step},
 };
-use autobwd_plan::{Plan, StepInputs, ValueId};
+use autobwd_plan::{StepEnds, StepPlan, ValueId};
 
-/// A block ready to run one step: as [`StepInputs`], bound.
+/// A block ready to run one step: as [`StepPlan`], bound.
 pub(crate) struct BoundStep {
     pub(crate) body: Body,
     pub(crate) starts: Vec<Option<Span>>,
     slices: Vec<Span>,
     stored: Vec<(Span, usize)>,
     pub(crate) nested: Vec<Arc<Cell>>,
+    pub(crate) ends: StepEnds,
 }
 
 impl BoundStep {
     pub(crate) fn new(
         program: &Program,
         block: BlockId,
-        plan: &Plan,
-        inputs: &StepInputs,
+        step: &StepPlan,
         outer: &[Outer],
         options: Options<'_>,
     ) -> Result<BoundStep> {
+        let StepPlan { plan, inputs, ends } = step;
         let body = Body::of_block(program, block, plan, outer, options)?;
         let span = |id: ValueId| body.span(plan, id);
         let starts = inputs.starts.iter().map(|id| id.map(span).transpose()).collect::<Result<_>>()?;
         let slices = inputs.slices.iter().map(|id| span(*id)).collect::<Result<_>>()?;
         let stored = inputs.stored.iter().map(|(id, at)| Ok((span(*id)?, *at))).collect::<Result<_>>()?;
         let unused = || Arc::new(Cell::Steps(Default::default()));
-        let nested = inputs.nested.iter().map(|var| body.cell(*var).cloned().unwrap_or_else(unused)).collect();
-        Ok(BoundStep { body, starts, slices, stored, nested })
+        let nested =
+            inputs.nested.iter().map(|var| body.cell(*var).cloned().unwrap_or_else(unused)).collect();
+        Ok(BoundStep { body, starts, slices, stored, nested, ends: ends.clone() })
     }
 
     /// Copies values to where the step starts with them.

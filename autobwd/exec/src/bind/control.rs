@@ -3,35 +3,15 @@
 use std::sync::Arc;
 
 use crate::bind::{
-    body::Span,
+    body::{Body, End, Span},
     bound_step::BoundStep,
-    step_loop::{Position, Replay, StepBlock, StepLoop, StepState},
+    step_loop::{Replay, StepBlock, StepLoop, StepState},
 };
 use autobwd_core::{
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
     tensor::{Cell, Memory, whole_bytes},
 };
-use autobwd_plan::{Again, Called, ValueId};
-
-/// What a step hands to the next: as [`Handed`](autobwd_plan), bound.
-struct Handed {
-    first: Option<usize>,
-    end: Option<Ended>,
-    last: Option<Buf<'static>>,
-}
-
-/// What a step ends with: where it stands, and what it is. Rows of a tensor leave the block as the whole.
-struct Ended {
-    at: usize,
-    meta: Meta,
-}
-
-/// What a step adds to a sum.
-enum Term {
-    Tensor(usize, Meta),
-    List(Arc<Cell>),
-    Nothing,
-}
+use autobwd_plan::{Again, Called, StepPlan, ValueId};
 
 /// An operator that runs a sub-block.
 pub(crate) struct CallFrame {
@@ -43,13 +23,15 @@ pub(crate) struct CallFrame {
 pub(crate) struct CalledBlock {
     pub(crate) step: BoundStep,
     inputs: Vec<Buf<'static>>,
-    /// An input, and where a step leaves it.
+    /// Numbers of inputs.
     condition: Option<usize>,
-    repeat: Option<usize>,
-    carried: Vec<Handed>,
+    firsts: Vec<Option<usize>>,
     sequences: Vec<usize>,
-    stacks: Vec<(Ended, Buf<'static>)>,
-    sums: Vec<(Term, Buf<'static>)>,
+    /// Which carried value decides whether there is another step.
+    repeat: Option<usize>,
+    lasts: Vec<Option<Buf<'static>>>,
+    stacks: Vec<Buf<'static>>,
+    sums: Vec<Buf<'static>>,
     /// Where in the arena, and where in what a step leaves.
     left: Vec<(Span, usize)>,
     left_bytes: usize,
@@ -72,37 +54,7 @@ impl CallFrame {
             let buf = outputs.iter_mut().find(|(v, _)| *v == id).and_then(|(_, buf)| buf.take());
             buf.ok_or_else(|| Error::internal("an output that is not bound"))
         };
-        let (plan, body) = (&called.plan, &step.body);
-        let span = |id: ValueId| body.span(plan, id);
-        let ended = |id: ValueId| -> Result<Ended> {
-            Ok(Ended { at: span(id)?.at, meta: plan.graph.values[id].meta.clone() })
-        };
-        let mut carried = vec![];
-        for each in &called.carried {
-            carried.push(Handed {
-                first: each.first.map(input).transpose()?,
-                end: each.end.map(ended).transpose()?,
-                last: each.last.map(&mut output).transpose()?,
-            });
-        }
-        let mut stacks = vec![];
-        for (inner, out) in &called.stacks {
-            stacks.push((ended(*inner)?, output(*out)?));
-        }
-        let mut sums = vec![];
-        for (inner, out) in &called.sums {
-            let term = match inner {
-                None => Term::Nothing,
-                Some(inner) => {
-                    let value = &plan.graph.values[*inner];
-                    match body.cell(value.var).filter(|_| value.meta.array) {
-                        Some(list) => Term::List(list.clone()),
-                        None => Term::Tensor(span(*inner)?.at, value.meta.clone()),
-                    }
-                }
-            };
-            sums.push((term, output(*out)?));
-        }
+        let span = |id: ValueId| step.body.span(&called.step.plan, id);
         let scopes = match called.scopes {
             None => None,
             Some(id) => Some(match input(id) {
@@ -121,11 +73,12 @@ impl CallFrame {
         };
         let block = CalledBlock {
             condition: called.condition.map(input).transpose()?,
-            repeat: called.repeat.map(|id| span(id).map(|span| span.at)).transpose()?,
-            carried,
+            firsts: called.firsts.iter().map(|id| id.map(input).transpose()).collect::<Result<_>>()?,
             sequences: called.sequences.iter().map(|id| input(*id)).collect::<Result<_>>()?,
-            stacks,
-            sums,
+            repeat: called.repeat,
+            lasts: called.lasts.iter().map(|id| id.map(&mut output).transpose()).collect::<Result<_>>()?,
+            stacks: called.stacks.iter().map(|id| output(*id)).collect::<Result<_>>()?,
+            sums: called.sums.iter().map(|id| output(*id)).collect::<Result<_>>()?,
             left: called.left.iter().map(|(id, at)| Ok((span(*id)?, *at))).collect::<Result<_>>()?,
             left_bytes: called.left_bytes,
             inputs,
@@ -136,7 +89,7 @@ impl CallFrame {
 
     /// Has it run the steps of another operator again, of which one in so many has left these inner values.
     pub(crate) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
-        let Called { plan, every, .. } = &again.called;
+        let Called { step: StepPlan { plan, .. }, every, .. } = &again.called;
         let span = |(id, at): &(ValueId, usize)| Ok((frame.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
         // Each of them leaves something.
@@ -151,11 +104,11 @@ impl CalledBlock {
     /// Before the first step.
     fn enter(&mut self) -> Result<()> {
         let BoundStep { body, starts, .. } = &mut self.step;
-        for (start, each) in starts.iter().zip(&self.carried) {
-            let Some(Span { at, bytes }) = *start else { continue };
-            match each.first {
-                Some(first) => self.inputs[first].copy_whole(&mut body.arena, at)?,
-                None => body.arena.slice_mut::<u8>(at, bytes).fill(0),
+        for (start, first) in starts.iter().zip(&self.firsts) {
+            match (*start, first) {
+                (Some(start), Some(first)) => self.inputs[*first].copy_whole(&mut body.arena, start.at)?,
+                (Some(Span { at, bytes }), None) => body.arena.slice_mut::<u8>(at, bytes).fill(0),
+                (None, _) => {}
             }
         }
         Ok(())
@@ -163,40 +116,38 @@ impl CalledBlock {
 
     /// Before any other step.
     pub(crate) fn hand_on(&mut self) {
-        let BoundStep { body, starts, .. } = &mut self.step;
-        for (start, each) in starts.iter().zip(&self.carried) {
-            let Some(Span { at, bytes }) = *start else { continue };
-            match &each.end {
-                Some(end) => body.arena.move_whole(end.at, &end.meta, at),
-                None => body.arena.slice_mut::<u8>(at, bytes).fill(0),
+        let BoundStep { body: Body { arena, ends: values, .. }, starts, ends, .. } = &mut self.step;
+        for (start, end) in starts.iter().zip(&ends.carried) {
+            match (*start, end.map(|k| &values[k])) {
+                (Some(start), Some(end)) => arena.move_whole(end.at.at, &end.meta, start.at),
+                (Some(Span { at, bytes }), None) => arena.slice_mut::<u8>(at, bytes).fill(0),
+                (None, _) => {}
             }
         }
     }
 
     /// After the last step, if there was one.
     fn leave(&mut self, ran: bool) -> Result<()> {
-        for each in &mut self.carried {
-            let Some(last) = &mut each.last else { continue };
-            match (ran, &each.end, each.first) {
-                (true, Some(end), _) => {
-                    self.step.body.arena.copy_whole(end.at, &end.meta, last.bytes_mut()?);
-                }
-                (false, _, Some(first)) => last.write_whole(&self.inputs[first])?,
+        let Body { arena, ends, .. } = &self.step.body;
+        let values = self.step.ends.carried.iter().zip(&self.firsts);
+        for (last, (end, first)) in self.lasts.iter_mut().zip(values) {
+            let Some(last) = last else { continue };
+            match (ran, end.map(|k| &ends[k]), first) {
+                (true, Some(end), _) => arena.copy_whole(end.at.at, &end.meta, last.bytes_mut()?),
+                (false, _, Some(first)) => last.write_whole(&self.inputs[*first])?,
                 (true, None, _) | (false, _, None) => last.bytes_mut()?.fill(0),
             }
         }
-        if !ran {
-            for (_, sum) in &mut self.sums {
-                empty(sum)?;
-            }
+        match ran {
+            true => Ok(()),
+            false => self.sums.iter_mut().try_for_each(empty),
         }
-        Ok(())
     }
 
     /// Runs the block on what it finds in its arena.
-    pub(crate) fn run_step(&mut self, cx: &Cx, at: Position, state: StepState<'_>) -> Result<()> {
+    pub(crate) fn run_step(&mut self, cx: &Cx, index: usize, state: StepState<'_>) -> Result<()> {
         let CalledBlock { step, inputs, sequences, left, left_bytes, .. } = self;
-        step.slice(at.index, sequences.iter().map(|k| &inputs[*k]))?;
+        step.slice(index, sequences.iter().map(|k| &inputs[*k]))?;
         match state {
             StepState::Discard => step.body.run(cx),
             StepState::Load(saved) => step.run_on(cx, saved),
@@ -213,25 +164,26 @@ impl CalledBlock {
     }
 
     /// What a step contributes to stacks and sums.
-    fn gather(&mut self, cx: &Cx, Position { ran, index }: Position) -> Result<()> {
-        let (arena, first) = (&self.step.body.arena, ran == 0);
-        for (Ended { at, meta }, out) in &mut self.stacks {
+    fn gather(&mut self, cx: &Cx, ran: usize, index: usize) -> Result<()> {
+        let BoundStep { body: Body { arena, ends: values, .. }, ends, .. } = &self.step;
+        for (end, out) in ends.stacks.iter().zip(&mut self.stacks) {
+            let Some(End { at, meta, .. }) = end.map(|k| &values[k]) else { continue };
             let bytes = whole_bytes(meta);
-            arena.copy_whole(*at, meta, &mut out.bytes_mut()?[index * bytes..][..bytes]);
+            arena.copy_whole(at.at, meta, &mut out.bytes_mut()?[index * bytes..][..bytes]);
         }
-        for (term, sum) in &mut self.sums {
-            match term {
-                Term::Tensor(at, meta) => add(cx, sum, arena, *at, meta, first)?,
-                Term::List(cell) => {
-                    if first {
-                        empty(sum)?;
-                    }
+        for (end, sum) in ends.sums.iter().zip(&mut self.sums) {
+            let end = end.map(|k| &values[k]);
+            if ran == 0 && end.is_none_or(|end| end.cell.is_some()) {
+                empty(sum)?;
+            }
+            match end {
+                Some(End { cell: Some(cell), .. }) => {
                     if let Cell::Array(list) = &**cell {
                         sum.array()?.add(list)?;
                     }
                 }
-                Term::Nothing if first => empty(sum)?,
-                Term::Nothing => {}
+                Some(End { at, meta, .. }) => add(cx, sum, arena, at.at, meta, ran == 0)?,
+                None => {}
             }
         }
         Ok(())
@@ -240,21 +192,22 @@ impl CalledBlock {
 
 impl StepBlock for CalledBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        let holds = match (ran, self.condition, self.repeat) {
+        let end = self.repeat.and_then(|k| self.step.ends.carried[k]);
+        let holds = match (ran, self.condition, end.map(|k| &self.step.body.ends[k])) {
             (0, Some(input), _) => self.inputs[input].slice::<Bool>()?[0],
-            (_, _, Some(at)) => self.step.body.arena.slice::<Bool>(at, 1)[0],
+            (_, _, Some(end)) => self.step.body.arena.slice::<Bool>(end.at.at, 1)[0],
             _ => return Err(Error::internal("a loop without condition")),
         };
         Ok(holds.get())
     }
 
-    fn step(&mut self, cx: &Cx, at: Position, state: StepState<'_>) -> Result<()> {
-        match at.ran {
+    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()> {
+        match ran {
             0 => self.enter()?,
             _ => self.hand_on(),
         }
-        self.run_step(cx, at, state)?;
-        self.gather(cx, at)
+        self.run_step(cx, index, state)?;
+        self.gather(cx, ran, index)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bind::{
     Outer,
     body::{End, Span},
-    step_loop::{Position, StepBlock, StepLoop, StepState},
+    step_loop::{StepBlock, StepLoop, StepState},
     stretch::{Key, Planner, Ready, Stretch},
 };
 use autobwd_core::{
@@ -13,24 +13,16 @@ use autobwd_core::{
     tensor::{Cell, Memory, Step, Steps, add_up, padded},
 };
 use autobwd_plan::{
-    Entry, Given, Late, Record, Source, StepInputs, ValueId, check_carried, check_term, ends,
+    Entry, Given, Late, Record, Source, StepEnds, StepInputs, ValueId, check_carried, check_term,
 };
-
-/// Something that was computed before.
-pub(crate) struct Found {
-    pub(crate) var: Var,
-    pub(crate) meta: Meta,
-    pub(crate) at: Outer,
-    pub(crate) record: Option<Arc<Record>>,
-}
 
 /// An operator whose steps are planned one by one, and those behind it.
 pub(crate) struct LateFrame {
     block: BlockId,
     steps: StepLoop,
     called: LateBlock,
-    /// What those behind it find.
-    found: Vec<Found>,
+    /// What those behind it find that was computed before, and where.
+    found: Vec<(Given, Outer)>,
     behind: Stretch,
     /// What those behind it have run for.
     now: Key,
@@ -96,7 +88,7 @@ impl LateFrame {
         late: Arc<Late>,
         inputs: Vec<(ValueId, Buf<'static>)>,
         outer: Vec<Outer>,
-        found: Vec<Found>,
+        found: Vec<(Given, Outer)>,
     ) -> Result<LateFrame> {
         let input = |id: ValueId| {
             let at = inputs.iter().position(|(v, _)| *v == id);
@@ -108,8 +100,8 @@ impl LateFrame {
             None => Arc::new(Cell::Steps(Default::default())),
         };
         let list = |(_, var, _): &(Var, Var, Var)| {
-            let known = found.iter().find(|found| found.var == *var);
-            match known.map(|found| &found.at) {
+            let known = found.iter().find(|(given, _)| given.var == *var);
+            match known.map(|(_, at)| at) {
                 Some(Outer::Cell(cell)) => cell.clone(),
                 _ => Arc::new(Cell::Array(Default::default())),
             }
@@ -169,10 +161,9 @@ impl LateFrame {
         let mut outer: Vec<Outer> = vec![];
         let (mut key, mut fed) = (vec![], vec![]);
         let kept = |var: Var| late.kept.iter().any(|(v, _)| *v == var);
-        for found in self.found.iter().filter(|found| outputs.iter().all(|(var, _)| *var != found.var)) {
-            let Found { var, meta, at, record } = found;
-            let source = Source::Outer(outer.len());
-            given.push(Given { var: *var, meta: meta.clone(), source, record: record.clone() });
+        let stays = |given: &Given| outputs.iter().all(|(var, _)| *var != given.var);
+        for (found, at) in self.found.iter().filter(|(given, _)| stays(given)) {
+            given.push(Given { source: Source::Outer(outer.len()), ..found.clone() });
             outer.push(at.clone());
         }
         for (var, output) in outputs {
@@ -198,7 +189,8 @@ impl LateFrame {
             given.push(Given { var, meta, source, record: None });
         }
         self.now = (key, None);
-        let found = || (given, inputs, late.ends.clone());
+        let ends = StepEnds { vars: late.ends.clone(), ..StepEnds::default() };
+        let found = || (given, inputs, ends);
         let ready = self.behind.ready(cx, planner, &self.now, &outer, found)?;
         ready.step.feed(fed.iter().map(|tensor| Some(tensor.bytes())));
         ready.step.body.run(cx)
@@ -262,11 +254,8 @@ impl LateBlock {
 
 impl StepBlock for LateBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        let Late { call, entering, .. } = &*self.late;
-        let carried = || {
-            let at = call.carried.iter().position(|c| Some(c.start) == call.condition())?;
-            self.state.carried[at].as_ref()
-        };
+        let entering = &self.late.entering;
+        let carried = || self.state.carried[entering.repeat?].as_ref();
         let holds = match (ran, entering.condition) {
             (0, Some(id)) => self.input(id)?.slice::<Bool>()?.first(),
             _ => match carried() {
@@ -277,7 +266,7 @@ impl StepBlock for LateBlock {
         Ok(holds.is_some_and(|holds| holds.get()))
     }
 
-    fn step(&mut self, cx: &Cx, at: Position, mut saved: StepState<'_>) -> Result<()> {
+    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StepState<'_>) -> Result<()> {
         let LateBlock { planner, late, inputs, sequences, outer, stretch, state, .. } = self;
         let Late { call, entering, reads, leave, .. } = &**late;
         let number = match &saved {
@@ -295,21 +284,22 @@ impl StepBlock for LateBlock {
                 each.meta = value.as_ref().map(LateValue::meta);
             }
             let (given, inputs) = entering.step_inputs(record.as_deref(), reads);
-            let ends = ends(program, call, &given, leave.as_deref().unwrap_or_default());
+            let leave = leave.as_deref().unwrap_or_default();
+            let ends = StepEnds::new(program, call, &entering, &given, leave);
             (given, inputs, ends)
         };
         let ready = stretch.ready(cx, planner, &key, outer, found)?;
         ready.step.feed(state.carried.iter().map(|value| value.as_ref()?.bytes()));
-        ready.step.slice(at.index, sequences.iter().map(|k| &inputs[*k].1))?;
+        ready.step.slice(index, sequences.iter().map(|k| &inputs[*k].1))?;
         match &mut saved {
             StepState::Load(step) => ready.step.run_on(cx, step)?,
             StepState::Save(_) | StepState::Discard => ready.step.body.run(cx)?,
         }
 
         // What comes out.
-        for (each, value) in entering.carried.iter().zip(&mut state.carried) {
-            let end = ready.end(each.carried.end)?;
-            match (value, end) {
+        let StepEnds { carried, stacks, sums, .. } = &ready.step.ends;
+        for ((each, value), k) in entering.carried.iter().zip(&mut state.carried).zip(carried) {
+            match (value, ready.end(*k)?) {
                 (Some(LateValue::Cell(meta, _)), Some((_, end))) => meta.clone_from(&end.meta),
                 (Some(LateValue::Cell(..)) | None, None) => {}
                 (Some(LateValue::Tensor(tensor)), None) => tensor.bytes_mut().fill(0),
@@ -322,13 +312,14 @@ impl StepBlock for LateBlock {
                 }
             }
         }
-        for ((var, _), parts) in call.stacks.iter().zip(&mut state.stacks) {
-            if let Some((memory, end)) = ready.end(*var)? {
-                parts.push((at.index, Tensor::copy_of(memory, end.at.at, &end.meta)?));
+        for (parts, k) in state.stacks.iter_mut().zip(stacks) {
+            if let Some((memory, end)) = ready.end(*k)? {
+                parts.push((index, Tensor::copy_of(memory, end.at.at, &end.meta)?));
             }
         }
-        for (((var, out, _), sum), meta) in call.sums.iter().zip(&mut state.sums).zip(&late.sums) {
-            let Some((memory, end)) = ready.end(*var)? else { continue };
+        let metas = call.sums.iter().zip(&late.sums);
+        for (((var, out, _), meta), (sum, k)) in metas.zip(state.sums.iter_mut().zip(sums)) {
+            let Some((memory, end)) = ready.end(*k)? else { continue };
             check_term(program, *var, &end.meta, *out, meta)?;
             let term = || Tensor::copy_of(memory, end.at.at, &end.meta);
             match (&mut *sum, end.cell.as_deref()) {
@@ -354,7 +345,7 @@ impl StepBlock for LateBlock {
 fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner, steps: &mut Steps) -> Result<Step> {
     let (mut record, mut nested, mut parts, mut bytes) = (Record::default(), vec![], vec![], 0);
     for (var, elements) in leave {
-        let (memory, at, meta) = match (ready.input(*var)?, ready.end(*var)?) {
+        let (memory, at, meta) = match (ready.input(*var)?, ready.end_of(*var)?) {
             (Some((meta, at)), _) => (&ready.step.body.arena, at, meta),
             (None, Some((_, End { cell: Some(cell), record: known, .. }))) => {
                 if let Cell::Steps(_) = &**cell {

@@ -14,13 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Scope,
-    bind::{
-        bound_step::BoundStep,
-        control::CallFrame,
-        journal::Journal,
-        late::{Found, LateFrame},
-        stretch::Planner,
-    },
+    bind::{bound_step::BoundStep, control::CallFrame, journal::Journal, late::LateFrame, stretch::Planner},
     finite::Probe,
 };
 use autobwd_core::{
@@ -28,7 +22,7 @@ use autobwd_core::{
     lanes::{Region, Regions},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
-use autobwd_plan::{Called, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
+use autobwd_plan::{Called, Given, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
 
 /// Something to call while running.
 pub(crate) struct Frame {
@@ -297,7 +291,7 @@ impl Bind<'_> {
 
     fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
         let outer = called.outer.iter().map(|value| self.outside(*value)).collect::<Result<Vec<_>>>()?;
-        let step = BoundStep::new(self.program, block, &called.plan, &called.inputs, &outer, self.options)?;
+        let step = BoundStep::new(self.program, block, &called.step, &outer, self.options)?;
         self.hold(step.body.bytes());
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
@@ -327,8 +321,8 @@ impl Bind<'_> {
         let outer = outer.collect::<Result<_>>()?;
         let mut found = vec![];
         for id in &late.found {
-            let Value { var, meta, record, .. } = self.plan.graph.values[*id].clone();
-            found.push(Found { var, meta, at: self.outside(*id)?, record });
+            let Value { var, meta, source, record, .. } = self.plan.graph.values[*id].clone();
+            found.push((Given { var, meta, source, record }, self.outside(*id)?));
         }
         LateFrame::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
     }

@@ -13,17 +13,8 @@ pub(crate) trait StepBlock {
     /// Whether the condition holds after so many steps.
     fn condition(&self, ran: usize) -> Result<bool>;
 
-    /// Hands over what the step before has left, and runs one step.
-    fn step(&mut self, cx: &Cx, at: Position, state: StepState<'_>) -> Result<()>;
-}
-
-/// The position of a step.
-#[derive(Clone, Copy)]
-pub(crate) struct Position {
-    /// How many steps have run before.
-    pub(crate) ran: usize,
-    /// Index of its parts in the sequences.
-    pub(crate) index: usize,
+    /// Runs one more step, on what the one before has handed on; `index` is that of its parts in the sequences.
+    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()>;
 }
 
 /// What becomes of the values of a step.
@@ -68,7 +59,7 @@ impl StepLoop {
                 Some(scopes) if ran.is_multiple_of(self.every) => StepState::Save(scopes),
                 _ => StepState::Discard,
             };
-            block.step(cx, self.position(ran, ran), state)?;
+            block.step(cx, ran, self.index(ran), state)?;
             ran += 1;
         }
         if let Some(scopes) = &self.scopes {
@@ -89,12 +80,14 @@ impl StepLoop {
         }
     }
 
-    fn position(&self, ran: usize, number: usize) -> Position {
-        let reverse = match self.steps {
-            StepCount::Each { reverse } | StepCount::Recorded { reverse } => reverse,
-            StepCount::If(_) | StepCount::While(_) => false,
-        };
-        Position { ran, index: if reverse { self.count.saturating_sub(number + 1) } else { number } }
+    /// Where the parts of a step are in the sequences.
+    fn index(&self, number: usize) -> usize {
+        match self.steps {
+            StepCount::Each { reverse: true } | StepCount::Recorded { reverse: true } => {
+                self.count.saturating_sub(number + 1)
+            }
+            _ => number,
+        }
     }
 
     /// Goes back through the saved steps, which are consumed, unless another operator needs them, too.
@@ -106,7 +99,7 @@ impl StepLoop {
         self.replay.iter().for_each(|replay| replay.cell.clear());
         let mut ran = 0;
         while let Some((mut step, number)) = self.pop(cx, &scopes)? {
-            let outcome = block.step(cx, self.position(ran, number), StepState::Load(&mut step));
+            let outcome = block.step(cx, ran, self.index(number), StepState::Load(&mut step));
             // Memory that differs from step to step serves no other.
             if step.record.is_none() {
                 self.replay.as_ref().map_or(&scopes, |replay| &replay.cell).steps()?.recycle(step);
@@ -152,11 +145,11 @@ impl Replay {
     fn run(&mut self, cx: &Cx, start: &Step, end: usize) -> Result<()> {
         let CallFrame { steps, block } = &mut *self.frame;
         block.step.body.load(&self.starts, start);
-        for (ran, number) in (self.before..end).enumerate() {
-            if ran > 0 {
+        for number in self.before..end {
+            if number > self.before {
                 block.hand_on();
             }
-            block.run_step(cx, steps.position(ran, number), StepState::Save(&self.cell))?;
+            block.run_step(cx, steps.index(number), StepState::Save(&self.cell))?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
     tensor::{Binder, Memory, Place},
 };
-use autobwd_plan::{Given, Late, Plan, Record, Request, StepInputs};
+use autobwd_plan::{Given, Late, Plan, Record, Request, StepEnds, StepInputs, StepPlan};
 
 /// How many stretches of operators have memory at a time, of all that are planned.
 const BODIES: usize = 16;
@@ -135,18 +135,14 @@ pub(crate) struct Stretch {
 }
 
 struct Planned {
-    plan: Plan,
-    inputs: StepInputs,
-    ends: Vec<Var>,
+    plan: StepPlan,
     step: Option<BoundStep>,
 }
 
 /// A stretch that is ready for some shapes.
 pub(crate) struct Ready<'a> {
     pub(crate) step: &'a mut BoundStep,
-    plan: &'a Plan,
-    inputs: &'a StepInputs,
-    ends: &'a [Var],
+    plan: &'a StepPlan,
 }
 
 impl Stretch {
@@ -161,7 +157,7 @@ impl Stretch {
         planner: &Arc<Planner>,
         key: &Key,
         outer: &[Outer],
-        found: impl FnOnce() -> (Vec<Given>, StepInputs, Vec<Var>),
+        found: impl FnOnce() -> (Vec<Given>, StepInputs, StepEnds),
     ) -> Result<Ready<'_>> {
         let Planner { program, ops, check_finite, loop_limit, .. } = &**planner;
         if !self.known.contains_key(key) {
@@ -170,9 +166,10 @@ impl Stretch {
             let kept = |name: &str| planner.meta(name);
             let (feeds, fetches, apart) = (&[], &[], *check_finite);
             let request =
-                Request { block, first, given: &given, ends: &ends, feeds, kept: &kept, fetches, apart };
+                Request { block, first, given: &given, ends: &ends.vars, feeds, kept: &kept, fetches, apart };
             let plan = Plan::new(program, ops, &request)?;
-            self.known.insert(key.clone(), Planned { plan, inputs, ends, step: None });
+            let plan = StepPlan { plan, inputs, ends };
+            self.known.insert(key.clone(), Planned { plan, step: None });
         }
         match self.recent.iter().position(|recent| recent == key) {
             Some(at) => drop(self.recent.remove(at)),
@@ -185,15 +182,15 @@ impl Stretch {
         self.recent.push_back(key.clone());
         let lost = || Error::internal("a stretch without a plan");
         let planned = self.known.get_mut(key).ok_or_else(lost)?;
-        let Planned { plan, inputs, ends, step } = planned;
+        let Planned { plan, step } = planned;
         if step.is_none() {
             let (check_finite, loop_limit) = (*check_finite, *loop_limit);
             let options = Options { check_finite, loop_limit, cx, planner: Some(planner) };
-            let bound = BoundStep::new(program, self.block, plan, inputs, outer, options)?;
+            let bound = BoundStep::new(program, self.block, plan, outer, options)?;
             cx.reserve(bound.body.lent_bytes)?;
             *step = Some(bound);
         }
-        Ok(Ready { step: step.as_mut().ok_or_else(lost)?, plan, inputs, ends })
+        Ok(Ready { step: step.as_mut().ok_or_else(lost)?, plan })
     }
 
     /// Of what it is ready for, or was not long ago.
@@ -210,14 +207,19 @@ impl Stretch {
 impl Ready<'_> {
     /// What has been copied into it under that name: what it is, and where.
     pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, Span)>> {
-        let values = &self.plan.graph.values;
-        let ids = self.inputs.starts.iter().copied().flatten().chain(self.inputs.slices.iter().copied());
-        let found = ids.into_iter().find(|id| values[*id].var == var);
-        found.map(|id| Ok((&values[id].meta, self.step.body.span(self.plan, id)?))).transpose()
+        let StepPlan { plan, inputs, .. } = self.plan;
+        let mut ids = inputs.starts.iter().flatten().chain(&inputs.slices);
+        let found = ids.find(|id| plan.graph.values[**id].var == var);
+        found.map(|id| Ok((&plan.graph.values[*id].meta, self.step.body.span(plan, *id)?))).transpose()
     }
 
-    /// What it has under that name when it has run.
-    pub(crate) fn end(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
-        self.ends.iter().position(|v| *v == var).map(|k| self.step.body.end(k)).transpose()
+    /// What it has there when it has run.
+    pub(crate) fn end(&self, at: Option<usize>) -> Result<Option<(&Memory, &End)>> {
+        at.map(|k| self.step.body.end(k)).transpose()
+    }
+
+    /// The same, by name.
+    pub(crate) fn end_of(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
+        self.end(self.plan.ends.vars.iter().position(|v| *v == var))
     }
 }

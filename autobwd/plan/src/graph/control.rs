@@ -6,7 +6,7 @@ use crate::{
     Plan,
     graph::{
         Build, Node, Request, Source, ValueId, Wires,
-        enter::{Entering, StepInputs, check_carried, check_term, ends, recorded, unsupplied},
+        enter::{Entered, Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
 use autobwd_core::{
@@ -54,29 +54,34 @@ impl Record {
     }
 }
 
+/// A plan of a block that runs as one step: what is copied in before, and what comes out.
+pub struct StepPlan {
+    pub plan: Plan,
+    pub inputs: StepInputs,
+    pub ends: StepEnds,
+}
+
 /// A sub-block with its plan. Values are numbered as in the plan around it, or as in its own (`inner`).
 #[derive(Debug)]
 pub struct Called {
-    pub plan: Plan,
+    pub step: StepPlan,
     pub steps: StepCount,
     /// How often it runs, if that is known.
     pub count: Option<usize>,
     /// Decides whether there is a first step.
     pub condition: Option<ValueId>,
-    /// Inner: decides whether there is another step.
-    pub repeat: Option<ValueId>,
+    /// Which carried value decides whether there is another step.
+    pub repeat: Option<usize>,
     /// What it finds outside.
     pub outer: Vec<ValueId>,
-    /// What is copied into the block before each step.
-    pub inputs: StepInputs,
-    /// By carried value.
-    pub carried: Vec<Handed>,
+    /// By carried value: what the first step finds, zeros if there is none.
+    pub firsts: Vec<Option<ValueId>>,
     /// The sequences whose parts the steps find.
     pub sequences: Vec<ValueId>,
-    /// Inner value, and output.
-    pub stacks: Vec<(ValueId, ValueId)>,
-    /// Inner value, if the block computes it, and output.
-    pub sums: Vec<(Option<ValueId>, ValueId)>,
+    /// Outputs: by carried value, and of stacks and sums.
+    pub lasts: Vec<Option<ValueId>>,
+    pub stacks: Vec<ValueId>,
+    pub sums: Vec<ValueId>,
     /// The step scopes that it fills or consumes.
     pub scopes: Option<ValueId>,
     /// Whether a later operator consumes the same step scopes.
@@ -106,10 +111,6 @@ struct Planned {
     inputs: Wires,
     /// What its outputs are.
     metas: Vec<(Var, Meta)>,
-    /// The outputs of what is carried, of stacks and of sums: whole tensors, or lists.
-    lasts: Vec<Option<Var>>,
-    stacks: Vec<(ValueId, Var)>,
-    sums: Vec<(Option<ValueId>, Var)>,
     record: Option<Arc<Record>>,
 }
 
@@ -129,23 +130,12 @@ impl Again {
     }
 }
 
-/// What a step hands to the next: a tensor, and nothing where that is a list, which stays where it is.
-#[derive(Debug, Default)]
-pub struct Handed {
-    /// What the first step finds; zeros if there is none.
-    pub first: Option<ValueId>,
-    /// Inner: where a step leaves it; zeros if it computes none.
-    pub end: Option<ValueId>,
-    /// The output.
-    pub last: Option<ValueId>,
-}
-
 /// What a step finds that others have left, with offsets in memory for all of it, and how large that is.
 fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
     let (mut starts, mut bytes) = (vec![], 0);
-    for start in called.inputs.starts.iter().copied().flatten() {
+    for start in called.step.inputs.starts.iter().copied().flatten() {
         starts.push((start, bytes));
-        bytes += padded(called.plan.graph.values[start].meta.bytes().unwrap_or(0));
+        bytes += padded(called.step.plan.graph.values[start].meta.bytes().unwrap_or(0));
     }
     (starts, bytes)
 }
@@ -166,7 +156,7 @@ impl Build<'_> {
             self.late = Some(self.late(index, call, entering, leave)?);
             return Ok(());
         };
-        let Planned { mut called, inputs, metas, lasts, stacks, sums, record } = planned;
+        let Planned { mut called, inputs, metas, record } = planned;
         called.shared = self.shares_steps(index, call);
 
         let mut outputs = Wires::new();
@@ -188,9 +178,10 @@ impl Build<'_> {
             self.graph.values[id].record = record;
         }
         let value = |var: Var| defined.iter().find(|(v, _)| *v == var).map_or(0, |(_, id)| *id);
-        called.carried.iter_mut().zip(lasts).for_each(|(handed, last)| handed.last = last.map(value));
-        called.stacks = stacks.into_iter().map(|(inner, out)| (inner, value(out))).collect();
-        called.sums = sums.into_iter().map(|(inner, out)| (inner, value(out))).collect();
+        let last = |each: &Entered| each.carried.last.filter(|_| !each.is_list()).map(value);
+        called.lasts = entering.carried.iter().map(last).collect();
+        called.stacks = call.stacks.iter().map(|(_, out)| value(*out)).collect();
+        called.sums = call.sums.iter().map(|(_, out, _)| value(*out)).collect();
         let called = Some(Box::new(called));
         let node = Node { index, desc: Arc::new(desc.clone()), info, inputs, outputs, part: None, called };
         self.graph.nodes.push(node);
@@ -257,12 +248,12 @@ impl Build<'_> {
         }
 
         let (given, mut step_inputs) = entering.step_inputs(record.as_deref(), &reads);
-        let ends = ends(program, call, &given, &leave);
+        let ends = StepEnds::new(program, call, entering, &given, &leave);
         let request = Request {
             block: call.block,
             first: 0,
             given: &given,
-            ends: &ends,
+            ends: &ends.vars,
             feeds: &[],
             kept: &|_| None,
             fetches: &[],
@@ -274,23 +265,21 @@ impl Build<'_> {
         }
         // Positions in what is given are the numbers of the values.
         let start_of = |v: Var| given.iter().position(|given| given.var == v);
-        let end = |var: Var| Some(plan.graph.ends[ends.iter().position(|v| *v == var)?]);
+        let end_of = |var: Var| Some(plan.graph.ends[ends.vars.iter().position(|v| *v == var)?]);
         let inner = |id: ValueId| plan.graph.values[id].meta.clone();
+        let end = |k: usize| inner(plan.graph.ends[k]);
 
         let mut metas: Vec<(Var, Meta)> = vec![];
-        let (mut handed, mut lasts) = (vec![], vec![]);
-        for (entered, start) in entering.carried.iter().zip(&step_inputs.starts) {
+        for ((entered, start), end) in
+            entering.carried.iter().zip(&step_inputs.starts).zip(ends.carried.iter().map(|k| k.map(end)))
+        {
             let (each, first) = (entered.carried, entered.first);
-            let end = end(each.end);
             if entered.is_list() {
-                let list = end.map(inner).or(entered.meta.clone());
-                metas.extend(each.last.zip(list));
-                handed.push(Handed::default());
-                lasts.push(None);
+                metas.extend(each.last.zip(end.or(entered.meta.clone())));
                 continue;
             }
             let before = entered.meta.as_ref().filter(|_| start.is_some() || first.is_some());
-            let meta = match (end.map(inner), before) {
+            let meta = match (end, before) {
                 (Some(meta), Some(before)) => {
                     check_carried(program.name(each.start), before, &meta)?;
                     if meta.dims != before.dims {
@@ -302,29 +291,22 @@ impl Build<'_> {
                 (None, Some(before)) => before.clone(),
                 (None, None) => self.meta_of(None, like(&each.first), each.start)?.whole(),
             };
-            handed.push(Handed { first, end, last: None });
-            lasts.push(each.last);
             metas.extend(each.last.map(|last| (last, meta)));
         }
-        let mut stacks = vec![];
-        for (var, out) in &call.stacks {
-            let (Some(end), Some((_, steps))) = (end(*var), entering.count) else {
+        for ((var, out), k) in call.stacks.iter().zip(&ends.stacks) {
+            let (Some(meta), Some((_, steps))) = (k.map(end), entering.count) else {
                 let text = format!("block {} does not compute `{}`", call.block.index(), program.name(*var));
                 return Err(Error::new(ErrorKind::Program, text));
             };
-            let meta = inner(end);
             let dims: Dims = std::iter::once(steps).chain(meta.dims.iter().copied()).collect();
             metas.push((*out, Meta::new(meta.dtype, dims)));
-            stacks.push((end, *out));
         }
-        let mut sums = vec![];
-        for (var, out, like) in &call.sums {
-            let (meta, term) = (self.meta_of(None, *like, *like)?.whole(), end(*var));
-            if let Some(term) = term {
-                check_term(program, *var, &plan.graph.values[term].meta, *out, &meta)?;
+        for ((var, out, like), k) in call.sums.iter().zip(&ends.sums) {
+            let meta = self.meta_of(None, *like, *like)?.whole();
+            if let Some(term) = k.map(end) {
+                check_term(program, *var, &term, *out, &meta)?;
             }
             metas.push((*out, meta));
-            sums.push((term, *out));
         }
 
         let is_scopes =
@@ -333,7 +315,7 @@ impl Build<'_> {
         let mut left_bytes = 0;
         let mut left = vec![];
         let entry = |(var, elements): &(Var, bool)| {
-            let id = start_of(*var).or_else(|| end(*var)).unwrap_or(0);
+            let id = start_of(*var).or_else(|| end_of(*var)).unwrap_or(0);
             let at = elements.then_some(left_bytes);
             if let Some(at) = at {
                 left.push((id, at));
@@ -342,7 +324,7 @@ impl Build<'_> {
             Entry { var: *var, meta: inner(id), at }
         };
         let entries = leave.iter().map(entry).collect();
-        let of = |(v, _): &(Var, bool)| (*v, end(*v).and_then(|id| plan.graph.values[id].record.clone()));
+        let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));
         let mut leaves = Record { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
         step_inputs.nested.extend(inner_scopes.iter().map(|(var, _)| *var));
         inputs.sort();
@@ -351,14 +333,11 @@ impl Build<'_> {
             steps: call.steps,
             count: entering.count.and_then(|(_, steps)| steps.get()),
             condition: entering.condition,
-            repeat: match call.steps {
-                StepCount::While(var) => end(var),
-                _ => None,
-            },
+            repeat: entering.repeat,
             outer: entering.outer.iter().map(|(_, id, _)| *id).collect(),
-            inputs: step_inputs,
-            carried: handed,
+            firsts: entering.carried.iter().map(|each| each.first).collect(),
             sequences: entering.slices.iter().map(|(id, ..)| *id).collect(),
+            lasts: vec![],
             stacks: vec![],
             sums: vec![],
             scopes: entering.scopes,
@@ -367,14 +346,14 @@ impl Build<'_> {
             left_bytes,
             every: every.unwrap_or(1),
             again,
-            plan,
+            step: StepPlan { plan, inputs: step_inputs, ends },
         };
         if let Some(every) = every {
             (called.left, called.left_bytes) = starts(&called);
             leaves.again = Some((call.again(), every, called.count));
         }
         let record = fills.then(|| Arc::new(leaves));
-        Ok(Some(Planned { called, inputs, metas, lasts, stacks, sums, record }))
+        Ok(Some(Planned { called, inputs, metas, record }))
     }
 }
 

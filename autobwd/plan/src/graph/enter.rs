@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use crate::graph::{Build, Given, Source, ValueId, Wires, control::Record};
 use autobwd_core::{
     Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
-    Result, Var, VarKind,
+    Result, StepCount, Var, VarKind,
 };
 
 /// What goes into a sub-block, as values of the block around it.
@@ -16,6 +16,8 @@ pub struct Entering {
     /// What it finds where that is: what it reads, and lists.
     pub outer: Vec<(Var, ValueId, Meta)>,
     pub carried: Vec<Entered>,
+    /// Which of these decides whether there is another step.
+    pub repeat: Option<usize>,
     /// The sequence, and its step.
     pub slices: Vec<(ValueId, Var, Meta)>,
     /// How long sequences are, with the name of one.
@@ -94,13 +96,37 @@ impl Entering {
     }
 }
 
-/// What the block must have when a step ends: what comes out, and what the step leaves and has not found.
-pub fn ends(program: &Program, call: &Call, given: &[Given], leave: &[(Var, bool)]) -> Vec<Var> {
-    let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
-    let mut computed: HashSet<Var> = given.iter().map(|given| given.var).collect();
-    let left = leave.iter().map(|(v, _)| *v).filter(|v| !computed.contains(v)).collect::<Vec<_>>();
-    computed.extend(own.iter().flat_map(OpDesc::writes));
-    call.ends().filter(|v| computed.contains(v)).chain(left).collect()
+/// What the block must have when a step ends, and positions therein; nowhere if the block neither finds nor computes it.
+#[derive(Clone, Default)]
+pub struct StepEnds {
+    pub vars: Vec<Var>,
+    pub carried: Vec<Option<usize>>,
+    pub stacks: Vec<Option<usize>>,
+    pub sums: Vec<Option<usize>>,
+}
+
+impl StepEnds {
+    /// What comes out, and what the step leaves and has not found.
+    pub fn new(
+        program: &Program,
+        call: &Call,
+        entering: &Entering,
+        given: &[Given],
+        leave: &[(Var, bool)],
+    ) -> StepEnds {
+        let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
+        let mut computed: HashSet<Var> = given.iter().map(|given| given.var).collect();
+        let left = leave.iter().map(|(v, _)| *v).filter(|v| !computed.contains(v)).collect::<Vec<_>>();
+        computed.extend(own.iter().flat_map(OpDesc::writes));
+        let vars: Vec<Var> = call.ends().filter(|v| computed.contains(v)).chain(left).collect();
+        let find = |var: Var| vars.iter().position(|v| *v == var);
+        StepEnds {
+            carried: entering.carried.iter().map(|each| find(each.carried.end)).collect(),
+            stacks: call.stacks.iter().map(|(var, _)| find(*var)).collect(),
+            sums: call.sums.iter().map(|(var, ..)| find(*var)).collect(),
+            vars,
+        }
+    }
 }
 
 /// Refuses a value that a step leaves with another dtype or rank than it found.
@@ -108,7 +134,8 @@ pub fn check_carried(name: &str, before: &Meta, after: &Meta) -> Result<()> {
     if before.dtype == after.dtype && before.rank() == after.rank() {
         return Ok(());
     }
-    let text = format!("a step finds `{name}` as {before} and leaves it as {after}; dtype and rank must stay");
+    let text =
+        format!("a step finds `{name}` as {before} and leaves it as {after}; dtype and rank must stay");
     Err(Error::new(ErrorKind::Shape, text))
 }
 
@@ -163,7 +190,11 @@ impl Build<'_> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
         let condition = call.condition().map(|var| self.value(var)).transpose()?;
-        let mut entering = Entering { condition, ..Entering::default() };
+        let repeat = match call.steps {
+            StepCount::While(var) => call.carried.iter().position(|each| each.start == var),
+            _ => None,
+        };
+        let mut entering = Entering { condition, repeat, ..Entering::default() };
         if let Some(id) = entering.condition {
             self.is_boolean(id)?;
         }

@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
 }
 
 /// A value that is there when the operators start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Given {
     pub var: Var,
     pub meta: Meta,
