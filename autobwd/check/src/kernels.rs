@@ -167,7 +167,7 @@ impl Alone<'_> {
         };
         let reads: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
         let metas: Vec<Meta> = args.iter().map(meta).collect();
-        let graph = Graph::of_one(&ready.desc, ready.info, &metas, &reads);
+        let graph = Graph::of_one(&ready.desc, ready.info, &metas, &reads)?;
         let mut place = |value: ValueId| {
             let memory = match args[value] {
                 (Role::Input, i) => &*self.reads[i].1,

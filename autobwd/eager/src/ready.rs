@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
-    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, SlotDef, Var,
+    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, Var,
     build::Ready,
     cx::CHUNK,
     lanes::{FormulaCall, Regions},
     tensor::Memory,
 };
-use autobwd_plan::{Extent, Graph, Group, ValueId, Wires, extent, frame, group};
+use autobwd_plan::{Extent, Graph, Group, ValueId, extent, frame, group};
 use smallvec::SmallVec;
 
 /// What the engine keeps with an operator that is ready.
@@ -94,7 +94,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
         Role::Output => outputs[*i].clone(),
     });
     let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
-    let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given);
+    let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given)?;
     let mut reads = vec![false; inputs.len()];
     info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
     let passes_derivatives =
@@ -219,10 +219,8 @@ fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>>
     if !dtype.is_float() || !alike || numel > CHUNK || slots > FormulaCall::MOST_SLOTS {
         return Ok(None);
     }
-    let by_slot = |slots: &[SlotDef], wires: &Wires| -> Vec<Option<usize>> {
-        let at = |slot: &SlotDef| wires.iter().find(|(name, _)| *name == slot.name)?.1;
-        slots.iter().map(|slot| at(slot).map(|value| args[value].1)).collect()
-    };
-    let (reads, written) = (by_slot(schema.inputs, &node.inputs), by_slot(schema.outputs, &node.outputs));
+    let arg = |value: ValueId| args[value].1;
+    let reads: Vec<_> = (0..schema.inputs.len()).map(|slot| node.input(slot).map(arg)).collect();
+    let written: Vec<_> = (0..schema.outputs.len()).map(|slot| node.output(slot).map(arg)).collect();
     FormulaCall::new(entry, &node.desc, dtype, numel, &reads, &written).map(Some)
 }

@@ -30,15 +30,16 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
         let is_all = !copies.is_empty() && copies.len() == node.writes().count();
         if !is_all {
             let schema = node.info.schema();
-            let may_lack = |slot| schema.output(slot).is_some_and(|slot| slot.arity == Arity::Optional);
-            copies.retain(|(at, _)| may_lack(node.outputs[*at].0));
+            copies.retain(|(slot, _)| schema.outputs[*slot].arity == Arity::Optional);
         }
-        for (at, of) in copies {
-            let (slot, copy) = &mut node.outputs[at];
-            if let Some(copy) = copy.take() {
-                graph.values[copy].source = Source::Copy(of);
+        for (slot, of) in copies {
+            for (_, copy) in node.outputs.iter_mut().filter(|(number, _)| *number == Some(slot)) {
+                if let Some(copy) = copy.take() {
+                    graph.values[copy].source = Source::Copy(of);
+                }
             }
-            Arc::make_mut(&mut node.desc).outputs.set(*slot, [Var::EMPTY]);
+            let slot = node.info.schema().outputs[slot].name;
+            Arc::make_mut(&mut node.desc).outputs.set(slot, [Var::EMPTY]);
         }
         if !is_all {
             graph.nodes.push(node);
@@ -73,7 +74,7 @@ impl Known {
     }
 }
 
-/// Outputs, by position, that are copies of values which nobody changes, and these values.
+/// Output slots that are copies of values which nobody changes, and these values.
 fn copies(
     graph: &Graph,
     node: &Node,
@@ -81,21 +82,17 @@ fn copies(
     formulas: &mut Formulas,
 ) -> Result<Vec<(usize, ValueId)>> {
     let Some(formula) = formulas.of(node.info, &node.desc)? else { return Ok(vec![]) };
-    let schema = node.info.schema();
     let own = |v: &ValueId| {
         let value = &graph.values[*v];
         matches!(value.source, Source::Node(_)) && !value.kept && graph.is_whole_tensor(*v)
     };
     let mut found = vec![];
     for (output, input) in formula.copies() {
-        let (output, input) = (schema.outputs[output].name, schema.inputs[input].name);
-        let at = node.outputs.iter().position(|(slot, _)| *slot == output);
-        let of = node.inputs.iter().find(|(slot, _)| *slot == input).and_then(|(_, v)| *v);
-        let of = of.filter(|v| own(v) && known.only[*v]);
-        let (Some(at), Some(of)) = (at, of) else { continue };
-        let copy = node.outputs[at].1.filter(own).filter(|v| !known.stays[*v]);
-        if copy.is_some_and(|copy| graph.values[copy].meta.agrees(&graph.values[of].meta)) {
-            found.push((at, of));
+        let of = node.input(input).filter(|v| own(v) && known.only[*v]);
+        let copy = node.output(output).filter(own).filter(|v| !known.stays[*v]);
+        let (Some(of), Some(copy)) = (of, copy) else { continue };
+        if graph.values[copy].meta.agrees(&graph.values[of].meta) {
+            found.push((output, of));
         }
     }
     Ok(found)

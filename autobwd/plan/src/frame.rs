@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::{Extent, Graph, Node, ValueId, Wires, is_native, operand_dims};
+use crate::{Extent, Graph, Node, ValueId, is_native, operand_dims};
 use autobwd_core::{
     DType, Error, Kernel, Result, Role,
     lanes::{Home, Region, RegionSpec, Spread, Step},
@@ -31,15 +31,16 @@ pub fn kernel(
         |value| place(value)?.ok_or_else(|| Error::internal("a block register was asked for its place"));
     let mut binder = Binder::default();
     // The conversion asks for slots in the order of the schema, as the wires are.
-    let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
-    let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?)));
+    let schema = node.info.schema();
+    let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
+    let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let kernel = make(&node.desc, binder.lease(), &mut |role, slot, _| {
-        let next = match role {
-            Role::Input => inputs.next(),
-            Role::Output => outputs.next(),
+        let (slots, next) = match role {
+            Role::Input => (schema.inputs, inputs.next()),
+            Role::Output => (schema.outputs, outputs.next()),
         };
-        let (_, value) =
-            next.filter(|(s, _)| *s == slot).ok_or_else(|| Error::internal("slots out of order"))?;
+        let next = next.filter(|(number, _)| slots[*number].name == slot);
+        let (number, value) = next.ok_or_else(|| Error::internal("slots out of order"))?;
         let meta = graph.values[value].meta.clone().in_slot(slot);
         if let Some((_, cell)) = cells.iter().find(|(id, _)| *id == value) {
             return Ok(binder.cell(&meta, cell.clone()));
@@ -47,12 +48,10 @@ pub fn kernel(
         match role {
             Role::Output => binder.output(&meta, place(value)?),
             // Its memory may be somebody else's by now.
-            Role::Input if node.info.schema().input(slot).is_some_and(|s| s.shape_only) => {
-                binder.shape_only(&meta)
-            }
+            Role::Input if slots[number].shape_only => binder.shape_only(&meta),
             Role::Input => {
                 let at = place(value)?;
-                let taken = taken_over(graph, node, slot, at, &mut place)?;
+                let taken = taken_over(graph, node, number, at, &mut place)?;
                 binder.input(&meta, at, if taken { Reach::TakenOver } else { Reach::Read })
             }
         }
@@ -65,13 +64,12 @@ pub fn kernel(
 fn taken_over(
     graph: &Graph,
     node: &Node,
-    slot: &str,
+    input: usize,
     at: Place,
     place: &mut dyn FnMut(ValueId) -> Result<Place>,
 ) -> Result<bool> {
-    for (out, value) in node.outputs.iter().filter_map(|(s, v)| Some((*s, (*v)?))) {
-        let partner = node.info.schema().output(out).and_then(|s| s.inplace);
-        if partner == Some(slot) && !graph.values[value].meta.array && place(value)? == at {
+    for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?))) {
+        if node.partner(slot) == Some(input) && !graph.values[value].meta.array && place(value)? == at {
             return Ok(true);
         }
     }
@@ -117,16 +115,13 @@ pub fn region(
             Ok(values.len() - 1)
         };
         let schema = info.schema();
-        let find = |wires: &Wires, slot: &str| wires.iter().find(|(s, _)| *s == slot).and_then(|(_, v)| *v);
         let mut inputs = vec![];
-        for slot in schema.inputs {
-            let value = find(&node.inputs, slot.name).filter(|_| !slot.shape_only);
+        for (slot, def) in schema.inputs.iter().enumerate() {
+            let value = node.input(slot).filter(|_| !def.shape_only);
             inputs.push(value.map(&mut home).transpose()?);
         }
-        let mut outputs = vec![];
-        for slot in schema.outputs {
-            outputs.push(find(&node.outputs, slot.name).map(&mut home).transpose()?);
-        }
+        let outputs = (0..schema.outputs.len()).map(|slot| node.output(slot).map(&mut home).transpose());
+        let outputs = outputs.collect::<Result<_>>()?;
         steps.push(Step { entry, desc, inputs, outputs });
     }
     let numel = extent.dims.iter().copied().try_fold(1, usize::checked_mul);

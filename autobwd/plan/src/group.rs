@@ -112,9 +112,9 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
 fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
     let schema = node.runs().0.schema();
     let dims = |value: ValueId| &graph.values[value].meta.dims;
-    node.outputs.iter().filter_map(|(slot, v)| Some((slot, (*v)?))).all(|(slot, value)| {
-        let like = schema.output(slot).and_then(|slot| slot.like);
-        let input = like.and_then(|like| node.inputs.iter().find(|(slot, _)| *slot == like)?.1);
+    node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?))).all(|(slot, value)| {
+        let like = schema.outputs[slot].like.and_then(|like| schema.input_number(like));
+        let input = like.and_then(|like| node.input(like));
         dims(value) == input.map_or(full, dims)
     })
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::graph::{Graph, Node, Source, ValueId, Wires};
-use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, SlotDef, Slots, Var};
+use crate::graph::{Graph, Node, Source, ValueId, Wires, wires};
+use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces pairs for which one operator is registered: the second is the only reader of what the first writes for it.
 /// No operator is part of two pairs.
@@ -94,24 +94,14 @@ fn can_run_at(
 fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDesc) -> Result<Node> {
     let info = ops.get(&desc.ty)?;
     info.check(desc)?;
-    let wires = |slots: &Slots, schema: &'static [SlotDef], of: &dyn Fn(Var) -> Option<ValueId>| {
-        let mut wires = Wires::new();
-        for slot in schema {
-            for var in slots.get(slot.name) {
-                let unknown = || Error::internal(format!("`{}` has a slot that neither of two has", desc.ty));
-                let value = if *var == Var::EMPTY { None } else { Some(of(*var).ok_or_else(unknown)?) };
-                wires.push((slot.name, value));
-            }
-        }
-        Ok(wires)
-    };
     let find = |sides: [&Wires; 2], var: Var| {
         let mut values = sides.into_iter().flatten().filter_map(|(_, v)| *v);
-        values.find(|v| graph.values[*v].var == var)
+        let unknown = || Error::internal(format!("`{}` has a slot that neither of two has", desc.ty));
+        values.find(|v| graph.values[*v].var == var).ok_or_else(unknown)
     };
-    let inputs = wires(&desc.inputs, info.schema().inputs, &|var| find([&first.inputs, &then.inputs], var))?;
-    let outputs =
-        wires(&desc.outputs, info.schema().outputs, &|var| find([&first.outputs, &then.outputs], var))?;
+    let schema = info.schema();
+    let inputs = wires(schema.inputs, &desc.inputs, |var| find([&first.inputs, &then.inputs], var))?;
+    let outputs = wires(schema.outputs, &desc.outputs, |var| find([&first.outputs, &then.outputs], var))?;
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
     let desc = Arc::new(desc.clone());
     Ok(Node { index: first.index, desc, info, inputs, outputs, part: None, called: None })

@@ -63,7 +63,7 @@ impl Plan {
         }
         // Sub-blocks allocate what their steps leave, and lists what they hold.
         let is_list =
-            |(_, value): &(&str, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
+            |(_, value): &(Option<usize>, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
         let node_may_fail = |node: &Node| {
             node.called.is_some()
                 || ops.may_fail(&node.desc.ty)

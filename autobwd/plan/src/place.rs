@@ -182,7 +182,14 @@ impl Place<'_> {
 
     /// Whether an operator may write its output to the scope at once: nobody of its group still reads what stands
     /// there, other than element by element, or as the partner of an operator that works in place.
-    fn writes_directly(&self, group: &Group, node: &Node, slot: &str, value: ValueId, whole: bool) -> bool {
+    fn writes_directly(
+        &self,
+        group: &Group,
+        node: &Node,
+        slot: Option<usize>,
+        value: ValueId,
+        whole: bool,
+    ) -> bool {
         let var = self.graph.values[value].var;
         let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].kept && v != value;
         match &group.region {
@@ -192,16 +199,10 @@ impl Place<'_> {
             }
             None => match node.reads().filter(|v| old(*v)).count() {
                 0 => true,
-                1 => self.partner(node, slot).is_some_and(old),
+                1 => partner(node, slot).is_some_and(old),
                 _ => false,
             },
         }
-    }
-
-    /// The input that an operator declares to hand its memory to that output.
-    fn partner(&self, node: &Node, slot: &str) -> Option<ValueId> {
-        let partner = node.info.schema().output(slot)?.inplace?;
-        node.inputs.iter().find(|(s, _)| *s == partner)?.1
     }
 
     /// The buffer of an input that dies here and whose memory the output may have.
@@ -210,7 +211,7 @@ impl Place<'_> {
         g: usize,
         group: &Group,
         position: usize,
-        slot: &str,
+        slot: Option<usize>,
         value: ValueId,
         whole: bool,
     ) -> Option<usize> {
@@ -236,7 +237,7 @@ impl Place<'_> {
             }),
             Some(_) => None,
             None => {
-                let x = self.partner(node, slot)?;
+                let x = partner(node, slot)?;
                 let once = node.reads().filter(|v| *v == x).count() == 1;
                 fits(x).filter(|_| once)
             }
@@ -290,4 +291,9 @@ impl Place<'_> {
         }
         Layout { live_bytes, spots, fetched_at, copies, buffers, arena_bytes }
     }
+}
+
+/// The value in the input slot that hands its memory to that output slot.
+fn partner(node: &Node, slot: Option<usize>) -> Option<ValueId> {
+    node.input(node.partner(slot?)?)
 }

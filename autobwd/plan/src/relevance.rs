@@ -17,12 +17,14 @@ use autobwd_core::{OpInfo, Result, op::Run};
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
     let mut unread = vec![];
     for position in 0..graph.nodes.len() {
-        for (at, instead) in irrelevant(graph, &graph.nodes[position], formulas)? {
+        for (slot, instead) in irrelevant(graph, &graph.nodes[position], formulas)? {
             let var = graph.values[instead].var;
             let node = &mut graph.nodes[position];
-            let (slot, value) = &mut node.inputs[at];
-            unread.extend(value.replace(instead));
-            Arc::make_mut(&mut node.desc).inputs.set(*slot, [var]);
+            for (_, value) in node.inputs.iter_mut().filter(|(number, _)| *number == Some(slot)) {
+                unread.extend(value.replace(instead));
+            }
+            let slot = node.info.schema().inputs[slot].name;
+            Arc::make_mut(&mut node.desc).inputs.set(slot, [var]);
         }
     }
     // Operators that run behind these, once shapes are known, read by name.
@@ -37,7 +39,7 @@ fn is_formula_alone(info: &OpInfo) -> bool {
     matches!(info.run(), Run::Formula { others: None })
 }
 
-/// Inputs by position that do not matter, each with one that does and is like it.
+/// Input slots that do not matter, each with one that does and is like it.
 fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec<(usize, ValueId)>> {
     let (schema, mut found) = (node.info.schema(), vec![]);
     let is_float = |v: ValueId| graph.values[v].meta.dtype.is_float() && graph.is_whole_tensor(v);
@@ -45,17 +47,13 @@ fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec
         return Ok(found);
     }
     let Some(formula) = formulas.of(node.info, &node.desc)? else { return Ok(found) };
-    let read: Vec<bool> = (0..schema.inputs.len()).map(|input| formula.is_read(input)).collect();
-    let number = |slot: &str| schema.inputs.iter().position(|s| s.name == slot && !s.shape_only);
-    let values = || {
-        let wires = node.inputs.iter().enumerate();
-        wires.filter_map(|(at, (slot, value))| Some((at, number(slot)?, (*value)?)))
-    };
-    let in_use: Vec<ValueId> = values().filter(|(_, input, _)| read[*input]).map(|(.., v)| v).collect();
+    let slots = (0..schema.inputs.len()).filter(|slot| !schema.inputs[*slot].shape_only);
+    let values = slots.filter_map(|slot| Some((slot, node.input(slot)?)));
+    let (read, unread): (Vec<_>, Vec<_>) = values.partition(|(slot, _)| formula.is_read(*slot));
     let metas = |v: ValueId| (graph.values[v].meta.dtype, &graph.values[v].meta.dims);
-    for (at, _, value) in values().filter(|(_, input, v)| !read[*input] && !in_use.contains(v)) {
-        let instead = in_use.iter().copied().find(|other| metas(*other) == metas(value));
-        found.extend(instead.map(|instead| (at, instead)));
+    for (slot, value) in unread.into_iter().filter(|(_, value)| read.iter().all(|(_, v)| v != value)) {
+        let instead = read.iter().find(|(_, other)| metas(*other) == metas(value));
+        found.extend(instead.map(|(_, instead)| (slot, *instead)));
     }
     Ok(found)
 }

@@ -148,6 +148,12 @@ impl Schema {
         self.inputs.iter().find(|s| s.name == name)
     }
 
+    /// The number of the input slot of that name.
+    #[doc(hidden)]
+    pub fn input_number(&self, name: &str) -> Option<usize> {
+        self.inputs.iter().position(|s| s.name == name)
+    }
+
     /// The output slot of that name.
     pub fn output(&self, name: &str) -> Option<&'static SlotDef> {
         self.outputs.iter().find(|s| s.name == name)

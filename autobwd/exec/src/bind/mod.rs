@@ -18,7 +18,7 @@ use crate::{
     finite::Probe,
 };
 use autobwd_core::{
-    BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, Var, VarDesc, VarKind,
+    BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
     lanes::{Region, Regions},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
@@ -336,16 +336,18 @@ impl Bind<'_> {
             let place = self.memory(value, self.plan.layout.spots[value])?;
             Ok((name, binder.input(&meta, place, Reach::Read)?))
         };
-        let values = |wires: &Wires| {
-            let values = wires.iter().filter_map(|(slot, value)| Some((*slot, (*value)?)));
+        let values = |wires: &Wires, slots: &'static [SlotDef]| {
+            let slot = |number: &Option<usize>| number.map(|number| &slots[number]);
+            let values = wires.iter().filter_map(|(number, value)| Some((slot(number), (*value)?)));
+            // The memory of what is read for its shape alone may hold something else by now.
+            let values = values.filter(|(slot, _)| !slot.is_some_and(|slot| slot.shape_only));
             let tensors = values.filter(|(_, value)| !plan.graph.values[*value].meta.array);
-            tensors.collect::<Vec<_>>()
+            tensors.map(|(slot, value)| (slot.map_or("", |slot| slot.name), value)).collect::<Vec<_>>()
         };
-        // The memory of what is read for its shape alone may hold something else by now.
-        let shape_only = |slot: &str| node.runs().0.schema().input(slot).is_some_and(|s| s.shape_only);
-        let inputs = values(&node.inputs).into_iter().filter(|(slot, _)| !shape_only(slot));
-        let inputs = inputs.map(&mut buf).collect::<Result<_>>()?;
-        let outputs = values(&node.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
+        let schema = node.runs().0.schema();
+        let inputs = values(&node.inputs, schema.inputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
+        let outputs =
+            values(&node.outputs, schema.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
         binder.finish()?;
         let forward = match node.desc.origin {
             Origin::Gradient { of } => {

@@ -165,7 +165,7 @@ impl Build<'_> {
             let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
             build.check_output(var, &meta)?;
             let id = build.define(var, meta, Source::Node(node));
-            outputs.push(("", Some(id)));
+            outputs.push((None, Some(id)));
             Ok(id)
         };
         let mut defined: Vec<(Var, ValueId)> = vec![];

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, Node, ValueId, Wires};
+use crate::graph::{Graph, Node, ValueId, Wires, wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// What runs in an operator's place.
@@ -46,24 +46,17 @@ pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
             return Err(wrong("is not elementwise"));
         }
         let schema = info.schema();
-        let mut reads = Wires::new();
-        for slot in schema.inputs {
-            for var in desc.inputs.get(slot.name) {
-                let id = now.get(var).ok_or_else(|| wrong("reads what the operator does not"))?;
-                reads.push((slot.name, Some(*id)));
-            }
-        }
-        let mut writes = Wires::new();
-        for slot in schema.outputs {
-            for var in desc.outputs.get(slot.name) {
-                let end = *outputs.get(var).ok_or_else(|| wrong("writes what the operator does not"))?;
-                let id = if last_writer.get(var) == Some(&i) { end } else { graph.again(end) };
-                now.insert(*var, id);
-                writes.push((slot.name, Some(id)));
-            }
-        }
+        let reads = wires(schema.inputs, &desc.inputs, |var| {
+            now.get(&var).copied().ok_or_else(|| wrong("reads what the operator does not"))
+        })?;
+        let writes = wires(schema.outputs, &desc.outputs, |var| {
+            let end = *outputs.get(&var).ok_or_else(|| wrong("writes what the operator does not"))?;
+            let id = if last_writer.get(&var) == Some(&i) { end } else { graph.again(end) };
+            now.insert(var, id);
+            Ok(id)
+        })?;
         let mut lined_up = SmallVec::new();
-        for (_, id) in reads.iter().chain(&writes).filter_map(|(slot, id)| Some((slot, (*id)?))) {
+        for id in reads.iter().chain(&writes).filter_map(|(_, id)| *id) {
             let value = &graph.values[id];
             if let Some((_, dims)) = aligned.iter().find(|(var, _)| *var == value.var) {
                 // Regions rely on it.

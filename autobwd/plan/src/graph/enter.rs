@@ -63,7 +63,7 @@ impl Entering {
         let firsts = self.carried.iter().filter_map(|each| each.first);
         let slices = self.slices.iter().map(|(id, ..)| *id);
         let single = self.condition.into_iter().chain(self.scopes);
-        single.chain(outer).chain(firsts).chain(slices).map(|id| ("", Some(id))).collect()
+        single.chain(outer).chain(firsts).chain(slices).map(|id| (None, Some(id))).collect()
     }
 
     /// What a step is given, and the places of what is copied: of a recorded step, what the block reads.

@@ -101,8 +101,28 @@ pub struct Value {
     pub record: Option<Arc<Record>>,
 }
 
-/// Values in the slots of an operator, flat, with the slot each sits in; `None` for `@EMPTY@`.
-pub type Wires = SmallVec<[(&'static str, Option<ValueId>); 6]>;
+/// Values in the slots of an operator, flat and in the order of its schema, with the number of the slot that each sits
+/// in; `None` for `@EMPTY@`. What an operator with a block reads and writes is in no order, and has no such number.
+pub type Wires = SmallVec<[(Option<usize>, Option<ValueId>); 6]>;
+
+/// The values of these slots; `value` says which one a variable has.
+pub(crate) fn wires(
+    schema: &[SlotDef],
+    slots: &Slots,
+    mut value: impl FnMut(Var) -> Result<ValueId>,
+) -> Result<Wires> {
+    let mut wires = Wires::new();
+    for (number, slot) in schema.iter().enumerate() {
+        for var in slots.get(slot.name) {
+            wires.push((Some(number), if *var == Var::EMPTY { None } else { Some(value(*var)?) }));
+        }
+    }
+    Ok(wires)
+}
+
+fn first_in(wires: &Wires, slot: usize) -> Option<ValueId> {
+    wires.iter().find(|(number, _)| *number == Some(slot))?.1
+}
 
 /// One operator to be run.
 #[derive(Debug)]
@@ -121,7 +141,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The operator that runs: slots are named as it says.
+    /// The operator that runs: slots are numbered as in its schema.
     pub fn runs(&self) -> (&'static OpInfo, &OpDesc) {
         self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
     }
@@ -129,8 +149,24 @@ impl Node {
     /// Inputs whose elements it reads.
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
         let schema = self.runs().0.schema();
-        let shape_only = move |slot: &str| schema.input(slot).is_some_and(|s| s.shape_only);
-        self.inputs.iter().filter(move |(slot, _)| !shape_only(slot)).filter_map(|(_, v)| *v)
+        let shape_only = move |slot: usize| schema.inputs[slot].shape_only;
+        self.inputs.iter().filter(move |(slot, _)| !slot.is_some_and(shape_only)).filter_map(|(_, v)| *v)
+    }
+
+    /// The first value in that input slot.
+    pub fn input(&self, slot: usize) -> Option<ValueId> {
+        first_in(&self.inputs, slot)
+    }
+
+    /// The first value in that output slot.
+    pub fn output(&self, slot: usize) -> Option<ValueId> {
+        first_in(&self.outputs, slot)
+    }
+
+    /// The input slot that hands its memory to that output slot.
+    pub(crate) fn partner(&self, slot: usize) -> Option<usize> {
+        let schema = self.runs().0.schema();
+        schema.input_number(schema.outputs[slot].inplace?)
     }
 
     pub fn writes(&self) -> impl Iterator<Item = ValueId> + '_ {
@@ -172,22 +208,19 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 
 impl Graph {
     /// An operator by itself; variable k + 1 stands for value k. `inputs` says which of them it reads.
-    pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Graph {
+    pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Result<Graph> {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
             let source = if *input { Source::Feed } else { Source::Node(0) };
             Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false, record: None }
         };
-        let wires = |schema: &[SlotDef], slots: &Slots| -> Wires {
-            let wire = |slot: &'static str, var: &Var| (slot, var.index().checked_sub(1));
-            schema.iter().flat_map(|s| slots.get(s.name).iter().map(|v| wire(s.name, v))).collect()
-        };
-        let schema = info.schema();
-        let (reads, writes) = (wires(schema.inputs, &desc.inputs), wires(schema.outputs, &desc.outputs));
+        let number = |var: Var| Ok(var.index() - 1);
+        let reads = wires(info.schema().inputs, &desc.inputs, number)?;
+        let writes = wires(info.schema().outputs, &desc.outputs, number)?;
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
         let values = metas.iter().zip(inputs).enumerate().map(value).collect();
         let (inputs, outputs, part, called) = (reads, writes, None, None);
         let node = Node { index: 0, desc: Arc::new(desc.clone()), info, inputs, outputs, part, called };
-        Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None }
+        Ok(Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None })
     }
 
     /// Refuses values that take more memory together than can be addressed: no sum of some of them overflows.
@@ -414,13 +447,7 @@ impl Build<'_> {
             call.faults(desc, self.program).into_iter().try_for_each(Err)?;
             return self.call(index, desc, info, &call);
         }
-        let mut inputs = Wires::new();
-        for slot in info.schema().inputs {
-            for var in desc.inputs.get(slot.name) {
-                let value = if *var == Var::EMPTY { None } else { Some(self.value(*var)?) };
-                inputs.push((slot.name, value));
-            }
-        }
+        let inputs = wires(info.schema().inputs, &desc.inputs, |var| self.value(var))?;
         let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
         let of = |var: Var| match self.current[var.index()] {
             Some(id) => Ok(self.graph.values[id].meta.clone()),
@@ -430,23 +457,15 @@ impl Build<'_> {
             Some((_, known)) => *known = meta,
             None => metas.push((var, meta)),
         })?;
-        let mut outputs = Wires::new();
-        for slot in info.schema().outputs {
-            for var in desc.outputs.get(slot.name) {
-                if *var == Var::EMPTY {
-                    outputs.push((slot.name, None));
-                    continue;
-                }
-                let Some(at) = metas.iter().position(|(v, _)| v == var) else {
-                    let text = format!("`{}` is written to twice", self.program.name(*var));
-                    return Err(Error::new(ErrorKind::Slot, text));
-                };
-                let (_, meta) = metas.remove(at);
-                self.check_output(*var, &meta)?;
-                let id = self.define(*var, meta, Source::Node(self.graph.nodes.len()));
-                outputs.push((slot.name, Some(id)));
-            }
-        }
+        let outputs = wires(info.schema().outputs, &desc.outputs, |var| {
+            let Some(at) = metas.iter().position(|(v, _)| *v == var) else {
+                let text = format!("`{}` is written to twice", self.program.name(var));
+                return Err(Error::new(ErrorKind::Slot, text));
+            };
+            let (_, meta) = metas.remove(at);
+            self.check_output(var, &meta)?;
+            Ok(self.define(var, meta, Source::Node(self.graph.nodes.len())))
+        })?;
         let desc = Arc::new(desc.clone());
         let node = Node { index, desc, info, inputs, outputs, part: None, called: None };
         self.graph.nodes.push(node);

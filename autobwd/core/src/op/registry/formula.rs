@@ -26,7 +26,7 @@ impl OpInfo {
     /// Attributes that the operator does not take.
     #[doc(hidden)]
     pub fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
-        let Some(input) = self.schema.inputs.iter().position(|s| s.name == slot) else { return Ok(true) };
+        let Some(input) = self.schema.input_number(slot) else { return Ok(true) };
         match (self.run, &self.lanes) {
             _ if self.schema.inputs[input].shape_only => Ok(false),
             (Run::Formula { others: None }, Some(lanes)) => Ok(lanes.formula(desc)?.is_read(input)),
