@@ -1,4 +1,4 @@
-//! A block bound to memory, with the places of what goes in and comes out.
+//! A block bound to memory, with the places of what goes in and comes out, and the inputs that it comes from.
 
 use std::sync::Arc;
 
@@ -7,10 +7,56 @@ use crate::bind::{
     body::{Body, Span},
 };
 use autobwd_core::{
-    BlockId, Buf, Cx, Program, Result,
+    BlockId, Bool, Buf, Cx, Error, Program, Result,
     tensor::{Cell, Step},
 };
-use autobwd_plan::{StepEnds, StepPlan, ValueId};
+use autobwd_plan::{Entering, StepEnds, StepPlan, ValueId};
+
+/// What goes into a block: as [`Entering`], bound.
+pub(crate) struct BoundInputs {
+    bufs: Vec<Buf<'static>>,
+    condition: Option<usize>,
+    firsts: Vec<Option<usize>>,
+    sequences: Vec<usize>,
+    scopes: Option<usize>,
+}
+
+impl BoundInputs {
+    pub(crate) fn new(entering: &Entering, inputs: Vec<(ValueId, Buf<'static>)>) -> Result<BoundInputs> {
+        let (ids, bufs): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
+        let at = |id: ValueId| {
+            ids.iter().position(|v| *v == id).ok_or_else(|| Error::internal("an input that is not bound"))
+        };
+        let first = |id: Option<ValueId>| id.map(at).transpose();
+        Ok(BoundInputs {
+            condition: first(entering.condition)?,
+            firsts: entering.carried.iter().map(|each| first(each.first)).collect::<Result<_>>()?,
+            sequences: entering.slices.iter().map(|(id, ..)| at(*id)).collect::<Result<_>>()?,
+            scopes: first(entering.scopes)?,
+            bufs,
+        })
+    }
+
+    /// Whether there is a first step.
+    pub(crate) fn condition(&self) -> Result<bool> {
+        let at = self.condition.ok_or_else(|| Error::internal("a loop without condition"))?;
+        Ok(self.bufs[at].slice::<Bool>()?[0].get())
+    }
+
+    /// By carried value: what the first step finds; zeros if there is none.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = Option<&Buf<'static>>> {
+        self.firsts.iter().map(|at| Some(&self.bufs[(*at)?]))
+    }
+
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = &Buf<'static>> {
+        self.sequences.iter().map(|at| &self.bufs[*at])
+    }
+
+    /// What the steps of another operator have left.
+    pub(crate) fn scopes(&self) -> Result<Option<Arc<Cell>>> {
+        self.scopes.map(|at| self.bufs[at].cell().cloned()).transpose()
+    }
+}
 
 /// A block ready to run one step: as [`StepPlan`], bound.
 pub(crate) struct BoundStep {
@@ -52,12 +98,8 @@ impl BoundStep {
     }
 
     /// Copies the step's parts of the sequences.
-    pub(crate) fn slice<'b>(
-        &mut self,
-        index: usize,
-        sequences: impl Iterator<Item = &'b Buf<'static>>,
-    ) -> Result<()> {
-        for (Span { at, .. }, sequence) in self.slices.iter().zip(sequences) {
+    pub(crate) fn slice(&mut self, index: usize, inputs: &BoundInputs) -> Result<()> {
+        for (Span { at, .. }, sequence) in self.slices.iter().zip(inputs.sequences()) {
             sequence.copy_part(index, &mut self.body.arena, *at)?;
         }
         Ok(())

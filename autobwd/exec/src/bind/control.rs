@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bind::{
     body::{Body, End, Span},
-    bound_step::BoundStep,
+    bound_step::{BoundInputs, BoundStep},
     step_loop::{Replay, StepBlock, StepLoop, StepState},
 };
 use autobwd_core::{
@@ -22,12 +22,8 @@ pub(crate) struct CallFrame {
 /// A sub-block whose steps all have the same shapes.
 pub(crate) struct CalledBlock {
     pub(crate) step: BoundStep,
-    inputs: Vec<Buf<'static>>,
-    /// Numbers of inputs.
-    condition: Option<usize>,
-    firsts: Vec<Option<usize>>,
-    sequences: Vec<usize>,
-    /// Which carried value decides whether there is another step.
+    inputs: BoundInputs,
+    /// The end that decides whether there is another step.
     repeat: Option<usize>,
     lasts: Vec<Option<Buf<'static>>>,
     stacks: Vec<Buf<'static>>,
@@ -41,44 +37,35 @@ impl CallFrame {
     pub(crate) fn new(
         called: &Called,
         step: BoundStep,
-        inputs: Vec<(ValueId, Buf<'static>)>,
-        outputs: Vec<(ValueId, Buf<'static>)>,
+        inputs: BoundInputs,
+        outputs: Vec<Buf<'static>>,
         limit: u64,
     ) -> Result<CallFrame> {
-        let (ids, inputs): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
-        let input = |id: ValueId| {
-            ids.iter().position(|v| *v == id).ok_or_else(|| Error::internal("an input that is not bound"))
-        };
-        let mut outputs: Vec<_> = outputs.into_iter().map(|(id, buf)| (id, Some(buf))).collect();
-        let mut output = |id: ValueId| {
-            let buf = outputs.iter_mut().find(|(v, _)| *v == id).and_then(|(_, buf)| buf.take());
-            buf.ok_or_else(|| Error::internal("an output that is not bound"))
-        };
+        let mut outputs = outputs.into_iter();
+        let mut output = || outputs.next().ok_or_else(|| Error::internal("an output that is not bound"));
+        let mut lasts = vec![];
+        for each in &called.entering.carried {
+            let last = each.carried.last.map(|_| output()).transpose()?;
+            lasts.push(last.filter(|_| !each.is_list()));
+        }
+        let stacks = step.ends.stacks.iter().map(|_| output()).collect::<Result<_>>()?;
+        let sums = step.ends.sums.iter().map(|_| output()).collect::<Result<_>>()?;
+        let filled = outputs.next().filter(|_| called.fills).map(|buf| buf.cell().cloned()).transpose()?;
         let span = |id: ValueId| step.body.span(&called.step.plan, id);
-        let scopes = match called.scopes {
-            None => None,
-            Some(id) => Some(match input(id) {
-                Ok(k) => inputs[k].cell()?.clone(),
-                Err(_) => output(id)?.cell()?.clone(),
-            }),
-        };
         let steps = StepLoop {
             steps: called.steps,
             count: called.count.unwrap_or(0),
             limit,
-            scopes,
+            scopes: inputs.scopes()?.or(filled),
             shared: called.shared,
             every: called.every,
             replay: None,
         };
         let block = CalledBlock {
-            condition: called.condition.map(input).transpose()?,
-            firsts: called.firsts.iter().map(|id| id.map(input).transpose()).collect::<Result<_>>()?,
-            sequences: called.sequences.iter().map(|id| input(*id)).collect::<Result<_>>()?,
-            repeat: called.repeat,
-            lasts: called.lasts.iter().map(|id| id.map(&mut output).transpose()).collect::<Result<_>>()?,
-            stacks: called.stacks.iter().map(|id| output(*id)).collect::<Result<_>>()?,
-            sums: called.sums.iter().map(|id| output(*id)).collect::<Result<_>>()?,
+            repeat: called.entering.repeat.and_then(|k| step.ends.carried[k]),
+            lasts,
+            stacks,
+            sums,
             left: called.left.iter().map(|(id, at)| Ok((span(*id)?, *at))).collect::<Result<_>>()?,
             left_bytes: called.left_bytes,
             inputs,
@@ -104,9 +91,9 @@ impl CalledBlock {
     /// Before the first step.
     fn enter(&mut self) -> Result<()> {
         let BoundStep { body, starts, .. } = &mut self.step;
-        for (start, first) in starts.iter().zip(&self.firsts) {
+        for (start, first) in starts.iter().zip(self.inputs.firsts()) {
             match (*start, first) {
-                (Some(start), Some(first)) => self.inputs[*first].copy_whole(&mut body.arena, start.at)?,
+                (Some(start), Some(first)) => first.copy_whole(&mut body.arena, start.at)?,
                 (Some(Span { at, bytes }), None) => body.arena.slice_mut::<u8>(at, bytes).fill(0),
                 (None, _) => {}
             }
@@ -129,12 +116,12 @@ impl CalledBlock {
     /// After the last step, if there was one.
     fn leave(&mut self, ran: bool) -> Result<()> {
         let Body { arena, ends, .. } = &self.step.body;
-        let values = self.step.ends.carried.iter().zip(&self.firsts);
+        let values = self.step.ends.carried.iter().zip(self.inputs.firsts());
         for (last, (end, first)) in self.lasts.iter_mut().zip(values) {
             let Some(last) = last else { continue };
             match (ran, end.map(|k| &ends[k]), first) {
                 (true, Some(end), _) => arena.copy_whole(end.at.at, &end.meta, last.bytes_mut()?),
-                (false, _, Some(first)) => last.write_whole(&self.inputs[*first])?,
+                (false, _, Some(first)) => last.write_whole(first)?,
                 (true, None, _) | (false, _, None) => last.bytes_mut()?.fill(0),
             }
         }
@@ -146,8 +133,8 @@ impl CalledBlock {
 
     /// Runs the block on what it finds in its arena.
     pub(crate) fn run_step(&mut self, cx: &Cx, index: usize, state: StepState<'_>) -> Result<()> {
-        let CalledBlock { step, inputs, sequences, left, left_bytes, .. } = self;
-        step.slice(index, sequences.iter().map(|k| &inputs[*k]))?;
+        let CalledBlock { step, inputs, left, left_bytes, .. } = self;
+        step.slice(index, inputs)?;
         match state {
             StepState::Discard => step.body.run(cx),
             StepState::Load(saved) => step.run_on(cx, saved),
@@ -192,13 +179,10 @@ impl CalledBlock {
 
 impl StepBlock for CalledBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        let end = self.repeat.and_then(|k| self.step.ends.carried[k]);
-        let holds = match (ran, self.condition, end.map(|k| &self.step.body.ends[k])) {
-            (0, Some(input), _) => self.inputs[input].slice::<Bool>()?[0],
-            (_, _, Some(end)) => self.step.body.arena.slice::<Bool>(end.at.at, 1)[0],
-            _ => return Err(Error::internal("a loop without condition")),
-        };
-        Ok(holds.get())
+        match self.repeat.map(|k| &self.step.body.ends[k]) {
+            Some(end) if ran > 0 => Ok(self.step.body.arena.slice::<Bool>(end.at.at, 1)[0].get()),
+            _ => self.inputs.condition(),
+        }
     }
 
     fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()> {

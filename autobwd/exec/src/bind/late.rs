@@ -5,16 +5,15 @@ use std::sync::Arc;
 use crate::bind::{
     Outer,
     body::{End, Span},
+    bound_step::BoundInputs,
     step_loop::{StepBlock, StepLoop, StepState},
     stretch::{Key, Planner, Ready, Stretch},
 };
 use autobwd_core::{
-    BlockId, Bool, Buf, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
+    BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
     tensor::{Cell, Memory, Step, Steps, add_up, padded},
 };
-use autobwd_plan::{
-    Entry, Given, Late, Record, Source, StepEnds, StepInputs, ValueId, check_carried, check_term,
-};
+use autobwd_plan::{Entry, Given, Late, Record, Source, StepEnds, StepInputs, check_carried, check_term};
 
 /// An operator whose steps are planned one by one, and those behind it.
 pub(crate) struct LateFrame {
@@ -32,9 +31,7 @@ pub(crate) struct LateFrame {
 struct LateBlock {
     planner: Arc<Planner>,
     late: Arc<Late>,
-    inputs: Vec<(ValueId, Buf<'static>)>,
-    /// The inputs that are sequences.
-    sequences: Vec<usize>,
+    inputs: BoundInputs,
     /// What its steps find outside.
     outer: Vec<Outer>,
     /// What its steps leave, or have left.
@@ -86,19 +83,11 @@ impl LateFrame {
         planner: Arc<Planner>,
         block: BlockId,
         late: Arc<Late>,
-        inputs: Vec<(ValueId, Buf<'static>)>,
+        inputs: BoundInputs,
         outer: Vec<Outer>,
         found: Vec<(Given, Outer)>,
     ) -> Result<LateFrame> {
-        let input = |id: ValueId| {
-            let at = inputs.iter().position(|(v, _)| *v == id);
-            at.ok_or_else(|| Error::internal("an input that is not bound"))
-        };
-        let sequences = late.entering.slices.iter().map(|(id, ..)| input(*id)).collect::<Result<_>>()?;
-        let scopes = match late.entering.scopes {
-            Some(id) => inputs[input(id)?].1.cell()?.clone(),
-            None => Arc::new(Cell::Steps(Default::default())),
-        };
+        let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(Cell::Steps(Default::default())));
         let list = |(_, var, _): &(Var, Var, Var)| {
             let known = found.iter().find(|(given, _)| given.var == *var);
             match known.map(|(_, at)| at) {
@@ -119,7 +108,7 @@ impl LateFrame {
         };
         let behind = Stretch::new(block, late.index + 1);
         let (stretch, state) = (Stretch::new(late.call.block, 0), State::default());
-        let called = LateBlock { planner, late, inputs, sequences, outer, scopes, lists, stretch, state };
+        let called = LateBlock { planner, late, inputs, outer, scopes, lists, stretch, state };
         Ok(LateFrame { block, steps, called, found, behind, now: Key::default() })
     }
 
@@ -198,11 +187,6 @@ impl LateFrame {
 }
 
 impl LateBlock {
-    fn input(&self, id: ValueId) -> Result<&Buf<'static>> {
-        let known = self.inputs.iter().find(|(v, _)| *v == id).map(|(_, buf)| buf);
-        known.ok_or_else(|| Error::internal("an input that is not bound"))
-    }
-
     /// What the first step finds.
     fn start(&self) -> Result<State> {
         let Late { call, entering, sums, .. } = &*self.late;
@@ -210,12 +194,12 @@ impl LateBlock {
             *self.scopes.steps()? = Default::default();
         }
         let mut state = State::default();
-        for each in &entering.carried {
-            state.carried.push(match (each.first, &each.meta) {
-                (Some(first), Some(meta)) if meta.array => {
-                    Some(LateValue::Cell(meta.clone(), self.input(first)?.cell()?.clone()))
+        for (each, first) in entering.carried.iter().zip(self.inputs.firsts()) {
+            state.carried.push(match (first, &each.meta) {
+                (Some(list), Some(meta)) if meta.array => {
+                    Some(LateValue::Cell(meta.clone(), list.cell()?.clone()))
                 }
-                (Some(first), _) => Some(LateValue::Tensor(self.input(first)?.to_tensor()?)),
+                (Some(first), _) => Some(LateValue::Tensor(first.to_tensor()?)),
                 (None, Some(meta)) => Some(LateValue::Tensor(zeros(meta)?)),
                 (None, None) => None,
             });
@@ -254,20 +238,16 @@ impl LateBlock {
 
 impl StepBlock for LateBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        let entering = &self.late.entering;
-        let carried = || self.state.carried[entering.repeat?].as_ref();
-        let holds = match (ran, entering.condition) {
-            (0, Some(id)) => self.input(id)?.slice::<Bool>()?.first(),
-            _ => match carried() {
-                Some(LateValue::Tensor(value)) => value.slice::<Bool>()?.first(),
-                _ => return Err(Error::internal("a loop without condition")),
-            },
-        };
-        Ok(holds.is_some_and(|holds| holds.get()))
+        match self.late.entering.repeat.and_then(|k| self.state.carried[k].as_ref()) {
+            Some(LateValue::Tensor(value)) if ran > 0 => {
+                Ok(value.slice::<Bool>()?.first().is_some_and(|holds| holds.get()))
+            }
+            _ => self.inputs.condition(),
+        }
     }
 
     fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StepState<'_>) -> Result<()> {
-        let LateBlock { planner, late, inputs, sequences, outer, stretch, state, .. } = self;
+        let LateBlock { planner, late, inputs, outer, stretch, state, .. } = self;
         let Late { call, entering, reads, leave, .. } = &**late;
         let number = match &saved {
             StepState::Load(step) => step.record,
@@ -290,7 +270,7 @@ impl StepBlock for LateBlock {
         };
         let ready = stretch.ready(cx, planner, &key, outer, found)?;
         ready.step.feed(state.carried.iter().map(|value| value.as_ref()?.bytes()));
-        ready.step.slice(index, sequences.iter().map(|k| &inputs[*k].1))?;
+        ready.step.slice(index, inputs)?;
         match &mut saved {
             StepState::Load(step) => ready.step.run_on(cx, step)?,
             StepState::Save(_) | StepState::Discard => ready.step.body.run(cx)?,

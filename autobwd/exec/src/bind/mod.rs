@@ -14,7 +14,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Scope,
-    bind::{bound_step::BoundStep, control::CallFrame, journal::Journal, late::LateFrame, stretch::Planner},
+    bind::{
+        bound_step::{BoundInputs, BoundStep},
+        control::CallFrame,
+        journal::Journal,
+        late::LateFrame,
+        stretch::Planner,
+    },
     finite::Probe,
 };
 use autobwd_core::{
@@ -290,15 +296,17 @@ impl Bind<'_> {
     }
 
     fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
-        let outer = called.outer.iter().map(|value| self.outside(*value)).collect::<Result<Vec<_>>>()?;
+        let outer = called.entering.outer.iter().map(|(_, id, _)| self.outside(*id));
+        let outer = outer.collect::<Result<Vec<_>>>()?;
         let step = BoundStep::new(self.program, block, &called.step, &outer, self.options)?;
         self.hold(step.body.bytes());
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);
         let inputs = inputs.map(|v| Ok((v, self.input(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
         let outputs = out.iter().filter_map(|(_, v)| *v);
-        let outputs = outputs.map(|v| Ok((v, self.output(&mut binder, v)?))).collect::<Result<Vec<_>>>()?;
+        let outputs = outputs.map(|v| self.output(&mut binder, v)).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
+        let inputs = BoundInputs::new(&called.entering, inputs)?;
         CallFrame::new(called, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
     }
 
@@ -324,6 +332,7 @@ impl Bind<'_> {
             let Value { var, meta, source, record, .. } = self.plan.graph.values[*id].clone();
             found.push((Given { var, meta, source, record }, self.outside(*id)?));
         }
+        let inputs = BoundInputs::new(&late.entering, inputs)?;
         LateFrame::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
     }
 

@@ -6,7 +6,7 @@ use crate::{
     Plan,
     graph::{
         Build, Node, Request, Source, ValueId, Wires,
-        enter::{Entered, Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
+        enter::{Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
 use autobwd_core::{
@@ -68,22 +68,9 @@ pub struct Called {
     pub steps: StepCount,
     /// How often it runs, if that is known.
     pub count: Option<usize>,
-    /// Decides whether there is a first step.
-    pub condition: Option<ValueId>,
-    /// Which carried value decides whether there is another step.
-    pub repeat: Option<usize>,
-    /// What it finds outside.
-    pub outer: Vec<ValueId>,
-    /// By carried value: what the first step finds, zeros if there is none.
-    pub firsts: Vec<Option<ValueId>>,
-    /// The sequences whose parts the steps find.
-    pub sequences: Vec<ValueId>,
-    /// Outputs: by carried value, and of stacks and sums.
-    pub lasts: Vec<Option<ValueId>>,
-    pub stacks: Vec<ValueId>,
-    pub sums: Vec<ValueId>,
-    /// The step scopes that it fills or consumes.
-    pub scopes: Option<ValueId>,
+    pub entering: Entering,
+    /// Whether it fills step scopes.
+    pub fills: bool,
     /// Whether a later operator consumes the same step scopes.
     pub shared: bool,
     /// Inner values, and their offsets in what each step leaves.
@@ -109,7 +96,7 @@ pub struct Again {
 struct Planned {
     called: Called,
     inputs: Wires,
-    /// What its outputs are.
+    /// What its outputs are: of what is carried, stacks, sums, and step scopes.
     metas: Vec<(Var, Meta)>,
     record: Option<Arc<Record>>,
 }
@@ -159,29 +146,16 @@ impl Build<'_> {
         let Planned { mut called, inputs, metas, record } = planned;
         called.shared = self.shares_steps(index, call);
 
-        let mut outputs = Wires::new();
-        let node = self.graph.nodes.len();
-        let mut out = |build: &mut Self, var: Var, meta: Meta| -> Result<ValueId> {
-            let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
-            build.check_output(var, &meta)?;
-            let id = build.define(var, meta, Source::Node(node));
-            outputs.push((None, Some(id)));
-            Ok(id)
-        };
-        let mut defined: Vec<(Var, ValueId)> = vec![];
+        let (node, mut outputs) = (self.graph.nodes.len(), Wires::new());
         for (var, meta) in metas {
-            defined.push((var, out(self, var, meta)?));
+            let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
+            self.check_output(var, &meta)?;
+            let id = self.define(var, meta, Source::Node(node));
+            if Some(var) == call.scopes {
+                self.graph.values[id].record = record.clone();
+            }
+            outputs.push((None, Some(id)));
         }
-        if let Some(var) = call.scopes.filter(|_| !call.is_recorded()) {
-            let id = out(self, var, Meta::scopes())?;
-            called.scopes = record.as_ref().map(|_| id);
-            self.graph.values[id].record = record;
-        }
-        let value = |var: Var| defined.iter().find(|(v, _)| *v == var).map_or(0, |(_, id)| *id);
-        let last = |each: &Entered| each.carried.last.filter(|_| !each.is_list()).map(value);
-        called.lasts = entering.carried.iter().map(last).collect();
-        called.stacks = call.stacks.iter().map(|(_, out)| value(*out)).collect();
-        called.sums = call.sums.iter().map(|(_, out, _)| value(*out)).collect();
         let called = Some(Box::new(called));
         let node = Node { index, desc: Arc::new(desc.clone()), info, inputs, outputs, part: None, called };
         self.graph.nodes.push(node);
@@ -308,6 +282,7 @@ impl Build<'_> {
             }
             metas.push((*out, meta));
         }
+        metas.extend(call.scopes.filter(|_| !call.is_recorded()).map(|scopes| (scopes, Meta::scopes())));
 
         let is_scopes =
             |v: Var| program.lookup(call.block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
@@ -332,15 +307,8 @@ impl Build<'_> {
         let mut called = Called {
             steps: call.steps,
             count: entering.count.and_then(|(_, steps)| steps.get()),
-            condition: entering.condition,
-            repeat: entering.repeat,
-            outer: entering.outer.iter().map(|(_, id, _)| *id).collect(),
-            firsts: entering.carried.iter().map(|each| each.first).collect(),
-            sequences: entering.slices.iter().map(|(id, ..)| *id).collect(),
-            lasts: vec![],
-            stacks: vec![],
-            sums: vec![],
-            scopes: entering.scopes,
+            entering: entering.clone(),
+            fills,
             shared: false,
             left,
             left_bytes,
