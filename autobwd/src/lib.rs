@@ -273,7 +273,7 @@ pub mod op {
     #[doc(inline)]
     pub use autobwd_core::{
         lanes::{Formula, Isa, isa},
-        numbers::{Dual, FormulaFunction, FormulaNode, Symbol, UseSelectMaxOrMin},
+        numbers::{Dual, FormulaFunction, FormulaNode, SelectMask, Symbol, UseSelectMaxOrMin},
         op::{Derivative, GradKind, Order},
     };
 }

@@ -3,7 +3,7 @@
 use crate::{
     Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var,
     cx::{FUSED, Isa, isa},
-    numbers::{Dual, Float, FormulaNode, Lane, Symbol, record},
+    numbers::{Dual, Float, FormulaNode, Lane, SelectMask, Symbol, record},
 };
 
 /// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
@@ -146,7 +146,7 @@ fn is_present(args: &[Var]) -> bool {
 /// What a node holds when a tree is evaluated.
 enum Evaluated<F: Float> {
     Number(F),
-    Mask(F::Mask),
+    Mask(SelectMask<F>),
 }
 
 impl<F: Float> Evaluated<F> {
@@ -157,7 +157,7 @@ impl<F: Float> Evaluated<F> {
         }
     }
 
-    fn mask(&self) -> F::Mask {
+    fn mask(&self) -> SelectMask<F> {
         match self {
             Evaluated::Number(number) => (*number).gt(F::from(0.0)),
             Evaluated::Mask(mask) => *mask,

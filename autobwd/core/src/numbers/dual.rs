@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::{Float, float::refuse_comparisons};
+use super::{Float, SelectMask, float::refuse_comparisons};
 
 /// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
 ///
@@ -141,15 +141,16 @@ impl<F: Float> Float for Dual<F> {
         Dual { value: self.value.mul_add(b.value, c.value), derivative }
     }
     #[inline(always)]
-    fn gt(self, o: Self) -> F::Mask {
-        self.value.gt(o.value)
+    fn gt(self, o: Self) -> SelectMask<Self> {
+        SelectMask(self.value.gt(o.value).0)
     }
     #[inline(always)]
-    fn equals(self, o: Self) -> F::Mask {
-        self.value.equals(o.value)
+    fn equals(self, o: Self) -> SelectMask<Self> {
+        SelectMask(self.value.equals(o.value).0)
     }
     #[inline(always)]
-    fn select(mask: F::Mask, yes: Self, no: Self) -> Self {
+    fn select(mask: SelectMask<Self>, yes: Self, no: Self) -> Self {
+        let mask = SelectMask(mask.0);
         Dual {
             value: F::select(mask, yes.value, no.value),
             derivative: F::select(mask, yes.derivative, no.derivative),

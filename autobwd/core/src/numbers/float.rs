@@ -5,8 +5,8 @@ use super::math;
 /// One lane of a formula: a number of `f32` or `f64`.
 ///
 /// Constants and attributes are written `F::from(self.beta)`, or as they are on the right of an operator: `self.x * 2.0`.
-/// Comparisons give a mask for [`select`](Float::select), because an `if` would end vectorisation: `<`, `>` and `==` do not
-/// compile (see [`UseSelectMaxOrMin`]).
+/// Comparisons give a [`SelectMask`] for [`select`](Float::select), because an `if` would end vectorisation: `<`, `>` and
+/// `==` do not compile (see [`UseSelectMaxOrMin`]).
 ///
 /// Functions are computed without branches. The largest errors, in units in the last place: in `f32` over all of its
 /// numbers (with fused multiply-add, and without), in `f64` over some thousand whose results are known exactly.
@@ -46,17 +46,18 @@ pub trait Float:
     + ops::Mul<f64, Output = Self>
     + ops::Div<f64, Output = Self>
 {
-    /// What a comparison yields.
+    /// What is in a [`SelectMask`].
+    #[doc(hidden)]
     type Mask: Copy;
 
     /// `self * b + c`, fused where the machine can.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// `self > other`; false for NaN.
-    fn gt(self, other: Self) -> Self::Mask;
+    fn gt(self, other: Self) -> SelectMask<Self>;
     /// `self == other`; false for NaN.
-    fn equals(self, other: Self) -> Self::Mask;
+    fn equals(self, other: Self) -> SelectMask<Self>;
     /// `yes` where the mask holds, else `no`.
-    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+    fn select(mask: SelectMask<Self>, yes: Self, no: Self) -> Self;
     /// e to the power.
     fn exp(self) -> Self;
     /// Natural logarithm.
@@ -101,6 +102,33 @@ pub trait Float:
     #[inline(always)]
     fn min(self, other: Self) -> Self {
         Self::select(other.gt(self), self, other)
+    }
+}
+
+/// What a comparison of lanes yields, for [`Float::select`]. It is no `bool`: an `if` would end vectorisation.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct SelectMask<F: Float>(pub(crate) F::Mask);
+
+impl<F: Float<Mask = bool>> ops::BitAnd for SelectMask<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn bitand(self, other: Self) -> Self {
+        SelectMask(self.0 & other.0)
+    }
+}
+impl<F: Float<Mask = bool>> ops::BitOr for SelectMask<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn bitor(self, other: Self) -> Self {
+        SelectMask(self.0 | other.0)
+    }
+}
+impl<F: Float<Mask = bool>> ops::Not for SelectMask<F> {
+    type Output = Self;
+    #[inline(always)]
+    fn not(self) -> Self {
+        SelectMask(!self.0)
     }
 }
 
@@ -156,16 +184,16 @@ macro_rules! lanes {
                 if FMA { Lane(self.0.mul_add(b.0, c.0)) } else { Lane(self.0 * b.0 + c.0) }
             }
             #[inline(always)]
-            fn gt(self, other: Self) -> bool {
-                self.0 > other.0
+            fn gt(self, other: Self) -> SelectMask<Self> {
+                SelectMask(self.0 > other.0)
             }
             #[inline(always)]
-            fn equals(self, other: Self) -> bool {
-                self.0 == other.0
+            fn equals(self, other: Self) -> SelectMask<Self> {
+                SelectMask(self.0 == other.0)
             }
             #[inline(always)]
-            fn select(mask: bool, yes: Self, no: Self) -> Self {
-                Lane(std::hint::select_unpredictable(mask, yes.0, no.0))
+            fn select(mask: SelectMask<Self>, yes: Self, no: Self) -> Self {
+                Lane(std::hint::select_unpredictable(mask.0, yes.0, no.0))
             }
             #[inline(always)]
             fn exp(self) -> Self {

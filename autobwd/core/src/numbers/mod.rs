@@ -10,7 +10,7 @@ mod node;
 mod symbolic;
 
 pub use dual::Dual;
-pub use float::{Float, Lane, UseSelectMaxOrMin};
+pub use float::{Float, Lane, SelectMask, UseSelectMaxOrMin};
 pub use integer::Integer;
 pub use node::{FormulaFunction, FormulaNode};
 pub use symbolic::Symbol;

@@ -8,7 +8,7 @@ use std::{cell::RefCell, mem, ops};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Float,
+    Float, SelectMask,
     float::refuse_comparisons,
     node::{FormulaFunction, FormulaNode},
 };
@@ -133,13 +133,13 @@ macro_rules! symbols {
             fn mul_add(self, b: Symbol, c: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::MulAdd(self.0, b.0, c.0))
             }
-            fn gt(self, other: Symbol) -> Symbol {
-                Symbol::new(FormulaNode::Greater(self.0, other.0))
+            fn gt(self, other: Symbol) -> SelectMask<Symbol> {
+                SelectMask(Symbol::new(FormulaNode::Greater(self.0, other.0)))
             }
-            fn equals(self, other: Symbol) -> Symbol {
-                Symbol::new(FormulaNode::Equal(self.0, other.0))
+            fn equals(self, other: Symbol) -> SelectMask<Symbol> {
+                SelectMask(Symbol::new(FormulaNode::Equal(self.0, other.0)))
             }
-            fn select(mask: Symbol, yes: Symbol, no: Symbol) -> Symbol {
+            fn select(SelectMask(mask): SelectMask<Symbol>, yes: Symbol, no: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::Select(mask.0, yes.0, no.0))
             }
             fn pow(self, exponent: Symbol) -> Symbol {

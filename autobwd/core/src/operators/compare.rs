@@ -1,8 +1,8 @@
 //! Comparisons of two tensors of one dtype, which broadcast as those of `elementwise_add`.
 
 use crate::{
-    Bool, Buf, Cx, DType, Element, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad, register_op,
-    sample::*, with_dtype,
+    Bool, Buf, Cx, DType, Element, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad,
+    numbers::SelectMask, register_op, sample::*, with_dtype,
 };
 
 use super::{broadcast, zip_broadcast};
@@ -28,7 +28,7 @@ ordered!(Bool => bool, Bool::get; u8 => u8, |x| x; i32 => i32, |x| x; i64 => i64
 
 /// What a formula writes for a boolean.
 #[inline(always)]
-fn one_where<F: Float>(mask: F::Mask) -> F {
+fn one_where<F: Float>(mask: SelectMask<F>) -> F {
     F::select(mask, F::from(1.0), F::from(0.0))
 }
 

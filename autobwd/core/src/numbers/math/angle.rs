@@ -1,4 +1,4 @@
-use super::{Float, Lane, Real, exact_sum, exact_sum_of_any, horner};
+use super::{Float, Lane, Real, SelectMask, exact_sum, exact_sum_of_any, horner};
 
 /// 2 / π in words of 32 bits from the point on, below 64 bits of 0.
 const TWO_OVER_PI: [u32; 42] = [
@@ -98,8 +98,8 @@ fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
         Lane::<f32, FMA>(fraction as f32).mul_add(Lane::from(unit.0), Lane(rest as f32) * Lane::from(unit.1));
     // So small a number is its own sine; the window would start too early.
     let small = 0x3900_0000 > bits;
-    let r = Float::select(small, Lane(f32::from_bits(bits)), r);
-    (pick(small, 0, quadrant), Float::select(bits >= 0x7f80_0000, Lane::from(f64::NAN), r))
+    let r = Float::select(SelectMask(small), Lane(f32::from_bits(bits)), r);
+    (pick(small, 0, quadrant), Float::select(SelectMask(bits >= 0x7f80_0000), Lane::from(f64::NAN), r))
 }
 
 /// Sine or cosine of `r` from the quadrant on, negative if `sign` is set.
@@ -111,7 +111,7 @@ fn at_quadrant_single<const FMA: bool>(quadrant: u32, r: Lane<f32, FMA>, sign: u
     let cos = horner(z, &[2.4429533e-05, -1.3887295e-03, 4.1666646e-02])
         .mul_add(z, F::from(-0.5))
         .mul_add(z, F::from(1.0));
-    let y = F::select(quadrant & 1 == 0, sin, cos);
+    let y = F::select(SelectMask(quadrant & 1 == 0), sin, cos);
     Lane(f32::from_bits(y.0.to_bits() ^ (quadrant & 2) << 30 ^ sign))
 }
 
@@ -159,7 +159,7 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
     let finite = F::<FMA>::from(f64::INFINITY).gt(x.abs());
     let r = F::select(small, x.abs(), F::select(finite, r, F::from(f64::NAN)));
     let zero = F::from(0.0);
-    (shifted.0.to_bits() & if small { 0 } else { 3 }, r, F::select(small, zero, r_rest))
+    (shifted.0.to_bits() & if small.0 { 0 } else { 3 }, r, F::select(small, zero, r_rest))
 }
 
 /// As [`at_quadrant_single`].
@@ -197,7 +197,7 @@ fn at_quadrant_double<const FMA: bool>(
     );
     let large = one - half * z;
     let cos = large + (((one - large) - half * z) + c.mul_add(z * z, -r * rest));
-    let y = F::select(quadrant & 1 == 0, sin, cos);
+    let y = F::select(SelectMask(quadrant & 1 == 0), sin, cos);
     Lane(f64::from_bits(y.0.to_bits() ^ (quadrant & 2) << 62 ^ sign))
 }
 

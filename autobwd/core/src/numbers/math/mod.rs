@@ -19,7 +19,7 @@ pub(super) use gelu::{gelu, gelu_tanh};
 pub(super) use log::{log, log1p};
 pub(super) use pow::{pow, pow_in_double};
 
-use super::float::{Float, Lane};
+use super::float::{Float, Lane, SelectMask};
 
 /// A number whose bits can be worked on, with the polynomials that are as long as its precision asks for.
 pub(super) trait Real: Float<Mask = bool> {

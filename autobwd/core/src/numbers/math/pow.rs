@@ -1,5 +1,5 @@
 use super::{
-    Float, Lane, Real, exact_sum,
+    Float, Lane, Real, SelectMask, exact_sum,
     exp::{clamped, exp_of_sum},
     horner,
     log::split,
@@ -57,7 +57,7 @@ fn precise_log<const FMA: bool>(x: F<FMA>) -> (F<FMA>, F<FMA>) {
 }
 
 #[inline(always)]
-fn is_whole<const FMA: bool>(x: F<FMA>) -> bool {
+fn is_whole<const FMA: bool>(x: F<FMA>) -> SelectMask<F<FMA>> {
     let shift = F::from(4_503_599_627_370_496.0);
     x.gt(shift) | ((x + shift) - shift).equals(x)
 }
