@@ -71,7 +71,10 @@ const fn check_read(op: &Schema, grad: &Schema, slot: &SlotDef) {
     let Some(own) = own else {
         let text = at(grad, slot.line, "reads slot `", slot.name).add("), which `").add(op.name);
         let text = text.add("` cannot supply; it has inputs [").names(op.inputs).add("] and outputs [");
-        let near = Nearest::NONE.or_slot(slot.name, op.inputs).or_slot(slot.name, op.outputs);
+        let near = Nearest::NONE
+            .or_slot(slot.name, op.inputs, "")
+            .or_slot(slot.name, op.outputs, "")
+            .or_slot(slot.name, op.outputs, "@GRAD");
         panic!("{}", text.names(op.outputs).add("]").did_you_mean(near).as_str());
     };
     let fits = match own.arity {
@@ -99,7 +102,9 @@ const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
     let Some(own) = find_slot(op.inputs, slot.name, "@GRAD") else {
         let text = at(grad, slot.line, "writes slot `", slot.name);
         let text = text.add("), which is not the gradient of an input of `").add(op.name);
-        panic!("{}", text.add("`; its inputs are [").names(op.inputs).add("]").as_str());
+        let text = text.add("`; its inputs are [").names(op.inputs).add("]");
+        let near = Nearest::NONE.or_slot(slot.name, op.inputs, "@GRAD");
+        panic!("{}", text.did_you_mean(near).as_str());
     };
     if grad.outputs.len() > 1 && matches!(slot.arity, Arity::One) {
         let text = at(grad, slot.line, "writes slot `", slot.name);

@@ -75,7 +75,7 @@ impl<const N: usize> ConstText<N> {
         if nearest.distance > 2 {
             return self;
         }
-        self.add("; did you mean `").add(nearest.prefix).add(nearest.name).add("`?")
+        self.add("; did you mean `").add(nearest.prefix).add(nearest.name).add(nearest.suffix).add("`?")
     }
 
     pub(crate) const fn as_str(&self) -> &str {
@@ -107,22 +107,23 @@ pub(crate) const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
     true
 }
 
-/// The name that was probably meant: `prefix` and `name`, at that edit distance.
+/// The name that was probably meant: `prefix`, `name` and `suffix`, at that edit distance.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
     prefix: &'static str,
     name: &'static str,
+    suffix: &'static str,
     distance: usize,
 }
 
 impl Nearest {
-    pub(crate) const NONE: Nearest = Nearest { prefix: "", name: "", distance: usize::MAX };
+    pub(crate) const NONE: Nearest = Nearest { prefix: "", name: "", suffix: "", distance: usize::MAX };
 
     /// The nearer of what was found and one more name.
-    const fn or(self, written: &str, prefix: &'static str, name: &'static str) -> Nearest {
-        let whole = ConstText::<64>::EMPTY.add(prefix).add(name);
+    const fn or(self, written: &str, [prefix, name, suffix]: [&'static str; 3]) -> Nearest {
+        let whole = ConstText::<64>::EMPTY.add(prefix).add(name).add(suffix);
         let distance = edit_distance(written, whole.as_str());
-        if distance < self.distance { Nearest { prefix, name, distance } } else { self }
+        if distance < self.distance { Nearest { prefix, name, suffix, distance } } else { self }
     }
 
     /// Fields of these slots with a prefix.
@@ -134,17 +135,17 @@ impl Nearest {
     ) -> Nearest {
         let mut i = 0;
         while i < slots.len() {
-            self = self.or(written, prefix, slots[i].field);
+            self = self.or(written, [prefix, slots[i].field, ""]);
             i += 1;
         }
         self
     }
 
-    /// Names of these slots.
-    pub(crate) const fn or_slot(mut self, written: &str, slots: &[SlotDef]) -> Nearest {
+    /// Names of these slots with a suffix.
+    pub(crate) const fn or_slot(mut self, written: &str, slots: &[SlotDef], suffix: &'static str) -> Nearest {
         let mut i = 0;
         while i < slots.len() {
-            self = self.or(written, "", slots[i].name);
+            self = self.or(written, ["", slots[i].name, suffix]);
             i += 1;
         }
         self
@@ -154,7 +155,7 @@ impl Nearest {
     pub(crate) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
         let mut i = 0;
         while i < attrs.len() {
-            self = self.or(written, "", attrs[i].field);
+            self = self.or(written, ["", attrs[i].field, ""]);
             i += 1;
         }
         self

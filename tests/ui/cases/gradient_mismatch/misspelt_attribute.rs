@@ -1,0 +1,32 @@
+use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
+
+#[register_op(grad = ScaleGrad, pointwise)]
+pub struct Scale<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[attr]
+    pub factor: f64,
+}
+impl<F: Float> Pointwise for Scale<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.factor;
+    }
+}
+#[register_op(grad = NoGrad, pointwise)]
+pub struct ScaleGrad<V = Var> {
+    #[input("Out@GRAD")]
+    pub dout: V,
+    #[output("X@GRAD")]
+    pub dx: V,
+    #[attr]
+    pub facotr: f64,
+}
+impl<F: Float> Pointwise for ScaleGrad<F> {
+    fn eval(&mut self) {
+        self.dx = self.dout * self.facotr;
+    }
+}
+
+fn main() {}
