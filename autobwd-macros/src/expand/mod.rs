@@ -451,4 +451,14 @@ fn at_type(field: &Field<'_>) -> Span {
 /// The source line of a name. Resolved as generated code, it would be that of `#[register_op]`.
 fn line(ident: &Ident) -> TokenStream {
     quote_spanned!(ident.span()=> ::core::line!())
+    let self_adjoint = types::is_named(op.grad, "SelfAdjoint").then(|| {
+        let at = span::generated_at(span::last_segment(op.grad));
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_self_adjoint(
+                #name,
+                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
+            );
+        }
+    });
 }
+                #self_adjoint

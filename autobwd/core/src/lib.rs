@@ -56,7 +56,7 @@ pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::op::{
         OpInfo, Unwritten, Written, check_bounds, check_composed, check_contract, check_inferred,
-        check_multilinear, refuse_unused,
+        check_multilinear, check_self_adjoint, refuse_unused,
     };
     pub use crate::schema::{
         AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct, gather_slot,

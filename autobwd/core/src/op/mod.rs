@@ -26,7 +26,10 @@ pub use registry::{Lookup, OpInfo, OpInfoMap, Run, ShapeCache};
 pub(crate) use rule::sorted;
 pub use rule::{Declared, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 pub use single::GradientOps;
-pub use unused::{Unwritten, Written, check_composed, check_inferred, check_multilinear, refuse_unused};
+pub(crate) use unused::linear_input;
+pub use unused::{
+    Unwritten, Written, check_composed, check_inferred, check_multilinear, check_self_adjoint, refuse_unused,
+};
 
 use crate::{Content, OpDesc, Result, Role, Schema, Var};
 

@@ -87,6 +87,35 @@ pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema)
     check_reads(text, forward, own, true);
 }
 
+/// Refuses `grad = SelfAdjoint` of what is not linear in one input, or has not one output.
+#[track_caller]
+pub const fn check_self_adjoint(op: &str, own: &Schema) {
+    let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot have `grad = SelfAdjoint`: ");
+    if !matches!(own.outputs, [output] if !output.arity.is_list()) {
+        panic!("{}", text.add("that is for operators with one output, which is no list").as_str());
+    }
+    if linear_input(own).is_none() {
+        let text = text.add("that is for operators with one input, or one gradient among their inputs");
+        panic!("{}", text.add(", which is no list").as_str());
+    }
+}
+
+/// The input that an operator with `grad = SelfAdjoint` is linear in: the only one, or the only gradient.
+pub(crate) const fn linear_input(schema: &Schema) -> Option<&'static str> {
+    let (mut linear, mut i) = (None, 0);
+    while i < schema.inputs.len() {
+        let SlotDef { name, arity, .. } = schema.inputs[i];
+        if schema.inputs.len() == 1 || matches!(name.as_bytes(), [.., b'@', b'G', b'R', b'A', b'D']) {
+            if linear.is_some() || arity.is_list() {
+                return None;
+            }
+            linear = Some(name);
+        }
+        i += 1;
+    }
+    linear
+}
+
 /// Refuses `inferred` of a gradient operator that does not read what its forward operator does, nor what is `like` that.
 #[track_caller]
 pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {

@@ -8,7 +8,11 @@
 //! one input replaced.
 
 use super::zeros;
-use crate::{Arity, GradCx, GradRule, Op, OpDesc, OpInfo, Schema, SlotDef, Var, desc::GRAD, op::sorted};
+use crate::{
+    Arity, Error, ErrorKind, GradCx, GradRule, Op, OpDesc, OpInfo, Schema, SlotDef, Var,
+    desc::GRAD,
+    op::{linear_input, sorted},
+};
 
 /// The gradient of a gradient operator with `grad_of`, whose forward operator is linear in each of the inputs that have a
 /// gradient: products and convolutions, and with one such input all that moves, repeats or sums elements.
@@ -31,44 +35,30 @@ impl<O: Op> GradRule<O> for Multilinear {
 /// The gradient of an operator that is linear in one input by a symmetric matrix (a mask or any other elementwise factor,
 /// a flip): the operator itself, of the output's gradient.
 ///
-/// The operator has one output. The input is its only one or, of a gradient operator, the only gradient among its inputs;
+/// The operator has one output, of the dtype and shape of the input. That is its only one or, of a gradient operator, the only gradient among its inputs;
 /// the others have no gradient, as where they choose elements only.
 #[derive(Debug)]
 pub struct SelfAdjoint;
 
 impl<O: Op> GradRule<O> for SelfAdjoint {
     fn emit(_: &O, g: &mut GradCx<'_>) {
-        let (schema, linear) = const { (&O::SCHEMA, linear_input(&O::SCHEMA)) };
+        let (schema, Some(linear)) = (const { (&O::SCHEMA, linear_input(&O::SCHEMA)) }) else { return };
         let (x, out) = (g.fwd.inputs.get(linear), g.fwd.outputs.get(schema.outputs[0].name));
         let (&[x], &[out]) = (x, out) else { return };
+        if let (Some(of_x), Some(of_out)) = (g.meta(x), g.meta(out))
+            && !(of_x.dtype == of_out.dtype && of_x.dims.agrees(&of_out.dims))
+        {
+            let text = "`grad = SelfAdjoint` is for operators whose output is like their input";
+            let text = format!("{text}, but `{linear}` is {of_x}, `{}` {of_out}", schema.outputs[0].name);
+            g.failed.get_or_insert(Error::new(ErrorKind::NoGradient, text));
+            return;
+        }
         if let Some(dx) = g.wanted(x) {
             let (mut inputs, mut outputs) = (g.fwd.inputs.clone(), g.fwd.outputs.clone());
             inputs.set(linear, [g.grad(out)]);
             outputs.set(schema.outputs[0].name, [dx]);
             g.push(OpDesc { inputs, outputs, attrs: g.fwd.attrs.clone(), ..OpDesc::new(schema.name) });
         }
-    }
-}
-
-/// The input that an operator with `grad = SelfAdjoint` is linear in.
-const fn linear_input(schema: &Schema) -> &'static str {
-    let (mut linear, mut i) = (None, 0);
-    while i < schema.inputs.len() {
-        let name = schema.inputs[i].name;
-        if schema.inputs.len() == 1 || matches!(name.as_bytes(), [.., b'@', b'G', b'R', b'A', b'D']) {
-            assert!(
-                linear.is_none(),
-                "`grad = SelfAdjoint` is of operators with one gradient among their inputs"
-            );
-            linear = Some(name);
-        }
-        i += 1;
-    }
-    match linear {
-        Some(name) if schema.outputs.len() == 1 => name,
-        _ => panic!(
-            "`grad = SelfAdjoint` is of operators with one input, or one gradient among them, and one output"
-        ),
     }
 }
 
