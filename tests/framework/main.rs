@@ -64,6 +64,7 @@ mod tape_models;
 mod tape_values;
 mod typed;
 mod unrolled;
+mod times;
 mod updates;
 mod wide;
 

@@ -127,7 +127,7 @@ impl Lower<'_> {
             StepCount::Each { reverse } if pair.forward.is::<Recurrent>() => {
                 self.recurrence(&pair, home, index, reverse)
             }
-            StepCount::Each { .. } | StepCount::While(_) | StepCount::Recorded { .. } => return Ok(()),
+            _ => return Ok(()),
         }
         self.forget(pair.back.block);
         Ok(())

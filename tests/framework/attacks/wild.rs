@@ -59,10 +59,12 @@ impl Control for Wild {
         let inner = if inner.is_empty() { all.clone() } else { inner };
         let mut outs = self.out.clone();
 
-        let branch = dice.below(6) == 0;
-        let steps = match branch {
-            true => StepCount::If(self.x[2]),
-            false => StepCount::Each { reverse: dice.below(2) == 0 },
+        let kind = dice.below(6);
+        let branch = kind == 0;
+        let steps = match kind {
+            0 => StepCount::If(self.x[2]),
+            1 => StepCount::Times(3 + dice.below(2)),
+            _ => StepCount::Each { reverse: dice.below(2) == 0 },
         };
         let mut call = Call::new(self.body, steps);
         call.reads = vec![self.x[4]];

@@ -166,7 +166,7 @@ impl Emit<'_> {
         let arriving = |(_, grad): &&(Var, Var)| self.names.arrives(*grad);
         let arriving: Vec<Var> =
             outputs.iter().filter(arriving).map(|(v, _)| self.values.variable(*v)).collect();
-        if let StepCount::If(_) | StepCount::While(_) = call.steps {
+        if let StepCount::If(_) | StepCount::While(_) | StepCount::Times(0) = call.steps {
             let own = self.program.block(self.block);
             let outside =
                 |v: Var| self.block != BlockId::ROOT && own.is_some_and(|b| !b.vars.contains_key(&v));

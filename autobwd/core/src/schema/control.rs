@@ -57,6 +57,8 @@ pub enum StepCount {
     While(Var),
     /// Once, if a boolean is true.
     If(Var),
+    /// A fixed number of times; slices have so many parts.
+    Times(usize),
     /// For every part of the slices.
     Each {
         /// From the last to the first.
@@ -141,8 +143,9 @@ impl Call {
             let name = program.name(var);
             refuse(format!("the body never changes the condition `{name}`: the loop would not end"));
         }
+        let counted = matches!(self.steps, StepCount::Times(_)) || !self.slices.is_empty();
         for (var, _) in &self.stacks {
-            if self.slices.is_empty() || !(written(*var) || self.supplied().any(|v| v == *var)) {
+            if !counted || !(written(*var) || self.supplied().any(|v| v == *var)) {
                 refuse(format!("block {number} does not compute `{}`", program.name(*var)));
             }
         }
@@ -156,7 +159,7 @@ impl Call {
     pub fn condition(&self) -> Option<Var> {
         match self.steps {
             StepCount::While(condition) | StepCount::If(condition) => Some(condition),
-            StepCount::Each { .. } | StepCount::Recorded { .. } => None,
+            StepCount::Times(_) | StepCount::Each { .. } | StepCount::Recorded { .. } => None,
         }
     }
 

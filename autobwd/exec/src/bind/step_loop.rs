@@ -76,6 +76,8 @@ impl StepLoop {
                 true if ran as u64 >= self.limit => Err(endless(ran)),
                 holds => Ok(holds),
             },
+            StepCount::Times(n) if n as u64 > self.limit => Err(endless(self.limit as usize)),
+            StepCount::Times(n) => Ok(ran < n),
             StepCount::Each { .. } | StepCount::Recorded { .. } => Ok(ran < self.count),
         }
     }

@@ -55,6 +55,7 @@ impl Record {
 }
 
 /// A plan of a block that runs as one step: what is copied in before, and what comes out.
+#[derive(Debug)]
 pub struct StepPlan {
     pub plan: Plan,
     pub inputs: StepInputs,

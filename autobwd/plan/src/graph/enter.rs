@@ -20,8 +20,8 @@ pub struct Entering {
     pub repeat: Option<usize>,
     /// The sequence, and its step.
     pub slices: Vec<(ValueId, Var, Meta)>,
-    /// How long sequences are, with the name of one.
-    pub count: Option<(Var, Dim)>,
+    /// How many steps there are, with the name of a sequence that is so long, unless the operator itself says so.
+    pub count: Option<(Option<Var>, Dim)>,
     /// What the steps of another operator have left.
     pub scopes: Option<ValueId>,
 }
@@ -226,6 +226,9 @@ impl Build<'_> {
             }
             entering.carried.push(Entered { carried: *each, first, meta, read });
         }
+        if let StepCount::Times(n) = call.steps {
+            entering.count = Some((None, n.into()));
+        }
         for (var, inner, like) in &call.slices {
             let Some(id) = self.present(*var)? else {
                 // Nobody has written it: zeros in every step.
@@ -243,10 +246,14 @@ impl Build<'_> {
                 return Err(Error::new(ErrorKind::Shape, format!("`{name}` has no dimension to go through")));
             };
             if let Some((other, known)) = entering.count.filter(|(_, known)| *known != *steps) {
-                let text = format!("`{name}` has {steps} steps, but `{}` has {known}", program.name(other));
+                let text = match other {
+                    Some(other) => format!("`{}` has {known}", program.name(other)),
+                    None => format!("the block runs {known} times"),
+                };
+                let text = format!("`{name}` has {steps} steps, but {text}");
                 return Err(Error::new(ErrorKind::Shape, text));
             }
-            entering.count = Some((*var, *steps));
+            entering.count = entering.count.or(Some((Some(*var), *steps)));
             if read.contains(inner) {
                 let meta = Meta::new(meta.dtype, dims.iter().copied().collect::<Dims>());
                 entering.slices.push((id, *inner, meta));
