@@ -251,8 +251,8 @@ pub mod program {
 pub mod tensor {
     #[doc(inline)]
     pub use autobwd_core::tensor::{
-        Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray, load_tensors,
-        save_tensors, write_beside,
+        Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
+        load_tensors, save_tensors, write_beside,
     };
 }
 

@@ -8,7 +8,6 @@ pub(crate) use autobwd::operators::{
 use autobwd::{
     Buf, Cx, DType, Dims, Meta, Result,
     op::{Product, Vectorised},
-    tensor::Element,
 };
 
 /// `f32` or `f64`, for kernels that calculate.
@@ -82,17 +81,6 @@ pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> R
     check_grad(x, dout, dims)?;
     dx.like(x);
     Ok(())
-}
-
-/// What optional slots hold.
-pub(crate) fn held<'a, T: Element, const N: usize>(
-    slots: [&'a Option<Buf<'_>>; N],
-) -> Result<[Option<&'a [T]>; N]> {
-    let mut slices = [None; N];
-    for (slice, slot) in slices.iter_mut().zip(slots) {
-        *slice = slot.as_ref().map(Buf::slice).transpose()?;
-    }
-    Ok(slices)
 }
 
 /// The `i`-th piece of `len` elements.

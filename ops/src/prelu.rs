@@ -3,8 +3,12 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
-    op::with_float, register_op, tensor::Dim,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    emit,
+    op::with_float,
+    register_op,
+    tensor::{Dim, OptionalBuf},
 };
 
 use crate::{
@@ -157,15 +161,14 @@ impl Kernel for PreluGrad<Buf<'_>> {
         with_float!(self.x, T => {
             let (x, dout) = (self.x.slice::<T>()?, self.dout.slice::<T>()?);
             let alpha = self.alpha.slice::<T>()?;
-            if let Some(dx) = &mut self.dx {
-                cut.write(cx, dx.slice_mut::<T>()?, (0, cut.groups), |slope, at, dx| {
+            if let Some(dx) = self.dx.slice_mut::<T>()? {
+                cut.write(cx, dx, (0, cut.groups), |slope, at, dx| {
                     for ((dx, x), dout) in dx.iter_mut().zip(&x[at..]).zip(&dout[at..]) {
                         *dx = if *x > 0.0 { *dout } else { alpha[slope] * *dout };
                     }
                 });
             }
-            if let Some(dalpha) = &mut self.dalpha {
-                let dalpha = dalpha.slice_mut::<T>()?;
+            if let Some(dalpha) = self.dalpha.slice_mut::<T>()? {
                 let below = |_: usize, range: Range<usize>| {
                     sums(&x[range.clone()], &dout[range], |x, dout| [if x > 0.0 { 0.0 } else { dout * x }])
                 };

@@ -49,7 +49,9 @@ pub use schema::{
     First, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef,
     StepCount,
 };
-pub use tensor::{Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, Rows, Shape, Tensor, TensorArray};
+pub use tensor::{
+    Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
+};
 pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {

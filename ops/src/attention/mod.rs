@@ -7,12 +7,12 @@ use autobwd::{
     emit,
     op::{LaneOf, Loops, Mat, Strided, Vectorised, map_lanes, with_float},
     register_op,
-    tensor::{Dim, Element},
+    tensor::{Dim, OptionalBuf},
 };
 
 use crate::{
     Math,
-    common::{Real, held, nth},
+    common::{Real, nth},
     fill::FillAnyLike,
     matmul::MatmulV2,
     shape::TrilTriu,
@@ -192,8 +192,8 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
             let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
             let (out, dout) = (self.out.slice::<T>()?, self.dout.slice::<T>()?);
             let log_sum = self.log_sum.slice::<T>()?;
-            let [dlog_sum] = held([&self.dlog_sum])?;
-            let (dq, dk, dv) = (wanted::<T>(&mut self.dq)?, wanted(&mut self.dk)?, wanted(&mut self.dv)?);
+            let dlog_sum = self.dlog_sum.slice()?;
+            let (dq, dk, dv) = (self.dq.slice_mut::<T>()?, self.dk.slice_mut()?, self.dv.slice_mut()?);
             let of_keys = sizes.keys * sizes.stride;
             let outs = [
                 (dq.unwrap_or_default(), sizes.queries * sizes.stride),
@@ -248,10 +248,6 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
         let sizes = Sizes::of(&self.q, &self.k, self.causal);
         (2 * sizes.keys + sizes.heads) * ROWS * workers * self.q.dtype().size()
     }
-}
-
-fn wanted<'a, T: Element>(grad: &'a mut Option<Buf<'_>>) -> Result<Option<&'a mut [T]>> {
-    grad.as_mut().map(Buf::slice_mut).transpose()
 }
 
 #[derive(Clone, Copy)]

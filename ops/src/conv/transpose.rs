@@ -89,8 +89,8 @@ impl Kernel for Conv2dTranspose<Buf<'_>> {
         with_float!(self.input, T => {
             let output = self.output.slice_mut::<T>()?;
             kernel.data_grad(cx, self.filter.slice()?, self.input.slice()?, output)?;
-            if let Some(bias) = &self.bias {
-                add_bias(cx, self.conv.data_format, kernel.x.pixels(), bias.slice()?, output);
+            if let Some(bias) = self.bias.slice()? {
+                add_bias(cx, self.conv.data_format, kernel.x.pixels(), bias, output);
             }
             Ok(())
         })

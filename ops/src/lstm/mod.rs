@@ -10,10 +10,10 @@ use autobwd::{
     check::*,
     op::{LaneOf, Loops, Mat, Vectorised, map_lanes, with_float},
     register_op,
-    tensor::Dim,
+    tensor::{Dim, OptionalBuf},
 };
 
-use crate::common::{Real, held, nth};
+use crate::common::{Real, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
             let sizes = Sizes::of(&self.hidden);
             let Sizes { steps, units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
-            let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
+            let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
             let (hidden, cell) = (self.hidden.slice_mut::<T>()?, self.cell.slice_mut::<T>()?);
             cx.scratch(units, |zeros| {
@@ -151,9 +151,9 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
             let sizes = Sizes::of(&self.hidden);
             let Sizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
-            let [initial_hidden, initial_cell] = held([&self.initial_hidden, &self.initial_cell])?;
+            let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
             let dhidden = self.dhidden.slice::<T>()?;
-            let [dcell, dactivations] = held([&self.dcell, &self.dactivations])?;
+            let (dcell, dactivations) = (self.dcell.slice()?, self.dactivations.slice()?);
             cx.scratch(self.scratch(), |scratch| {
                 let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
                 let (zeros, scratch) = scratch.split_at_mut(units + 2 * state);
@@ -202,9 +202,8 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                         }
                     })?;
                 }
-                if let Some(dweight) = &mut self.dweight {
+                if let Some(dweight) = self.dweight.slice_mut()? {
                     // `Σ hidden[t-1]ᵀ · dgates[t]`
-                    let dweight = dweight.slice_mut()?;
                     let (first, later) = gates.split_at(gates.len().min(4 * state));
                     let before = rows(&hidden[..later.len() / 4], units);
                     cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
@@ -212,11 +211,12 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                         cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
                     }
                 }
-                let initial = [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)];
-                initial.into_iter().try_for_each(|(initial, back)| match initial {
-                    Some(initial) => initial.slice_mut().map(|initial| initial.copy_from_slice(back)),
-                    None => Ok(()),
-                })
+                for (initial, back) in [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)] {
+                    if let Some(initial) = initial.slice_mut()? {
+                        initial.copy_from_slice(back);
+                    }
+                }
+                Ok(())
             })
         })
     }

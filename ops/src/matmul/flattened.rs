@@ -5,7 +5,7 @@ use autobwd::{
     check::*,
     op::{Mat, Product, with_float},
     register_op,
-    tensor::Dim,
+    tensor::{Dim, OptionalBuf},
 };
 
 /// Matrix product of flattened operands: `out = x · y`.
@@ -84,11 +84,11 @@ impl Kernel for MulGrad<Buf<'_>> {
             let x = flat::<T>(&self.x, self.x_num_col_dims)?;
             let y = flat::<T>(&self.y, self.y_num_col_dims)?;
             let dout = Mat { data: self.dout.slice::<T>()?, rows: x.rows, cols: y.cols, transposed: false };
-            if let Some(dx) = &mut self.dx {
-                cx.product(dx.slice_mut()?, false, dout, y.t())?;
+            if let Some(dx) = self.dx.slice_mut()? {
+                cx.product(dx, false, dout, y.t())?;
             }
-            if let Some(dy) = &mut self.dy {
-                cx.product(dy.slice_mut()?, false, x.t(), dout)?;
+            if let Some(dy) = self.dy.slice_mut()? {
+                cx.product(dy, false, x.t(), dout)?;
             }
             Ok(())
         })

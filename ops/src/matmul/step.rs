@@ -5,7 +5,7 @@ use autobwd::{
     check::*,
     op::{Join, with_float},
     register_op,
-    tensor::Dim,
+    tensor::{Dim, OptionalBuf},
 };
 
 use super::{
@@ -67,10 +67,10 @@ impl Kernel for MatmulV2GradSgd<Buf<'_>> {
             let (x, dims) = ((self.x.slice()?, self.x.dims()), self.param.dims());
             let (dout, rate) = (self.dout.slice::<T>()?, one::<T>(&self.learning_rate)?);
             let param = self.param_out.inout::<T>(&self.param)?.copied();
-            if let Some(dx) = &mut self.dx {
+            if let Some(dx) = self.dx.slice_mut()? {
                 // With the factor as it was in the product.
                 let all = Products::new(x, self.trans_x, (&*param, dims), self.trans_y);
-                all.left_gradient(cx, dout, dx.slice_mut()?)?;
+                all.left_gradient(cx, dout, dx)?;
             }
             let all = Products::<T>::new(x, self.trans_x, (&[], dims), self.trans_y);
             all.right_gradients(dout, |i, left, right| {

@@ -1,8 +1,11 @@
 //! Products over the last two dimensions, those before them broadcast.
 
 use autobwd::{
-    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
-    tensor::Dim,
+    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::with_float,
+    register_op,
+    tensor::{Dim, OptionalBuf},
 };
 
 use super::products::{Products, inner_dim, matmul_dims};
@@ -102,11 +105,11 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
             let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
             let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
             let dout = self.dout.slice::<T>()?;
-            if let Some(dx) = &mut self.dx {
-                all.left_gradient(cx, dout, dx.slice_mut()?)?;
+            if let Some(dx) = self.dx.slice_mut()? {
+                all.left_gradient(cx, dout, dx)?;
             }
-            if let Some(dy) = &mut self.dy {
-                all.right_gradient(cx, dout, dy.slice_mut()?)?;
+            if let Some(dy) = self.dy.slice_mut()? {
+                all.right_gradient(cx, dout, dy)?;
             }
             Ok(())
         })

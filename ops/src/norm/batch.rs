@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use autobwd::{
     Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var, check::*,
-    op::with_float, register_op,
+    op::with_float, register_op, tensor::OptionalBuf,
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Math,
-    common::{Real, held, wide},
+    common::{Real, wide},
     fill::FillConstant,
 };
 
@@ -101,7 +101,7 @@ impl Kernel for BatchNorm<Buf<'_>> {
         let (test, given) = self.modes();
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
-            let [scale, bias] = held([&self.scale, &self.bias])?;
+            let (scale, bias) = (self.scale.slice::<T>()?, self.bias.slice()?);
             let mean_out = self.mean_out.inout::<T>(&self.mean)?.copied();
             let variance_out = self.variance_out.inout::<T>(&self.variance)?.copied();
             let saved_mean = self.saved_mean.slice_mut::<T>()?;
@@ -351,16 +351,16 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
         let (epsilon, n, given) = (f64::from(self.epsilon), cut.terms() as f64, self.given());
         with_float!(self.x, T => {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
-            let [scale] = held::<T, 1>([&self.scale])?;
+            let scale = self.scale.slice::<T>()?;
             let (mean, r) = match (&self.mean, &self.variance) {
                 (Some(mean), Some(variance)) if given => (mean, variance),
                 _ => (&self.saved_mean, &self.saved_variance),
             };
             let (mean, r) = (mean.slice::<T>()?, r.slice::<T>()?);
             let r = |group: usize| if given { inverse(r[group], epsilon) } else { wide(r[group]) };
-            let mut dx = self.dx.as_mut().map(Buf::slice_mut::<T>).transpose()?;
-            let mut dscale = self.dscale.as_mut().map(Buf::slice_mut::<T>).transpose()?;
-            let mut dbias = self.dbias.as_mut().map(Buf::slice_mut::<T>).transpose()?;
+            let mut dx = self.dx.slice_mut::<T>()?;
+            let mut dscale = self.dscale.slice_mut::<T>()?;
+            let mut dbias = self.dbias.slice_mut::<T>()?;
             let add_up = |group: usize, range: Range<usize>| {
                 let (mean, r) = (wide(mean[group]), r(group));
                 sums(&x[range.clone()], &dy[range], |x, dy| [dy, dy * (x - mean) * r])

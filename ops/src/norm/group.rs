@@ -1,8 +1,11 @@
 //! Group and instance normalisation.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Result, Var, check::*, op::with_float,
-    register_op, tensor::Dim,
+    Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    op::with_float,
+    register_op,
+    tensor::{Dim, OptionalBuf},
 };
 
 use super::{
@@ -12,7 +15,7 @@ use super::{
 };
 use crate::{
     Math,
-    common::{Real, held, pieces, wide},
+    common::{Real, pieces, wide},
 };
 
 /// Groups of channels of each sample brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) +
@@ -154,7 +157,7 @@ impl<'a, T: Real> Affine<'a, T> {
         bias: &'a Option<Buf<'_>>,
         (groups, width, step): (usize, usize, usize),
     ) -> Result<Affine<'a, T>> {
-        let [scale, bias] = held([scale, bias])?;
+        let (scale, bias) = (scale.slice()?, bias.slice()?);
         Ok(Affine { scale, bias, groups, width, step })
     }
 

@@ -6,13 +6,13 @@ use autobwd::{
     emit,
     op::{LaneOf, Loops, Vectorised, map_lanes, with_float},
     register_op,
-    tensor::Dim,
+    tensor::{Dim, OptionalBuf},
 };
 
 use super::composing::{Rows, affine};
 use crate::{
     Math,
-    common::{Real, held, nth, wide},
+    common::{Real, nth, wide},
     shape::{FlattenContiguousRange, FlattenContiguousRangeGrad},
     vectors,
 };
@@ -63,7 +63,7 @@ impl Kernel for LayerNorm<Buf<'_>> {
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
             let width = width(&self.x, self.begin_norm_axis);
-            let [scale, bias] = held([&self.scale, &self.bias])?;
+            let (scale, bias) = (self.scale.slice()?, self.bias.slice()?);
             let (mean, variance) = (self.mean.slice_mut::<T>()?, self.variance.slice_mut::<T>()?);
             let (epsilon, rows) = (f64::from(self.epsilon), PART.div_ceil(width.max(1)));
             let outs = [(self.y.slice_mut::<T>()?, rows * width), (mean, rows), (variance, rows)];
@@ -241,12 +241,12 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
         with_float!(self.x, T => {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
             let (mean, variance) = (self.mean.slice::<T>()?, self.variance.slice::<T>()?);
-            let [scale] = held([&self.scale])?;
+            let scale = self.scale.slice()?;
             let epsilon = f64::from(self.epsilon);
             let width = width(&self.x, self.begin_norm_axis);
-            if let Some(dx) = &mut self.dx {
+            if let Some(dx) = self.dx.slice_mut::<T>()? {
                 let rows = PART.div_ceil(width.max(1));
-                cx.chunks_mut(dx.slice_mut::<T>()?, rows * width, |part, dx| {
+                cx.chunks_mut(dx, rows * width, |part, dx| {
                     let at = part * rows * width;
                     let (x, dy) = (&x[at..][..dx.len()], &dy[at..][..dx.len()]);
                     let of_rows = part * rows..part * rows + dx.len() / width;
@@ -254,14 +254,14 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
                     T::vectorised(Backward { x, dy, scale, mean, variance, dx, epsilon });
                 });
             }
-            if let Some(dscale) = &mut self.dscale {
-                cx.chunks_mut(dscale.slice_mut::<T>()?, COLUMNS, |part, out| {
+            if let Some(dscale) = self.dscale.slice_mut::<T>()? {
+                cx.chunks_mut(dscale, COLUMNS, |part, out| {
                     let normal = Some(Normal { x, mean, variance, epsilon });
                     T::vectorised(ColumnSums { first: part * COLUMNS, width, dy, normal, out });
                 });
             }
-            if let Some(dbias) = &mut self.dbias {
-                cx.chunks_mut(dbias.slice_mut::<T>()?, COLUMNS, |part, out| {
+            if let Some(dbias) = self.dbias.slice_mut::<T>()? {
+                cx.chunks_mut(dbias, COLUMNS, |part, out| {
                     T::vectorised(ColumnSums { first: part * COLUMNS, width, dy, normal: None, out });
                 });
             }
