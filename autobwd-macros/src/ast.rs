@@ -59,6 +59,10 @@ pub(crate) enum Role {
         like: Option<Ident>,
         array: bool,
     },
+    /// Memory of the kernel, like a slot. That it names none is a mistake, found by `check`.
+    Scratch {
+        like: Option<Ident>,
+    },
     Attr {
         default: Option<Expr>,
         bounds: Vec<Bound>,
@@ -92,6 +96,14 @@ impl<'a> Operator<'a> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Output { .. })))
     }
 
+    /// Scratch memory, each with the slot that it is like.
+    pub(crate) fn scratch(&self) -> impl Iterator<Item = (&Field<'a>, Option<&Ident>)> {
+        self.fields.iter().filter_map(|f| match &f.role {
+            Some(Role::Scratch { like }) => Some((f, like.as_ref())),
+            _ => None,
+        })
+    }
+
     /// Attributes and blocks, without those of groups: programs keep both in one place.
     pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
@@ -115,6 +127,11 @@ impl<'a> Operator<'a> {
     /// Whether each output has the shape of an input by declaration.
     pub(crate) fn is_all_like(&self) -> bool {
         self.outputs().count() > 0 && self.outputs().all(Field::is_like)
+    }
+
+    /// The input or output of that field.
+    pub(crate) fn slot(&self, ident: &Ident) -> Option<&Field<'a>> {
+        self.inputs().chain(self.outputs()).find(|f| f.ident == ident)
     }
 
     /// The input of that field.

@@ -1,4 +1,4 @@
-//! Attributes of fields: `#[input]`, `#[output]`, `#[attr]`, `#[attrs]` and `#[block]` with their options.
+//! Attributes of fields: `#[input]`, `#[output]`, `#[scratch]`, `#[attr]`, `#[attrs]` and `#[block]` with their options.
 //!
 //! Must not look at more than one field at a time.
 
@@ -13,7 +13,9 @@ use crate::{
     options, text,
 };
 
-const ROLES: [&str; 5] = ["input", "output", "attr", "attrs", "block"];
+const ROLES: [&str; 6] = ["input", "output", "scratch", "attr", "attrs", "block"];
+/// Roles of fields that no program knows, so that they have no name there.
+const NAMELESS: [&str; 2] = ["scratch", "attrs"];
 
 /// What the attribute of a field says.
 pub(crate) struct Mark {
@@ -95,7 +97,7 @@ impl Options {
     }
 
     fn read_option(&mut self, role: &str, input: ParseStream<'_>) -> Result<()> {
-        if input.peek(LitStr) && role != "attrs" {
+        if input.peek(LitStr) && !NAMELESS.contains(&role) {
             return self.read_name(input);
         }
         let key = options::key(input)?;
@@ -112,8 +114,9 @@ impl Options {
                 options::flag(&key, input)?;
                 options::set(&mut self.array, &key, ())
             }
-            ("output", "inplace") => options::set(&mut self.inplace, &key, partner(&key, input)?),
-            ("output", "like") => options::set(&mut self.like, &key, partner(&key, input)?),
+            ("output", "inplace") => options::set(&mut self.inplace, &key, partner(&key, "an input", input)?),
+            ("output", "like") => options::set(&mut self.like, &key, partner(&key, "an input", input)?),
+            ("scratch", "like") => options::set(&mut self.like, &key, partner(&key, "a slot", input)?),
             ("attr", "default") => {
                 options::set(&mut self.default, &key, options::value(&key, "a value", input)?)
             }
@@ -152,6 +155,7 @@ impl Options {
                 array: self.array.is_some(),
             },
             "output" => Role::Output { inplace: self.inplace, like: self.like, array: self.array.is_some() },
+            "scratch" => Role::Scratch { like: self.like },
             "attr" => Role::Attr { default: self.default, bounds: self.bounds },
             "attrs" => Role::Attrs,
             _ => Role::Block,
@@ -160,19 +164,21 @@ impl Options {
     }
 }
 
-fn partner(key: &Ident, input: ParseStream<'_>) -> Result<Ident> {
-    options::value(key, "the name of an input's field", input)
+fn partner(key: &Ident, of: &str, input: ParseStream<'_>) -> Result<Ident> {
+    options::value(key, &format!("the name of {of}'s field"), input)
 }
 
 fn unknown(key: &Ident, role: &str) -> Error {
     let known: &[&str] = match role {
         "input" => &["shape_only", "sparse", "array"],
         "output" => &["inplace", "like", "array"],
+        "scratch" => &["like"],
         "attr" => &["default", "min", "max", "above", "below"],
         _ => &[],
     };
     let takes = match known {
-        [] if role == "attrs" => "no options".to_string(),
+        [one] if NAMELESS.contains(&role) => format!("the option `{one}`"),
+        [] if NAMELESS.contains(&role) => "no options".to_string(),
         [] => "a name in quotes".to_string(),
         known => format!("a name in quotes and the options {}", text::list(known)),
     };

@@ -23,6 +23,8 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     names_are_unique("output", op.outputs(), cx);
     names_are_unique("attribute", op.attrs(), cx);
     partners_are_inputs(op, cx);
+    scratch_is_like_a_slot(op, cx);
+    scratch_is_of_a_kernel(op, cx);
     kernel_is_beside_a_formula(op, cx);
     broadcast_is_pointwise(op, cx);
     integers_are_beside_one_output(op, cx);
@@ -103,7 +105,7 @@ fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
             None => cx.error(
                 field.ident,
                 format!(
-                    "`{}` has no role; mark it `#[input]`, `#[output]`, `#[attr]`, `#[attrs]` or `#[block]`",
+                    "`{}` has no role; mark it `#[input]`, `#[output]`, `#[scratch]`, `#[attr]`, `#[attrs]` or `#[block]`",
                     field.ident
                 ),
             ),
@@ -124,6 +126,11 @@ fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
         let message = format!("`{}` cannot be a slot; a slot is", text::of_tokens(slot.ty));
         cx.error(slot.ty, format!("{message} `{}` or `Vec<Option<{param}>>`", known.join("`, `")));
     }
+    for (field, _) in op.scratch().filter(|(f, _)| types::takes(f.ty, param) != Some("one")) {
+        let message =
+            format!("`{}` cannot be scratch memory; its type is `{param}`", text::of_tokens(field.ty));
+        cx.error(field.ty, message);
+    }
     for attr in op.attrs().filter(|f| types::mentions(f.ty, param)) {
         let message =
             format!("`{}` holds `{param}`, so it is a slot; mark it `#[input]` or `#[output]`", attr.ident);
@@ -134,8 +141,9 @@ fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
 /// An operator without any slot would do nothing to a program.
 fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
     let named = matches!(op.item.fields, Fields::Named(_));
-    let could_be_slot =
-        op.fields.iter().any(|f| !matches!(f.role, Some(Role::Attr { .. } | Role::Attrs | Role::Block)));
+    let could_be_slot = op.fields.iter().any(|f| {
+        !matches!(f.role, Some(Role::Scratch { .. } | Role::Attr { .. } | Role::Attrs | Role::Block))
+    });
     if named && !could_be_slot {
         let message = "has neither inputs nor outputs; mark at least one field `#[input]` or `#[output]`";
         cx.error(op.ident, format!("`{}` {message}", op.ident));
@@ -170,6 +178,47 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
                 format!("`{input}` is not an input of this operator; its inputs: {}", text::list(&inputs));
             cx.error(input, message);
         }
+    }
+}
+
+/// Scratch memory has dtype and shape of one tensor that is there whenever the kernel runs.
+fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
+    let slots = || op.inputs().chain(op.outputs());
+    for (field, like) in op.scratch() {
+        let Some(like) = like else {
+            let message =
+                "is scratch memory of unknown size; say which slot it is like: `#[scratch(like = ..)]`";
+            cx.error(field.ident, format!("`{}` {message}", field.ident));
+            continue;
+        };
+        // A field without role may well be meant as a slot.
+        let without_role = |f: &Field<'_>| f.ident == like && f.role.is_none();
+        match op.slot(like).map(|slot| types::takes(slot.ty, &op.param)) {
+            None if op.fields.iter().any(without_role) => {}
+            None => {
+                let names: Vec<String> = slots().map(|f| f.ident.to_string()).collect();
+                let known: Vec<&str> = names.iter().map(String::as_str).collect();
+                let meant = text::nearest(&like.to_string(), &known);
+                let hint = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
+                let message =
+                    format!("`{like}` is not a slot of this operator; its slots: {}", text::list(&known));
+                cx.error(like, message + &hint);
+            }
+            Some(Some(takes)) if takes != "one" => {
+                let message =
+                    format!("`{like}` takes {takes}; scratch memory is like a slot that is always there");
+                cx.error(like, message);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Formulas and blocks compute in memory of their own.
+fn scratch_is_of_a_kernel(op: &Operator<'_>, cx: &Ctxt) {
+    for (field, _) in op.scratch().filter(|_| op.pointwise || op.has_block()) {
+        let has = if op.pointwise { "a pointwise operator" } else { "an operator with a block" };
+        cx.error(field.ident, format!("`{}` is memory of a kernel; {has} has none", field.ident));
     }
 }
 

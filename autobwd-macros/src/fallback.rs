@@ -33,6 +33,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
                     name: #name,
                     inputs: &[],
                     outputs: &[],
+                    scratch: &[],
                     attrs: &[],
                     pointwise: false,
                     broadcast: false,

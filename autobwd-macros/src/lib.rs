@@ -146,6 +146,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// |---|---|---|
 /// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | what the operator reads: one variable, at most one, a list, a list with holes |
 /// | `#[output]` | the same | what it writes |
+/// | `#[scratch(like = x)]` | `V` | memory that the kernel has to itself while it runs, see below |
 /// | `#[attr]` | `bool`, `i32`, `i64`, `f32`, `f64`, `String`, a `Vec` of these, `DType`, an `attr_enum!` | a constant of the operator |
 /// | `#[attrs]` | a struct with `#[derive(Attrs)]` | attributes that several operators share |
 /// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs; `impl Control` says how, in place of shape rule and kernel |
@@ -156,10 +157,49 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// | `array` | `#[input]`, `#[output]` | it may hold a list of tensors |
 /// | `sparse` | `#[input]` | it may hold some rows of a tensor, a sparse gradient; of a `pointwise` operator, `impl Kernel` runs then in place of the formula |
 /// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
+/// | `like = x` | `#[scratch]` | it has dtype and shape of that input or output, which holds one variable |
 /// | `like = x` | `#[output]` | it has dtype and shape of `x`, before the shape rule sets others; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
 /// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |
 /// | `min = limit`, `max = limit` | `#[attr]` | bounds that the value may reach |
 /// | `above = limit`, `below = limit` | `#[attr]` | bounds that it may not reach |
+///
+/// # Scratch memory
+///
+/// A kernel allocates nothing. Memory for intermediate results, which nobody else sees, is a field with the dtype and
+/// shape of a slot. The kernel writes and reads it as an output; what it holds at first is anything.
+/// ```standalone_crate
+/// use autobwd::{Buf, Cx, Kernel, NoGrad, Result, Var, register_op};
+///
+/// /// `out = x² / Σ x²`
+/// #[register_op(grad = NoGrad)]
+/// pub struct Shares<V = Var> {
+///     /// Any shape.
+///     #[input]
+///     pub x: V,
+///     /// Same shape as `x`.
+///     #[output(like = x)]
+///     pub out: V,
+///     /// `x²`
+///     #[scratch(like = x)]
+///     pub squares: V,
+/// }
+/// impl Kernel for Shares<Buf<'_>> {
+///     fn run(&mut self, _: &Cx) -> Result<()> {
+///         let squares = self.squares.slice_mut::<f32>()?;
+///         squares.iter_mut().zip(self.x.slice::<f32>()?).for_each(|(square, x)| *square = x * x);
+///         let sum: f32 = squares.iter().sum();
+///         self.out.slice_mut::<f32>()?.iter_mut().zip(squares).for_each(|(out, square)| *out = *square / sum);
+///         Ok(())
+///     }
+/// }
+/// ```
+/// Programs do not know the field. Where the struct is written as a literal, the field gets what an output gets: `New`,
+/// `out()`, or `Var::EMPTY` in a description. Memory of another size, for each worker say, is lent by `Cx::scratch`.
+///
+/// # Optional slots
+///
+/// With the trait `OptionalBuf` in scope, a kernel takes the elements of an `Option<V>` in one line:
+/// `self.norm.slice_mut::<T>()?` is `None` where the slot is empty.
 ///
 /// # What comes from it
 ///

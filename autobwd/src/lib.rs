@@ -267,8 +267,9 @@ pub mod op {
         Content, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs, Describe, First, Float, GradBlock,
         GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes, Join, Kernel, LaneOf, Lanes, Loops, Mat,
         Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Pointwise, PointwiseInteger, Product, Role,
-        Schema, SelfAdjoint, Slot, SlotDef, StepCount, Strided, Vectorised, ZeroGrad, attr_enum, fold_lanes,
-        infallible, join, map_fold_lanes, map_lanes, register_op, with_dtype, with_float, with_signed,
+        Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, StepCount, Strided, Vectorised, ZeroGrad, attr_enum,
+        fold_lanes, infallible, join, map_fold_lanes, map_lanes, register_op, with_dtype, with_float,
+        with_signed,
     };
     #[doc(inline)]
     pub use autobwd_core::{

@@ -70,7 +70,7 @@ fn no_operator_whose_output_has_another_shape_is_its_own_adjoint() -> Result<()>
     let w = net.parameter("w", DType::F64, &[2, 3], |w| Init::Constant(1.0).emit(w, 0));
     let sums = emit(RowSums { x: Arg::from(&w), out: New }).out.name();
     let mut program = (*net.program()?).clone();
-    let e = gradients(&mut program, &[&sums], &["w"], None, &[]).unwrap_err().to_string();
+    let e = gradients(&mut program, &[&sums], &["w"], &Default::default()).unwrap_err().to_string();
     let text = "operator `authors_row_sums` (block 0, operator 0, added at tests/framework/authors.rs";
     assert!(e.starts_with(text), "{e}");
     let text = "`grad = SelfAdjoint` is for operators whose output is like their input, but `X` is float64 [2, 3], `Out` float64 [2]";

@@ -196,7 +196,7 @@ fn products_have_third_derivatives_where_factors_are_zero() -> Result<()> {
     let mut last = net.parameter("x", DType::F64, &[2, 5, 2], Expr::clone).prod(&[0, 2]).name();
     let mut program = net.program()?.clone();
     for _ in 0..3 {
-        let next = gradients(&mut program, &[&last], &["x"], None, &[])?.entries()[0].unwrap();
+        let next = gradients(&mut program, &[&last], &["x"], &Default::default())?.entries()[0].unwrap();
         last = program.name(next).to_string();
     }
     let factors: [[f64; 4]; 5] =

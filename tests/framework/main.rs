@@ -51,6 +51,7 @@ mod recurrent;
 mod references;
 mod registry;
 mod running;
+mod scratch;
 mod seeds;
 mod shared_steps;
 mod sizes;
@@ -63,9 +64,9 @@ mod tape_history;
 mod tape_laws;
 mod tape_models;
 mod tape_values;
+mod times;
 mod typed;
 mod unrolled;
-mod times;
 mod updates;
 mod wide;
 

@@ -147,7 +147,7 @@ fn steps_and_their_gradients_are_those_of_the_unrolled_program() -> Result<()> {
             };
             let sum = (&last * &last).sum(&[]);
             let mut program = (*net.program()?).clone();
-            let grads = gradients(&mut program, &[&sum.name()], &["h0", "w"], None, &[])?.entries();
+            let grads = gradients(&mut program, &[&sum.name()], &["h0", "w"], &Default::default())?.entries();
             // No step reads `w` where there is none.
             let grads: Vec<&str> = grads.into_iter().flatten().map(|grad| program.name(grad)).collect();
             if !unrolled {

@@ -55,6 +55,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
         match field.role {
             Some(Role::Input { .. }) => slot(quote!(Input)),
             Some(Role::Output { .. }) => slot(quote!(Output)),
+            Some(Role::Scratch { .. }) => quote_spanned!(at=> #ident: ::core::mem::drop(self.#ident)),
             _ => {
                 let value = attrs::write(field, quote!(to.notes()), quote!(self.#ident));
                 quote!(#ident: #value)
@@ -102,9 +103,13 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(span::last_segment(grad));
     let grad = quote_spanned!(at=> type Grad = #grad;);
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
-    let filled = op.fields.iter().map(|field| {
+    // Scratch memory comes last: `fill` hands out what was in slots, in their order.
+    let (scratch, others): (Vec<_>, Vec<_>) =
+        op.fields.iter().partition(|field| matches!(field.role, Some(Role::Scratch { .. })));
+    let filled = others.into_iter().chain(scratch).map(|field| {
         let (ident, at) = (field.ident, at_type(field));
         match field.role {
+            Some(Role::Scratch { .. }) => quote_spanned!(at=> #ident: fill()),
             Some(Role::Input { .. } | Role::Output { .. }) => {
                 quote_spanned!(at=> #ident: ::autobwd::__private::Slot::<()>::map(&of.#ident, |()| fill()))
             }
@@ -151,14 +156,17 @@ fn schema(op: &Operator<'_>) -> TokenStream {
     let Operator { name, doc, pointwise, .. } = op;
     let (broadcast, integers) = (op.broadcast.is_some(), op.integers.is_some());
     let (inputs, outputs) = (op.inputs().map(|f| slot_def(f, op)), op.outputs().map(|f| slot_def(f, op)));
-    let is_attr = |field: &&Field<'_>| !matches!(field.role, Some(Role::Input { .. } | Role::Output { .. }));
+    let is_attr = |field: &&Field<'_>| {
+        !matches!(field.role, Some(Role::Input { .. } | Role::Output { .. } | Role::Scratch { .. }))
+    };
     let attrs = attrs::defs(op.fields.iter().filter(is_attr));
-    let line = line(op.ident);
+    let (line, scratch) = (line(op.ident), scratch_defs(op));
     quote! {
         ::autobwd::__private::Schema {
             name: #name,
             inputs: &[#(#inputs),*],
             outputs: &[#(#outputs),*],
+            scratch: &[#(#scratch),*],
             attrs: #attrs,
             pointwise: #pointwise,
             broadcast: #broadcast,
@@ -168,6 +176,19 @@ fn schema(op: &Operator<'_>) -> TokenStream {
             line: #line,
         }
     }
+}
+
+/// The scratch memory of the kernel.
+fn scratch_defs(op: &Operator<'_>) -> impl Iterator<Item = TokenStream> {
+    op.scratch().filter_map(|(field, like)| {
+        let (name, like) = (name::attribute(field.ident), op.slot(like?)?);
+        let role = match like.role {
+            Some(Role::Output { .. }) => quote!(Output),
+            _ => quote!(Input),
+        };
+        let like = slot_name(like);
+        Some(quote!(::autobwd::__private::ScratchDef::new(#name, ::autobwd::__private::Role::#role, #like)))
+    })
 }
 
 fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
@@ -215,6 +236,10 @@ fn gathered(field: &Field<'_>) -> TokenStream {
     let value = match &field.role {
         Some(Role::Input { .. }) => slot(quote!(Input)),
         Some(Role::Output { .. }) => slot(quote!(Output)),
+        Some(Role::Scratch { .. }) => {
+            let field_name = name::attribute(ident);
+            quote_spanned!(at=> ::autobwd::__private::gather_scratch(#field_name, fill)?)
+        }
         _ => attrs::read(field),
     };
     quote!(#ident: #value)
@@ -426,6 +451,15 @@ fn composition(op: &Operator<'_>) -> TokenStream {
             );
         }
     });
+    let self_adjoint = types::is_named(op.grad, "SelfAdjoint").then(|| {
+        let at = span::generated_at(span::last_segment(op.grad));
+        quote_spanned! {at=>
+            const _: () = ::autobwd::__private::check_self_adjoint(
+                #name,
+                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
+            );
+        }
+    });
     let gradient_of = forward.iter().map(|(_, schema)| quote!(.gradient_of(#schema)));
     quote! {
         #(#gradient_of)*
@@ -434,6 +468,7 @@ fn composition(op: &Operator<'_>) -> TokenStream {
                 use ::autobwd::__private::Unwritten as _;
                 #check
                 #multilinear
+                #self_adjoint
                 #own
             },
             {
@@ -451,14 +486,4 @@ fn at_type(field: &Field<'_>) -> Span {
 /// The source line of a name. Resolved as generated code, it would be that of `#[register_op]`.
 fn line(ident: &Ident) -> TokenStream {
     quote_spanned!(ident.span()=> ::core::line!())
-    let self_adjoint = types::is_named(op.grad, "SelfAdjoint").then(|| {
-        let at = span::generated_at(span::last_segment(op.grad));
-        quote_spanned! {at=>
-            const _: () = ::autobwd::__private::check_self_adjoint(
-                #name,
-                &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA,
-            );
-        }
-    });
 }
-                #self_adjoint

@@ -168,12 +168,17 @@ impl Alone<'_> {
         let reads: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
         let metas: Vec<Meta> = args.iter().map(meta).collect();
         let graph = Graph::of_one(&ready.desc, ready.info, &metas, &reads)?;
+        let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
+        let scratch = graph.nodes[0].scratch.iter().map(|value| filled(bytes(*value), fill));
+        let scratch = scratch.collect::<Result<Vec<_>>>()?;
         let mut place = |value: ValueId| {
-            let memory = match args[value] {
-                (Role::Input, i) => &*self.reads[i].1,
-                (Role::Output, i) => &outputs[i],
+            let memory = match args.get(value) {
+                Some((Role::Input, i)) => &*self.reads[*i].1,
+                Some((Role::Output, i)) => &outputs[*i],
+                // Values of scratch memory come behind those in slots.
+                None => &scratch[value - args.len()],
             };
-            memory.place(0, metas[value].bytes().unwrap_or(0)).map(Some)
+            memory.place(0, bytes(value)).map(Some)
         };
         let mut kernel = frame::kernel(&graph, &graph.nodes[0], &[], &mut place)?;
         let scratch = kernel.scratch_bytes(cx.threads());

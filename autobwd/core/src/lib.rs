@@ -46,8 +46,8 @@ pub use op::{
 pub use operators::{Multilinear, SelfAdjoint};
 pub use schema::{
     Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Content, Control, Cost,
-    First, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, Slot, SlotDef,
-    StepCount,
+    First, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef, Slot,
+    SlotDef, StepCount,
 };
 pub use tensor::{
     Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
@@ -61,13 +61,14 @@ pub mod __private {
         check_multilinear, check_self_adjoint, refuse_unused,
     };
     pub use crate::schema::{
-        AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct, gather_slot,
-        inherit_attr, inherit_slot, put_values, same_as, slot_name, slot_name_len,
+        AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
+        gather_scratch, gather_slot, inherit_attr, inherit_slot, put_values, same_as, slot_name,
+        slot_name_len,
     };
     pub use crate::{
         Attr, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Buf, Content, Control, Decompose,
         Describe, Expr, Float, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc,
-        Pointwise, PointwiseInteger, Result, Role, Schema, Slot, SlotDef, Var,
+        Pointwise, PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, Var,
     };
     pub use inventory;
 }

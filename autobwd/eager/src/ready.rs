@@ -164,8 +164,12 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
     let Some((graph, region)) = &prepared(ready)?.plan else {
         return Err(Error::internal("an operator without plan or formula"));
     };
+    let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
+    let scratch = graph.nodes[0].scratch.iter().map(|value| Ok((*value, Memory::any(bytes(*value))?)));
+    let scratch = scratch.collect::<Result<SmallVec<[_; 1]>>>()?;
     let mut place = |value: ValueId| {
-        memory(ready.args[value]).place(0, graph.values[value].meta.bytes().unwrap_or(0)).map(Some)
+        let own = scratch.iter().find(|(own, _)| *own == value);
+        own.map_or_else(|| memory(ready.args[value]), |(_, own)| own).place(0, bytes(value)).map(Some)
     };
     match region {
         Some(extent) => {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{Extent, Graph, Node, ValueId, is_native, operand_dims};
 use autobwd_core::{
-    DType, Error, Kernel, Result, Role,
+    DType, Error, Kernel, Result, Role, Var,
     lanes::{Home, Region, RegionSpec, Spread, Step},
     op::Run,
     tensor::{Binder, Cell, Place, Reach},
@@ -34,7 +34,12 @@ pub fn kernel(
     let schema = node.info.schema();
     let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
-    let kernel = make(&node.desc, binder.lease(), &mut |role, slot, _| {
+    let mut scratch = node.scratch.iter().copied();
+    let kernel = make(&node.desc, binder.lease(), &mut |role, slot, var| {
+        if var == Var::EMPTY {
+            let value = scratch.next().ok_or_else(|| Error::internal("scratch memory like no slot"))?;
+            return binder.output(&graph.values[value].meta, place(value)?);
+        }
         let (slots, next) = match role {
             Role::Input => (schema.inputs, inputs.next()),
             Role::Output => (schema.outputs, outputs.next()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::graph::{Graph, Node, Source, ValueId, Wires, wires};
+use crate::graph::{Graph, Node, ScratchValues, Source, ValueId, Wires, scratch_values, wires};
 use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces pairs for which one operator is registered: the second is the only reader of what the first writes for it.
@@ -21,7 +21,8 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     let mut taken = gone.clone();
     for at in 0..graph.nodes.len() {
         let Some((first, node)) = partner(graph, ops, at, &readers, &taken, &touched)? else { continue };
-        graph.nodes[first] = node;
+        let scratch = scratch_values(&mut graph.values, node.info.schema(), &node.inputs, &node.outputs);
+        graph.nodes[first] = Node { scratch, ..node };
         (taken[first], taken[at], gone[at]) = (true, true, true);
     }
     let mut gone = gone.into_iter();
@@ -104,7 +105,8 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDe
     let outputs = wires(schema.outputs, &desc.outputs, |var| find([&first.outputs, &then.outputs], var))?;
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
     let desc = Arc::new(desc.clone());
-    Ok(Node { index: first.index, desc, info, inputs, outputs, part: None, called: None })
+    let scratch = ScratchValues::new();
+    Ok(Node { index: first.index, desc, info, inputs, outputs, scratch, part: None, called: None })
 }
 
 /// Refuses an operator whose shape rule says something else of its outputs than is known of them.

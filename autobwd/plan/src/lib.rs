@@ -24,7 +24,7 @@ pub use feeds::cut;
 pub use graph::control::{Again, Called, Entry, Record, StepPlan};
 pub use graph::enter::{Entering, StepEnds, StepInputs, check_carried, check_term};
 pub use graph::late::Late;
-pub use graph::{Given, Graph, Node, Request, Source, Value, ValueId, Wires};
+pub use graph::{Given, Graph, Node, Request, ScratchValues, Source, Value, ValueId, Wires};
 pub use group::{Extent, Group, extent, group, is_native, operand_dims};
 pub use place::{Layout, Spot};
 

@@ -105,7 +105,9 @@ struct Place<'a> {
 pub(super) fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.values.len()];
     for (g, group) in groups.iter().enumerate() {
-        graph.nodes[group.nodes.clone()].iter().flat_map(Node::reads).for_each(|v| last[v] = Some(g));
+        let nodes = &graph.nodes[group.nodes.clone()];
+        nodes.iter().flat_map(Node::reads).for_each(|v| last[v] = Some(g));
+        nodes.iter().flat_map(|node| &node.scratch).for_each(|v| last[*v] = Some(g));
     }
     graph.fetches.iter().for_each(|v| last[*v] = Some(groups.len()));
     last
@@ -130,6 +132,9 @@ impl Place<'_> {
         }
         for position in group.nodes.clone() {
             let node = &self.graph.nodes[position];
+            for value in node.scratch.iter().filter(|_| group.region.is_none()) {
+                self.allocate(*value, g);
+            }
             for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
                 if self.graph.values[value].meta.array {
                     continue;

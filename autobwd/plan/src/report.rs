@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::{Extent, Group, Plan};
+use crate::{Extent, Group, Plan, Source};
 use autobwd_core::{BlockId, Program};
 
 /// What running a program takes, known before it runs. Made by `Executor::plan`.
@@ -65,9 +65,13 @@ impl RunPlan {
         for (buffer, offset, values) in &plan.layout.buffers {
             let mut variables: Vec<String> = vec![];
             for value in values {
-                let name = program.name(plan.graph.values[*value].var);
-                if variables.last().is_none_or(|last| last != name) {
-                    variables.push(name.into());
+                let value = &plan.graph.values[*value];
+                let name = match value.source {
+                    Source::Scratch => format!("scratch memory `{}`", value.meta.slot()),
+                    _ => program.name(value.var).into(),
+                };
+                if variables.last().is_none_or(|last| *last != name) {
+                    variables.push(name);
                 }
             }
             let (bytes, [first, last]) = (buffer.bytes, [buffer.first, buffer.last].map(|g| frame_of[g]));

@@ -1,8 +1,11 @@
 //! What convolutions are made of, as an operator: their transposes.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
-    op::with_float, register_op, tensor::Dim,
+    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::with_float,
+    register_op,
+    tensor::{Dim, OptionalBuf},
 };
 
 use super::{ConvAttrs, nhwc, plain, same, valid};

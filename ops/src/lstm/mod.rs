@@ -144,28 +144,31 @@ pub struct LstmSequenceGrad<V = Var> {
     pub dinitial_hidden: Option<V>,
     #[output]
     pub dinitial_cell: Option<V>,
+    /// The weights, transposed.
+    #[scratch(like = weight)]
+    pub transposed: V,
 }
 impl Kernel for LstmSequenceGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.weight, T => {
-            let sizes = Sizes::of(&self.hidden);
+            let (sizes, scratch) = (Sizes::of(&self.hidden), self.scratch());
             let Sizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
             let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
             let dhidden = self.dhidden.slice::<T>()?;
             let (dcell, dactivations) = (self.dcell.slice()?, self.dactivations.slice()?);
-            cx.scratch(self.scratch(), |scratch| {
-                let (transposed, scratch) = scratch.split_at_mut(4 * units * units);
+            let transposed = self.transposed.slice_mut::<T>()?;
+            // Products run faster by a matrix that lies in order, and there are many.
+            for (column, to) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
+                let from = weight[column..].iter().step_by(4 * units);
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }
+            let transposed = Mat { data: &*transposed, rows: 4 * units, cols: units, transposed: false };
+            cx.scratch(scratch, |scratch| {
                 let (zeros, scratch) = scratch.split_at_mut(units + 2 * state);
                 zeros.fill(T::of(0.0));
                 let (back, zeros) = zeros.split_at_mut(2 * state);
                 let (back_hidden, back_cell) = back.split_at_mut(state);
-                // Products run faster by a matrix that lies in order, and there are many.
-                for (column, to) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
-                    let from = weight[column..].iter().step_by(4 * units);
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-                }
-                let transposed = Mat { data: &*transposed, rows: 4 * units, cols: units, transposed: false };
                 // Activations at first, then gradients of the gates.
                 let gates = match &mut self.dgates {
                     Some(dgates) => dgates.inout::<T>(&self.activations)?.copied(),
@@ -226,11 +229,11 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
     }
 }
 impl LstmSequenceGrad<Buf<'_>> {
-    /// The transposed weights, zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
+    /// Zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
     fn scratch(&self) -> usize {
         let Sizes { units, state, .. } = Sizes::of(&self.hidden);
         let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
-        (4 * units + 1) * units + 2 * state + gates
+        units + 2 * state + gates
     }
 }
 

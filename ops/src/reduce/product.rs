@@ -6,7 +6,6 @@ use autobwd::{
     emit,
     op::{with_float, with_signed},
     register_op,
-    tensor::OptionalBuf,
 };
 
 use super::{

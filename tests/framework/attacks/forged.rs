@@ -50,6 +50,7 @@ impl Op for LastWords {
         name: "attack_last_words",
         inputs: &[SlotDef::new("W", Arity::One, "", 0)],
         outputs: &[SlotDef::new("Out", Arity::One, "", 0)],
+        scratch: &[],
         attrs: &[],
         pointwise: false,
         broadcast: false,

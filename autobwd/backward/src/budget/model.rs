@@ -218,7 +218,7 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
 /// Values of the plan, by variable, that are there when the forward part ends.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
     let given = plan.graph.values.iter().enumerate().filter_map(|(id, value)| match value.source {
-        Source::Node(_) | Source::Unread => None,
+        Source::Node(_) | Source::Unread | Source::Scratch => None,
         Source::Copy(of) => Some((value.var, of)),
         _ => Some((value.var, id)),
     });
@@ -251,6 +251,7 @@ fn lives(plan: &Plan) -> Vec<(usize, usize)> {
     let life = |((value, spot), last): ((&autobwd_plan::Value, &Spot), Option<usize>)| {
         let first = match value.source {
             Source::Node(node) => group_of[node],
+            Source::Scratch => last.unwrap_or(0),
             _ => 0,
         };
         let last = last.unwrap_or(first).max(first);

@@ -236,6 +236,7 @@ mod tests {
         name: "",
         inputs: &[SLOT; 3],
         outputs: &[SLOT],
+        scratch: &[],
         attrs: &[],
         pointwise: true,
         broadcast: false,

@@ -106,7 +106,7 @@ pub trait Float:
 }
 
 /// What a comparison of lanes yields, for [`Float::select`]. It is no `bool`: an `if` would end vectorisation.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct SelectMask<F: Float>(pub(crate) F::Mask);
 

@@ -3,7 +3,9 @@
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
 
 use super::{GradKind, GradRule, Op};
-use crate::schema::{Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Schema, SlotDef, is_joined};
+use crate::schema::{
+    Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Role, Schema, ScratchDef, SlotDef, is_joined,
+};
 
 type Text = ConstText<512>;
 
@@ -12,6 +14,7 @@ type Text = ConstText<512>;
 #[track_caller]
 pub const fn check_contract<O: Op>() {
     check_slots(&O::SCHEMA);
+    check_scratch(&O::SCHEMA);
     if let GradKind::Operator(grad) = <O::Grad as GradRule<O>>::KIND {
         check_grad(&O::SCHEMA, grad);
     }
@@ -26,6 +29,25 @@ const fn check_slots(op: &Schema) {
             "{}",
             text.number(MAX_SLOTS as u32).add(" slots; write a kernel instead of a formula").as_str()
         );
+    }
+}
+
+/// Scratch memory is one tensor; that its slot takes one variable, the macro has seen.
+#[track_caller]
+const fn check_scratch(op: &Schema) {
+    let mut i = 0;
+    while i < op.scratch.len() {
+        let ScratchDef { field, role, like } = op.scratch[i];
+        let slots = match role {
+            Role::Input => op.inputs,
+            Role::Output => op.outputs,
+        };
+        if let Some(SlotDef { array: true, .. }) = find_slot(slots, like, "") {
+            let text = Text::EMPTY.add("scratch memory `").add(field).add("` of `").add(op.name);
+            let text = text.add("` is like `").add(like).add("`, which may hold a list of tensors");
+            panic!("{}", text.as_str());
+        }
+        i += 1;
     }
 }
 

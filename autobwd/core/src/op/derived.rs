@@ -300,6 +300,7 @@ impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
         name: Self::NAME.as_str(),
         inputs: Self::SLOTS.0,
         outputs: Self::SLOTS.1,
+        scratch: &[],
         attrs: O::SCHEMA.attrs as &[AttrDef],
         pointwise: true,
         broadcast: O::SCHEMA.broadcast,

@@ -48,6 +48,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     type Of<W>: Describe<W, Op = Self>;
 
     /// Builds any instantiation: `fill` supplies what each slot holds, attributes come parsed and checked from `desc`.
+    /// Scratch memory is asked for as an output with the field's name and without a variable, [`Var::EMPTY`].
     ///
     /// # Errors
     /// A slot with the wrong number of variables, a missing or bad attribute, and those of `fill`.
@@ -62,7 +63,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// As [`gather`](Op::gather).
     fn from_desc(desc: &OpDesc) -> Result<Self>;
 
-    /// The same operator with what `fill` supplies in its slots, in the order of its fields.
+    /// The same operator with what `fill` supplies in its slots, in the order of its fields, and then in scratch memory.
     fn fill<W>(of: Self::Of<()>, fill: &mut dyn FnMut() -> W) -> Self::Of<W>;
 
     /// Takes the outputs apart: index of the slot in the schema, what it holds.

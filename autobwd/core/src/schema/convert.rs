@@ -34,6 +34,17 @@ pub fn gather_slot<W, S: Slot<W>>(
     S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
 }
 
+/// What a field of scratch memory holds. No program knows it, so it is asked for as an output without variable.
+///
+/// # Errors
+/// Those of `fill`.
+pub fn gather_scratch<W>(
+    field: &'static str,
+    fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+) -> Result<W> {
+    fill(Role::Output, field, Var::EMPTY)
+}
+
 /// Checks slots and attributes of a description: what reading it as an operator would refuse, from the schema alone, so
 /// that it is compiled once.
 ///

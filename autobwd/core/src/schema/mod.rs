@@ -18,7 +18,7 @@ pub(crate) use const_text::{ConstText, Nearest, is_joined};
 pub use content::{Content, Notes, debug_struct};
 pub use control::{Call, Carried, Control, First, StepCount};
 pub(crate) use convert::check_described;
-pub use convert::{gather_slot, put_values, same_as};
+pub use convert::{gather_scratch, gather_slot, put_values, same_as};
 pub use cost::Cost;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use slot::{Arity, Slot};
@@ -105,6 +105,24 @@ impl SlotDef {
     }
 }
 
+/// Scratch memory of an operator's kernel, `#[scratch(like = slot)]`.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchDef {
+    /// Name of the field in the operator's struct.
+    pub field: &'static str,
+    /// Which side the slot is on whose dtype and shape it has.
+    pub role: Role,
+    /// The name in programs of that slot, which holds one variable.
+    pub like: &'static str,
+}
+
+impl ScratchDef {
+    /// Memory in that field, like that slot.
+    pub const fn new(field: &'static str, role: Role, like: &'static str) -> ScratchDef {
+        ScratchDef { field, role, like }
+    }
+}
+
 /// Everything static about an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
@@ -114,6 +132,8 @@ pub struct Schema {
     pub inputs: &'static [SlotDef],
     /// What it writes.
     pub outputs: &'static [SlotDef],
+    /// What its kernel has beside these while it runs.
+    pub scratch: &'static [ScratchDef],
     /// Attributes and sub-blocks.
     pub attrs: &'static [AttrDef],
     /// Whether it is given by a formula for one element.
@@ -232,7 +252,8 @@ pub trait Kernel {
     /// Data that the operator cannot take (a label out of range, say); a dtype without kernel.
     fn run(&mut self, cx: &Cx) -> Result<()>;
 
-    /// How much memory [`run`](Kernel::run) asks [`Cx::scratch`] for with that many workers: known before it runs.
+    /// How much memory [`run`](Kernel::run) asks [`Cx::scratch`] for with that many workers: known before it runs. Memory
+    /// with the shape of a slot is better declared, as a field with `#[scratch(like = ..)]`.
     fn scratch_bytes(&self, workers: usize) -> usize {
         let _ = workers;
         0

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     Plan,
     graph::{
-        Build, Node, Request, Source, ValueId, Wires,
+        Build, Node, Request, ScratchValues, Source, ValueId, Wires,
         enter::{Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
@@ -158,7 +158,8 @@ impl Build<'_> {
             outputs.push((None, Some(id)));
         }
         let called = Some(Box::new(called));
-        let node = Node { index, desc: Arc::new(desc.clone()), info, inputs, outputs, part: None, called };
+        let (desc, scratch) = (Arc::new(desc.clone()), ScratchValues::new());
+        let node = Node { index, desc, info, inputs, outputs, scratch, part: None, called };
         self.graph.nodes.push(node);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, Node, ValueId, Wires, wires};
+use crate::graph::{Graph, Node, ScratchValues, ValueId, Wires, wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// What runs in an operator's place.
@@ -73,6 +73,7 @@ pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
             info: node.info,
             inputs: reads,
             outputs: writes,
+            scratch: ScratchValues::new(),
             part: Some(Box::new(part)),
             called: None,
         });

@@ -97,7 +97,7 @@ impl Entering {
 }
 
 /// What the block must have when a step ends, and positions therein; nowhere if the block neither finds nor computes it.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StepEnds {
     pub vars: Vec<Var>,
     pub carried: Vec<Option<usize>>,

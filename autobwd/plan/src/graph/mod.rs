@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 
 use crate::graph::decompose::Part;
 use autobwd_core::{
-    Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, SlotDef, Slots,
-    Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
+    Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, Schema,
+    ScratchDef, SlotDef, Slots, Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
 };
 
 use crate::graph::{
@@ -87,6 +87,8 @@ pub enum Source {
     Copy(ValueId),
     /// No operator, since none reads it.
     Unread,
+    /// The operator that has it as scratch memory, and nobody else.
+    Scratch,
 }
 
 /// One definition of a variable.
@@ -124,6 +126,9 @@ fn first_in(wires: &Wires, slot: usize) -> Option<ValueId> {
     wires.iter().find(|(number, _)| *number == Some(slot))?.1
 }
 
+/// Values that an operator has to itself while it runs.
+pub type ScratchValues = SmallVec<[ValueId; 1]>;
+
 /// One operator to be run.
 #[derive(Debug)]
 pub struct Node {
@@ -134,6 +139,8 @@ pub struct Node {
     pub info: &'static OpInfo,
     pub inputs: Wires,
     pub outputs: Wires,
+    /// Scratch memory of its kernel, in the order of the schema.
+    pub scratch: ScratchValues,
     /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
     pub(crate) part: Option<Box<Part>>,
     /// Its sub-block, if it runs one.
@@ -188,6 +195,26 @@ pub struct Graph {
     pub late: Option<Arc<Late>>,
 }
 
+/// New values for the scratch memory of a kernel that has those in its slots.
+pub(crate) fn scratch_values(
+    values: &mut Vec<Value>,
+    schema: &Schema,
+    inputs: &Wires,
+    outputs: &Wires,
+) -> ScratchValues {
+    let define = |scratch: &ScratchDef| {
+        let (slots, wires) = match scratch.role {
+            Role::Input => (schema.inputs, inputs),
+            Role::Output => (schema.outputs, outputs),
+        };
+        let number = slots.iter().position(|slot| slot.name == scratch.like)?;
+        let meta = values[first_in(wires, number)?].meta.clone().whole().in_slot(scratch.field);
+        values.push(Value { var: Var::EMPTY, meta, source: Source::Scratch, kept: false, record: None });
+        Some(values.len() - 1)
+    };
+    schema.scratch.iter().filter_map(define).collect()
+}
+
 /// Which operators the fetches and the values kept in the scope need.
 pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
     let Some(block) = program.block(request.block) else { return vec![] };
@@ -217,9 +244,11 @@ impl Graph {
         let reads = wires(info.schema().inputs, &desc.inputs, number)?;
         let writes = wires(info.schema().outputs, &desc.outputs, number)?;
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
-        let values = metas.iter().zip(inputs).enumerate().map(value).collect();
+        let mut values = metas.iter().zip(inputs).enumerate().map(value).collect();
+        let scratch = scratch_values(&mut values, info.schema(), &reads, &writes);
         let (inputs, outputs, part, called) = (reads, writes, None, None);
-        let node = Node { index: 0, desc: Arc::new(desc.clone()), info, inputs, outputs, part, called };
+        let desc = Arc::new(desc.clone());
+        let node = Node { index: 0, desc, info, inputs, outputs, scratch, part, called };
         Ok(Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None })
     }
 
@@ -467,7 +496,8 @@ impl Build<'_> {
             Ok(self.define(var, meta, Source::Node(self.graph.nodes.len())))
         })?;
         let desc = Arc::new(desc.clone());
-        let node = Node { index, desc, info, inputs, outputs, part: None, called: None };
+        let scratch = scratch_values(&mut self.graph.values, info.schema(), &inputs, &outputs);
+        let node = Node { index, desc, info, inputs, outputs, scratch, part: None, called: None };
         self.graph.nodes.push(node);
         Ok(())
     }

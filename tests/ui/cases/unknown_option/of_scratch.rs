@@ -1,0 +1,13 @@
+use autobwd::{NoGrad, Var, register_op};
+
+#[register_op(grad = NoGrad)]
+pub struct Normalise<V = Var> {
+    #[input]
+    pub x: V,
+    #[output]
+    pub out: V,
+    #[scratch(like = x, inplace = x)]
+    pub squares: V,
+}
+
+fn main() {}
