@@ -5,9 +5,10 @@
 use proc_macro2::Ident;
 use syn::ext::IdentExt;
 
-/// The name of an operator: `MatmulV2` becomes `matmul_v2`.
+/// The name of an operator: `MatmulV2` becomes `matmul_v2`, and so does `MatmulV2Op`.
 pub(crate) fn operator(ident: &Ident) -> String {
-    snake(&ident.unraw().to_string())
+    let name = ident.unraw().to_string();
+    snake(name.strip_suffix("Op").filter(|short| !short.is_empty()).unwrap_or(&name))
 }
 
 /// The name of a slot: `param_out` becomes `ParamOut`.

@@ -1,7 +1,7 @@
 //! The networks, their data in the scope.
 
 use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, tensor::Element};
-use autobwd_ops::{Init, Math, nn::Linear, norm::LayerNorm};
+use autobwd_ops::{Init, Math, nn::Linear, norm::LayerNormOp};
 
 /// A network with its loss.
 pub(crate) struct Model {
@@ -88,7 +88,7 @@ fn norm(net: &Builder, x: &Expr) -> Expr {
             Init::Constant(value.into()).emit(p, 0)
         })
     };
-    let op = LayerNorm {
+    let op = LayerNormOp {
         x: x.into(),
         scale: Some((&parameter("scale", 1.0)).into()),
         bias: Some((&parameter("bias", 0.0)).into()),

@@ -27,7 +27,7 @@ autobwd::op::attr_enum! {
 /// What is kept while training, or all elements otherwise, is scaled as `dropout_implementation` says. Equal seeds give
 /// equal masks; for another one at each run, feed or count `seed`.
 #[register_op(grad = DropoutGrad)]
-pub struct Dropout<V = Var> {
+pub struct DropoutOp<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
@@ -56,7 +56,7 @@ pub struct Dropout<V = Var> {
     #[attr(default = 0)]
     pub seed: i32,
 }
-impl Infer for Dropout<Meta> {
+impl Infer for DropoutOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.x.float()?;
         if let Some(seed) = &self.seed_tensor {
@@ -69,7 +69,7 @@ impl Infer for Dropout<Meta> {
         Ok(())
     }
 }
-impl Kernel for Dropout<Buf<'_>> {
+impl Kernel for DropoutOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let p = f64::from(self.dropout_prob);
         let seed = match &self.seed_tensor {
@@ -92,7 +92,7 @@ impl Kernel for Dropout<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Dropout,
+    DropoutOp,
     [
         dropout(uniform([4, 5]), 0.5, DropoutImplementation::DowngradeInInfer, false),
         dropout(uniform([4, 5]), 0.25, DropoutImplementation::UpscaleInTrain, false),
@@ -102,22 +102,22 @@ autobwd::samples!(
         dropout(uniform([5]), 0.0, DropoutImplementation::UpscaleInTrain, false),
         dropout(uniform([]), 0.5, DropoutImplementation::UpscaleInTrain, false),
         dropout(uniform([0, 3]), 0.5, DropoutImplementation::UpscaleInTrain, false),
-        Dropout {
+        DropoutOp {
             fix_seed: true,
             seed: -3,
             ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::UpscaleInTrain, false)
         },
-        Dropout {
+        DropoutOp {
             seed_tensor: Some(integers_below(1000, [1])),
             ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::UpscaleInTrain, false)
         },
-        Dropout {
+        DropoutOp {
             seed_tensor: Some(integers_below(1000, []).of(DType::I32)),
             ..dropout(uniform([3, 4]), 0.5, DropoutImplementation::DowngradeInInfer, false)
         },
         dropout(uniform([3]), 1.5, DropoutImplementation::UpscaleInTrain, false)
             .fails("attribute `dropout_prob`"),
-        Dropout {
+        DropoutOp {
             seed_tensor: Some(integers_below(9, [2])),
             ..dropout(uniform([3]), 0.5, DropoutImplementation::UpscaleInTrain, false)
         }
@@ -130,8 +130,8 @@ fn dropout(
     dropout_prob: f32,
     dropout_implementation: DropoutImplementation,
     is_test: bool,
-) -> Dropout<Draw> {
-    Dropout {
+) -> DropoutOp<Draw> {
+    DropoutOp {
         x,
         seed_tensor: None,
         out: out(),
@@ -166,7 +166,7 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
 }
 
 /// `dx = dout * mask`, scaled as the output was.
-#[register_op(grad_of = Dropout, grad = SelfAdjoint, pointwise, kernel, inferred)]
+#[register_op(grad_of = DropoutOp, grad = SelfAdjoint, pointwise, kernel, inferred)]
 pub struct DropoutGrad<V = Var> {
     pub mask: V,
     pub dout: V,

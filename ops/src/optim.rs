@@ -10,7 +10,7 @@ use autobwd::{
 
 use crate::{
     Init,
-    update::{Adam as AdamUpdate, Momentum as MomentumUpdate, Regularization, Sgd as SgdUpdate},
+    update::{AdamOp, MomentumOp, Regularization, SgdOp},
 };
 
 /// Appends what trains a model.
@@ -284,7 +284,7 @@ impl Optimizer for Sgd {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let op = SgdUpdate {
+        let op = SgdOp {
             param: parameter.into(),
             grad: gradient.into(),
             learning_rate: learning_rate.into(),
@@ -316,7 +316,7 @@ impl Optimizer for Momentum {
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
         let velocity = state(parameter, "velocity", None, 0.0);
-        let op = MomentumUpdate {
+        let op = MomentumOp {
             param: parameter.into(),
             grad: gradient.into(),
             velocity: Arg::from(&velocity),
@@ -367,7 +367,7 @@ impl Optimizer for Adam {
         let moment2 = state(parameter, "moment2", None, 0.0);
         let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
         let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
-        let op = AdamUpdate {
+        let op = AdamOp {
             param: parameter.into(),
             grad: gradient.into(),
             learning_rate: learning_rate.into(),

@@ -19,7 +19,7 @@ use crate::common::{PART, Real, nth_part};
 
 /// Gradient descent: `param_out = param - learning_rate * grad`.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
-pub struct Sgd<V = Var> {
+pub struct SgdOp<V = Var> {
     /// Any shape.
     #[input]
     pub param: V,
@@ -33,12 +33,12 @@ pub struct Sgd<V = Var> {
     #[output(inplace = param)]
     pub param_out: V,
 }
-impl<F: Float> Pointwise for Sgd<F> {
+impl<F: Float> Pointwise for SgdOp<F> {
     fn eval(&mut self) {
         self.param_out = self.param - self.learning_rate * self.grad;
     }
 }
-impl Kernel for Sgd<Buf<'_>> {
+impl Kernel for SgdOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.param, T => {
             let rate = one::<T>(&self.learning_rate)?;
@@ -50,12 +50,22 @@ impl Kernel for Sgd<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Sgd,
+    SgdOp,
     [
-        Sgd { param: uniform([2, 3]), learning_rate: positive([1]), grad: uniform([2, 3]), param_out: out() },
-        Sgd { param: uniform([]), learning_rate: positive([]), grad: uniform([]), param_out: out() },
-        Sgd { param: uniform([2, 3]), learning_rate: positive([1]), grad: uniform([2, 4]), param_out: out() }
-            .fails("`Grad`: shape [2, 4] does not broadcast"),
+        SgdOp {
+            param: uniform([2, 3]),
+            learning_rate: positive([1]),
+            grad: uniform([2, 3]),
+            param_out: out()
+        },
+        SgdOp { param: uniform([]), learning_rate: positive([]), grad: uniform([]), param_out: out() },
+        SgdOp {
+            param: uniform([2, 3]),
+            learning_rate: positive([1]),
+            grad: uniform([2, 4]),
+            param_out: out()
+        }
+        .fails("`Grad`: shape [2, 4] does not broadcast"),
     ]
 );
 
@@ -74,7 +84,7 @@ attr_enum! {
 ///
 /// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`. `lazy_mode` is not in the reference.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
-pub struct Momentum<V = Var> {
+pub struct MomentumOp<V = Var> {
     /// Any shape.
     #[input]
     pub param: V,
@@ -112,7 +122,7 @@ pub struct Momentum<V = Var> {
     #[attr(default = false)]
     pub lazy_mode: bool,
 }
-impl<F: Float> Pointwise for Momentum<F> {
+impl<F: Float> Pointwise for MomentumOp<F> {
     fn eval(&mut self) {
         let factors = [self.rescale_grad, self.regularization_coeff].map(F::from);
         let grad = regularized(self.regularization_method, factors, self.grad, self.param);
@@ -122,7 +132,7 @@ impl<F: Float> Pointwise for Momentum<F> {
         self.param_out = self.param - self.learning_rate * step;
     }
 }
-impl Kernel for Momentum<Buf<'_>> {
+impl Kernel for MomentumOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.param, T => {
             let (rate, mu) = (one::<T>(&self.learning_rate)?, T::of(self.mu.into()));
@@ -159,23 +169,23 @@ fn regularized<F: Copy + Add<Output = F> + Mul<Output = F>>(
     }
 }
 autobwd::samples!(
-    Momentum,
+    MomentumOp,
     [
         momentum(0.9, false),
         momentum(0.5, true),
-        Momentum {
+        MomentumOp {
             regularization_method: Regularization::L2Decay,
             regularization_coeff: 0.1,
             rescale_grad: 0.5,
             ..momentum(0.9, false)
         },
-        Momentum { regularization_coeff: 0.1, lazy_mode: true, ..momentum(0.9, true) },
-        Momentum { velocity: uniform([2]), ..momentum(0.9, false) }.fails("`Velocity`: shape [2]"),
+        MomentumOp { regularization_coeff: 0.1, lazy_mode: true, ..momentum(0.9, true) },
+        MomentumOp { velocity: uniform([2]), ..momentum(0.9, false) }.fails("`Velocity`: shape [2]"),
     ]
 );
 
-fn momentum(mu: f32, use_nesterov: bool) -> Momentum<Draw> {
-    Momentum {
+fn momentum(mu: f32, use_nesterov: bool) -> MomentumOp<Draw> {
+    MomentumOp {
         param: uniform([2, 3]),
         grad: uniform([2, 3]),
         velocity: uniform([2, 3]),
@@ -191,12 +201,12 @@ fn momentum(mu: f32, use_nesterov: bool) -> Momentum<Draw> {
     }
 }
 
-/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
+/// AdamOp: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
 /// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
 ///
 /// The powers are those of this step, `beta1` in the first.
 #[register_op(grad = NoGrad)]
-pub struct Adam<V = Var> {
+pub struct AdamOp<V = Var> {
     /// Any shape.
     #[input]
     pub param: V,
@@ -246,7 +256,7 @@ pub struct Adam<V = Var> {
     #[attr(default = false)]
     pub lazy_mode: bool,
 }
-impl Infer for Adam<Meta> {
+impl Infer for AdamOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.param.float()?;
         for input in [&self.grad, &self.moment1, &self.moment2] {
@@ -264,7 +274,7 @@ impl Infer for Adam<Meta> {
         Ok(())
     }
 }
-impl Kernel for Adam<Buf<'_>> {
+impl Kernel for AdamOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.param, T => {
             let (beta1, beta2) = (T::of(self.beta1.into()), T::of(self.beta2.into()));
@@ -317,19 +327,19 @@ impl<T: Real> Loops<T> for AdamStep<'_, T> {
     }
 }
 autobwd::samples!(
-    Adam,
+    AdamOp,
     [
         adam(0.9, 0.999, 1e-8),
         adam(0.5, 0.75, 0.1),
-        Adam { learning_rate: positive([]), lazy_mode: true, ..adam(0.9, 0.999, 1e-8) },
-        Adam { moment2: uniform([3, 2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Moment2`: shape [3, 2]"),
-        Adam { beta1_pow: uniform([2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Beta1Pow`: one element"),
+        AdamOp { learning_rate: positive([]), lazy_mode: true, ..adam(0.9, 0.999, 1e-8) },
+        AdamOp { moment2: uniform([3, 2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Moment2`: shape [3, 2]"),
+        AdamOp { beta1_pow: uniform([2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Beta1Pow`: one element"),
         adam(1.0, 0.999, 1e-8).fails("attribute `beta1`"),
     ]
 );
 
-fn adam(beta1: f32, beta2: f32, epsilon: f32) -> Adam<Draw> {
-    Adam {
+fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
+    AdamOp {
         param: uniform([2, 3]),
         grad: uniform([2, 3]),
         learning_rate: positive([1]),

@@ -65,7 +65,7 @@ fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
 fn hyperparameters_are_checked_when_described() {
     let (net, x, _) = net();
     let one = net.persistable("one", DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0));
-    let adam = update::Adam {
+    let adam = update::AdamOp {
         param: (&x).into(),
         grad: (&x).into(),
         learning_rate: (&one).into(),

@@ -4,9 +4,9 @@ use autobwd::{
     Builder, DType, Executor, Expr, New, Result, Scope, Tensor, backward::GradientOptions, emit, gradients,
 };
 use autobwd_ops::{
-    conv::{Conv2d, ConvAttrs},
+    conv::{Conv2dOp, ConvAttrs},
     norm::DataLayout,
-    pool::{Pool2d, Pool2dGrad, PoolAttrs, PoolingType},
+    pool::{Pool2dGrad, Pool2dOp, PoolAttrs, PoolingType},
 };
 
 /// The output of a model and those gradients of its inputs that there are, for a given gradient of the output.
@@ -73,7 +73,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
         };
         let (x, w, dy) = (numbers(shape(x_dims), 0.0), numbers(w_dims, 1.0), numbers(shape(y_dims), 2.0));
         let built = run(&[x.clone(), w.clone()], &dy, |inputs| {
-            let op = Conv2d {
+            let op = Conv2dOp {
                 input: (&inputs[0]).into(),
                 filter: (&inputs[1]).into(),
                 output: New,
@@ -119,7 +119,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
 
 /// The largest element of every window.
 fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Expr {
-    emit(Pool2d { x: x.into(), out: New, pool: windows(ksize, data_format) }).out
+    emit(Pool2dOp { x: x.into(), out: New, pool: windows(ksize, data_format) }).out
 }
 
 fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
@@ -172,11 +172,11 @@ fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Resu
         let dout = numbers([2, 3, 4, cols as usize], 0.0);
         let built = run(std::slice::from_ref(&x), &dout, |x| {
             let pool = windows([2, 2], DataLayout::Nchw).strides([2, 2]);
-            emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
+            emit(Pool2dOp { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let expected = run(std::slice::from_ref(&x), &dout, |x| {
             let pool = windows([4, cols], DataLayout::Nchw).adaptive(true);
-            emit(Pool2d { x: (&x[0]).into(), out: New, pool }).out
+            emit(Pool2dOp { x: (&x[0]).into(), out: New, pool }).out
         })?;
         let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&built[0]), bits(&expected[0]));

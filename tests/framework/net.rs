@@ -16,7 +16,7 @@ use autobwd_ops::{
     matmul::Mul,
     reduce::Mean,
     shape::{Split, Unstack},
-    update::Sgd,
+    update::SgdOp,
 };
 
 use crate::{compare, numeric::assert_near};
@@ -121,7 +121,7 @@ fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
     // Nothing comes of a comparison; of the gradient of a rule of the tests' own, an error.
     let equal = Operator::of(Equal { x: "x", y: "y", out: "z", axis: -1 });
     assert!(matches!(build_grad_op(named(&equal))?, Operator::Nop));
-    let sgd = Operator::of(Sgd { param: "w", learning_rate: "rate", grad: "g", param_out: "v" });
+    let sgd = Operator::of(SgdOp { param: "w", learning_rate: "rate", grad: "g", param_out: "v" });
     refused(
         build_grad_op(named(&sgd)),
         ErrorKind::NoGradient,
@@ -380,7 +380,7 @@ fn nets_train() -> Result<()> {
         value: 1.0,
         str_value: String::new(),
     };
-    let update = Operator::of(Sgd { param: "w", learning_rate: "rate", grad: "w@GRAD", param_out: "w" });
+    let update = Operator::of(SgdOp { param: "w", learning_rate: "rate", grad: "w@GRAD", param_out: "w" });
     let step = net("step", [model.clone(), Operator::of(one), backward(&model, &["x", "target"])?, update]);
     assert_eq!(step.inputs(), ["x", "w", "target", "rate"]);
     step.verify()?;

@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Init, Math,
-    norm::{BatchNorm, DataLayout},
+    norm::{BatchNormOp, DataLayout},
 };
 
 /// A parameter of 2 samples with 2 channels, and running statistics.
@@ -29,7 +29,7 @@ impl Net {
 
     /// Statistics run on in place; nothing that was saved has a gradient.
     fn batch_norm(&self, x: &Expr, is_test: bool) -> Expr {
-        let op = emit(BatchNorm {
+        let op = emit(BatchNormOp {
             x: x.into(),
             scale: None,
             bias: None,

@@ -11,7 +11,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Init, Math,
-    dropout::{Dropout, DropoutImplementation},
+    dropout::{DropoutImplementation, DropoutOp},
     increment::Increment,
 };
 
@@ -138,7 +138,7 @@ fn dense(net: &Builder, x: &Expr) -> Expr {
 }
 
 fn dropout(x: &Expr, seed: i32) -> Expr {
-    let op = Dropout {
+    let op = DropoutOp {
         x: x.into(),
         seed_tensor: None,
         out: New,

@@ -12,7 +12,7 @@ use autobwd_ops::{
     reduce::Mean,
     smooth::Silu,
     sum::Sum,
-    update::Sgd,
+    update::SgdOp,
 };
 
 /// The gradient operators of one operator as text, and of what each gradient is the gradient.
@@ -124,7 +124,7 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
     let refused = |op: &dyn Fn(&mut Program) -> OpDesc| -> Error { made(op, &[]).unwrap_err() };
     let e = refused(&|program| {
         let [param, learning_rate, grad, param_out] = ["w", "rate", "g", "v"].map(|name| program.var(name));
-        Sgd { param, learning_rate, grad, param_out }.into()
+        SgdOp { param, learning_rate, grad, param_out }.into()
     });
     assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "it has no gradient"));
     assert!(e.to_string().starts_with("operator `sgd` (by itself; Grad = `g`, LearningRate = `rate`"), "{e}");

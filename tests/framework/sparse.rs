@@ -83,7 +83,7 @@ impl Optimizer for Decayed {
         let velocity = parameter
             .builder()
             .persistable("velocity", parameter.dtype(), &dims, |v| Init::Constant(0.5).emit(v, 0));
-        emit(update::Momentum {
+        emit(update::MomentumOp {
             param: parameter.into(),
             grad: gradient.into(),
             velocity: (&velocity).into(),
@@ -418,7 +418,7 @@ fn updates_may_write_elsewhere() -> Result<()> {
     net.set_program(program);
     let (w, gradient) = (net.expr("embedding_0.w"), net.expr(GRADIENT));
     let rate = net.input("rate", DType::F64, &[-1]);
-    let updated = emit(update::Sgd {
+    let updated = emit(update::SgdOp {
         param: (&w).into(),
         learning_rate: (&rate).into(),
         grad: (&gradient).into(),

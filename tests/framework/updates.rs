@@ -82,7 +82,7 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
     let (w, v, rate) =
         (parameter(&net, "w", &[8, 4]), parameter(&net, "v", &[4]), parameter(&net, "rate", &[1]));
     let descend = |param: &Expr, grad: &Expr| {
-        emit(update::Sgd {
+        emit(update::SgdOp {
             param: param.into(),
             grad: grad.into(),
             learning_rate: Arg::from(&rate),

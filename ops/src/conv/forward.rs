@@ -9,7 +9,7 @@ use super::{ConvAttrs, nhwc, plain, same, valid};
 ///
 /// What is over the edges counts as 0.
 #[register_op(grad = Conv2dGrad)]
-pub struct Conv2d<V = Var> {
+pub struct Conv2dOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub input: V,
@@ -24,13 +24,13 @@ pub struct Conv2d<V = Var> {
     #[attrs]
     pub conv: ConvAttrs,
 }
-impl Infer for Conv2d<Meta> {
+impl Infer for Conv2dOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.output.set(self.input.dtype, self.conv.convolved(&self.input, &self.filter)?);
         Ok(())
     }
 }
-impl Kernel for Conv2d<Buf<'_>> {
+impl Kernel for Conv2dOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.conv.convolve(cx, &self.input, &self.filter, &mut self.output)
     }
@@ -40,7 +40,7 @@ impl Kernel for Conv2d<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Conv2d,
+    Conv2dOp,
     [
         conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()),
         conv2d([2, 3, 6, 5], [4, 3, 1, 2], plain().strides([2, 1])),
@@ -71,13 +71,13 @@ autobwd::samples!(
         conv2d([2, 0, 5, 4], [4, 0, 2, 1], plain()),
         conv2d([2, 3, 5, 4], [0, 3, 2, 1], plain()),
         conv2d([2, 3, 0, 4], [4, 3, 2, 1], plain().paddings([1, 2])),
-        Conv2d { input: uniform([2, 3, 5]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+        Conv2dOp { input: uniform([2, 3, 5]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
             .fails("`Input`: 4 dimensions are needed"),
-        Conv2d { filter: uniform([4, 3]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+        Conv2dOp { filter: uniform([4, 3]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
             .fails("`Filter`: 4 dimensions are needed"),
-        Conv2d { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+        Conv2dOp { filter: integers_below(3, [4, 3, 2, 1]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
             .fails("`Filter`: dtype int64 does not match"),
-        Conv2d { input: integers_below(3, [2, 3, 5, 4]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
+        Conv2dOp { input: integers_below(3, [2, 3, 5, 4]), ..conv2d([2, 3, 5, 4], [4, 3, 2, 1], plain()) }
             .fails("`Input`: floating point numbers are needed"),
         conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain())
             .fails("`Filter`: filters of 3 channels in 1 groups are needed"),
@@ -99,13 +99,13 @@ autobwd::samples!(
     ]
 );
 
-fn conv2d(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2d<Draw> {
-    Conv2d { input: uniform(input), filter: uniform(filter), output: out(), conv }
+fn conv2d(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dOp<Draw> {
+    Conv2dOp { input: uniform(input), filter: uniform(filter), output: out(), conv }
 }
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
 /// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over images.
-#[register_op(grad_of = Conv2d, grad = Multilinear, inferred)]
+#[register_op(grad_of = Conv2dOp, grad = Multilinear, inferred)]
 pub struct Conv2dGrad<V = Var> {
     pub input: V,
     pub filter: V,

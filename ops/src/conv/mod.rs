@@ -10,8 +10,8 @@ mod kernel;
 mod side;
 mod transpose;
 
-pub use forward::{Conv2d, Conv2dGrad, DepthwiseConv2d, DepthwiseConv2dGrad};
-pub use transpose::{Conv2dTranspose, Conv2dTransposeGrad, Conv2dTransposeRule};
+pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
+pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
 
 use autobwd::{Attrs, Buf, Cx, Dims, Meta, Result, op::with_float, tensor::Dim};
 

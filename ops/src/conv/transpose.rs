@@ -20,7 +20,7 @@ use crate::{
 /// `output[m, y * stride + i * dilation - padding, …] = Σ input[c, y, x] * filter[c, m, i, j] + bias[m]`, summed over the
 /// channels `c` of a group and all that meets there.
 #[register_op(grad = Conv2dTransposeRule)]
-pub struct Conv2dTranspose<V = Var> {
+pub struct Conv2dTransposeOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub input: V,
@@ -44,7 +44,7 @@ pub struct Conv2dTranspose<V = Var> {
     #[attr(default = [])]
     pub output_size: Vec<i32>,
 }
-impl Infer for Conv2dTranspose<Meta> {
+impl Infer for Conv2dTransposeOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.output.set(self.input.dtype, self.transposed()?);
         let (_, channels, _) = self.conv.data_format.split(self.output.unpack()?);
@@ -56,10 +56,10 @@ impl Infer for Conv2dTranspose<Meta> {
         })
     }
 }
-impl Conv2dTranspose<Meta> {
+impl Conv2dTransposeOp<Meta> {
     /// The shape of what `input` is the convolution of. As several are, `output_size` or `output_padding` may say which.
     fn transposed(&self) -> Result<Dims> {
-        let Conv2dTranspose { input, filter, conv, output_size, output_padding, .. } = self;
+        let Conv2dTransposeOp { input, filter, conv, output_size, output_padding, .. } = self;
         let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
         filter.require(filters.agrees(channels), || format!("filters for {channels} channels are needed"))?;
         let (axes, given) = (conv.axes()?, (!output_size.is_empty(), !output_padding.is_empty()));
@@ -86,7 +86,7 @@ impl Conv2dTranspose<Meta> {
         Ok(conv.data_format.join(images, share * (conv.groups as usize).into(), size).into_iter().collect())
     }
 }
-impl Kernel for Conv2dTranspose<Buf<'_>> {
+impl Kernel for Conv2dTransposeOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let kernel = self.conv.kernel([&self.output, &self.filter, &self.input, &self.input])?;
         with_float!(self.input, T => {
@@ -104,7 +104,7 @@ impl Kernel for Conv2dTranspose<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Conv2dTranspose,
+    Conv2dTransposeOp,
     [
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()),
         transpose([2, 3, 4, 1], [3, 5, 2, 4], plain().strides([2, 3]).paddings([1, 0])),
@@ -113,11 +113,11 @@ autobwd::samples!(
         biased(6, transpose([1, 3, 2, 4], [4, 3, 1, 2], nhwc().groups(2))),
         transpose([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         transpose([1, 6, 3, 2], [6, 1, 3, 2], plain().groups(2)),
-        Conv2dTranspose {
+        Conv2dTransposeOp {
             output_size: vec![9, 8],
             ..transpose([1, 2, 3, 4], [2, 3, 1, 1], plain().strides([3, 2]))
         },
-        Conv2dTranspose {
+        Conv2dTransposeOp {
             output_padding: vec![1, 2],
             ..transpose([1, 2, 3, 4], [2, 3, 4, 2], plain().strides([3, 1]).dilations([1, 3]))
         },
@@ -136,22 +136,22 @@ autobwd::samples!(
             .fails("`Bias`: [4] is needed, one for each channel"),
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().paddings([3, 0]))
             .fails("`Input`: more rows and columns than paddings take away are needed"),
-        Conv2dTranspose { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+        Conv2dTransposeOp { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("attribute `output_size`: 5 is not within 4..5"),
-        Conv2dTranspose { output_padding: vec![1, 0], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+        Conv2dTransposeOp { output_padding: vec![1, 0], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("attribute `output_padding`: 1 is not below stride or dilation, 1"),
-        Conv2dTranspose { output_size: vec![6], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
+        Conv2dTransposeOp { output_size: vec![6], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("attribute `output_size`: 2 numbers of at least 1 are needed, not [6]"),
     ]
 );
 
-fn transpose(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dTranspose<Draw> {
+fn transpose(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dTransposeOp<Draw> {
     let (input, filter, output) = (uniform(input), uniform(filter), out());
-    Conv2dTranspose { input, filter, bias: None, output, conv, output_padding: vec![], output_size: vec![] }
+    Conv2dTransposeOp { input, filter, bias: None, output, conv, output_padding: vec![], output_size: vec![] }
 }
 
-fn biased(channels: usize, row: Conv2dTranspose<Draw>) -> Conv2dTranspose<Draw> {
-    Conv2dTranspose { bias: Some(uniform([channels])), ..row }
+fn biased(channels: usize, row: Conv2dTransposeOp<Draw>) -> Conv2dTransposeOp<Draw> {
+    Conv2dTransposeOp { bias: Some(uniform([channels])), ..row }
 }
 
 /// Adds to every channel its number.
@@ -170,8 +170,8 @@ fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], ima
 /// One gradient operator, and the sum for the bias: `dbias = Σ doutput` over images and pixels.
 #[derive(Debug)]
 pub struct Conv2dTransposeRule;
-impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
-    fn emit(fwd: &Conv2dTranspose, g: &mut GradCx<'_>) {
+impl GradRule<Conv2dTransposeOp> for Conv2dTransposeRule {
+    fn emit(fwd: &Conv2dTransposeOp, g: &mut GradCx<'_>) {
         g.push_gradient::<_, Conv2dTransposeGrad>(fwd);
         if let Some(dbias) = fwd.bias.and_then(|bias| g.wanted(bias)) {
             let reduce = ReduceAttrs::over(fwd.conv.data_format.but_channels(4));
@@ -181,7 +181,7 @@ impl GradRule<Conv2dTranspose> for Conv2dTransposeRule {
 }
 
 /// `dinput` = `conv2d` of `doutput` with `filter`, `dfilter` = the gradient of its filter for `input`, that of its output.
-#[register_op(grad_of = Conv2dTranspose, grad = Multilinear, inferred)]
+#[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,
     pub filter: V,

@@ -6,9 +6,9 @@ use crate::{
     attention::ScaledDotProductAttention,
     binary::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
-    conv::{Conv2d, ConvAttrs},
+    conv::{Conv2dOp, ConvAttrs},
     division::{ElementwiseFloordiv, ElementwiseMod},
-    dropout::{Dropout, DropoutImplementation},
+    dropout::{DropoutImplementation, DropoutOp},
     extremum::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     fill::FillConstant,
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
@@ -16,7 +16,7 @@ use crate::{
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
     pick::{Gather, OneHotV2},
-    pool::{Pool2d, PoolAttrs, PoolingType},
+    pool::{Pool2dOp, PoolAttrs, PoolingType},
     rectifier::{Elu, HardSwish, LeakyRelu, Relu6},
     reduce::{Mean, ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
     rounding::{Clip, Floor, Round, Sign},
@@ -69,7 +69,7 @@ macro_rules! reductions {
 macro_rules! pooling {
     ($($f:ident $pooling_type:ident),*) => {$(
         fn $f(&self, size: i32, stride: i32) -> Expr {
-            let op = Pool2d {
+            let op = Pool2dOp {
                 x: self.into(),
                 out: New,
                 pool: PoolAttrs::new(PoolingType::$pooling_type, vec![size; 2]).strides(vec![stride; 2]),
@@ -134,7 +134,7 @@ impl Math for Expr {
     }
 
     fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Expr {
-        let op = Conv2d {
+        let op = Conv2dOp {
             input: self.into(),
             filter: filters.into(),
             output: New,
@@ -284,7 +284,7 @@ impl Math for Expr {
     }
 
     fn dropout(&self, probability: f32, seed: &Expr) -> Expr {
-        let op = Dropout {
+        let op = DropoutOp {
             x: self.into(),
             seed_tensor: Some(seed.into()),
             out: New,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     common::check_grad,
-    update::{Sgd, one},
+    update::{SgdOp, one},
 };
 
 /// `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`: the gradient of a product with a step down
@@ -104,12 +104,12 @@ fn matmul_grad_sgd(x: Draw, param: Draw, dout: Draw, trans_x: bool, trans_y: boo
     MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out: out(), trans_x, trans_y }
 }
 
-impl Join<Sgd> for MatmulV2Grad {
-    fn join(&self, then: &Sgd) -> Option<OpDesc> {
+impl Join<SgdOp> for MatmulV2Grad {
+    fn join(&self, then: &SgdOp) -> Option<OpDesc> {
         let MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y } = *self;
-        let Sgd { param, learning_rate, grad, param_out } = *then;
+        let SgdOp { param, learning_rate, grad, param_out } = *then;
         let step = MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out, trans_x, trans_y };
         (dy == Some(grad) && y == param).then(|| step.into())
     }
 }
-autobwd::op::join!(MatmulV2Grad, Sgd);
+autobwd::op::join!(MatmulV2Grad, SgdOp);

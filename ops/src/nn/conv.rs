@@ -93,7 +93,7 @@ impl Conv2d {
     /// channels, or another dtype, and for images that are too small.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
-        let op = emit(conv::Conv2d {
+        let op = emit(conv::Conv2dOp {
             input: x.into(),
             filter: (&self.weight).into(),
             output: New,
@@ -126,7 +126,7 @@ impl Conv2dTranspose {
     /// dtype, and for paddings that leave nothing.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
-        let op = emit(conv::Conv2dTranspose {
+        let op = emit(conv::Conv2dTransposeOp {
             input: x.into(),
             filter: (&self.weight).into(),
             bias: self.bias.as_ref().map(Into::into),

@@ -105,7 +105,7 @@ impl LayerNorm {
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
-        let op = norm::LayerNorm {
+        let op = norm::LayerNormOp {
             x: x.into(),
             scale: Some(scale.into()),
             bias: Some(bias.into()),
@@ -148,7 +148,7 @@ impl GroupNorm {
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
-        let op = norm::GroupNorm {
+        let op = norm::GroupNormOp {
             x: x.into(),
             scale: Some(scale.into()),
             bias: Some(bias.into()),
@@ -189,7 +189,7 @@ impl InstanceNorm {
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
-        let op = norm::InstanceNorm {
+        let op = norm::InstanceNormOp {
             x: x.into(),
             scale: Some(scale.into()),
             bias: Some(bias.into()),
@@ -267,7 +267,7 @@ impl BatchNorm {
     #[track_caller]
     fn emit(&self, x: &Expr, is_test: bool) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
-        let op = emit(norm::BatchNorm {
+        let op = emit(norm::BatchNormOp {
             x: x.into(),
             scale: Some(scale.into()),
             bias: Some(bias.into()),

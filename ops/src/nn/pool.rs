@@ -85,7 +85,7 @@ impl Pool2d {
             Some(stride) => vec![stride; 2],
             None => self.size.to_vec(),
         };
-        let op = pool::Pool2d {
+        let op = pool::Pool2dOp {
             x: x.into(),
             out: New,
             pool: PoolAttrs::new(self.kind, self.size.to_vec())

@@ -24,7 +24,7 @@ use crate::{
 /// them: `mean_out = momentum * mean + (1 - momentum) * m`, as a rule written over `mean`, and `variance_out` alike. With
 /// `is_test` (unless `trainable_statistics`) or `use_global_stats` they are `mean` and `variance`, which stay what they are.
 #[register_op(grad = BatchNormRule)]
-pub struct BatchNorm<V = Var> {
+pub struct BatchNormOp<V = Var> {
     /// Two to five dimensions.
     #[input]
     pub x: V,
@@ -77,7 +77,7 @@ pub struct BatchNorm<V = Var> {
     #[attr(default = false)]
     pub trainable_statistics: bool,
 }
-impl Infer for BatchNorm<Meta> {
+impl Infer for BatchNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let vectors = [Some(&self.mean), Some(&self.variance), self.scale.as_ref(), self.bias.as_ref()];
         check_channels(&self.x, self.data_layout, vectors.into_iter().flatten())?;
@@ -94,7 +94,7 @@ impl Infer for BatchNorm<Meta> {
         Ok(())
     }
 }
-impl Kernel for BatchNorm<Buf<'_>> {
+impl Kernel for BatchNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let cut = Cut::channels(&self.x, self.data_layout);
         let (momentum, epsilon) = (f64::from(self.momentum), f64::from(self.epsilon));
@@ -131,14 +131,14 @@ impl Kernel for BatchNorm<Buf<'_>> {
         })
     }
 }
-impl<V> BatchNorm<V> {
+impl<V> BatchNormOp<V> {
     /// Whether it is used, not trained, and whether statistics are given.
     fn modes(&self) -> (bool, bool) {
         let test = self.is_test && !self.trainable_statistics;
         (test, test || self.use_global_stats)
     }
 }
-impl Composition for BatchNorm<Expr> {
+impl Composition for BatchNormOp<Expr> {
     fn compose(&mut self) {
         let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
         let (test, given) = self.modes();
@@ -166,19 +166,19 @@ impl Composition for BatchNorm<Expr> {
     }
 }
 autobwd::samples!(
-    BatchNorm,
+    BatchNormOp,
     [
         batch_norm(uniform([2, 3, 4]), 3),
         batch_norm(uniform([5, 3]), 3),
-        BatchNorm { momentum: 0.25, epsilon: 0.125, ..batch_norm(uniform([2, 3, 1, 4]), 3) },
-        BatchNorm { data_layout: DataLayout::Nhwc, ..batch_norm(uniform([2, 4, 3]), 3) },
-        BatchNorm { scale: None, reserve_space: Some(out()), ..batch_norm(uniform([2, 3, 4]), 3) },
-        BatchNorm { bias: None, ..batch_norm(uniform([1, 2, 3, 1, 2]), 2) },
-        BatchNorm { is_test: true, ..batch_norm(uniform([2, 3, 4]), 3) },
-        BatchNorm { is_test: true, scale: None, bias: None, ..batch_norm(uniform([4, 3]), 3) },
-        BatchNorm { is_test: true, trainable_statistics: true, ..batch_norm(uniform([2, 3, 4]), 3) },
-        BatchNorm { use_global_stats: true, ..batch_norm(uniform([2, 3, 4]), 3) },
-        BatchNorm {
+        BatchNormOp { momentum: 0.25, epsilon: 0.125, ..batch_norm(uniform([2, 3, 1, 4]), 3) },
+        BatchNormOp { data_layout: DataLayout::Nhwc, ..batch_norm(uniform([2, 4, 3]), 3) },
+        BatchNormOp { scale: None, reserve_space: Some(out()), ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNormOp { bias: None, ..batch_norm(uniform([1, 2, 3, 1, 2]), 2) },
+        BatchNormOp { is_test: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNormOp { is_test: true, scale: None, bias: None, ..batch_norm(uniform([4, 3]), 3) },
+        BatchNormOp { is_test: true, trainable_statistics: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNormOp { use_global_stats: true, ..batch_norm(uniform([2, 3, 4]), 3) },
+        BatchNormOp {
             is_test: true,
             use_global_stats: true,
             trainable_statistics: true,
@@ -186,7 +186,7 @@ autobwd::samples!(
             ..batch_norm(uniform([2, 4, 3]), 3)
         },
         batch_norm(uniform([70, 3, 2]), 3),
-        BatchNorm { data_layout: DataLayout::Nhwc, epsilon: 0.5, ..batch_norm(uniform([2, 70]), 70) },
+        BatchNormOp { data_layout: DataLayout::Nhwc, epsilon: 0.5, ..batch_norm(uniform([2, 70]), 70) },
         batch_norm(uniform([1, 3]), 3),
         batch_norm(uniform([0, 3, 2]), 3),
         batch_norm(uniform([2, 0, 3]), 0),
@@ -194,13 +194,13 @@ autobwd::samples!(
         batch_norm(uniform([3]), 3).fails("`X`: two to five dimensions are needed"),
         batch_norm(uniform([1, 3, 1, 1, 1, 1]), 3).fails("`X`: two to five dimensions are needed"),
         batch_norm(uniform([2, 3, 4]), 4).fails("`Mean`: [3] is needed, a number for each channel"),
-        BatchNorm { scale: Some(uniform([3, 1])), ..batch_norm(uniform([2, 3, 4]), 3) }
+        BatchNormOp { scale: Some(uniform([3, 1])), ..batch_norm(uniform([2, 3, 4]), 3) }
             .fails("`Scale`: [3] is needed, a number for each channel"),
     ]
 );
 
-fn batch_norm(x: Draw, channels: usize) -> BatchNorm<Draw> {
-    BatchNorm {
+fn batch_norm(x: Draw, channels: usize) -> BatchNormOp<Draw> {
+    BatchNormOp {
         x,
         scale: Some(away_from(0.0, [channels])),
         bias: Some(uniform([channels])),
@@ -252,9 +252,9 @@ fn follow<T: Real>(running: &mut [T], new: &[T], momentum: f64) {
 /// One gradient operator; others for statistics, where gradients arrive at them or they have some.
 #[derive(Debug)]
 pub struct BatchNormRule;
-impl GradRule<BatchNorm> for BatchNormRule {
-    fn emit(fwd: &BatchNorm, g: &mut GradCx<'_>) {
-        let BatchNorm { x, scale, bias, mean, variance, y, mean_out, variance_out, .. } = *fwd;
+impl GradRule<BatchNormOp> for BatchNormRule {
+    fn emit(fwd: &BatchNormOp, g: &mut GradCx<'_>) {
+        let BatchNormOp { x, scale, bias, mean, variance, y, mean_out, variance_out, .. } = *fwd;
         let (_, given) = fwd.modes();
         let of = BatchNormGrad {
             x,
@@ -292,7 +292,7 @@ impl GradRule<BatchNorm> for BatchNormRule {
 /// statistics `m` and `v` are given.
 ///
 /// Those that were saved are taken for functions of `x`.
-#[register_op(grad_of = BatchNorm, grad = Composed)]
+#[register_op(grad_of = BatchNormOp, grad = Composed)]
 pub struct BatchNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,

@@ -21,7 +21,7 @@ use crate::{
 /// Groups of channels of each sample brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) +
 /// bias`.
 #[register_op(grad = Composed)]
-pub struct GroupNorm<V = Var> {
+pub struct GroupNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions in the order of `data_layout`.
     #[input]
     pub x: V,
@@ -50,7 +50,7 @@ pub struct GroupNorm<V = Var> {
     #[attr(default = DataLayout::Nchw)]
     pub data_layout: DataLayout,
 }
-impl Infer for GroupNorm<Meta> {
+impl Infer for GroupNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (x, groups) = (&self.x, self.groups as usize);
         let channels = channels(x, self.data_layout, [&self.scale, &self.bias])?;
@@ -62,7 +62,7 @@ impl Infer for GroupNorm<Meta> {
         Ok(())
     }
 }
-impl Kernel for GroupNorm<Buf<'_>> {
+impl Kernel for GroupNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let (groups, epsilon) = (self.groups as usize, f64::from(self.epsilon));
         let cut = Cut::channels(&self.x, self.data_layout);
@@ -83,7 +83,7 @@ impl Kernel for GroupNorm<Buf<'_>> {
         })
     }
 }
-impl Composition for GroupNorm<Expr> {
+impl Composition for GroupNormOp<Expr> {
     fn compose(&mut self) {
         let rank = self.x.dims().len() as i32;
         let channels_first: Vec<i32> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
@@ -98,14 +98,14 @@ impl Composition for GroupNorm<Expr> {
     }
 }
 autobwd::samples!(
-    GroupNorm,
+    GroupNormOp,
     [
         group_norm(uniform([2, 6, 4]), 6, 3),
         group_norm(uniform([2, 4, 3, 1]), 4, 1),
-        GroupNorm { data_layout: DataLayout::Nhwc, ..group_norm(uniform([2, 5, 6]), 6, 2) },
-        GroupNorm { data_layout: DataLayout::Nhwc, ..group_norm(uniform([3, 8]), 8, 2) },
-        GroupNorm { epsilon: 0.125, scale: None, ..group_norm(uniform([2, 4, 3]), 4, 4) },
-        GroupNorm { bias: None, ..group_norm(uniform([3, 8]), 8, 2) },
+        GroupNormOp { data_layout: DataLayout::Nhwc, ..group_norm(uniform([2, 5, 6]), 6, 2) },
+        GroupNormOp { data_layout: DataLayout::Nhwc, ..group_norm(uniform([3, 8]), 8, 2) },
+        GroupNormOp { epsilon: 0.125, scale: None, ..group_norm(uniform([2, 4, 3]), 4, 4) },
+        GroupNormOp { bias: None, ..group_norm(uniform([3, 8]), 8, 2) },
         group_norm(uniform([0, 4, 3]), 4, 2),
         group_norm(uniform([2, 4, 0]), 4, 2),
         group_norm(uniform([3]), 3, 1).fails("`X`: two dimensions or more are needed"),
@@ -115,8 +115,8 @@ autobwd::samples!(
     ]
 );
 
-fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNorm<Draw> {
-    GroupNorm {
+fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNormOp<Draw> {
+    GroupNormOp {
         x,
         scale: Some(away_from(0.0, [channels])),
         bias: Some(uniform([channels])),
@@ -195,7 +195,7 @@ impl<'a, T: Real> Affine<'a, T> {
 /// Each channel of each sample brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`, where `m`
 /// and `v` are its mean and variance.
 #[register_op(grad = Composed)]
-pub struct InstanceNorm<V = Var> {
+pub struct InstanceNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions.
     #[input]
     pub x: V,
@@ -218,7 +218,7 @@ pub struct InstanceNorm<V = Var> {
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
 }
-impl Infer for InstanceNorm<Meta> {
+impl Infer for InstanceNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let x = &self.x;
         let channels = channels(x, DataLayout::Nchw, [&self.scale, &self.bias])?;
@@ -228,7 +228,7 @@ impl Infer for InstanceNorm<Meta> {
         Ok(())
     }
 }
-impl Kernel for InstanceNorm<Buf<'_>> {
+impl Kernel for InstanceNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let Cut { outer, groups, inner } = Cut::channels(&self.x, DataLayout::Nchw);
         let cut = Cut { outer: 1, groups: outer * groups, inner };
@@ -243,7 +243,7 @@ impl Kernel for InstanceNorm<Buf<'_>> {
         })
     }
 }
-impl Composition for InstanceNorm<Expr> {
+impl Composition for InstanceNormOp<Expr> {
     fn compose(&mut self) {
         let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
         let rows = Rows::of(&channels.x, self.epsilon);
@@ -252,12 +252,12 @@ impl Composition for InstanceNorm<Expr> {
     }
 }
 autobwd::samples!(
-    InstanceNorm,
+    InstanceNormOp,
     [
         instance_norm(uniform([2, 3, 4]), 3),
         instance_norm(uniform([1, 2, 3, 4]), 2),
-        InstanceNorm { epsilon: 0.125, scale: None, ..instance_norm(uniform([2, 3, 4]), 3) },
-        InstanceNorm { bias: None, ..instance_norm(uniform([2, 3, 5]), 3) },
+        InstanceNormOp { epsilon: 0.125, scale: None, ..instance_norm(uniform([2, 3, 4]), 3) },
+        InstanceNormOp { bias: None, ..instance_norm(uniform([2, 3, 5]), 3) },
         instance_norm(uniform([2, 3]), 3),
         instance_norm(uniform([0, 3, 4]), 3),
         instance_norm(uniform([2, 3, 0]), 3),
@@ -266,7 +266,7 @@ autobwd::samples!(
     ]
 );
 
-fn instance_norm(x: Draw, channels: usize) -> InstanceNorm<Draw> {
+fn instance_norm(x: Draw, channels: usize) -> InstanceNormOp<Draw> {
     let (scale, bias) = (Some(away_from(0.0, [channels])), Some(uniform([channels])));
-    InstanceNorm { x, scale, bias, y: out(), saved_mean: out(), saved_variance: out(), epsilon: 1e-5 }
+    InstanceNormOp { x, scale, bias, y: out(), saved_mean: out(), saved_variance: out(), epsilon: 1e-5 }
 }

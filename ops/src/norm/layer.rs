@@ -24,7 +24,7 @@ const PART: usize = 1 << 14;
 ///
 /// Dimensions before `begin_norm_axis` number the rows, the others are those of a row.
 #[register_op(grad = LayerNormGrad)]
-pub struct LayerNorm<V = Var> {
+pub struct LayerNormOp<V = Var> {
     /// At least one dimension.
     #[input]
     pub x: V,
@@ -50,7 +50,7 @@ pub struct LayerNorm<V = Var> {
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
 }
-impl Infer for LayerNorm<Meta> {
+impl Infer for LayerNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let rows = rows(&self.x, self.begin_norm_axis, &[&self.scale, &self.bias])?;
         self.mean.set(self.x.dtype, rows);
@@ -58,7 +58,7 @@ impl Infer for LayerNorm<Meta> {
         Ok(())
     }
 }
-impl Kernel for LayerNorm<Buf<'_>> {
+impl Kernel for LayerNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
@@ -75,7 +75,7 @@ impl Kernel for LayerNorm<Buf<'_>> {
         })
     }
 }
-impl Composition for LayerNorm<Expr> {
+impl Composition for LayerNormOp<Expr> {
     fn compose(&mut self) {
         let (start_axis, stop_axis) = (self.begin_norm_axis, -1);
         let x = (&self.x).into();
@@ -87,7 +87,7 @@ impl Composition for LayerNorm<Expr> {
     }
 }
 autobwd::samples!(
-    LayerNorm,
+    LayerNormOp,
     [
         layer_norm(uniform([3, 4]), Some(positive([4])), Some(uniform([4])), 1, 1e-5),
         layer_norm(uniform([2, 3, 4]), Some(positive([4])), Some(uniform([4])), 2, 1e-3),
@@ -111,8 +111,8 @@ fn layer_norm(
     bias: Option<Draw>,
     begin_norm_axis: i32,
     epsilon: f32,
-) -> LayerNorm<Draw> {
-    LayerNorm { x, scale, bias, y: out(), mean: out(), variance: out(), begin_norm_axis, epsilon }
+) -> LayerNormOp<Draw> {
+    LayerNormOp { x, scale, bias, y: out(), mean: out(), variance: out(), begin_norm_axis, epsilon }
 }
 
 /// The dimensions that number the rows; what goes with each element of a row must fit.
@@ -218,7 +218,7 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are taken for functions of `x`.
-#[register_op(grad_of = LayerNorm, grad = Composed, inferred)]
+#[register_op(grad_of = LayerNormOp, grad = Composed, inferred)]
 pub struct LayerNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,

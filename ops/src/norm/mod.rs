@@ -10,9 +10,9 @@ mod layer;
 
 pub(crate) use cut::{Cut, sums};
 
-pub use batch::{BatchNorm, BatchNormGrad, BatchNormRule};
-pub use group::{GroupNorm, InstanceNorm};
-pub use layer::{LayerNorm, LayerNormGrad};
+pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
+pub use group::{GroupNormOp, InstanceNormOp};
+pub use layer::{LayerNormGrad, LayerNormOp};
 
 autobwd::op::attr_enum! {
     /// Where the channels of a tensor are.

@@ -77,7 +77,7 @@ impl PoolAttrs {
 ///
 /// What is over the edges is left out. NaN counts as larger than all.
 #[register_op(grad = Pool2dGrad)]
-pub struct Pool2d<V = Var> {
+pub struct Pool2dOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub x: V,
@@ -88,13 +88,13 @@ pub struct Pool2d<V = Var> {
     #[attrs]
     pub pool: PoolAttrs,
 }
-impl Infer for Pool2d<Meta> {
+impl Infer for Pool2dOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.x.dtype, self.pool.pooled(&self.x)?);
         Ok(())
     }
 }
-impl Kernel for Pool2d<Buf<'_>> {
+impl Kernel for Pool2dOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let pooling = self.pool.pooling(&self.x, &self.out)?;
         let ([x_len, out_len], kind) = (pooling.lens(), self.pool.pooling_type);
@@ -123,7 +123,7 @@ impl Kernel for Pool2d<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Pool2d,
+    Pool2dOp,
     [
         pool(distinct([2, 3, 5, 4]), max([2, 3])),
         pool(uniform([2, 3, 5, 4]), mean([2, 3])),
@@ -185,8 +185,8 @@ autobwd::samples!(
     ]
 );
 
-fn pool(x: Draw, pool: PoolAttrs) -> Pool2d<Draw> {
-    Pool2d { x, out: out(), pool }
+fn pool(x: Draw, pool: PoolAttrs) -> Pool2dOp<Draw> {
+    Pool2dOp { x, out: out(), pool }
 }
 
 fn max(ksize: [i32; 2]) -> PoolAttrs {
@@ -203,7 +203,7 @@ fn nhwc(pool: PoolAttrs) -> PoolAttrs {
 
 /// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
 /// all `n` elements. Where windows meet, the sum.
-#[register_op(grad_of = Pool2d, grad = Pool2dGradRule, inferred)]
+#[register_op(grad_of = Pool2dOp, grad = Pool2dGradRule, inferred)]
 pub struct Pool2dGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -265,7 +265,7 @@ impl GradRule<Pool2dGrad> for Pool2dGradRule {
         let Some(ddout) = g.wanted(dout) else { return };
         match fwd.pool.pooling_type {
             PoolingType::Max => g.push(Pool2dGradGrad { x, out, ddx, ddout, pool }),
-            PoolingType::Avg => g.push(Pool2d { x: ddx, out: ddout, pool }),
+            PoolingType::Avg => g.push(Pool2dOp { x: ddx, out: ddout, pool }),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{Op, OpDesc, Result};
 ///
 /// ```
 /// use autobwd::{op::Join, OpDesc};
-/// use autobwd_ops::{matmul::{MatmulV2Grad, MatmulV2GradSgd}, update::Sgd};
+/// use autobwd_ops::{matmul::{MatmulV2Grad, MatmulV2GradSgd}, update::SgdOp};
 ///
 /// # use autobwd::Var;
 /// # fn join(first: &MatmulV2Grad, then: &Sgd) -> Option<OpDesc> {
