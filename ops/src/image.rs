@@ -104,6 +104,11 @@ pub(crate) fn pair(name: &str, numbers: &[i32], least: i32) -> Result<[usize; 2]
     }
 }
 
+/// As [`pair`], of an attribute that may be empty.
+pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<Option<[usize; 2]>> {
+    if numbers.is_empty() { Ok(None) } else { pair(name, numbers, least).map(Some) }
+}
+
 impl Axis {
     /// Windows of `size` elements over `input` elements.
     pub(crate) fn windows(self, size: usize, input: usize) -> Windows {

@@ -396,12 +396,8 @@ fn the_choice_is_put_into_words() -> Result<()> {
     let all: Vec<&str> = computed.iter().map(String::as_str).collect();
     let text = model.build(Checkpoints::Without(&all))?.found.recomputed.to_string();
     assert!(text.starts_with("computed again: `matmul_v2_0`, `tanh_0`,"), "{text}");
-    let Recomputed { names, planned, .. } =
-        model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
-    let planned = planned.unwrap();
-    let mut recomputed = Recomputed::default();
-    (recomputed.names, recomputed.planned) = (names, Some(planned));
-    let text = recomputed.to_string();
+    let recomputed = model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
+    let (planned, text) = (recomputed.planned.unwrap(), recomputed.to_string());
     let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
     assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
     Ok(())

@@ -1,17 +1,14 @@
 //! What convolutions are made of, as an operator: their transposes.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
-    check::*,
-    op::with_float,
-    register_op,
-    tensor::{Dim, OptionalBuf},
+    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
+    op::with_float, register_op, tensor::Dim,
 };
 
 use super::{ConvAttrs, nhwc, plain, same, valid};
 use crate::{
     common::{PART, Real, pieces},
-    image::pair,
+    image::optional_pair,
     norm::DataLayout,
     reduce::{ReduceAttrs, ReduceSum},
 };
@@ -62,9 +59,8 @@ impl Conv2dTransposeOp<Meta> {
         let Conv2dTransposeOp { input, filter, conv, output_size, output_padding, .. } = self;
         let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
         filter.require(filters.agrees(channels), || format!("filters for {channels} channels are needed"))?;
-        let (axes, given) = (conv.axes()?, (!output_size.is_empty(), !output_padding.is_empty()));
-        let sizes = given.0.then(|| pair("output_size", output_size, 1)).transpose()?;
-        let paddings = given.1.then(|| pair("output_padding", output_padding, 0)).transpose()?;
+        let (axes, sizes) = (conv.axes()?, optional_pair("output_size", output_size, 1)?);
+        let paddings = optional_pair("output_padding", output_padding, 0)?;
         let length = |i: usize| {
             let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
                 return Ok(sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
@@ -92,8 +88,8 @@ impl Kernel for Conv2dTransposeOp<Buf<'_>> {
         with_float!(self.input, T => {
             let output = self.output.slice_mut::<T>()?;
             kernel.data_grad(cx, self.filter.slice()?, self.input.slice()?, output)?;
-            if let Some(bias) = self.bias.slice()? {
-                add_bias(cx, self.conv.data_format, kernel.x.pixels(), bias, output);
+            if let Some(bias) = &self.bias {
+                add_bias(cx, self.conv.data_format, kernel.x.pixels(), bias.slice()?, output);
             }
             Ok(())
         })
