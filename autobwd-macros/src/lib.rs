@@ -87,7 +87,7 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// |---|---|
 /// | `grad = Type` | how the gradient comes about, see below; mandatory |
 /// | `grad_of = Type` | it is the gradient operator of that operator, and inherits what follows from it, see below |
-/// | `name = ".."` | the operator's name in programs; `MatmulV2` is `matmul_v2` unless it says otherwise |
+/// | `name = ".."` | the operator's name in programs; `MatmulV2` and `MatmulV2Op` are `matmul_v2` unless it says otherwise |
 /// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, takes the place of shape rule and kernel |
 /// | `kernel` | of a `pointwise` operator: shape rule and kernel are there, too, for all dtypes; the formula runs among elementwise neighbours, in a type of floating point numbers that one of its slots has; it sees other dtypes converted to that, booleans as 1 and 0 |
 /// | `broadcast` | the formula's inputs are broadcast against each other |

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use autobwd::{
     Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, Meta, New, OpDesc, OpInfoMap, Program, Result,
     Scope, Tensor, Var, append_backward,
-    backward::{Checkpoints, Gradients, Recomputed},
+    backward::{Checkpoints, Gradients},
     emit, gradients,
     program::Origin,
 };
