@@ -22,9 +22,6 @@ impl<V> Slot<V> for Logged<V> {
     fn each(&self, f: impl FnMut(&V)) {
         self.0.iter().for_each(f)
     }
-    fn each_mut(&mut self, mut f: impl FnMut(usize, &mut V)) {
-        self.0.iter_mut().enumerate().for_each(|(i, v)| f(i, v))
-    }
     fn at(&self, position: usize) -> Option<&V> {
         self.0.get(position)
     }

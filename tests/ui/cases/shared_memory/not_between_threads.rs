@@ -1,6 +1,6 @@
 use autobwd::{Attr, op::{AttrType, AttrValue}, Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, register_op};
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Shared(*const f32);
 impl AttrValue for Shared {
     const TYPE: AttrType = AttrType::I64;
