@@ -1,7 +1,8 @@
 //! Loops, recurrences and lists at their limits.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit, verify,
+    Backward, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit, gradients,
+    verify,
 };
 use autobwd_ops::{
     Math,
@@ -10,7 +11,7 @@ use autobwd_ops::{
 };
 
 use crate::{
-    numeric::{assert_near, parameter},
+    numeric::{assert_derivative, assert_near, parameter},
     unrolled::{DIMS, number},
 };
 
@@ -73,6 +74,52 @@ fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
     assert_eq!(numbers, [vec![3.0, -4.0], vec![6.0, -8.0], vec![0.0, 0.0], vec![25.0]]);
     // The same program has steps, too.
     assert_near(&run(1)?[1].to_f64s(), &[1.5_f64.tanh(), (-1.0_f64).tanh()], 1e-14);
+    Ok(())
+}
+
+/// The mark `stop_gradient` of data is not about what the steps of the backward part hand on.
+#[test]
+fn a_state_that_starts_with_data_has_second_derivatives() -> Result<()> {
+    for reverse in [false, true] {
+        let net = Builder::new();
+        let w = parameter(&net, "w", &[3]);
+        let first = net.persistable("first", DType::F64, &[], Expr::clone);
+        let product = static_rnn(&net, reverse, |rnn| {
+            let (w, p) = (rnn.step_input(&w), rnn.memory(&first));
+            let next = &w * &p;
+            rnn.update_memory(&p, &next);
+            rnn.last_output(&p);
+        });
+        let mut last = product[0].name();
+        let (mut program, at) = (net.program()?.clone(), [("w", &[0.7, -0.4, 1.2][..]), ("first", &[1.5])]);
+        for _ in 0..2 {
+            let next = gradients(&mut program, &[&last], &["w"], &Default::default())?.entries()[0];
+            let next = program.name(next.expect("a path leads there")).to_string();
+            assert_derivative(&program, &at, &last, "w", &next);
+            last = next;
+        }
+    }
+    Ok(())
+}
+
+/// As in programs of the reference, where a copy of data is marked.
+#[test]
+fn a_counted_loop_that_starts_with_marked_data_has_second_derivatives() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3]);
+    let first = net.persistable("first", DType::F64, &[3], Expr::clone);
+    let (start, end) = (number(&net, 0), number(&net, 2));
+    let body = |v: &[Expr]| vec![&v[0] + 1.0, &v[1] * &w + v[1].sum(&[]) * w.sum(&[])];
+    let state = while_loop(&[start, first], |v| v[0].less_than(&end), body)[1].clone().freeze();
+    let mut last = state.sum(&[]).name();
+    let (mut program, at) =
+        (net.program()?.clone(), [("w", &[0.7, -0.4, 1.2][..]), ("first", &[1.5, 1.0, -0.5])]);
+    for _ in 0..2 {
+        let next = gradients(&mut program, &[&last], &["w"], &Default::default())?.entries()[0];
+        let next = program.name(next.expect("a path leads there")).to_string();
+        assert_derivative(&program, &at, &last, "w", &next);
+        last = next;
+    }
     Ok(())
 }
 

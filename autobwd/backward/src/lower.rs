@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{keep::Copies, trips::trips};
+use crate::{keep::Copies, marks, trips::trips};
 use autobwd_core::{
     Attr, Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
@@ -119,7 +119,7 @@ impl Lower<'_> {
         if let StepCount::While(_) = pair.step.steps {
             // What is not known is said when somebody asks for the gradient.
             let Ok(count) = trips(self.ops, self.program, (home, index), &pair.step) else { return Ok(()) };
-            self.count(&pair, home, index, count);
+            self.count(&pair, home, index, count)?;
         }
         let Some((home, index, pair)) = of(self)? else { return Ok(()) };
         match pair.step.steps {
@@ -146,7 +146,13 @@ impl Lower<'_> {
     }
 
     /// Makes a loop a recurrence of so many steps, over a sequence of nothing.
-    fn count(&mut self, pair: &Pair, home: BlockId, index: usize, steps: usize) {
+    fn count(&mut self, pair: &Pair, home: BlockId, index: usize, steps: usize) -> Result<()> {
+        // A mark that only follows from data does not count for the loop, but would for a recurrence.
+        for var in marks::find(self.ops, self.program, home, &[])?.of_data {
+            let carried = pair.step.carried.iter().any(|carried| carried.start == var);
+            let desc = self.program.block_mut(home).and_then(|block| block.vars.get_mut(&var));
+            desc.filter(|_| carried).into_iter().for_each(|desc| desc.stop_gradient = false);
+        }
         let ticks = self.program.fresh("ticks");
         let dims: Dims = [steps].into_iter().collect();
         let (site, call) = (pair.forward.site, &pair.step);
@@ -177,6 +183,7 @@ impl Lower<'_> {
         let fill = OpDesc { site, origin: pair.forward.origin, ..fill };
         Copies::of(vec![(0, fill)]).insert_into(self.program, home, &mut []);
         self.at += usize::from(home == self.block);
+        Ok(())
     }
 
     /// Has a step leave under a name of its own what it overwrites, so that it keeps what it finds.
@@ -346,7 +353,7 @@ impl Lower<'_> {
         for ((start, first), carried) in there.iter().zip(&pair.back.carried) {
             let like = like(&carried.first);
             let first = first.unwrap_or_else(|| fuse.outer_zeros(like, &mut before));
-            let inner = fuse.own_like(like);
+            let inner = fuse.own_gradient(like);
             fuse.rename(*start, inner);
             states.push((first, inner, carried.end, carried.last));
         }
@@ -360,7 +367,7 @@ impl Lower<'_> {
         }
         for (inner, outer, like) in &pair.back.sums {
             firsts.push(fuse.outer_zeros(*like, &mut before));
-            let so_far = fuse.own_like(*like);
+            let so_far = fuse.own_gradient(*like);
             ex_states.push(so_far);
             after.push(fuse.sum(so_far, *inner, *like));
             lasts.push(Some(*outer));
@@ -445,6 +452,16 @@ impl Fuse<'_> {
         own
     }
 
+    /// A new gradient in the shape of a variable. That variable's mark `stop_gradient` is not about gradients that steps
+    /// hand on: a state that starts with data passes them from step to step all the same.
+    fn own_gradient(&mut self, like: Var) -> Var {
+        let own = self.own_like(like);
+        if let Some(desc) = self.program.block_mut(self.into).and_then(|block| block.vars.get_mut(&own)) {
+            desc.stop_gradient = !desc.dtype.is_float();
+        }
+        own
+    }
+
     /// What a variable is called that it computes.
     fn written(&mut self, var: Var) -> Var {
         let now = self.now(var);
@@ -459,7 +476,7 @@ impl Fuse<'_> {
 
     fn zeros(&mut self, var: Var, like: Var) {
         let x = self.now(like);
-        let own = self.own_like(like);
+        let own = self.own_gradient(like);
         self.rename(var, own);
         self.ops.push(FillZerosLike { x, out: own }.into());
     }
@@ -487,14 +504,14 @@ impl Fuse<'_> {
 
     /// The same, of a new variable.
     fn taken(&mut self, inner: Var, like: Var) -> Var {
-        let own = self.own_like(like);
+        let own = self.own_gradient(like);
         self.give(inner, own, like);
         own
     }
 
     /// A sum so far with what the step has computed under a name.
     fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
-        let own = self.own_like(like);
+        let own = self.own_gradient(like);
         let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
         self.ops.push(Sum::description(x, own));
         own
