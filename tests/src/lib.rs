@@ -6,6 +6,9 @@
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
 
+#[cfg(doctest)]
+pub mod book;
+
 // Named, so that every binary and test that uses this crate links the operators.
 use autobwd_ops as _;
 

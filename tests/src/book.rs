@@ -1,0 +1,31 @@
+//! The listings of the book, compiled and run: one struct per chapter.
+
+#[doc = include_str!("../../autobwd/book/src/getting-started.md")]
+pub struct GettingStarted;
+
+#[doc = include_str!("../../autobwd/book/src/programs-and-gradients.md")]
+pub struct ProgramsAndGradients;
+
+#[doc = include_str!("../../autobwd/book/src/training.md")]
+pub struct Training;
+
+#[doc = include_str!("../../autobwd/book/src/control-flow.md")]
+pub struct ControlFlow;
+
+#[doc = include_str!("../../autobwd/book/src/eager.md")]
+pub struct Eager;
+
+#[doc = include_str!("../../autobwd/book/src/writing-operators.md")]
+pub struct WritingOperators;
+
+#[doc = include_str!("../../autobwd/book/src/debugging.md")]
+pub struct Debugging;
+
+#[doc = include_str!("../../autobwd/book/src/performance.md")]
+pub struct Performance;
+
+#[doc = include_str!("../../autobwd/book/src/coming-from-others.md")]
+pub struct ComingFromOthers;
+
+#[doc = include_str!("../../autobwd/book/src/coming-from-paddlepaddle.md")]
+pub struct ComingFromPaddlePaddle;
