@@ -13,6 +13,7 @@ mod commit;
 mod control;
 mod detach;
 mod division;
+mod documents;
 mod draw;
 mod edges;
 mod explain;

@@ -1,0 +1,104 @@
+//! The documents of the repository: links lead to files, every chapter of the book is listed and run, and the tests that
+//! the book names exist.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The chapters of the book, by file name.
+fn chapters() -> BTreeSet<String> {
+    let files = fs::read_dir(root().join("autobwd/book/src")).unwrap();
+    let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name != "SUMMARY.md").collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The text outside of fenced code.
+fn prose(text: &str) -> String {
+    text.split("\n```").step_by(2).collect()
+}
+
+/// The targets of links, `](…)`, that lead to files.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+    links.filter(|target| !target.contains("://"))
+}
+
+/// The anchors of a page: its headings in lower case, without punctuation, with hyphens for spaces.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .collect::<String>()
+            .replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let book = chapters().into_iter().chain(["SUMMARY.md".into()]);
+    let mut pages: Vec<String> = book.map(|name| format!("autobwd/book/src/{name}")).collect();
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(String::from));
+    let (mut links, mut broken) = (0, vec![]);
+    for page in pages {
+        for target in targets(&prose(&read(&page))) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let own = root().join(&page);
+            let file = if file.is_empty() { own } else { own.with_file_name(file) };
+            let leads = file.exists()
+                && (anchor.is_empty()
+                    || anchors(&prose(&fs::read_to_string(&file).unwrap())).contains(anchor));
+            links += 1;
+            if !leads {
+                broken.push(format!("{page}: {target}"));
+            }
+        }
+    }
+    assert!(links > 20, "only {links} links were found");
+    assert!(broken.is_empty(), "these links lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_chapter_of_the_book_is_listed_and_run() {
+    let (summary, run) = (read("autobwd/book/src/SUMMARY.md"), read("tests/src/book.rs"));
+    let listed: BTreeSet<String> = targets(&summary).map(String::from).collect();
+    assert_eq!(listed, chapters());
+    for chapter in chapters() {
+        assert!(run.contains(&format!("/book/src/{chapter}\"")), "tests/src/book.rs leaves out {chapter}");
+    }
+}
+
+/// In a line that begins with `Test`, `module::test` is a test of this binary, `case::name` a case of the corpus.
+#[test]
+fn tests_that_the_book_names_exist() {
+    let mut named = 0;
+    for chapter in chapters() {
+        let text = read(&format!("autobwd/book/src/{chapter}"));
+        let lines = text.lines().filter(|line| line.starts_with("Test: ") || line.starts_with("Tests: "));
+        for code in lines.flat_map(|line| line.split('`').skip(1).step_by(2)) {
+            let exists = match code.split_once("::") {
+                Some(("case", name)) => root().join(format!("tests/corpus/cases/{name}.json")).exists(),
+                Some((module, name)) => {
+                    read(&format!("tests/framework/{module}.rs")).contains(&format!("fn {name}("))
+                }
+                None => false,
+            };
+            assert!(exists, "{chapter} names `{code}`, which is no test");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "only {named} tests are named");
+}
