@@ -1,0 +1,190 @@
+//! A block that computes a step and its gradient in one.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use autobwd_core::{
+    Attr, BlockId, OpDesc, Origin, Program, Var, VarDesc,
+    operators::{Assign, FillZerosLike, Sum},
+};
+
+/// A block that computes a step and its gradient, in the making.
+pub(super) struct Fuse<'a> {
+    program: &'a mut Program,
+    into: BlockId,
+    /// The gradient block.
+    from: BlockId,
+    /// What variables of the step and its gradient are called.
+    renamed: FxHashMap<Var, Var>,
+    /// What it computes itself.
+    own: FxHashSet<Var>,
+    ops: Vec<OpDesc>,
+}
+
+impl<'a> Fuse<'a> {
+    /// Nothing so far, to be put into the block `into`, of a step and its gradient block `from`.
+    pub(super) fn new(program: &'a mut Program, into: BlockId, from: BlockId) -> Fuse<'a> {
+        let (renamed, own) = Default::default();
+        Fuse { program, into, from, renamed, own, ops: vec![] }
+    }
+
+    fn now(&self, var: Var) -> Var {
+        self.renamed.get(&var).copied().unwrap_or(var)
+    }
+
+    pub(super) fn rename(&mut self, from: Var, to: Var) {
+        self.renamed.insert(from, to);
+    }
+
+    /// Declares a variable as what another one is in a step.
+    pub(super) fn declare_like(&mut self, var: Var, like: Var) {
+        let Some(desc) = self.program.lookup(self.from, like).cloned() else { return };
+        let desc = VarDesc { persistable: false, parameter: false, gradient_of: None, ..desc };
+        self.program.block_mut(self.into).map(|block| block.vars.insert(var, desc));
+    }
+
+    fn own_like(&mut self, var: Var) -> Var {
+        let own = self.program.fresh_after(&format!("{}@AGAIN@", self.program.name(var)));
+        self.declare_like(own, var);
+        own
+    }
+
+    /// A new gradient in the shape of a variable. That variable's mark `stop_gradient` is not about gradients that steps
+    /// hand on: a state that starts with data passes them from step to step all the same.
+    pub(super) fn own_gradient(&mut self, like: Var) -> Var {
+        let own = self.own_like(like);
+        if let Some(desc) = self.program.block_mut(self.into).and_then(|block| block.vars.get_mut(&own)) {
+            desc.stop_gradient = !desc.dtype.is_float();
+        }
+        own
+    }
+
+    /// What a variable is called that it computes.
+    fn written(&mut self, var: Var) -> Var {
+        let now = self.now(var);
+        if self.own.contains(&now) {
+            return now;
+        }
+        let own = self.own_like(var);
+        self.own.insert(own);
+        self.rename(var, own);
+        own
+    }
+
+    pub(super) fn zeros(&mut self, var: Var, like: Var) {
+        let x = self.now(like);
+        let own = self.own_gradient(like);
+        self.rename(var, own);
+        self.ops.push(FillZerosLike { x, out: own }.into());
+    }
+
+    /// Zeros around the block.
+    pub(super) fn outer_zeros(&mut self, like: Var, before: &mut Vec<OpDesc>) -> Var {
+        let var = self.program.fresh_after(&format!("{}@ZEROS@", self.program.name(like)));
+        let parent = self.program.block(self.into).and_then(|block| block.parent).unwrap_or(BlockId::ROOT);
+        if let Some(desc) = self.program.lookup(parent, like) {
+            let desc = VarDesc::new(desc.dtype, desc.dims.clone());
+            self.program.block_mut(parent).map(|block| block.vars.insert(var, desc));
+        }
+        before.push(FillZerosLike { x: like, out: var }.into());
+        var
+    }
+
+    /// Has a variable hold what the step has computed under a name, or zeros.
+    pub(super) fn give(&mut self, inner: Var, outer: Var, like: Var) {
+        let op = match self.renamed.get(&inner) {
+            Some(now) => Assign { x: *now, out: outer }.into(),
+            None => FillZerosLike { x: self.now(like), out: outer }.into(),
+        };
+        self.ops.push(op);
+    }
+
+    /// The same, of a new variable.
+    pub(super) fn taken(&mut self, inner: Var, like: Var) -> Var {
+        let own = self.own_gradient(like);
+        self.give(inner, own, like);
+        own
+    }
+
+    /// A sum so far with what the step has computed under a name.
+    pub(super) fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
+        let own = self.own_gradient(like);
+        let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
+        self.ops.push(Sum::description(x, own));
+        own
+    }
+
+    /// Appends the operators of a block, under new names.
+    pub(super) fn append(&mut self, from: BlockId) {
+        for mut op in self.program.block(from).map_or(vec![], |block| block.ops.clone()) {
+            if op.attrs.blocks().next().is_some() {
+                // What a sub-block changes has one name before and after.
+                let changed: Vec<Var> = op.writes().filter(|w| op.reads().any(|r| r == *w)).collect();
+                for var in changed {
+                    let now = self.now(var);
+                    let own = self.written(var);
+                    if own != now {
+                        self.ops.push(Assign { x: now, out: own }.into());
+                    }
+                }
+            }
+            op.inputs.args_mut().for_each(|v| *v = self.now(*v));
+            for var in op.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
+                *var = self.written(*var);
+            }
+            self.blocks(&mut op, self.into);
+            self.ops.push(OpDesc { origin: Origin::Model, ..op });
+        }
+    }
+
+    /// Gives an operator copies of its sub-blocks, under new names.
+    fn blocks(&mut self, op: &mut OpDesc, parent: BlockId) {
+        let blocks: Vec<BlockId> = op.attrs.blocks().collect();
+        if blocks.is_empty() {
+            return;
+        }
+        let copies: Vec<BlockId> = blocks.into_iter().map(|block| self.copy(block, parent)).collect();
+        let attrs: Vec<_> = op.attrs.iter().map(|(name, attr)| (name, attr.clone())).collect();
+        let mut copies = copies.into_iter();
+        for (name, attr) in attrs {
+            let renamed = match attr {
+                Attr::Block(_) => copies.next().map(Attr::Block),
+                Attr::Blocks(blocks) => Some(Attr::Blocks(copies.by_ref().take(blocks.len()).collect())),
+                Attr::Strs(names) => {
+                    Some(Attr::Strs(names.into_iter().map(|name| self.name_now(name)).collect()))
+                }
+                _ => None,
+            };
+            if let Some(renamed) = renamed {
+                op.attrs.set(name, renamed);
+            }
+        }
+    }
+
+    fn name_now(&self, name: String) -> String {
+        self.program.find(&name).map_or(name, |var| self.program.name(self.now(var)).to_string())
+    }
+
+    fn copy(&mut self, of: BlockId, parent: BlockId) -> BlockId {
+        let into = self.program.add_block(Some(parent), None);
+        let Some(block) = self.program.block(of).cloned() else { return into };
+        let mut ops = block.ops;
+        for op in &mut ops {
+            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = self.now(*v));
+            self.blocks(op, into);
+        }
+        let vars: Vec<_> = block.vars.iter().map(|(var, desc)| (self.now(*var), desc.clone())).collect();
+        if let Some(copy) = self.program.block_mut(into) {
+            copy.ops = ops;
+            copy.vars.extend(vars);
+        }
+        into
+    }
+
+    pub(super) fn finish(self) -> BlockId {
+        let (into, ops) = (self.into, self.ops);
+        if let Some(block) = self.program.block_mut(into) {
+            block.ops = ops;
+        }
+        into
+    }
+}
