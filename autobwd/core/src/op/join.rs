@@ -10,8 +10,8 @@ use crate::{Op, OpDesc, Result};
 /// use autobwd_ops::{matmul::{MatmulV2Grad, MatmulV2GradSgd}, update::SgdOp};
 ///
 /// # use autobwd::Var;
-/// # fn join(first: &MatmulV2Grad, then: &Sgd) -> Option<OpDesc> {
-/// // In the library: impl Join<Sgd> for MatmulV2Grad, and autobwd::op::join!(MatmulV2Grad, Sgd);
+/// # fn join(first: &MatmulV2Grad, then: &SgdOp) -> Option<OpDesc> {
+/// // In the library: impl Join<SgdOp> for MatmulV2Grad, and autobwd::op::join!(MatmulV2Grad, SgdOp);
 /// first.join(then)
 /// # }
 /// ```
@@ -39,8 +39,8 @@ impl Joined {
     }
 }
 
-/// Registers a pair of operators that can run as one: `autobwd::op::join!(MatmulV2Grad, Sgd);`, with
-/// `impl Join<Sgd> for MatmulV2Grad`.
+/// Registers a pair of operators that can run as one: `autobwd::op::join!(MatmulV2Grad, SgdOp);`, with
+/// `impl Join<SgdOp> for MatmulV2Grad`.
 #[macro_export]
 macro_rules! join {
     ($first:ty, $then:ty) => {
