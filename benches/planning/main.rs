@@ -25,6 +25,9 @@ struct Args {
     /// Sizes of batches, one after the other.
     #[arg(long, default_value_t = 100)]
     sizes: usize,
+    /// Steps, each with the next size, starting over after the last; as many as there are sizes unless given.
+    #[arg(long)]
+    steps: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Outcome<ExitCode> {
     for layers in &args.layers {
-        measure(*layers, args.sizes)?;
+        measure(*layers, args.sizes, args.steps.unwrap_or(args.sizes))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -51,7 +54,7 @@ fn network(layers: usize) -> Result<(Builder, Expr)> {
     Ok((net, loss))
 }
 
-fn measure(layers: usize, sizes: usize) -> Outcome<()> {
+fn measure(layers: usize, sizes: usize, steps: usize) -> Outcome<()> {
     let (net, loss) = network(layers)?;
     let (program, loss) = (net.program()?, loss.name());
     let mut scope = Scope::new();
@@ -59,7 +62,8 @@ fn measure(layers: usize, sizes: usize) -> Outcome<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let (mut plan, mut session, mut step, mut again) = (vec![], vec![], vec![], vec![]);
     let mut resident = vec![];
-    for size in 1..=sizes {
+    for number in 0..steps {
+        let size = number % sizes.max(1) + 1;
         let feeds = [("x", Meta::new(DType::F32, [size, WIDTH]))];
         let start = Instant::now();
         executor.plan(&program, &scope, &feeds, &[&loss])?;
@@ -78,7 +82,8 @@ fn measure(layers: usize, sizes: usize) -> Outcome<()> {
     let ops = program.root().ops.len();
     let each = |times: Vec<f64>| round(median(times) * 1e3 / ops as f64, 3);
     let (step_ms, again_ms) = (median(step), median(again));
-    let grown = resident[sizes - 1].saturating_sub(resident[sizes / 2]);
+    let grown =
+        resident.last().zip(resident.get(steps / 2)).map_or(0, |(end, half)| end.saturating_sub(*half));
     let line = json!({
         "lib": "autobwd",
         "workload": "planning",

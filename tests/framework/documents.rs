@@ -1,15 +1,9 @@
 //! The documents of the repository: links lead to files, every chapter of the book is listed and run, and the tests that
 //! the book names exist.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use crate::structure::root;
 
 /// The chapters of the book, by file name.
 fn chapters() -> BTreeSet<String> {

@@ -70,6 +70,7 @@ mod typed;
 mod unrolled;
 mod updates;
 mod wide;
+mod words;
 
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;

@@ -27,16 +27,18 @@ const EXEMPT: [(&str, &str); 1] = [("ops", "math")];
 /// The most lines of code in a file; documentation and blank lines do not count.
 const LINES: usize = 500;
 
-fn root() -> PathBuf {
+/// The folder of the workspace.
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// The files with one of these extensions.
+pub(crate) fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            files(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+            files(&path, extensions, found);
+        } else if extensions.iter().any(|extension| path.extension().is_some_and(|e| e == *extension)) {
             found.push(path);
         }
     }
@@ -79,7 +81,7 @@ fn heads(tree: &str) -> Vec<String> {
 /// By module of a package: the other modules that it imports, also through names that `lib.rs` exports.
 fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = vec![];
-    files(source, &mut all);
+    files(source, &["rs"], &mut all);
     let module = |file: &Path| {
         let first = file.strip_prefix(source).unwrap().components().next().unwrap();
         first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_string()
@@ -161,7 +163,7 @@ fn modules_import_each_other_in_no_circle() {
 fn no_file_is_long() {
     let mut all = vec![];
     for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
-        files(&root().join(folder), &mut all);
+        files(&root().join(folder), &["rs"], &mut all);
     }
     for file in all {
         let text = fs::read_to_string(&file).unwrap();
