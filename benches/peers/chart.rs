@@ -50,7 +50,7 @@ fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: u
     }
     let (least, most) = shares.iter().fold((0.5_f64, 2.0_f64), |(l, m), (.., s)| (l.min(*s), m.max(*s)));
     let title = format!(
-        "time of a step in proportion to autobwd, {threads} thread{}",
+        "time of a step relative to autobwd, {threads} thread{}",
         if threads == 1 { "" } else { "s" }
     );
     let (area, names) = area.split_horizontally(WIDTH - NAMES);
