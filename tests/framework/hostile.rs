@@ -353,6 +353,6 @@ fn inputs_that_have_failed() -> Result<(), Box<dyn std::error::Error>> {
 fn a_gradient_reads_what_steps_have_left() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/inputs/scopes_are_a_tensor.json");
     let e = verify(&Program::from_json(&std::fs::read_to_string(path)?)?).unwrap_err().to_string();
-    assert!(e.contains("`logical_not_0.tmp_0` is bool [], not what steps leave"), "{e}");
+    assert!(e.contains("`logical_not_0.tmp_0` is bool [], not saved step state"), "{e}");
     Ok(())
 }

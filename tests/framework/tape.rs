@@ -51,7 +51,7 @@ fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {
     x.zero_grad();
     assert_eq!(
         x.gradient().unwrap_err().to_string(),
-        "no derivative has arrived at `x`: `tape::missing` tells why"
+        "no gradient has reached `x`: `tape::missing` tells why"
     );
     y.backward()?;
     assert_eq!(x.gradient()?.item()?, 1024.0);

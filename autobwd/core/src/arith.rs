@@ -1,4 +1,4 @@
-//! What expressions do by operators of the library: `+ - * /`, and copies that no gradient flows through.
+//! Operations of expressions by operators of the library: `+ - * /`, and copies that stop gradients.
 
 use std::{
     ops::{Add, Div, Mul, Neg, Sub},
@@ -30,8 +30,8 @@ fn quotient_of(x: &Expr, y: &Expr) -> Expr {
     call(ElementwiseDiv { x: (), y: (), out: (), axis: -1 }, [x, y])
 }
 
-/// An operator with these inputs, one in a slot, and one output, as [`emit`](super::emit) does it; values are not cloned
-/// for it.
+/// An operator with these inputs, one per slot, and one output, as by [`emit`](super::emit), but without cloning
+/// values.
 #[track_caller]
 fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
     let name = <D::Op as Op>::SCHEMA.name;
@@ -65,7 +65,7 @@ fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
     out.unwrap_or_else(|| builder.failed_at(Error::internal("an operator without output"), at))
 }
 
-/// What was computed of all, if it was.
+/// The eager values of all expressions, if all have one.
 fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
     let mut values = [of[0].held_value()?; N];
     for (value, expr) in values.iter_mut().zip(of) {
@@ -143,13 +143,13 @@ operators! {
     Div div ElementwiseDiv, x n: quotient(x, n), reciprocal(x, n);
 }
 
-/// `x / n`, as in the reference the product with `1 / n`.
+/// `x / n`, as a product with `1 / n` like the reference.
 #[track_caller]
 fn quotient(x: &Expr, n: f64) -> Expr {
     if let Some(e) = no_fractions(x) {
         return x.builder().failed(e);
     }
-    // The reciprocal of a subnormal number may be infinite where quotients are not.
+    // The reciprocal of a subnormal number may be infinite where quotients are finite.
     let subnormal = n != 0.0 && n.abs() < f64::from(f32::MIN_POSITIVE);
     if subnormal { quotient_of(x, &full_like(x, n)) } else { affine(x, 1.0 / n, 0.0) }
 }
@@ -169,7 +169,7 @@ fn full_like(x: &Expr, n: f64) -> Expr {
     call(FillAnyLike { x: (), out: (), value: n, dtype: None }, [x])
 }
 
-/// Why there is no quotient of integers and a number: most are not integers.
+/// The error of a quotient of integers and a number, which is mostly not an integer.
 fn no_fractions(x: &Expr) -> Option<Error> {
     let dtype = x.dtype();
     if dtype.is_float() {
@@ -200,9 +200,9 @@ impl Neg for Expr {
 
 impl Expr {
     /// The same elements as a constant: no gradient flows through the result (PyTorch's `detach`). Other uses of the
-    /// expression keep their gradients; [`freeze`](Expr::freeze) takes them away.
+    /// expression keep their gradients, unlike with [`freeze`](Expr::freeze).
     ///
-    /// A copy by operator `assign`: in a program its output is marked `stop_gradient`, and plans leave the copy out.
+    /// The copy is an operator `assign`: in a program its output is marked `stop_gradient`, and plans elide the copy.
     ///
     /// ```
     /// # use autobwd::Tensor;
@@ -221,7 +221,7 @@ impl Expr {
             Ok(Held::Var(var)) => constant_copy(self.builder(), *var),
             Ok(Held::Value(_)) => {
                 let copy = self.builder().no_grad(|| assign(&self));
-                // Without memory or operator for a copy, it is the value itself.
+                // If the copy fails for lack of memory or of the operator, use the value itself.
                 if copy.error().is_none() { copy.constant() } else { self.constant() }
             }
             Err(_) => self,
@@ -229,7 +229,7 @@ impl Expr {
     }
 }
 
-/// A copy of a variable that no gradient flows through.
+/// A copy of a variable that stops gradients.
 #[track_caller]
 fn constant_copy(builder: &Builder, var: Var) -> Expr {
     let (block, at) = (builder.block(), Location::caller());

@@ -1,4 +1,4 @@
-//! `Debug` of types that hold functions, threads or memory: their name, without content.
+//! `Debug` of types that hold functions, threads or memory: prints their name without content.
 
 use std::fmt;
 

@@ -1,53 +1,53 @@
 use std::{cell::Cell, error, fmt, ops::Range, panic::Location, sync::Arc};
 
-/// What every fallible function of autobwd returns.
+/// The result type of every fallible function of autobwd.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, for programs that want to tell cases apart.
+/// The kind of an error, for programs that handle some cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Shapes do not fit each other.
+    /// Shapes are incompatible.
     Shape,
-    /// A dtype does not fit.
+    /// An operator does not accept a dtype.
     DType,
     /// An attribute is missing, of the wrong type or out of bounds.
     Attr,
-    /// A slot is unknown, empty or overfull.
+    /// A slot is unknown, or has too few or too many variables.
     Slot,
-    /// An operator type that nobody registered.
+    /// An operator type that is not registered.
     UnknownOp,
     /// A variable that does not exist.
     UnknownVar,
-    /// Operators registered twice.
+    /// Two operators are registered under one name.
     Duplicate,
     /// The binary links no operators at all.
     NoOps,
-    /// A program that is not valid; the message lists every fault.
+    /// An invalid program; the message lists every fault.
     Program,
-    /// A gradient that was asked for does not exist.
+    /// A requested gradient does not exist.
     NoGradient,
-    /// What was fed does not fit the program.
+    /// Fed data does not match the program.
     Feed,
-    /// A value that was asked for does not exist.
+    /// A requested value does not exist.
     Fetch,
-    /// A variable that has no value yet.
+    /// A variable has no value yet.
     NoValue,
-    /// A value in the data that an operator cannot take (a label out of range, say).
+    /// An operator rejects a value of its data (a label out of range, say).
     Data,
-    /// Memory that the system does not have.
+    /// A memory allocation failed.
     OutOfMemory,
-    /// A loop that has not ended within its limit of steps.
+    /// A loop did not end within its limit of steps.
     Endless,
-    /// A NaN or an infinity, in a run that looks for them.
+    /// A NaN or an infinity, in a run that checks for them.
     NotFinite,
-    /// The file system said no.
+    /// A file system error.
     Io,
-    /// A file that is not what it should be.
+    /// A file is not in the expected format.
     Format,
     /// A memory budget that cannot be met.
     Budget,
-    /// A check that does not hold.
+    /// A check failed.
     Check,
     /// A broken invariant of autobwd itself.
     Internal,
@@ -73,18 +73,18 @@ struct Repr {
     kind: ErrorKind,
     message: String,
     op: Option<OpContext>,
-    /// What another library said.
+    /// The error of another library that caused it.
     source: Option<Arc<dyn error::Error + Send + Sync>>,
-    /// When an expression has failed with it for the first time, counted by this thread; 0 if none has.
+    /// Its number among the errors of this thread with which an expression failed first; 0 if no expression did.
     failure: u64,
-    /// The call that failed, where no operator says it.
+    /// The call that failed, if `op` does not say it.
     call: Option<&'static Location<'static>>,
-    /// Blocks around it, the innermost first.
+    /// The enclosing blocks, innermost first.
     within: Vec<String>,
 }
 
 impl Error {
-    /// An error with that message.
+    /// An error with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Repr {
             kind,
@@ -97,7 +97,7 @@ impl Error {
         }))
     }
 
-    /// An error about data that an operator met while running.
+    /// An error about data that an operator meets while it runs.
     pub fn data(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Data, message)
     }
@@ -112,14 +112,14 @@ impl Error {
         Error::new(ErrorKind::Internal, format!("autobwd bug: {message}"))
     }
 
-    /// With the error of another library that it came from.
+    /// Records the error of another library that caused this one.
     #[must_use]
     pub fn caused_by(mut self, source: impl error::Error + Send + Sync + 'static) -> Error {
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// Says which operator the error is about; the innermost one stays.
+    /// Records the operator that the error is about; the innermost one stays.
     #[doc(hidden)]
     pub fn at_op(mut self, op: impl FnOnce() -> OpContext) -> Error {
         if self.0.op.is_none() {
@@ -128,8 +128,8 @@ impl Error {
         self
     }
 
-    /// The error of an expression that has failed in this call. It says the line of the call unless it has a place
-    /// already; an expression that fails because another one has done so keeps that one's error.
+    /// The error of an expression that failed in this call. It names the line of the call unless it already has a
+    /// location. An expression that fails because of another one keeps the other's error.
     pub(crate) fn of_failure(mut self, call: &'static Location<'static>) -> Error {
         if self.0.failure == 0 {
             if self.0.op.is_none() && self.0.within.is_empty() {
@@ -141,29 +141,29 @@ impl Error {
         self
     }
 
-    /// How many expressions have failed so far, not counting those that were built from others.
+    /// How many expressions have failed so far, without those that failed because of another.
     pub(crate) fn failures() -> u64 {
         FAILURES.get()
     }
 
-    /// Whether it is the error of an expression that was among the first `failures` to fail.
+    /// Whether this is the error of one of the first `failures` expressions that failed.
     pub(crate) fn is_among(&self, failures: u64) -> bool {
         (1..=failures).contains(&self.0.failure)
     }
 
-    /// Says which block, or operator that has one, it happened in; the innermost one comes first.
+    /// Records an enclosing block, or the operator that runs it. Calls go from the innermost block outwards.
     #[must_use]
     pub fn within(mut self, place: impl FnOnce() -> String) -> Error {
         self.0.within.push(place());
         self
     }
 
-    /// What went wrong.
+    /// The kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message without the operator it is about, and without the blocks around that.
+    /// The message without the operator it is about and without the enclosing blocks.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -187,7 +187,7 @@ impl fmt::Display for Error {
 }
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What `main` prints.
+        // `main` prints errors with `Debug`.
         fmt::Display::fmt(self, f)
     }
 }
@@ -200,8 +200,8 @@ impl error::Error for Error {
 
 /// The operator that an error is about.
 ///
-/// It prints as one phrase, with the operator's variables:
-/// `` operator `mul` (block 0, operator 3, added at model.rs:12; X = `h`, Y = `w`) ``.
+/// It prints as one phrase, with the operator's variables: `` operator `mul` (block 0, operator 3, added at
+/// model.rs:12; X = `h`, Y = `w`) ``.
 ///
 /// ```
 /// use autobwd::{Builder, DType, ErrorKind};
@@ -219,19 +219,19 @@ impl error::Error for Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpContext {
     text: String,
-    /// Where the type is in the text.
+    /// The range of the type in `text`.
     ty: Range<usize>,
-    /// Where the source line is.
+    /// The range of the source line in `text`.
     source_line: Option<Range<usize>>,
-    /// Block, and index within it.
+    /// The block, and the index within it.
     place: Option<(usize, usize)>,
 }
 
 impl OpContext {
-    /// `` kind `ty` ``, to be continued.
+    /// `` kind `ty` ``, to which the caller appends.
     #[doc(hidden)]
     pub fn new(kind: &str, ty: &str) -> OpContext {
-        // No `format!`: preparing a session describes every operator, for errors that may never come.
+        // No `format!`: preparing a session describes every operator, for errors that are rare.
         let mut text = String::with_capacity(160);
         text.extend([kind, " `", ty, "`"]);
         let end = text.len() - 1;
@@ -249,7 +249,7 @@ impl OpContext {
         text
     }
 
-    /// Says where it is in a program.
+    /// Sets its position in a program.
     #[doc(hidden)]
     #[must_use]
     pub fn at(self, block: usize, index: usize) -> OpContext {
@@ -270,17 +270,17 @@ impl OpContext {
         self.source_line = Some(start..self.text.len());
     }
 
-    /// Its type, `mul` say; of a custom function or a recurrent operator, its name.
+    /// Its type, `mul` say; the name of a custom function or a recurrent operator.
     pub fn ty(&self) -> &str {
         &self.text[self.ty.clone()]
     }
 
-    /// The index of its block and, within that, its own; none of an operator that is in no program.
+    /// The index of its block and its own index there; `None` for an operator outside a program.
     pub fn place(&self) -> Option<(usize, usize)> {
         self.place
     }
 
-    /// The source line that added it, `model.rs:12` say, where it is known.
+    /// The source line that added it, `model.rs:12` say, if known.
     pub fn source_line(&self) -> Option<&str> {
         self.source_line.clone().map(|range| &self.text[range])
     }
@@ -292,7 +292,7 @@ impl fmt::Display for OpContext {
     }
 }
 
-/// The known names nearest to a misspelt one, as the end of a message; empty when none is near.
+/// The end of a message: the known names nearest to a misspelt one. Empty if none is near.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let limit = 2.max(wrong.len() / 4);
     let mut near: Vec<(usize, &str)> = known

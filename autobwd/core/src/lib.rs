@@ -1,11 +1,11 @@
-//! What an operator is, what a program is, and how expressions become programs: what operator crates need of autobwd, and what
-//! its other packages stand on.
+//! The core of autobwd: the definition of an operator, programs as data, and the builder that turns expressions into
+//! programs. Operator crates need this package only; the other packages of autobwd build on it.
 //!
-//! Most people use all packages through the facade, `autobwd`, which documents them. An operator crate that is to be built
+//! Users reach all packages through the facade, `autobwd`, which documents them. An operator crate that is to be built
 //! against this package alone has `extern crate autobwd_core as autobwd;` in its `lib.rs`.
 //!
-//! The facade exports the public interface. What else is public in here is for the other packages of autobwd, and may change
-//! with any version.
+//! The facade exports the public interface. Other public items of this package are for the other packages of autobwd,
+//! and may change with any version.
 
 extern crate self as autobwd;
 
@@ -36,7 +36,8 @@ pub use desc::{
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
 pub use lanes::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
-/// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
+/// The version of `ndarray` that this crate uses for conversions to and from tensors and for the views that kernels
+/// get.
 pub use ndarray;
 pub use numbers::{Float, Integer};
 pub use op::{

@@ -1,11 +1,11 @@
-//! Samples of operators: their structs with a way to draw numbers in each slot. What checks them is `autobwd-check`.
+//! Samples of operators: their structs with a random distribution in each slot. `autobwd-check` runs them.
 
 use rand::{Rng, RngExt, SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64Mcg;
 
 use crate::{Bool, Builder, DType, Describe, Expr, Op, OpDesc, Result, Role, Shape, Tensor, Var};
 
-/// How an input of a sample is drawn, or the place of an output.
+/// The distribution of an input of a sample, or a placeholder for an output.
 #[derive(Clone, Debug)]
 pub struct Draw {
     dims: Shape,
@@ -17,7 +17,7 @@ pub struct Draw {
 enum Domain {
     Output,
     Between(f64, f64),
-    /// At least half a unit off that point, at most 1.5.
+    /// At a distance between 0.5 and 1.5 from that point.
     AwayFrom(f64),
     Distinct,
     Probabilities,
@@ -34,48 +34,48 @@ pub fn out() -> Draw {
     draw([], Domain::Output)
 }
 
-/// Numbers within −1 and 1.
+/// Numbers between −1 and 1.
 pub fn uniform<const N: usize>(dims: [usize; N]) -> Draw {
     between(-1.0, 1.0, dims)
 }
 
-/// Numbers within two bounds.
+/// Numbers between two bounds.
 pub fn between<const N: usize>(low: f64, high: f64, dims: [usize; N]) -> Draw {
     draw(dims, Domain::Between(low, high))
 }
 
-/// Numbers on both sides of a point where the operator has a kink, none near it.
+/// Numbers on both sides of a point where the operator has a kink, at some distance.
 pub fn away_from<const N: usize>(kink: f64, dims: [usize; N]) -> Draw {
     draw(dims, Domain::AwayFrom(kink))
 }
 
-/// Numbers within 0.5 and 2.
+/// Numbers between 0.5 and 2.
 pub fn positive<const N: usize>(dims: [usize; N]) -> Draw {
     between(0.5, 2.0, dims)
 }
 
-/// Numbers no two of which are near each other, for operators that pick the largest.
+/// Well-separated numbers, for operators that select the largest.
 pub fn distinct<const N: usize>(dims: [usize; N]) -> Draw {
     draw(dims, Domain::Distinct)
 }
 
-/// Positive numbers of which those along the last axis add up to 1.
+/// Positive numbers that add up to 1 along the last axis.
 pub fn probabilities<const N: usize>(dims: [usize; N]) -> Draw {
     draw(dims, Domain::Probabilities)
 }
 
-/// Whole numbers from 0 up to, not including, a bound; `int64` unless [`Draw::of`] says otherwise.
+/// Integers from 0 up to a bound, exclusive; int64 unless [`Draw::of`] sets another dtype.
 pub fn integers_below<const N: usize>(bound: i64, dims: [usize; N]) -> Draw {
     Draw { dtype: Some(DType::I64), ..draw(dims, Domain::IntegersBelow(bound)) }
 }
 
-/// Those numbers.
+/// The given numbers.
 pub fn given<const N: usize>(dims: [usize; N], elements: impl IntoIterator<Item = f64>) -> Draw {
     draw(dims, Domain::Given(elements.into_iter().collect()))
 }
 
 impl Draw {
-    /// With that dtype, in place of the floating point dtype of the check.
+    /// Sets a dtype in place of the floating point dtype of the check.
     #[must_use]
     pub fn of(self, dtype: DType) -> Draw {
         Draw { dtype: Some(dtype), ..self }
@@ -91,7 +91,7 @@ impl Draw {
         matches!(self.domain, Domain::Output)
     }
 
-    /// The same with dimensions of `from` elements replaced by such of `to`; `None` where nothing is known to fill it with.
+    /// The same with dimensions `from` replaced by `to`; `None` if there are no elements to fill it with.
     fn resized(&self, from: usize, to: usize) -> Option<Draw> {
         let dims: Shape = self.dims.iter().map(|n| if *n == from { to } else { *n }).collect();
         let domain = match &self.domain {
@@ -111,19 +111,19 @@ impl Draw {
         self.dtype.is_none() && !self.is_output()
     }
 
-    /// Whether its numbers could have any sign: those of others mean something.
+    /// Whether its numbers may have any sign, without changing their meaning.
     #[doc(hidden)]
     pub fn is_of_any_sign(&self) -> bool {
         !matches!(self.domain, Domain::Output | Domain::Probabilities | Domain::IntegersBelow(_))
     }
 
-    /// Whether the same numbers could be drawn for both.
+    /// Whether both have the same kind of distribution.
     #[doc(hidden)]
     pub fn same_domain(&self, other: &Draw) -> bool {
         std::mem::discriminant(&self.domain) == std::mem::discriminant(&other.domain)
     }
 
-    /// The dtype when floating point numbers are of dtype `float`.
+    /// The dtype, if floating point numbers have dtype `float`.
     #[doc(hidden)]
     pub fn dtype(&self, float: DType) -> DType {
         self.dtype.unwrap_or(float)
@@ -173,18 +173,18 @@ impl Draw {
     }
 }
 
-/// A generator whose numbers are the same on every machine.
+/// A random number generator with the same numbers on every machine.
 pub fn rng(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(seed)
 }
 
-/// Makes a small program of inputs, and says what comes out.
+/// Appends a small program to a builder, and returns its results.
 pub type MakeProgram = fn(&Builder, &[Expr]) -> Result<Vec<Expr>>;
 
-/// One case of an operator: how its inputs are drawn, its attributes, and what is expected of it.
+/// One case of an operator: distributions of its inputs, its attributes, and the expected outcome.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Variable k + 1 stands for `draws[k]`. Of a sample that is a program: the operator's type alone.
+    /// Variable k + 1 stands for `draws[k]`. For a sample that is a program, only the operator's type is set.
     #[doc(hidden)]
     pub desc: OpDesc,
     #[doc(hidden)]
@@ -205,37 +205,37 @@ impl<D: Describe<Draw>> From<D> for Sample {
     fn from(row: D) -> Sample {
         let mut draws = vec![];
         let desc = row.describe(&mut |role, _, draw| {
-            // An output's draw says nothing but that the slot is filled.
+            // The draw of an output only marks the slot as filled.
             let draw = if role == Role::Output { out() } else { draw };
             draws.push(draw);
             Ok(Var::stand_in(draws.len()))
         });
-        // Naming a slot cannot fail: the closure always returns `Ok`.
+        // Cannot fail: the closure always returns `Ok`.
         let desc = desc.unwrap_or_else(|_| OpDesc::new(<D::Op as Op>::SCHEMA.name));
         Sample { desc, draws, program: None, tolerance: None, error: None, smooth: None, known_dims: None }
     }
 }
 
-/// What is expected of a row of samples other than that it works and has a gradient.
+/// Expectations for a sample row; by default, the operator works and has a gradient.
 pub trait SampleRow: Into<Sample> {
-    /// It must be refused with a message that contains `message`.
+    /// It must fail with a message that contains `message`.
     fn fails(self, message: &'static str) -> Sample {
         Sample { error: Some(message), ..self.into() }
     }
 
-    /// Another bound for |built − numeric| / (1 + max |numeric|) than 1e-7, and why.
+    /// Another bound for |built − numeric| / (1 + max |numeric|) than 1e-7, and the reason.
     fn tolerance(self, bound: f64, reason: &'static str) -> Sample {
         Sample { tolerance: Some((bound, reason)), ..self.into() }
     }
 
-    /// Its gradient is no derivative (a straight-through estimator, say) and why: values are checked, gradients are not
-    /// compared with differences.
+    /// Its gradient is not a derivative (a straight-through estimator, say), and the reason: values are checked,
+    /// gradients are not compared with differences.
     fn not_a_derivative(self, reason: &'static str) -> Sample {
         Sample { smooth: Some(reason), ..self.into() }
     }
 
-    /// Its shape rule has to guess where dimensions are unknown, and why: what it then says is not compared with what it
-    /// says when they are known.
+    /// Its shape rule has to guess where dimensions are unknown, and the reason: the results for unknown and known
+    /// dimensions are not compared.
     fn known_dims(self, reason: &'static str) -> Sample {
         Sample { known_dims: Some(reason), ..self.into() }
     }
@@ -243,9 +243,9 @@ pub trait SampleRow: Into<Sample> {
 impl<R: Into<Sample>> SampleRow for R {}
 
 impl Sample {
-    /// A row of an operator that [needs a program](crate::OpInfo::needs_program) around it: one that runs a sub-block, or
-    /// takes or makes lists. `make` appends a small program that has the operator to a builder; it gets the inputs that
-    /// are drawn and returns what comes out. The builder may also compute at once.
+    /// A row of an operator that [needs a program](crate::OpInfo::needs_program) around it: one that runs a sub-block,
+    /// or reads or writes arrays. `make` appends a small program that contains the operator to a builder, which may be
+    /// eager. It receives the drawn inputs and returns the results.
     ///
     /// ```standalone_crate
     /// use autobwd::{Expr, OpInfoMap, check::{Sample, check_sample, positive, uniform}};
@@ -272,7 +272,7 @@ impl Sample {
         }
     }
 
-    /// The same with all dimensions of `from` elements replaced by such of `to`, if that can be.
+    /// The same with all dimensions `from` replaced by `to`, if possible.
     #[doc(hidden)]
     pub fn resized(&self, from: usize, to: usize) -> Option<Sample> {
         let draws = self.draws.iter().map(|draw| draw.resized(from, to)).collect::<Option<_>>()?;
@@ -290,21 +290,21 @@ impl Sample {
 pub struct OpSamples {
     /// Operator type.
     pub op: &'static str,
-    /// The package that has declared them.
+    /// The package that declares them.
     pub krate: &'static str,
-    /// The module that has declared them.
+    /// The module that declares them.
     pub module: &'static str,
-    /// Makes the rows.
+    /// Creates the rows.
     pub rows: fn() -> Vec<Sample>,
 }
 inventory::collect!(OpSamples);
 
-/// All samples that this binary links, sorted by operator.
+/// All samples linked into this binary, sorted by operator.
 pub fn samples() -> Vec<Sample> {
     samples_where(|_| true)
 }
 
-/// The samples of those sets, sorted by operator.
+/// The samples of the selected sets, sorted by operator.
 pub fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
     let mut all: Vec<_> = inventory::iter::<OpSamples>.into_iter().filter(|s| of(s)).collect();
     all.sort_by_key(|s| s.op);
@@ -322,7 +322,7 @@ pub fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
 /// assert!(samples().iter().filter(|sample| sample.op() == "relu").count() > 1);
 /// ```
 ///
-/// Samples are part of builds with debug assertions, as those of tests are, and of others with the feature `samples`.
+/// Samples are part of builds with debug assertions, such as those of tests, and of others with the feature `samples`.
 #[macro_export]
 macro_rules! samples {
     ($op:ty, [$($row:expr),* $(,)?]) => {
@@ -343,7 +343,7 @@ macro_rules! samples {
     };
 }
 
-/// Links samples, or not: what a crate's own `cfg` would say in the place of the macro's call.
+/// Links samples, depending on the features of this crate; a `cfg` in `samples!` would use those of the calling crate.
 #[cfg(any(debug_assertions, feature = "samples"))]
 #[doc(hidden)]
 #[macro_export]

@@ -1,6 +1,6 @@
-//! What makes a program valid.
+//! Verification of programs.
 //!
-//! Must not change it. Every fault is reported, not just the first.
+//! Must not change them. Every fault is reported, not just the first.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +14,16 @@ use crate::{
     op::{Lookup, ShapeCache},
 };
 
-/// Checks a program against the operators that this binary links: blocks and variables that operators refer to exist,
+/// Checks a program against the operators linked into this binary: blocks and variables that operators refer to exist,
 /// blocks are nested at most 32 deep, operators are registered, slots are filled as declared, attributes have the right
-/// types and are within bounds, variables are written before they are read, dtypes and shapes are those that follow from
-/// the shape rules.
+/// types and are within bounds, variables are written before they are read, dtypes and shapes agree with the shape
+/// rules.
 ///
-/// Running a program and building its backward part do this themselves, once for each state of the program.
+/// Running or differentiating a program calls this automatically, once for each state of the program.
 ///
 /// # Errors
-/// All faults, one a line, each with operator, slots, variables and source line. Where blocks do not form a tree, that
-/// alone.
+/// All faults, one per line, each with operator, slots, variables and source line. If blocks do not form a tree, only
+/// that fault.
 ///
 /// ```standalone_crate
 /// use autobwd::{OpDesc, Program, verify};
@@ -52,7 +52,7 @@ fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
     program.check_structure()?;
     let mut faults = declarations(program);
     let mut infos = Lookup::new(ops);
-    // What a step finds under a block's own names.
+    // The inputs of steps, by block.
     let mut supplied: HashMap<BlockId, Vec<Var>> = HashMap::new();
     for op in program.blocks().iter().flat_map(|block| &block.ops) {
         let Some(info) = infos.get(op.ty).ok().filter(|info| info.is_control()) else { continue };
@@ -67,7 +67,7 @@ fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
         let supplied = supplied.get(&id).map_or(&[][..], Vec::as_slice);
         Walk { infos: &mut infos, shapes: &mut shapes, ops, program, id, block, faults: &mut faults }
             .run(&mut first_write, supplied);
-        // Clearing the entries in use keeps this linear; a new table for each block would not be.
+        // Clearing the used entries keeps this linear; a new table for each block would not.
         block.ops.iter().flat_map(OpDesc::writes).for_each(|v| first_write[v.index()] = NEVER);
     }
     match &mut faults[..] {
@@ -80,7 +80,7 @@ fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
     }
 }
 
-/// Refuses a program that is not valid; one that was found valid is looked at again only when it has changed.
+/// Verifies a program, unless it was found valid and has not changed since.
 ///
 /// # Errors
 /// As [`verify`].
@@ -93,7 +93,7 @@ pub fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// Remembers that a program is valid.
+/// Records that a program is valid.
 pub fn note_valid(ops: &OpInfoMap, program: &Program) {
     if is_linked(ops) {
         program.mark_verified();
@@ -104,7 +104,7 @@ fn is_linked(ops: &OpInfoMap) -> bool {
     OpInfoMap::linked().is_ok_and(|linked| std::ptr::eq(linked, ops))
 }
 
-/// Declarations that no program can have.
+/// Declarations that are always invalid.
 fn declarations(program: &Program) -> Vec<Error> {
     let mut faults = vec![];
     for (b, block) in program.blocks().iter().enumerate() {
@@ -124,14 +124,14 @@ fn declarations(program: &Program) -> Vec<Error> {
     faults
 }
 
-/// An operator with a sub-block takes a gradient that nobody has written for zero.
+/// Gradients that an operator with a sub-block reads as zero if they are not written.
 fn may_lack(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
     let control = op.attrs.blocks().next().is_some();
     let gradients = op.inputs.iter().filter(move |(slot, _)| control && slot.ends_with("@GRAD"));
     gradients.flat_map(|(_, args)| args).copied()
 }
 
-/// In the table of first writes: reading the variable is never too early.
+/// In the table of first writes: no read of the variable is too early.
 const NEVER: u32 = 0;
 
 struct Walk<'a, 'm> {
@@ -163,11 +163,11 @@ fn writes_twice(op: &OpDesc) -> bool {
 }
 
 impl Walk<'_, '_> {
-    /// `first_write` is a table by variable that holds [`NEVER`] everywhere; `supplied` variables have values when the
-    /// block starts.
+    /// `first_write` is a table by variable, with [`NEVER`] everywhere; `supplied` variables have values at the start
+    /// of the block.
     fn run(mut self, first_write: &mut [u32], supplied: &[Var]) {
-        // The index of the first operator that writes a variable. If that operator also reads it, the variable has a value
-        // before the block starts.
+        // The index of the first operator that writes a variable. If that operator also reads it, the variable has a
+        // value before the block starts.
         for (index, op) in self.block.ops.iter().enumerate().rev() {
             op.writes().for_each(|v| first_write[v.index()] = index as u32);
             for var in op.reads() {
@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
                 first_write[v.index()] > index as u32
                     && !self.program.lookup(self.id, *v).is_some_and(|d| d.persistable)
                     && self.block.vars.contains_key(v)
-                    // It counts as zero there; a later backward part may compute it.
+                    // It counts as zero there; a later backward pass may compute it.
                     && !may_lack(op).any(|lacking| lacking == *v)
             };
             found.extend(
@@ -225,7 +225,7 @@ impl Walk<'_, '_> {
         found
     }
 
-    /// What is wrong with a sub-block as its operator runs it.
+    /// Faults of a sub-block as its operator runs it.
     fn control(&self, info: &OpInfo, op: &OpDesc) -> Vec<Error> {
         let call = match info.call(op, self.program) {
             Ok(call) => call,
@@ -247,12 +247,12 @@ impl Walk<'_, '_> {
         }
         let scopes = call.scopes.and_then(|var| Some((var, self.program.lookup(self.id, var)?)));
         if let Some((var, desc)) = scopes.filter(|(_, desc)| desc.kind != VarKind::StepScopes) {
-            let text = format!("`{}` is {}, not what steps leave", self.name(var), desc.meta());
+            let text = format!("`{}` is {}, not saved step state", self.name(var), desc.meta());
             found.push(Error::new(ErrorKind::DType, text));
         }
         let supplied: HashSet<Var> = call.supplied().collect();
         let left = |v: &Var| {
-            // What the steps of another operator have left.
+            // Saved step state of the forward operator.
             let forward = block.forward.filter(|_| call.is_recorded()).and_then(|id| self.program.block(id));
             forward.is_some_and(|f| {
                 f.vars.contains_key(v) || f.ops.iter().any(|op| op.writes().any(|w| w == *v))
@@ -320,8 +320,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Of a gradient operator: gradients that have not the shapes of what they are the gradients of, as the forward
-    /// operator's shape rule has these.
+    /// Checks that gradients which a gradient operator reads have the shapes of their values, as inferred by the
+    /// forward operator's shape rule.
     fn gradient_shapes(&self, op: &OpDesc, found: &mut Vec<Error>) {
         let Some(forward) = self.ops.forward_of(&op.ty) else { return };
         let schema = forward.schema();
@@ -337,7 +337,7 @@ impl Walk<'_, '_> {
             fwd.attrs.set(name, value.clone());
         }
         let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
-        // A gradient operator need not read all that its forward operator reads.
+        // Errors are ignored: a gradient operator need not read all that its forward operator reads.
         let _ = forward.infer(&fwd, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta)));
         for (slot, args) in op.inputs.iter() {
             let values = slot.strip_suffix(GRAD).map_or(&[][..], |output| op.inputs.get(output));

@@ -1,4 +1,4 @@
-//! Appending operators to programs, or computing them at once.
+//! Appends operators to programs, or runs them immediately in eager mode.
 
 use std::{panic::Location, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{Content, Describe, Error, ErrorKind, Meta, Op, OpDesc, Result, Role, Site, Var, VarDesc, Words};
 
 impl Builder {
-    /// Appends an operator that has no input to say which program it belongs to; otherwise as [`emit`].
+    /// Appends an operator whose program does not follow from an input; otherwise as [`emit`].
     #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
     #[track_caller]
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> <D::Op as Op>::Of<Expr> {
@@ -41,7 +41,7 @@ impl Builder {
         self.filled::<O>(content, left, outcome, at)
     }
 
-    /// The operator with its outputs, which have failed if it has.
+    /// The operator with its outputs, which are failed expressions if it failed.
     #[inline]
     fn filled<O: Op>(
         &self,
@@ -57,8 +57,8 @@ impl Builder {
         O::fill(left, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
     }
 
-    /// Has the outputs of an operator that has failed be failed expressions: with the error of an argument that has failed
-    /// before, or else that of the operator. The builders of all arguments remember it.
+    /// Turns the outputs of a failed operator into failed expressions: with the error of an argument that failed
+    /// earlier, or else that of the operator. The builders of all arguments record it.
     #[cold]
     pub(crate) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
         let given = args.iter().filter_map(|(.., arg)| arg.as_ref()?.existing().cloned());
@@ -79,8 +79,8 @@ impl Builder {
         }
     }
 
-    /// Appends an operator, or computes it at once, and replaces what is new among its arguments by what that has become.
-    /// `words` are those of the operator, `desc` describes it, with variable k + 1 for the k-th argument, holes apart.
+    /// Appends an operator, or runs it in eager mode, and replaces new arguments by the resulting expressions. `words`
+    /// is the key of the operator. `desc` describes it, with variable k + 1 for the k-th argument, not counting holes.
     #[doc(hidden)]
     pub fn append_args(
         &self,
@@ -96,7 +96,7 @@ impl Builder {
         self.append_described(args, words, at, desc()?)
     }
 
-    /// Computes an operator that was computed before on inputs like these; else, and for a program, it returns `false`.
+    /// Runs an operator that was prepared before for such inputs. Returns `false` if it was not, or for a program.
     fn run_known(
         &self,
         args: &mut OpArgs,
@@ -115,7 +115,7 @@ impl Builder {
         Ok(true)
     }
 
-    /// As [`append_args`](Builder::append_args), of an operator that is not known. Words have those of the inputs.
+    /// As [`append_args`](Builder::append_args), for an operator that is not prepared. `words` includes the inputs.
     fn append_described(
         &self,
         args: &mut OpArgs,
@@ -133,13 +133,13 @@ impl Builder {
         Ok(())
     }
 
-    /// Replaces what is new among the arguments of an operator by what it has computed.
+    /// Replaces new arguments of an operator by the values it computed.
     #[inline]
     fn put_outputs(&self, args: &mut OpArgs, node: Arc<Node>, outputs: usize) {
         let mut node = Some(node);
         let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
         for (out, (.., arg)) in made.enumerate() {
-            // The last one needs no copy.
+            // The last output takes the node without a copy.
             let node = if out + 1 == outputs { node.take() } else { node.clone() };
             if let (Some(Arg::New), Some(node)) = (&arg, node) {
                 *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node, out))));
@@ -169,7 +169,7 @@ impl Builder {
         stand_ins.filter(|v| **v != Var::EMPTY).for_each(|v| *v = vars[v.index() - 1]);
         desc.site = Some(Site::Here(at));
 
-        // A snapshot: shape rules are code of others.
+        // A snapshot, because shape rules are user code.
         let program = self.snapshot();
         let index = program.block(block).map_or(0, |block| block.ops.len());
         let mut metas: Vec<(Var, Meta)> = vec![];
@@ -205,12 +205,12 @@ impl Builder {
     }
 }
 
-/// The values among the arguments of an operator.
+/// The eager values among the arguments of an operator.
 struct Operands<'a> {
     inputs: SmallVec<[&'a Value; 3]>,
-    /// Values that outputs overwrite, with the number of the output.
+    /// Values that outputs overwrite, with the index of the output.
     overwritten: SmallVec<[(usize, &'a Value); 1]>,
-    /// How many outputs there are.
+    /// The number of outputs.
     outputs: usize,
 }
 
@@ -251,13 +251,13 @@ fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
     Error::new(ErrorKind::UnknownVar, text)
 }
 
-/// What the slots of an operator hold, in the order in which it describes them; `None` is a hole.
+/// The arguments of an operator, in the order in which it describes its slots; `None` is a hole.
 pub type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
 
-/// Describes an operator when that is needed.
+/// Describes an operator on demand.
 pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 
-/// Appends an operator to the program of its inputs, or computes it at once where these are values, and returns it with
+/// Appends an operator to the program of its inputs, or runs it immediately if they are eager values. Returns it with
 /// its outputs filled in.
 ///
 /// ```
@@ -270,8 +270,8 @@ pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 /// ```
 ///
 /// All outputs are failed expressions if an input has failed, with its error, or if the operator itself cannot be
-/// appended or computed: it is unknown, attributes are out of bounds, or dtypes and shapes of inputs do not fit. The error
-/// then says operator, slots, variables and the line of the call.
+/// appended or computed: its type is unknown, attributes are out of bounds, or dtypes and shapes of inputs do not fit.
+/// The error then names operator, slots, variables and the line of the call.
 #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
 #[track_caller]
 #[inline]
@@ -290,7 +290,7 @@ pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
     }
 }
 
-/// Why an operator with these arguments has no builder.
+/// The error for an operator whose arguments have no builder.
 #[cold]
 fn belongs_nowhere(op: &str, args: &OpArgs) -> Error {
     match args.iter().find(|(role, ..)| *role == Role::Input) {

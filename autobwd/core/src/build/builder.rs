@@ -1,3 +1,5 @@
+//! Builders of programs and startup programs.
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -18,14 +20,14 @@ use crate::{
     desc::check_name,
 };
 
-/// A program in the making, and the start-up program that initialises what it keeps. Or no program at all:
-/// `autobwd::eager` makes one whose expressions are computed at once.
+/// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
+/// an eager builder instead, whose expressions are computed immediately.
 ///
 /// A `Builder` is a handle: clones build the same program.
 ///
-/// A builder of a program remembers the first [`Expr`] that failed, whether or not the expression is used, and never
-/// yields a program from then on. In eager mode there is no program to withhold: failed expressions and those computed
-/// from them say themselves what is wrong.
+/// A builder of a program records the first [`Expr`] that failed, whether or not the expression is used, and never
+/// yields a program from then on. An eager builder has no program to withhold: failed expressions and those computed
+/// from them carry the error themselves.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -41,21 +43,21 @@ use crate::{
 pub struct Builder(Rc<Inner>);
 
 struct Inner {
-    /// Borrowed for a moment only, never while code of others runs; shared with the snapshots that are still around.
+    /// Shared with live snapshots. Borrowed briefly only, never while user code runs.
     program: RefCell<Rc<Program>>,
-    /// Where operators go.
+    /// The block to which operators are appended.
     block: Cell<BlockId>,
-    /// How often the program has been replaced as a whole.
+    /// How often the whole program has been replaced.
     replaced: Cell<usize>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
-    /// What computes its expressions at once, if it is no program that they are for.
+    /// The eager engine, for an eager builder.
     engine: Option<Rc<dyn Engine>>,
-    /// Parameters and other values that have a name, where expressions are computed at once.
+    /// Parameters and other named values, for an eager builder.
     values: RefCell<FxHashMap<Var, Value>>,
-    /// Why the first expression failed, here or in the start-up program.
+    /// The error of the first expression that failed, here or in the startup program.
     failure: Rc<RefCell<Option<Error>>>,
-    /// How many layers there are, by prefix of their names.
+    /// The number of layers by name prefix.
     layers: RefCell<HashMap<String, usize>>,
 }
 
@@ -75,7 +77,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// An empty program over the operators that this binary links.
+    /// An empty program over the operators that are linked into this binary.
     pub fn new() -> Builder {
         Builder::with(None)
     }
@@ -91,36 +93,36 @@ impl Builder {
         new(ops, Some(startup))
     }
 
-    /// A builder whose expressions that engine computes at once, with these operators or those that this binary links.
+    /// An eager builder with this engine, and with these operators or those linked into this binary.
     #[doc(hidden)]
     pub fn with_engine(engine: Rc<dyn Engine>, ops: Option<OpInfoMap>) -> Builder {
         Builder(Rc::new(Inner::new(ops.map(Rc::new), None, Some(engine))))
     }
 
-    /// What computes its expressions at once, if it is no program that they are for.
+    /// The eager engine, for an eager builder.
     #[doc(hidden)]
     pub fn engine(&self) -> Option<&dyn Engine> {
         self.0.engine.as_deref()
     }
 
-    /// The value of that name, where expressions are computed at once.
+    /// The value of this name, for an eager builder.
     pub(super) fn value_of(&self, var: Var) -> Option<Value> {
         self.0.values.borrow().get(&var).cloned()
     }
 
-    /// Has the value be a constant from now on, if it has a name here.
+    /// Makes the value a constant from now on, if it has a name here.
     pub(super) fn freeze_value(&self, value: &Value) {
         for kept in self.0.values.borrow_mut().values_mut().filter(|kept| kept.same(value)) {
             *kept = kept.clone().constant();
         }
     }
 
-    /// Whether both are parts of the same program, or the same engine.
+    /// Whether both build the same program, or use the same engine.
     pub(crate) fn is(&self, other: &Builder) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether expressions are computed at once.
+    /// Whether expressions are computed immediately.
     pub fn is_eager(&self) -> bool {
         self.0.engine.is_some()
     }
@@ -133,15 +135,16 @@ impl Builder {
         }
     }
 
-    /// The program that initialises parameters and other values that are kept. Run it once, before the program itself.
+    /// The startup program, which initialises parameters and other persistable variables. Run it once, before the
+    /// program itself.
     pub fn startup(&self) -> Builder {
         self.0.startup.as_ref().unwrap_or(self).clone()
     }
 
-    /// The program so far. Where expressions are computed at once, it knows names, but has no operators.
+    /// The program so far. That of an eager builder has names, but no operators.
     ///
     /// # Errors
-    /// An expression of it, or of its start-up program, has failed.
+    /// An expression of it, or of its startup program, has failed.
     pub fn program(&self) -> Result<ProgramSnapshot> {
         self.check()?;
         Ok(self.snapshot())
@@ -152,16 +155,16 @@ impl Builder {
         ProgramSnapshot(self.0.program.borrow().clone())
     }
 
-    /// Whether all is well so far.
+    /// Whether no expression has failed so far.
     ///
     /// # Errors
-    /// As [`program`](Builder::program): that of the first expression that has failed. In eager mode none: the engine has
-    /// nothing to do with it.
+    /// As [`program`](Builder::program): that of the first expression that failed. None in eager mode, where
+    /// expressions carry their errors.
     pub fn check(&self) -> Result<()> {
         self.0.failure.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// An expression that failed with that error, for layers that find mistakes of their own. An error that says no line
+    /// An expression that failed with this error, for layers that check their arguments. An error without a source line
     /// gets that of the call.
     ///
     /// ```
@@ -194,15 +197,15 @@ impl Builder {
         Expr::of_error(self, error)
     }
 
-    /// Remembers why an expression has failed, if it is the first.
+    /// Records the error of an expression, if it is the first to fail.
     pub(super) fn remember(&self, error: &Error) {
         if !self.is_eager() {
             self.0.failure.borrow_mut().get_or_insert_with(|| error.clone());
         }
     }
 
-    /// Changes the program by hand. The closure works on a copy, which replaces the program when the closure succeeds;
-    /// meanwhile, the builder shows the program as it was.
+    /// Edits the program directly. The closure edits a copy, which replaces the program if the closure succeeds;
+    /// meanwhile, the builder still has the old program.
     ///
     /// ```
     /// use autobwd::{Builder, DType, Expr, append_backward, Backward};
@@ -230,20 +233,21 @@ impl Builder {
         Ok(outcome)
     }
 
-    /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the same
-    /// order, as a changed clone does. An expression that has failed stays remembered: it may be part of the new one, too.
+    /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the
+    /// same order, as an edited clone does. A recorded failure stays: the failed expression may be part of the new
+    /// program, too.
     pub fn set_program(&self, program: Program) {
         self.0.replaced.update(|count| count + 1);
         *self.0.program.borrow_mut() = Rc::new(program);
     }
 
-    /// Changes the program in place, or a copy of it where a snapshot is still around. The closure calls no code of others.
+    /// Changes the program in place, or a copy of it while a snapshot is alive. The closure must not call user code.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
         change(Rc::make_mut(&mut self.0.program.borrow_mut()))
     }
 
-    /// From here on, all that is added to the program is taken back unless it is committed: for what adds several things
-    /// and may fail on the way. That an expression has failed is not taken back.
+    /// Starts a transaction: all later additions to the program are undone unless it is committed. For functions that
+    /// add several things and may fail midway. The record of a failed expression is not undone.
     pub fn transaction(&self) -> Transaction {
         Transaction::new(self)
     }
@@ -256,21 +260,20 @@ impl Builder {
         self.0.startup.as_ref()
     }
 
-    /// Has operators go to another block, and returns the one before.
+    /// Sets the block to which operators are appended, and returns the previous one.
     pub(super) fn go_to(&self, block: BlockId) -> BlockId {
         self.0.block.replace(block)
     }
 
-    /// The block that operators go to.
+    /// The block to which operators are appended.
     pub fn block(&self) -> BlockId {
         self.0.block.get()
     }
 
-    /// Has operators go to a new block within the present one, while `body` runs: for operators that run sub-blocks.
+    /// Appends the operators of `body` to a new block within the current one: for operators that run sub-blocks.
     ///
     /// # Errors
-    /// Those of `body`; an expression that fails in it; a parameter that it overwrites; expressions that are computed at
-    /// once.
+    /// Those of `body`; an expression that fails in it; a parameter that it overwrites; an eager builder.
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
@@ -280,7 +283,7 @@ impl Builder {
         let (around, at) = (self.block(), Location::caller());
         let transaction = self.transaction();
         let block = self.change(|program| program.add_block(Some(around), None));
-        // What has failed before has not failed in here.
+        // Earlier failures did not happen in this block.
         let (sound, failures) = (self.check().is_ok(), Error::failures());
         let placed = |e: Error| match e.is_among(failures) {
             true => e,
@@ -305,7 +308,7 @@ impl Builder {
         outcome.map(|found| (block, found)).map_err(placed)
     }
 
-    /// Has operators go to that block while `body` runs.
+    /// Appends the operators of `body` to this block.
     pub fn within<T>(&self, block: BlockId, body: impl FnOnce() -> T) -> T {
         let _within = Within::new(self, block);
         body()
@@ -321,8 +324,8 @@ impl Builder {
         Expr::of_var(self, var)
     }
 
-    /// Declares a variable in a block, too: there it is something else. Of values and failed expressions, there is nothing
-    /// to declare.
+    /// Declares a variable in another block, too, where it is a separate variable. Does nothing for eager values and
+    /// failed expressions.
     pub fn declare_in(&self, block: BlockId, var: &Expr, desc: VarDesc) {
         if var.var() == Var::EMPTY {
             return;
@@ -335,8 +338,8 @@ impl Builder {
         Expr::of_var(self, var)
     }
 
-    /// The variable of that name as an expression, which fails if there is none; near names are offered. Whether there is
-    /// one, [`Program::find`] says.
+    /// The variable of this name as an expression, which fails if there is none; the error suggests similar names. To
+    /// test whether it exists, use [`Program::find`].
     #[track_caller]
     pub fn expr(&self, name: &str) -> Expr {
         let var = match self.snapshot().expect_var(name) {
@@ -369,13 +372,13 @@ impl Builder {
 
     /// Data to be fed; −1 stands for a dimension that may differ from run to run.
     ///
-    /// Fails for a taken name and for a dimension below −1. Where expressions are computed at once, data is there from the
-    /// start: use [`Builder::constant`].
+    /// Fails for a name in use and for a dimension below −1. It fails in eager mode, too, where data is available from
+    /// the start: use [`Builder::constant`].
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {
         let declared = if self.is_eager() {
             let text =
-                format!("`{name}` cannot be fed later: expressions are computed at once; use `constant`");
+                format!("`{name}` cannot be fed later: an eager builder computes immediately; use `constant`");
             Err(Error::new(ErrorKind::Feed, text))
         } else {
             Dims::from_wire(dims).and_then(|dims| self.declare(name, VarDesc::data(dtype, dims)))
@@ -386,11 +389,11 @@ impl Builder {
         }
     }
 
-    /// A parameter, to be trained. `init` gets it as a variable of the start-up program, appends there what gives it its
-    /// first value, and returns what that has written; where expressions are computed at once, that happens here and now.
-    /// Without first value, `init` is [`Expr::clone`].
+    /// A trainable parameter. `init` receives it as a variable of the startup program, appends the operators that
+    /// initialise it there, and returns the last result; in eager mode they run immediately. [`Expr::clone`] as `init`
+    /// leaves it uninitialised.
     ///
-    /// Fails for a taken name, and if what `init` returns has failed.
+    /// Fails for a name in use, and if the result of `init` has failed.
     #[track_caller]
     pub fn parameter(
         &self,
@@ -402,7 +405,7 @@ impl Builder {
         self.kept(name, VarDesc::parameter(dtype, dims.into()), init)
     }
 
-    /// A value that is kept between runs without being trained; otherwise as [`parameter`](Builder::parameter).
+    /// A value that is kept between runs but not trained; otherwise as [`parameter`](Builder::parameter).
     #[track_caller]
     pub fn persistable(
         &self,
@@ -443,8 +446,8 @@ impl Builder {
         Ok(kept)
     }
 
-    /// A name for a layer, whose variables are called `name.part`: `prefix_0`, `prefix_1`, …, counted by the layers of that
-    /// prefix alone. So parameters have the same names in a program and in eager mode, whatever was computed before.
+    /// A name for a layer, whose variables are called `name.part`: `prefix_0`, `prefix_1`, …, counted separately for
+    /// each prefix. So parameters have the same names in a program and in eager mode, whatever was computed before.
     pub fn layer_name(&self, prefix: &str) -> String {
         let layers = &mut self.0.layers.borrow_mut();
         let count = layers.entry(prefix.into()).or_insert(0);
@@ -452,7 +455,7 @@ impl Builder {
         format!("{prefix}_{}", *count - 1)
     }
 
-    /// A name that the program does not have yet: `prefix_0`, `prefix_1`, ….
+    /// A name that is new to the program: `prefix_0`, `prefix_1`, ….
     pub fn unique(&self, prefix: &str) -> String {
         self.change(|program| {
             let var = program.fresh(prefix);

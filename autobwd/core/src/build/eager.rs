@@ -1,4 +1,4 @@
-//! What expressions offer where they are computed at once.
+//! Methods of builders and expressions for eager mode.
 
 use std::panic::Location;
 use std::sync::{
@@ -13,23 +13,23 @@ use super::{
 use crate::{Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor};
 
 impl Builder {
-    /// A value whose derivative is wanted; the name is for messages and programs.
+    /// A leaf: a value whose gradient is wanted. The name is for messages and programs.
     pub fn leaf(&self, name: &str, tensor: Tensor) -> Expr {
         let leaf = tensor.dtype().is_float();
         self.hold(Value::from(Given::new(name.into(), tensor, leaf)))
     }
 
-    /// A value without derivative.
+    /// A value without gradient.
     pub fn constant(&self, tensor: Tensor) -> Expr {
         self.hold(Value::from(Given::new(String::new(), tensor, false)))
     }
 
-    /// A value that came from elsewhere, another thread perhaps, with its history: [`Expr::into_value`] lets go of it.
+    /// A value from elsewhere, such as another thread, with its history: the inverse of [`Expr::into_value`].
     pub fn hold(&self, value: Value) -> Expr {
         Expr::of_value(self, value)
     }
 
-    /// Runs a function whose values remember nothing: they are constants.
+    /// Runs a function without recording its history: its values are constants.
     ///
     /// ```
     /// # use autobwd::Tensor;
@@ -44,7 +44,7 @@ impl Builder {
         self.recording(false, function)
     }
 
-    /// Runs a function whose values remember what they were computed from, or not.
+    /// Runs a function with recording of history switched on or off.
     #[doc(hidden)]
     pub fn recording<T>(&self, on: bool, function: impl FnOnce() -> T) -> T {
         struct Restore<'a>(&'a dyn Engine, bool);
@@ -57,20 +57,20 @@ impl Builder {
         function()
     }
 
-    /// Whether every value is looked at: the first operator that computes a NaN or an infinity, forward or backward, fails
-    /// with the line of the forward operator.
+    /// Switches the check of all values: the first operator that computes a NaN or an infinity, forward or backward,
+    /// fails with the line of the forward operator.
     pub fn check_finite(&self, on: bool) {
         if let Some(engine) = self.engine() {
             engine.check_finite(on);
         }
     }
 
-    /// How many operators were run so far, derivatives included.
+    /// The number of operators run so far, including those of backward passes.
     pub fn operators_run(&self) -> u64 {
         self.engine().map_or(0, |engine| engine.operators_run())
     }
 
-    /// The parameters that were made so far, in order.
+    /// The parameters created so far, in order.
     pub fn parameters(&self) -> Vec<Expr> {
         let program = self.snapshot();
         match self.is_eager() {
@@ -80,12 +80,12 @@ impl Builder {
     }
 }
 
-/// A hook that can be taken off again.
+/// The handle of a hook, with which it can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookId(u64);
 
 impl Expr {
-    /// The value that was computed.
+    /// The computed value.
     #[doc(hidden)]
     pub fn value(&self) -> Result<&Value> {
         self.check()?.held_value().ok_or_else(|| {
@@ -98,10 +98,10 @@ impl Expr {
         self.builder().engine().ok_or_else(|| Error::internal("a value without engine"))
     }
 
-    /// Lets go of the builder: a value, and its history, can be sent to another thread ([`Builder::hold`]).
+    /// The value and its history without the builder, which can be sent to another thread ([`Builder::hold`]).
     ///
     /// # Errors
-    /// It has failed, or is a variable of a program, as for all that follow here.
+    /// The expression has failed, or is a variable of a program. This holds for all methods below, too.
     pub fn into_value(self) -> Result<Value> {
         self.value().cloned()
     }
@@ -109,7 +109,7 @@ impl Expr {
     /// A copy of the elements.
     ///
     /// # Errors
-    /// It is a variable of a program; no memory.
+    /// It is a variable of a program; memory runs out.
     pub fn tensor(&self) -> Result<Tensor> {
         self.value()?.tensor()
     }
@@ -117,12 +117,12 @@ impl Expr {
     /// The only element.
     ///
     /// # Errors
-    /// It is a variable of a program; another number of elements.
+    /// It is a variable of a program; it has another number of elements.
     pub fn item(&self) -> Result<f64> {
         self.tensor()?.item()
     }
 
-    /// Gives it a name, for people: a `Queue` shows it. Fails for a variable of a program, which has a name.
+    /// Names it for people: a `Queue` shows the name. Fails for a variable of a program, which has a name.
     #[must_use]
     #[track_caller]
     pub fn named(self, name: &str) -> Expr {
@@ -133,22 +133,22 @@ impl Expr {
         self
     }
 
-    /// Whether derivatives flow into it: it is a leaf or was computed from one.
+    /// Whether it has a gradient: it is a leaf or was computed from one.
     pub fn has_derivative(&self) -> bool {
         self.held_value().is_some_and(Value::has_derivative)
     }
 
-    /// Whether it is a leaf: derivatives are added up here.
+    /// Whether it is a leaf, which accumulates gradients.
     pub fn is_leaf(&self) -> bool {
         self.held_value().is_some_and(Value::is_leaf)
     }
 
-    /// Adds the derivative of this value, a single number, to all leaves that it was computed from. Why one is not among
-    /// them, `missing` tells.
+    /// The backward pass: accumulates the gradients of this value, which has one element, into all leaves it was
+    /// computed from. `missing` explains why a leaf gets none.
     ///
     /// # Errors
-    /// More or less than one element; a value without history; an operator on the way without gradient; a value that is
-    /// needed and has been overwritten.
+    /// More or less than one element; a value without history; an operator without gradient on the way; a needed value
+    /// that has been overwritten.
     #[track_caller]
     pub fn backward(&self) -> Result<()> {
         if self.check()?.dims().numel() != 1 {
@@ -171,7 +171,7 @@ impl Expr {
         if value.has_derivative() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
-    /// The derivative to start with.
+    /// The gradient with which the backward pass starts.
     #[doc(hidden)]
     pub fn seed(&self, given: Option<&Value>) -> Result<Value> {
         let meta = self.value()?.meta();
@@ -185,32 +185,32 @@ impl Expr {
         }
     }
 
-    /// What [`backward`](Expr::backward) has added up here.
+    /// The gradient that [`backward`](Expr::backward) has accumulated here.
     ///
     /// # Errors
-    /// Nothing has arrived.
+    /// No gradient has reached it.
     pub fn gradient(&self) -> Result<Expr> {
         let value = self.value()?;
         let derivative = value.watched(|w| w.derivative.clone()).flatten();
-        let text = || format!("no derivative has arrived at {value}: `tape::missing` tells why");
+        let text = || format!("no gradient has reached {value}: `tape::missing` tells why");
         derivative.map(|d| self.builder().hold(d)).ok_or_else(|| Error::new(ErrorKind::NoValue, text()))
     }
 
-    /// Forgets what [`backward`](Expr::backward) has added up here.
+    /// Clears the gradient that [`backward`](Expr::backward) has accumulated here.
     pub fn zero_grad(&self) {
         self.held_value().map(|value| value.watched(|w| w.derivative = None));
     }
 
-    /// Has [`backward`](Expr::backward) keep the derivative of this value as that of a leaf.
+    /// Lets [`backward`](Expr::backward) keep the gradient of this value as for a leaf.
     ///
     /// # Errors
-    /// It has no derivative.
+    /// It has no gradient.
     pub fn retain_grad(&self) -> Result<()> {
         self.with_derivative()?.watch(|w| w.retain = true);
         Ok(())
     }
 
-    /// Has a function look at, and change, the derivative of this value when it is complete.
+    /// Adds a function that reads, and may change, the gradient of this value when it is complete.
     ///
     /// ```
     /// # use autobwd::Tensor;
@@ -225,7 +225,7 @@ impl Expr {
     /// ```
     ///
     /// # Errors
-    /// It has no derivative.
+    /// It has no gradient.
     pub fn hook(&self, hook: impl Fn(&Expr) -> Expr + Send + Sync + 'static) -> Result<HookId> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl Expr {
         Ok(HookId(id))
     }
 
-    /// Takes a hook off this value.
+    /// Removes a hook of this value.
     pub fn remove_hook(&self, hook: HookId) {
         self.held_value().map(|value| value.watched(|w| w.hooks.retain(|(id, _)| *id != hook.0)));
     }
@@ -247,8 +247,8 @@ impl Expr {
     /// Overwrites a leaf or a constant.
     ///
     /// # Errors
-    /// A value that was computed; another dtype or shape; a function is being traced, whose program would
-    /// not know of it.
+    /// A computed value; another dtype or shape; a function is being traced, whose program would not contain the
+    /// change.
     #[track_caller]
     pub fn set(&self, tensor: Tensor) -> Result<()> {
         let (value, meta) = (self.value()?, tensor.meta().in_slot("tensor"));
@@ -260,7 +260,7 @@ impl Expr {
     }
 }
 
-/// The derivative of a value with respect to itself.
+/// The gradient of a value with respect to itself.
 fn ones(meta: &Meta) -> Result<Tensor> {
     let mut ones = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
     match meta.dtype {

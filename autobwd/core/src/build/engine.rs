@@ -1,16 +1,16 @@
-//! What computes expressions at once, as builders and values see it.
+//! The interface of an eager engine, as builders and values use it.
 //!
-//! Must not know how operators are run, nor how derivatives are put together: that is the engine's.
+//! Must not know how operators run or how the backward pass works: that is the engine's part.
 
 use std::{any::Any, panic::Location, sync::Arc};
 
 use super::{Builder, MakeDesc, Node, Value};
 use crate::{Meta, OpContext, OpDesc, OpInfo, Result, Role, Var, Words, lanes::FormulaCall};
 
-/// What an eager [`Builder`] computes with.
+/// The engine of an eager [`Builder`].
 pub trait Engine: Any {
-    /// Runs the operator that has these words, if it was prepared before for inputs like these; `None` if it was not. The
-    /// words get those of the inputs. `into` are the outputs, by number, that overwrite a value.
+    /// Runs the operator with this key, if it was prepared before for such inputs; otherwise `None`. Adds the inputs to
+    /// the key. `into` has the outputs, by index, that overwrite a value.
     fn run_known(
         &self,
         words: &mut Words,
@@ -19,10 +19,10 @@ pub trait Engine: Any {
         site: &'static Location<'static>,
     ) -> Option<Result<Arc<Node>>>;
 
-    /// Prepares the operator that has these words, those of its inputs among them, and this description, and runs it.
+    /// Prepares the operator with this key, which includes its inputs, and this description, and runs it.
     ///
     /// # Errors
-    /// Whatever does not fit, with the operator; data that it cannot take.
+    /// Invalid attributes, dtypes or shapes, with the operator; data that it rejects.
     fn run_described(
         &self,
         builder: &Builder,
@@ -33,23 +33,23 @@ pub trait Engine: Any {
         site: &'static Location<'static>,
     ) -> Result<Arc<Node>>;
 
-    /// Whether operators remember what they read, from now on; returns whether they did.
+    /// Switches the recording of history on or off; returns the previous setting.
     fn record(&self, on: bool) -> bool;
 
     /// Whether a trace is being recorded.
     fn is_traced(&self) -> bool;
 
-    /// Whether every value is checked for NaN and infinities from now on.
+    /// Switches the check of every value for NaN and infinities.
     fn check_finite(&self, on: bool);
 
-    /// How many operators were run.
+    /// The number of operators run so far.
     fn operators_run(&self) -> u64;
 
-    /// Adds the derivative of a value to all leaves that it was computed from; `seed` is the derivative of whatever comes
-    /// after it.
+    /// Accumulates the gradients of a value into all leaves it was computed from; `seed` is the gradient of the value
+    /// itself.
     ///
     /// # Errors
-    /// An operator on the way without gradient; a value that is needed and has been overwritten.
+    /// An operator without gradient on the way; a needed value that has been overwritten.
     fn backward(
         &self,
         builder: &Builder,
@@ -59,12 +59,13 @@ pub trait Engine: Any {
     ) -> Result<()>;
 }
 
-/// An operator for inputs of certain dtypes and shapes, with everything known but its data: ready to be run again and again.
+/// A prepared operator: everything but its data is known, for inputs of certain dtypes and shapes. It can run many
+/// times.
 #[derive(Debug)]
 pub struct Ready {
-    /// Its entry.
+    /// Its registry entry.
     pub info: &'static OpInfo,
-    /// Variable k + 1 stands for the k-th argument.
+    /// Its description; variable k + 1 stands for the k-th argument.
     pub desc: OpDesc,
     /// By input.
     pub inputs: Vec<Meta>,
@@ -72,26 +73,26 @@ pub struct Ready {
     pub outputs: Vec<Meta>,
     /// By input: whether its elements are read.
     pub reads: Vec<bool>,
-    /// Whether derivatives may pass: an operator that lets none through makes constants.
+    /// Whether gradients flow through it; if not, its results are constants.
     pub passes_derivatives: bool,
-    /// By output, in bytes.
+    /// Size in bytes, by output.
     pub sizes: Vec<usize>,
-    /// By argument: which of the inputs or of the outputs it is.
+    /// By argument: the input or output that it is.
     pub args: Vec<(Role, usize)>,
-    /// What computes it where it is one formula over a few elements, of operands of one shape, whether or not it has a kernel
-    /// beside it: both give the same bits.
+    /// The compiled formula of an elementwise operator on few elements with operands of one shape. It is used even if
+    /// the operator has a kernel, too: both give the same bits.
     pub formula: Option<FormulaCall>,
-    /// What else the engine keeps with it.
+    /// Further data of the engine.
     pub prepared: Box<dyn Any + Send + Sync>,
 }
 
 impl Ready {
-    /// Which input or output a variable of `desc` stands for.
+    /// The input or output that a variable of `desc` stands for.
     pub fn arg(&self, stand_in: Var) -> (Role, usize) {
         self.args[stand_in.index() - 1]
     }
 
-    /// The operator in words, for messages.
+    /// The operator as text, for messages.
     pub fn describe(&self, site: &'static Location<'static>) -> OpContext {
         let mut slots = vec![];
         for (slots_of, side) in

@@ -1,23 +1,25 @@
+//! Expressions: variables, eager values and failures.
+
 use std::{fmt, rc::Rc};
 
 use super::{Builder, value::Value};
 use crate::{DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
 
-/// What a failed expression is called.
+/// The name of a failed expression.
 const FAILED: &str = "@FAILED@";
-/// How many dimensions a failed expression passes for: more than layers look at.
+/// The rank reported for a failed expression: more than layers inspect.
 const UNKNOWN_RANK: usize = 8;
 
-/// What the slots of an operator hold that is handed to [`emit`](super::emit).
+/// An argument of an operator for [`emit`](super::emit).
 #[derive(Debug)]
 pub enum Arg {
     /// A new variable, for an output.
     New,
-    /// That variable.
+    /// An existing variable or value.
     Is(Expr),
 }
 impl Arg {
-    /// The variable that exists, to look at.
+    /// The existing expression, by reference.
     #[inline]
     pub(super) fn existing(&self) -> Option<&Expr> {
         match self {
@@ -26,7 +28,7 @@ impl Arg {
         }
     }
 
-    /// The variable that exists.
+    /// The existing expression.
     #[inline]
     #[doc(hidden)]
     pub fn expr(self) -> Option<Expr> {
@@ -49,14 +51,14 @@ impl From<Expr> for Arg {
     }
 }
 
-/// A variable of a program in the making, a value that was computed at once, or the failure of what should have become
-/// one of these.
+/// A variable of a program under construction, an eager value, or the failure to build one of these.
 ///
-/// Operators, methods and layers return expressions without `Result`. One that cannot be built is a *failed* expression:
-/// it holds the first error (operator, slots, shapes, line of the call), and so does whatever is built from it. The error
-/// is reported where something leaves the model: [`Builder::program`] and all that takes its program, also if the failed
-/// expression was dropped; in eager mode [`item`](Expr::item), [`tensor`](Expr::tensor), [`backward`](Expr::backward)
-/// and all others that return a `Result`. [`check`](Expr::check) reports it earlier.
+/// Operators, methods and layers return expressions without `Result`. One that cannot be built is a *failed*
+/// expression: it holds the first error (operator, slots, shapes, line of the call), and so do all expressions built
+/// from it. The error is reported where a result leaves the model: by [`Builder::program`] and everything that takes
+/// its program, even if the failed expression was dropped; in eager mode by [`item`](Expr::item),
+/// [`tensor`](Expr::tensor), [`backward`](Expr::backward) and all others that return a `Result`. [`check`](Expr::check)
+/// reports it earlier.
 ///
 /// ```
 /// # use autobwd::{Builder, DType};
@@ -84,13 +86,13 @@ pub(crate) enum Held {
     Value(Value),
 }
 
-/// Why an expression could not be built.
+/// The error of a failed expression, with its builder.
 struct Failure {
     builder: Builder,
     error: Error,
 }
 
-// A builder and a value: failures take no room.
+// A builder and a value: the failed state takes no extra space.
 const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<Held>());
 
 impl Expr {
@@ -112,7 +114,7 @@ impl Expr {
         Expr(State::Built(builder.clone(), Held::Value(value)))
     }
 
-    /// A failed expression; its builder does not know of it yet.
+    /// A failed expression that its builder has not recorded yet.
     pub(super) fn of_error(builder: &Builder, error: Error) -> Expr {
         Expr(State::Failed(Rc::new(Failure { builder: builder.clone(), error })))
     }
@@ -126,15 +128,15 @@ impl Expr {
         }
     }
 
-    /// Why it could not be built, if it could not.
+    /// The error of a failed expression.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.held().err()
     }
 
-    /// The expression itself, unless it has failed: for whoever wants the error here, and not where the model is used.
+    /// The expression itself, unless it has failed: reports the error here instead of where the model is used.
     ///
     /// # Errors
-    /// The first error among all that the expression is built from.
+    /// The first error among all expressions that it is built from.
     pub fn check(&self) -> Result<&Expr> {
         match self.held() {
             Ok(_) => Ok(self),
@@ -142,7 +144,7 @@ impl Expr {
         }
     }
 
-    /// The value that was computed, if it was.
+    /// The value of an eager expression.
     #[inline]
     #[doc(hidden)]
     pub fn held_value(&self) -> Option<&Value> {
@@ -152,8 +154,7 @@ impl Expr {
         }
     }
 
-    /// What it belongs to. A failed expression belongs to the builder that it was to be built by; to one of its own, if
-    /// nothing says which that is.
+    /// Its builder. A failed expression has the builder that was to build it, or one of its own if that is unknown.
     #[inline]
     pub fn builder(&self) -> &Builder {
         match &self.0 {
@@ -162,7 +163,7 @@ impl Expr {
         }
     }
 
-    /// The variable; `@EMPTY@` for a value, or a failed expression, which is none.
+    /// The variable; `@EMPTY@` for an eager value or a failed expression.
     pub fn var(&self) -> Var {
         match self.held() {
             Ok(Held::Var(var)) => *var,
@@ -170,7 +171,8 @@ impl Expr {
         }
     }
 
-    /// Whether both are the same variable of the same program, or the same value. A failed expression is its copies alone.
+    /// Whether both are the same variable of the same program, or the same value. A failed expression equals only its
+    /// clones.
     pub fn is(&self, other: &Expr) -> bool {
         match (&self.0, &other.0) {
             (State::Built(one, Held::Var(a)), State::Built(two, Held::Var(b))) => a == b && one.is(two),
@@ -180,8 +182,8 @@ impl Expr {
         }
     }
 
-    /// The name of the variable; of a value, how it came about. A failed expression is called `@FAILED@`, which no
-    /// variable is.
+    /// The name of the variable; for a value, its name or operator. A failed expression is called `@FAILED@`, which is
+    /// no name of a variable.
     pub fn name(&self) -> String {
         match self.held() {
             Ok(Held::Var(var)) => self.builder().snapshot().name(*var).to_string(),
@@ -190,15 +192,15 @@ impl Expr {
         }
     }
 
-    /// Dtype and dimensions, −1 where unknown, as seen from the block that operators go to.
+    /// Dtype and dimensions, −1 where unknown, as seen from the block to which operators are appended.
     ///
-    /// Of a failed expression nothing is known: it passes for float32 with 8 unknown dimensions, so that a layer which
-    /// looks at its input's dimensions needs no case for it. Whatever is computed from that placeholder fails as soon as
-    /// an operator meets the expression itself. What acts on dimensions without such an operator begins with a
+    /// A failed expression has a placeholder: float32 with 8 unknown dimensions, so that a layer which reads its
+    /// input's dimensions needs no case for it. Results computed from the placeholder fail as soon as an operator
+    /// receives the expression itself. Code that uses dimensions without such an operator starts with a
     /// [`check`](Expr::check).
     pub fn meta(&self) -> Meta {
         match self.held() {
-            // Every variable is declared when it is made; only `Builder::edit` can take that away.
+            // Every variable is declared when it is created; only `Builder::edit` can remove the declaration.
             Ok(Held::Var(var)) => {
                 let builder = self.builder();
                 let known = builder.snapshot().lookup(builder.block(), *var).map(VarDesc::meta);
@@ -209,7 +211,7 @@ impl Expr {
         }
     }
 
-    /// Element type; of a failed expression that of [`meta`](Expr::meta).
+    /// Element type; for a failed expression that of [`meta`](Expr::meta).
     #[inline]
     pub fn dtype(&self) -> DType {
         match self.held_value() {
@@ -218,19 +220,18 @@ impl Expr {
         }
     }
 
-    /// A number as the attributes of an operator on this expression hold it: that of a float32 expression has single
-    /// precision, all others are exact.
+    /// A number as an attribute of an operator on this expression: rounded to single precision for float32, else exact.
     #[inline]
     pub fn literal(&self, number: f64) -> f64 {
         if self.dtype() == DType::F32 { f64::from(number as f32) } else { number }
     }
 
-    /// Dimensions, −1 where unknown; of a failed expression those of [`meta`](Expr::meta).
+    /// Dimensions, −1 where unknown; for a failed expression those of [`meta`](Expr::meta).
     pub fn dims(&self) -> Dims {
         self.meta().dims
     }
 
-    /// A value as a constant, to this handle.
+    /// An eager value as a constant, for this handle.
     pub(crate) fn constant(self) -> Expr {
         match self.0 {
             State::Built(builder, Held::Value(value)) => {
@@ -240,11 +241,11 @@ impl Expr {
         }
     }
 
-    /// Excludes a parameter, an input or any other variable from differentiation, for all its uses: no gradient flows
-    /// into it or through it ([`VarDesc::stop_gradient`]). What the expression stands for stays the same.
+    /// Excludes a parameter, an input or any other variable from differentiation, in all its uses: no gradient flows
+    /// into it or through it ([`VarDesc::stop_gradient`]). Its value stays the same.
     ///
-    /// Of eager values, the result is a constant; a parameter is a constant from then on to the builder, too, so that
-    /// optimizers leave it alone. Values that were computed from it before keep their history.
+    /// For an eager value, the result is a constant. A parameter becomes a constant in the builder, too, so that
+    /// optimizers skip it. Values that were computed from it before keep their history.
     #[must_use]
     pub fn freeze(self) -> Expr {
         match self.held() {

@@ -1,4 +1,4 @@
-//! Functions of the user's own, beside the registered operators.
+//! User-defined functions with a gradient of their own.
 
 use std::{panic::Location, sync::Arc};
 
@@ -7,42 +7,41 @@ use smallvec::SmallVec;
 use super::Value;
 use crate::{Error, ErrorKind, Meta, OpContext, Result, Tensor, tensor::Memory};
 
-/// A differentiable function written in Rust: its value, and its gradient. `apply` calls it on the
-/// eager tape.
+/// A differentiable function written in Rust: its value, and its gradient. `apply` calls it in eager mode.
 pub trait Function: Send + Sync + 'static {
-    /// What messages and pictures call it.
+    /// Its name in messages and drawings.
     fn name(&self) -> &'static str;
 
     /// The value of the function.
     ///
     /// # Errors
-    /// Inputs that it does not take.
+    /// Inputs that it rejects.
     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor>;
 
-    /// By input: the gradient of the loss, from that of the output. Of dtype and shape of the input; what is returned for
-    /// a constant is ignored.
+    /// The gradients of the inputs, in order, from that of the output. Each has the dtype and shape of its input; those
+    /// of constants are ignored.
     ///
     /// # Errors
     /// There is no gradient.
     fn backward(&self, inputs: &[Tensor], output: &Tensor, gradient: &Tensor) -> Result<Vec<Tensor>>;
 }
 
-/// A function of the user's that was called.
+/// A call of a user-defined function.
 pub struct Applied {
     /// The function.
     pub function: Arc<dyn Function>,
     /// The line of the call.
     pub site: &'static Location<'static>,
-    /// Remembered if any of them has a derivative.
+    /// The inputs, recorded if any of them has a gradient.
     pub inputs: SmallVec<[Value; 2]>,
-    /// Of the output.
+    /// Dtype and shape of the output.
     pub meta: Meta,
-    /// That of the output.
+    /// Memory of the output.
     pub memory: Memory,
 }
 
 impl Applied {
-    /// For messages.
+    /// The call as text, for messages.
     pub fn describe(&self) -> OpContext {
         describe_function(&*self.function, self.site)
     }
@@ -50,8 +49,8 @@ impl Applied {
     /// The gradients of the inputs, from that of the output.
     ///
     /// # Errors
-    /// Those of the function; other gradients than there are inputs, or of other dtypes or shapes; an input that was
-    /// overwritten.
+    /// Those of the function; a number of gradients other than that of inputs, or other dtypes or shapes; an
+    /// overwritten input.
     pub fn backward(&self, gradient: &Tensor) -> Result<Vec<Tensor>> {
         let inputs = self.inputs.iter().map(|input| {
             input.expect_version()?;
@@ -78,7 +77,7 @@ impl Applied {
     }
 }
 
-/// A function that was called, for messages.
+/// The call of a function as text, for messages.
 pub fn describe_function(function: &dyn Function, site: &'static Location<'static>) -> OpContext {
     OpContext::called("function", function.name(), "called", site, &[])
 }

@@ -1,8 +1,6 @@
-//! Describing a model so that it reads like mathematics: expressions that append operators to a program, or compute them
-//! at once.
+//! Expressions and builders: code that reads like mathematics appends operators to a program, or computes them eagerly.
 //!
-//! Must not know how programs run, nor how derivatives are put together. It knows no operator: all
-//! come through [`emit`].
+//! Must not know how programs run or how gradients are derived. It knows no operator: all come through [`emit`].
 
 mod append;
 mod builder;

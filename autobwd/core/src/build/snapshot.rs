@@ -1,10 +1,12 @@
+//! Snapshots of programs under construction, by copy-on-write.
+
 use std::{fmt, ops::Deref, rc::Rc};
 
 use crate::Program;
 
-/// A program as a [`Builder`](super::Builder) had it when [`program`](super::Builder::program) was called: it stays as it
-/// is while the builder goes on. Taking one copies nothing; the first change after that copies the program once.
-/// `clone` makes a [`Program`] of it.
+/// The program of a [`Builder`](super::Builder) at the time [`program`](super::Builder::program) was called; later
+/// changes of the builder do not affect it. Taking one copies nothing; the first change after that copies the program
+/// once. `clone` makes a [`Program`] of it.
 ///
 /// ```
 /// use autobwd::{Builder, DType};

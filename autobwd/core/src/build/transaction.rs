@@ -1,19 +1,19 @@
-//! Guards that put a builder back into the state that it was in, also when a panic passes through.
+//! Guards that restore the state of a builder, also on a panic.
 
 use super::Builder;
 use crate::BlockId;
 
-/// Blocks, operators and variables that are added to a program while this lives are taken back when it is dropped, unless
-/// it is [committed](Transaction::commit). [`Builder::transaction`] starts one. A program that
-/// [`edit`](Builder::edit) or [`set_program`](Builder::set_program) has replaced meanwhile stays.
+/// Removes blocks, operators and variables that were added to a program during its lifetime when it is dropped, unless
+/// it is [committed](Transaction::commit). [`Builder::transaction`] starts one. A program that [`edit`](Builder::edit)
+/// or [`set_program`](Builder::set_program) has replaced meanwhile stays.
 ///
-/// An expression that has failed meanwhile stays remembered ([`Builder::program`]): the error has been reported to
-/// nobody else, and whoever holds the expression may still take it for a part of the model.
+/// The record of an expression that failed meanwhile stays ([`Builder::program`]): its error has not been reported
+/// elsewhere, and the expression may still be used as part of the model.
 #[must_use = "dropped at the end of the statement, it takes back nothing"]
 pub struct Transaction {
     builder: Builder,
     before: State,
-    /// The start-up program, to which initialisers go.
+    /// The transaction of the startup program, which receives initialisers.
     startup: Option<Box<Transaction>>,
     committed: bool,
 }
@@ -22,7 +22,7 @@ struct State {
     block: BlockId,
     replaced: usize,
     blocks: usize,
-    /// The block that operators go to and those around it, with how many variables and operators they have.
+    /// The block to which operators are appended and its ancestors, with their numbers of variables and operators.
     lens: Vec<(BlockId, usize, usize)>,
 }
 
@@ -40,7 +40,7 @@ impl Transaction {
         Transaction { builder: builder.clone(), before, startup, committed: false }
     }
 
-    /// Keeps what was added.
+    /// Keeps the additions.
     pub fn commit(mut self) {
         self.committed = true;
         self.startup.take().into_iter().for_each(|startup| startup.commit());
@@ -69,7 +69,7 @@ impl Drop for Transaction {
     }
 }
 
-/// Has operators go to another block while it lives.
+/// Appends operators to another block during its lifetime.
 pub(super) struct Within<'a> {
     builder: &'a Builder,
     before: BlockId,

@@ -1,4 +1,4 @@
-//! Values that were computed at once, and what they were computed from.
+//! Eager values and their history, the graph that a backward pass follows.
 
 use std::{
     alloc::{Layout, handle_alloc_error},
@@ -19,99 +19,102 @@ use crate::{
     tensor::{LINE, Memory},
 };
 
-/// A value with its history, to be sent to another thread: [`Expr::into_value`] and [`Builder::hold`] lead there and back.
+/// An eager value with its history, which can be sent to another thread: [`Expr::into_value`] and [`Builder::hold`]
+/// convert both ways.
 ///
 /// [`Builder::hold`]: crate::Builder::hold
 #[derive(Clone)]
 pub struct Value {
     #[doc(hidden)]
     pub node: Arc<Node>,
-    /// From the lowest bit: whether it is, or passes for, a constant; which of the node's values it is (31 bits); which
-    /// version was read, where an operator remembers it (32 bits). One number, so that a value fits into two registers.
+    /// From the lowest bit: whether it is, or is treated as, a constant; its index among the node's values (31 bits);
+    /// the version that an operator recorded when it read it (32 bits). One number, so that a value fits into two
+    /// registers.
     which: u64,
 }
 
-/// One or several values that came about together.
+/// A tape node: one or several values that were created together.
 #[derive(Debug)]
 pub struct Node {
-    /// A thread numbers nodes as it makes them: whatever a node is made from, here or elsewhere, has a smaller number. What
-    /// was computed and has no history has none.
+    /// Nodes are numbered in order of creation: every input of a node, of this thread or another, has a smaller number.
+    /// Computed values without history have the number 0.
     pub number: u64,
-    /// How.
+    /// Its origin.
     pub made: Made,
-    /// What somebody wants to know of its derivatives.
+    /// Names, hooks and gradients of its values.
     watches: OnceLock<Box<Mutex<Vec<Watch>>>>,
 }
 
-/// How a value came about.
+/// The origin of a value.
 #[derive(Debug)]
 pub enum Made {
-    /// It was given: a leaf, or a constant.
+    /// A leaf or a constant.
     Given(Box<Given>),
-    /// An operator has computed it.
+    /// The result of an operator.
     Computed(Call),
-    /// A function of the user's has computed it.
+    /// The result of a user-defined function.
     Applied(Box<Applied>),
 }
 
-/// A value that was given, and may be overwritten.
+/// A leaf or a constant, which may be overwritten.
 pub struct Given {
-    /// Empty, if it has none.
+    /// Its name, or empty.
     pub name: String,
     /// Dtype and shape.
     pub meta: Meta,
-    /// Whether it is a leaf: its derivative is wanted.
+    /// Whether it is a leaf: its gradient is wanted.
     pub leaf: bool,
-    /// A small value as it was given: it stays, so that nobody needs a lock to read it before it is overwritten.
+    /// The initial memory of a small value. It stays allocated, so that readers need no lock until the first overwrite.
     first: Option<Arc<Memory>>,
-    /// How often it was overwritten.
+    /// The number of overwrites.
     version: AtomicU32,
     state: Mutex<State>,
 }
 
 struct State {
     memory: Arc<Memory>,
-    /// Who has overwritten it the last time.
+    /// The operator that overwrote it last, with its line.
     by: Option<(&'static str, &'static Location<'static>)>,
 }
 
-/// An operator that was run. Its inputs are remembered if any of them has a derivative: this is the history.
+/// A run of an operator. Its inputs are recorded if any of them has a gradient: this is the history.
 #[derive(Debug)]
 pub struct Call {
-    /// What was run.
+    /// The prepared operator.
     pub ready: Arc<Ready>,
     /// The line of the call.
     pub site: &'static Location<'static>,
-    /// What it has read, if that is remembered.
+    /// The inputs, if they are recorded.
     pub inputs: SmallVec<[Value; 2]>,
-    /// By output.
+    /// Memory, by output.
     pub outputs: SmallVec<[Memory; 1]>,
 }
 
-/// Changes a derivative that passes by.
+/// A function that may change a gradient on its way.
 pub type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
-/// What somebody wants of a value, mostly of its derivative.
+/// User settings of a value, mostly for its gradient.
 #[derive(Default)]
 pub struct Watch {
     out: u32,
-    /// The name it was given.
+    /// The name that the user gave it.
     pub name: String,
-    /// Its derivative, once there is one.
+    /// Its gradient, if already computed.
     pub derivative: Option<Value>,
-    /// Whether its derivative is kept although it is no leaf.
+    /// Whether its gradient is kept although it is not a leaf.
     pub retain: bool,
-    /// What changes its derivative, by number.
+    /// Functions that change its gradient, by number.
     pub hooks: Vec<(u64, Hook)>,
 }
 
-/// What keeps values' memory while somebody reads it: of some, it may be replaced. By value, if of any.
+/// Keeps the memory of values alive while it is read, by value, since that of some may be replaced. Empty if none can
+/// be.
 #[derive(Debug)]
 pub struct Reading(Vec<Option<Arc<Memory>>>);
 
 impl Reading {
     #[inline]
-    /// Of those values.
+    /// Keeps the memory of these values.
     pub fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
         match values.clone().all(Value::stays) {
             true => Reading(vec![]),
@@ -131,16 +134,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 thread_local! {
-    /// Nodes that a thread has let go of, with the operators that they were: training repeats itself, so that the next one
-    /// asked for is mostly that operator again.
+    /// Free nodes of a thread, with their last operators: training repeats the same operators, so that the next request
+    /// mostly finds its own.
     static FREE_NODES: RefCell<Vec<Arc<Node>>> = const { RefCell::new(vec![]) };
 }
 
 impl Node {
-    /// How many free ones are kept.
+    /// The limit of free nodes.
     const MOST_FREE: usize = 1 << 12;
 
-    /// A node that nobody else has, for an operator that is to be run: it has neither inputs nor outputs.
+    /// A node without other owners, for an operator that is about to run: it has neither inputs nor outputs.
     #[inline]
     pub fn of(ready: &Arc<Ready>, site: &'static Location<'static>) -> Arc<Node> {
         let free = FREE_NODES.try_with(|free| free.try_borrow_mut().ok()?.pop()).ok().flatten();
@@ -151,7 +154,7 @@ impl Node {
     }
 
     #[inline]
-    /// The operator, if one was run.
+    /// The operator that was run, if any.
     pub fn call(&self) -> Option<&Call> {
         match &self.made {
             Made::Computed(call) => Some(call),
@@ -159,7 +162,7 @@ impl Node {
         }
     }
 
-    /// What it was computed from, as far as that is remembered.
+    /// The recorded inputs.
     pub fn inputs(&self) -> &[Value] {
         match &self.made {
             Made::Computed(call) => &call.inputs,
@@ -168,7 +171,7 @@ impl Node {
         }
     }
 
-    /// A function of the user's that was called; it has a history if it remembers inputs.
+    /// A node for a call of a user-defined function; it has a history if it records inputs.
     pub fn applied(applied: Applied) -> Arc<Node> {
         let least = applied.inputs.iter().map(|input| input.node.number + 1).max();
         let number = least.map_or(0, next_number);
@@ -176,7 +179,7 @@ impl Node {
     }
 }
 
-/// A number for what is made now, at least that.
+/// The next node number, at least `least`.
 #[inline]
 fn next_number(least: u64) -> u64 {
     thread_local! {
@@ -188,7 +191,7 @@ fn next_number(least: u64) -> u64 {
 }
 
 impl Drop for Node {
-    /// Histories are as long as programs: they are taken apart in a loop.
+    /// Drops the history in a loop: it may be as long as a program, too long for recursion.
     fn drop(&mut self) {
         let inputs = match &mut self.made {
             Made::Computed(call) => &mut call.inputs,
@@ -196,7 +199,7 @@ impl Drop for Node {
             Made::Given(_) => return,
         };
         while let Some(Value { mut node, .. }) = inputs.pop() {
-            // That others have it, too, is seen without a lock.
+            // The count shows other owners without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
             if let Some(Node { made: Made::Computed(last), watches, .. }) = own {
                 last.hand_over(inputs);
@@ -206,7 +209,7 @@ impl Drop for Node {
                     Ok(mut free) if free.len() < Node::MOST_FREE => free.push(node),
                     _ => {}
                 };
-                // Where a thread ends, nothing is kept.
+                // Fails while the thread ends; the node is then freed.
                 let _ = FREE_NODES.try_with(keep);
             } else if let Some(mut last) = Arc::into_inner(node) {
                 match &mut last.made {
@@ -220,7 +223,7 @@ impl Drop for Node {
 }
 
 impl Call {
-    /// Remembers what the operator reads; whoever has read it has the number that this returns.
+    /// Records the inputs of the operator. Returns the number of its node.
     #[inline]
     #[doc(hidden)]
     pub fn remember(&mut self, inputs: &[&Value]) -> u64 {
@@ -232,7 +235,7 @@ impl Call {
         next_number(least)
     }
 
-    /// Adds its inputs to others.
+    /// Moves its inputs to a list.
     #[inline]
     fn hand_over(&mut self, others: &mut SmallVec<[Value; 2]>) {
         if others.is_empty() {
@@ -244,15 +247,15 @@ impl Call {
 }
 
 impl Given {
-    /// A value of that name.
+    /// A leaf or constant of this name.
     pub fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
         let meta = tensor.meta();
-        // What `Vec::clone` does when memory runs out.
+        // As `Vec::clone` when memory runs out.
         let memory = tensor.into_memory().unwrap_or_else(|_| handle_alloc_error(Layout::new::<Tensor>()));
         Given::of(name, meta, memory, leaf)
     }
 
-    /// As [`new`](Given::new), of memory.
+    /// As [`new`](Given::new), from memory.
     pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
         let memory = Arc::new(memory);
         let first = (memory.len() <= LINE).then(|| memory.clone());
@@ -291,7 +294,7 @@ impl Value {
         (self.which >> 32) as u32
     }
 
-    /// Which of the node's values.
+    /// Its index among the node's values.
     #[inline]
     pub fn out(&self) -> u32 {
         self.which as u32 >> 1
@@ -307,7 +310,7 @@ impl Value {
         }
     }
 
-    /// Whether a derivative with respect to it is wanted, or to something that it was computed from.
+    /// Whether it is a leaf or was computed from one.
     #[inline]
     pub fn has_derivative(&self) -> bool {
         self.which & 1 == 0
@@ -324,7 +327,7 @@ impl Value {
         Arc::ptr_eq(&self.node, &other.node) && self.out() == other.out()
     }
 
-    /// Whether its memory stays where it is, even if the value is overwritten now.
+    /// Whether its memory stays valid even if the value is overwritten now.
     #[inline]
     fn stays(&self) -> bool {
         match &self.node.made {
@@ -333,7 +336,7 @@ impl Value {
         }
     }
 
-    /// Its memory, which is shared with others if it does not stay.
+    /// Its memory; `shared` is required for memory that may be replaced.
     #[inline(always)]
     pub fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
         match (&self.node.made, shared) {
@@ -341,12 +344,12 @@ impl Value {
             (Made::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
             (Made::Applied(applied), None) => Ok(&applied.memory),
             (Made::Given(given), None) => {
-                given.first.as_deref().ok_or_else(|| Error::internal("memory that nobody keeps"))
+                given.first.as_deref().ok_or_else(|| Error::internal("memory without an owner"))
             }
         }
     }
 
-    /// Its present memory, if that does not stay.
+    /// Its current memory, if that may be replaced.
     pub fn shared(&self) -> Option<Arc<Memory>> {
         match &self.node.made {
             Made::Given(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
@@ -354,7 +357,7 @@ impl Value {
         }
     }
 
-    /// The same as an operator remembers it that is about to read it.
+    /// The value with its current version, for an operator that is about to read it.
     #[inline]
     pub fn remembered(&self) -> Value {
         let version = match &self.node.made {
@@ -364,7 +367,7 @@ impl Value {
         Value { node: self.node.clone(), which: u64::from(version) << 32 | u64::from(self.which as u32) }
     }
 
-    /// The name that it was given, if it was.
+    /// The name that the user gave it, if any.
     pub fn own_name(&self) -> Option<String> {
         let given = || match &self.node.made {
             Made::Given(given) => Some(given.name.clone()),
@@ -374,7 +377,7 @@ impl Value {
         watched.or_else(given).filter(|name| !name.is_empty())
     }
 
-    /// The name that it was given; else, of what was computed, the operator.
+    /// The name that the user gave it; otherwise that of the operator or function that computed it.
     pub fn name(&self) -> String {
         if let Some(own) = self.own_name() {
             return own;
@@ -386,7 +389,7 @@ impl Value {
         }
     }
 
-    /// The same as a constant; its history is forgotten if nobody else holds it.
+    /// The same value as a constant; its history is dropped if it has no other owner.
     pub fn constant(mut self) -> Value {
         match Arc::get_mut(&mut self.node) {
             Some(Node { number, made: Made::Computed(call), .. }) => {
@@ -408,10 +411,10 @@ impl Value {
         Tensor::copy_of(self.memory(self.shared().as_ref())?, 0, self.meta())
     }
 
-    /// Replaces a value that was given.
+    /// Overwrites a leaf or a constant.
     ///
     /// # Errors
-    /// It was computed; another dtype or shape.
+    /// A computed value; another dtype or shape.
     pub fn overwrite(
         &self,
         meta: &Meta,
@@ -430,7 +433,7 @@ impl Value {
         Ok(())
     }
 
-    /// Refuses a value that has been overwritten since an operator has remembered it.
+    /// Returns an error for a value that was overwritten after an operator recorded it.
     #[inline]
     pub fn expect_version(&self) -> Result<()> {
         match &self.node.made {
@@ -454,7 +457,7 @@ impl Value {
         Error::new(ErrorKind::NoGradient, text)
     }
 
-    /// What somebody wants of its derivative, to be looked at or changed.
+    /// Accesses its settings, which are created if missing.
     pub fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
         let mut watches = locked(self.node.watches.get_or_init(Box::default));
         let at = watches.iter().position(|w| w.out == self.out()).unwrap_or_else(|| {
@@ -470,7 +473,7 @@ impl Value {
         self.node.watches.get().is_some()
     }
 
-    /// As [`watch`](Value::watch), if anybody wants anything.
+    /// As [`watch`](Value::watch), if settings exist.
     pub fn watched<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
         watches.iter_mut().find(|w| w.out == self.out()).map(look)

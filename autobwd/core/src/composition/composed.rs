@@ -1,7 +1,7 @@
 //! `grad = Composed`: the gradient of an operator is that of its composition.
 //!
-//! The composition is a straight line of operators over a program of its own; the line is differentiated in reverse, and
-//! its live operators are emitted.
+//! The composition is a sequence of operators (a line) in a program of its own. The line is differentiated in reverse
+//! mode, and its live operators are emitted.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,8 +12,8 @@ use crate::{
     operators::{Assign, sum, zeros},
 };
 
-/// The gradient is that of the operator's [`Composition`](crate::Composition). For a gradient operator with `grad_of`,
-/// the composition of its forward operator is enough, if it reads all inputs of that.
+/// The gradient is that of the operator's [`Composition`](crate::Composition). A gradient operator with `grad_of` may
+/// use the composition of its forward operator, if it reads all inputs of that.
 #[derive(Debug)]
 pub struct Composed;
 
@@ -22,8 +22,7 @@ impl<O: Op> GradRule<O> for Composed {
     fn emit(_: &O, _: &mut GradCx<'_>) {}
 }
 
-/// Emits the gradient of an operator's composition, as far as it comes from some of its output slots and goes to some of
-/// its input slots.
+/// Emits the gradient of an operator's composition, from some of its output slots to some of its input slots.
 ///
 /// # Errors
 /// Those of the composition; one of its operators has no gradient.
@@ -65,7 +64,7 @@ pub(super) fn emit(
 }
 
 impl Line {
-    /// The composition of an operator, whose inputs are as `meta` says.
+    /// The composition of an operator, with dtypes and shapes of inputs from `meta`.
     pub(crate) fn of(
         ops: &OpInfoMap,
         composing: Composing,
@@ -129,7 +128,7 @@ impl Line {
         var
     }
 
-    /// Appends an operator, whose outputs its shape rule declares.
+    /// Appends an operator, with outputs declared by its shape rule.
     fn append(&mut self, ops: &OpInfoMap, op: OpDesc) -> Result<()> {
         let (info, mut metas) = (ops.get(&op.ty)?, vec![]);
         info.infer(&op, &|var| self.meta(var), &mut |var, meta| metas.push((var, meta)))?;
@@ -139,8 +138,8 @@ impl Line {
         Ok(())
     }
 
-    /// Differentiates the line in reverse: `seeds` are gradients of its variables, and the result those of `sources` that
-    /// depend on them.
+    /// Differentiates the line in reverse mode: `seeds` are gradients of its variables, and the result has those of the
+    /// `sources` that depend on them.
     fn reverse(
         &mut self,
         ops: &OpInfoMap,
@@ -247,8 +246,8 @@ impl Line {
         Ok(())
     }
 
-    /// The operators that `results` need, in terms of others' variables: `bound` says which stand for variables here,
-    /// `fresh` makes new ones. Each result is written to its variable.
+    /// The operators that `results` need, in terms of outer variables: `bound` maps these to variables here, `fresh`
+    /// creates new ones. Each result is written to its variable.
     pub(crate) fn splice(
         &self,
         ops: &OpInfoMap,
@@ -269,7 +268,7 @@ impl Line {
         let mut names: FxHashMap<Var, Var> = bound.iter().map(|(outer, inner)| (*inner, *outer)).collect();
         let mut copies = vec![];
         for (outer, inner) in results {
-            // What a rule has written to a gradient, it may not read: others may contribute to it.
+            // A rule may not read a gradient that it has written, which may have other contributions.
             if read.contains(inner) || names.contains_key(inner) {
                 copies.push((*outer, *inner));
             } else {
@@ -291,7 +290,7 @@ impl Line {
     }
 }
 
-/// The operator without optional outputs that nothing reads.
+/// The operator without unread optional outputs.
 fn without_dead_outputs(ops: &OpInfoMap, op: &OpDesc, live: &FxHashSet<Var>) -> OpDesc {
     let mut op = op.clone();
     let Ok(info) = ops.get(&op.ty) else { return op };
@@ -306,8 +305,8 @@ fn without_dead_outputs(ops: &OpInfoMap, op: &OpDesc, live: &FxHashSet<Var>) -> 
 }
 
 impl OpInfoMap {
-    /// The operators that an operator is made of, by its [`Composition`](crate::Composition): they read and write the
-    /// same variables, and others that are new to the program. `None` for an operator that has no composition.
+    /// The operators that replace an operator, by its [`Composition`](crate::Composition): they read and write the same
+    /// variables, and new ones of the program. `None` for an operator without a composition.
     ///
     /// ```
     /// use autobwd::{Builder, DType, OpInfoMap};

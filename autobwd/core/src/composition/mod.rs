@@ -1,4 +1,4 @@
-//! What an operator is made of: the operator in terms of others.
+//! Compositions: operators in terms of others.
 
 mod composed;
 
@@ -11,13 +11,12 @@ use crate::{
     op::{Binding, Composing, Line, LineFn, Written},
 };
 
-/// The operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
+/// The composition of an operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
 ///
-/// One declaration has three uses. [`grad = Composed`](crate::Composed) differentiates it, so that neither an operator
-/// without kernel for its gradient nor the gradient of a gradient operator needs a rule of its own.
-/// `check_sample` compares kernel and gradient with it. And
-/// [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for whoever does not know the
-/// operator.
+/// One declaration has three uses. [`grad = Composed`](crate::Composed) differentiates it: an operator without a
+/// gradient kernel, or the gradient of a gradient operator, needs no rule of its own. `check_sample` compares kernel
+/// and gradient with it. And [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for
+/// consumers that do not support the operator.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, register_op};
@@ -49,19 +48,19 @@ use crate::{
 /// autobwd::samples!(Squash, [Squash { x: uniform([2, 3]), out: out() }]);
 /// ```
 pub trait Composition {
-    /// Sets the outputs from the inputs. An optional output that nobody wants may be set, too.
+    /// Sets the outputs from the inputs. It may also set optional outputs that are not wanted.
     fn compose(&mut self);
 }
 
-/// Composes an operator: `input` says what its inputs are, `unset` stands for outputs that are not set yet. Returns what
-/// became of each output, by slot.
+/// Composes an operator: `input` returns its inputs, `unset` is the initial value of outputs. Returns the expression of
+/// each output, by slot.
 type CompositionFn = fn(
     &OpDesc,
     &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
     &Expr,
 ) -> Result<Vec<(&'static str, Var, Expr)>>;
 
-/// Composes the operator that `T` is the instantiation of, whose inputs have those dtypes and shapes.
+/// The line of the operator that `T` instantiates, for inputs of these dtypes and shapes.
 fn line_of<T>(ops: &OpInfoMap, op: &OpDesc, meta: &dyn Fn(Var) -> Option<Meta>) -> Result<Line>
 where
     T: Composition + Describe<Expr>,
@@ -98,7 +97,7 @@ fn unknown_shapes() -> Error {
     Error::new(ErrorKind::NoGradient, text)
 }
 
-/// Composes the operator that `T` is the instantiation of.
+/// Composes the operator that `T` instantiates.
 fn composed<T>(
     desc: &OpDesc,
     input: &mut dyn FnMut(&'static str, Var) -> Result<Expr>,
@@ -119,7 +118,7 @@ where
     by_variable(const { &<T::Op as Op>::SCHEMA }, desc, outputs)
 }
 
-/// What became of each output, given slot by slot.
+/// The expression of each output, from expressions in the order of slots.
 fn by_variable(
     schema: &Schema,
     desc: &OpDesc,
@@ -148,7 +147,7 @@ where
 }
 
 impl OpInfo {
-    /// The same, of an operator that has a composition, or whose forward operator has one.
+    /// Adds the composition of the operator or of its forward operator, if there is one.
     #[must_use]
     pub const fn composition(
         self,

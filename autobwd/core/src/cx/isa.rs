@@ -1,12 +1,12 @@
-//! Which instructions the machine has.
+//! Detection of the machine's instruction set.
 
 use std::sync::OnceLock;
 
-/// A set of instructions.
+/// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isa {
-    /// What every machine of the target has.
+    /// The instructions of every machine of the target.
     Baseline,
     /// AVX2 and FMA.
     Avx2,
@@ -14,7 +14,7 @@ pub enum Isa {
     Avx512,
 }
 
-/// The instructions that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
+/// The instruction set that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
 pub fn isa() -> Isa {
     static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn isa() -> Isa {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Isa {
-    // Every feature that a `target_feature` list below names.
+    // Every feature in the `target_feature` lists.
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")

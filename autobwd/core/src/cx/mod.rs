@@ -1,6 +1,6 @@
-//! What a kernel may ask of its surroundings: workers, scratch memory, and matrix products.
+//! The runtime that kernels use: workers, scratch memory, and matrix products.
 //!
-//! Must not know operators or programs. Work is cut by its size alone, never by the number of workers, so that
+//! Must not know operators or programs. Work is divided by its size alone, never by the number of workers, so that
 //! results do not depend on it.
 
 mod isa;

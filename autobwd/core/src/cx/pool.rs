@@ -1,4 +1,4 @@
-//! A fixed hand-off of work between a few threads: no queue, no allocation, no endless spinning.
+//! A fixed thread pool without a queue, without allocation and with bounded spinning.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,19 +14,19 @@ use std::{
 use super::scratch::Scratch;
 use crate::{Error, Result};
 
-/// Elements of a unit of parallel work and of summation.
+/// The number of elements in a unit of parallel work and of summation.
 pub const CHUNK: usize = 1 << 16;
 
-/// The most threads that are started; few machines have more cores.
+/// The limit of threads; few machines have more cores.
 const MAX_THREADS: usize = 1024;
 
-/// Rounds that a helper waits awake, some 50 µs: longer would starve a busy neighbour, shorter would sleep between the
-/// operators of one step.
+/// Rounds that a helper spins before it sleeps, some 50 µs: a longer spin would starve a busy neighbour, a shorter one
+/// would sleep between the operators of one step.
 const SPINS: usize = 20_000;
 
 type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// One piece of work, cut in parts that anybody may take.
+/// A job, divided into parts that any worker may take.
 #[derive(Clone, Copy)]
 struct Job {
     work: &'static Work<'static>,
@@ -36,20 +36,20 @@ struct Job {
 
 #[derive(Default)]
 struct Shared {
-    /// Held by whoever has the helpers at work.
+    /// Locked while a job uses the helpers.
     turn: Mutex<()>,
-    /// The work at hand; whoever takes it counts as active, under this lock.
+    /// The current job; a worker that takes it counts as active, under this lock.
     job: Mutex<Option<Job>>,
-    /// Counts jobs; helpers watch it.
+    /// The number of posted jobs, which helpers watch.
     posted: AtomicUsize,
     wake: Condvar,
-    /// The next part that nobody has taken.
+    /// The next part to take.
     next: AtomicUsize,
-    /// Helpers that have started.
+    /// The number of helpers that have started.
     ready: AtomicUsize,
-    /// Helpers at work. One that wakes up late finds nothing to do and is not waited for.
+    /// The number of helpers at work. The job does not wait for a helper that wakes up late and finds nothing to do.
     active: AtomicUsize,
-    /// What the first part panicked with, if one did.
+    /// The payload of the first panic in a part.
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Shared {
     }
 }
 
-/// What a kernel gets beside its slots: workers to share its work with, and scratch memory.
+/// The runtime of a kernel: workers to share its work with, and scratch memory.
 pub struct Cx {
     shared: Arc<Shared>,
     helpers: Vec<thread::JoinHandle<()>>,
@@ -72,34 +72,34 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// `threads` workers, the caller among them; at least one, at most [`MAX_THREADS`].
+    /// `threads` workers including the caller; at least one, at most [`MAX_THREADS`].
     #[doc(hidden)]
     pub fn new(threads: usize) -> Cx {
         let shared = Arc::new(Shared::default());
         let helper = |worker: usize| {
             let shared = shared.clone();
-            // A machine that refuses a thread leaves its work to the others.
+            // If the system refuses a thread, the others do its work.
             thread::Builder::new().name(format!("autobwd-{worker}")).spawn(move || help(&shared, worker)).ok()
         };
         let helpers: Vec<_> = (1..threads.min(MAX_THREADS)).map_while(helper).collect();
-        // What a thread allocates for itself is there before the first run.
+        // Threads allocate their own data before the first run.
         while shared.ready.load(Ordering::Acquire) < helpers.len() {
             thread::yield_now();
         }
         Cx { shared, helpers, scratch: Scratch::default() }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn threads(&self) -> usize {
         1 + self.helpers.len()
     }
 
-    /// Runs `work(part, worker)` for every part, each once; at most `workers` of them at a time, with `worker` below
-    /// that. Cut the parts by the size of the work, never by the number of workers.
+    /// Runs `work(part, worker)` once for every part; at most `workers` of them at a time, with `worker` below that.
+    /// Divide work into parts by its size, never by the number of workers.
     ///
     /// # Panics
-    /// As `work` does, with what the first part panicked with; parts that have not started by then do not run. All
-    /// workers are there for the next call.
+    /// If `work` does, with the payload of the first part that panicked; parts that have not started by then do not
+    /// run. All workers stay available for the next call.
     pub fn parts(&self, parts: usize, workers: usize, work: &Work<'_>) {
         if self.helpers.is_empty() || parts < 2 || workers < 2 {
             return (0..parts).for_each(|part| work(part, 0));
@@ -107,13 +107,13 @@ impl Cx {
         let shared = &*self.shared;
         let _turn = match shared.turn.try_lock() {
             Ok(turn) => turn,
-            // A panic in an earlier call passed by; `Finish` had put everything in order.
+            // An earlier call panicked; `Finish` has restored the state.
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            // Somebody else has the helpers, or this is work within work: the caller does it all.
+            // The helpers are in use, or this is nested work: the caller does it all.
             Err(TryLockError::WouldBlock) => return (0..parts).for_each(|part| work(part, 0)),
         };
-        // SAFETY: helpers use the reference while they are active; `Finish` takes the job away and waits until none is,
-        // before this frame ends, also when it unwinds.
+        // SAFETY: helpers use the reference while they are active; `Finish` removes the job and waits until none is,
+        // before this stack frame ends, also when it unwinds.
         let work = unsafe { mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
         let job = Job { work, parts, workers };
         {
@@ -143,22 +143,22 @@ impl Cx {
         }
     }
 
-    /// Runs `work(index, chunk)` for every chunk of `out`, shared between the workers. Elements of a chunk: as many as
-    /// make a fair share of work, whatever the number of workers.
+    /// Runs `work(index, chunk)` for every chunk of `out`, distributed over the workers. Choose `chunk` elements large
+    /// enough to be worth distributing, independent of the number of workers.
     pub fn chunks_mut<T: Send>(&self, out: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
         let (n, chunk, out) = (out.len(), chunk.max(1), Start(out.as_mut_ptr()));
         self.parts(n.div_ceil(chunk), self.threads(), &|part, _| {
             let at = part * chunk;
-            // SAFETY: within `out`, which is borrowed for the whole call, and no other part's.
+            // SAFETY: within `out`, which is borrowed for the whole call, and disjoint from other parts.
             work(part, unsafe { out.slice(at, chunk.min(n - at)) });
         });
     }
 
-    /// As [`chunks_mut`](Cx::chunks_mut), of work that may fail and that needs memory beside: `work` gets its worker's
-    /// share of `scratch`, which is cut evenly.
+    /// As [`chunks_mut`](Cx::chunks_mut), for work that may fail and needs additional memory: `work` gets its worker's
+    /// share of `scratch`, which is divided evenly.
     ///
     /// # Errors
-    /// That of the first chunk of which the work failed.
+    /// That of the first chunk with failed work.
     pub fn try_chunks_mut<T: Send, S: Send>(
         &self,
         out: &mut [T],
@@ -169,8 +169,8 @@ impl Cx {
         self.try_zip_chunks_mut([(out, chunk)], scratch, |part, [out], scratch| work(part, out, scratch))
     }
 
-    /// As [`try_chunks_mut`](Cx::try_chunks_mut), of several slices at once, each with the length of its chunks: `work`
-    /// gets chunk number `part` of each, and of a slice that has no more chunks an empty one.
+    /// As [`try_chunks_mut`](Cx::try_chunks_mut), for several slices, each with the length of its chunks: `work` gets
+    /// chunk number `part` of each, which is empty for a slice without more chunks.
     ///
     /// # Errors
     /// As [`try_chunks_mut`](Cx::try_chunks_mut).
@@ -190,7 +190,7 @@ impl Cx {
                 // SAFETY: as in `chunks_mut`.
                 unsafe { out.slice(at, (*chunk).min(n - at)) }
             });
-            // SAFETY: a worker is below their number and does one part at a time.
+            // SAFETY: `worker` is below the number of workers, and a worker does one part at a time.
             let scratch = unsafe { scratch.slice(worker * share, share) };
             if let Err(e) = work(part, chunks, scratch) {
                 remember_first(&failed, part, e);
@@ -210,21 +210,21 @@ fn remember_first(failed: &Mutex<Option<(usize, Error)>>, part: usize, error: Er
     }
 }
 
-/// Where a slice that workers share out starts.
+/// The start of a slice that workers share.
 pub(super) struct Start<T>(pub(super) *mut T);
 // SAFETY: the pointer is only used for disjoint parts.
 unsafe impl<T: Send> Sync for Start<T> {}
 impl<T> Start<T> {
     /// # Safety
-    /// These elements are within the slice, and nobody else uses them meanwhile.
+    /// These elements are within the slice, and nothing else uses them meanwhile.
     #[allow(clippy::mut_from_ref)]
     unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(at), len) }
     }
 }
 
-/// Runs parts until none is left. A part that panics leaves what it panicked with, and the rest undone.
+/// Runs parts until none is left. After a panic in a part, its payload is stored and no further part starts.
 fn take_parts(shared: &Shared, job: Job, worker: usize) {
     if worker >= job.workers {
         return;
@@ -278,7 +278,7 @@ impl Drop for Cx {
         }
         self.shared.wake.notify_all();
         for helper in self.helpers.drain(..) {
-            // A helper catches its panics.
+            // Panics of helpers are caught.
             let _ = helper.join();
         }
     }
@@ -336,7 +336,7 @@ mod tests {
             let payload = panic::catch_unwind(panic::AssertUnwindSafe(run)).unwrap_err();
             let text = payload.downcast_ref::<String>().expect("what the part panicked with");
             assert!(panics.iter().any(|part| *text == format!("part {part}")), "{text}");
-            // Would wait for ever if one worker had both parts.
+            // Would deadlock if one worker had both parts.
             cx.parts(2, 2, &|_, _| {
                 meeting.wait();
             });

@@ -1,7 +1,6 @@
-//! The one door to matrix products.
+//! Matrix products (GEMM), by a library.
 //!
-//! A product is always cut in the same parts, whoever computes them, so that its bits do not depend on the number of
-//! workers.
+//! A product is always divided into the same parts, so that its bits do not depend on the number of workers.
 #![allow(unsafe_code)]
 
 use std::ops;
@@ -18,7 +17,7 @@ pub struct Mat<'a, T> {
     pub rows: usize,
     /// Columns as stored.
     pub cols: usize,
-    /// Read it as its transpose.
+    /// Whether it is read as its transpose.
     pub transposed: bool,
 }
 
@@ -35,12 +34,12 @@ impl<T> Mat<'_, T> {
     }
 }
 
-/// A matrix whose rows, as stored, lie `stride` elements apart, such as a part of a larger one.
+/// A matrix with a distance of `stride` elements between rows, as stored, such as a part of a larger one.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided<'a, T> {
-    /// Rows and columns; the elements may go on behind the last row.
+    /// Rows and columns; the slice may continue after the last row.
     pub mat: Mat<'a, T>,
-    /// Elements from one row to the next, at least as many as a row has; of no consequence where there is one row.
+    /// Elements from one row to the next, at least the length of a row; irrelevant for a single row.
     pub stride: usize,
 }
 
@@ -57,7 +56,7 @@ impl<T> Strided<'_, T> {
         Strided { mat: self.mat.t(), ..self }
     }
 
-    /// The stride as a number of its elements, if it has all of them.
+    /// The stride, limited to the number of elements, if the slice contains the whole matrix.
     #[inline]
     fn fitting(&self) -> Option<usize> {
         stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
@@ -65,13 +64,13 @@ impl<T> Strided<'_, T> {
 
     /// Elements from one row to the next, and from one column to the next, as read.
     fn strides(&self) -> (isize, isize) {
-        // A slice has no more elements than that.
+        // The length of a slice fits into `isize`.
         let stride = self.stride as isize;
         if self.mat.transposed { (1, stride) } else { (stride, 1) }
     }
 }
 
-/// The stride of a matrix, at most `len`, if so many elements hold it. That of a single row leads nowhere, whatever it is.
+/// The stride of a matrix, at most `len`, if `len` elements contain it. That of a single row is irrelevant.
 #[inline]
 fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
     if cols > stride {
@@ -80,7 +79,7 @@ fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> 
     if rows <= 1 {
         return (rows == 0 || cols <= len).then_some(cols.min(len));
     }
-    // The second row begins within the elements, so that the stride is at most `len`.
+    // The second row begins within the slice, so that the stride is at most `len`.
     let end = (rows - 1).checked_mul(stride)?.checked_add(cols)?;
     (end <= len).then_some(stride)
 }
@@ -96,20 +95,20 @@ impl Buf<'_> {
     }
 }
 
-/// Below that many multiplications, some ten microseconds, a product is not worth sharing.
+/// The number of multiplications from which a product is divided between workers; it takes some ten microseconds.
 const SHARED: usize = 1 << 20;
-/// Parts are cut at multiples of that many rows or columns.
+/// Parts are divided at multiples of this many rows or columns.
 const GRAIN: usize = 16;
-/// Up to that many multiplications, calling a library takes longer than the product.
+/// The number of multiplications up to which calling a library takes longer than the product.
 const TINY: usize = 512;
 
-/// The libraries know no other types.
+/// Seals [`Product`]: the libraries support no other types.
 mod sealed {
     /// A pointer to the first element of a matrix, and the strides of its rows and columns.
     type Matrix<T> = (*const T, isize, isize);
 
     pub trait Product: Sized {
-        /// `out = scale · x · y`, or `out += scale · x · y` where `add`; columns of `out` lie side by side.
+        /// `out = scale · x · y`, or with `add`, `out += scale · x · y`; columns of `out` are contiguous.
         ///
         /// # Safety
         /// As `gemm_into`.
@@ -132,7 +131,7 @@ mod sealed {
                     (y, y_row, y_col): Matrix<$t>,
                 ) {
                     let beta = if add { 1.0 } else { 0.0 };
-                    // SAFETY: the caller's promises; where `beta` is 0, `out` is only written.
+                    // SAFETY: the caller's promises; if `beta` is 0, `out` is only written.
                     unsafe {
                         matrixmultiply::$gemm(
                             m, k, n, scale, x, x_row, x_col, y, y_row, y_col, beta, out, out_row, 1,
@@ -146,7 +145,7 @@ mod sealed {
     product!(f64, dgemm);
 }
 
-/// Element types that products exist for: `f32` and `f64`.
+/// Element types of matrix products: `f32` and `f64`.
 pub trait Product: sealed::Product + Element + ops::Add<Output = Self> + ops::Mul<Output = Self> {
     /// 1.
     const ONE: Self;
@@ -162,7 +161,7 @@ impl Product for f64 {
     const ZERO: f64 = 0.0;
 }
 
-/// Whether the library in use allocates memory for each product: the fallback does.
+/// Whether the library in use allocates memory for each product; the fallback does.
 pub fn products_allocate() -> bool {
     #[cfg(all(feature = "asm", target_arch = "x86_64"))]
     return assembly::instructions().is_none();
@@ -170,11 +169,11 @@ pub fn products_allocate() -> bool {
     true
 }
 
-/// Makes the libraries allocate what they keep for each thread.
+/// Makes the libraries allocate their thread-local memory.
 pub(super) fn warm_up() {
     fn once<T: Product>() {
         let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
-        // SAFETY: three matrices of 16 by 16 in row-major order, `out` is written by nobody else.
+        // SAFETY: three matrices of 16 by 16 in row-major order; nothing else writes `out`.
         unsafe {
             gemm_into::<T>(
                 (16, 16, 16),
@@ -190,10 +189,10 @@ pub(super) fn warm_up() {
 }
 
 impl Cx {
-    /// `out = x · y`, or `out += x · y` where `add`, in row-major order.
+    /// `out = x · y`, or with `add`, `out += x · y`, in row-major order.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Incompatible sizes.
     pub fn product<T: Product>(&self, out: &mut [T], add: bool, x: Mat<'_, T>, y: Mat<'_, T>) -> Result<()> {
         let ((m, k), (k2, n)) = (x.shape(), y.shape());
         let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
@@ -203,10 +202,10 @@ impl Cx {
         self.product_strided(out, n, add, x.into(), y.into())
     }
 
-    /// `out += scale · x · y`, in row-major order: a step down a gradient that is nowhere else.
+    /// `out += scale · x · y`, in row-major order: a gradient step without a buffer for the gradient.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Incompatible sizes.
     pub fn product_add<T: Product>(
         &self,
         out: &mut [T],
@@ -218,8 +217,8 @@ impl Cx {
         self.product_scaled(out, cols, (true, scale), x.into(), y.into())
     }
 
-    /// As [`product`](Cx::product), of matrices that may be parts of larger ones; rows of `out` lie `stride` elements
-    /// apart, and what is between them stays as it is.
+    /// As [`product`](Cx::product), for matrices that may be parts of larger ones; rows of `out` are `stride` elements
+    /// apart, and the elements between them stay unchanged.
     ///
     /// # Errors
     /// As [`product`](Cx::product); a row that is longer than its stride.
@@ -234,7 +233,7 @@ impl Cx {
         self.product_scaled(out, stride, (add, T::ONE), x, y)
     }
 
-    /// `out = scale · x · y`, or `out += scale · x · y` where `add`.
+    /// `out = scale · x · y`, or with `add`, `out += scale · x · y`.
     fn product_scaled<T: Product>(
         &self,
         out: &mut [T],
@@ -268,12 +267,12 @@ impl Cx {
         let start = Start(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {
             let start = &start;
-            // Half of a few rows may be none: there is nothing behind the last one to point at.
+            // Half of a few rows may be empty: a pointer past the last one would be invalid.
             if rows.0 == rows.1 || cols.0 == cols.1 {
                 return;
             }
-            // SAFETY: the first elements of these rows and columns are there, since none of them is empty, and offsets
-            // are below the lengths of slices: `stride` has checked that the last element of each matrix is within its
+            // SAFETY: the first elements of these rows and columns exist, since none of them is empty, and offsets are
+            // below the lengths of slices: `stride` has checked that the last element of each matrix is within its
             // slice. Parts write disjoint rectangles of `out`, which is borrowed for the whole call. `T` is `f32` or
             // `f64`.
             unsafe {
@@ -300,7 +299,7 @@ impl Cx {
     }
 }
 
-/// The product of a few rows and columns, those of `y` side by side.
+/// The product of a few rows and columns; rows of `y` are contiguous.
 fn tiny<T: Product>(
     out: &mut [T],
     (n, stride): (usize, usize),
@@ -329,7 +328,7 @@ fn tiny<T: Product>(
     }
 }
 
-/// So many elements of so many rows of a product.
+/// A block of `ROWS` by `N` elements of a product; returns `N`.
 #[inline(always)]
 fn strip<T: Product, const ROWS: usize, const N: usize>(
     (out, out_stride): (&mut [T], usize),
@@ -361,7 +360,7 @@ fn no_product<T>(x: &Mat<'_, T>, y: &Mat<'_, T>, out: usize) -> Error {
 }
 
 /// # Safety
-/// The pointers lead to matrices of these sizes with these strides; nobody else uses the rectangle of `out` meanwhile.
+/// The pointers lead to matrices of these sizes with these strides; nothing else uses the rectangle of `out` meanwhile.
 unsafe fn gemm_into<T: Product>(
     (m, n, k): (usize, usize, usize),
     (out, out_row): (*mut T, isize),
@@ -374,7 +373,7 @@ unsafe fn gemm_into<T: Product>(
     }
     #[cfg(all(feature = "asm", target_arch = "x86_64"))]
     if let Some(instructions) = assembly::instructions() {
-        // SAFETY: passed on; the machine has these instructions.
+        // SAFETY: the caller's promise; the machine has these instructions.
         return unsafe {
             assembly::gemm_into(
                 instructions,
@@ -386,7 +385,7 @@ unsafe fn gemm_into<T: Product>(
             )
         };
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise.
     unsafe { T::fallback((m, n, k), (out, out_row), (add, scale), (x, x_row, x_col), (y, y_row, y_col)) }
 }
 
@@ -399,7 +398,7 @@ mod assembly {
     use super::Product;
     use crate::cx::{Isa, isa};
 
-    /// The instructions to use, if the machine has any of those that the library knows.
+    /// The instruction set to use, if the library supports any of the machine's.
     pub(super) fn instructions() -> Option<InstrSet> {
         match isa() {
             Isa::Baseline => None,
@@ -453,8 +452,8 @@ mod assembly {
         }
     }
 
-    /// The assembly leaves the upper halves of the vector registers dirty, which makes the SSE code that follows three
-    /// times slower.
+    /// The assembly leaves the upper halves of the vector registers dirty, which makes subsequent SSE code three times
+    /// slower.
     #[target_feature(enable = "avx")]
     fn clean_up() {
         _mm256_zeroupper();
@@ -478,7 +477,7 @@ mod tests {
             let (row, col) = if x.mat.transposed { (col, row) } else { (row, col) };
             x.mat.data[row * x.stride + col]
         };
-        // Both sides of where products are shared.
+        // Below and above the size from which products are divided.
         for (m, k, n) in [(2, 3, 4), (120, 110, 100)] {
             let lefts = [strided(&data, m, k, 130), strided(&data, k, m, 140).t()];
             let rights = [strided(&data, k, n, 150), strided(&data, n, k, 160).t()];
@@ -524,7 +523,7 @@ mod tests {
         assert!(product(&mut [0.0; 5], 3, x, x).is_err());
         assert!(product(&mut [0.0; 5], 3, x, strided(&data, 3, 2, 6)).is_err());
         assert!(product(&mut [0.0; 5], 3, strided(&data, 2, 3, usize::MAX), y).is_err());
-        // A sum of nothing, in rows apart.
+        // An empty sum, with strided rows.
         let mut out = [1.0; 5];
         product(&mut out, 3, strided(&data, 2, 0, 0), strided(&[], 0, 2, 2)).unwrap();
         assert_eq!(out, [0.0, 0.0, 1.0, 0.0, 0.0]);

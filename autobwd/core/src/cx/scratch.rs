@@ -1,4 +1,4 @@
-//! Memory that a kernel uses while it runs and that nobody sees afterwards.
+//! Scratch memory, which a kernel uses while it runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::{
     tensor::{Memory, padded},
 };
 
-/// One piece of memory, lent to one kernel at a time.
+/// One buffer, lent to one kernel at a time.
 #[derive(Default)]
 pub(super) struct Scratch(Mutex<State>);
 
@@ -18,16 +18,16 @@ struct State {
     watched: Option<Watched>,
 }
 
-/// What a kernel does with scratch memory, for the check of operators.
+/// The use of scratch memory by a kernel, for the check of operators.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watched {
-    /// What every byte is when it is lent.
+    /// The initial value of every lent byte.
     fill: u8,
     lent: usize,
     /// The most bytes that were lent at a time.
     #[doc(hidden)]
     pub most: usize,
-    /// Whether more was asked for than was there.
+    /// Whether a kernel requested more than was available.
     #[doc(hidden)]
     pub exceeded: bool,
 }
@@ -37,7 +37,7 @@ impl Scratch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the memory, or allocates some where it is too small or lent already.
+    /// Takes the memory, or allocates some if it is too small or lent already.
     fn take(&self, bytes: usize) -> Result<Memory> {
         let mut state = self.state();
         let held = state.held.take().filter(|memory| memory.len() >= bytes);
@@ -66,11 +66,11 @@ impl Scratch {
 }
 
 impl Cx {
-    /// Lends memory for `len` elements, whatever they are at first, while `work` runs. A kernel that asks for some says
-    /// how much in [`Kernel::scratch_bytes`](crate::Kernel::scratch_bytes), so that it is there before the first run.
+    /// Lends memory for `len` elements of arbitrary value while `work` runs. A kernel declares its scratch memory in
+    /// [`Kernel::scratch_bytes`](crate::Kernel::scratch_bytes), so that it is allocated before the first run.
     ///
     /// # Errors
-    /// Those of `work`; no memory, where more is asked for than was said.
+    /// Those of `work`; memory runs out, if a kernel requests more than it declared.
     pub fn scratch<T: Element, R>(&self, len: usize, work: impl FnOnce(&mut [T]) -> Result<R>) -> Result<R> {
         if len == 0 {
             return work(&mut []);
@@ -82,7 +82,7 @@ impl Cx {
         result
     }
 
-    /// Makes sure that there is so much to be lent, and says how many bytes that takes.
+    /// Allocates enough memory to lend this many bytes, and returns the number of allocated bytes.
     #[doc(hidden)]
     pub fn reserve(&self, bytes: usize) -> Result<usize> {
         if bytes == 0 {
@@ -92,7 +92,7 @@ impl Cx {
         Ok(padded(bytes))
     }
 
-    /// Has so many bytes to be lent, no more, each of them `fill` whenever they are, and watches what is asked for.
+    /// Limits the memory to this many bytes, initialised with `fill` whenever they are lent, and watches requests.
     #[doc(hidden)]
     pub fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
         let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
@@ -100,7 +100,7 @@ impl Cx {
         Ok(())
     }
 
-    /// What was asked for since, if that is watched.
+    /// The watched requests, if any.
     #[doc(hidden)]
     pub fn watched_scratch(&self) -> Watched {
         self.scratch.state().watched.unwrap_or_default()

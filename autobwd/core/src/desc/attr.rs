@@ -1,33 +1,35 @@
+//! Attribute values of operators.
+
 use std::fmt;
 
 use super::BlockId;
 
-/// The value of an attribute. Dtypes are their [`code`](crate::DType::code), enums their name.
+/// The value of an attribute. A dtype is stored as its [`code`](crate::DType::code), an enum as its name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr {
-    /// One boolean.
+    /// A bool.
     Bool(bool),
-    /// One 32-bit integer.
+    /// A 32-bit integer.
     I32(i32),
-    /// One 64-bit integer.
+    /// A 64-bit integer.
     I64(i64),
-    /// One single precision number.
+    /// A float32 number.
     F32(f32),
-    /// One double precision number.
+    /// A float64 number.
     F64(f64),
-    /// Text.
+    /// A string.
     Str(String),
-    /// Booleans.
+    /// Bools.
     Bools(Vec<bool>),
     /// 32-bit integers.
     I32s(Vec<i32>),
     /// 64-bit integers.
     I64s(Vec<i64>),
-    /// Single precision numbers.
+    /// float32 numbers.
     F32s(Vec<f32>),
-    /// Double precision numbers.
+    /// float64 numbers.
     F64s(Vec<f64>),
-    /// Texts.
+    /// Strings.
     Strs(Vec<String>),
     /// A sub-block.
     Block(BlockId),
@@ -36,7 +38,7 @@ pub enum Attr {
 }
 
 impl Attr {
-    /// Whether a number in it is NaN.
+    /// Whether it contains a NaN.
     pub(crate) fn has_nan(&self) -> bool {
         match self {
             Attr::F32(x) => x.is_nan(),
@@ -55,7 +57,7 @@ impl fmt::Display for Attr {
             Attr::I32(x) => x.fmt(f),
             Attr::I64(x) => x.fmt(f),
             Attr::F32(x) => write!(f, "{x:?}"),
-            // Or it would read as single precision.
+            // The suffix tells it from float32.
             Attr::F64(x) => write!(f, "{x:?}f64"),
             Attr::Str(x) => write!(f, "{x:?}"),
             Attr::Bools(x) => write!(f, "{x:?}"),

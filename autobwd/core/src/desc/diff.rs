@@ -1,4 +1,5 @@
-//! What is different in two programs.
+//! The difference of two programs. Operators are matched by the variables they write; moved operators are those outside
+//! a longest increasing subsequence of the matches.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -7,7 +8,7 @@ use std::{
 
 use super::{Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, VarDesc, text::Type};
 
-/// The difference of two programs as text, a line a variable or operator; empty when they are equal.
+/// The difference of two programs as text, one line per variable or operator; empty if they are equal.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Diff {
@@ -26,8 +27,8 @@ impl fmt::Display for Diff {
     }
 }
 
-/// What has to be done to make `new` out of `old`: `-` removes, `+` adds, `~` changes and `>` moves. Operators are known
-/// by what they write, variables by their names; source lines do not count.
+/// The changes that turn `old` into `new`: `-` removes, `+` adds, `~` changes and `>` moves. Operators are identified
+/// by the variables they write, variables by their names; source lines are not compared.
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Result};
@@ -77,18 +78,18 @@ pub fn diff(old: &Program, new: &Program) -> Diff {
     diff
 }
 
-/// Which operators of two blocks are the same ones, perhaps changed.
+/// The matching of the operators of two blocks: the same operator, perhaps changed.
 struct Pairing {
-    /// By old position.
+    /// By old index.
     to_new: Vec<Option<usize>>,
-    /// By new position.
+    /// By new index.
     to_old: Vec<Option<usize>>,
-    /// Pairs in an order that both blocks have.
+    /// Matched pairs that are in the same order in both blocks.
     in_order: Vec<(usize, usize)>,
 }
 
 impl Pairing {
-    /// The n-th operators that write a variable are the same one; of those that write nothing, the n-th of a type.
+    /// Matches the n-th operators that write a variable; for operators that write nothing, the n-th of a type.
     fn of((old, a): (&Program, &Block), (new, b): (&Program, &Block)) -> Pairing {
         fn key<'a>(program: &'a Program, op: &OpDesc) -> (&'a str, &'static str) {
             op.writes().next().map_or(("", op.ty.as_str()), |v| (program.name(v), ""))
@@ -110,9 +111,9 @@ impl Pairing {
     }
 }
 
-/// Positions of a longest rising subsequence of different numbers (Schensted, 1961).
+/// Positions of a longest increasing subsequence of distinct numbers (Schensted, 1961).
 fn longest_rising(numbers: &[usize]) -> Vec<usize> {
-    // By length: where the subsequence of that length ends that has the smallest last number.
+    // By length: the end of the subsequence of that length with the smallest last number.
     let mut ends: Vec<usize> = vec![];
     let mut before = vec![None; numbers.len()];
     for (at, number) in numbers.iter().enumerate() {
@@ -188,7 +189,7 @@ impl Compare<'_> {
         let of =
             |program: &Program, of: Option<Var>| of.map_or("none".into(), |v| program.name(v).to_string());
         let (old, new) = (Type(a).to_string(), Type(b).to_string());
-        // The text of some kinds leaves these out.
+        // The text of some kinds leaves out dtype and shape.
         let meta = |desc: &VarDesc| format!("{} {}", desc.dtype, desc.dims);
         let changes = [
             if old != new { Some(format!("{old} -> {new}")) } else { change("holds", meta(a), meta(b)) },
@@ -257,7 +258,7 @@ impl Compare<'_> {
         }
     }
 
-    /// Whether operators are there for the same reason: the gradients of the same operator, wherever that stands now.
+    /// Whether two operators have the same origin: both are gradients of the same operator, even if that has moved.
     fn same_origin(&self, a: Origin, b: Origin, block: &Block) -> bool {
         match (a, b) {
             (Origin::Gradient { of: a }, Origin::Gradient { of: b }) => {
@@ -272,7 +273,7 @@ impl Compare<'_> {
 fn attr_change(name: &str, a: Option<&Attr>, b: Option<&Attr>) -> Option<String> {
     let text = |attr: Option<&Attr>| attr.map_or("none".into(), Attr::to_string);
     match change(name, text(a), text(b)) {
-        // Of another type.
+        // The types differ.
         None if a.map(mem::discriminant) != b.map(mem::discriminant) => {
             Some(format!("{name}: {a:?} -> {b:?}"))
         }

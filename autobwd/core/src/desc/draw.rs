@@ -1,4 +1,4 @@
-//! Programs as pictures: Graphviz and Mermaid, which differ in their words only.
+//! Drawings of programs, as Graphviz and Mermaid text. Both share one graph and differ in syntax only.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,11 +10,11 @@ use indexmap::IndexMap;
 use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::Type};
 
 impl Program {
-    /// The program as a graph in [Graphviz](https://graphviz.org)'s language: a box an operator, an arrow a variable on
-    /// its way from the operator that writes it to one that reads it, an ellipse what is fed, kept or not read again.
-    /// Operators of the model are blue, of a backward part orange, what is computed again violet, updates of what is kept
-    /// green; parameters are yellow.
-    /// Blocks are frames around their operators.
+    /// The program as a graph in the language of [Graphviz](https://graphviz.org). Operators are boxes. An arrow is a
+    /// variable, from the operator that writes it to one that reads it. Ellipses are variables that are fed,
+    /// persistable or not read again. Operators of the model are blue, of the backward pass orange, recomputed ones
+    /// violet, updates of persistable variables green; parameters are yellow. Each block is a frame around its
+    /// operators.
     ///
     /// ```
     /// # use autobwd::{Backward, Builder, DType, append_backward};
@@ -32,20 +32,20 @@ impl Program {
         dot(self, Labels::default())
     }
 
-    /// The program as a [Mermaid](https://mermaid.js.org) flow chart, which pages such as those of code hosts show:
-    /// otherwise as [`to_dot`](Program::to_dot).
+    /// The program as a [Mermaid](https://mermaid.js.org) flow chart, which code hosts render; otherwise as
+    /// [`to_dot`](Program::to_dot).
     pub fn to_mermaid(&self) -> String {
         mermaid(self, Labels::default())
     }
 }
 
-/// What a picture says beside what the program does.
+/// Additional labels of a drawing.
 #[derive(Clone, Copy)]
 pub struct Labels<'a> {
-    /// Of a variable, below its name and type.
+    /// The note of a variable, below its name and type.
     #[doc(hidden)]
     pub note: &'a dyn Fn(Var) -> Option<String>,
-    /// Above the frame of a block.
+    /// The title of a block, above its frame.
     #[doc(hidden)]
     pub title: &'a dyn Fn(usize) -> String,
 }
@@ -69,7 +69,7 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
                 text,
                 "subgraph cluster_{id} {{\n  label=\"{title}\"; fontname=\"Helvetica\"; color=\"#999999\""
             );
-            // What the arrow of the operator points to that has this block.
+            // The invisible target of the arrow from the operator that runs the block.
             _ = writeln!(text, "  block{id} [shape=point, style=invis]");
         }
         Part::Close => text.push_str("}\n"),
@@ -124,7 +124,7 @@ pub fn mermaid(program: &Program, labels: Labels<'_>) -> String {
     text
 }
 
-/// What stands between the quotes of a Graphviz label, where `&…;` and `\…` mean something.
+/// Escapes a Graphviz label, where `&…;` and `\…` have a meaning.
 fn dot_text(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -141,7 +141,7 @@ fn dot_text(text: &str) -> String {
     escaped
 }
 
-/// What stands between the quotes of a Mermaid label: characters that mean something are written as `#number;`.
+/// Escapes a Mermaid label: special characters are written as `#number;`.
 fn mermaid_text(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -155,7 +155,7 @@ fn mermaid_text(text: &str) -> String {
     escaped
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Forward,
@@ -194,7 +194,7 @@ impl Kind {
         }
     }
 
-    /// Of the inside and of the line around it.
+    /// Fill and line colour.
     fn colours(self) -> (&'static str, &'static str) {
         match self {
             Kind::Forward => ("#dbe9f6", "#3b75af"),
@@ -219,11 +219,11 @@ struct Edge {
     from: String,
     to: String,
     label: String,
-    /// The arrow goes from an operator to a block of its own.
+    /// The block, if the arrow goes from an operator to a block that it runs.
     block: Option<usize>,
 }
 
-/// What is written between the blocks' frames.
+/// A part of the drawing, in the order of the text.
 enum Part<'a> {
     Open(usize),
     Close,
@@ -233,16 +233,16 @@ enum Part<'a> {
 struct Picture<'a> {
     program: &'a Program,
     labels: Labels<'a>,
-    /// By block, in the order in which they are met.
+    /// By block, in the order of first use.
     nodes: Vec<Vec<Node>>,
     edges: Vec<Edge>,
-    /// By block: who writes a variable, in program order.
+    /// By block: the operators that write a variable, in program order.
     writers: Vec<HashMap<Var, Vec<usize>>>,
-    /// By block: its parent, and the operator there that has it.
+    /// By block: its parent, and the operator there that runs it.
     outer: Vec<Option<(usize, usize)>>,
     /// The nodes of variables, by block.
     shown: HashMap<(usize, Var), String>,
-    /// Which outputs anybody reads.
+    /// Outputs that an operator reads.
     read: HashSet<(usize, usize, Var)>,
 }
 
@@ -263,7 +263,7 @@ impl<'a> Picture<'a> {
                 }
             }
         }
-        // A parent stands before its blocks.
+        // A parent precedes its blocks.
         outer.iter_mut().enumerate().for_each(|(b, outer)| *outer = outer.filter(|(parent, _)| *parent < b));
         let nodes = blocks.iter().map(|_| vec![]).collect();
         let (shown, read) = (HashMap::new(), HashSet::new());
@@ -304,7 +304,7 @@ impl<'a> Picture<'a> {
             let several = op.inputs.iter().filter(|(_, args)| !args.is_empty()).count() > 1;
             for (var, slots) in slots {
                 let (from, is_op) = self.source(b, i, var);
-                // Variables that have a node need no label.
+                // Variables with a node of their own need no label.
                 let label = match (several, is_op) {
                     (true, true) => format!("{} = {}", slots.join(", "), self.label(b, var)),
                     (true, false) => slots.join(", "),
@@ -320,7 +320,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// The node that gives a variable its value where an operator reads it, and whether that is an operator.
+    /// The node that gives a variable its value where an operator reads it, and whether that node is an operator.
     fn source(&mut self, b: usize, op: usize, var: Var) -> (String, bool) {
         let (mut at, mut before) = (b, op);
         loop {
@@ -329,7 +329,7 @@ impl<'a> Picture<'a> {
                 self.read.insert((at, last, var));
                 return (format!("op{at}_{last}"), true);
             }
-            // A gradient reads what the steps of its forward block have found and computed.
+            // A gradient block reads the inputs and results of its forward block's steps.
             let blocks = self.program.blocks();
             let forward = blocks[at].forward.map(BlockId::index).filter(|forward| *forward < at);
             if let Some(forward) = forward.filter(|_| !blocks[at].vars.contains_key(&var)) {
@@ -349,7 +349,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// The node of a variable that no operator has given its value.
+    /// The node of a variable that no operator has written.
     fn variable(&mut self, b: usize, var: Var) -> String {
         if let Some(name) = self.shown.get(&(b, var)) {
             return name.clone();
@@ -370,7 +370,7 @@ impl<'a> Picture<'a> {
         self.nodes[b].push(Node { name, tooltip: label.clone(), label, kind });
     }
 
-    /// Nodes for what is kept, and for what nobody reads.
+    /// Adds nodes for persistable variables that are written, and for outputs that are not read.
     fn results(&mut self, b: usize, block: &Block) {
         for (i, op) in block.ops.iter().enumerate() {
             for (k, var) in op.writes().enumerate() {
@@ -395,7 +395,7 @@ impl<'a> Picture<'a> {
         label
     }
 
-    /// Goes through the blocks, each inside its parent.
+    /// Visits the blocks, each inside its parent.
     fn in_blocks(&self, text: &mut String, mut write: impl FnMut(&mut String, Part<'_>)) {
         let mut inner: Vec<Vec<usize>> = vec![vec![]; self.nodes.len()];
         let mut next: Vec<Option<usize>> = vec![];

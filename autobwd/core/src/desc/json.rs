@@ -1,4 +1,4 @@
-//! Programs as JSON, both ways.
+//! Reads and writes programs as JSON.
 //!
 //! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}]}` with variables
 //! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter", "gradient_of"?}` and operators
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{DType, Dims, Error, ErrorKind, Result};
 
-/// The longest name of an operator type, slot or attribute that is read.
+/// The longest accepted name of an operator type, slot or attribute, in bytes.
 const NAME_LIMIT: usize = 256;
 
 #[derive(Serialize, Deserialize, PartialEq)]
@@ -106,7 +106,7 @@ enum AttrJson {
     Blocks(Vec<usize>),
 }
 
-/// A number that JSON may not have: infinities and NaN are strings.
+/// A number; infinities, which JSON cannot write, are strings.
 #[derive(Clone, Copy, PartialEq)]
 struct Number<T>(T);
 impl<T: Copy + Into<f64>> Serialize for Number<T> {
@@ -152,16 +152,16 @@ fn is_none(index: &i64) -> bool {
 impl Program {
     /// The program as JSON.
     pub fn to_json(&self) -> String {
-        // The data holds nothing that JSON cannot: keys are strings, numbers finite.
+        // All values can be written as JSON: keys are strings, numbers finite.
         serde_json::to_string(&self.to_file(true)).unwrap_or_default()
     }
 
     /// Reads a program from JSON.
     ///
     /// # Errors
-    /// Text that is no such JSON (with line and column), blocks or variables that contradict each other, blocks that
-    /// contain themselves or are nested more than 32 deep. Whether the operators make sense is
-    /// [`verify`](crate::verify())'s question, which is asked before such a program is run or differentiated.
+    /// Text that is not JSON of this form (with line and column), blocks or variables that contradict each other,
+    /// blocks that contain themselves or are nested more than 32 deep. The operators themselves are checked by
+    /// [`verify`](crate::verify()), before such a program is run or differentiated.
     pub fn from_json(json: &str) -> Result<Program> {
         let file: File = serde_json::from_str(json)
             .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")).caused_by(e))?;
@@ -229,12 +229,12 @@ impl Program {
 impl VarJson {
     fn desc(&self, program: &mut Program) -> Result<VarDesc> {
         let dtype = match &self.dtype {
-            // Step scopes have none.
+            // Step scopes have no dtype.
             None => DType::F32,
             Some(name) => DType::from_name(name)
                 .ok_or_else(|| format_error(format!("variable `{}`: unknown dtype `{name}`", self.name)))?,
         };
-        // The reference multiplies unknown dimensions with others: −2 is as unknown as −1.
+        // The reference multiplies unknown dimensions with others, so that any negative number means unknown.
         let dims: Vec<i64> = self.shape.iter().flatten().map(|dim| (*dim).max(-1)).collect();
         let dims =
             Dims::from_wire(&dims).map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;

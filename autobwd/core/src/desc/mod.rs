@@ -1,6 +1,6 @@
-//! Programs as plain data: blocks, variables and operators, how they print, compare, are drawn and saved.
+//! Programs as plain data: blocks, variables and operators, with text, JSON, drawings and differences.
 //!
-//! Must not know the registry, kernels or shape rules: everything in here works on operators that nobody has heard of.
+//! Must not know the registry, kernels or shape rules: all of this works for operators that are not registered.
 
 mod attr;
 mod diff;

@@ -1,3 +1,5 @@
+//! Interned names of operator types, slots and attributes.
+
 use std::{
     fmt,
     hash::{Hash, Hasher},
@@ -7,13 +9,13 @@ use std::{
 
 use rustc_hash::FxHashSet;
 
-/// An operator type, slot or attribute name. These come from source code, so they are `'static` and free to copy; the
-/// few that come from files are kept once each, for good.
+/// An operator type, slot or attribute name. Most come from source code, so they are `'static` and free to copy. The
+/// few that come from files are interned and never freed.
 #[derive(Clone, Copy, Eq, PartialOrd, Ord)]
 pub struct Name(&'static str);
 
 impl Name {
-    /// The name with that text.
+    /// Interns this text.
     pub fn new(text: &str) -> Name {
         static FOREIGN: Mutex<Option<FxHashSet<&'static str>>> = Mutex::new(None);
         let mut names = FOREIGN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +52,8 @@ impl PartialEq for Name {
 impl PartialEq<str> for Name {
     fn eq(&self, other: &str) -> bool {
         let (own, other) = (self.0.as_bytes(), other.as_bytes());
-        // Mostly both come from the same line of source code; names of one length mostly differ at the start.
+        // Names mostly come from the same line of source code; different names of one length mostly differ at the
+        // start.
         own.len() == other.len()
             && (own.as_ptr() == other.as_ptr() || (own.first() == other.first() && own == other))
     }

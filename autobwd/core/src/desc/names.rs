@@ -1,3 +1,5 @@
+//! Interned variable names, in a hash table (`hashbrown`) and a table of gradient names.
+
 use std::{
     hash::{BuildHasher, BuildHasherDefault},
     ops::Range,
@@ -6,28 +8,28 @@ use std::{
 use hashbrown::{HashTable, hash_table};
 use rustc_hash::FxHasher;
 
-/// What the gradient of a variable is called, behind its name.
+/// The suffix of the name of a variable's gradient.
 pub const GRAD: &str = "@GRAD";
 
-/// Names as numbers: all texts in one string, so that a million of them are no million allocations.
+/// Interned variable names. All texts share one string, so that a million names need few allocations.
 ///
 /// `gradients` maps the number of `b` to the number of `b@GRAD`. Half the names of a program with gradients have that
 /// form, and a look-up in a hash table of millions of names misses every cache.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     text: String,
-    /// Where each name ends; it starts where the one before ends.
+    /// The end of each name, which is the start of the next.
     ends: Vec<usize>,
-    /// All names but those in `gradients`.
+    /// All names except those in `gradients`.
     table: HashTable<Entry>,
-    /// By number of `b`, which does not end with `@GRAD`: one more than the number of `b@GRAD`, or 0. A name `b@GRAD` that
-    /// is older than `b` is in the table instead.
+    /// By number of `b`, which does not end with `@GRAD`: one more than the number of `b@GRAD`, or 0. A name `b@GRAD`
+    /// that is older than `b` is in the table instead.
     gradients: Vec<u32>,
-    /// Whether there may be such older names.
+    /// Whether the table may contain such older names.
     older_gradients: bool,
 }
 
-/// A name in the table. Its hash is kept, so that the table can grow without a look at the texts.
+/// A name in the table. Its hash is stored, so that the table can grow without reading the texts.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
@@ -35,13 +37,13 @@ struct Entry {
 }
 
 impl Entry {
-    /// The hash with its bits where the table wants them.
+    /// The hash with its bits spread to where the table uses them.
     fn spread(&self) -> u64 {
         u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
-/// `b`, if the name is `b@GRAD`; `None` for gradients of gradients, which the table holds.
+/// `b` for a name `b@GRAD`; `None` for gradients of gradients, which are in the table.
 fn base_of(name: &str) -> Option<&str> {
     name.strip_suffix(GRAD).filter(|base| !base.ends_with(GRAD))
 }
@@ -52,7 +54,7 @@ fn range(ends: &[usize], index: usize) -> Option<Range<usize>> {
 }
 
 impl Names {
-    /// The name with that number.
+    /// The name with this number.
     pub(super) fn get(&self, index: usize) -> Option<&str> {
         self.text.get(range(&self.ends, index)?)
     }
@@ -78,7 +80,7 @@ impl Names {
         self.gradients.get(base)?.checked_sub(1)
     }
 
-    /// The number of a name, and whether it is new.
+    /// The number of a name, which is added if it is new, and whether it was.
     pub(super) fn insert(&mut self, name: &str) -> (u32, bool) {
         if let Some(base) = base_of(name) {
             if let Some(base) = self.find_in_table(base) {
@@ -107,7 +109,7 @@ impl Names {
         }
     }
 
-    /// The number of the name of that number with `@GRAD` behind, and whether it is new.
+    /// The number of the name `base@GRAD`, which is added if it is new, and whether it was.
     pub(super) fn insert_gradient(&mut self, base: usize) -> (u32, bool) {
         if let Some(known) = self.gradient(base) {
             return (known, false);
@@ -127,7 +129,7 @@ impl Names {
         (self.ends.len() as u32 - 1, true)
     }
 
-    /// Forgets all names but the first so many.
+    /// Removes all names except the first `count`.
     pub(super) fn truncate(&mut self, count: usize) {
         self.table.retain(|e| (e.index as usize) < count);
         self.gradients.truncate(count);
@@ -165,7 +167,7 @@ mod tests {
         for (number, name) in ["w", "w@GRAD", "v@GRAD", "v", "w@GRAD@GRAD", "u", "@GRAD"].iter().enumerate() {
             assert_eq!(names.insert(name), (number as u32, true), "{name}");
         }
-        // `v@GRAD` was there before `v`, so that from then on new ones are in the table, too.
+        // `v@GRAD` is older than `v`, so that new gradient names are in the table, too, from then on.
         for (base, gradient) in [(0, (1, false)), (3, (2, false)), (1, (4, false)), (5, (7, true))] {
             assert_eq!(names.insert_gradient(base), gradient);
         }

@@ -1,3 +1,5 @@
+//! Operators as data: slots, attributes, source lines and origins.
+
 use std::{fmt, ops::Range, panic::Location, sync::Arc};
 
 use smallvec::SmallVec;
@@ -7,12 +9,12 @@ use super::{Attr, BlockId, Name, Var};
 /// The variables of one slot.
 pub type Args = SmallVec<[Var; 4]>;
 
-/// The slots of an operator with their variables, in alphabetical order: the order in which gradients are visited.
+/// The slots of an operator with their variables, in alphabetical order, in which gradients are visited.
 #[derive(Default, PartialEq)]
 pub struct Slots {
     /// Slot names, each with the end of its range in `args`.
     names: SmallVec<[(Name, u32); 3]>,
-    /// The variables of all slots in one array, which passes over programs read without the names.
+    /// The variables of all slots in one array. Passes over programs read it without the names.
     args: Args,
 }
 
@@ -50,7 +52,7 @@ impl Slots {
         }
     }
 
-    /// As [`set`](Slots::set); faster if the slot comes last in alphabetical order.
+    /// As [`set`](Slots::set); faster if the slot is the last in alphabetical order.
     pub(crate) fn append(&mut self, slot: &'static str, args: impl IntoIterator<Item = Var>) {
         if self.names.last().is_some_and(|(last, _)| **last >= *slot) {
             return self.set(slot, args);
@@ -66,7 +68,7 @@ impl Slots {
         self.names[position..].iter_mut().for_each(|(_, end)| *end += 1);
     }
 
-    /// Keeps the variables for which `keep` holds.
+    /// Keeps the variables that fulfil `keep`.
     #[doc(hidden)]
     pub fn retain(&mut self, mut keep: impl FnMut(Var) -> bool) {
         let (mut start, mut kept) = (0, 0);
@@ -83,7 +85,7 @@ impl Slots {
         self.args.truncate(kept);
     }
 
-    /// The variables of a slot, if there is such a slot.
+    /// The variables of a slot, if the slot exists.
     pub fn find(&self, slot: &str) -> Option<&[Var]> {
         let mut start = 0;
         for (name, end) in &self.names {
@@ -95,12 +97,12 @@ impl Slots {
         None
     }
 
-    /// The variables of a slot; none when there is no such slot.
+    /// The variables of a slot; empty if the slot does not exist.
     pub fn get(&self, slot: &str) -> &[Var] {
         self.find(slot).unwrap_or_default()
     }
 
-    /// Slots with their variables.
+    /// Slots with their variables, in alphabetical order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Name, &[Var])> {
         (0..self.names.len()).map(|position| (self.names[position].0, &self.args[self.range(position)]))
     }
@@ -111,12 +113,12 @@ impl Slots {
         self.args.iter().copied()
     }
 
-    /// All variables, to be replaced.
+    /// All variables, mutably.
     pub fn args_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Var> {
         self.args.iter_mut()
     }
 
-    /// Whether the same slots are filled at the same positions, with whatever variables.
+    /// Whether both fill the same slots at the same positions, with any variables.
     pub(crate) fn fills_as(&self, other: &Slots) -> bool {
         let (own, others) = (self.args.as_slice(), other.args.as_slice());
         let mut pairs = own.iter().zip(others);
@@ -125,7 +127,7 @@ impl Slots {
             && pairs.all(|(a, b)| (*a == Var::EMPTY) == (*b == Var::EMPTY))
     }
 
-    /// The slot that a variable is in.
+    /// The slot that contains a variable.
     pub fn slot_of(&self, var: Var) -> Option<Name> {
         self.iter().find(|(_, args)| args.contains(&var)).map(|(slot, _)| slot)
     }
@@ -143,8 +145,8 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// The attributes of an operator, in alphabetical order. Copies share them until one changes: gradient operators mostly
-/// have those of their forward operators, and plans describe all operators.
+/// The attributes of an operator, in alphabetical order. Copies share them until one changes: most gradient operators
+/// have the attributes of their forward operator, and plans describe all operators.
 #[derive(Clone, Default)]
 pub struct AttrMap(Option<Arc<AttrList>>);
 
@@ -169,7 +171,7 @@ impl AttrMap {
         self.all().iter().find(|(n, _)| *n == name).map(|(_, a)| a)
     }
 
-    /// Removes an attribute; afterwards it has its default value.
+    /// Removes an attribute, which then has its default value.
     pub fn remove(&mut self, name: &str) {
         if self.get(name).is_some()
             && let Some(all) = &mut self.0
@@ -178,7 +180,7 @@ impl AttrMap {
         }
     }
 
-    /// Names with values.
+    /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (Name, &Attr)> {
         self.all().iter().map(|(n, a)| (*n, a))
     }
@@ -197,7 +199,7 @@ impl AttrMap {
 }
 impl PartialEq for AttrMap {
     fn eq(&self, other: &AttrMap) -> bool {
-        // No comparison of pointers: an attribute that is NaN differs from itself.
+        // No pointer comparison: a NaN attribute differs from itself.
         self.all() == other.all()
     }
 }
@@ -210,9 +212,9 @@ impl fmt::Debug for AttrMap {
 /// The source line that added an operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Site {
-    /// In this binary.
+    /// A line of this binary.
     Here(&'static Location<'static>),
-    /// `file:line`, read from a file.
+    /// `file:line`, as read from a file.
     Loaded(Name),
 }
 impl fmt::Display for Site {
@@ -229,52 +231,52 @@ impl fmt::Debug for Site {
     }
 }
 
-/// Why an operator is in the program.
+/// The reason why an operator is in the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// The model says so.
+    /// It is part of the model.
     #[default]
     Model,
-    /// It starts the backward part: the derivative of the loss with respect to itself.
+    /// It starts the backward pass: the gradient of the loss with respect to itself.
     Seed,
-    /// It is (part of) the gradient of the operator with that index in the same block, or in the one that its block is
-    /// the gradient of.
+    /// It is (part of) the gradient of the operator with this index in the same block, or in the block that its own
+    /// block is the gradient of.
     Gradient {
         /// Index of the forward operator.
         of: usize,
     },
-    /// It adds up the contributions to one gradient.
+    /// It adds up contributions to one gradient.
     Accumulate,
-    /// It supplies the zero gradient of something that nothing depends on.
+    /// It supplies the zero gradient of a value on which no target depends.
     ZeroFill,
-    /// It copies a value that the backward part needs, before another operator overwrites it.
+    /// It copies a value that the backward pass needs, before another operator overwrites it.
     Kept,
-    /// It computes again what the operator with that index in the same block has computed and nobody has kept.
+    /// It recomputes the operator with this index in the same block, whose result was not kept.
     Recompute {
         /// Index of the forward operator.
         of: usize,
     },
 }
 
-/// An operator as data: its type, which variables sit in its slots, its attributes.
+/// An operator as data: its type, the variables in its slots, its attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpDesc {
     /// Operator type, as registered.
     pub ty: Name,
-    /// What it reads.
+    /// Variables that it reads.
     pub inputs: Slots,
-    /// What it writes.
+    /// Variables that it writes.
     pub outputs: Slots,
-    /// Attributes, sub-blocks among them.
+    /// Attributes, including sub-blocks.
     pub attrs: AttrMap,
     /// The source line that added it; gradient operators have that of their forward operator.
     pub site: Option<Site>,
-    /// Why it is there.
+    /// The reason why it is in the program.
     pub origin: Origin,
 }
 
 impl OpDesc {
-    /// An operator with nothing in its slots.
+    /// An operator with empty slots.
     pub fn new(ty: impl Into<Name>) -> OpDesc {
         OpDesc {
             ty: ty.into(),
@@ -286,34 +288,34 @@ impl OpDesc {
         }
     }
 
-    /// With these variables in an input slot.
+    /// Sets the variables of an input slot.
     #[must_use]
     pub fn input(mut self, slot: impl Into<Name>, args: impl IntoIterator<Item = Var>) -> OpDesc {
         self.inputs.set(slot, args);
         self
     }
 
-    /// With these variables in an output slot.
+    /// Sets the variables of an output slot.
     #[must_use]
     pub fn output(mut self, slot: impl Into<Name>, args: impl IntoIterator<Item = Var>) -> OpDesc {
         self.outputs.set(slot, args);
         self
     }
 
-    /// With this attribute.
+    /// Sets an attribute.
     #[must_use]
     pub fn attr(mut self, name: impl Into<Name>, value: Attr) -> OpDesc {
         self.attrs.set(name, value);
         self
     }
 
-    /// All variables it reads, `@EMPTY@` left out.
+    /// All variables it reads, without `@EMPTY@`.
     #[inline]
     pub fn reads(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {
         self.inputs.args().filter(|v| *v != Var::EMPTY)
     }
 
-    /// All variables it writes, `@EMPTY@` left out.
+    /// All variables it writes, without `@EMPTY@`.
     #[inline]
     pub fn writes(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {
         self.outputs.args().filter(|v| *v != Var::EMPTY)

@@ -1,3 +1,5 @@
+//! Programs, blocks, and variables with their declarations.
+
 use std::{
     fmt::{Display, Write as _},
     fs,
@@ -14,40 +16,40 @@ use crate::{
     DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean, tensor::write_beside,
 };
 
-/// Decimal digits of a number in a name.
+/// The most decimal digits of the number in a name.
 const MOST_DIGITS: usize = 10;
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
-/// A variable's name, as a small number that means something within its program only.
+/// A variable: the number of its name, valid within its program only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Var(u32);
 
 impl Var {
-    /// `@EMPTY@`: no variable, where a list of them must keep its positions.
+    /// `@EMPTY@`: no variable, in a list that must keep its positions.
     pub const EMPTY: Var = Var(0);
 
-    /// A number in place of a variable that is yet to be made; not 0.
+    /// A placeholder for a variable that does not exist yet; not 0.
     #[doc(hidden)]
     pub fn stand_in(k: usize) -> Var {
         Var(k as u32)
     }
 
-    /// Dense index, for tables beside a program.
+    /// Dense index, for tables with one entry per variable.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Which block of a program.
+/// The number of a block in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(u32);
 
 impl BlockId {
-    /// The block that every program has.
+    /// The root block, which every program has.
     pub const ROOT: BlockId = BlockId(0);
 
-    /// Position among the program's blocks.
+    /// Index among the program's blocks.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -58,37 +60,37 @@ impl BlockId {
     }
 }
 
-/// What kind of value a variable holds.
+/// The kind of value that a variable holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum VarKind {
     /// A dense tensor.
     #[default]
     Tensor,
-    /// A list of tensors.
+    /// An array of tensors.
     TensorArray,
     /// Some rows of a tensor: a sparse gradient.
     SelectedRows,
-    /// The scopes that a control flow operator keeps for its backward part.
+    /// The step state that a control flow operator saves for the backward pass.
     StepScopes,
 }
 
-/// What a block knows about one of its variables.
+/// The declaration of a variable in a block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VarDesc {
-    /// What kind of value.
+    /// Kind of value.
     pub kind: VarKind,
     /// Element type.
     pub dtype: DType,
     /// Dimensions, −1 where unknown.
     pub dims: Dims,
-    /// Kept in the scope between runs.
+    /// Whether the scope keeps it between runs.
     pub persistable: bool,
-    /// No gradient flows into or through it.
+    /// Whether gradients stop at it.
     pub stop_gradient: bool,
-    /// To be trained.
+    /// Whether it is trained.
     pub parameter: bool,
-    /// Of a gradient, or of a contribution to one: the variable that it is the gradient of.
+    /// The variable that this one is the gradient of, or a contribution to the gradient of.
     pub gradient_of: Option<Var>,
 }
 
@@ -106,7 +108,7 @@ impl VarDesc {
         }
     }
 
-    /// An intermediate value as a shape rule has it.
+    /// An intermediate value, as inferred by a shape rule.
     #[doc(hidden)]
     pub fn of(meta: Meta) -> VarDesc {
         let kind = match meta {
@@ -117,7 +119,7 @@ impl VarDesc {
         VarDesc { kind, ..VarDesc::new(meta.dtype, meta.dims) }
     }
 
-    /// Data to be fed: no gradient flows into it.
+    /// Data to be fed; gradients stop at it.
     pub fn data(dtype: DType, dims: Dims) -> VarDesc {
         VarDesc { stop_gradient: true, ..VarDesc::new(dtype, dims) }
     }
@@ -127,7 +129,7 @@ impl VarDesc {
         VarDesc { persistable: true, parameter: true, ..VarDesc::new(dtype, dims) }
     }
 
-    /// Dtype and dimensions, and whether it holds some rows only, however many.
+    /// Dtype and dimensions; for row-sparse values, with an unknown number of rows.
     pub fn meta(&self) -> Meta {
         let mut meta = Meta::new(self.dtype, self.dims.clone());
         meta.rows = (self.kind == VarKind::SelectedRows).then_some(Dim::UNKNOWN);
@@ -135,9 +137,10 @@ impl VarDesc {
         meta
     }
 
-    /// Whether an operator may write that to the variable: what it is declared as; a scalar also where one element, `[1]`,
-    /// is declared, as the reference did before version 2.5. Gradients of such variables are declared as these are, so one
-    /// element may also be written where a scalar is declared.
+    /// Whether an operator may write a value of this dtype and shape to the variable: one that agrees with its
+    /// declaration. A scalar may also be written where one element, `[1]`, is declared, as the reference did before
+    /// version 2.5. Gradients of such variables are declared like them, so one element may also be written where a
+    /// scalar gradient is declared.
     #[doc(hidden)]
     pub fn allows(&self, meta: &Meta) -> bool {
         let whole = meta.rows.is_none() && !meta.array && self.kind == VarKind::Tensor;
@@ -158,16 +161,16 @@ impl VarDesc {
     }
 }
 
-/// A list of operators and the variables declared beside them.
+/// A list of operators, and the variables that they declare.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The block in which names are looked up that this one does not declare.
+    /// The block that declares the names which this one does not.
     pub parent: Option<BlockId>,
-    /// Of a gradient block: the block that it is the gradient of.
+    /// The forward block, if this is a gradient block.
     pub forward: Option<BlockId>,
-    /// Variables in the order of their declaration.
+    /// Variables in declaration order.
     pub vars: Vars,
-    /// Operators in the order in which they run.
+    /// Operators in execution order.
     pub ops: Vec<OpDesc>,
 }
 
@@ -215,23 +218,23 @@ impl Program {
         Program { names, blocks, counters, stamp: next_stamp(), verified: Verified::default(), loaded: false }
     }
 
-    /// The variable of that name, wherever it may be declared.
+    /// The variable of this name, in whichever block it is declared. Adds the name if it is new.
     pub fn var(&mut self, name: &str) -> Var {
         Var(self.names.insert(name).0)
     }
 
-    /// The variable called as the gradient of another, `w@GRAD`.
+    /// The variable named as the gradient of another, `w@GRAD`. Adds the name if it is new.
     #[doc(hidden)]
     pub fn gradient_var(&mut self, var: Var) -> Var {
         Var(self.names.insert_gradient(var.index()).0)
     }
 
-    /// The variable of that name, if the program has used it.
+    /// The variable of this name, if the program uses it.
     pub fn find(&self, name: &str) -> Option<Var> {
         self.names.find(name).map(Var)
     }
 
-    /// A variable that no operator or block has used yet: `prefix_0`, `prefix_1`, ….
+    /// A variable with a new name: `prefix_0`, `prefix_1`, ….
     pub fn fresh(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "_")
     }
@@ -255,19 +258,19 @@ impl Program {
         }
     }
 
-    /// As [`fresh`](Program::fresh), with the number right behind the prefix.
+    /// As [`fresh`](Program::fresh), with the number directly behind the prefix.
     #[doc(hidden)]
     pub fn fresh_after(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "")
     }
 
-    /// Forgets all names but the first so many. Nothing may mention the others.
+    /// Removes all names except the first `count`. The others must be unused.
     #[doc(hidden)]
     pub fn forget_names(&mut self, count: usize) {
         for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
             let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
-            // A counter is where a search begins: a smaller one is right, too.
+            // A counter is where a search starts, so a smaller one is correct, too.
             for prefix in [Some(prefix), prefix.strip_suffix('_')].into_iter().flatten() {
                 if let Some(counter) = self.counters.get_mut(prefix) {
                     *counter = number.min(*counter);
@@ -282,7 +285,7 @@ impl Program {
         self.names.get(var.index()).unwrap_or("a variable of another program")
     }
 
-    /// How many names there are: [`Var::index`] is below.
+    /// The number of names, and the bound of [`Var::index`].
     pub fn name_count(&self) -> usize {
         self.names.len()
     }
@@ -292,12 +295,12 @@ impl Program {
         &self.blocks
     }
 
-    /// The block that every program has.
+    /// The root block.
     pub fn root(&self) -> &Block {
         &self.blocks[0]
     }
 
-    /// The block that every program has, to be changed.
+    /// The root block, mutably.
     pub fn root_mut(&mut self) -> &mut Block {
         self.stamp = next_stamp();
         &mut self.blocks[0]
@@ -308,7 +311,7 @@ impl Program {
         self.blocks.get(id.index())
     }
 
-    /// One block, to be changed.
+    /// One block, mutably.
     pub fn block_mut(&mut self, id: BlockId) -> Option<&mut Block> {
         self.stamp = next_stamp();
         self.blocks.get_mut(id.index())
@@ -321,8 +324,8 @@ impl Program {
         BlockId::new(self.blocks.len() - 1)
     }
 
-    /// What is known of a variable as seen from a block: its own; of a gradient block, that of its forward block; or that
-    /// of the nearest ancestor that knows it.
+    /// The declaration of a variable as seen from a block: its own, for a gradient block that of its forward block,
+    /// else that of the nearest ancestor that declares it.
     pub fn lookup(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
         let (mut at, mut steps) = (Some(block), 0);
         while let Some(block) = at.and_then(|id| self.block(id)) {
@@ -336,8 +339,8 @@ impl Program {
         None
     }
 
-    /// What a block reads before it writes it: its own variables that others write, and variables around it. What sub-blocks
-    /// read is in the slots of their operators.
+    /// The variables that a block reads before it writes them: its own variables that other blocks write, and variables
+    /// of enclosing blocks. Reads of sub-blocks are in the slots of their operators.
     pub fn outside(&self, block: BlockId) -> Vec<Var> {
         let (mut known, mut found) = (vec![false; self.name_count()], vec![]);
         for op in self.block(block).map_or(&[][..], |block| &block.ops) {
@@ -351,7 +354,7 @@ impl Program {
         found
     }
 
-    /// What a block writes of the variables around it. What sub-blocks write is in the slots of their operators.
+    /// The variables of enclosing blocks that a block writes. Writes of sub-blocks are in the slots of their operators.
     pub fn overwritten(&self, block: BlockId) -> Vec<Var> {
         let mut found: Vec<Var> = self.writes_outside(block).map(|(_, var)| var).collect();
         let mut known = vec![false; self.name_count()];
@@ -359,8 +362,8 @@ impl Program {
         found
     }
 
-    /// The operators of a block that write variables around it, and what they write: what is neither its own nor, in a
-    /// gradient, its forward block's.
+    /// The operators of a block that write variables of enclosing blocks, with those variables. Neither the block's own
+    /// variables nor, for a gradient block, those of its forward block count.
     pub(crate) fn writes_outside(&self, block: BlockId) -> impl Iterator<Item = (usize, Var)> + '_ {
         let of = self.block(block);
         let forward = of.and_then(|block| self.block(block.forward?));
@@ -369,8 +372,8 @@ impl Program {
         ops.flat_map(|(i, op)| op.writes().map(move |v| (i, v))).filter(move |(_, v)| !own(v))
     }
 
-    /// What must not be among the writes of a block of which only these outlast it: parameters, and other variables around
-    /// it.
+    /// Errors for writes that would be lost when a block ends: to parameters, and to variables of enclosing blocks that
+    /// are not in `outlast`.
     #[doc(hidden)]
     pub fn lost_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
         let fault = |(index, var): (usize, Var)| {
@@ -387,8 +390,8 @@ impl Program {
         self.writes_outside(block).filter_map(fault).collect()
     }
 
-    /// The variables of which an operator leaves nothing that they held: an array keeps its other elements, and what a
-    /// sub-block writes it may not write each time.
+    /// The variables that an operator overwrites completely. A write to an array keeps its other elements, and a
+    /// sub-block may not write a variable each time.
     #[doc(hidden)]
     pub fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let whole = op.attrs.blocks().next().is_none();
@@ -396,23 +399,23 @@ impl Program {
         op.writes().filter(move |v| whole && self.lookup(block, *v).is_none_or(tensor))
     }
 
-    /// The variable called as the gradient of another, `w@GRAD`, if the program has used that name: within gradient blocks,
-    /// what a step computes or is given.
+    /// The variable named as the gradient of another, `w@GRAD`, if the program uses that name. Within gradient blocks
+    /// it is computed or received by a step.
     pub fn gradient_name(&self, var: Var) -> Option<Var> {
         self.find(&format!("{}@GRAD", self.name(var)))
     }
 
-    /// Takes back the blocks past the first so many. Nothing may refer to them.
+    /// Removes all blocks except the first `count`. The others must be unused.
     #[doc(hidden)]
     pub fn truncate_blocks(&mut self, count: usize) {
         self.stamp = next_stamp();
         self.blocks.truncate(count);
     }
 
-    /// The variable of that name declared in the root block.
+    /// The variable of this name declared in the root block.
     ///
     /// # Errors
-    /// There is none; near names are offered.
+    /// No such variable; the message suggests similar names.
     pub fn expect_var(&self, name: &str) -> Result<Var> {
         let declared = self.find(name).filter(|v| self.root().vars.contains_key(v));
         declared.ok_or_else(|| {
@@ -430,15 +433,15 @@ impl Program {
         })
     }
 
-    /// Parameters in the order of their declaration.
+    /// Parameters in declaration order.
     pub fn parameters(&self) -> impl Iterator<Item = Var> + '_ {
         self.root().vars.iter().filter(|(_, d)| d.parameter).map(|(v, _)| *v)
     }
 
-    /// Saves the program as JSON, never half of it.
+    /// Saves the program as JSON. A failure leaves no partial file.
     ///
     /// # Errors
-    /// The file system's, naming the path.
+    /// Those of the file system, with the path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         write_beside(path, self.to_json().as_bytes())
     }
@@ -446,7 +449,7 @@ impl Program {
     /// Reads a program that was [saved](Program::save).
     ///
     /// # Errors
-    /// The file system's, and those of [`from_json`](Program::from_json), naming the path.
+    /// Those of the file system, and those of [`from_json`](Program::from_json), with the path.
     pub fn load(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));
@@ -454,13 +457,13 @@ impl Program {
         Program::from_json(&json).map_err(|e| in_file(e.kind(), &e).caused_by(e))
     }
 
-    /// Changes whenever the program may have changed: equal stamps mean equal programs.
+    /// A number that changes whenever the program may change: equal stamps mean equal programs.
     #[doc(hidden)]
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Whether it was read from a file, so that it need not be what the caller has written.
+    /// Whether it was read from a file, and so may differ from the code of the caller.
     #[doc(hidden)]
     pub fn is_loaded(&self) -> bool {
         self.loaded
@@ -493,7 +496,7 @@ impl Program {
         text
     }
 
-    /// Refuses what an operator of a block writes if a variable is declared otherwise.
+    /// Checks the types that an operator of a block writes against the declarations of the variables.
     #[doc(hidden)]
     pub fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
         for (var, meta) in written {
@@ -506,7 +509,7 @@ impl Program {
         Ok(())
     }
 
-    /// Refuses variables of another program, so that passes can use tables.
+    /// Returns an error for variables of another program, so that passes can use tables.
     pub(crate) fn own_variables(&self) -> Result<()> {
         let known = |v: &Var| v.index() < self.names.len();
         for (b, block) in self.blocks.iter().enumerate() {
@@ -532,7 +535,7 @@ impl Program {
 }
 
 impl PartialEq for Program {
-    /// Same blocks, with the same variables and operators under the same names; source lines do not count.
+    /// Same blocks, with the same variables and operators under the same names; source lines are not compared.
     fn eq(&self, other: &Program) -> bool {
         self.same_as(other)
     }

@@ -1,22 +1,22 @@
-//! What passes over a program take for granted: its variables and blocks exist, and blocks form a tree.
+//! Structural checks that passes over a program rely on: its variables and blocks exist, and blocks form a tree.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BlockId, Program};
 use crate::{Error, ErrorKind, Result};
 
-/// How deep blocks may be nested: passes recurse into them, on the 2 MiB that threads have.
+/// The limit of nested blocks: passes recurse into them, on stacks of 2 MiB per thread.
 const MAX_DEPTH: usize = 32;
 
-/// Whether a variable can be called so.
+/// Whether this is a valid name of a variable.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(char::is_whitespace) && name != "@EMPTY@"
 }
 
-/// Refuses names that people cannot give: `@` marks what the backward part adds.
+/// Checks a name that a user gives; `@` is reserved for variables that the backward pass adds.
 ///
 /// # Errors
-/// Names the name.
+/// An invalid name.
 pub fn check_name(name: &str) -> Result<()> {
     if is_name(name) && !name.contains('@') {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::UnknownVar, text))
 }
 
-/// The state of a program that was found valid, by its stamp.
+/// The stamp of the state in which the program was found valid.
 #[derive(Debug, Default)]
 pub(super) struct Verified(AtomicU64);
 
@@ -42,13 +42,13 @@ impl Program {
         self.verified.0.load(Ordering::Relaxed) == self.stamp()
     }
 
-    /// Remembers that the program is valid, until it changes.
+    /// Records that the program is valid, until it changes.
     pub(crate) fn mark_verified(&self) {
         self.verified.0.store(self.stamp(), Ordering::Relaxed);
     }
 
-    /// Checks what passes take for granted, so that they can use tables and recursion: variables are the program's own;
-    /// a block's parent stands before it; each sub-block stands behind the block of the one operator that names it, and
+    /// Checks the structure that passes rely on, so that they can use tables and recursion: variables belong to the
+    /// program; a block's parent precedes it; each sub-block follows the block of the one operator that names it;
     /// blocks are nested at most 32 deep.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Programs as text: one line a variable that the program does not compute, one line an operator.
+//! Programs as text: one line per variable that the program does not compute, one line per operator.
 
 use std::{collections::HashSet, fmt};
 
@@ -10,7 +10,7 @@ impl fmt::Display for Program {
         let run: HashSet<BlockId> = ops.flat_map(|op| op.attrs.blocks()).collect();
         for (index, block) in self.blocks().iter().enumerate() {
             let id = BlockId::new(index);
-            // One that was emptied since nobody runs it any more says nothing.
+            // An empty block that no operator runs any more is not printed.
             if index == 0 || run.contains(&id) || !block.ops.is_empty() || !block.vars.is_empty() {
                 self.write_block(f, id, block)?;
             }
@@ -44,7 +44,7 @@ impl Program {
         Ok(())
     }
 
-    /// An operator with the names of this program, as the program prints it: `y = relu(X=x)`.
+    /// An operator with the names of this program: `y = relu(X=x)`.
     pub fn op_text<'a>(&'a self, op: &'a OpDesc) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             self.write_outputs(f, op.outputs.iter().filter(|(_, args)| !args.is_empty()))?;
@@ -63,7 +63,7 @@ impl Program {
         })
     }
 
-    /// `y = `, or `Out=y, Indices=i = ` when there are several slots.
+    /// `y = `, or `Out=y, Indices=i = ` with several slots.
     fn write_outputs<'a>(
         &self,
         f: &mut fmt::Formatter<'_>,

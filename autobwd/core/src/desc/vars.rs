@@ -1,10 +1,12 @@
+//! The declarations of a block: a table indexed by variable number.
+
 use super::{Var, VarDesc};
 
-/// The variables that a block declares, in the order of declaration: a map from [`Var`] to [`VarDesc`] without hashing.
+/// The variables that a block declares, in declaration order: a map from [`Var`] to [`VarDesc`] without hashing.
 #[derive(Clone, Debug, Default)]
 pub struct Vars {
     list: Vec<(Var, VarDesc)>,
-    /// Of a variable with number `first + i`: one more than its position in the list, 0 when it is not there.
+    /// For the variable with number `first + i`: one more than its position in `list`, or 0 if it is not in there.
     places: Vec<u32>,
     first: usize,
 }
@@ -15,23 +17,23 @@ impl Vars {
         (*place as usize).checked_sub(1)
     }
 
-    /// What is known of a variable.
+    /// The declaration of a variable.
     pub fn get(&self, var: &Var) -> Option<&VarDesc> {
         Some(&self.list[self.position(*var)?].1)
     }
 
-    /// What is known of a variable, to be changed.
+    /// The declaration of a variable, mutably.
     pub fn get_mut(&mut self, var: &Var) -> Option<&mut VarDesc> {
         let position = self.position(*var)?;
         Some(&mut self.list[position].1)
     }
 
-    /// Whether it is declared here.
+    /// Whether a variable is declared here.
     pub fn contains_key(&self, var: &Var) -> bool {
         self.position(*var).is_some()
     }
 
-    /// Declares a variable, or says something else of it; returns what was said before.
+    /// Declares a variable or replaces its declaration; returns the previous one.
     pub fn insert(&mut self, var: Var, desc: VarDesc) -> Option<VarDesc> {
         if let Some(known) = self.get_mut(&var) {
             return Some(std::mem::replace(known, desc));
@@ -41,7 +43,7 @@ impl Vars {
         None
     }
 
-    /// Withdraws a declaration. Takes time in proportion to the number of variables.
+    /// Removes a declaration. Takes time linear in the number of variables.
     pub fn remove(&mut self, var: &Var) -> Option<VarDesc> {
         let removed = self.list.remove(self.position(*var)?);
         self.places.clear();
@@ -49,7 +51,7 @@ impl Vars {
         Some(removed.1)
     }
 
-    /// Withdraws all declarations but the first so many.
+    /// Removes all declarations except the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         for (var, _) in self.list.drain(len.min(self.list.len())..) {
             self.places[var.index() - self.first] = 0;
@@ -72,17 +74,17 @@ impl Vars {
         self.places[index - self.first] = position as u32 + 1;
     }
 
-    /// How many there are.
+    /// The number of declarations.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no declarations.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The variables with what is known of them.
+    /// The variables with their declarations.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Var, &VarDesc)> {
         self.list.iter().map(|(var, desc)| (var, desc))
     }
@@ -92,7 +94,7 @@ impl Vars {
         self.list.iter().map(|(var, _)| var)
     }
 
-    /// What is known of them.
+    /// The declarations.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &VarDesc> {
         self.list.iter().map(|(_, desc)| desc)
     }

@@ -1,19 +1,21 @@
+//! Operator keys: type, slots and attributes of an operator as numbers, for look-ups of prepared operators.
+
 use std::hash::{Hash, Hasher};
 
 use super::{Attr, OpDesc, Slots};
 use crate::Meta;
 
-/// What an operator is, apart from which variables it has, as numbers: equal numbers mean the same operator.
+/// The key of an operator, without its variables: equal keys mean the same operator.
 #[derive(Clone, Debug, Default, Eq)]
 pub struct Words {
     first: [u64; FIRST],
     rest: Vec<u64>,
     count: usize,
-    /// All of them, mixed as they come: in a few places each, which a hash function spreads.
+    /// A hash of all words, whose information is in few bits; a hash function spreads them.
     mixed: u64,
 }
 
-/// How many words need no allocation.
+/// The number of words stored without an allocation.
 const FIRST: usize = 12;
 
 impl Words {
@@ -27,7 +29,7 @@ impl Words {
         self.count += 1;
     }
 
-    /// Text from source code; elsewhere the same text may have other numbers.
+    /// Adds a text from source code by address; an equal text elsewhere may have another key.
     #[inline]
     pub(crate) fn name(&mut self, name: &'static str) {
         self.put(name.as_ptr().addr() as u64);
@@ -75,11 +77,11 @@ impl Words {
         }
     }
 
-    /// Those of a description, in which variables are numbered as they come.
+    /// The key of a description, in which variables are numbered in order of occurrence.
     #[doc(hidden)]
     pub fn of(desc: &OpDesc) -> Words {
         let mut words = Words::default();
-        // No other words begin so.
+        // No other key starts with 0.
         words.put(0);
         words.name(desc.ty.as_str());
         let mut slots = |slots: &Slots| {
@@ -101,7 +103,8 @@ impl Words {
 impl PartialEq for Words {
     #[inline]
     fn eq(&self, other: &Words) -> bool {
-        // One by one: what was just written word by word is slow to read in larger pieces; so are no words at all.
+        // Word by word: loads that are wider than the preceding stores would stall, and so would a call for an empty
+        // list.
         let first = || (0..self.count.min(FIRST)).all(|i| self.first[i] == other.first[i]);
         self.count == other.count && first() && (self.count <= FIRST || self.rest == other.rest)
     }

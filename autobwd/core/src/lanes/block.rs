@@ -1,4 +1,4 @@
-//! Formulas as block functions: loops over one formula, compiled for every instruction set and chosen at run time.
+//! Formulas as block functions: a loop over one formula, compiled for every instruction set and chosen at run time.
 #![allow(unsafe_code)]
 
 use std::{marker::PhantomData, mem::MaybeUninit, sync::Arc};
@@ -14,44 +14,45 @@ use crate::{
     tensor::LINE,
 };
 
-/// The most that its derivatives have, of any order: those of the third have up to 81 inputs and 47 outputs.
+/// The limit of arguments, including derivatives: those of third order have up to 81 inputs and 47 outputs.
 pub(crate) const MAX_ARGS: usize = 128;
 
-/// Where one argument of a block function starts. The lowest bit says that it moves with the block (else it is a
-/// block register); null is an absent optional slot. A tagged pointer, so that provenance stays.
+/// The address of one argument of a block function. The lowest bit is set if the argument is indexed by the block's
+/// position (else it is a block register); null is an absent optional slot. A tagged pointer, to preserve provenance.
 pub(super) type Arg = *mut u8;
 
-/// Runs a formula over elements `first..first + n`: arguments, attributes, first, n.
+/// Evaluates a formula for elements `first..first + n`: arguments, attributes, first, n.
 ///
 /// # Safety
 /// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
-/// `shape_only` slots are null. Behind each are `n` initialised elements (from `first` on, when it moves), and `n` is a
-/// whole number of cache lines. Nobody else writes the elements that are read, or uses those that are written, meanwhile;
-/// those of two arguments are the very same, or apart. The attributes are those that the operator's `LaneEntry` has made.
+/// `shape_only` slots are null. Each points to `n` initialised elements (from `first` on, if it is tagged), and `n` is
+/// a whole number of cache lines. Meanwhile, nothing else writes the elements that are read, or uses those that are
+/// written; the elements of two arguments are identical or disjoint. The attributes were made by the operator's
+/// `LaneEntry`.
 pub(super) type BlockFn = unsafe fn(args: *const Arg, attrs: *const (), first: usize, n: usize);
 
-/// What a block function does, on any lanes.
+/// The body of a block function, generic over lanes.
 pub(super) trait Block {
     /// # Safety
-    /// As [`BlockFn`], of an `F` that is the dtype's.
+    /// As [`BlockFn`], with the `F` of the dtype.
     unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize);
 }
 
-/// The formula of an operator, compiled.
+/// The compiled formula of an operator.
 struct Compiled<O>(PhantomData<O>);
 
 impl<O: Lanes> Block for Compiled<O> {
     #[inline(always)]
     unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { run_chunks::<O, F, VL>(args, attrs, first, n) }
     }
 }
 
 /// # Safety
-/// As [`BlockFn`], of an `F` that is the dtype's. Of the operator, nothing is trusted: `O::lane` reads and writes copies on
+/// As [`BlockFn`], with the `F` of the dtype. The operator itself is not trusted: `O::lane` reads and writes copies on
 /// the stack, of the slots that its schema has. Every input chunk is loaded before any output chunk is stored and no
-/// reference is ever formed, so an output may be the very same place as an input.
+/// reference is ever formed, so an output may share the address of an input.
 #[inline(always)]
 unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     args: *const Arg,
@@ -60,11 +61,11 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     n: usize,
 ) {
     let (inputs, outputs) = const { (O::SLOTS.inputs.len(), O::SLOTS.outputs.len()) };
-    // SAFETY: there are `inputs + outputs` arguments, `MAX_ARGS` at most (`LaneEntry::of` sees to it), and the elements
-    // behind them are lines of `VL` (`choose` sees to it), aligned and initialised, as the caller promises. `x` is written
-    // before it is read for all inputs and `y` for all outputs, and `lane` reaches no others.
+    // SAFETY: there are `inputs + outputs` arguments, `MAX_ARGS` at most (checked by `LaneEntry::of`), and they point
+    // to cache lines of `VL` elements (checked by `choose`), aligned and initialised, as the caller promises. `x` is
+    // written before it is read for all inputs and `y` for all outputs, and `lane` accesses no others.
     unsafe {
-        // A copy of its own, which outputs cannot overwrite: else attributes would be loaded again for every line.
+        // A local copy, which outputs cannot overwrite: otherwise attributes would be reloaded for every line.
         let attrs = &O::Attrs::clone(&*attrs.cast());
         let mut start = [std::ptr::null_mut::<F>(); MAX_ARGS];
         for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
@@ -73,7 +74,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
         }
         let mut i = 0;
         while i < n {
-            // Zeros for all slots would be written to the stack for every line.
+            // Uninitialised: zeros for all slots would be written to the stack for every line.
             let mut x = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
             let mut y = [const { MaybeUninit::<[F; VL]>::uninit() }; MAX_ARGS];
             for k in 0..inputs {
@@ -87,7 +88,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
                 y.write([F::from(0.0); VL]);
             }
             for l in 0..VL {
-                // Generated formulas name their slots by constants, so that this is no question when it runs.
+                // Generated formulas index slots by constants, so that the check is resolved at compile time.
                 let get = |k: usize| if k < inputs { x[k].assume_init_ref()[l] } else { F::from(0.0) };
                 let put = |k: usize, v: F| {
                     if k < outputs {
@@ -107,7 +108,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
     }
 }
 
-/// A formula gets 0 for an input of which it declares to need the shape alone.
+/// A formula reads 0 for an input declared `shape_only`.
 #[inline(always)]
 const fn unread(slots: &[SlotDef], k: usize) -> bool {
     slots[k].shape_only
@@ -126,7 +127,7 @@ unsafe fn avx512<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (
 where
     Lane<T, true>: Float,
 {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise.
     unsafe { B::run::<Lane<T, true>, VL>(args, attrs, first, n) }
 }
 
@@ -138,7 +139,7 @@ unsafe fn avx2<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (),
 where
     Lane<T, true>: Float,
 {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise.
     unsafe { B::run::<Lane<T, true>, VL>(args, attrs, first, n) }
 }
 
@@ -148,7 +149,7 @@ unsafe fn baseline<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const
 where
     Lane<T, FUSED>: Float,
 {
-    // SAFETY: passed on.
+    // SAFETY: the caller's promise.
     unsafe { B::run::<Lane<T, FUSED>, VL>(args, attrs, first, n) }
 }
 
@@ -157,7 +158,7 @@ where
     Lane<T, true>: Float,
     Lane<T, FUSED>: Float,
 {
-    // One line is what buffers are padded to: more would write past the end.
+    // Buffers are padded to one cache line: more elements at a time would write past the end.
     const { assert!(VL * size_of::<T>() == LINE) }
     match isa() {
         #[cfg(target_arch = "x86_64")]
@@ -181,7 +182,7 @@ fn record<O: Lanes>(desc: &OpDesc) -> Result<Formula> {
     Ok(Formula::record(const { &O::SLOTS }, desc, &|get, put| O::symbols(&attrs, get, put)))
 }
 
-/// A pointwise operator as the registry holds it. Only [`LaneEntry::of`] makes one, so that block function, schema and
+/// The registry entry of a pointwise operator. Only [`LaneEntry::of`] creates one, so that block function, schema and
 /// attributes belong to the same operator.
 #[derive(Debug)]
 pub struct LaneEntry {
@@ -191,7 +192,7 @@ pub struct LaneEntry {
     formula: fn(&OpDesc) -> Result<Formula>,
 }
 
-/// Attributes of a formula, at an address that stays. Block functions know their type.
+/// Attributes of a formula, at a stable address. Block functions know their type.
 #[derive(Clone)]
 pub(super) struct LaneAttrs(Arc<dyn Send + Sync>);
 
@@ -213,7 +214,7 @@ impl LaneEntry {
         }
     }
 
-    /// Of an operator whose formula is interpreted: nothing is compiled for it, and it takes longer to run.
+    /// The entry of an operator whose formula is interpreted: nothing is compiled for it, and it runs slower.
     pub(crate) const fn interpreted<O: Lanes>() -> LaneEntry {
         LaneEntry {
             block: block_function::<Interpreted>,

@@ -1,11 +1,11 @@
-//! How the inputs of a broadcasting formula line up.
+//! Broadcasting of a formula's inputs.
 
 use smallvec::SmallVec;
 
 use crate::{Attr, Dim, Dims, Error, ErrorKind, Meta, OpDesc, Result, Schema};
 
-/// From which dimension of the full shape on an input of lower rank is placed; `None` aligns the last dimensions, as
-/// NumPy does.
+/// The dimension of the full shape at which an input of lower rank starts; `None` aligns the last dimensions, as NumPy
+/// does.
 pub fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
     match desc.attrs.get("axis") {
         Some(Attr::I32(axis)) if schema.broadcast => usize::try_from(*axis).ok(),
@@ -13,7 +13,7 @@ pub fn broadcast_axis(schema: &Schema, desc: &OpDesc) -> Option<usize> {
     }
 }
 
-/// An operand's dimensions, as many as the full shape has: 1 where it has none of its own.
+/// An operand's dimensions extended to the full rank, with 1 for each added dimension.
 pub fn aligned<D: Copy + PartialEq>(
     own: &[D],
     rank: usize,
@@ -25,7 +25,7 @@ pub fn aligned<D: Copy + PartialEq>(
         Some(axis) if own.len() < rank => axis,
         _ => rank.checked_sub(own.len())?,
     };
-    // The reference lets trailing ones of the shorter operand go.
+    // The reference drops trailing ones of the shorter operand.
     while start + own.len() > rank && own.last() == Some(&one) {
         own = &own[..own.len() - 1];
     }
@@ -37,14 +37,14 @@ pub fn aligned<D: Copy + PartialEq>(
     Some(dims)
 }
 
-/// The shape that the inputs broadcast to.
+/// The broadcast shape of the inputs.
 pub fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
     let one = Dim::from(1);
     let rank = inputs.iter().map(Meta::rank).max().unwrap_or(0);
     let mut full: Dims = std::iter::repeat_n(one, rank).collect();
     for (i, input) in inputs.iter().enumerate() {
         let refuse = || {
-            // The first of them all can be wrong, too.
+            // The first input can be the wrong one, too.
             let others = if i == 0 { &inputs[1..] } else { &inputs[..i] };
             let others = others.iter().map(|m| format!("`{}` {}", m.slot(), m.dims)).collect::<Vec<_>>();
             let axis = axis.map(|a| format!(" from axis {a} on")).unwrap_or_default();
@@ -60,7 +60,7 @@ pub fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
             *full = match (*full, own) {
                 (full, own) if full == own || own == one => full,
                 (full, own) if full == one => own,
-                // An unknown dimension will turn out to be this one, or 1.
+                // An unknown dimension is either this one or 1.
                 (full, own) if full.agrees(own) => full.or(own),
                 _ => return Err(refuse()),
             };

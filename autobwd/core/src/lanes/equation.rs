@@ -1,4 +1,4 @@
-//! A formula as equations to read.
+//! Formulas as readable equations: algebraic simplification, and printing with named common subexpressions.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use crate::{
     numbers::{Arena, FormulaNode},
 };
 
-/// Shared subexpressions of fewer nodes are written out wherever they are used.
+/// Shared subexpressions of fewer nodes are repeated instead of named.
 const SHARED_NODES: usize = 4;
-/// Deeper expressions are named, too, so that none is nested without bound.
+/// Deeper expressions are named, too, which limits nesting.
 const DEPTH: usize = 32;
 
 impl Formula {
-    /// The formula for reading: what dual numbers leave behind is taken out. Constants are folded; `0 + x`, `x - 0`, `1 * x`
-    /// and `x / 1` become `x`; `0 * x` and `0 / x` become 0; `-1 * x` and `0 - x` become `-x`; `a + -b` becomes `a - b`;
-    /// fused products and sums become products and sums.
+    /// The formula for reading, without the residue of dual numbers. Constants are folded; `0 + x`, `x - 0`, `1 * x`
+    /// and `x / 1` become `x`; `0 * x` and `0 / x` become 0; `-1 * x` and `0 - x` become `-x`; `a + -b` becomes
+    /// `a - b`; fused multiply-adds become products and sums.
     ///
-    /// For finite numbers, that changes a result by rounding at most: what the operator computes may differ where it is
-    /// infinite, NaN or a negative zero, so it is never run.
+    /// For finite numbers, that changes a result by rounding at most. Infinities, NaN and negative zeros may differ
+    /// from what the operator computes, so the simplified formula is never run.
     #[must_use]
     pub fn simplified(&self) -> Formula {
         let mut simplify = Simplify::default();
@@ -53,7 +53,7 @@ impl Simplify {
         }
     }
 
-    /// Interns a node whose operands are simplified.
+    /// Interns a node with simplified operands.
     fn node(&mut self, node: FormulaNode) -> usize {
         match node {
             FormulaNode::Neg(a) => self.neg(a),
@@ -120,7 +120,7 @@ impl Simplify {
             (_, Some(1.0)) => a,
             (Some(-1.0), _) => self.neg(b),
             (_, Some(-1.0)) => self.neg(a),
-            // A factor that is a number comes first.
+            // Constant factors come first.
             (None, Some(_)) => self.arena.intern(FormulaNode::Mul(b, a)),
             _ => self.arena.intern(FormulaNode::Mul(a, b)),
         }
@@ -137,8 +137,8 @@ impl Simplify {
 }
 
 impl fmt::Display for Formula {
-    /// An equation a line, of slots in lower case, gradients as `dx`; first those of subexpressions that are used several
-    /// times. Attributes are shown by their values.
+    /// One equation per line, with slots in lower case and gradients as `dx`; equations of shared subexpressions come
+    /// first. Attributes are shown by their values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let formula = self.simplified();
         let writer = Writer::new(&formula);
@@ -159,7 +159,7 @@ impl fmt::Display for Formula {
     }
 }
 
-/// A slot's name in an equation: `x` of `X`, `dx` of `X@GRAD`, `d2_x` of `D2_X@GRAD`, which is that of `dx`.
+/// A slot's name in an equation: `x` for `X`, `dx` for `X@GRAD`, `d2_x` for `D2_X@GRAD`, the gradient of `dx`.
 fn symbol_of(slot: &str) -> String {
     match slot.strip_suffix("@GRAD") {
         Some(of) if of.starts_with("D2_") || of.starts_with("D3_") => symbol_of(of),
@@ -168,7 +168,7 @@ fn symbol_of(slot: &str) -> String {
     }
 }
 
-/// What slots are called: as they are where a shorter name would mean two.
+/// Names of slots in equations: unchanged where the shorter name would be ambiguous.
 fn symbols(slots: &[SlotDef]) -> Vec<String> {
     let short: Vec<String> = slots.iter().map(|slot| symbol_of(slot.name)).collect();
     let is_one = |symbol: &String| short.iter().filter(|other| *other == symbol).count() == 1;
@@ -177,7 +177,7 @@ fn symbols(slots: &[SlotDef]) -> Vec<String> {
     slots.iter().zip(&short).map(name).collect()
 }
 
-/// How tightly an expression holds together.
+/// Operator precedence, from the weakest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Comparison,
@@ -197,7 +197,7 @@ impl Text {
         Text { text: text.into(), level: Level::Whole }
     }
 
-    /// In parentheses where it holds together less than that.
+    /// The text, in parentheses if its precedence is lower than `level`.
     fn at_least(self, level: Level) -> String {
         if self.level < level { format!("({})", self.text) } else { self.text }
     }
@@ -205,11 +205,11 @@ impl Text {
 
 struct Writer<'a> {
     formula: &'a Formula,
-    /// What slots are called.
+    /// Names of input slots.
     inputs: Vec<String>,
-    /// The same; with a prime what an input is called, too.
+    /// Names of output slots; one that is also the name of an input has a prime.
     outputs: Vec<String>,
-    /// By node: what a shared one is called.
+    /// By node: the name of a shared subexpression.
     names: Vec<Option<String>>,
 }
 
@@ -227,7 +227,7 @@ impl Writer<'_> {
                 written(node).into_iter().flatten().for_each(|operand| uses[operand] += 1);
             }
         }
-        // Of what is written for a node: how many nodes, and how deep.
+        // Size in nodes and depth of the text written for a node.
         let (mut size, mut depth): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
         let mut shared = vec![];
         for (number, uses) in uses.iter().enumerate() {
@@ -299,7 +299,7 @@ impl Writer<'_> {
     }
 }
 
-/// A choice that is a maximum or minimum, but for NaN.
+/// A select that is a maximum or minimum, except for NaN.
 fn larger_or_smaller(formula: &Formula, node: usize) -> Option<(&'static str, usize, usize)> {
     let FormulaNode::Select(mask, yes, no) = formula.nodes[node] else { return None };
     match formula.nodes[mask] {
@@ -309,7 +309,7 @@ fn larger_or_smaller(formula: &Formula, node: usize) -> Option<(&'static str, us
     }
 }
 
-/// Single precision is enough for what an `f32` holds.
+/// Prints numbers that `f32` represents in single precision.
 fn number(x: f64) -> String {
     let exponent = x != 0.0 && x.is_finite() && !(1e-4..1e7).contains(&x.abs());
     let single = x as f32;

@@ -1,4 +1,4 @@
-//! The expression tree of a formula, as data: what each output is computed from.
+//! Formulas as data: the expression trees of an operator's outputs, recorded by symbolic evaluation.
 
 use crate::{
     Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var,
@@ -7,10 +7,10 @@ use crate::{
 };
 
 /// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
-/// subexpressions are one node. Made by [`OpInfo::formula`](crate::OpInfo::formula).
+/// subexpressions are one node. Created by [`OpInfo::formula`](crate::OpInfo::formula).
 ///
-/// It is computed from as the operator does, node by node. `Display` writes it as equations, simplified:
-/// see [`simplified`](Formula::simplified).
+/// Its evaluation, node by node, has the bits of the operator. `Display` writes it as equations, simplified: see
+/// [`simplified`](Formula::simplified).
 ///
 /// ```
 /// use autobwd::{Attr, OpDesc, OpInfoMap, op::FormulaNode};
@@ -30,15 +30,15 @@ use crate::{
 pub struct Formula {
     pub(super) schema: &'static Schema,
     pub(super) nodes: Vec<FormulaNode>,
-    /// Number of the slot in the schema, and of the node.
+    /// Index of the slot in the schema, and of the node.
     pub(super) outputs: Vec<(usize, usize)>,
 }
 
-/// Runs a formula on symbols.
+/// Evaluates a formula on symbols.
 type RunOnSymbols<'a> = &'a dyn Fn(&mut dyn FnMut(usize) -> Symbol, &mut dyn FnMut(usize, Symbol));
 
 impl Formula {
-    /// Of the operator as described: what is absent, or has a shape alone, reads as 0, as it does in block functions.
+    /// Records the formula of a described operator. Absent and `shape_only` inputs read as 0, as in block functions.
     pub(super) fn record(schema: &'static Schema, desc: &OpDesc, run: RunOnSymbols<'_>) -> Formula {
         let is_read = |slot: &SlotDef| !slot.shape_only && is_present(desc.inputs.get(slot.name));
         let (nodes, outputs) = record(|| {
@@ -62,7 +62,7 @@ impl Formula {
         Formula { schema, nodes, outputs }.pruned()
     }
 
-    /// Without nodes that no output is computed from.
+    /// Removes nodes on which no output depends.
     pub(super) fn pruned(self) -> Formula {
         let mut used = vec![false; self.nodes.len()];
         self.outputs.iter().for_each(|(_, node)| used[*node] = true);
@@ -80,7 +80,7 @@ impl Formula {
         Formula { nodes, outputs, ..self }
     }
 
-    /// All nodes, each behind those that it is computed from.
+    /// All nodes in topological order, operands first.
     pub fn nodes(&self) -> &[FormulaNode] {
         &self.nodes
     }
@@ -90,26 +90,26 @@ impl Formula {
         self.outputs.iter().map(|(slot, node)| (self.schema.outputs[*slot].name, *node))
     }
 
-    /// The input slots that the outputs depend on; all others, whatever they hold, change no bit.
+    /// The input slots that the outputs depend on; no other slot affects any bit.
     pub fn reads(&self) -> Vec<&'static str> {
         let slots = self.schema.inputs.iter().enumerate();
         slots.filter(|(slot, _)| self.is_read(*slot)).map(|(_, slot)| slot.name).collect()
     }
 
-    /// As [`reads`](Formula::reads), of one output.
+    /// As [`reads`](Formula::reads), for one output.
     pub fn reads_of(&self, output: &str) -> Vec<&'static str> {
         let is_output = |slot: usize| self.schema.outputs[slot].name == output;
         let outputs = self.outputs.iter().filter(|(slot, _)| is_output(*slot)).copied().collect();
         Formula { schema: self.schema, nodes: self.nodes.clone(), outputs }.pruned().reads()
     }
 
-    /// Whether the outputs depend on that input.
+    /// Whether the outputs depend on this input.
     #[doc(hidden)]
     pub fn is_read(&self, input: usize) -> bool {
         self.nodes.contains(&FormulaNode::Input(input))
     }
 
-    /// Outputs that are inputs, unchanged, by number in the schema.
+    /// Outputs that are unchanged inputs: indices of output and input in the schema.
     #[doc(hidden)]
     pub fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
         self.outputs.iter().filter_map(|(slot, node)| match self.nodes[*node] {
@@ -118,7 +118,8 @@ impl Formula {
         })
     }
 
-    /// The outputs in double precision, as the operator computes them on this machine; inputs are by number in the schema.
+    /// The outputs in double precision, as the operator computes them on this machine; inputs are indexed as in the
+    /// schema.
     ///
     /// # Errors
     /// Fewer inputs than the schema has.
@@ -143,7 +144,7 @@ fn is_present(args: &[Var]) -> bool {
     args.first().is_some_and(|var| *var != Var::EMPTY)
 }
 
-/// What a node holds when a tree is evaluated.
+/// The value of a node.
 enum Evaluated<F: Float> {
     Number(F),
     Mask(SelectMask<F>),
@@ -202,8 +203,8 @@ fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> V
     values
 }
 
-/// A formula on dual numbers of symbols, from the formula on symbols: so that nothing is compiled for it, operator by
-/// operator.
+/// A formula recorded on symbols, which can be evaluated on dual numbers of symbols: so derivatives need no compilation
+/// per operator.
 pub(crate) struct RecordedFormula {
     nodes: Vec<FormulaNode>,
     outputs: Vec<(usize, usize)>,

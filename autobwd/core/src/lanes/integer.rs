@@ -1,4 +1,4 @@
-//! Formulas over integers: a kernel beside the block functions, exact, without vector types.
+//! Integer formulas as kernels: exact, without SIMD types.
 
 use std::{any::Any, num::Wrapping};
 
@@ -10,18 +10,18 @@ use crate::{
     Var, cx::CHUNK, numbers::Integer, schema::BufOf, tensor::Lease,
 };
 
-/// An operator's formula over integers, bound to memory. Of it, only the loop over a row is compiled for each operator.
+/// An operator's integer formula, bound to memory. Only the loop over a row is compiled per operator.
 pub(crate) struct IntegerKernel {
     attrs: Box<dyn Any + Send + Sync>,
     i32_row: RowFn<i32>,
     i64_row: RowFn<i64>,
-    /// With their index in the schema.
+    /// With their indices in the schema.
     inputs: SmallVec<[(usize, Buf<'static>); 2]>,
     out: Buf<'static>,
     axis: Option<usize>,
 }
 
-/// Computes some neighbouring elements of the output: attributes, inputs, the first element of each, the output.
+/// Computes adjacent elements of the output: attributes, inputs, the first element of each, the output.
 type RowFn<T> = fn(&dyn Any, &[Operand<'_, T>], &[usize], &mut [T]) -> Result<()>;
 
 fn run_row<O: IntegerLanes, T: Element>(
@@ -77,7 +77,7 @@ impl IntegerKernel {
         Ok(Box::new(IntegerKernel { attrs, i32_row, i64_row, inputs, out, axis }))
     }
 
-    /// Refuses attributes that are no integers of that dtype, if it is one of integers.
+    /// Rejects attributes that are not integers of this dtype, if it is an integer type.
     ///
     /// # Errors
     /// Those of the formula about an attribute.
@@ -94,7 +94,7 @@ impl IntegerKernel {
     fn each<T: Element>(&mut self, run_row: RowFn<T>, cx: &Cx) -> Result<()> {
         let IntegerKernel { attrs, inputs, out, axis, .. } = self;
         let attrs = &**attrs;
-        // Operands of one shape are one row.
+        // Operands of one shape form one row.
         let equal = inputs.iter().all(|(_, input)| input.dims() == out.dims());
         let flat = [out.numel()];
         let row = |dims: &[usize]| Shape::from(if equal { &flat[..] } else { dims });
@@ -131,14 +131,14 @@ impl Kernel for IntegerKernel {
     }
 }
 
-/// An input as the output's elements read it.
+/// An input as read by the output's elements.
 #[derive(Clone, Default)]
 struct Operand<'a, T> {
-    /// `None` if it is in the output's memory.
+    /// `None` if it shares the output's memory.
     elements: Option<&'a [T]>,
-    /// By dimension of the output but the last: how far apart neighbours are, 0 where they are one.
+    /// The stride for each dimension of the output but the last; 0 where the input is broadcast.
     strides: Shape,
-    /// The same of the last dimension.
+    /// The stride for the last dimension.
     step: usize,
 }
 
@@ -161,7 +161,7 @@ impl<'a, T: Element> Operand<'a, T> {
         Ok(Operand { elements, strides, step })
     }
 
-    /// Where its elements for a row of the output start.
+    /// The start of its elements for a row of the output.
     fn start(&self, full: &[usize], mut row: usize) -> usize {
         let mut start = 0;
         for (stride, n) in self.strides.iter().zip(full).rev() {

@@ -1,8 +1,8 @@
-//! An interpreter of formulas: one block function for all formulas that are not worth a compiled one, derivatives of
-//! gradient operators among them.
+//! An interpreter of formulas: one block function for all formulas that are not worth compiling, such as derivatives of
+//! gradient operators.
 //!
-//! The expression tree becomes instructions on registers of a few lines of memory, so that the choice of an instruction is
-//! made once for some dozen elements. Registers are allocated by linear scan. Results have the bits of a compiled formula,
+//! The expression tree becomes instructions on registers of a few cache lines, so that each instruction is dispatched
+//! once for some dozen elements. Registers are allocated by linear scan. Results have the bits of a compiled formula,
 //! which computes the same expressions.
 #![allow(unsafe_code)]
 
@@ -14,20 +14,20 @@ use super::{
 };
 use crate::numbers::{Float, FormulaNode};
 
-/// Lines of memory that a register holds.
+/// The size of a register in cache lines.
 const LINES: usize = 4;
-/// Registers on the stack; larger formulas allocate.
+/// The number of registers on the stack; larger formulas allocate.
 const ON_STACK: usize = 32;
 
 type Register<F, const VL: usize> = [[F; VL]; LINES];
 
 /// A formula as instructions; the attributes of its block function.
 pub(super) struct Instructions {
-    /// Each with the register of its result. Operands are registers, too.
+    /// Instructions, each with the register of its result. Operands are registers, too.
     instructions: Vec<(FormulaNode, usize)>,
-    /// Registers that hold a constant all the time.
+    /// Registers that hold constants.
     constants: Vec<(usize, f64)>,
-    /// Arguments that are written, each with the register that it is written from.
+    /// Output arguments, each with the register of its value.
     stores: Vec<(usize, usize)>,
     registers: usize,
 }
@@ -51,7 +51,7 @@ impl Instructions {
         };
         for (number, node) in nodes.iter().enumerate() {
             if let FormulaNode::Constant(x) | FormulaNode::Literal(x) = *node {
-                // Never free: nothing else is written there.
+                // Constants keep their register, which is never reused.
                 registers += 1;
                 register_of.push(registers - 1);
                 constants.push((registers - 1, x));
@@ -74,13 +74,13 @@ impl Instructions {
     }
 }
 
-/// The block function of all formulas that are interpreted; its attributes are [`Instructions`].
+/// The block function of all interpreted formulas; its attributes are [`Instructions`].
 pub(super) struct Interpreted;
 
 impl Block for Interpreted {
     /// # Safety
-    /// As [`BlockFn`](super::block::BlockFn), of an `F` that is the dtype's; the attributes are [`Instructions`] made from a
-    /// formula of the operator's schema.
+    /// As [`BlockFn`](super::block::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`] made from
+    /// a formula of the operator's schema.
     #[inline(always)]
     unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
         // SAFETY: the caller's promise.
@@ -95,7 +95,7 @@ impl Block for Interpreted {
             let count = (n - done).min(LINES * VL);
             // The elements of an argument; null for an absent one.
             let at = |arg: usize| {
-                // SAFETY: instructions name slots of the schema alone, and there is an argument for each.
+                // SAFETY: instructions use only slots of the schema, and there is an argument for each.
                 let arg = unsafe { *args.add(arg) };
                 match arg.is_null() {
                     true => std::ptr::null_mut::<F>(),
@@ -106,12 +106,12 @@ impl Block for Interpreted {
             };
             for (node, to) in &code.instructions {
                 registers[*to] = match *node {
-                    // SAFETY: `count` elements of the block are left behind the argument.
+                    // SAFETY: the argument has `count` more elements of the block.
                     FormulaNode::Input(input) => unsafe { load(at(input), count) },
                     node => compute(node, &registers),
                 };
             }
-            // All inputs have been read: an output may take the place of one.
+            // All inputs have been read: an output may share the memory of one.
             for (arg, register) in &code.stores {
                 // SAFETY: as above.
                 unsafe { store(at(*arg), &registers[*register], count) }
@@ -122,7 +122,7 @@ impl Block for Interpreted {
 }
 
 /// # Safety
-/// Behind `from` are `count` initialised elements, which nobody writes meanwhile, or it is null.
+/// `from` points to `count` initialised elements, which nothing writes meanwhile, or is null.
 #[inline(always)]
 unsafe fn load<F: Float, const VL: usize>(from: *const F, count: usize) -> Register<F, VL> {
     let mut register = [[F::from(0.0); VL]; LINES];
@@ -134,7 +134,7 @@ unsafe fn load<F: Float, const VL: usize>(from: *const F, count: usize) -> Regis
 }
 
 /// # Safety
-/// Behind `to` is room for `count` elements, which nobody uses meanwhile, or it is null.
+/// `to` points to space for `count` elements, which nothing else uses meanwhile, or is null.
 #[inline(always)]
 unsafe fn store<F: Float, const VL: usize>(to: *mut F, register: &Register<F, VL>, count: usize) {
     if !to.is_null() {
@@ -143,9 +143,9 @@ unsafe fn store<F: Float, const VL: usize>(to: *mut F, register: &Register<F, VL
     }
 }
 
-/// The value of a node whose operands are registers; a mask is 1 where it holds, else 0.
+/// The value of a node with registers as operands; a mask is 1 where it is true, else 0.
 ///
-/// Plain loops: what is not inlined would be compiled without the block function's instruction set.
+/// Plain loops: code that is not inlined would be compiled without the block function's instruction set.
 #[inline(always)]
 fn compute<F: Float, const VL: usize>(node: FormulaNode, registers: &[Register<F, VL>]) -> Register<F, VL> {
     let of = |register: usize| registers[register].as_flattened();
@@ -245,7 +245,7 @@ mod tests {
         file: "",
         line: 0,
     };
-    /// More than a register holds, and not a whole number of registers.
+    /// More than one register holds, and not a multiple of it.
     const COUNT: usize = 80;
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
                 (0..COUNT).map(|i| ((i * 7 + input * 13 + seed as usize) % 41) as f64 / 8.0 - 2.0).collect()
             };
             let inputs = [0, 1, 2].map(x);
-            // The output takes the place of the first input.
+            // The output shares the memory of the first input.
             let mut out = inputs[0].clone();
             let moving = |at: *const f64| at.cast_mut().cast::<u8>().map_addr(|a| a | 1);
             let place = moving(out.as_mut_ptr());

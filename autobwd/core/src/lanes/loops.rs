@@ -1,6 +1,6 @@
-//! Loops over slices, compiled for every instruction set, for kernels that are more than a formula.
+//! SIMD dispatch: loops over slices, compiled for every instruction set, for kernels that are more than a formula.
 #![allow(unsafe_code)]
-// Loops over indices are what is vectorised, whatever the number of slices.
+// Indexed loops are vectorised for any number of slices.
 #![allow(clippy::needless_range_loop)]
 
 use crate::{
@@ -9,26 +9,26 @@ use crate::{
     numbers::{Float, Lane},
 };
 
-/// A lane that stands for an element of a slice.
+/// A lane that represents an element of a slice.
 pub trait LaneOf<T>: Float {
-    /// From the element.
+    /// Converts from the element.
     fn new(element: T) -> Self;
-    /// To the element.
+    /// Converts to the element.
     fn get(self) -> T;
 }
 
 /// Loops over slices of `T`, with the functions of [`Float`] in them: see [`Vectorised`].
 pub trait Loops<T> {
-    /// What comes out, beside what is written.
+    /// The result of the loops, besides the slices that they write.
     type Output;
 
-    /// Runs the loops. It and all functions that it calls must be `#[inline(always)]`: what is compiled apart has the
-    /// instructions of the baseline alone, and is slow.
+    /// Runs the loops. It and all functions that it calls must be `#[inline(always)]`: code that is not inlined uses
+    /// baseline instructions only, and is slow.
     fn run<F: LaneOf<T>>(self) -> Self::Output;
 }
 
-/// Element types over which loops are compiled for every instruction set, those of the machine being chosen at run
-/// time, as it is with formulas. Loops are best made of [`map_lanes`], [`fold_lanes`] and [`map_fold_lanes`].
+/// Element types with loops that are compiled for every instruction set and chosen at run time, as formulas are. Build
+/// loops from [`map_lanes`], [`fold_lanes`] and [`map_fold_lanes`].
 ///
 /// ```
 /// use autobwd::op::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
@@ -50,15 +50,15 @@ pub trait Loops<T> {
 /// assert_eq!(f32::vectorised(Exponentials(&mut x)), 1.0 + std::f32::consts::E);
 /// ```
 pub trait Vectorised: Element {
-    /// Runs loops by the best instructions of this machine.
+    /// Runs loops with the best instructions of this machine.
     fn vectorised<L: Loops<Self>>(loops: L) -> L::Output;
 }
 
-/// Elements that are loaded, worked on and stored together: a line of `f32`.
+/// Elements that are loaded, processed and stored together: a cache line of `f32`.
 const WIDTH: usize = 16;
 
-/// Sets every element of `outputs` to what `f` makes of those at the same place in `inputs` and `outputs`, as far as the
-/// shortest slice goes.
+/// Sets each element of `outputs` to the result of `f` for the elements at that position of `inputs` and `outputs`, up
+/// to the length of the shortest slice.
 #[inline(always)]
 pub fn map_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize>(
     inputs: [&[T]; I],
@@ -68,8 +68,8 @@ pub fn map_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize>(
     map_fold_lanes(inputs, outputs, [], |[], x, y| ([], f(x, y)), |[], []| []);
 }
 
-/// Folds elements at the same place in `inputs` into a number that is `start` at first, as far as the shortest slice
-/// goes: as [`map_fold_lanes`], without outputs.
+/// Folds the elements of `inputs` position by position, starting with `start`, up to the length of the shortest slice:
+/// as [`map_fold_lanes`], without outputs.
 #[inline(always)]
 pub fn fold_lanes<T: Element, F: LaneOf<T>, const I: usize>(
     inputs: [&[T]; I],
@@ -82,10 +82,10 @@ pub fn fold_lanes<T: Element, F: LaneOf<T>, const I: usize>(
     folded
 }
 
-/// [`map_lanes`], with some numbers into which `f` folds elements meanwhile, and which are `start` at first.
+/// [`map_lanes`] with accumulators, into which `f` folds elements; they start with `start`.
 ///
-/// There are 16 sets of them that take turns, in an order that depends on nothing else; `join` makes one of them in the
-/// end. `start` must change nothing.
+/// There are 16 interleaved sets of accumulators, in a fixed order; `join` reduces them to one at the end. `start` must
+/// be the neutral element.
 #[inline(always)]
 pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, const S: usize>(
     inputs: [&[T]; I],
@@ -106,10 +106,10 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
     for k in 0..S {
         folded[k] = [start[k]; WIDTH];
     }
-    // What is folded from padding is forgotten in the end: a choice at each step would keep the next one waiting.
+    // Values folded from padding are discarded at the end: a select in each step would lengthen the dependency chain.
     let mut whole = folded;
-    // What the last elements are padded in where they do not make a whole width: `f` has one place of call, so that it
-    // is inlined.
+    // Padded buffers for the last elements if they do not fill a whole width: `f` has a single call site, so that it is
+    // inlined.
     let (mut x_rest, mut y_rest) = ([[zero.get(); WIDTH]; I], [[zero.get(); WIDTH]; O]);
     let mut at = 0;
     while at < n {
@@ -123,7 +123,7 @@ pub fn map_fold_lanes<T: Element, F: LaneOf<T>, const I: usize, const O: usize, 
         let (mut x, mut y) = ([[zero; WIDTH]; I], [[zero; WIDTH]; O]);
         for k in 0..I {
             match inputs[k][at..n].first_chunk() {
-                // Loops that fold are vectorised when they load in one place, others when they do not.
+                // Folding loops are vectorised if they load in one place, others if they do not.
                 from if S > 0 => load(&mut x[k], from.unwrap_or(&x_rest[k])),
                 Some(from) => load(&mut x[k], from),
                 None => load(&mut x[k], &x_rest[k]),
@@ -230,7 +230,7 @@ macro_rules! vectorised {
             fn vectorised<L: Loops<$t>>(loops: L) -> L::Output {
                 match isa() {
                     #[cfg(target_arch = "x86_64")]
-                    // SAFETY: the machine has these instructions, as `isa` says.
+                    // SAFETY: `isa` has checked that the machine has these instructions.
                     Isa::Avx512 => unsafe { avx512::<$t, Lane<$t, true>, L>(loops) },
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
@@ -284,7 +284,7 @@ mod tests {
             f32::vectorised(Tanh(&x[at..at + len], &mut part));
             assert_eq!(part, whole[at..at + len]);
         }
-        // As far as the shorter one goes.
+        // Up to the length of the shorter slice.
         let mut long = [7.0; 20];
         f32::vectorised(Tanh(&x[..18], &mut long));
         assert_eq!((&long[..18], &long[18..]), (&whole[..18], &[7.0; 2][..]));

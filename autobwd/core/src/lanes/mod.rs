@@ -1,8 +1,8 @@
-//! Elementwise operators: one formula an operator, compiled for each dtype and instruction set, run block by block; and
-//! loops over slices, compiled alike, for kernels.
+//! Elementwise operators: one formula per operator, compiled for each dtype and instruction set, run block by block;
+//! and SIMD loops over slices for kernels.
 //!
-//! Must not know programs or plans. What is unsafe about running formulas is here, and nobody outside can make a
-//! `LaneEntry` that does not fit its formula.
+//! Must not know programs or plans. All unsafe code for formulas is here, and no code outside can create a `LaneEntry`
+//! that does not match its formula.
 
 mod block;
 mod broadcast;

@@ -1,4 +1,4 @@
-//! What a region reads into registers and writes from them: operands that are broadcast, converted, or both.
+//! Loads and stores of a fused kernel: operands that are broadcast, converted, or both.
 #![allow(unsafe_code)]
 
 use std::{ops::Add, slice};
@@ -6,12 +6,12 @@ use std::{ops::Add, slice};
 use super::spread::Spread;
 use crate::{Bool, DType, Element, tensor::Place, with_dtype};
 
-/// What is read into a register.
+/// An operand that is read into a register.
 pub(super) struct Operand {
     pub(super) place: Place,
     pub(super) spread: Spread,
     pub(super) dtype: DType,
-    /// Whether it is there element for element: others than those that are read may be written meanwhile.
+    /// Whether it has the full shape: then, other elements than those that are read may be written meanwhile.
     pub(super) whole: bool,
 }
 
@@ -19,10 +19,11 @@ impl Operand {
     /// Reads the elements for `first..first + block.len()` of the full shape.
     ///
     /// # Safety
-    /// The place holds the operand, and nobody writes it meanwhile: of one that is whole, these elements of it.
+    /// The place holds the operand, and nothing writes it meanwhile: if it has the full shape, nothing writes these
+    /// elements.
     #[inline]
     pub(super) unsafe fn load<T: LaneType>(&self, first: usize, block: &mut [T]) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe {
             match self.dtype == T::DTYPE {
                 true => self.read::<T, T>(first, block, |x| x),
@@ -35,21 +36,21 @@ impl Operand {
     /// As [`load`](Operand::load).
     #[inline(never)]
     unsafe fn convert<T: LaneType>(&self, first: usize, block: &mut [T]) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         with_dtype!(self.dtype, U => unsafe { self.read::<U, T>(first, block, T::load) });
     }
 
     /// # Safety
-    /// As [`load`](Operand::load), of elements of this type.
+    /// As [`load`](Operand::load), for elements of this type.
     #[inline(always)]
     unsafe fn read<U: Element, T: Copy>(&self, first: usize, block: &mut [T], of: impl Fn(U) -> T) {
         let elements = self.place.ptr().cast::<U>();
         if self.whole {
-            // SAFETY: passed on; these are elements of the operand.
+            // SAFETY: the caller's promise; these are elements of the operand.
             let elements = unsafe { slice::from_raw_parts(elements.add(first), block.len()) };
             block.iter_mut().zip(elements).for_each(|(b, x)| *b = of(*x));
         } else {
-            // SAFETY: passed on.
+            // SAFETY: the caller's promise.
             let elements = unsafe { slice::from_raw_parts(elements, self.spread.numel()) };
             self.spread.load(elements, first, block, of);
         }
@@ -59,17 +60,17 @@ impl Operand {
 /// Writes the elements from `first` on as another dtype.
 ///
 /// # Safety
-/// The place holds that many elements, and nobody else uses these meanwhile.
+/// The place holds that many elements, and nothing else uses these meanwhile.
 #[inline(never)]
 pub(super) unsafe fn store<T: LaneType>(block: &[T], place: Place, dtype: DType, first: usize) {
     with_dtype!(dtype, U => {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         let place = unsafe { slice::from_raw_parts_mut(place.ptr().cast::<U>().add(first), block.len()) };
         place.iter_mut().zip(block).for_each(|(to, x)| *to = x.store());
     });
 }
 
-/// What lanes are made of.
+/// The number type of lanes.
 pub(super) trait LaneType:
     Element
     + Add<Output = Self>
@@ -84,7 +85,7 @@ pub(super) trait LaneType:
 impl LaneType for f32 {}
 impl LaneType for f64 {}
 
-/// From and to what is in memory.
+/// Conversion from and to the type in memory.
 pub(super) trait Converts<U> {
     fn load(stored: U) -> Self;
     fn store(self) -> U;

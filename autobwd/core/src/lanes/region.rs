@@ -1,7 +1,7 @@
-//! Elementwise operators over the same elements, run together block by block.
+//! Fused kernels: elementwise operators over the same elements, run together block by block.
 //!
-//! Values that only the region needs live in block registers. Broadcast operands are loaded into a register before the
-//! block runs; outputs with the shape of a broadcast operand are added up chunk by chunk.
+//! Intermediate values live in block registers. Broadcast operands are loaded into a register before the block runs;
+//! outputs with the shape of a broadcast operand are summed chunk by chunk.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -20,31 +20,31 @@ use crate::{
     tensor::{LINE, Memory, Place, padded},
 };
 
-/// Bytes that a block's registers may take, together: they are to stay in the first-level cache.
+/// The size of all registers of a block in bytes: they should stay in the first-level cache.
 const REGISTER_BYTES: usize = 24 << 10;
-/// Elements of a block at most.
+/// The limit of elements in a block.
 const BLOCK: usize = 1024;
-/// Elements that are summed at a time. Blocks hold whole units, so that sums do not depend on how large they are, which
-/// is to say on what else a region does.
+/// The number of elements that are summed together. Blocks hold whole units, so that sums depend neither on the block
+/// size nor on the other operators of a fused kernel.
 const UNIT: usize = 256;
-/// Bytes between two block registers.
+/// Additional bytes between two block registers.
 const SKEW: usize = 3 * LINE;
 
-/// Where a value of a region lives.
+/// The location of a value of a fused kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Home {
-    /// In a block register: only the region needs it.
+    /// In a block register: an intermediate value.
     Register,
-    /// In memory, element for element.
+    /// In memory, with the full shape.
     Whole(Place),
-    /// In memory, with fewer elements: read by broadcasting, written by summing.
+    /// In memory, with fewer elements: broadcast when read, summed when written.
     Spread(Place, Spread),
-    /// In memory, of another dtype than lanes: converted as Rust's `as` does it; booleans are 1 and 0 to formulas, and
-    /// what these write holds where it is not 0.
+    /// In memory, with another dtype than lanes: converted as by Rust's `as`. Formulas read bool as 1 and 0, and write
+    /// true for a number other than 0.
     Converted(Place, Spread, DType),
 }
 
-/// One operator of a region.
+/// One operator of a fused kernel.
 #[derive(Debug)]
 pub struct Step<'a> {
     #[doc(hidden)]
@@ -59,12 +59,12 @@ pub struct Step<'a> {
     pub outputs: Vec<Option<usize>>,
 }
 
-/// What a region is made from.
+/// The specification of a fused kernel.
 #[derive(Debug)]
 pub struct RegionSpec<'a> {
     #[doc(hidden)]
     pub dtype: DType,
-    /// Elements of the full shape.
+    /// The number of elements of the full shape.
     #[doc(hidden)]
     pub numel: usize,
     #[doc(hidden)]
@@ -73,14 +73,14 @@ pub struct RegionSpec<'a> {
     pub steps: Vec<Step<'a>>,
 }
 
-/// What happens to one block, in order.
+/// An action on one block; they run in order.
 #[derive(Clone, Copy)]
 enum Action {
-    /// Run a formula on the arguments from there on.
+    /// Evaluate a formula on the arguments from index `args` on.
     Run { block: BlockFn, attrs: *const (), args: usize },
-    /// Read an operand that is broadcast or converted into a register.
+    /// Load a broadcast or converted operand into a register.
     Load { operand: usize, register: usize },
-    /// Write a register as another dtype.
+    /// Store a register as another dtype.
     Store { place: Place, dtype: DType, register: usize },
     /// Add a register to a summed output.
     Add { sum: usize, register: usize },
@@ -93,17 +93,17 @@ enum ArgAt {
     Whole(Place),
 }
 
-/// An output that is summed: chunk 0 adds to the output itself, the others to partial sums.
+/// A summed output: chunk 0 adds to the output itself, the others to partial sums.
 struct Sum {
     place: Place,
     spread: Spread,
     partial: Memory,
-    /// Bytes from one partial sum to the next; 0 where chunks add to the output one after the other.
+    /// Bytes between two partial sums; 0 if chunks add to the output sequentially.
     stride: usize,
 }
 
 impl Sum {
-    /// Each chunk but the first has a partial sum, unless they would take more memory than what is summed.
+    /// Each chunk but the first has a partial sum, unless those would take more memory than the summed values.
     fn new(place: Place, spread: Spread, numel: usize, size: usize) -> Result<Sum> {
         let chunks = numel.div_ceil(CHUNK).max(1);
         let partials = spread.numel().saturating_mul(chunks) <= numel.max(1) || chunks == 1;
@@ -112,21 +112,21 @@ impl Sum {
     }
 }
 
-/// Elementwise operators that run block by block. [`Regions`](super::Regions) run it.
+/// A fused kernel: elementwise operators that run block by block. [`Regions`](super::Regions) runs it.
 pub struct Region {
     dtype: DType,
     numel: usize,
-    /// `numel` in whole lines.
+    /// `numel` rounded up to whole cache lines.
     whole: usize,
     block: usize,
-    /// Bytes from one block register to the next.
+    /// Bytes between two block registers.
     register_stride: usize,
-    /// Whether all have partial sums, so that chunks can run in any order.
+    /// Whether all sums have partial sums, so that chunks can run in any order.
     parallel: bool,
     actions: Vec<Action>,
     loads: Vec<Operand>,
     sums: Vec<Sum>,
-    /// One set of arguments and of registers a worker.
+    /// One set of arguments and of registers per worker.
     workers: Vec<(Vec<Arg>, Memory)>,
     touched: Vec<Touched>,
     _attrs: Vec<LaneAttrs>,
@@ -134,7 +134,7 @@ pub struct Region {
 // SAFETY: the pointers lead to attributes, which are `Send` and `Sync` and which the region keeps alive, to registers
 // that it owns, and to places of plain bytes, which belong to no thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; what `&Region` does with them is unsafe to call (`run_part`).
+// SAFETY: as above; the method of `&Region` that uses them is unsafe to call (`run_part`).
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -163,7 +163,7 @@ impl Region {
             n => (REGISTER_BYTES / (n * size)).clamp(UNIT, BLOCK) / UNIT * UNIT,
         };
         let block = block.min(whole.max(line)).min(CHUNK);
-        // Registers whole pages apart would share the same few lines of the first-level cache.
+        // Registers at multiples of a page would share a few sets of the first-level cache.
         let register_stride = padded(block * size) + SKEW;
         let worker = || -> Result<(Vec<Arg>, Memory)> {
             let memory = Memory::zeroed(registers * register_stride)?;
@@ -193,18 +193,18 @@ impl Region {
         })
     }
 
-    /// Tensor memory that the region itself holds, in bytes.
+    /// Size of the partial sums and registers, in bytes.
     #[doc(hidden)]
     pub fn scratch_bytes(&self) -> usize {
         self.sums.iter().map(|s| s.partial.len()).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
     }
 
     /// # Safety
-    /// `T` is the region's dtype. Nobody else runs this chunk, nor any chunk with this worker, nor uses the region's places
-    /// meanwhile, but for other chunks of the region.
+    /// `T` is the region's dtype. Meanwhile, nothing else runs this chunk, or any chunk with this worker, or uses the
+    /// region's places, except for other chunks of the region.
     ///
-    /// What that takes: `touched` has found room behind every place, and `check_apart` has seen that what is written meets
-    /// nothing but itself, element for element. So chunks of one region write elements that no other chunk uses.
+    /// Why it is sound: `touched` has checked the size of every place, and `check_apart` that a written place overlaps
+    /// only itself, element for element. So chunks of one region write elements that no other chunk uses.
     unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
         let Ok(registers) = registers.place(0, 0) else { return };
@@ -217,23 +217,24 @@ impl Region {
             let real = n.min(self.numel - first);
             for action in &self.actions {
                 match *action {
-                    // SAFETY: `Build::step` has pushed an argument for every slot, null for those alone that may be absent,
-                    // and the attributes of the same `LaneEntry`; places hold `whole` elements, of which `first..first + n`
-                    // are whole lines of this chunk, registers hold a block, and are initialised (zeroed).
+                    // SAFETY: `Build::step` has pushed an argument for every slot, null only for slots that may be
+                    // absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
+                    // `first..first + n` are whole cache lines of this chunk; registers hold a block, and are
+                    // initialised (zeroed).
                     Action::Run { block, attrs, args: at } => unsafe {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
                     Action::Load { operand, register } => {
-                        // SAFETY: the place holds the operand (`touched`). One that is whole may be written by other chunks,
-                        // but not these elements; another one is written by nobody (`check_apart`). The register is
-                        // this worker's own and holds a block, of which `real` elements are at least 0 and at most `n`.
+                        // SAFETY: the place holds the operand (`touched`). If it has the full shape, other chunks may
+                        // write it, but not these elements; otherwise nothing writes it (`check_apart`). The register
+                        // is this worker's own and holds a block; `real` is at least 0 and at most `n`.
                         unsafe {
                             let block: &mut [T] = std::slice::from_raw_parts_mut(register_at(register), real);
                             self.loads[operand].load(first, block);
                         }
                     }
-                    // SAFETY: as above; the place holds an element for each of `numel` (`Build::step` takes no other), and
-                    // these are of this chunk alone.
+                    // SAFETY: as above; the place holds an element for each of `numel` (`Build::step` accepts no
+                    // other), and these are of this chunk alone.
                     Action::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
                         store(block, place, dtype, first);
@@ -246,9 +247,9 @@ impl Region {
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
-                        // SAFETY: the target holds the operand (`touched`, or `Sum::new`) and is apart from every other
-                        // place of the region (`check_apart`). It is this chunk's own: chunk 0 has the place, others have
-                        // partial sums; where there are none, chunks run one after the other (`parts`).
+                        // SAFETY: the target holds the operand (`touched`, or `Sum::new`) and is disjoint from every
+                        // other place of the region (`check_apart`). It is this chunk's own: chunk 0 has the place,
+                        // others have partial sums; without these, chunks run sequentially (`parts`).
                         let (block, operand) = unsafe {
                             (
                                 std::slice::from_raw_parts(register_at(register), real),
@@ -265,27 +266,27 @@ impl Region {
         }
     }
 
-    /// Elements of the full shape.
+    /// The number of elements of the full shape.
     pub(super) fn numel(&self) -> usize {
         self.numel
     }
 
-    /// What it reads and writes.
+    /// The memory that it reads and writes.
     pub(super) fn touched(&self) -> &[Touched] {
         &self.touched
     }
 
-    /// Pieces that can run in any order.
+    /// The number of parts that can run in any order.
     pub(super) fn parts(&self) -> usize {
         let chunks = self.numel.div_ceil(CHUNK);
         if self.parallel { chunks } else { 1 }
     }
 
     /// # Safety
-    /// Nobody else runs this part, nor any part with this worker, nor uses the region's places meanwhile, but for other
-    /// parts of the region.
+    /// Meanwhile, nothing else runs this part, or any part with this worker, or uses the region's places, except for
+    /// other parts of the region.
     pub(super) unsafe fn run_part(&self, part: usize, worker: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe {
             match self.dtype {
                 DType::F64 => self.run_chunks::<f64>(part, worker),
@@ -297,17 +298,17 @@ impl Region {
     /// # Safety
     /// As [`run_part`](Region::run_part).
     unsafe fn run_chunks<T: LaneType>(&self, part: usize, worker: usize) {
-        // Where there is a set of registers for every chunk, a worker may have a number above all of them.
+        // With a set of registers for every chunk, a worker's number may exceed the number of sets.
         let set = if self.workers.len() < self.parts() { worker } else { part };
         let chunks = if self.parallel { part..part + 1 } else { 0..self.numel.div_ceil(CHUNK) };
         for chunk in chunks {
-            // SAFETY: a part's chunks are its own, and so is the set of registers: it belongs to the part, to the worker,
-            // who runs one part at a time, or, where there is one part alone, to nobody else. `run_part` has chosen `T`.
+            // SAFETY: a part's chunks are its own, and so is the set of registers: it belongs to the part, or to the
+            // worker, which runs one part at a time, or there is only one part. `run_part` has chosen `T`.
             unsafe { self.run_chunk::<T>(chunk, set) }
         }
     }
 
-    /// Before the first part.
+    /// Called before the first part.
     pub(super) fn begin(&mut self) {
         match self.dtype {
             DType::F64 => self.clear_sums::<f64>(),
@@ -315,7 +316,7 @@ impl Region {
         }
     }
 
-    /// After the last part.
+    /// Called after the last part.
     pub(super) fn finish(&mut self) {
         match self.dtype {
             DType::F64 => self.add_partial_sums::<f64>(),
@@ -338,7 +339,7 @@ impl Region {
         for sum in &self.sums {
             let n = sum.spread.numel();
             for partial in 0..if sum.stride > 0 { chunks.saturating_sub(1) } else { 0 } {
-                // SAFETY: as in `clear_sums`; the partial sums are memory of their own.
+                // SAFETY: as in `clear_sums`; the partial sums are separate memory.
                 let out = unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), n) };
                 let partial = sum.partial.slice::<T>(partial * sum.stride, n);
                 out.iter_mut().zip(partial).for_each(|(o, x)| *o = *o + *x);
@@ -347,10 +348,10 @@ impl Region {
     }
 }
 
-/// Turns steps into actions, handing out registers: one is free again after its last reader, and already for that
+/// Turns steps into actions and allocates registers: one is free again after its last reader, and already for that
 /// reader's own output.
 struct Build {
-    /// Elements of the full shape.
+    /// The number of elements of the full shape.
     numel: usize,
     values: Vec<Home>,
     last_use: Vec<usize>,
@@ -431,7 +432,7 @@ impl Build {
                     }
                     Home::Converted(place, spread, dtype) => {
                         if spread.numel() != self.numel {
-                            return Err(Error::internal("what is converted is not summed"));
+                            return Err(Error::internal("a converted output is not summed"));
                         }
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
@@ -455,7 +456,7 @@ impl Build {
             self.actions.push(Action::Add { sum: first_sum + i, register });
             self.free.push(register);
         }
-        // An output that nobody reads leaves its register at once.
+        // An unread output frees its register immediately.
         for value in step.outputs.iter().flatten() {
             if self.last_use[*value] == index {
                 self.free.extend(self.register_of.remove(value));
@@ -476,7 +477,7 @@ impl Build {
         })
     }
 
-    /// A register with the operand.
+    /// A register with the loaded operand.
     fn load(&mut self, value: usize, place: Place, spread: Spread, dtype: DType) -> ArgAt {
         if let Some(register) = self.register_of.get(&value) {
             return ArgAt::Register(*register);
@@ -490,17 +491,17 @@ impl Build {
     }
 }
 
-/// Memory that a region reads or writes.
+/// Memory that a fused kernel reads or writes.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
     /// Addresses.
     pub(super) bytes: Range<usize>,
-    /// Element for element: the same memory may be read and written.
+    /// Whether it has the full shape: then it may be both read and written.
     pub(super) whole: bool,
     pub(super) written: bool,
 }
 
-/// What is read and written, in places that have room for it.
+/// The memory that is read and written, checked against the size of its place.
 fn touched(
     values: &[Home],
     steps: &[Step<'_>],

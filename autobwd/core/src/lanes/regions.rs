@@ -1,16 +1,16 @@
-//! Regions as frames: one, or several side by side, their chunks shared out together.
+//! Kernels of one or several fused kernels (horizontal fusion), with their chunks distributed over the workers.
 #![allow(unsafe_code)]
 
 use super::region::{Region, Touched};
 use crate::{Cx, Error, Kernel, Result, cx::CHUNK};
 
-/// Regions that do not meet in memory, as one frame.
+/// Fused kernels with disjoint memory, as one kernel.
 #[derive(Debug)]
 pub struct Regions {
     regions: Vec<Region>,
-    /// By region: the number of the first part behind its own.
+    /// By region: the end of its range of parts.
     ends: Vec<usize>,
-    /// More workers than that would have too little to do.
+    /// The number of workers above which the work per worker is too small.
     workers: usize,
 }
 
@@ -36,7 +36,7 @@ impl Kernel for Regions {
         cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
             let at = if regions.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
             let first = at.checked_sub(1).map_or(0, |before| ends[before]);
-            // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; regions are apart
+            // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; regions are disjoint
             // (`check_apart`).
             unsafe { regions[at].run_part(part - first, worker) }
         });
@@ -45,14 +45,14 @@ impl Kernel for Regions {
     }
 }
 
-/// What block functions rely on: memory that is written is the very same as another of its region element for element,
-/// or apart from it.
+/// Checks the invariant of block functions: written memory is identical, element for element, to other memory of its
+/// region, or disjoint from it.
 fn check_apart(regions: &[Region]) -> Result<()> {
     let touched =
         |(i, region): (usize, &'_ Region)| region.touched().iter().map(move |t| (i, t.clone())).collect();
     let mut all: Vec<(usize, Touched)> = regions.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
     all.sort_by_key(|(_, touched)| touched.bytes.start);
-    // Sorted by start, so whoever overlaps any earlier memory overlaps one that reaches past its start.
+    // Sorted by start, so memory that overlaps any earlier memory overlaps one that reaches past its start.
     let mut open: Vec<&(usize, Touched)> = vec![];
     for next in &all {
         open.retain(|(_, other)| other.bytes.end > next.1.bytes.start);

@@ -1,4 +1,4 @@
-//! One formula on memory of its own, without the preparations of a region: what a tape of small values runs.
+//! The scalar path: one formula on separate buffers, without the setup of a fused kernel, for tapes of small values.
 #![allow(unsafe_code)]
 
 use super::{
@@ -15,23 +15,23 @@ pub struct FormulaCall {
     block: BlockFn,
     attrs: LaneAttrs,
     bytes: usize,
-    /// Elements in whole lines.
+    /// The number of elements rounded up to whole cache lines.
     numel: usize,
-    /// By input: in which slot it is read, and its number.
+    /// By input: the slot that reads it, and its index.
     reads: Vec<(usize, usize)>,
-    /// By output: in which slot it is written.
+    /// By output: the slot that writes it.
     writes: Vec<usize>,
 }
 
 impl FormulaCall {
-    /// How many slots an operator may have.
+    /// The limit of slots of an operator.
     #[doc(hidden)]
     pub const MOST_SLOTS: usize = 8;
 
-    /// `read` and `written` are numbers of inputs and outputs by slot of the schema, `None` for what is absent.
+    /// `read` and `written` are indices of inputs and outputs by slot of the schema, `None` for absent ones.
     ///
     /// # Errors
-    /// There is no formula for that dtype; too many slots, or one that is not filled; attributes that do not fit.
+    /// No formula for this dtype; too many slots, or an empty one; invalid attributes.
     #[doc(hidden)]
     pub fn new(
         entry: &LaneEntry,
@@ -71,7 +71,7 @@ impl FormulaCall {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// Too few outputs; memory with too little room; those of `input`.
+    /// Too few outputs; memory that is too small; those of `input`.
     #[inline]
     pub fn run<'a>(
         &self,
@@ -90,17 +90,17 @@ impl FormulaCall {
         if written < self.writes.len() {
             return Err(Error::internal("fewer memories than outputs"));
         }
-        // SAFETY: an argument for every slot, null for optional and `shape_only` ones alone (seen in `new`), each with
-        // `bytes` bytes behind it (just seen); what is written is borrowed mutably, so it is apart from all else; the
+        // SAFETY: an argument for every slot, null only for optional and `shape_only` ones (checked in `new`), each
+        // with `bytes` bytes (just checked); outputs are borrowed mutably, so they are disjoint from all else; the
         // attributes are this entry's.
         unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };
         Ok(())
     }
 
-    /// As [`run`](FormulaCall::run), of two inputs and one output, which takes the place of the first.
+    /// As [`run`](FormulaCall::run) with two inputs and one output, which overwrites the first input.
     ///
     /// # Errors
-    /// Other numbers of inputs and outputs; memory with too little room.
+    /// Other numbers of inputs and outputs; memory that is too small.
     #[doc(hidden)]
     pub fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
@@ -109,7 +109,7 @@ impl FormulaCall {
         let mut args: [Arg; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         let place = first.start(self.bytes)?.ptr();
         (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
-        // SAFETY: as in `run`; what is written is the very same as the first input, and apart from the second, since it is
+        // SAFETY: as in `run`; the output is identical to the first input, and disjoint from the second, since it is
         // borrowed mutably.
         unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };
         Ok(())

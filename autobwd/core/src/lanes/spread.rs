@@ -1,19 +1,19 @@
-//! Broadcast operands: read as if they had the full shape, and summed back to their own.
+//! Broadcast operands: read as if they had the full shape, and reduced to their own shape by summing.
 
 use smallvec::SmallVec;
 
-/// How the elements of a full shape map to those of an operand: dimensions of the full shape from the outermost in,
-/// neighbours with the same rule joined, each with the operand's stride along it (0 where it is broadcast).
+/// The map from elements of a full shape to those of an operand: dimensions of the full shape from the outermost in,
+/// with adjacent dimensions merged where possible, each with the operand's stride along it (0 where it is broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
     dims: SmallVec<[(usize, usize); 4]>,
-    /// Elements of the operand.
+    /// The number of elements of the operand.
     numel: usize,
 }
 
 impl Spread {
-    /// `aligned` are the operand's dimensions, as many as the full shape's, 1 where it is broadcast; `None` for others, and
-    /// for more elements than can be counted.
+    /// `aligned` are the operand's dimensions extended to the full rank, 1 where it is broadcast. `None` if they do not
+    /// broadcast, or if the number of elements overflows.
     #[doc(hidden)]
     pub fn new(full: &[usize], aligned: &[usize]) -> Option<Spread> {
         let mut dims: SmallVec<[(usize, usize); 4]> = SmallVec::new();
@@ -29,7 +29,7 @@ impl Spread {
             stride = stride.checked_mul(own)?;
             match dims.last_mut() {
                 _ if n == 1 => {}
-                // The operand moves on along `inner` as it would along a longer `inner`.
+                // Merge dimensions that are both broadcast, or contiguous in the operand.
                 Some((inner, s))
                     if (step == 0 && *s == 0) || (step != 0 && *s != 0 && step == *inner * *s) =>
                 {
@@ -45,7 +45,7 @@ impl Spread {
         Some(Spread { dims, numel: stride })
     }
 
-    /// Elements of the operand.
+    /// The number of elements of the operand.
     pub(crate) fn numel(&self) -> usize {
         self.numel
     }
@@ -69,7 +69,7 @@ impl Spread {
         }
     }
 
-    /// Writes the operand's elements for `first..first + block.len()` of the full shape, each as `of` says.
+    /// Writes the operand's elements for `first..first + block.len()` of the full shape, converted by `of`.
     pub(super) fn load<S: Copy, T: Copy>(
         &self,
         operand: &[S],
@@ -89,7 +89,7 @@ impl Spread {
         });
     }
 
-    /// Adds elements `first..first + block.len()` of the full shape to those of the operand that they came from.
+    /// Adds elements `first..first + block.len()` of the full shape to the corresponding elements of the operand.
     pub(super) fn add<T: Copy + Default + std::ops::Add<Output = T>>(
         &self,
         block: &[T],
@@ -107,7 +107,7 @@ impl Spread {
     }
 }
 
-/// Sum in sixteen lanes, in an order that depends on nothing but the length.
+/// Sums in sixteen lanes, in an order that depends on the length only.
 pub(super) fn sum<T: Copy + Default + std::ops::Add<Output = T>>(x: &[T]) -> T {
     const LANES: usize = 16;
     let mut lanes = [T::default(); LANES];

@@ -1,10 +1,11 @@
-//! Forward-mode differentiation of formulas.
+//! Forward-mode differentiation of formulas by dual numbers.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::{Float, SelectMask, float::refuse_comparisons};
 
-/// A number and its derivative with respect to one input of a formula: a lane on which the formula computes both.
+/// A dual number: a number and its derivative with respect to one input of a formula. Evaluated on it, a formula
+/// computes both.
 ///
 /// ```
 /// use autobwd::{Float, op::Dual};
@@ -23,13 +24,13 @@ pub struct Dual<F> {
 }
 
 impl<F: Float> Dual<F> {
-    /// The input that is differentiated with respect to.
+    /// The input with respect to which the formula is differentiated.
     #[inline(always)]
     pub fn variable(value: F) -> Dual<F> {
         Dual { value, derivative: F::from(1.0) }
     }
 
-    /// Anything else.
+    /// A value that does not depend on that input.
     #[inline(always)]
     pub fn constant(value: F) -> Dual<F> {
         Dual { value, derivative: F::from(0.0) }
@@ -88,7 +89,7 @@ impl<F: Float> From<f64> for Dual<F> {
 }
 refuse_comparisons!([F: Float] Dual<F>);
 
-// A constant has no derivative: that of the result does not depend on the number.
+// A constant has derivative 0, so the derivative of the result does not depend on its value.
 impl<F: Float> Add<f64> for Dual<F> {
     type Output = Self;
     #[inline(always)]
@@ -125,8 +126,7 @@ fn normal_density<F: Float>(x: F) -> F {
     (x * -0.5 * x).exp() * FRAC_1_SQRT_2PI
 }
 
-/// `x`, or the nearest number of at most that magnitude; NaN stays. Slopes that do not change beyond are no products of 0
-/// with infinity then.
+/// `x` clamped to `[-end, end]`; NaN stays. Where derivatives are constant, this avoids products of 0 with infinity.
 #[inline(always)]
 fn within<F: Float>(x: F, end: f64) -> F {
     F::from(end).min(F::from(-end).max(x))
@@ -209,7 +209,7 @@ impl<F: Float> Float for Dual<F> {
         let value = self.value.sqrt();
         Dual { value, derivative: self.derivative / (value + value) }
     }
-    /// The derivative at 0 is 0.
+    /// The derivative at 0 is defined as 0.
     #[inline(always)]
     fn abs(self) -> Self {
         let zero = F::from(0.0);
@@ -227,7 +227,7 @@ impl<F: Float> Float for Dual<F> {
     fn cos(self) -> Self {
         Dual { value: self.value.cos(), derivative: -self.derivative * self.value.sin() }
     }
-    /// The derivative with respect to the exponent is that of `x > 0`, and 0 elsewhere.
+    /// The derivative with respect to the exponent is 0 where `x > 0` does not hold.
     #[inline(always)]
     fn pow(self, exponent: Self) -> Self {
         let (zero, one) = (F::from(0.0), F::from(1.0));

@@ -1,15 +1,18 @@
+//! Floating point lanes of formulas.
+
 use std::ops;
 
 use super::math;
 
-/// One lane of a formula: a number of `f32` or `f64`.
+/// One lane of a formula: an `f32` or `f64` number.
 ///
-/// Constants and attributes are written `F::from(self.beta)`, or as they are on the right of an operator: `self.x * 2.0`.
-/// Comparisons give a [`SelectMask`] for [`select`](Float::select), because an `if` would end vectorisation: `<`, `>` and
-/// `==` do not compile (see [`UseSelectMaxOrMin`]).
+/// Constants and attributes are written `F::from(self.beta)`, or directly on the right of an operator: `self.x * 2.0`.
+/// Comparisons return a [`SelectMask`] for [`select`](Float::select), because an `if` would prevent vectorisation: `<`,
+/// `>` and `==` do not compile (see [`UseSelectMaxOrMin`]).
 ///
-/// Functions are computed without branches. The largest errors, in units in the last place: in `f32` over all of its
-/// numbers (with fused multiply-add, and without), in `f64` over some thousand whose results are known exactly.
+/// Functions are computed without branches. The table has their largest errors, in units in the last place (ulp): in
+/// `f32` over all of its numbers (with fused multiply-add, and without), in `f64` over some thousand numbers with
+/// exactly known results.
 ///
 /// | | `f32` | `f64` |
 /// |---|---|---|
@@ -28,9 +31,9 @@ use super::math;
 /// | `sqrt`, `1 / x` | 0.50, 0.50 | 0 |
 /// | `pow` | 0.50, 0.50 | 1 |
 ///
-/// In `f32`, `pow` was given some million pairs, which it computes in double precision.
+/// In `f32`, `pow` was tested on some million pairs; it computes in double precision.
 ///
-/// Infinities, NaN, zeros of both signs and subnormal numbers give what they give in `std`.
+/// Results for infinities, NaN, zeros of both signs and subnormal numbers are those of `std`.
 pub trait Float:
     Copy
     + From<f32>
@@ -46,66 +49,68 @@ pub trait Float:
     + ops::Mul<f64, Output = Self>
     + ops::Div<f64, Output = Self>
 {
-    /// What is in a [`SelectMask`].
+    /// The content of a [`SelectMask`].
     #[doc(hidden)]
     type Mask: Copy;
 
-    /// `self * b + c`, fused where the machine can.
+    /// `self * b + c`, fused if the machine supports it.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// `self > other`; false for NaN.
     fn gt(self, other: Self) -> SelectMask<Self>;
     /// `self == other`; false for NaN.
     fn equals(self, other: Self) -> SelectMask<Self>;
-    /// `yes` where the mask holds, else `no`.
+    /// `yes` where the mask is true, else `no`.
     fn select(mask: SelectMask<Self>, yes: Self, no: Self) -> Self;
-    /// e to the power.
+    /// `e^x`.
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn log(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
-    /// `exp(x) - 1`, as exact near 0.
+    /// `exp(x) - 1`, accurate near 0.
     fn expm1(self) -> Self;
-    /// `ln(1 + x)`, as exact near 0.
+    /// `ln(1 + x)`, accurate near 0.
     fn log1p(self) -> Self;
     /// Error function: `2 / √π` times the integral of `exp(-t²)` from 0.
     fn erf(self) -> Self;
-    /// Share of the standard normal distribution below: `(1 + erf(x / √2)) / 2`, as exact where that is small.
+    /// Cumulative distribution function of the standard normal distribution: `(1 + erf(x / √2)) / 2`, with full
+    /// relative accuracy where it is small.
     fn normal_cdf(self) -> Self;
     /// `1 / (1 + exp(-x))`.
     fn sigmoid(self) -> Self;
     /// `x * normal_cdf(x)`.
     fn gelu(self) -> Self;
-    /// `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2`, which is near `gelu`.
+    /// `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2`, which approximates `gelu`.
     fn gelu_tanh(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// Magnitude.
+    /// Absolute value.
     fn abs(self) -> Self;
     /// Sine of an angle in radians.
     fn sin(self) -> Self;
     /// Cosine of an angle in radians.
     fn cos(self) -> Self;
-    /// To that power.
+    /// `x^exponent`.
     fn pow(self, exponent: Self) -> Self;
-    /// The largest whole number that is not larger.
+    /// The largest integer that is not larger.
     fn floor(self) -> Self;
-    /// The nearest whole number, halves away from 0.
+    /// The nearest integer, halves away from 0.
     fn round(self) -> Self;
 
-    /// The larger; the other one where `self` is NaN.
+    /// The maximum; `other` if `self` is NaN.
     #[inline(always)]
     fn max(self, other: Self) -> Self {
         Self::select(self.gt(other), self, other)
     }
-    /// The smaller; the other one where `self` is NaN.
+    /// The minimum; `other` if `self` is NaN.
     #[inline(always)]
     fn min(self, other: Self) -> Self {
         Self::select(other.gt(self), self, other)
     }
 }
 
-/// What a comparison of lanes yields, for [`Float::select`]. It is no `bool`: an `if` would end vectorisation.
+/// The result of a comparison of lanes, for [`Float::select`]. It is not a `bool`, since an `if` would prevent
+/// vectorisation.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct SelectMask<F: Float>(pub(crate) F::Mask);
@@ -132,11 +137,11 @@ impl<F: Float<Mask = bool>> ops::Not for SelectMask<F> {
     }
 }
 
-/// All that a [`Float`] can be compared with by `<`, `>` and `==`; there is no value of this type. Its name is what the
-/// compiler says about an `if` in a formula.
+/// The only type that a [`Float`] can be compared with by `<`, `>` and `==`; it has no values. Its name appears in the
+/// compiler's error about an `if` in a formula.
 ///
-/// Instead of `if x > y { a } else { b }`, write `F::select(x.gt(y), a, b)`; instead of `x == y`, `x.equals(y)`;
-/// `x.max(y)` and `x.min(y)` are there, too.
+/// Instead of `if x > y { a } else { b }`, write `F::select(x.gt(y), a, b)`; instead of `x == y`, `x.equals(y)`. There
+/// are also `x.max(y)` and `x.min(y)`.
 #[derive(Clone, Copy, Debug)]
 pub enum UseSelectMaxOrMin {}
 
@@ -157,7 +162,8 @@ macro_rules! refuse_comparisons {
 }
 pub(super) use refuse_comparisons;
 
-/// A number that knows at compile time whether fused multiply-add is an instruction (else it would be a library call).
+/// A number with a compile-time flag for the fused multiply-add instruction (without it, the operation would be a
+/// library call).
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Lane<T, const FMA: bool>(pub(crate) T);

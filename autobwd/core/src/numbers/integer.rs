@@ -1,4 +1,4 @@
-//! Integers that formulas compute with.
+//! Integers for formulas.
 
 use std::{
     num::Wrapping,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{DType, Element, Error, Result};
 
-/// One element of a formula over integers: an `i32` or `i64` whose sums, differences and products wrap around.
+/// One element of an integer formula: an `i32` or `i64` with wrapping sums, differences and products.
 pub trait Integer:
     Copy
     + Default
@@ -18,23 +18,23 @@ pub trait Integer:
     + Neg<Output = Self>
     + Sized
 {
-    /// The smallest one.
+    /// The smallest value.
     const MIN: Self;
-    /// The largest one.
+    /// The largest value.
     const MAX: Self;
 
-    /// The integer that an attribute of that name is.
+    /// The value of an attribute, given its name for errors.
     ///
     /// # Errors
-    /// It is none of this dtype.
+    /// It is not an integer of this dtype.
     fn of(attr: &str, number: f64) -> Result<Self>;
     /// The nearest floating point number.
     fn to_f64(self) -> f64;
-    /// Magnitude; that of the smallest integer wraps around to itself.
+    /// Absolute value; that of the smallest integer wraps around to itself.
     fn abs(self) -> Self;
-    /// The quotient without its fraction, `None` by 0; of the smallest integer and −1 it wraps around.
+    /// The quotient, truncated; `None` for division by 0; the smallest integer divided by −1 wraps around.
     fn checked_div(self, by: Self) -> Option<Self>;
-    /// The power; one with a negative exponent is without its fraction, `None` of 0.
+    /// The power; with a negative exponent it is truncated, and `None` for base 0.
     fn checked_pow(self, exponent: Self) -> Option<Self>;
 }
 
@@ -47,7 +47,7 @@ macro_rules! integers {
             #[inline]
             fn of(attr: &str, number: f64) -> Result<Self> {
                 let integer = number as $t;
-                // The largest integer rounds up to a number that none is.
+                // The conversion of the largest integer to `f64` rounds up to a number out of range.
                 let exact = integer as f64 == number && number != -($t::MIN as f64);
                 if exact { Ok(Wrapping(integer)) } else { Err(no_integer(attr, number, $t::DTYPE)) }
             }

@@ -1,4 +1,4 @@
-//! What formulas compute with: lanes of floating point numbers with their functions, dual numbers, symbols, integers.
+//! Number types for formulas: floating point lanes with their functions, dual numbers, symbols, integers.
 //!
 //! Must not know operators.
 

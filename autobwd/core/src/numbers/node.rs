@@ -2,15 +2,16 @@
 
 use super::Float;
 
-/// A node of a [`Formula`](crate::lanes::Formula). Numbers are those of other nodes in [`Formula::nodes`](crate::lanes::Formula::nodes), each smaller than the node's own.
+/// A node of a [`Formula`](crate::lanes::Formula). Operands are indices into
+/// [`Formula::nodes`](crate::lanes::Formula::nodes), each smaller than the node's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FormulaNode {
-    /// The input slot of that number in the schema.
+    /// The input slot with this index in the schema.
     Input(usize),
-    /// A constant, or what an attribute's value has become.
+    /// A constant, or the value of an attribute.
     Constant(f64),
-    /// The constant on the right of an operator; that it does not vary is known where derivatives are made.
+    /// The constant on the right of an operator, which differentiation treats as a constant.
     Literal(f64),
     /// `-a`.
     Neg(usize),
@@ -22,9 +23,9 @@ pub enum FormulaNode {
     Mul(usize, usize),
     /// `a / b`.
     Div(usize, usize),
-    /// `a * b + c`, rounded once where the machine can.
+    /// `a * b + c`, rounded once if the machine supports it.
     MulAdd(usize, usize, usize),
-    /// `a` to the power `b`.
+    /// `a^b`.
     Pow(usize, usize),
     /// A function of one number.
     Call(FormulaFunction, usize),
@@ -32,7 +33,7 @@ pub enum FormulaNode {
     Greater(usize, usize),
     /// Whether `a == b`: a mask.
     Equal(usize, usize),
-    /// Mask, the number where it holds, the number elsewhere.
+    /// The mask, the number where it is true, and the number elsewhere.
     Select(usize, usize, usize),
 }
 
@@ -56,12 +57,12 @@ impl FormulaNode {
         }
     }
 
-    /// The nodes that it is computed from.
+    /// The operands of the node.
     pub fn operands(self) -> impl Iterator<Item = usize> {
         self.parts().1.into_iter().flatten()
     }
 
-    /// The same for equal nodes alone; constants are equal bit by bit.
+    /// A key that is the same for equal nodes only; constants are compared by bits.
     pub(crate) fn key(self) -> [u64; 4] {
         let (kind, operands) = self.parts();
         match (self, operands.map(|operand| operand.map_or(u64::MAX, |operand| operand as u64))) {
@@ -71,7 +72,7 @@ impl FormulaNode {
         }
     }
 
-    /// The same node of other operands.
+    /// The same node with other operands.
     pub(crate) fn of(self, number: impl Fn(usize) -> usize) -> FormulaNode {
         let n = number;
         match self {
@@ -114,8 +115,8 @@ macro_rules! functions {
                 }
             }
 
-            /// Replaces each number by the function's value. A loop for every function: one loop would choose the function
-            /// for every number.
+            /// Applies the function to each number. One loop per function: a common loop would dispatch for every
+            /// number.
             #[inline(always)]
             pub(crate) fn apply_to_all<F: Float>(self, numbers: &mut [F]) {
                 match self {

@@ -1,7 +1,7 @@
 //! Symbolic lanes: evaluating a formula on them records its expression tree.
 //!
-//! Nodes are interned (hash-consed) in an arena of the thread, so that equal subexpressions are one node and a lane is an
-//! index. The arena lives as long as [`record`] runs, also when the formula panics.
+//! Nodes are interned (hash-consed) in a thread-local arena, so that equal subexpressions are one node and a lane is an
+//! index. The arena lives as long as [`record`] runs, even if the formula panics.
 
 use std::{cell::RefCell, mem, ops};
 
@@ -14,11 +14,11 @@ use super::{
 };
 
 thread_local! {
-    /// The arenas of the recordings that run on this thread, the innermost last.
+    /// The arenas of this thread's active recordings, innermost last.
     static ARENAS: RefCell<Vec<Arena>> = const { RefCell::new(vec![]) };
 }
 
-/// Distinct nodes; operands come first.
+/// Distinct nodes in topological order, operands first.
 #[derive(Default)]
 pub(crate) struct Arena {
     nodes: Vec<FormulaNode>,
@@ -26,11 +26,11 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// The number of that node; a choice between equals is what it chooses.
+    /// The index of the node; a select between equal numbers is that number.
     pub(crate) fn intern(&mut self, node: FormulaNode) -> usize {
         let node = match node {
             FormulaNode::Select(_, yes, no) if yes == no && yes < self.nodes.len() => return yes,
-            // A symbol of another recording has no meaning here.
+            // A symbol of another recording is invalid here.
             node if node.operands().any(|operand| operand >= self.nodes.len()) => {
                 FormulaNode::Constant(f64::NAN)
             }
@@ -51,7 +51,7 @@ impl Arena {
     }
 }
 
-/// Removes the arenas of a recording, and of those within it, that a panic has left.
+/// Removes the arenas of a recording and of those nested in it, also after a panic.
 struct Recording {
     depth: usize,
 }
@@ -61,7 +61,7 @@ impl Drop for Recording {
     }
 }
 
-/// The nodes that are made while `f` runs, and what it returns.
+/// The nodes recorded while `f` runs, and its result.
 pub(crate) fn record<T>(f: impl FnOnce() -> T) -> (Vec<FormulaNode>, T) {
     let depth = ARENAS.with_borrow_mut(|arenas| {
         arenas.push(Arena::default());
@@ -73,12 +73,12 @@ pub(crate) fn record<T>(f: impl FnOnce() -> T) -> (Vec<FormulaNode>, T) {
     (arena.unwrap_or_default().into_nodes(), result)
 }
 
-/// A lane, or a mask, that stands for a node of the recording that runs.
+/// A lane, or a mask, that stands for a node of the active recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbol(usize);
 
 impl Symbol {
-    // No formula needs these to be fast: what is not inlined is small.
+    // Not inlined to keep formulas small; recording need not be fast.
     #[inline(never)]
     fn new(node: FormulaNode) -> Symbol {
         let intern = |arenas: &RefCell<Vec<Arena>>| Some(arenas.borrow_mut().last_mut()?.intern(node));
@@ -89,7 +89,7 @@ impl Symbol {
         Symbol::new(FormulaNode::Input(slot))
     }
 
-    /// The number of its node.
+    /// The index of its node.
     pub(crate) fn node(self) -> usize {
         self.0
     }

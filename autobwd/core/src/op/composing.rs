@@ -1,51 +1,50 @@
-//! What the registry keeps of compositions.
+//! Compositions as the registry stores them.
 
 use super::{GradCx, OpInfoMap};
 use crate::{Meta, OpDesc, Program, Result, Schema, SlotDef, Var};
 
-/// A straight line of operators in the root block of a program of its own.
+/// A sequence of operators without control flow, in the root block of a program of its own.
 #[derive(Debug)]
 pub struct Line {
     /// The program.
     pub program: Program,
-    /// What stands for the inputs.
+    /// Bindings of the inputs.
     pub inputs: Vec<Binding>,
-    /// What stands for the outputs.
+    /// Bindings of the outputs.
     pub outputs: Vec<Binding>,
 }
 
-/// What stands for a variable of the operator in the line. A variable in two slots has two bindings: their gradients are
-/// two things.
+/// A variable of an operator and the variable that replaces it in the line. A variable in two slots has two bindings,
+/// whose gradients differ.
 #[derive(Clone, Debug)]
 pub struct Binding {
     /// The operator's slot.
     pub slot: String,
-    /// Its variable.
+    /// The operator's variable.
     pub outer: Var,
-    /// That of the line.
+    /// The line's variable.
     pub inner: Var,
 }
 
-/// Composes an operator, whose inputs have those dtypes and shapes.
+/// Expands an operator whose inputs have these dtypes and shapes into a line.
 pub type LineFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>) -> Result<Line>;
 
-/// Emits the gradient of an operator's composition, as far as it comes from some of its output slots and goes to some of
-/// its input slots.
+/// Emits the gradient of an operator's composition, from some of its output slots to some of its input slots.
 type EmitFn = fn(Composing, &mut GradCx<'_>, &dyn Fn(&str) -> bool, &dyn Fn(&str) -> bool) -> Result<()>;
 
-/// A composition that an operator has.
+/// The composition of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Composing {
-    /// Composes the operator itself, or the one that it is the gradient operator of.
+    /// Expands the operator itself, or its forward operator if it is a gradient operator.
     pub(crate) compose: LineFn,
-    /// The latter.
+    /// The forward operator, if it is a gradient operator.
     pub(crate) forward: Option<&'static Schema>,
     /// Differentiates a composition.
     pub(crate) emit: EmitFn,
 }
 
 impl Composing {
-    /// Emits the gradient of the composition, as far as it comes from some output slots and goes to some input slots.
+    /// Emits the gradient of the composition, from some output slots to some input slots.
     ///
     /// # Errors
     /// Those of the composition; one of its operators has no gradient.
@@ -58,8 +57,8 @@ impl Composing {
         (self.emit)(self, g, from, to)
     }
 
-    /// Emits what the gradient operator of that schema leaves out: gradients that it does not read, and those that it does
-    /// not write.
+    /// Emits the part of the gradient that the gradient operator with this schema leaves out: from output gradients
+    /// that it does not read, and to input gradients that it does not write.
     ///
     /// # Errors
     /// As [`emit`](Composing::emit).

@@ -1,4 +1,4 @@
-//! What a gradient operator may ask of its forward operator, checked by the compiler.
+//! The contract between an operator and its gradient operator, checked at compile time.
 //!
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
 
@@ -9,8 +9,7 @@ use crate::schema::{
 
 type Text = ConstText<512>;
 
-/// Checks an operator's declarations against each other and against its gradient operator. Const-evaluated once an
-/// operator.
+/// Checks an operator's declarations against each other and against its gradient operator. Evaluated once per operator.
 #[track_caller]
 pub const fn check_contract<O: Op>() {
     check_slots(&O::SCHEMA);
@@ -20,7 +19,7 @@ pub const fn check_contract<O: Op>() {
     }
 }
 
-/// That no slot of a formula is a list, the macro has seen.
+/// The macro has already checked that no slot of a formula is a list.
 #[track_caller]
 const fn check_slots(op: &Schema) {
     if op.pointwise && op.inputs.len() + op.outputs.len() > MAX_SLOTS {
@@ -32,7 +31,7 @@ const fn check_slots(op: &Schema) {
     }
 }
 
-/// Scratch memory is one tensor; that its slot takes one variable, the macro has seen.
+/// Scratch memory is one tensor; the macro has already checked that its slot takes one variable.
 #[track_caller]
 const fn check_scratch(op: &Schema) {
     let mut i = 0;
@@ -51,7 +50,7 @@ const fn check_scratch(op: &Schema) {
     }
 }
 
-/// Checks that an attribute of that type can have bounds.
+/// Checks that an attribute of this type can have bounds.
 #[track_caller]
 pub const fn check_bounds(name: &str, ty: AttrType) {
     if !matches!(ty, AttrType::I32 | AttrType::I64 | AttrType::F32 | AttrType::F64) {
@@ -102,7 +101,7 @@ const fn check_read(op: &Schema, grad: &Schema, slot: &SlotDef) {
     let fits = match own.arity {
         Arity::One => matches!(slot.arity, Arity::One | Arity::Optional),
         Arity::Optional => matches!(slot.arity, Arity::Optional),
-        // Of a list, some gradients may not arrive: where there are no holes, zeros take their places.
+        // Some gradients of a list may be missing; without holes, zeros replace them.
         Arity::Many => matches!(slot.arity, Arity::Many | Arity::Holes),
         Arity::Holes => matches!(slot.arity, Arity::Holes),
     };
@@ -118,7 +117,7 @@ const fn check_read(op: &Schema, grad: &Schema, slot: &SlotDef) {
     }
 }
 
-/// A gradient operator writes gradients of the forward operator's inputs, if somebody wants them.
+/// A gradient operator writes the gradients of the forward operator's inputs that are wanted.
 #[track_caller]
 const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
     let Some(own) = find_slot(op.inputs, slot.name, "@GRAD") else {
@@ -190,7 +189,7 @@ const fn find_attr(attrs: &'static [AttrDef], name: &str) -> Option<&'static Att
     None
 }
 
-/// The slot whose name followed by `suffix` is `name`.
+/// The slot for which its name followed by `suffix` is `name`.
 const fn find_slot(slots: &'static [SlotDef], name: &str, suffix: &str) -> Option<&'static SlotDef> {
     let mut i = 0;
     while i < slots.len() {

@@ -1,11 +1,11 @@
-//! Gradient operators made from formulas: `grad = Derived`.
+//! Gradient operators derived from formulas by forward-mode differentiation: `grad = Derived`.
 //!
-//! The gradient of `swish` is the operator `swish_grad`, whose formula is that of `swish` on [`Dual`] numbers; its own
-//! gradient and the next are made the same way. Slots of `swish_grad` are those of the reference's default maker; an
-//! operator of order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
+//! The gradient of `swish` is the operator `swish_grad`, whose formula is that of `swish` on [`Dual`] numbers; higher
+//! orders are derived in the same way. Slots of `swish_grad` are those of the reference's default maker; an operator of
+//! order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
 //!
-//! That ends at order 3: the schema of each order is put together while compiling. The formula of a gradient is compiled for
-//! every dtype and instruction set; those of higher orders are interpreted (`lanes/interpreter.rs`).
+//! The order is at most 3: the schema of each order is computed at compile time. The formula of a gradient is compiled
+//! for every dtype and instruction set; those of higher orders are interpreted (`lanes/interpreter.rs`).
 
 use std::marker::PhantomData;
 
@@ -18,7 +18,7 @@ use crate::{
     schema::{ConstText, check_described, gather_slot},
 };
 
-/// The gradient operator is made from the formula: `grad = Derived`, for pointwise operators.
+/// `grad = Derived`, for pointwise operators: the gradient operator is derived from the formula.
 #[derive(Debug)]
 pub struct Derived;
 
@@ -30,8 +30,8 @@ impl<O: Op + Lanes> GradRule<O> for Derived {
     }
 }
 
-/// As [`Derived`], but the gradient operator does not list the outputs of the forward operator, as with those of the
-/// reference that go without.
+/// As [`Derived`], but the gradient operator does not list the outputs of the forward operator, for compatibility with
+/// reference operators that omit them.
 #[derive(Debug)]
 pub struct DerivedFromInputs;
 
@@ -43,13 +43,13 @@ impl<O: Op + Lanes> GradRule<O> for DerivedFromInputs {
     }
 }
 
-/// How many times a formula has been differentiated.
+/// The number of times a formula has been differentiated.
 pub trait Order: Sized + Send + Sync + 'static {
     /// 1, 2 or 3.
     const NUMBER: usize;
     /// Whether the gradient operator lists the outputs of the forward operator.
     const LISTS_OUTPUTS: bool = false;
-    /// How the gradient of that derivative comes about.
+    /// The gradient rule of that derivative.
     type Next<O: Op + Lanes>: GradRule<Derivative<O, Self>>;
 }
 
@@ -62,7 +62,8 @@ pub struct FirstFromInputs;
 /// The gradient of the gradient.
 #[derive(Debug)]
 pub struct Second;
-/// The gradient of that; it has none itself. Whoever needs more declares the gradient as an operator and derives from that.
+/// The gradient of the second-order gradient; it has no gradient itself. For more, declare the gradient as an operator
+/// and derive from that.
 #[derive(Debug)]
 pub struct Third;
 
@@ -96,7 +97,7 @@ impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
     }
 }
 
-/// The entry of a derivative among all operators.
+/// The registry entry of a derivative.
 trait Made {
     const INFO: OpInfo;
 }
@@ -143,10 +144,10 @@ fn emit_derivative(made: &'static Schema, own: &'static Schema, lists_outputs: b
     g.push(op);
 }
 
-/// Checks a derivative as described: slots, attributes, and that there is an output.
+/// Checks the description of a derivative: slots, attributes, and that there is an output.
 ///
 /// # Errors
-/// As [`check_described`]; there is none.
+/// As [`check_described`]; an operator without outputs.
 pub(crate) fn check_derivative(made: &Schema, desc: &OpDesc) -> Result<()> {
     check_described(made, desc)?;
     let is_written = |slot: &SlotDef| desc.outputs.get(slot.name).iter().any(|var| *var != Var::EMPTY);
@@ -164,7 +165,7 @@ fn forward(own: &'static Schema, made: &'static Schema, desc: &OpDesc) -> OpDesc
     }
     let incoming = &made.inputs[made.inputs.len() - own.outputs.len()..];
     for (slot, gradient) in own.outputs.iter().zip(incoming) {
-        // Whatever is there: only whether an optional output is present matters.
+        // Any variable will do: only whether an optional output is present matters.
         fwd.outputs.set(slot.name, desc.inputs.get(gradient.name).iter().copied());
     }
     fwd
@@ -175,8 +176,8 @@ type NameText = ConstText<96>;
 
 const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 
-/// The names of a derivative's slots and the slots themselves, in arrays of which only the first elements count: stable
-/// Rust has no arrays of a length that depends on `O`. What does not fit is left out: nobody uses a table that is too small.
+/// The slots of a derivative and their names, in arrays with unused elements at the end: stable Rust has no array
+/// length that depends on `O`. Excess slots are dropped, since `SLOTS` chooses a table that is large enough.
 struct Table<O, N, const M: usize>(PhantomData<(O, N)>);
 
 impl<O: Op + Lanes, N: Order, const M: usize> Table<O, N, M> {
@@ -209,7 +210,7 @@ impl<O: Op + Lanes, N: Order, const M: usize> Table<O, N, M> {
         let (own, mut slots) = (&O::SCHEMA, [NO_SLOT; M]);
         let (mut n, mut i) = (0, 0);
         while i < own.inputs.len() && n < M {
-            // Formulas take whole tensors; it is a kernel that an operator has for others.
+            // Formulas take dense tensors; only the kernel of an operator takes others.
             slots[n] = SlotDef { sparse: false, ..own.inputs[i] };
             (n, i) = (n + 1, i + 1);
         }
@@ -262,7 +263,7 @@ impl<O: Op + Lanes, N: Order> Derivative<O, N> {
 
     const NAME: NameText = NameText::of(&[O::SCHEMA.name, "_grad"]);
 
-    /// Inputs and outputs, from the smallest table that holds them: they are part of every program that links the
+    /// Inputs and outputs, from the smallest table that holds them: the tables are part of every program that links the
     /// operator.
     const SLOTS: (&'static [SlotDef], &'static [SlotDef]) = {
         let (inputs, outputs): (&[SlotDef], &[SlotDef]) = match Self::INPUTS {
@@ -356,7 +357,7 @@ impl<O: Op + Lanes, N: Order> Lanes for Derivative<O, N> {
     fn lane<F: Float>(attrs: &O::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {
         let (inputs, outputs) = const { (O::SCHEMA.inputs.len(), O::SCHEMA.outputs.len()) };
         let incoming = const { Self::INPUTS - O::SCHEMA.outputs.len() };
-        // Plain loops: this is compiled for every operator, dtype, instruction set and order.
+        // Plain loops keep compilation fast: this is compiled for every operator, dtype, instruction set and order.
         let mut x = [F::from(0.0); MAX_ARGS];
         let mut dout = [F::from(0.0); MAX_ARGS];
         let mut k = 0;
@@ -401,8 +402,8 @@ impl<O: Op + Lanes, N: Order> Lanes for Derivative<O, N> {
     }
 }
 
-/// The same expressions as those of a derivative's lane, from the recorded formula of the operator `own`: compiled once for
-/// all of them. `incoming` is the first slot with a gradient.
+/// The expressions of a derivative's lane, from the recorded formula of the operator `own`; compiled once for all
+/// operators. `incoming` is the first slot with a gradient.
 fn differentiate(
     own: &'static Schema,
     incoming: usize,

@@ -1,6 +1,6 @@
-//! Operators whose kernels take all data.
+//! Registration of operators whose kernels never fail.
 
-/// Operators whose kernels take all data, as the registry holds them. Made by [`infallible!`](crate::infallible).
+/// Operators whose kernels accept all data, as a registry entry. Created by [`infallible!`](crate::infallible).
 #[derive(Debug)]
 pub struct Infallible(pub(crate) &'static [&'static str]);
 inventory::collect!(Infallible);
@@ -12,12 +12,12 @@ impl Infallible {
     }
 }
 
-/// Declares that the kernels of these operators never fail on data that their shape rules let through:
+/// Declares that the kernels of these operators never fail on inputs that pass their shape rules:
 /// `autobwd::op::infallible!(Conv2d, Conv2dGrad);`.
 ///
-/// A step commits as a whole: what it overwrites in the scope before a kernel that may fail is copied first, at each
-/// run. Operators that stand in backward parts are worth declaring, so that in-place updates of parameters ahead of them
-/// need no copy. Formulas never fail and need no declaration.
+/// A step commits as a whole: values of the scope that it overwrites before a kernel that may fail are copied first, in
+/// each run. Declare the operators of backward passes, so that in-place updates of parameters before them need no copy.
+/// Formulas never fail and need no declaration.
 #[macro_export]
 macro_rules! infallible {
     ($($op:ty),* $(,)?) => {

@@ -1,9 +1,9 @@
-//! Pairs of operators that can run as one.
+//! Peephole optimisation: pairs of operators that one operator replaces.
 
 use crate::{Op, OpDesc, Result};
 
-/// Two operators, one behind the other, that one operator can do the work of: the gradient of a weight and the step
-/// that uses it up, say. A plan puts it in their place where the second alone reads what the first writes for it.
+/// A pair of consecutive operators that one operator can replace: the gradient of a weight and the update that uses it,
+/// say. A plan replaces them where only the second operator reads the intermediate results of the first.
 ///
 /// ```
 /// use autobwd::{op::Join, OpDesc};
@@ -16,12 +16,12 @@ use crate::{Op, OpDesc, Result};
 /// # }
 /// ```
 pub trait Join<Then: Op>: Op {
-    /// The operator, if there is one for this pair. It reads what both do, but for what the first writes for the second,
-    /// and writes what both do.
+    /// The replacement, if this pair has one. It reads the inputs of both, except for intermediate results of the
+    /// first, and writes the outputs of both.
     fn join(&self, then: &Then) -> Option<OpDesc>;
 }
 
-/// A pair, as the registry holds it. Made by [`join!`](crate::join).
+/// A pair, as a registry entry. Created by [`join!`](crate::join).
 #[derive(Debug)]
 pub struct Joined {
     pub(crate) types: (&'static str, &'static str),
@@ -30,7 +30,7 @@ pub struct Joined {
 inventory::collect!(Joined);
 
 impl Joined {
-    /// The pair of these operators.
+    /// The entry for a pair of operators.
     pub const fn of<O: Join<Then>, Then: Op>() -> Joined {
         Joined {
             types: (O::SCHEMA.name, Then::SCHEMA.name),
@@ -39,7 +39,7 @@ impl Joined {
     }
 }
 
-/// Registers a pair of operators that can run as one: `autobwd::op::join!(MatmulV2Grad, SgdOp);`, with
+/// Registers a pair of operators that one operator can replace: `autobwd::op::join!(MatmulV2Grad, SgdOp);`, with
 /// `impl Join<SgdOp> for MatmulV2Grad`.
 #[macro_export]
 macro_rules! join {

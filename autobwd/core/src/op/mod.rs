@@ -1,6 +1,6 @@
-//! Operators: the traits that `#[register_op]` implements, gradient rules, and the registry of all.
+//! Operators: the traits that `#[register_op]` implements, gradient rules, and the operator registry.
 //!
-//! Must not know programs as a whole: which operators matter, accumulation and pruning belong to the backward part.
+//! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
 
 mod composing;
 mod contract;
@@ -33,44 +33,44 @@ pub use unused::{
 
 use crate::{Content, OpDesc, Result, Role, Schema, Var};
 
-/// An operator: implemented by [`register_op`](crate::register_op) for the description `Mul<Var>`, which is what plain
-/// `Mul` means.
+/// An operator. [`register_op`](crate::register_op) implements it for the description `Mul<Var>`, which is the meaning
+/// of plain `Mul`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operator",
     label = "expected a `#[register_op]` struct"
 )]
 pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
-    /// Slots, attributes and where they are declared.
+    /// Slots, attributes and their source locations.
     const SCHEMA: Schema;
-    /// How its gradient comes about.
+    /// Its gradient rule.
     type Grad: GradRule<Self>;
-    /// The same struct with its slots holding something else.
+    /// The same struct with other slot values.
     type Of<W>: Describe<W, Op = Self>;
 
-    /// Builds any instantiation: `fill` supplies what each slot holds, attributes come parsed and checked from `desc`.
-    /// Scratch memory is asked for as an output with the field's name and without a variable, [`Var::EMPTY`].
+    /// Builds the operator with any slot values: `fill` supplies them, attributes are parsed and checked from `desc`.
+    /// Scratch memory is requested as an output with the field's name and without a variable, [`Var::EMPTY`].
     ///
     /// # Errors
-    /// A slot with the wrong number of variables, a missing or bad attribute, and those of `fill`.
+    /// A slot with the wrong number of variables, a missing or invalid attribute, and those of `fill`.
     fn gather<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
     ) -> Result<Self::Of<W>>;
 
-    /// Reads the description from data.
+    /// Reads the operator from its description.
     ///
     /// # Errors
     /// As [`gather`](Op::gather).
     fn from_desc(desc: &OpDesc) -> Result<Self>;
 
-    /// The same operator with what `fill` supplies in its slots, in the order of its fields, and then in scratch memory.
+    /// The same operator with slot values from `fill`: first in the order of its fields, then for scratch memory.
     fn fill<W>(of: Self::Of<()>, fill: &mut dyn FnMut() -> W) -> Self::Of<W>;
 
-    /// Takes the outputs apart: index of the slot in the schema, what it holds.
+    /// Yields the outputs: the index of the slot in the schema, and its value.
     fn outputs<W>(of: Self::Of<W>, put: &mut dyn FnMut(usize, W));
 }
 
-/// Turns an operator's struct into data, whatever its slots hold. Implemented by [`register_op`](crate::register_op).
+/// Conversion of an operator's struct to data, for any slot values. Implemented by [`register_op`](crate::register_op).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operator with `{W}` in its slots",
     label = "expected a `#[register_op]` struct"
@@ -79,10 +79,10 @@ pub trait Describe<W>: Sized {
     /// The operator.
     type Op: Op;
 
-    /// Hands over what its slots hold, and says what its attributes are.
+    /// Moves the slot values into `to` and records the attributes there.
     fn hand_over(self, to: &mut Content<W>) -> <Self::Op as Op>::Of<()>;
 
-    /// The operator as data: `name` says which variable stands for what a slot holds.
+    /// The operator as data: `name` maps a slot value to its variable.
     ///
     /// # Errors
     /// Those of `name`.
@@ -97,20 +97,20 @@ impl<D: Describe<Var>> From<D> for OpDesc {
     fn from(op: D) -> OpDesc {
         match op.describe(&mut |_, _, var| Ok(var)) {
             Ok(desc) => desc,
-            // Nothing can fail: the only fallible step is the closure above.
+            // Unreachable: only the closure above could fail.
             Err(_) => OpDesc::new(D::Op::SCHEMA.name),
         }
     }
 }
 
 impl OpDesc {
-    /// Whether it describes an operator of that type: `op.is::<Assign>()`.
+    /// Whether it describes an operator of this type: `op.is::<Assign>()`.
     #[inline]
     pub fn is<O: Op>(&self) -> bool {
         self.ty == O::SCHEMA.name
     }
 
-    /// The operator with its variables and attributes as fields, if it is of that type and its slots fit.
+    /// The operator with its variables and attributes as fields, if it has this type and its slots are valid.
     ///
     /// ```
     /// use autobwd::{OpDesc, Var, operators::Scale};

@@ -1,4 +1,4 @@
-//! Names of contributions to gradients, and what no rule may emit.
+//! Names of contributions to gradients, and checks of the operators that gradient rules emit.
 
 use rustc_hash::FxHashSet;
 
@@ -10,7 +10,7 @@ pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
     names.fresh_after(&prefix)
 }
 
-/// The forward operator of a gradient operator, as far as that tells: of its outputs, only how many there are.
+/// The forward operator of a gradient operator, as far as it can be reconstructed: of its outputs, only their number.
 pub(crate) fn forward_op(forward: &Schema, gradient: &OpDesc) -> OpDesc {
     let mut op = OpDesc { attrs: gradient.attrs.clone(), ..OpDesc::new(forward.name) };
     for slot in forward.inputs {
@@ -26,9 +26,11 @@ pub(crate) fn forward_op(forward: &Schema, gradient: &OpDesc) -> OpDesc {
     op
 }
 
-/// Refuses what the rule of an operator may not emit: unknown operators, illegal slots, what writes a variable of the
-/// model (`of_model` says which one it is), and what reads a gradient that the rule has written: it would get the sum of
-/// all contributions.
+/// Checks the operators that the gradient rule of an operator emits.
+///
+/// # Errors
+/// Unknown operators; invalid slots; a write to a variable of the model (which `of_model` returns); a read of a
+/// gradient that the rule has written, since it would yield the sum of all contributions.
 pub fn check_emitted(
     ops: &OpInfoMap,
     names: &Program,
@@ -47,7 +49,7 @@ pub fn check_emitted(
             let text = format!("it writes `{}`, a variable of the model", names.name(var));
             return Err(place(Error::new(ErrorKind::NoGradient, text)));
         }
-        // An operator with nothing to write is dropped later; its slots may be empty.
+        // An operator without outputs is dropped later; its slots may be empty.
         if op.writes().next().is_some() {
             info.check(op).map_err(place)?;
         }
@@ -62,7 +64,7 @@ pub fn check_emitted(
             );
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
-        // Nothing comes after the last one, which is mostly the only one.
+        // No operator follows the last one, which is mostly the only one.
         if i + 1 < own.len() {
             written.extend(op.writes());
         }

@@ -1,6 +1,6 @@
-//! The entry of an operator.
+//! Registry entries of operators.
 //!
-//! Entries are plain data with function pointers, collected at link time; making one does nothing.
+//! Entries are plain data with function pointers, collected at link time; creating one runs no code.
 
 mod formula;
 mod infer;
@@ -28,30 +28,30 @@ type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 type MakeFrame = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
-/// Returns the floating point operations.
+/// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
-/// Why attributes are no NaN.
+/// The reason why attributes must not be NaN.
 const NO_NAN: &str = "a program that holds one would not equal its copies; let an operator compute it";
 
-/// How an operator runs.
+/// The way an operator runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// By its kernel, bound to memory.
+    /// Its kernel, bound to memory.
     Kernel(MakeFrame),
-    /// By its formula, in a region; by that kernel where an input holds rows or integers.
+    /// Its formula, in a fused kernel.
     Formula {
-        /// What runs then.
+        /// The kernel for inputs that are row-sparse or integers.
         others: Option<MakeFrame>,
     },
-    /// By running its sub-block.
+    /// It runs its sub-block.
     Control(MakeCall),
 }
 
-/// Everything that is registered about one operator.
+/// The registry entry of one operator.
 pub struct OpInfo {
     schema: Schema,
     grad_kind: GradKind,
@@ -69,12 +69,12 @@ pub struct OpInfo {
 inventory::collect!(OpInfo);
 
 impl OpInfo {
-    /// The entry of an operator with shape rule and kernel.
+    /// The entry of an operator with a shape rule and a kernel.
     pub const fn kernel<O>(krate: &'static str, version: &'static str) -> OpInfo
     where
         O: Op,
         O::Of<Meta>: Infer,
-        // For every lifetime: a kernel written for `Buf<'static>` alone, which could keep its memory, does not compile.
+        // For every lifetime: a kernel for `Buf<'static>` only, which could keep its memory, does not compile.
         for<'a> O::Of<Buf<'a>>: Kernel,
         O::Of<Buf<'static>>: Send,
     {
@@ -86,7 +86,7 @@ impl OpInfo {
         }
     }
 
-    /// The entry of a gradient operator with a kernel, whose shape rule follows from that of its forward operator.
+    /// The entry of a gradient operator with a kernel, whose shape rule is inferred from that of its forward operator.
     pub const fn kernel_of_gradient<O, F>(krate: &'static str, version: &'static str) -> OpInfo
     where
         O: Op,
@@ -103,7 +103,7 @@ impl OpInfo {
         }
     }
 
-    /// The entry of an operator with a formula, and a kernel for inputs that are no whole tensors.
+    /// The entry of an operator with a formula, and a kernel for sparse inputs.
     pub const fn pointwise_and_kernel<O: Op + Lanes>(krate: &'static str, version: &'static str) -> OpInfo
     where
         for<'a> O::Of<Buf<'a>>: Kernel,
@@ -112,7 +112,7 @@ impl OpInfo {
         OpInfo { run: Run::Formula { others: Some(frame::<O>) }, ..OpInfo::pointwise::<O>(krate, version) }
     }
 
-    /// The entry of an operator with a formula, and one for integers.
+    /// The entry of an operator with a formula, and another for integers.
     pub const fn pointwise_and_integers<O: Op + IntegerLanes>(
         krate: &'static str,
         version: &'static str,
@@ -129,15 +129,15 @@ impl OpInfo {
         OpInfo { lanes: Some(lanes_of::<O>()), ..OpInfo::base::<O>(krate, version) }
     }
 
-    /// The entry of a derivative. Formulas of derivatives of gradient operators are interpreted: they are many, long and
-    /// seldom run.
+    /// The entry of a derivative. Formulas of derivatives of gradient operators are interpreted: they are many, long
+    /// and rarely run.
     pub(crate) const fn derivative<O: Op + Lanes>(of: &Schema) -> OpInfo {
         let lanes = if of.is_gradient() { LaneEntry::interpreted::<O>() } else { lanes_of::<O>() };
         let (krate, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
         OpInfo { lanes: Some(lanes), check: check_derivative, ..OpInfo::base::<O>(krate, version) }
     }
 
-    /// The same, of an operator that consists of elementwise ones.
+    /// Adds the decomposition of an operator into elementwise ones.
     #[must_use]
     pub const fn decomposed<O: Decompose>(self) -> OpInfo {
         OpInfo {
@@ -149,13 +149,13 @@ impl OpInfo {
         }
     }
 
-    /// The same with a composition.
+    /// Adds a composition.
     #[must_use]
     pub(crate) const fn composing(self, composing: Composing) -> OpInfo {
         OpInfo { composing: Some(composing), ..self }
     }
 
-    /// The same, of the gradient operator of that operator.
+    /// Records the forward operator of a gradient operator.
     #[must_use]
     pub const fn gradient_of(self, forward: &'static Schema) -> OpInfo {
         OpInfo { forward: Some(forward), ..self }
@@ -164,7 +164,7 @@ impl OpInfo {
     /// The entry of an operator that runs a sub-block.
     pub const fn control<O: Op + Control>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
-            // What comes out follows from the program, not from the slots alone.
+            // The output shapes depend on the program, not only on the slots.
             infer: |desc, _, _| O::from_desc(desc).map(|_| 0.into()),
             run: Run::Control(|desc, program| O::from_desc(desc)?.call(program)),
             ..OpInfo::base::<O>(krate, version)
@@ -188,12 +188,12 @@ impl OpInfo {
         }
     }
 
-    /// Slots, attributes and where they are declared.
+    /// Slots, attributes and their source locations.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// What kind of gradient rule it has.
+    /// Its kind of gradient rule.
     pub fn grad_kind(&self) -> GradKind {
         self.grad_kind
     }
@@ -203,13 +203,14 @@ impl OpInfo {
         self.krate
     }
 
-    /// Whether it only makes sense in a program with others: it runs a sub-block, or takes or makes lists of tensors.
+    /// Whether it is meaningful only in a program with others: it runs a sub-block, or reads or writes arrays of
+    /// tensors.
     pub fn needs_program(&self) -> bool {
         let list = |slot: &SlotDef| slot.array && !slot.sparse;
         self.is_control() || self.schema.inputs.iter().chain(self.schema.outputs).any(list)
     }
 
-    /// Whether it is the gradient of another operator: it takes a gradient in.
+    /// Whether it is a gradient operator: one of its inputs is a gradient.
     pub fn is_gradient(&self) -> bool {
         self.schema.is_gradient()
     }
@@ -229,10 +230,10 @@ impl OpInfo {
         g.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Checks slots and attributes of a description: unknown ones, wrong numbers of variables, types and bounds.
+    /// Checks slots and attributes of a description: unknown names, wrong numbers of variables, types and bounds.
     ///
     /// # Errors
-    /// The first fault, naming slot or attribute.
+    /// The first fault, with the slot or attribute.
     pub fn check(&self, desc: &OpDesc) -> Result<()> {
         // An empty slot equals an absent one.
         for (slot, _) in desc.inputs.iter().filter(|(_, args)| !args.is_empty()) {
@@ -263,7 +264,7 @@ impl OpInfo {
         slots.flat_map(|(_, args)| args).copied().filter(|var| *var != Var::EMPTY)
     }
 
-    /// Whether it has a kernel for all that it takes; all others have but a formula.
+    /// Whether it has a kernel for all inputs; otherwise it has only a formula.
     pub fn has_kernel(&self) -> bool {
         matches!(self.run, Run::Kernel(_))
     }
@@ -273,10 +274,10 @@ impl OpInfo {
         self.run
     }
 
-    /// How it runs its sub-block, if it has one.
+    /// The run of its sub-block, if it has one.
     ///
     /// # Errors
-    /// Slots that do not fit each other.
+    /// Inconsistent slots.
     #[doc(hidden)]
     pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<Call>> {
         match self.run {
@@ -296,17 +297,17 @@ impl OpInfo {
         self.lanes.as_ref()
     }
 
-    /// The composition that it has, its own or by its forward operator's.
+    /// Its composition, which may be that of its forward operator.
     pub(crate) fn own_composition(&self) -> Option<Composing> {
         self.composing
     }
 
-    /// The operator that it is the gradient operator of, where it is declared so.
+    /// The declared forward operator of a gradient operator.
     pub(crate) fn forward(&self) -> Option<&'static Schema> {
         self.forward
     }
 
-    /// What says which elementwise operators it consists of.
+    /// Its decomposition into elementwise operators.
     #[doc(hidden)]
     pub fn decompose(&self) -> Option<DecomposeFn> {
         self.decompose
@@ -323,7 +324,7 @@ const fn lanes_of<O: Op + Lanes>() -> LaneEntry {
     LaneEntry::of::<O>()
 }
 
-/// Whether a formula meets the same slots in both.
+/// Whether a formula uses the same slots in both.
 const fn are_alike(one: &Schema, other: &Schema) -> bool {
     slots_are_alike(one.inputs, other.inputs) && slots_are_alike(one.outputs, other.outputs)
 }
@@ -343,7 +344,7 @@ const fn slots_are_alike(one: &[SlotDef], other: &[SlotDef]) -> bool {
     true
 }
 
-/// Refuses a name that is not among those declared.
+/// Returns an error for an undeclared name.
 fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static str) -> Result<()> {
     if declared.iter().any(|d| name_of(d) == name) {
         return Ok(());
@@ -354,7 +355,7 @@ fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static 
     Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {has}{hint}")))
 }
 
-/// `lease` is that of the bufs.
+/// `lease` is that of the buffers.
 fn frame<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
 where
     for<'a> O::Of<Buf<'a>>: Kernel,
@@ -363,7 +364,7 @@ where
     Ok(Box::new(Frame { kernel: O::gather::<Buf<'static>>(desc, buf)?, lease }))
 }
 
-/// A kernel bound to memory. Who wrote it may have it run code when it is dropped; that gets at no memory.
+/// A kernel bound to memory. User code may run when it is dropped, but cannot access the memory then.
 struct Frame<K> {
     kernel: K,
     lease: Lease,

@@ -1,32 +1,30 @@
-//! Gradient rules: what one operator contributes to the backward part.
+//! Gradient rules: the operators that the gradient of one operator consists of.
 //!
-//! Must not know programs as a whole: which operators matter, accumulation and pruning belong to `backward`.
+//! Must not know programs as a whole: relevance, accumulation and pruning belong to `backward`.
 
 use smallvec::SmallVec;
 
 use super::{Op, OpInfo, OpInfoMap};
 use crate::{Arity, BlockId, Error, ErrorKind, Meta, OpDesc, Program, Result, Schema, SlotDef, Var, VarDesc};
 
-/// What kind of rule an operator has.
+/// The kind of a gradient rule.
 #[derive(Clone, Copy, Debug)]
 pub enum GradKind {
-    /// One gradient operator; the slots that it declares are the request. What it leaves out, the composition supplies, if
-    /// there is one.
+    /// One gradient operator; its slots declare what it reads and writes. The composition, if any, supplies the rest.
     Operator(&'static Schema),
-    /// One gradient operator, made from the formula.
+    /// One gradient operator, derived from the formula.
     Derived(&'static OpInfo),
     /// The gradient of the composition.
     Composed,
     /// A rule that emits operators.
     Rule,
-    /// There is no gradient; needing one is an error.
+    /// There is no gradient; requiring one is an error.
     None,
-    /// The gradient is zero: the branch is pruned, knowingly.
+    /// The gradient is zero by declaration: the branch is pruned.
     Zero,
 }
 
-/// How the gradient of `F` comes about. The type in `grad = …` implements it: an operator by naming itself, a rule by
-/// hand.
+/// The gradient rule of `F`. The type in `grad = …` implements it: automatically for an operator, by hand for a rule.
 ///
 /// ```standalone_crate
 /// use autobwd::{Float, GradCx, GradRule, Pointwise, Var, register_op};
@@ -65,14 +63,14 @@ pub enum GradKind {
     note = "name another `#[register_op]` struct, `NoGrad`, `ZeroGrad` or (for a formula) `Derived`, or write `impl GradRule<{F}> for {Self}`"
 )]
 pub trait GradRule<F: Op> {
-    /// What kind of rule it is.
+    /// The kind of rule.
     const KIND: GradKind = GradKind::Rule;
 
     /// Emits the operators that compute the gradients of `fwd`'s inputs from those of its outputs.
     fn emit(fwd: &F, g: &mut GradCx<'_>);
 }
 
-/// There is no gradient: needing one is an error that names operator, variable and source line.
+/// There is no gradient: requiring one is an error that names operator, variable and source line.
 #[derive(Debug)]
 pub struct NoGrad;
 impl<F: Op> GradRule<F> for NoGrad {
@@ -80,7 +78,7 @@ impl<F: Op> GradRule<F> for NoGrad {
     fn emit(_: &F, _: &mut GradCx<'_>) {}
 }
 
-/// The gradient is zero everywhere (comparisons, `arg_max`): what leads there is pruned.
+/// The gradient is zero everywhere (comparisons, `arg_max`): the branch is pruned.
 #[derive(Debug)]
 pub struct ZeroGrad;
 impl<F: Op> GradRule<F> for ZeroGrad {
@@ -88,7 +86,7 @@ impl<F: Op> GradRule<F> for ZeroGrad {
     fn emit(_: &F, _: &mut GradCx<'_>) {}
 }
 
-/// Naming an operator means: emit that operator, wired by slot name to whatever it declares.
+/// An operator as a rule emits itself, with its slots connected by name.
 #[diagnostic::do_not_recommend]
 impl<F: Op, G: Op> GradRule<F> for G {
     const KIND: GradKind = GradKind::Operator(const { &G::SCHEMA });
@@ -97,28 +95,28 @@ impl<F: Op, G: Op> GradRule<F> for G {
     }
 }
 
-/// The gradient of a sub-block: what its operators compute, from what, is told in terms of forward variables.
+/// The gradient of a sub-block, described in terms of forward variables.
 #[derive(Clone, Debug)]
 pub struct GradBlock {
     /// The block.
     pub block: BlockId,
-    /// Variables whose gradients it is given, in alphabetical order.
+    /// Variables whose gradients are its inputs, in alphabetical order.
     pub given: Vec<Var>,
-    /// Variables of others whose gradients it computes.
+    /// Variables of enclosing blocks whose gradients it computes.
     pub computed: Vec<Var>,
 }
 
-/// Where the forward operator's variables are declared.
+/// The declarations of the forward operator's variables.
 #[derive(Clone, Copy)]
 pub struct Declared<'a> {
     #[doc(hidden)]
     pub block: BlockId,
-    /// The variable that a stand-in has the value of.
+    /// The variable whose value a stand-in has.
     #[doc(hidden)]
     pub original: &'a dyn Fn(Var) -> Var,
 }
 
-/// What a gradient rule may ask, and where it puts its operators.
+/// The context of a gradient rule: its queries, and the operators it emits.
 pub struct GradCx<'a> {
     #[doc(hidden)]
     pub ops: &'a OpInfoMap,
@@ -128,7 +126,7 @@ pub struct GradCx<'a> {
     pub names: &'a mut Program,
     #[doc(hidden)]
     pub declared: Declared<'a>,
-    /// Gradients of what the operator writes, and of what it reads: two things where it overwrites its input.
+    /// Gradients of outputs, and below of inputs: they differ where an operator overwrites its input.
     #[doc(hidden)]
     pub of_output: &'a dyn Fn(Var) -> Var,
     #[doc(hidden)]
@@ -147,7 +145,7 @@ pub struct GradCx<'a> {
 }
 
 impl<'a> GradCx<'a> {
-    /// Of an operator that runs a sub-block: the gradient of that block, if there is anything in it.
+    /// For an operator that runs a sub-block: the gradient of that block, if it has any operators.
     pub fn block(&self) -> Option<&'a GradBlock> {
         self.block
     }
@@ -157,13 +155,13 @@ impl<'a> GradCx<'a> {
         self.names.name(var)
     }
 
-    /// What the forward operator leaves unchanged.
+    /// The variables that the forward operator leaves unchanged.
     #[doc(hidden)]
     pub fn into_unchanged(self) -> Vec<Var> {
         self.unchanged
     }
 
-    /// Dtype and shape of a variable of the forward operator, where they are declared.
+    /// Declared dtype and shape of a variable of the forward operator.
     pub(crate) fn meta(&self, var: Var) -> Option<Meta> {
         self.names.lookup(self.declared.block, (self.declared.original)(var)).map(VarDesc::meta)
     }
@@ -178,25 +176,25 @@ impl<'a> GradCx<'a> {
         (self.of_output)(output)
     }
 
-    /// Whether anything that the targets depend on reads this output, so that a gradient may arrive at it. Rules that
-    /// leave operators out where none does keep the backward part small; they need not ask.
+    /// Whether an output is read on the way to a target, so that it may have a gradient. A rule that omits operators
+    /// where it does not keeps the backward pass small; the query is optional.
     pub fn arrives(&self, output: Var) -> bool {
         (self.arrives)(output)
     }
 
-    /// Where the gradient of an input goes, if anybody wants it.
+    /// The variable for the gradient of an input, if that gradient is wanted.
     pub fn wanted(&self, input: Var) -> Option<Var> {
         (self.wanted)(input)
     }
 
-    /// Declares that the operator leaves a variable as it was, although it writes to it (running statistics when a network
-    /// is used): the gradient may read it as an input.
+    /// Declares that the operator leaves a variable unchanged although it is an output (running statistics during
+    /// inference): the gradient may read it as an input.
     pub fn unchanged(&mut self, var: Var) {
         self.unchanged.push(var);
     }
 
-    /// Adds the gradient of the operator's [`Composition`](crate::Composition), as far as it comes from these output slots
-    /// and goes to these input slots: for what a gradient operator leaves out.
+    /// Adds the gradient of the operator's [`Composition`](crate::Composition), from these output slots to these input
+    /// slots: for the part that a gradient operator leaves out.
     pub fn compose(&mut self, outputs: &[&str], inputs: &[&str]) {
         let composing = self.ops.get(&self.fwd.ty).map(OpInfo::own_composition);
         let outcome = composing.and_then(|composing| match composing {
@@ -223,15 +221,15 @@ impl<'a> GradCx<'a> {
         self.emitted.push(op.into());
     }
 
-    /// Adds the gradient operator `G` of the operator, an `O`, as `grad = G` does, if any of its outputs is wanted: for a
-    /// rule that emits others beside it.
+    /// Adds the gradient operator `G` of the operator, an `O`, as `grad = G` does, if any of its outputs is wanted: for
+    /// a rule that also emits other operators.
     pub fn push_gradient<O: Op, G: Op>(&mut self, _: &O) {
         self.push_wired(const { &O::SCHEMA }, const { &G::SCHEMA });
         self.emitted.pop_if(|op| op.writes().next().is_none());
     }
 
-    /// Adds the operator of that schema: slots named as the forward operator's get its variables, slots named
-    /// `…@GRAD` their gradients, and it gets those of its attributes that it declares.
+    /// Adds the operator with this schema. Slots with names of the forward operator's slots get their variables, slots
+    /// named `…@GRAD` their gradients. Attributes are copied as far as it declares them.
     fn push_wired(&mut self, forward: &'static Schema, schema: &'static Schema) {
         let mut op = OpDesc::new(schema.name);
         for slot in sorted(schema.inputs) {
@@ -279,14 +277,14 @@ impl<'a> GradCx<'a> {
     }
 }
 
-/// Slots in the order that descriptions have them in.
+/// Slots in the order of descriptions.
 pub(crate) fn sorted(slots: &'static [SlotDef]) -> SmallVec<[&'static SlotDef; 8]> {
     let mut sorted: SmallVec<[&SlotDef; 8]> = slots.iter().collect();
     sorted.sort_unstable_by_key(|slot| slot.name);
     sorted
 }
 
-/// The emitted operators of a rule, for the registry.
+/// Runs the rule of an operator, for the registry.
 pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
     if let GradKind::Operator(schema) = <O::Grad as GradRule<O>>::KIND {
         g.push_wired(const { &O::SCHEMA }, schema);

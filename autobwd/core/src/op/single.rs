@@ -1,27 +1,26 @@
-//! The gradient of one operator, from its description alone.
+//! The gradient operators of a single operator, from its description alone.
 
 use rustc_hash::FxHashMap;
 
 use super::{Declared, GradCx, GradKind, check_emitted};
 use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
 
-/// What [`OpInfoMap::gradient_ops`] has found.
+/// The result of [`OpInfoMap::gradient_ops`].
 #[derive(Clone, Debug, Default)]
 pub struct GradientOps {
-    /// The gradient operators, in the order in which they run.
+    /// The gradient operators, in execution order.
     pub ops: Vec<OpDesc>,
-    /// Gradients that they read or write, each with the variable that it is the gradient of.
+    /// Gradients that they read or write, each with its forward variable.
     pub gradient_of: Vec<(Var, Var)>,
 }
 
 impl OpInfoMap {
-    /// The gradient operators of one operator, as its gradient rule describes them: what the reference's `GradOpDescMaker`
-    /// makes. The gradient of `x` is the variable `x@GRAD`; variables in `no_grad` have none, and operators that would
-    /// write nothing are left out. An operator whose gradient is zero has no gradient operators.
+    /// The gradient operators of one operator, as its gradient rule describes them: the counterpart of the reference's
+    /// `GradOpDescMaker`. The gradient of `x` is the variable `x@GRAD`; variables in `no_grad` have none, and operators
+    /// without outputs are omitted. An operator whose gradient is zero has no gradient operators.
     ///
-    /// Nothing is added to the program but names. That contributions to one gradient are summed and gradients that nothing
-    /// computes are zeros concerns more than one operator: `append_backward` and
-    /// `gradients` do it.
+    /// Only names are added to the program. `append_backward` and `gradients` do the steps that concern several
+    /// operators: they sum contributions to a gradient and fill missing gradients with zeros.
     ///
     /// ```
     /// use autobwd::{OpDesc, OpInfoMap, Program};
@@ -41,7 +40,7 @@ impl OpInfoMap {
     /// ```
     ///
     /// # Errors
-    /// An unknown operator; slots or attributes that are wrong; an operator that has no gradient, or that runs a block: its
+    /// An unknown operator; invalid slots or attributes; an operator without gradient, or one that runs a block: its
     /// gradient needs that of the block.
     pub fn gradient_ops(&self, program: &mut Program, op: &OpDesc, no_grad: &[Var]) -> Result<GradientOps> {
         self.emitted(program, op, no_grad).map_err(|e| e.at_op(|| program.describe_at("by itself", op)))

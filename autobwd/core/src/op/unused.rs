@@ -1,4 +1,4 @@
-//! Implementations that `#[register_op]` takes no notice of.
+//! Compile-time checks of an operator's declarations, and of trait implementations that `#[register_op]` would ignore.
 
 use std::marker::PhantomData;
 
@@ -8,23 +8,23 @@ use crate::{
     schema::{Arity, ConstText, Schema, SlotDef, is_joined},
 };
 
-/// Tells which traits a type implements: where it does, the constant here hides that of [`Unwritten`].
+/// Detects the traits that a type implements: an inherent constant here hides that of [`Unwritten`].
 #[derive(Debug)]
 pub struct Written<T>(PhantomData<T>);
 
-/// What [`Written`] says of traits that a type does not implement.
+/// The defaults of [`Written`], for traits that a type does not implement.
 pub trait Unwritten {
-    /// Of [`Infer`].
+    /// For [`Infer`].
     const INFER: bool = false;
-    /// Of [`Kernel`].
+    /// For [`Kernel`].
     const KERNEL: bool = false;
-    /// Of [`Pointwise`].
+    /// For [`Pointwise`].
     const POINTWISE: bool = false;
-    /// Of [`Decompose`].
+    /// For [`Decompose`].
     const DECOMPOSE: bool = false;
-    /// Of [`Control`].
+    /// For [`Control`].
     const CONTROL: bool = false;
-    /// Of [`Composition`](crate::Composition).
+    /// For [`Composition`](crate::Composition).
     const COMPOSITION: Option<LineFn> = None;
 }
 impl<T> Unwritten for Written<T> {}
@@ -50,7 +50,8 @@ impl<T: Control> Written<T> {
     pub const CONTROL: bool = true;
 }
 
-/// Refuses `grad = Composed` of an operator that nothing is known to be composed of; `forward` says whose gradient it is.
+/// Rejects `grad = Composed` for an operator without a composition; `forward` is the operator that it is the gradient
+/// of.
 #[track_caller]
 pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, composing: [bool; 2]) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` has no composition: ");
@@ -76,8 +77,8 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
     }
 }
 
-/// Refuses `grad = Multilinear` of what is no gradient operator, and of one that does not read what its forward operator
-/// needs beside inputs with a gradient.
+/// Rejects `grad = Multilinear` for operators other than gradient operators, and for gradient operators that do not
+/// read all inputs of the forward operator without a gradient.
 #[track_caller]
 pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot have `grad = Multilinear`: ");
@@ -87,7 +88,7 @@ pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema)
     check_reads(text, forward, own, true);
 }
 
-/// Refuses `grad = SelfAdjoint` of what is not linear in one input, or has not one output.
+/// Rejects `grad = SelfAdjoint` for operators that are not linear in one input, or have not exactly one output.
 #[track_caller]
 pub const fn check_self_adjoint(op: &str, own: &Schema) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot have `grad = SelfAdjoint`: ");
@@ -100,7 +101,7 @@ pub const fn check_self_adjoint(op: &str, own: &Schema) {
     }
 }
 
-/// The input that an operator with `grad = SelfAdjoint` is linear in: the only one, or the only gradient.
+/// The input in which an operator with `grad = SelfAdjoint` is linear: the only one, or the only gradient.
 pub(crate) const fn linear_input(schema: &Schema) -> Option<&'static str> {
     let (mut linear, mut i) = (None, 0);
     while i < schema.inputs.len() {
@@ -116,15 +117,16 @@ pub(crate) const fn linear_input(schema: &Schema) -> Option<&'static str> {
     linear
 }
 
-/// Refuses `inferred` of a gradient operator that does not read what its forward operator does, nor what is `like` that.
+/// Rejects `inferred` for a gradient operator that reads neither an input of its forward operator nor an output `like`
+/// it.
 #[track_caller]
 pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot be `inferred`: ");
     check_reads(text, forward, own, false);
 }
 
-/// Panics if an input of the forward operator that must be there is not read, nor, if that is enough, its gradient
-/// written; otherwise it is enough to read what has its dtype and shape.
+/// Panics if a required input of the forward operator is not read. With `or_written`, writing its gradient suffices;
+/// otherwise, reading a value with its dtype and shape does.
 #[track_caller]
 const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_written: bool) {
     let mut i = 0;
@@ -141,7 +143,7 @@ const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_wr
     }
 }
 
-/// Whether there is a slot whose name is that and `suffix`.
+/// Whether there is a slot named `name` followed by `suffix`.
 const fn has_slot(slots: &[SlotDef], name: &str, suffix: &str) -> bool {
     let mut i = 0;
     while i < slots.len() {
@@ -153,7 +155,7 @@ const fn has_slot(slots: &[SlotDef], name: &str, suffix: &str) -> bool {
     false
 }
 
-/// Refuses the implementation of a trait that an operator does not use.
+/// Rejects the implementation of a trait that an operator does not use.
 #[track_caller]
 pub const fn refuse_unused(op: &str, of: &str, written: bool, instead: &str) {
     if written {

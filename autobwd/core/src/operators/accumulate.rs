@@ -1,4 +1,4 @@
-//! Sums of contributions to gradients, and zeros.
+//! Operators that accumulate gradients, and zero gradients.
 
 use super::{FillZerosLike, Sum};
 use crate::{OpDesc, Origin, Var};
@@ -8,7 +8,7 @@ pub fn sum(parts: impl IntoIterator<Item = Var>, grad: Var) -> OpDesc {
     OpDesc { origin: Origin::Accumulate, ..Sum::description(parts, grad) }
 }
 
-/// The gradient of what nothing depends on.
+/// The zero gradient of a value on which no target depends.
 pub fn zeros(value: Var, grad: Var) -> OpDesc {
     OpDesc { origin: Origin::ZeroFill, ..FillZerosLike { x: value, out: grad }.into() }
 }

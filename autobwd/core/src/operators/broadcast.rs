@@ -1,14 +1,14 @@
-//! Kernels over two operands that broadcast against each other as those of formulas do.
+//! Kernels for two operands that broadcast against each other by the rules of formulas.
 
 use super::{PART, pieces};
 use crate::{Buf, Cx, Dim, Dims, Element, Meta, Result};
 
-/// From which dimension of the full shape on an operand of `own` dimensions is placed.
+/// The dimension of the full shape at which an operand of `own` dimensions starts.
 fn start(own: usize, rank: usize, axis: i32) -> usize {
     usize::try_from(axis).ok().filter(|_| own < rank).unwrap_or(rank - own)
 }
 
-/// The shape that two operands of a kernel broadcast to, the same as in formulas.
+/// The broadcast shape of two operands of a kernel, by the rules of formulas.
 pub fn broadcast(x: &Meta, y: &Meta, axis: i32) -> Result<Dims> {
     let (one, rank) = (Dim::from(1), x.rank().max(y.rank()));
     let mut full: Dims = std::iter::repeat_n(one, rank).collect();
@@ -31,8 +31,7 @@ pub fn broadcast(x: &Meta, y: &Meta, axis: i32) -> Result<Dims> {
     Ok(full)
 }
 
-/// Where the elements of both operands for `row` of the full shape start, and how far apart those of neighbouring
-/// columns are.
+/// For each operand, the start of its elements for `row` of the full shape, and the stride between columns.
 fn operands_of_row([x, y]: [&[usize]; 2], axis: i32, mut row: usize) -> [(usize, usize); 2] {
     let rank = x.len().max(y.len());
     let dim = |own: &[usize], d: usize| {
@@ -67,7 +66,7 @@ pub fn zip_broadcast<T: Element, R: Element>(
     f: impl Fn(T, T) -> R + Sync,
 ) -> Result<()> {
     let (dims, equal) = ([x.dims(), y.dims()], x.dims() == y.dims());
-    // Equal shapes are one row.
+    // Operands of one shape form one row.
     let width = if equal { out.numel() } else { out.dims().last().copied().unwrap_or(1) };
     let (x, y) = (x.slice::<T>()?, y.slice::<T>()?);
     cx.chunks_mut(out.slice_mut::<R>()?, PART, |part, out| {

@@ -1,4 +1,4 @@
-//! Comparisons of two tensors of one dtype, which broadcast as those of `elementwise_add`.
+//! Comparisons of two tensors of one dtype, which broadcast as in `elementwise_add`.
 
 use crate::{
     Bool, Buf, Cx, DType, Element, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad,
@@ -7,7 +7,7 @@ use crate::{
 
 use super::{broadcast, zip_broadcast};
 
-/// An element as something that has an order.
+/// An element that can be ordered.
 trait Ordered: Element {
     type Key: PartialOrd;
     fn key(self) -> Self::Key;
@@ -26,13 +26,13 @@ macro_rules! ordered {
 }
 ordered!(Bool => bool, Bool::get; u8 => u8, |x| x; i32 => i32, |x| x; i64 => i64, |x| x; f32 => f32, |x| x; f64 => f64, |x| x);
 
-/// What a formula writes for a boolean.
+/// A bool as formulas write it.
 #[inline(always)]
 fn one_where<F: Float>(mask: SelectMask<F>) -> F {
     F::select(mask, F::from(1.0), F::from(0.0))
 }
 
-/// A comparison: its struct, shape rule, kernel, formula and rows.
+/// A comparison: its struct, shape rule, kernel, formula and sample rows.
 macro_rules! comparison {
     ($(#[doc = $doc:literal])* $op:ident, $holds:tt, |$x:ident, $y:ident| $formula:expr) => {
         $(#[doc = $doc])*
@@ -44,10 +44,10 @@ macro_rules! comparison {
             /// Same dtype, any shape that broadcasts with that of `x`.
             #[input]
             pub y: V,
-            /// Booleans in the shape that both broadcast to.
+            /// Bools in the broadcast shape.
             #[output]
             pub out: V,
-            /// Where the operand of lower rank starts; -1: it ends where the other does.
+            /// The dimension at which the operand of lower rank starts; -1 aligns the last dimensions.
             #[attr(default = -1, min = -1)]
             pub axis: i32,
         }

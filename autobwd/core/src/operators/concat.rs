@@ -1,19 +1,19 @@
-//! Tensors joined to one.
+//! Concatenation of tensors.
 
 use crate::{
     Buf, Cx, Dim, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
 
-/// Tensors joined along an axis: `out = x[0], x[1], …`.
+/// Concatenation of tensors along an axis: `out = x[0], x[1], …`.
 #[register_op(grad = ConcatGrad)]
 pub struct Concat<V = Var> {
-    /// At least one, of one dtype, any; shapes differ in dimension `axis` alone.
+    /// At least one, all of one dtype, any; shapes differ in dimension `axis` only.
     #[input]
     pub x: Vec<V>,
-    /// As long in dimension `axis` as all of them together.
+    /// Dimension `axis` is the sum of those of the inputs.
     #[output]
     pub out: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative values count from the end.
     #[attr(default = 0)]
     pub axis: i32,
 }
@@ -70,12 +70,12 @@ crate::samples!(
     ]
 );
 
-/// Bytes from one step of the dimensions before `axis` to the next.
+/// Bytes in a slice at one index of the dimensions before `axis`.
 pub fn row_bytes(x: &Buf<'_>, axis: usize) -> usize {
     x.dims()[axis..].iter().product::<usize>() * x.dtype().size()
 }
 
-/// Fills `piece` with what lies in each row of `whole` from byte `at` on, and moves on to the next piece.
+/// Fills `piece` with `width` bytes of each row of `whole` from byte `at` on, and advances `at`.
 ///
 /// # Errors
 /// Memory that cannot be read or written.
@@ -95,7 +95,7 @@ pub fn cut_out(
     Ok(())
 }
 
-/// `dx[i]` = the part of `dout` that `x[i]` went to.
+/// `dx[i]` = the part of `dout` that comes from `x[i]`.
 #[register_op(grad_of = Concat, grad = Multilinear, inferred)]
 pub struct ConcatGrad<V = Var> {
     #[input(shape_only)]

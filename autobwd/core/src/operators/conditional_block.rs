@@ -5,22 +5,22 @@ use crate::{
     register_op,
 };
 
-/// Runs a block if a condition is true. Otherwise its outputs keep the values that they had, or are zeros.
+/// Runs a block if a condition is true. Otherwise its outputs keep their previous values, or are zeros.
 #[register_op(grad = ConditionalBlockRule)]
 pub struct ConditionalBlock<V = Var> {
-    /// One boolean.
+    /// One bool.
     #[input]
     pub cond: V,
-    /// All that the block reads of the variables around it.
+    /// All variables of enclosing blocks that the block reads.
     #[input]
     pub input: Vec<V>,
-    /// All that the block writes of the variables around it.
+    /// All variables of enclosing blocks that the block writes.
     #[output]
     pub out: Vec<V>,
-    /// What the block leaves for the gradient.
+    /// The saved step state for the gradient.
     #[output]
     pub scope: V,
-    /// Must be true: row by row, there is `where`.
+    /// Must be true; `where` selects row by row.
     #[attr(default = false)]
     pub is_scalar_condition: bool,
     /// The branch.
@@ -61,8 +61,8 @@ impl GradRule<ConditionalBlock> for ConditionalBlockRule {
     }
 }
 
-/// The gradient of [`ConditionalBlock`]: runs the gradient of the branch if that has run; gradients of inputs are zeros
-/// otherwise.
+/// The gradient of [`ConditionalBlock`]: runs the gradient of the branch if the branch has run; otherwise, gradients of
+/// inputs are zeros.
 #[register_op(grad_of = ConditionalBlock, grad = NoGrad)]
 pub struct ConditionalBlockGrad<V = Var> {
     pub cond: V,

@@ -1,4 +1,4 @@
-//! Copies, of the same dtype or another.
+//! Copies and conversions between dtypes.
 
 use crate::{
     Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, SelfAdjoint, Var,
@@ -36,10 +36,10 @@ crate::samples!(
     ]
 );
 
-/// A copy of another dtype: `out = x`.
+/// Conversion to another dtype: `out = x`.
 ///
-/// Integers wrap around. Fractions are cut off where an integer is needed; what is out of its range becomes the nearest
-/// one there is, NaN becomes 0. A boolean says whether a number is not 0.
+/// Integers wrap around. Floating point numbers are truncated to integers; those out of range become the nearest
+/// integer of the dtype, NaN becomes 0. A number other than 0 is true.
 #[register_op(grad = CastGrad, pointwise, kernel)]
 pub struct Cast<V = Var> {
     /// Any shape.
@@ -96,7 +96,7 @@ fn cast(x: Draw, in_dtype: DType, out_dtype: DType) -> Cast<Draw> {
     Cast { x, out: out(), in_dtype, out_dtype }
 }
 
-/// `dx` = `dout` cast back; nothing where either side is of integers or booleans, which carry no gradient.
+/// `dx` = `dout` converted to the dtype of `x`; none if either dtype is integer or bool, which have no gradient.
 #[derive(Debug)]
 pub struct CastGrad;
 impl GradRule<Cast> for CastGrad {

@@ -3,10 +3,10 @@
 use super::PART;
 use crate::{Bool, Buf, Cx, Element, Result, with_dtype};
 
-/// A number between two dtypes: every element of every dtype fits in without loss.
+/// A number that represents every element of every dtype exactly.
 #[derive(Clone, Copy, Debug)]
 pub enum Wide {
-    /// An integer or a boolean.
+    /// An integer or a bool.
     Int(i64),
     /// A floating point number.
     Float(f64),
@@ -21,11 +21,11 @@ impl std::fmt::Display for Wide {
     }
 }
 
-/// An element as a number.
+/// Conversion of an element from and to [`Wide`].
 pub trait Number: Element {
-    /// The number itself.
+    /// The exact number.
     fn widen(self) -> Wide;
-    /// Integers wrap around; fractions are cut off, and what is out of range becomes the nearest integer there is.
+    /// The nearest element: integers wrap around; floating point numbers are truncated to integers, and saturate.
     fn narrow(wide: Wide) -> Self;
 }
 macro_rules! numbers {

@@ -1,7 +1,7 @@
-//! Sum, difference, product and quotient, each a formula whose inputs broadcast.
+//! Elementwise sum, difference, product and quotient, each a formula with broadcast inputs.
 //!
-//! With `axis` at -1 shapes line up at their last dimensions, otherwise the operand of lower rank starts at dimension
-//! `axis` of the other. Gradients of gradients are composed, so they can be differentiated further.
+//! With `axis` at -1, shapes are aligned at their last dimensions, otherwise the operand of lower rank starts at
+//! dimension `axis` of the other. Gradients of gradients are compositions, so they can be differentiated further.
 
 use crate::{
     DType, Error, Float, GradCx, GradRule, Integer, Op, OpDesc, Pointwise, PointwiseInteger, Result, Var,
@@ -10,7 +10,7 @@ use crate::{
 
 use super::{FillZerosLike, Scale};
 
-/// The rows that all broadcasting operators of two inputs share.
+/// The sample rows that all broadcasting operators of two inputs share.
 macro_rules! broadcast_samples {
     ($op:ident $(, $row:expr)*) => {
         crate::samples!(
@@ -62,15 +62,15 @@ pub struct ElementwiseAdd<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// The dimension at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 impl ElementwiseAdd {
-    /// The description of the sum of two tensors of one shape: without `axis`, for which memory would be allocated.
+    /// The description of the sum of two tensors of one shape, without `axis`, which would allocate memory.
     #[doc(hidden)]
     pub fn of_equal_shapes(x: Var, y: Var, out: Var) -> OpDesc {
         let [left, right] =
@@ -92,7 +92,7 @@ impl<I: Integer> PointwiseInteger for ElementwiseAdd<I> {
 }
 broadcast_samples!(ElementwiseAdd);
 
-/// `dx = dout`, `dy = dout`, each summed over the dimensions that its operand was broadcast along.
+/// `dx = dout`, `dy = dout`, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseAdd, grad = ElementwiseAddGradGrad, pointwise, broadcast)]
 pub struct ElementwiseAddGrad<V = Var> {
     pub dout: V,
@@ -119,7 +119,7 @@ pub struct ElementwiseAddGradGrad;
 impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
     fn emit(fwd: &ElementwiseAddGrad, g: &mut GradCx<'_>) {
         if let Some(ddout) = g.wanted(fwd.dout) {
-            // The gradient that nobody computes counts as 0, but its operand may be the one of full shape.
+            // A gradient that is not computed counts as 0, but its operand may be the one of full shape.
             let ddx = grad_or_zeros(g, fwd.dx, fwd.x);
             let ddy = grad_or_zeros(g, fwd.dy, fwd.y);
             g.push(ElementwiseAdd { x: ddx, y: ddy, out: ddout, axis: fwd.axis });
@@ -127,12 +127,12 @@ impl GradRule<ElementwiseAddGrad> for ElementwiseAddGradGrad {
     }
 }
 
-/// The gradient of `dx`, where `dx` was computed and is read.
+/// The gradient of `dx`, if `dx` is computed and read.
 pub fn grad_if_any(g: &GradCx<'_>, dx: Option<Var>) -> Option<Var> {
     dx.filter(|dx| g.arrives(*dx)).map(|dx| g.grad(dx))
 }
 
-/// The gradient of `dx`, or zeros in the shape of `x` where there is none.
+/// The gradient of `dx`, or zeros in the shape of `x` if there is none.
 pub fn grad_or_zeros(g: &mut GradCx<'_>, dx: Option<Var>, x: Var) -> Var {
     if let Some(ddx) = grad_if_any(g, dx) {
         return ddx;
@@ -151,10 +151,10 @@ pub struct ElementwiseSub<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// The dimension at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -171,7 +171,7 @@ impl<I: Integer> PointwiseInteger for ElementwiseSub<I> {
 }
 broadcast_samples!(ElementwiseSub);
 
-/// `dx = dout`, `dy = -dout`, each summed over the dimensions that its operand was broadcast along.
+/// `dx = dout`, `dy = -dout`, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseSub, grad = ElementwiseSubGradGrad, pointwise, broadcast)]
 pub struct ElementwiseSubGrad<V = Var> {
     pub dout: V,
@@ -214,10 +214,10 @@ pub struct ElementwiseMul<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// The dimension at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -234,7 +234,7 @@ impl<I: Integer> PointwiseInteger for ElementwiseMul<I> {
 }
 broadcast_samples!(ElementwiseMul);
 
-/// `dx = dout * y`, `dy = dout * x`, each summed over the dimensions that its operand was broadcast along.
+/// `dx = dout * y`, `dy = dout * x`, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseMul, grad = ElementwiseMulGradGrad, pointwise, broadcast)]
 pub struct ElementwiseMulGrad<V = Var> {
     pub dout: V,
@@ -283,7 +283,7 @@ impl GradRule<ElementwiseMulGrad> for ElementwiseMulGradGrad {
     }
 }
 
-/// `out = x / y`, broadcast; of integers without the fraction, and an error where `y` is 0.
+/// `out = x / y`, broadcast; for integers truncated, and an error where `y` is 0.
 #[register_op(grad = ElementwiseDivGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseDiv<V = Var> {
     /// Any shape.
@@ -292,10 +292,10 @@ pub struct ElementwiseDiv<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// The dimension at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -321,12 +321,12 @@ broadcast_samples!(
     .fails("`Y`: no integer can be divided by 0")
 );
 
-/// What is wrong with a quotient of integers that does not exist.
+/// The error of an integer division by 0.
 fn divided_by_zero() -> Error {
     Error::data("`Y`: no integer can be divided by 0")
 }
 
-/// `dx = dout / y`, `dy = -dout * out / y`, each summed over the dimensions that its operand was broadcast along.
+/// `dx = dout / y`, `dy = -dout * out / y`, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseDiv, grad = ElementwiseDivGradGrad, pointwise, broadcast)]
 pub struct ElementwiseDivGrad<V = Var> {
     pub out: V,
@@ -371,7 +371,8 @@ impl GradRule<ElementwiseDivGrad> for ElementwiseDivGradGrad {
                 g.push(ElementwiseDiv { x: dividend, y, out: ddout, axis });
             }
             if dy.is_some() {
-                // Not read from `ddout`: others may contribute to that. The gradient sums over broadcast dimensions.
+                // Not read from `ddout`, which may have other contributions. The gradient sums over broadcast
+                // dimensions.
                 let quotient = g.fresh("quotient");
                 g.push(ElementwiseDiv { x: dividend, y, out: quotient, axis });
                 g.push(ElementwiseDivGrad { out: quotient, dout, x: dividend, y, dx: None, dy, axis });

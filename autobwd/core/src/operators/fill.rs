@@ -1,4 +1,4 @@
-//! Tensors filled with one number.
+//! Tensors filled with a constant.
 
 use crate::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, OpDesc, Result, Var, ZeroGrad, register_op, sample::*,
@@ -7,10 +7,10 @@ use crate::{
 
 use super::{Number, Wide};
 
-/// One number everywhere: `out = value`.
+/// A constant tensor: `out = value`.
 #[register_op(grad = ZeroGrad)]
 pub struct FillConstant<V = Var> {
-    /// The shape and dtype that the attributes say.
+    /// Shape and dtype of the attributes.
     #[output]
     pub out: V,
     /// Dimensions.
@@ -22,12 +22,12 @@ pub struct FillConstant<V = Var> {
     /// The number.
     #[attr(default = 0.0)]
     pub value: f32,
-    /// The number as text, where `value` is not exact enough; counts unless it is empty.
+    /// The number as text, for values that `value` cannot represent; takes precedence unless empty.
     #[attr(default = "")]
     pub str_value: String,
 }
 impl FillConstant {
-    /// The description of a tensor filled with a number that `value` holds exactly: without `str_value`.
+    /// The description of a tensor filled with a number that `value` represents exactly: without `str_value`.
     #[doc(hidden)]
     pub fn exactly(value: f32, shape: Vec<i64>, dtype: DType, out: Var) -> OpDesc {
         let mut desc = OpDesc::from(FillConstant { out, shape, dtype, value, str_value: String::new() });
@@ -86,20 +86,20 @@ fn number(value: f32, text: &str) -> Result<Wide> {
     number.map_err(|_| Error::attr("str_value", format!("{text:?} is no number")))
 }
 
-/// Refuses a number that no integer of that dtype is. A boolean says whether a number is not 0.
+/// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
 fn exact(attr: &str, number: Wide, dtype: DType) -> Result<()> {
     if dtype.is_float() || dtype == DType::Bool {
         return Ok(());
     }
     with_dtype!(dtype, T => match (number, T::narrow(number).widen()) {
         (Wide::Int(x), Wide::Int(narrow)) if x == narrow => Ok(()),
-        // The largest int64 rounds up to a number that none is.
+        // The conversion of the largest int64 to `f64` rounds up to a number out of range.
         (Wide::Float(x), Wide::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
         _ => Err(Error::attr(attr, format!("{number} is no {dtype}"))),
     })
 }
 
-/// The shape that an attribute gives, in full.
+/// The shape in an attribute, with every dimension known.
 pub fn shape_of_attr(shape: &[i64]) -> Result<Dims> {
     let dim = |n: &i64| usize::try_from(*n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")));
     shape.iter().map(dim).collect()
@@ -134,7 +134,7 @@ crate::samples!(
     ]
 );
 
-/// One number everywhere: `out = value`.
+/// A constant tensor: `out = value`.
 #[register_op(grad = ZeroGrad)]
 pub struct FillAnyLike<V = Var> {
     /// Any shape, any dtype.
@@ -146,7 +146,7 @@ pub struct FillAnyLike<V = Var> {
     /// The number.
     #[attr(default = 0.0)]
     pub value: f64,
-    /// Element type; that of `x` when there is none, −1 in programs.
+    /// Element type; `None`, −1 in programs, means that of `x`.
     #[attr(default = None)]
     pub dtype: Option<DType>,
 }

@@ -1,4 +1,4 @@
-//! Counting up.
+//! Incrementing a counter.
 
 use crate::{
     DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, register_op, sample::*,
@@ -9,13 +9,13 @@ use super::Assign;
 /// `out = x + step`, where `out` may be the variable `x` itself: a counter.
 #[register_op(grad = IncrementGrad, pointwise, integers)]
 pub struct Increment<V = Var> {
-    /// Numbers of any shape, as a rule one.
+    /// Any shape, usually one element.
     #[input]
     pub x: V,
     /// Same shape and dtype as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The summand; for integers, one of their dtype.
+    /// The increment; for integers, one of their dtype.
     #[attr(default = 1.0)]
     pub step: f64,
 }
@@ -44,7 +44,7 @@ crate::samples!(
     ]
 );
 
-/// `dx = assign(dout)`. Where the operator works in place, `x` keeps the value that the forward part gave it.
+/// `dx = assign(dout)`. If the operator works in place, `x` keeps its forward value.
 #[derive(Debug)]
 pub struct IncrementGrad;
 impl GradRule<Increment> for IncrementGrad {

@@ -1,4 +1,4 @@
-//! Operators of the library itself whose kernels take all data.
+//! Operators of the library itself whose kernels never fail.
 
 use super::{
     Assign, Cast, Concat, ConcatGrad, FillAnyLike, FillConstant, FillZerosLike, Increment, Reshape2,

@@ -7,18 +7,18 @@ use crate::{
 
 use super::{broadcast, zip_broadcast};
 
-/// Whether an element counts as true: it is not 0; NaN is not.
+/// Whether an element counts as true: it is not 0. NaN is true.
 fn holds<T: Element>(x: T) -> bool {
     x != T::default()
 }
 
-/// The same of a lane, as 1 and 0.
+/// The same for a lane, as 1 and 0.
 #[inline(always)]
 fn truth<F: Float>(x: F) -> F {
     F::select(x.equals(F::from(0.0)), F::from(0.0), F::from(1.0))
 }
 
-/// Shape rule, kernel, formula and rows of an operator on two truth values.
+/// Shape rule, kernel, formula and sample rows of an operator on two truth values.
 macro_rules! logical {
     ($op:ident, $by:tt, |$x:ident, $y:ident| $formula:expr) => {
         impl Infer for $op<Meta> {
@@ -75,58 +75,58 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
     integers_below(2, dims).of(DType::Bool)
 }
 
-/// Whether both hold: `out = x & y`, broadcast.
+/// Logical and: `out = x & y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalAnd<V = Var> {
-    /// Any shape, any dtype; what is not 0 holds.
+    /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
     /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// Booleans in the shape that both broadcast to.
+    /// Bools in the broadcast shape.
     #[output]
     pub out: V,
 }
 logical!(LogicalAnd, &, |x, y| x * y);
 
-/// Whether either holds: `out = x | y`, broadcast.
+/// Logical or: `out = x | y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalOr<V = Var> {
-    /// Any shape, any dtype; what is not 0 holds.
+    /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
     /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// Booleans in the shape that both broadcast to.
+    /// Bools in the broadcast shape.
     #[output]
     pub out: V,
 }
 logical!(LogicalOr, |, |x, y| x.max(y));
 
-/// Whether one of them holds and the other does not: `out = x ^ y`, broadcast.
+/// Logical exclusive or: `out = x ^ y`, broadcast.
 #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
 pub struct LogicalXor<V = Var> {
-    /// Any shape, any dtype; what is not 0 holds.
+    /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
     /// Same dtype, any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// Booleans in the shape that both broadcast to.
+    /// Bools in the broadcast shape.
     #[output]
     pub out: V,
 }
 logical!(LogicalXor, ^, |x, y| (x - y).abs());
 
-/// Whether `x` does not hold: `out = !x`.
+/// Logical not: `out = !x`.
 #[register_op(grad = ZeroGrad, pointwise, kernel)]
 pub struct LogicalNot<V = Var> {
-    /// Any shape, any dtype; what is not 0 holds.
+    /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
-    /// Booleans in the shape of `x`.
+    /// Bools in the shape of `x`.
     #[output]
     pub out: V,
 }

@@ -1,10 +1,9 @@
-//! The operators that the library itself emits or recognises, and what their kernels are made of.
+//! The operators that the library itself emits or recognises, and helpers for kernels.
 //!
-//! The backward part of a program needs sums, zeros and copies; `+ - * /` of expressions stand for operators; gradients
-//! of control flow are branches and recurrences. These operators are typed: the library builds them as structs
+//! The backward pass of a program needs sums, zeros and copies; `+ - * /` of expressions are operators; gradients of
+//! control flow are branches and recurrences. These operators are typed: the library builds them as structs
 //! ([`OpDesc::from`](crate::OpDesc)) and recognises them by type ([`OpDesc::is`](crate::OpDesc::is),
-//! [`OpDesc::as_op`](crate::OpDesc::as_op)). All others are in crates of their own, which may use the functions in here,
-//! too.
+//! [`OpDesc::as_op`](crate::OpDesc::as_op)). All others are in separate crates, which may use the functions here, too.
 
 mod accumulate;
 mod broadcast;

@@ -2,10 +2,8 @@
 //!
 //! `grad = SelfAdjoint`: the gradient of an operator that is its own adjoint.
 //!
-//! `grad = Multilinear`: double backward of operators that are linear in each of some inputs.
-//!
-//! The gradient of such an operator, and the gradient of that, are the operator and its gradient operator again, each with
-//! one input replaced.
+//! `grad = Multilinear`: double backward of operators that are linear in each of some inputs. The gradient of such an
+//! operator, and the gradient of that, are the operator and its gradient operator again, each with one input replaced.
 
 use super::zeros;
 use crate::{
@@ -14,12 +12,12 @@ use crate::{
     op::{linear_input, sorted},
 };
 
-/// The gradient of a gradient operator with `grad_of`, whose forward operator is linear in each of the inputs that have a
-/// gradient: products and convolutions, and with one such input all that moves, repeats or sums elements.
+/// The gradient of a gradient operator with `grad_of`, whose forward operator is linear in each of the inputs that have
+/// a gradient: products and convolutions, and with one such input all operators that move, repeat or sum elements.
 ///
-/// Of `out = x · y` with `dx` and `dy`, it is `ddout = ddx · y + x · ddy`, and for the factors the gradients of these two
-/// products where `dout` arrives. An optional input that the gradient operator reads the shape of at most is a summand,
-/// and is left out.
+/// For `out = x · y` with `dx` and `dy`, it is `ddout = ddx · y + x · ddy`, and for the factors the gradients of these
+/// two products with respect to `dout`. An optional input whose elements the gradient operator does not read is a
+/// summand, and is left out.
 #[derive(Debug)]
 pub struct Multilinear;
 
@@ -32,11 +30,11 @@ impl<O: Op> GradRule<O> for Multilinear {
     }
 }
 
-/// The gradient of an operator that is linear in one input by a symmetric matrix (a mask or any other elementwise factor,
-/// a flip): the operator itself, of the output's gradient.
+/// The gradient of an operator that multiplies one input by a symmetric matrix (a mask or another elementwise factor, a
+/// flip): the operator itself, applied to the output's gradient.
 ///
-/// The operator has one output, of the dtype and shape of the input. That is its only one or, of a gradient operator, the only gradient among its inputs;
-/// the others have no gradient, as where they choose elements only.
+/// The operator has one output, with the dtype and shape of that input. The input is the only one or, for a gradient
+/// operator, the only gradient among its inputs; the others have no gradient, as where they only select elements.
 #[derive(Debug)]
 pub struct SelfAdjoint;
 
@@ -71,7 +69,7 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
         }
         let mut ddx = vec![];
         for (i, dx) in dx.iter().enumerate() {
-            // A gradient that is not wanted, of a list that the gradient operator reads.
+            // A hole in a list of gradients: the gradient operator still reads the list.
             let hole = g.fwd.inputs.get(slot).get(i).filter(|_| *dx == Var::EMPTY);
             ddx.push(match hole {
                 Some(x) => zeros_like(*x, g),
@@ -105,7 +103,7 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
     }
 }
 
-/// Lets the forward operator write the gradients of its outputs' gradients, if anybody wants them.
+/// Lets the forward operator write the gradients of its outputs' gradients, if any is wanted.
 fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -> bool {
     let mut any = false;
     for output in sorted(forward.outputs) {
@@ -125,7 +123,7 @@ fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -
     any
 }
 
-/// Whether the gradient operator takes no notice of what an optional input holds.
+/// Whether the gradient operator does not read the elements of an optional input.
 fn is_summand(gradient: &Schema, input: &SlotDef) -> bool {
     let own = gradient.input(input.name);
     matches!(input.arity, Arity::Optional) && own.is_none_or(|own| own.shape_only)

@@ -1,11 +1,11 @@
-//! The `recurrent` operator: a block for every step of a sequence.
+//! The `recurrent` operator: a block that runs for every step of a sequence.
 
 use crate::{
     BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
     register_op,
 };
 
-/// What an attribute `checkpoint_every` says.
+/// The interval given by an attribute `checkpoint_every`.
 pub(super) fn every(steps: i32) -> Option<usize> {
     usize::try_from(steps).ok().filter(|steps| *steps > 0)
 }
@@ -23,45 +23,45 @@ fn named(program: &Program, attr: &str, names: &[String], states: usize) -> Resu
     names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect()
 }
 
-/// Runs a block for every step of sequences, whose first dimension is time. In the block, a sequence's name means its
-/// step, an output's what the step contributes; states go from step to step.
+/// Runs a block for every step of sequences, with time as the first dimension. In the block, the name of a sequence
+/// means its current element, that of an output the step's result; states are carried from step to step.
 #[register_op(grad = RecurrentRule)]
 pub struct Recurrent<V = Var> {
     /// Sequences of one length.
     #[input("inputs")]
     pub inputs: Vec<V>,
-    /// What the states are before the first step.
+    /// Initial states.
     #[input("initial_states")]
     pub initial_states: Vec<V>,
-    /// All else that the block reads of the variables around it.
+    /// All other variables of enclosing blocks that the block reads.
     #[input("parameters")]
     pub parameters: Vec<V>,
-    /// Sequences: what the steps have written under these names, one after another.
+    /// Sequences: the steps' results under these names, stacked.
     #[output("outputs")]
     pub outputs: Vec<V>,
-    /// What the states are after the last step.
+    /// Final states.
     #[output("final_states")]
     pub final_states: Vec<Option<V>>,
-    /// What the steps leave for the gradient.
+    /// The saved step state for the gradient.
     #[output("step_scopes")]
     pub step_scopes: V,
-    /// What the block calls the states when a step starts.
+    /// Names of the states in the block at the start of a step.
     #[attr(default = [])]
     pub ex_states: Vec<String>,
-    /// What it calls them when the step ends.
+    /// Their names at the end of a step.
     #[attr(default = [])]
     pub states: Vec<String>,
     /// Whether there are states.
     #[attr(default = true)]
     pub has_states: bool,
-    /// Whether there will be a gradient: what it needs is kept if there is one.
+    /// Whether there will be a gradient: then, the step state that it needs is saved.
     #[attr(default = true)]
     pub is_train: bool,
-    /// From the last step to the first.
+    /// Whether steps run from the last to the first.
     #[attr(default = false)]
     pub reverse: bool,
-    /// Every so many steps, what the next one finds is kept, and the gradient runs the steps in between again; where there
-    /// are no more, every so many as the square root of their number. 0: what the gradient reads is kept of each step.
+    /// The interval of steps that save their inputs; the gradient recomputes the steps between them. With no more steps
+    /// than that, the interval is the square root of their number. 0: every step saves all that the gradient reads.
     #[attr(default = 0, min = 0)]
     pub checkpoint_every: i32,
     /// The step.
@@ -88,7 +88,7 @@ impl Control for Recurrent {
     }
 }
 
-/// The gradient of the step, in the other direction.
+/// The gradient of the step, in reverse order.
 #[derive(Debug)]
 pub struct RecurrentRule;
 impl GradRule<Recurrent> for RecurrentRule {
@@ -118,7 +118,7 @@ impl GradRule<Recurrent> for RecurrentRule {
     }
 }
 
-/// The gradient of [`Recurrent`]: runs the gradient of the step on what the steps have left, last to first. Gradients of
+/// The gradient of [`Recurrent`]: runs the gradient of the step on the saved step state, last to first. Gradients of
 /// parameters are summed over the steps.
 #[register_op(grad_of = Recurrent, grad = NoGrad)]
 pub struct RecurrentGrad<V = Var> {

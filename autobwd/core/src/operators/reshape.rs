@@ -1,22 +1,22 @@
-//! The same elements in another shape.
+//! Reshaping.
 
 use crate::{
     Buf, Cx, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
 
-/// The same elements in another shape: `out = x`.
+/// Reshape to another shape with the same elements: `out = x`.
 #[register_op(grad = Reshape2Grad)]
 pub struct Reshape2<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// The shape that `shape` says.
+    /// The shape of attribute `shape`.
     #[output(inplace = x)]
     pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    /// Stores the shape of `x`: `[0]` followed by its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// Dimensions; 0 stands for that of `x` at this place, one −1 for what remains.
+    /// Dimensions; 0 copies that of `x` at this position, one −1 is inferred.
     #[attr]
     pub shape: Vec<i32>,
 }
@@ -50,9 +50,9 @@ crate::samples!(
     ]
 );
 
-/// The shape that attribute `shape` says.
+/// The output shape for attribute `shape`.
 fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
-    // Dimensions that are copied cancel out, so that the others are known even where these are not.
+    // Copied dimensions cancel out, so that the others are known even if these are not.
     let copied = |axis: usize| shape.get(axis) == Some(&0);
     let given = |axis: usize| (!copied(axis)).then_some(x.dims[axis]);
     let left = (0..x.rank()).filter_map(given).fold(Dim::from(1), |n, dim| n * dim);
@@ -84,15 +84,15 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
     if fits { Ok(dims) } else { Err(x.wrong(&format!("as many elements as in {shape:?} are needed"))) }
 }
 
-/// Sets what an output that remembers the shape of `x` holds: no elements, in the shape `[0]` and its dimensions.
+/// Stores the shape of `x` in an output without elements: `[0]` followed by its dimensions.
 pub fn remember(x: &Meta, x_shape: &mut Meta) {
     x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
 }
 
-/// The dimensions that [`remember`] put there.
+/// The dimensions stored by [`remember`].
 ///
 /// # Errors
-/// It did not.
+/// A value that does not store a shape.
 pub fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
     x_shape
         .dims
@@ -101,7 +101,7 @@ pub fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
 }
 
-/// Gives `dx` the remembered shape of `x`; `dout` must have the shape that `forward` computes from it.
+/// Gives `dx` the stored shape of `x`; `dout` must have the shape that `forward` computes from it.
 pub fn restore(
     x_shape: &Meta,
     dout: &Meta,

@@ -1,4 +1,4 @@
-//! The affine function of one variable.
+//! Affine function of one variable.
 
 use crate::{
     DType, Float, GradCx, GradRule, Integer, Pointwise, PointwiseInteger, Result, Var, register_op, sample::*,
@@ -16,10 +16,10 @@ pub struct Scale<V = Var> {
     /// The factor.
     #[attr(default = 1.0)]
     pub scale: f64,
-    /// The summand.
+    /// The bias.
     #[attr(default = 0.0)]
     pub bias: f64,
-    /// Whether the summand stays out of the product.
+    /// Whether the bias is added after scaling.
     #[attr(default = true)]
     pub bias_after_scale: bool,
 }

@@ -1,16 +1,16 @@
-//! Seeds of random numbers as variables.
+//! Random seeds as variables.
 
 use crate::{Buf, Cx, DType, Infer, Kernel, Meta, Result, Var, ZeroGrad, register_op, sample::*};
 
-/// A seed as a variable: `out = seed`.
+/// A random seed as a variable: `out = seed`.
 ///
-/// What is random and takes its seed from a variable can be computed again with the same numbers.
+/// A random operator that takes its seed from a variable can be recomputed with the same numbers.
 #[register_op(grad = ZeroGrad)]
 pub struct Seed<V = Var> {
     /// One number, int32.
     #[output]
     pub out: V,
-    /// The number.
+    /// The seed.
     #[attr(default = 0)]
     pub seed: i32,
 }

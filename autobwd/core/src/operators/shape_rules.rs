@@ -1,8 +1,8 @@
-//! What shape rules of several operators check.
+//! Checks shared by shape rules of several operators.
 
 use crate::{Dims, Error, ErrorKind, Meta, Result};
 
-/// That `dout` has the dtype of `x` and the result's dimensions.
+/// Checks that `dout` has the dtype of `x` and the result's dimensions.
 ///
 /// # Errors
 /// It has not.
@@ -11,10 +11,10 @@ pub fn check_grad(x: &Meta, dout: &Meta, dims: &Dims) -> Result<()> {
     dout.require(dout.dims.agrees(dims), || format!("the shape of the forward result, {dims}, is needed"))
 }
 
-/// That a slot holds as many variables as needed.
+/// Checks the number of variables in a slot.
 ///
 /// # Errors
-/// It does not.
+/// Another number.
 pub fn same_count(slot: &str, got: usize, needed: usize) -> Result<()> {
     if got == needed {
         return Ok(());

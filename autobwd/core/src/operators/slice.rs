@@ -1,4 +1,4 @@
-//! A part of a tensor.
+//! Slicing.
 
 use crate::{
     Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
@@ -7,28 +7,28 @@ use crate::{
 
 use super::{Loops, around, few_dims};
 
-/// A part of a tensor: `out = input[start..end]` along each axis.
+/// A slice of a tensor: `out = input[start..end]` along each axis.
 ///
-/// As in NumPy: negative bounds count from behind, those beyond an end mean that end, and an end before the start means
-/// nothing.
+/// As in NumPy: negative bounds count from the end, bounds out of range are clamped, and a slice that ends before its
+/// start is empty.
 #[register_op(grad = SliceGrad)]
 pub struct Slice<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
     pub input: V,
-    /// The part, without dimensions `decrease_axis`.
+    /// The slice, without dimensions `decrease_axis`.
     #[output]
     pub out: V,
-    /// The dimensions that are cut, negative ones from behind.
+    /// The dimensions to slice; negative ones count from the end.
     #[attr]
     pub axes: Vec<i32>,
-    /// Where the part starts, for each of `axes`.
+    /// The start, for each of `axes`.
     #[attr]
     pub starts: Vec<i32>,
-    /// Where it ends, not included, for each of `axes`.
+    /// The end, exclusive, for each of `axes`.
     #[attr]
     pub ends: Vec<i32>,
-    /// Dimensions that are dropped, 1 each in the part.
+    /// Dimensions to drop, each of length 1 in the slice.
     #[attr(default = [])]
     pub decrease_axis: Vec<i32>,
 }
@@ -85,7 +85,7 @@ fn slice(input: Draw, cuts: &[(i32, i32, i32)], decrease_axis: &[i32]) -> Slice<
     Slice { input, out: out(), axes, starts, ends, decrease_axis: decrease_axis.to_vec() }
 }
 
-/// Dimensions of the part.
+/// Dimensions of the slice.
 fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -> Result<Dims> {
     few_dims(input)?;
     for (attr, bounds) in [("starts", starts), ("ends", ends)] {
@@ -114,7 +114,7 @@ fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -
     Ok(dims.iter().enumerate().filter(|(axis, _)| dropped >> axis & 1 == 0).map(|(_, n)| *n).collect())
 }
 
-/// Where a part of a dimension of `n` starts, and how long it is.
+/// Start and length of a slice of a dimension of length `n`.
 fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
     let place = |bound: i32| {
         let from_front = i64::from(bound) + if bound < 0 { n as i64 } else { 0 };
@@ -124,7 +124,7 @@ fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
     (start, end.saturating_sub(start))
 }
 
-/// Where the part lies.
+/// The memory layout of the slice.
 fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> Loops {
     let mut loops = Loops::default();
     for axis in 0..whole.dims().len() {
@@ -137,7 +137,7 @@ fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> Loops {
     loops
 }
 
-/// `dinput = dout` in the part, 0 elsewhere.
+/// `dinput = dout` in the slice, 0 elsewhere.
 #[register_op(grad_of = Slice, grad = Multilinear, inferred)]
 pub struct SliceGrad<V = Var> {
     #[input(shape_only)]

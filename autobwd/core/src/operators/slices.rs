@@ -1,19 +1,19 @@
-//! Tensors cut into parts, rows and positions along an axis.
+//! Division of tensors into parts, rows and positions along an axis.
 
-/// Elements of a unit of shared work.
+/// The number of elements in a unit of parallel work.
 pub const PART: usize = 1 << 16;
 
-/// The elements beside part number `part` of a shared output, which has `len`.
+/// The elements of an operand for part number `part` of an output, which has `len` elements.
 pub fn nth_part<T>(all: &[T], part: usize, len: usize) -> &[T] {
     &all[part * PART..][..len]
 }
 
-/// Positions before, on and after an axis.
+/// The number of positions before, on and after an axis.
 pub fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     (dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product())
 }
 
-/// Calls `each(row, column, piece)` for every piece of `part`, of which the first element is number `at` of rows of
+/// Calls `each(row, column, piece)` for every piece of `part`. The first element of `part` has index `at` in rows of
 /// `width` elements. A piece lies in one row and has at most `longest` elements.
 pub fn pieces<T>(
     part: &mut [T],
@@ -25,7 +25,7 @@ pub fn pieces<T>(
     if part.is_empty() {
         return;
     }
-    // Divisions cost more than all else where rows are short.
+    // For short rows, divisions would be the largest cost.
     let (mut row, mut column) = (at / width, at % width);
     let mut rest = part;
     while !rest.is_empty() {

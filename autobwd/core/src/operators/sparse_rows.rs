@@ -1,15 +1,15 @@
-//! Kernels over some rows of a tensor: sparse gradients.
+//! Kernels for row-sparse tensors, such as sparse gradients.
 
 use std::ops::AddAssign;
 
 use super::PART;
 use crate::{Buf, Cx, Product, Result, Rows};
 
-/// Parts in which a tensor is cut: each has to look for the rows that fall into it.
+/// The number of parts of a tensor: each part has to find its rows.
 pub const PARTS: usize = 64;
 
-/// `x = new(x, beside, grad)`, element by element: in the rows that `grad` holds and, unless `lazy`, with a gradient of
-/// 0 in all others. The tensors `beside` have the shape of `x`.
+/// `x = new(x, beside, grad)`, element by element: in the rows of `grad` and, unless `lazy`, with a gradient of 0 in
+/// all others. The tensors `beside` have the shape of `x`.
 pub fn update_rows<T: Product + AddAssign, const N: usize>(
     cx: &Cx,
     x: &mut [T],
@@ -44,8 +44,8 @@ pub fn update_rows<T: Product + AddAssign, const N: usize>(
     });
 }
 
-/// Writes the sum of rows to a sparse output: each row once, however often it is among the `terms`, of which there are
-/// no more than `out` has room for.
+/// Writes the sum of rows to a row-sparse output: each row once, however often it occurs among the `terms`, whose
+/// number must not exceed the capacity of `out`.
 pub fn add_up_rows<'a, T: Product + AddAssign, I: Iterator<Item = (usize, &'a [T])>>(
     cx: &Cx,
     out: &mut Buf<'_>,

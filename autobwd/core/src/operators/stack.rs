@@ -1,4 +1,4 @@
-//! Tensors side by side along a new dimension, and one taken apart along one.
+//! Stacking and unstacking along a new dimension.
 
 use crate::{
     Buf, Cx, Dims, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
@@ -6,16 +6,16 @@ use crate::{
 
 use super::same_count;
 
-/// Tensors side by side along a new dimension: `y[.., i, ..] = x[i]`.
+/// Stack of tensors along a new dimension: `y[.., i, ..] = x[i]`.
 #[register_op(grad = StackGrad)]
 pub struct Stack<V = Var> {
     /// At least one, of one shape and dtype, any.
     #[input]
     pub x: Vec<V>,
-    /// `x[0]` with one dimension more, as long as there are tensors.
+    /// The shape of `x[0]` with one more dimension, which is the number of tensors.
     #[output]
     pub y: V,
-    /// Where the new dimension is, negative from behind.
+    /// The position of the new dimension; negative values count from the end.
     #[attr(default = 0)]
     pub axis: i32,
 }
@@ -50,7 +50,7 @@ crate::samples!(
     ]
 );
 
-/// Dtype and dimensions of tensors side by side.
+/// Dtype and dimensions of stacked tensors.
 fn stacked(x: &[Meta], axis: i32, y: &mut Meta) -> Result<()> {
     let Some((first, others)) = x.split_first() else {
         return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
@@ -69,7 +69,7 @@ fn stacked(x: &[Meta], axis: i32, y: &mut Meta) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of one tensor for each step of the dimensions before `axis`.
+/// Bytes of one tensor at one index of the dimensions before `axis`.
 fn width(y: &Buf<'_>, axis: i32) -> usize {
     y.dims()[y.axis(axis.into()) + 1..].iter().product::<usize>() * y.dtype().size()
 }
@@ -83,7 +83,7 @@ fn side_by_side(x: &[Buf<'_>], y: &mut Buf<'_>, axis: i32) -> Result<()> {
     Ok(())
 }
 
-/// Fills `piece` with every `n`-th of `width` bytes, from number `i` on.
+/// Fills `piece` with every `n`-th group of `width` bytes, from group `i` on.
 fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut Buf<'_>) -> Result<()> {
     if width > 0 {
         let slots = whole.bytes()?.chunks_exact(width).skip(i).step_by(n);
@@ -113,19 +113,19 @@ impl Kernel for StackGrad<Buf<'_>> {
     }
 }
 
-/// A tensor taken apart along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
+/// Unstacking of a tensor along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
 #[register_op(grad = UnstackGrad)]
 pub struct Unstack<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
     pub x: V,
-    /// As many as `x` is long in that dimension.
+    /// As many as the length of that dimension of `x`.
     #[output]
     pub y: Vec<V>,
-    /// The dimension, negative from behind.
+    /// The dimension; negative values count from the end.
     #[attr(default = 0)]
     pub axis: i32,
-    /// How long it is.
+    /// Its length.
     #[attr(min = 1)]
     pub num: i32,
 }

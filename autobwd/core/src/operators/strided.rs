@@ -1,15 +1,15 @@
-//! Tensors read as if their elements lay otherwise: permuted, repeated, cut or reversed.
+//! Strided access to tensors: permuted, repeated, sliced or reversed.
 
 use super::{PART, pieces};
 use crate::{Cx, Element, Meta, Result};
 
-/// Most dimensions of what is read so.
+/// The limit of dimensions for strided access.
 pub const MAX_RANK: usize = 9;
 
-/// That a tensor has no more than [`MAX_RANK`] dimensions.
+/// Checks that a tensor has at most [`MAX_RANK`] dimensions.
 ///
 /// # Errors
-/// It has.
+/// It has more.
 pub fn few_dims(x: &Meta) -> Result<()> {
     if x.rank() > MAX_RANK {
         return Err(x.wrong(&format!("at most {MAX_RANK} dimensions are possible")));
@@ -17,7 +17,7 @@ pub fn few_dims(x: &Meta) -> Result<()> {
     Ok(())
 }
 
-/// How a row-major result lies elsewhere: where it begins there, and length and stride of each of its dimensions.
+/// The strided layout of a row-major result: its offset, and length and stride of each of its dimensions.
 #[derive(Debug, Default)]
 pub struct Loops {
     start: isize,
@@ -26,16 +26,16 @@ pub struct Loops {
     len: usize,
 }
 
-/// Elements of a row that are written before the next row; as many lines of the input stay cached meanwhile.
+/// Elements of a row that are written before the next row; as many cache lines of the input stay cached meanwhile.
 const TILE: usize = 16;
 
 impl Loops {
-    /// Begins that many elements further on.
+    /// Advances the start by this many elements.
     pub fn skip(&mut self, elements: isize) {
         self.start += elements;
     }
 
-    /// Adds the next dimension of the result, to the last one where both are one run.
+    /// Adds the next dimension of the result, merged with the last one if they are contiguous.
     pub fn push(&mut self, n: usize, stride: isize) {
         match self.all[..self.len].last_mut() {
             _ if n == 1 => {}
@@ -47,7 +47,7 @@ impl Loops {
         }
     }
 
-    /// Where the element is that has index `i` among those of the outer dimensions, and 0 in the others.
+    /// The position of the element with index `i` in the outer dimensions, and 0 in the others.
     fn at(&self, outer: &[(usize, isize)], mut i: usize) -> isize {
         let mut at = self.start;
         for (n, stride) in outer.iter().rev() {
@@ -57,7 +57,7 @@ impl Loops {
         at
     }
 
-    /// Reads the result.
+    /// Copies the strided elements of `x` to `out`.
     pub fn gather<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
         let (planes, (rows, down), (cols, right)) = match &self.all[..self.len] {
             [] => (&[][..], (1, 0), (1, 1)),
@@ -93,7 +93,8 @@ impl Loops {
         });
     }
 
-    /// Writes the elements of `x` to where [`gather`](Loops::gather) reads them; strides must be positive.
+    /// Copies the elements of `x` to the positions where [`gather`](Loops::gather) reads them; strides must be
+    /// positive.
     pub fn scatter<T: Element>(&self, x: &[T], out: &mut [T]) {
         let (outer, (cols, right)) = match &self.all[..self.len] {
             [] => (&[][..], (1, 1)),

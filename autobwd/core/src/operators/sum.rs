@@ -1,4 +1,4 @@
-//! The sum of several tensors, of which backward parts are full, or of rows of them.
+//! The sum of several dense or row-sparse tensors, which is frequent in backward passes.
 
 use std::{num::Wrapping, ops::Add};
 
@@ -12,15 +12,16 @@ use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
 /// Sum of tensors: `out = x[0] + x[1] + …`.
 #[register_op(grad = SumGrad, decomposed)]
 pub struct Sum<V = Var> {
-    /// At least one, all of one shape and dtype, integers wrap around; or lists of tensors, in which a missing element counts as zero.
+    /// At least one, all of one shape and dtype, integers wrap around; or tensor arrays, in which a missing element
+    /// counts as zero.
     #[input(sparse, array)]
     pub x: Vec<V>,
-    /// Same shape; sparse if all of `x` are; a list if they are lists.
+    /// Same shape; sparse if all of `x` are; an array if they are arrays.
     #[output]
     pub out: V,
 }
 impl Sum {
-    /// The description of a sum, without a list in between: backward parts are full of them.
+    /// The description of a sum, built without a temporary list: backward passes have many.
     #[doc(hidden)]
     pub fn description(x: impl IntoIterator<Item = Var>, out: Var) -> OpDesc {
         let [terms, sum] = const { [Sum::SCHEMA.inputs[0].name, Sum::SCHEMA.outputs[0].name] };
@@ -74,7 +75,7 @@ impl Kernel for Sum<Buf<'_>> {
         }
         with_float!(out, T => {
             if out.is_sparse() {
-                // All are, as the shape rule has seen.
+                // All inputs are, as the shape rule has checked.
                 return add_up_rows(cx, out, || x.iter().flat_map(Buf::rows::<T>).flat_map(Rows::iter));
             }
             let out = out.slice_mut::<T>()?;
@@ -123,7 +124,7 @@ where
     Ok(())
 }
 
-/// Sums lists; `out` may be one of them.
+/// Sums arrays; `out` may be one of them.
 fn add_up_arrays(x: &[Buf<'_>], out: &TensorArray) -> Result<()> {
     let arrays = x.iter().map(Buf::array).collect::<Result<Vec<_>>>()?;
     let is_out = |array: &&TensorArray| std::ptr::eq(*array, out);

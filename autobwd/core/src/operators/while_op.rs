@@ -7,20 +7,20 @@ use crate::{
 
 use super::recurrent::every;
 
-/// Runs a block while a condition is true. What the block overwrites of the variables around it goes from one step to
-/// the next.
+/// Runs a block while a condition is true. Variables of enclosing blocks that the block overwrites are carried from
+/// step to step.
 #[register_op(grad = WhileRule)]
 pub struct While<V = Var> {
-    /// All that the block reads of the variables around it.
+    /// All variables of enclosing blocks that the block reads.
     #[input]
     pub x: Vec<V>,
-    /// One boolean, which the block overwrites.
+    /// One bool, which the block overwrites.
     #[input]
     pub condition: V,
-    /// All that the block overwrites of the variables around it: they keep dtype and shape.
+    /// All variables of enclosing blocks that the block overwrites: they keep dtype and shape.
     #[output]
     pub out: Vec<V>,
-    /// What the steps leave for the gradient.
+    /// The saved step state for the gradient.
     #[output]
     pub step_scopes: V,
     /// As in [`Recurrent`](super::Recurrent).
@@ -62,8 +62,8 @@ impl GradRule<While> for WhileRule {
     }
 }
 
-/// The gradient of [`While`]: runs the gradient of the body on what the steps have left, last to first. Gradients of
-/// variables that go from step to step do so backwards, those of others are summed over the steps.
+/// The gradient of [`While`]: runs the gradient of the body on the saved step state, last to first. Gradients of
+/// carried variables are carried in reverse; those of others are summed over the steps.
 #[register_op(grad_of = While, grad = NoGrad)]
 pub struct WhileGrad<V = Var> {
     pub x: Vec<V>,
@@ -73,7 +73,7 @@ pub struct WhileGrad<V = Var> {
     pub step_scopes: V,
     #[output]
     pub dx: Vec<Option<V>>,
-    /// What the block calls `dout`.
+    /// Names of `dout` in the block.
     #[attr(default = [])]
     pub original_output_grad: Vec<String>,
     /// The gradient of the body.

@@ -1,3 +1,5 @@
+//! Types of attributes, and their conversions to and from programs.
+
 use std::fmt;
 
 use crate::{Attr, BlockId, DType, desc::Words};
@@ -24,7 +26,7 @@ pub enum AttrType {
 }
 
 impl AttrType {
-    /// The type of that value.
+    /// The type of a value.
     pub fn of(value: &Attr) -> AttrType {
         match value {
             Attr::Bool(_) => AttrType::Bool,
@@ -44,7 +46,7 @@ impl AttrType {
         }
     }
 
-    /// As messages spell it: the Rust type.
+    /// The Rust type, as in messages.
     pub const fn name(self) -> &'static str {
         match self {
             AttrType::Bool => "bool",
@@ -79,16 +81,16 @@ pub trait AttrValue: Clone + fmt::Debug {
     /// Its type in programs.
     const TYPE: AttrType;
 
-    /// The value as programs hold it.
+    /// The value as stored in programs.
     fn into_attr(self) -> Attr;
 
     /// Reads the value.
     ///
     /// # Errors
-    /// What was expected instead.
+    /// The expected type or values.
     fn from_attr(attr: &Attr) -> Result<Self, String>;
 
-    /// The value as numbers: other values have others.
+    /// Adds the value to an operator key: different values give different keys.
     fn words(&self, words: &mut Words) {
         words.attr(&self.clone().into_attr());
     }
@@ -135,8 +137,8 @@ attr_values!(
     Vec<BlockId> => Blocks;
 );
 
-/// In programs a number is of single precision, as in the reference, where that holds it exactly, else of double
-/// precision: what a file of the reference says keeps its value, and no number is rounded.
+/// Programs store a number in single precision, as the reference does, if that is exact, else in double precision:
+/// numbers in files of the reference keep their values, and none is rounded.
 impl AttrValue for f64 {
     const TYPE: AttrType = AttrType::F64;
 
@@ -168,7 +170,7 @@ impl AttrValue for DType {
     }
 }
 
-/// `None`, −1 in programs, stands for the dtype of the input.
+/// `None`, −1 in programs, means the dtype of the input.
 impl AttrValue for Option<DType> {
     const TYPE: AttrType = AttrType::I32;
 
@@ -183,7 +185,7 @@ impl AttrValue for Option<DType> {
     }
 }
 
-/// Defines an enum that is text in programs.
+/// Defines an enum that programs store as a string.
 ///
 /// ```
 /// autobwd::op::attr_enum! {

@@ -14,11 +14,11 @@ pub struct AttrDef {
     pub field: &'static str,
     /// Type in programs.
     pub ty: AttrType,
-    /// The value when a program does not give one.
+    /// The value if a program does not set one.
     pub default: Option<fn() -> Attr>,
     /// Bounds of the value.
     pub bounds: &'static [Bound],
-    /// Whether a description gives it a value that it can have.
+    /// The check of its value in a description.
     pub check: AttrCheck,
     /// First line of the field's documentation.
     pub doc: &'static str,
@@ -26,7 +26,7 @@ pub struct AttrDef {
     pub line: u32,
 }
 
-/// Checks the value that a description gives an attribute: its type, its bounds, and that there is one.
+/// Checks the value of an attribute in a description: its type, its bounds, and that it is present.
 pub type AttrCheck = fn(&OpDesc, &AttrDef) -> Result<()>;
 
 impl AttrDef {
@@ -39,7 +39,7 @@ impl AttrDef {
 /// A bound of a numeric attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Which side it bounds, and whether the limit itself is allowed.
+    /// The side that it bounds, and whether the limit itself is allowed.
     pub kind: BoundKind,
     /// The limit, of the attribute's type.
     pub limit: fn() -> Attr,
@@ -62,7 +62,7 @@ pub enum BoundKind {
 }
 
 impl Bound {
-    /// NaN is within no bounds.
+    /// NaN fails every bound.
     fn check(&self, name: &str, value: &Attr) -> Result<()> {
         let limit = (self.limit)();
         let order = compare(value, &limit);
@@ -90,7 +90,7 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The order of two numbers; none where one is NaN or no number.
+/// The order of two numbers; `None` for NaN and for other values.
 fn compare(a: &Attr, b: &Attr) -> Option<Ordering> {
     let integer = |attr: &Attr| match attr {
         Attr::I32(x) => Some(i64::from(*x)),
@@ -108,7 +108,7 @@ fn compare(a: &Attr, b: &Attr) -> Option<Ordering> {
     }
 }
 
-/// A number as messages show it.
+/// A number as in messages.
 fn number(attr: &Attr) -> String {
     match attr {
         Attr::I32(x) => x.to_string(),
@@ -193,17 +193,17 @@ pub trait Attrs: Clone + fmt::Debug + 'static {
     /// The attributes, in the order of the fields.
     const DEFS: &'static [AttrDef];
 
-    /// Reads all of them from a description.
+    /// Reads all attributes from a description.
     ///
     /// # Errors
     /// A missing attribute without default, another type, a value out of its bounds.
     fn read(desc: &OpDesc) -> Result<Self>;
 
-    /// Writes all of them to a description.
+    /// Records all attributes.
     fn write(self, notes: &mut Notes) -> Self;
 }
 
-/// The attributes of an operator from those of its fields. `N` is how many there are.
+/// Concatenates the attributes of an operator's fields. `N` is their total number.
 pub const fn concat_attrs<const N: usize>(fields: &[&[AttrDef]]) -> [AttrDef; N] {
     const NONE: AttrDef = AttrDef {
         name: "",

@@ -1,8 +1,8 @@
-//! Text put together during constant evaluation: names, and messages of compile-time checks.
+//! Text built during constant evaluation: names, and messages of compile-time checks.
 
 use super::{AttrDef, SlotDef};
 
-/// At most `N` bytes of text. [`add`](ConstText::add) drops what does not fit.
+/// Text of at most `N` bytes. [`add`](ConstText::add) drops the excess.
 #[derive(Clone, Copy)]
 pub(crate) struct ConstText<const N: usize> {
     bytes: [u8; N],
@@ -12,7 +12,7 @@ pub(crate) struct ConstText<const N: usize> {
 impl<const N: usize> ConstText<N> {
     pub(crate) const EMPTY: ConstText<N> = ConstText { bytes: [0; N], len: 0 };
 
-    /// These pieces of text, which must fit.
+    /// The concatenation of these texts, which must fit.
     pub(crate) const fn of(pieces: &[&str]) -> ConstText<N> {
         let (mut text, mut len, mut i) = (ConstText::EMPTY, 0, 0);
         while i < pieces.len() {
@@ -70,7 +70,7 @@ impl<const N: usize> ConstText<N> {
         self
     }
 
-    /// `; did you mean `…`?`, if some name is near.
+    /// `; did you mean `…`?`, if a similar name was found.
     pub(crate) const fn did_you_mean(self, nearest: Nearest) -> ConstText<N> {
         if nearest.distance > 2 {
             return self;
@@ -83,7 +83,7 @@ impl<const N: usize> ConstText<N> {
         loop {
             match core::str::from_utf8(self.bytes.split_at(len).0) {
                 Ok(text) => return text,
-                // Cut within a character.
+                // The text was cut within a character.
                 Err(_) => len -= 1,
             }
         }
@@ -107,7 +107,7 @@ pub(crate) const fn is_joined(whole: &str, head: &str, tail: &str) -> bool {
     true
 }
 
-/// The name that was probably meant: `prefix`, `name` and `suffix`, at that edit distance.
+/// The most similar name so far: `prefix`, `name` and `suffix`, with its edit distance.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest {
     prefix: &'static str,
@@ -119,14 +119,14 @@ pub(crate) struct Nearest {
 impl Nearest {
     pub(crate) const NONE: Nearest = Nearest { prefix: "", name: "", suffix: "", distance: usize::MAX };
 
-    /// The nearer of what was found and one more name.
+    /// The nearer of this name and another.
     const fn or(self, written: &str, [prefix, name, suffix]: [&'static str; 3]) -> Nearest {
         let whole = ConstText::<64>::EMPTY.add(prefix).add(name).add(suffix);
         let distance = edit_distance(written, whole.as_str());
         if distance < self.distance { Nearest { prefix, name, suffix, distance } } else { self }
     }
 
-    /// Fields of these slots with a prefix.
+    /// Compares fields of these slots, with a prefix.
     pub(crate) const fn or_field(
         mut self,
         written: &str,
@@ -141,7 +141,7 @@ impl Nearest {
         self
     }
 
-    /// Names of these slots with a suffix.
+    /// Compares names of these slots, with a suffix.
     pub(crate) const fn or_slot(mut self, written: &str, slots: &[SlotDef], suffix: &'static str) -> Nearest {
         let mut i = 0;
         while i < slots.len() {
@@ -151,7 +151,7 @@ impl Nearest {
         self
     }
 
-    /// Fields of these attributes.
+    /// Compares fields of these attributes.
     pub(crate) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
         let mut i = 0;
         while i < attrs.len() {
@@ -162,7 +162,8 @@ impl Nearest {
     }
 }
 
-/// Edit distance in bytes, where two exchanged neighbours are one edit; of names longer than 32 bytes, no distance.
+/// Damerau-Levenshtein distance in bytes (a swap of neighbours is one edit); the maximum for names longer than 32
+/// bytes.
 const fn edit_distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 32;
     let (a, b) = (a.as_bytes(), b.as_bytes());

@@ -1,3 +1,5 @@
+//! Conversion of operator structs to keys and descriptions.
+
 use std::fmt;
 
 use smallvec::SmallVec;
@@ -5,7 +7,7 @@ use smallvec::SmallVec;
 use super::{Arity, AttrValue, Role, Slot};
 use crate::{AttrMap, OpDesc, Result, Slots, Var, desc::Words};
 
-/// What was in an operator's struct: what its slots held, in the order of its fields, and what its attributes are.
+/// The contents of an operator's struct: slot values in the order of its fields, and attributes.
 #[derive(Debug)]
 pub struct Content<W> {
     pub(crate) ty: &'static str,
@@ -13,14 +15,14 @@ pub struct Content<W> {
     pub(crate) notes: Notes,
 }
 
-/// Attributes as numbers, and as data where that is asked for.
+/// Records the attributes of an operator as a key, and on request as data.
 #[derive(Debug, Default)]
 pub struct Notes {
     pub(crate) words: Words,
     attrs: Option<AttrMap>,
 }
 
-/// `Debug` of operators.
+/// `Debug` for operators.
 ///
 /// # Errors
 /// Those of the formatter.
@@ -42,12 +44,12 @@ impl<W> Content<W> {
         Content { ty, held: SmallVec::new(), notes }
     }
 
-    /// What takes attributes.
+    /// The recorder of attributes.
     pub fn notes(&mut self) -> &mut Notes {
         &mut self.notes
     }
 
-    /// Takes what a slot holds; leaves the empty slot.
+    /// Takes the values of a slot and returns the empty slot.
     #[inline]
     pub fn slot<S: Slot<W>>(&mut self, role: Role, slot: &'static str, held: S) -> S::Of<()> {
         let (empty, first) = (held.map(|_| ()), self.held.len());
@@ -67,7 +69,7 @@ impl<W> Content<W> {
         empty
     }
 
-    /// The operator as data, with variables that `name` says.
+    /// The operator as data, with variables from `name`.
     ///
     /// # Errors
     /// Those of `name`.
@@ -89,7 +91,7 @@ impl<W> Content<W> {
 }
 
 impl Content<()> {
-    /// The operator as data, with variables numbered as they come.
+    /// The operator as data, with variables numbered in order of occurrence.
     pub(crate) fn describe_in_order(self) -> Result<OpDesc> {
         let mut number = 0;
         self.describe(&mut |_, _, ()| {
@@ -100,7 +102,7 @@ impl Content<()> {
 }
 
 impl Notes {
-    /// Takes note of an attribute.
+    /// Records an attribute.
     pub fn attr<A: AttrValue>(&mut self, name: &'static str, value: A) -> A {
         match &mut self.attrs {
             Some(attrs) => attrs.set(name, value.clone().into_attr()),
@@ -109,7 +111,7 @@ impl Notes {
         value
     }
 
-    /// Takes note of all attributes.
+    /// Records all attributes.
     pub(crate) fn attrs(&mut self, attrs: &AttrMap) {
         for (name, attr) in attrs.iter() {
             self.words.name(name.as_str());

@@ -1,101 +1,100 @@
-//! Operators that run sub-blocks: what they say about it.
+//! The interface of control flow operators, which run sub-blocks.
 
 use crate::{BlockId, Error, ErrorKind, OpDesc, Program, Result, Var};
 
-/// How an operator runs its sub-block: implemented, in place of a shape rule and a kernel, for the description of an
-/// operator with a `#[block]`.
+/// The control flow of an operator with a `#[block]`, implemented for its description in place of a shape rule and a
+/// kernel.
 ///
-/// From what it says follows how the operator is planned, run and differentiated.
+/// It determines how the operator is planned, run and differentiated.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has a block, but does not say how it runs it",
     label = "this operator needs `impl Control for {Self}`"
 )]
 pub trait Control {
-    /// What is run how often, what goes in and what comes out.
+    /// The block, its number of steps, its inputs and its outputs.
     ///
     /// # Errors
-    /// Slots that do not fit each other.
+    /// Inconsistent slots.
     fn call(&self, program: &Program) -> Result<Call>;
 }
 
-/// A sub-block that is run step by step.
+/// The step-by-step execution of a sub-block.
 ///
-/// The block finds its own variables, what the fields say goes in under its names, and, in the gradient of another
-/// operator, what the steps of that have left. Its own variables are gone when the step ends; of others, it may write what
-/// comes out, and nothing else.
+/// The block sees its own variables, its inputs under the names given by these fields, and, if it is the gradient of
+/// another operator, the saved state of that operator's steps. Its own variables are dropped at the end of a step. Of
+/// other variables, it may write outputs only.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What is run.
+    /// The block to run.
     pub block: BlockId,
-    /// How often.
+    /// The number of steps.
     pub steps: StepCount,
-    /// Inputs that the block reads under their own names, the same in every step.
+    /// Inputs that the block reads under their own names; loop invariant.
     pub reads: Vec<Var>,
-    /// What a step hands to the next.
+    /// Loop-carried values.
     pub carried: Vec<Carried>,
-    /// Inputs of which every step reads its part, along the first dimension: the input, what it is called in the block, and
-    /// an input of the same shape, of which it is zeros if nobody has written it.
+    /// Inputs that are sliced along the first dimension, one slice per step: the input, its name in the block, and an
+    /// input of the same shape that gives the shape of zeros if the first is not written.
     pub slices: Vec<(Var, Var, Var)>,
-    /// Outputs to which every step contributes its part, along a first dimension: what it is called in the block, and the
-    /// output.
+    /// Outputs that stack the steps' results along a new first dimension: the name in the block, and the output.
     pub stacks: Vec<(Var, Var)>,
-    /// Outputs that are sums over all steps, zeros when there is none: what a step contributes, the output, and an input
-    /// of its dtype and shape.
+    /// Outputs that are sums over all steps, zeros without steps: the name in the block, the output, and an input of
+    /// its dtype and shape.
     pub sums: Vec<(Var, Var, Var)>,
-    /// The variable for what steps leave for a backward part: written, or consumed where steps are
+    /// The variable for the saved step state of the backward pass: written, or consumed if steps are
     /// [`Recorded`](StepCount::Recorded).
     pub scopes: Option<Var>,
-    /// Every so many steps, a step leaves what it finds; the backward part runs the steps in between again. Otherwise, each
-    /// step leaves what the backward part reads.
+    /// The interval of steps that save their inputs; the backward pass recomputes the steps between them. With `None`,
+    /// every step saves all that the backward pass reads.
     pub every: Option<usize>,
 }
 
-/// How often a sub-block runs.
+/// The number of times a sub-block runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepCount {
-    /// While a boolean is true, which is among what is carried.
+    /// While this carried bool is true.
     While(Var),
-    /// Once, if a boolean is true.
+    /// Once, if this bool is true.
     If(Var),
-    /// A fixed number of times; slices have so many parts.
+    /// A fixed number of times, which is also the length of slices.
     Times(usize),
-    /// For every part of the slices.
+    /// Once per slice.
     Each {
-        /// From the last to the first.
+        /// Whether the last slice is the first.
         reverse: bool,
     },
-    /// For every step that an operator has left, from the last to the first. In a forward block that ran through its
-    /// slices in reverse, these are in order.
+    /// Once per saved step of the forward operator, from the last to the first. If the forward block visited its slices
+    /// in reverse, this visits them in order.
     Recorded {
-        /// Whether the steps ran through slices in reverse.
+        /// Whether the forward steps visited their slices in reverse.
         reverse: bool,
     },
 }
 
-/// A value that a step hands to the next.
+/// A loop-carried value.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
-    /// What the first step finds.
+    /// The initial value.
     pub first: First,
-    /// What the block calls it when a step starts.
+    /// Its name in the block at the start of a step.
     pub start: Var,
-    /// What the block calls it when a step ends.
+    /// Its name in the block at the end of a step.
     pub end: Var,
-    /// The output that gets what the last step ends with; what the first finds, if there is none.
+    /// The output that receives the final value: the initial value if there are no steps.
     pub last: Option<Var>,
 }
 
-/// What the first step finds of a value that is carried.
+/// The initial value of a loop-carried value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// The value of an input; zeros like the other variable if nobody has written it.
+    /// An input; zeros like the second variable if that is not written.
     Value(Var, Var),
-    /// Zeros of that variable's dtype and shape.
+    /// Zeros with the dtype and shape of this variable.
     ZerosLike(Var),
 }
 
 impl Call {
-    /// A call of a block into which nothing goes.
+    /// A call of a block without inputs.
     pub fn new(block: BlockId, steps: StepCount) -> Call {
         Call {
             block,
@@ -110,7 +109,7 @@ impl Call {
         }
     }
 
-    /// The same steps, run again from what some of them have found, for what they leave.
+    /// The same steps, for recomputation from saved inputs: only their step state is wanted.
     #[doc(hidden)]
     pub fn again(&self) -> Call {
         let like = |first: First| match first {
@@ -126,7 +125,7 @@ impl Call {
         }
     }
 
-    /// What is wrong with the block as the operator `op` runs it, shapes apart.
+    /// Faults of the block as the operator `op` runs it, except for shapes.
     #[doc(hidden)]
     pub fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
         let (mut found, number) = (vec![], self.block.index());
@@ -154,7 +153,7 @@ impl Call {
         found
     }
 
-    /// The boolean that decides.
+    /// The condition.
     #[doc(hidden)]
     pub fn condition(&self) -> Option<Var> {
         match self.steps {
@@ -168,14 +167,14 @@ impl Call {
         matches!(self.steps, StepCount::Recorded { .. })
     }
 
-    /// Names under which the block finds something that is not its own and that no earlier step has left.
+    /// Names of the block's inputs that are neither its own variables nor results of earlier steps.
     #[doc(hidden)]
     pub fn supplied(&self) -> impl Iterator<Item = Var> + '_ {
         let carried = self.carried.iter().map(|carried| carried.start);
         self.reads.iter().copied().chain(carried).chain(self.slices.iter().map(|(_, inner, _)| *inner))
     }
 
-    /// What the block must have computed when a step ends.
+    /// Variables that the block must have computed at the end of a step.
     #[doc(hidden)]
     pub fn ends(&self) -> impl Iterator<Item = Var> + '_ {
         let (stacks, sums) = (self.stacks.iter().map(|(v, _)| *v), self.sums.iter().map(|(v, ..)| *v));

@@ -1,4 +1,4 @@
-//! What generated conversions call: the loops and the messages.
+//! Functions called by generated conversions: loops and error messages.
 
 use super::{Arity, Role, Schema, Slot};
 use crate::{Error, ErrorKind, Meta, OpDesc, Result, Var};
@@ -34,7 +34,7 @@ pub fn gather_slot<W, S: Slot<W>>(
     S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
 }
 
-/// What a field of scratch memory holds. No program knows it, so it is asked for as an output without variable.
+/// Fills a field of scratch memory. Programs have no variable for it, so it is requested as an output without one.
 ///
 /// # Errors
 /// Those of `fill`.
@@ -45,8 +45,8 @@ pub fn gather_scratch<W>(
     fill(Role::Output, field, Var::EMPTY)
 }
 
-/// Checks slots and attributes of a description: what reading it as an operator would refuse, from the schema alone, so
-/// that it is compiled once.
+/// Checks slots and attributes of a description as conversion to an operator would, but from the schema alone, so that
+/// it is compiled once.
 ///
 /// # Errors
 /// A wrong number of variables; an attribute of another type, out of its bounds, or missing without a default.
@@ -65,8 +65,7 @@ pub(crate) fn check_described(schema: &Schema, desc: &OpDesc) -> Result<()> {
     schema.attrs.iter().try_for_each(|attr| (attr.check)(desc, attr))
 }
 
-/// For a gradient operator whose shape rule is `like`: the gradient of a slot that it reads has dtype and shape of what is
-/// in that slot.
+/// Checks, for a gradient operator whose shape rule is `like`, that a gradient has dtype and shape of its slot.
 ///
 /// # Errors
 /// It has not.
@@ -81,7 +80,7 @@ pub fn same_as<S: Slot<Meta>, G: Slot<Meta>>(slot: &S, gradient: &G) -> Result<(
     outcome
 }
 
-/// Hands out what an output slot holds.
+/// Yields the values of an output slot.
 pub fn put_values<W, S: Slot<W>>(index: usize, content: S, put: &mut dyn FnMut(usize, W)) {
     content.take(|held| {
         if let Some(held) = held {

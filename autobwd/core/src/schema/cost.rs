@@ -1,16 +1,19 @@
+//! Cost estimates of operators.
+
 use std::iter::Sum;
 
-/// An estimate of what running an operator takes, from its shapes alone.
+/// An estimate of the cost of an operator, from its shapes alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Floating point operations, as its shape rule [states](crate::Infer::flops) them.
+    /// Floating point operations, as [stated](crate::Infer::flops) by its shape rule.
     pub flops: u64,
-    /// Bytes that it reads and writes.
+    /// Bytes read and written.
     pub bytes: u64,
 }
 
 impl Cost {
-    /// Time on one core that does 100 operations and moves 20 bytes in a nanosecond, one after the other: picoseconds.
+    /// Time in picoseconds on a core that does 100 operations and moves 20 bytes per nanosecond, without overlap of the
+    /// two.
     pub fn picoseconds(self) -> u64 {
         self.flops.saturating_mul(10).saturating_add(self.bytes.saturating_mul(50))
     }

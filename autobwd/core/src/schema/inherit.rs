@@ -1,26 +1,26 @@
-//! What a gradient operator with `grad_of = Tanh` inherits from its forward operator, found during constant evaluation.
+//! Declarations that a gradient operator with `grad_of = Tanh` inherits from its forward operator, during constant
+//! evaluation.
 //!
-//! A field that is named as one of the forward operator's stands for the same slot or attribute. A field that is named as
-//! one of its slots with a `d` in front stands for that slot's gradient. Functions that look names up again give some
-//! value for an unknown one: it has been reported then.
+//! A field with the name of a field of the forward operator is the same slot or attribute. A field with the name of a
+//! slot and a prefix `d` is that slot's gradient. For an unknown name, which `check_slot` or `check_attr` has reported,
+//! the other functions return an arbitrary value.
 
 use super::{
     Arity, AttrCheck, AttrDef, AttrType, ConstText, Role, Schema, SlotDef,
     const_text::{Nearest, is_joined},
 };
 
-/// The slot that a field of the gradient operator stands for.
+/// The slot that a field of the gradient operator refers to.
 #[derive(Clone, Copy)]
 struct Inherited {
-    /// Of the forward operator.
+    /// The slot of the forward operator.
     slot: SlotDef,
     side: Role,
-    /// Whether it is that slot's gradient.
+    /// Whether the field is that slot's gradient.
     is_gradient: bool,
 }
 
-/// A name that already means a slot means no gradient: where both `dout` and `out` are slots, `d_out` is the gradient of
-/// `out`.
+/// Slot names take precedence over gradients: if `dout` and `out` are both slots, `d_out` is the gradient of `out`.
 const fn find(forward: &Schema, field: &str) -> Option<Inherited> {
     let prefixes = ["", "d", "d_"];
     let mut i = 0;
@@ -48,7 +48,7 @@ const fn named(slots: &[SlotDef], prefix: &str, field: &str) -> Option<SlotDef> 
     None
 }
 
-/// Checks that a field of a gradient operator stands for a slot that its side can have.
+/// Checks that a field of a gradient operator refers to a slot that is valid on its side.
 #[track_caller]
 pub const fn check_slot(forward: &Schema, field: &str, role: Role) {
     let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
@@ -107,8 +107,7 @@ pub const fn slot_name<const N: usize>(forward: &Schema, field: &str) -> [u8; N]
     name
 }
 
-/// The slot of a gradient operator's field: its documentation and whether it holds a list of tensors are the forward
-/// operator's.
+/// The slot of a gradient operator's field, with documentation and `array` of the forward operator.
 pub const fn inherit_slot(
     forward: &Schema,
     field: &'static str,
@@ -156,8 +155,8 @@ pub const fn check_attr(forward: &Schema, field: &str, ty: AttrType) {
     }
 }
 
-/// The attribute of that field: name, default and bounds are the forward operator's, and so is its documentation unless
-/// there is some.
+/// The attribute of a field, with name, default and bounds of the forward operator, and with its documentation if the
+/// field has none.
 pub const fn inherit_attr(
     forward: &Schema,
     field: &'static str,

@@ -1,6 +1,6 @@
-//! Slots and attributes of operators, and the traits that shape rules, kernels and formulas implement.
+//! Slots and attributes of operators, and the traits for shape rules, kernels and formulas.
 //!
-//! Must not know any registered operator, nor how programs are run or differentiated.
+//! Must not know any registered operator, nor how programs run or are differentiated.
 
 mod attr;
 mod attr_def;
@@ -28,7 +28,7 @@ use crate::{
     numbers::{Float, Integer, Symbol},
 };
 
-/// The most slots that a pointwise operator has, as its author writes it.
+/// The limit of slots in the declaration of a pointwise operator.
 pub(crate) const MAX_SLOTS: usize = 16;
 
 /// One slot of an operator.
@@ -36,20 +36,19 @@ pub(crate) const MAX_SLOTS: usize = 16;
 pub struct SlotDef {
     /// Name in programs.
     pub name: &'static str,
-    /// Name of the field in the operator's struct; empty for a slot that no struct has.
+    /// Name of the field in the operator's struct; empty for a slot without a field.
     pub field: &'static str,
-    /// How many variables it takes.
+    /// The number of variables it takes.
     pub arity: Arity,
-    /// Of an input: only its shape is needed, so its memory may be freed early.
+    /// For an input: only its shape is read, so its memory may be freed early.
     pub shape_only: bool,
-    /// Of an input: it may hold some rows of a tensor instead of the whole.
+    /// For an input: it may be row-sparse.
     pub sparse: bool,
-    /// It may hold a list of tensors.
+    /// It may hold an array of tensors.
     pub array: bool,
-    /// Of an output: the input whose memory it may take over.
+    /// For an output: the input with which it may share memory.
     pub inplace: Option<&'static str>,
-    /// Of an output: the input whose dtype and shape it has; in a formula, contributions along broadcast dimensions are
-    /// summed.
+    /// For an output: the input whose dtype and shape it has; a formula sums contributions along broadcast dimensions.
     pub like: Option<&'static str>,
     /// First line of the field's documentation.
     pub doc: &'static str,
@@ -58,7 +57,7 @@ pub struct SlotDef {
 }
 
 impl SlotDef {
-    /// A slot with no options.
+    /// A slot without options.
     pub const fn new(name: &'static str, arity: Arity, doc: &'static str, line: u32) -> SlotDef {
         SlotDef {
             name,
@@ -74,32 +73,32 @@ impl SlotDef {
         }
     }
 
-    /// Of that field.
+    /// Sets the field.
     pub const fn field(self, field: &'static str) -> SlotDef {
         SlotDef { field, ..self }
     }
 
-    /// With `shape_only`.
+    /// Sets `shape_only`.
     pub const fn shape_only(self) -> SlotDef {
         SlotDef { shape_only: true, ..self }
     }
 
-    /// With `sparse`.
+    /// Sets `sparse`.
     pub const fn sparse(self) -> SlotDef {
         SlotDef { sparse: true, ..self }
     }
 
-    /// With `array`.
+    /// Sets `array`.
     pub const fn array(self) -> SlotDef {
         SlotDef { array: true, ..self }
     }
 
-    /// With `inplace = input`.
+    /// Sets `inplace`.
     pub const fn inplace(self, input: &'static str) -> SlotDef {
         SlotDef { inplace: Some(input), ..self }
     }
 
-    /// With `like = input`.
+    /// Sets `like`.
     pub const fn like(self, input: &'static str) -> SlotDef {
         SlotDef { like: Some(input), ..self }
     }
@@ -110,37 +109,37 @@ impl SlotDef {
 pub struct ScratchDef {
     /// Name of the field in the operator's struct.
     pub field: &'static str,
-    /// Which side the slot is on whose dtype and shape it has.
+    /// The side of the slot whose dtype and shape it has.
     pub role: Role,
-    /// The name in programs of that slot, which holds one variable.
+    /// The name of that slot in programs; it holds one variable.
     pub like: &'static str,
 }
 
 impl ScratchDef {
-    /// Memory in that field, like that slot.
+    /// Scratch memory in a field, with dtype and shape of a slot.
     pub const fn new(field: &'static str, role: Role, like: &'static str) -> ScratchDef {
         ScratchDef { field, role, like }
     }
 }
 
-/// Everything static about an operator.
+/// The static description of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
     /// Operator type in programs.
     pub name: &'static str,
-    /// What it reads.
+    /// Input slots.
     pub inputs: &'static [SlotDef],
-    /// What it writes.
+    /// Output slots.
     pub outputs: &'static [SlotDef],
-    /// What its kernel has beside these while it runs.
+    /// Scratch memory of its kernel.
     pub scratch: &'static [ScratchDef],
     /// Attributes and sub-blocks.
     pub attrs: &'static [AttrDef],
-    /// Whether it is given by a formula for one element.
+    /// Whether it is defined by an elementwise formula.
     pub pointwise: bool,
     /// Whether the formula's inputs broadcast against each other.
     pub broadcast: bool,
-    /// Whether there is a formula for integers, too.
+    /// Whether there is also an integer formula.
     pub integers: bool,
     /// The struct's documentation.
     pub doc: &'static str,
@@ -151,7 +150,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Whether it is of a gradient operator: one that takes a gradient in.
+    /// Whether it belongs to a gradient operator: one of its inputs is a gradient.
     pub(crate) const fn is_gradient(&self) -> bool {
         let mut i = 0;
         while i < self.inputs.len() {
@@ -163,24 +162,24 @@ impl Schema {
         false
     }
 
-    /// The input slot of that name.
+    /// The input slot of this name.
     pub fn input(&self, name: &str) -> Option<&'static SlotDef> {
         self.inputs.iter().find(|s| s.name == name)
     }
 
-    /// The number of the input slot of that name.
+    /// The index of the input slot of this name.
     #[doc(hidden)]
     pub fn input_number(&self, name: &str) -> Option<usize> {
         self.inputs.iter().position(|s| s.name == name)
     }
 
-    /// The output slot of that name.
+    /// The output slot of this name.
     pub fn output(&self, name: &str) -> Option<&'static SlotDef> {
         self.outputs.iter().find(|s| s.name == name)
     }
 
-    /// What its gradient operator reads that has dtype and shape of this input: an output that is `like` it, or the
-    /// gradient of one.
+    /// A slot of its gradient operator with dtype and shape of this input: an output that is `like` it, or the gradient
+    /// of one.
     pub(crate) const fn read_like(&self, input: &SlotDef, gradient: &Schema) -> Option<&'static str> {
         let mut i = 0;
         while i < self.outputs.len() * gradient.inputs.len() {
@@ -197,25 +196,25 @@ impl Schema {
         None
     }
 
-    /// The attribute of that name.
+    /// The attribute of this name.
     pub fn attr(&self, name: &str) -> Option<&'static AttrDef> {
         self.attrs.iter().find(|a| a.name == name)
     }
 }
 
-/// Which side of an operator a slot is on.
+/// The side of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It is read.
+    /// The operator reads it.
     Input,
-    /// It is written.
+    /// The operator writes it.
     Output,
 }
 
 /// Supplies the `Buf` of a slot.
 pub type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'static>>;
 
-/// The shape rule, written on `Mul<Meta>`: sets dtype and dimensions of the outputs, or says which input is wrong.
+/// The shape rule, written on `Mul<Meta>`: sets dtype and dimensions of the outputs, or rejects an input.
 ///
 /// Dimensions may be unknown while a program is built; all are known when it is planned.
 #[diagnostic::on_unimplemented(
@@ -224,15 +223,15 @@ pub type BufOf<'a> = &'a mut dyn FnMut(Role, &'static str, Var) -> Result<Buf<'s
     note = "write `impl Infer for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`"
 )]
 pub trait Infer {
-    /// Sets the outputs' metas.
+    /// Sets dtype and dimensions of the outputs.
     ///
     /// # Errors
-    /// Inputs or attributes that do not fit each other.
+    /// Inconsistent inputs or attributes.
     fn infer(&mut self) -> Result<()>;
 
-    /// Floating point operations of one run, a product and its sum being two; unknown while a dimension is. Asked after
-    /// [`infer`](Infer::infer). Worth stating where they take longer than reading and writing the slots once, as in
-    /// products of matrices: it tells what computing the operator again [costs](crate::Cost).
+    /// Floating point operations of one run, with a multiply-add as two; unknown while a dimension is. Called after
+    /// [`infer`](Infer::infer). Worth implementing if they take longer than one pass over the slots, as in matrix
+    /// products: they determine the [cost](crate::Cost) of recomputation.
     fn flops(&self) -> Dim {
         0.into()
     }
@@ -243,28 +242,28 @@ pub trait Infer {
     message = "`{Self}` has no kernel",
     label = "this operator needs a kernel",
     note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`",
-    note = "beside a formula, a kernel is needed where an input is `sparse`"
+    note = "a formula with a `sparse` input also needs a kernel"
 )]
 pub trait Kernel {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// Data that the operator cannot take (a label out of range, say); a dtype without kernel.
+    /// Data that the operator rejects (a label out of range, say); a dtype without kernel.
     fn run(&mut self, cx: &Cx) -> Result<()>;
 
-    /// How much memory [`run`](Kernel::run) asks [`Cx::scratch`] for with that many workers: known before it runs. Memory
-    /// with the shape of a slot is better declared, as a field with `#[scratch(like = ..)]`.
+    /// The number of bytes that [`run`](Kernel::run) requests from [`Cx::scratch`] with this many workers, known before
+    /// it runs. Prefer to declare memory with the shape of a slot as a field with `#[scratch(like = ..)]`.
     fn scratch_bytes(&self, workers: usize) -> usize {
         let _ = workers;
         0
     }
 }
 
-/// The formula of an elementwise operator, written on `Swish<F>` with `F: Float`: one element. It replaces shape rule
-/// and kernel, fuses with its neighbours and is compiled for every instruction set.
+/// The formula of an elementwise operator for one element, written on `Swish<F>` with `F: Float`. It replaces shape
+/// rule and kernel, fuses with its neighbours and is compiled for every instruction set.
 ///
-/// Inputs have one shape; with `broadcast` they are broadcast against each other as in NumPy, those of lower rank from
-/// the attribute `axis` on where there is one, and outputs declared `like = x` are summed back to the shape of `x`.
+/// Inputs have one shape. With `broadcast`, they broadcast against each other as in NumPy, those of lower rank from the
+/// attribute `axis` on where there is one, and outputs declared `like = x` are summed to the shape of `x`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no formula",
     label = "this operator is declared `pointwise`",
@@ -275,8 +274,8 @@ pub trait Pointwise {
     fn eval(&mut self);
 }
 
-/// The formula of an operator that is declared `pointwise, integers`, for integers, written on `Clip<I>` with
-/// `I: Integer`: one element of int32 or int64. Sums, differences and products wrap around; integers have no gradient.
+/// The integer formula of an operator that is declared `pointwise, integers`, for one element of int32 or int64,
+/// written on `Clip<I>` with `I: Integer`. Sums, differences and products wrap around; integers have no gradient.
 ///
 /// ```standalone_crate
 /// use autobwd::{Float, op::{Integer, PointwiseInteger}, NoGrad, Pointwise, Result, Var, register_op};
@@ -315,15 +314,14 @@ pub trait PointwiseInteger {
     /// Sets the output from the inputs.
     ///
     /// # Errors
-    /// An attribute that is no integer ([`Integer::of`]), of which the shape rule learns by evaluating the formula once;
-    /// an element without result (a division by 0), which is [`Error::data`](crate::Error::data).
+    /// An attribute that is not an integer ([`Integer::of`]), which the shape rule detects by evaluating the formula
+    /// once; an element without result (a division by 0), which is [`Error::data`](crate::Error::data).
     fn eval(&mut self) -> Result<()>;
 }
 
-/// Generated for pointwise operators: runs the formula on one lane.
+/// Generated for pointwise operators: evaluates the formula on one lane.
 ///
-/// Nothing unsafe relies on an implementation: a slot that the schema does not have reads as 0, and what is written to
-/// one is lost.
+/// No unsafe code relies on an implementation: an unknown slot reads as 0, and writes to one are dropped.
 #[diagnostic::on_unimplemented(
     message = "the gradient of `{Self}` cannot be derived: it has no formula",
     label = "`grad = Derived` needs a formula",
@@ -331,16 +329,16 @@ pub trait PointwiseInteger {
             operator or rule"
 )]
 pub trait Lanes: Sized + 'static {
-    /// The operator's slots, by whose place lanes are numbered.
+    /// The operator's slots, whose order numbers the lanes.
     const SLOTS: Schema;
-    /// Attributes, and which optional slots are present. They are cloned for every block: those that the macro takes are
-    /// `Copy`.
+    /// Attributes, and the set of present optional slots. They are cloned for every block: those that the macro accepts
+    /// are `Copy`.
     type Attrs: Clone + Send + Sync + 'static;
 
-    /// Runs the formula: `get` reads an input, `put` writes an output, by index in the schema.
+    /// Evaluates the formula: `get` reads an input, `put` writes an output, by index in the schema.
     fn lane<F: Float>(attrs: &Self::Attrs, get: impl FnMut(usize) -> F, put: impl FnMut(usize, F));
 
-    /// Runs the formula on symbols, which records it: the same expressions as [`lane`](Lanes::lane) computes.
+    /// Evaluates the formula on symbols, which records the expressions that [`lane`](Lanes::lane) computes.
     fn symbols(
         attrs: &Self::Attrs,
         get: &mut dyn FnMut(usize) -> Symbol,
@@ -356,9 +354,9 @@ pub trait Lanes: Sized + 'static {
     fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
 }
 
-/// Generated for operators that are declared `integers`: runs the formula for integers on one element.
+/// Generated for operators that are declared `integers`: evaluates the integer formula on one element.
 pub trait IntegerLanes: Lanes {
-    /// Runs the formula: `get` reads an input, by index in the schema; returns the output.
+    /// Evaluates the formula: `get` reads an input, by index in the schema; returns the output.
     ///
     /// # Errors
     /// Those of the formula.

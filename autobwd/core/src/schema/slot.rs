@@ -1,6 +1,8 @@
+//! Types of slots, and the numbers of variables that they take.
+
 use crate::{Result, Var, error::ErrorKind};
 
-/// How many variables a slot takes.
+/// The number of variables that a slot takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
     /// Exactly one: `V`.
@@ -9,7 +11,7 @@ pub enum Arity {
     Optional,
     /// Any number: `Vec<V>`.
     Many,
-    /// Any number, any of which may be absent: `Vec<Option<V>>`.
+    /// Any number, each possibly absent: `Vec<Option<V>>`.
     Holes,
 }
 
@@ -30,8 +32,8 @@ impl Arity {
     }
 }
 
-/// The slot types. Frames hold nothing else of a [`Buf`](crate::Buf), so a type with a `Drop` or a place to hide one is
-/// none.
+/// The slot types. A bound kernel stores each [`Buf`](crate::Buf) in one of these types, which run no user code when
+/// dropped.
 mod sealed {
     pub trait Slot<V> {}
     impl<V> Slot<V> for V {}
@@ -46,9 +48,9 @@ mod sealed {
     label = "a slot is `V`, `Option<V>`, `Vec<V>` or `Vec<Option<V>>`"
 )]
 pub trait Slot<V>: sealed::Slot<V> + Sized {
-    /// How many variables it takes.
+    /// The number of variables it takes.
     const ARITY: Arity;
-    /// The same slot holding something else.
+    /// The same slot with other values.
     type Of<W>;
 
     /// Fills the slot from its variables.
@@ -57,16 +59,16 @@ pub trait Slot<V>: sealed::Slot<V> + Sized {
     /// A wrong number of variables, and those of `fill`.
     fn fill(vars: &[Var], fill: impl FnMut(Var) -> Result<V>) -> Result<Self>;
 
-    /// Takes the slot apart; `None` stands for a hole.
+    /// Yields its values; `None` stands for a hole.
     fn take(self, put: impl FnMut(Option<V>));
 
-    /// The same slot holding what `f` makes of its content.
+    /// The same slot with its values mapped by `f`.
     fn map<W>(&self, f: impl FnMut(&V) -> W) -> Self::Of<W>;
 
-    /// Visits what it holds.
+    /// Visits its values.
     fn each(&self, f: impl FnMut(&V));
 
-    /// What it holds at a position.
+    /// The value at a position.
     fn at(&self, position: usize) -> Option<&V>;
 }
 

@@ -1,4 +1,4 @@
-//! Values that are no tensors: lists of them, and what the steps of a loop leave for its backward part.
+//! Values that are not tensors: tensor arrays, and saved step state of loops.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,10 +7,10 @@ use rustc_hash::FxHashMap;
 use super::{Buf, Memory, Tensor, value::add_up};
 use crate::{Error, ErrorKind, Result};
 
-/// A list of tensors, of which some may be missing: what a variable of kind
-/// [`TensorArray`](crate::VarKind::TensorArray) holds while a program runs.
+/// A tensor array, whose elements may be missing: the value of a variable of kind
+/// [`TensorArray`](crate::VarKind::TensorArray) while a program runs.
 ///
-/// There is one for all values of the variable: writing an element leaves the others as they are.
+/// All versions of the variable share it: writing an element leaves the others unchanged.
 #[derive(Default)]
 pub struct TensorArray(Mutex<Elements>);
 
@@ -19,7 +19,7 @@ struct Elements {
     list: FxHashMap<usize, Tensor>,
     /// One more than the last position ever written.
     len: usize,
-    /// Memory of elements that are gone.
+    /// Memory of removed elements, for reuse.
     spare: Vec<Tensor>,
 }
 
@@ -33,7 +33,7 @@ impl TensorArray {
         self.elements().len
     }
 
-    /// Whether nothing has been written.
+    /// Whether no element has been written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -41,7 +41,7 @@ impl TensorArray {
     /// Sets an element; positions before it may stay empty.
     ///
     /// # Errors
-    /// A slot that holds no whole tensor; no memory.
+    /// A value other than a dense tensor; memory runs out.
     pub fn set(&self, position: usize, value: &Buf<'_>) -> Result<()> {
         let bytes = value.bytes()?;
         let mut elements = self.elements();
@@ -56,7 +56,7 @@ impl TensorArray {
         Ok(())
     }
 
-    /// Copies an element; says whether there is one.
+    /// Copies an element; returns whether there is one.
     ///
     /// # Errors
     /// An element of another dtype or shape.
@@ -64,7 +64,7 @@ impl TensorArray {
         self.elements().copy(position, out)
     }
 
-    /// As [`get`](TensorArray::get); afterwards the element is missing.
+    /// As [`get`](TensorArray::get), and removes the element.
     ///
     /// # Errors
     /// As there.
@@ -75,7 +75,7 @@ impl TensorArray {
         Ok(found)
     }
 
-    /// Adds the elements of another list to those of this one; a missing element counts as zero.
+    /// Adds the elements of another array to those of this one; a missing element counts as zero.
     ///
     /// # Errors
     /// Elements of different dtypes or shapes.
@@ -97,7 +97,7 @@ impl TensorArray {
         Ok(())
     }
 
-    /// Forgets all elements.
+    /// Removes all elements.
     pub fn clear(&self) {
         let Elements { list, spare, len } = &mut *self.elements();
         match spare.try_reserve(list.len()) {
@@ -109,14 +109,15 @@ impl TensorArray {
 }
 
 impl Elements {
-    /// Room for one more element.
+    /// Reserves space for one more element.
     fn reserve(&mut self, position: usize) -> Result<()> {
         let refuse =
             |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for element {position} of a list"));
         self.list.try_reserve(1).map_err(refuse)
     }
 
-    /// Takes an element out of the list; its memory serves the next that is like it, if there is room to remember it.
+    /// Removes an element and keeps its memory for the next of its dtype and shape, if the list of spare tensors can
+    /// grow.
     fn make_spare(&mut self, position: usize) {
         let old = self.list.remove(&position);
         if self.spare.try_reserve(1).is_ok() {
@@ -135,22 +136,22 @@ impl Elements {
     }
 }
 
-/// What the steps of an operator with a sub-block have left, first to last, and memory of steps that were consumed.
+/// The saved state of the steps of an operator with a sub-block, first to last, and memory of consumed steps for reuse.
 #[derive(Debug, Default)]
 pub struct Steps {
     pub(crate) list: Vec<Step>,
     pub(crate) spare: Vec<Step>,
-    /// How many steps there were, of which some may have left nothing.
+    /// The number of steps; some may have saved no state.
     #[doc(hidden)]
     pub count: usize,
 }
 
 impl Steps {
-    /// A step to be filled, with so many bytes and operators within.
+    /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
     /// # Errors
-    /// No memory. The saved step state is then freed, here as in [`push`](Steps::push), so that there is
-    /// memory to tell it.
+    /// Memory runs out. The saved step state is then freed, here as in [`push`](Steps::push), so that there is memory
+    /// to report it.
     #[doc(hidden)]
     pub fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
         if let Some(step) = self.spare.pop() {
@@ -173,7 +174,7 @@ impl Steps {
         Memory::try_zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes))
     }
 
-    /// Adds what a step has left.
+    /// Saves the state of a step.
     ///
     /// # Errors
     /// As [`step`](Steps::step).
@@ -186,7 +187,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Keeps the memory of a step that was consumed, if there is room to remember it.
+    /// Keeps the memory of a consumed step for reuse, if the list of spare steps can grow.
     #[doc(hidden)]
     pub fn recycle(&mut self, step: Step) {
         if self.spare.try_reserve(1).is_ok() {
@@ -198,22 +199,22 @@ impl Steps {
         let before = self.list.len();
         *self = Steps::default();
         let text = format!(
-            "no memory: a step leaves {bytes} bytes for the backward part, as {before} steps before it have done"
+            "no memory: a step saves {bytes} bytes for the backward pass, as did {before} steps before it"
         );
         Error::new(ErrorKind::OutOfMemory, text)
     }
 
-    /// A copy of what the steps have left.
+    /// A copy of the saved step state.
     ///
     /// # Errors
-    /// No memory.
+    /// Memory runs out.
     #[doc(hidden)]
     pub fn try_clone(&self) -> Result<Steps> {
         let list = self.list.iter().map(Step::try_clone).collect::<Result<_>>()?;
         Ok(Steps { list, spare: vec![], count: self.count })
     }
 
-    /// The last step that is not consumed, and how many there are before it.
+    /// The last step that is not consumed, and the number of steps before it.
     #[doc(hidden)]
     pub fn pop(&mut self) -> Option<(Step, usize)> {
         let step = self.list.pop()?;
@@ -221,14 +222,14 @@ impl Steps {
     }
 }
 
-/// What one step has left: tensors in one piece of memory, and what the operators within have left.
+/// The saved state of one step: tensors in one allocation, and the step state of nested operators.
 #[derive(Debug)]
 pub struct Step {
     #[doc(hidden)]
     pub memory: Memory,
     #[doc(hidden)]
     pub nested: Vec<Steps>,
-    /// Tells what is where in it, if that differs from step to step.
+    /// The layout of `memory`, if it differs from step to step.
     #[doc(hidden)]
     pub record: Option<usize>,
 }
@@ -242,12 +243,12 @@ impl Step {
     }
 }
 
-/// Where a value lives that is no tensor.
+/// A value that is not a tensor.
 #[derive(Debug)]
 pub enum Cell {
-    /// A list of tensors.
+    /// A tensor array.
     Array(TensorArray),
-    /// What steps have left.
+    /// Saved step state.
     Steps(Mutex<Steps>),
 }
 
@@ -260,7 +261,7 @@ impl Cell {
         }
     }
 
-    /// Before the first operator of a run.
+    /// Clears it before the first operator of a run.
     #[doc(hidden)]
     pub fn clear(&self) {
         match self {

@@ -1,9 +1,11 @@
+//! Element types.
+
 use std::fmt;
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
-    /// One byte, zero is false.
+    /// One byte; zero is false.
     Bool,
     /// Unsigned 8-bit integer.
     U8,
@@ -18,10 +20,10 @@ pub enum DType {
 }
 
 impl DType {
-    /// All dtypes there are.
+    /// All dtypes.
     pub const ALL: [DType; 6] = [DType::Bool, DType::U8, DType::I32, DType::I64, DType::F32, DType::F64];
 
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     pub fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 => 1,
@@ -30,17 +32,17 @@ impl DType {
         }
     }
 
-    /// Whether gradients exist for values of this dtype.
+    /// Whether values of this dtype have gradients.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64)
     }
 
-    /// Whether it is one of the integers that formulas can compute with.
+    /// Whether it is an integer type that formulas support.
     pub fn is_signed_integer(self) -> bool {
         matches!(self, DType::I32 | DType::I64)
     }
 
-    /// The name used in programs and messages, as NumPy spells it.
+    /// The name used in programs and messages, as in NumPy.
     pub fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -52,12 +54,12 @@ impl DType {
         }
     }
 
-    /// The dtype of that [`name`](DType::name).
+    /// The dtype of this [`name`](DType::name).
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// The number that stands for this dtype in operator attributes (PaddlePaddle's `VarType`).
+    /// The number of this dtype in operator attributes (PaddlePaddle's `VarType`).
     pub fn code(self) -> i32 {
         match self {
             DType::Bool => 0,
@@ -69,7 +71,7 @@ impl DType {
         }
     }
 
-    /// The dtype with that [`code`](DType::code).
+    /// The dtype with this [`code`](DType::code).
     pub fn from_code(code: i32) -> Option<DType> {
         DType::ALL.into_iter().find(|d| d.code() == code)
     }
@@ -91,11 +93,11 @@ impl fmt::Display for DType {
 )]
 #[allow(unsafe_code)]
 pub unsafe trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The dtype of a tensor that holds such elements.
+    /// The dtype of a tensor with such elements.
     const DTYPE: DType;
 }
 
-/// A boolean as tensors store it: one byte, of which every pattern is a value.
+/// A bool as tensors store it: one byte, with every bit pattern valid.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Bool(u8);
@@ -133,7 +135,7 @@ macro_rules! elements {
 }
 elements!(Bool => Bool, u8 => U8, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
 
-/// Runs `$body` with `$t` standing for the Rust type of a dtype.
+/// Runs `$body` with `$t` as the Rust type of a dtype.
 #[macro_export]
 macro_rules! with_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
@@ -166,8 +168,8 @@ macro_rules! with_dtype {
     };
 }
 
-/// Runs `$body` with `$t` standing for `f32`, `f64`, `i32` or `i64`; for another dtype the enclosing function returns an
-/// error that names the slot of `$buf`.
+/// Runs `$body` with `$t` as `f32`, `f64`, `i32` or `i64`; for another dtype the enclosing function returns an error
+/// that names the slot of `$buf`.
 #[macro_export]
 macro_rules! with_signed {
     ($buf:expr, $t:ident => $body:expr) => {
@@ -193,8 +195,8 @@ macro_rules! with_signed {
     };
 }
 
-/// Runs `$body` with `$t` standing for `f32` or `f64`; for another dtype the enclosing function returns an error
-/// that names the slot of `$buf`.
+/// Runs `$body` with `$t` as `f32` or `f64`; for another dtype the enclosing function returns an error that names the
+/// slot of `$buf`.
 #[macro_export]
 macro_rules! with_float {
     ($buf:expr, $t:ident => $body:expr) => {

@@ -1,4 +1,4 @@
-//! Writing whole files: a temporary file beside the target is written, synchronised and renamed onto it.
+//! Atomic file replacement: writes a temporary file in the folder of the target, synchronises it and renames it.
 
 use std::{
     ffi::OsString,
@@ -9,34 +9,35 @@ use std::{
 
 use crate::{Error, ErrorKind, Result};
 
-/// Temporary files are called `.<target>.<random>.autobwd-tmp`.
+/// The suffix of temporary files, `.<target>.<random>.autobwd-tmp`.
 const SUFFIX: &str = ".autobwd-tmp";
 /// Random characters in that name.
 const RANDOM: usize = 6;
-/// Bytes of the target's name in that name, so that it is not too long for the file system.
+/// Bytes of the target's name in that name, which must not be too long for the file system.
 const NAME: usize = 200;
-/// Symbolic links that are followed, one to the next, as on Linux.
+/// The limit of consecutive symbolic links, as on Linux.
 const LINKS: usize = 40;
-/// Attempts to have a temporary file, of which another process may take away one.
+/// Attempts to create a temporary file, since another process may remove one.
 const ATTEMPTS: usize = 8;
 
 pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
 }
 
-/// Writes a file so that its path always holds a whole one, the old or the new, even when the process is killed or the
-/// machine loses power: a temporary file beside it is written, synchronised and renamed, and then the folder is
-/// synchronised.
+/// Writes a file so that its path always holds a complete file, the old or the new one, even if the process is killed
+/// or the machine loses power: a temporary file in the same folder is written, synchronised and renamed, and then the
+/// folder is synchronised.
 ///
-/// Symbolic links are followed and stay links; the file keeps its permissions; a device or a pipe is written to. A process
-/// that was killed leaves a temporary file, hidden and named after the target; the next write to the same target removes it.
+/// Symbolic links are followed and stay links; the file keeps its permissions; a device or a pipe is written directly.
+/// A killed process leaves a hidden temporary file named after the target; the next write to the same target removes
+/// it.
 ///
 /// # Errors
-/// A folder that does not exist, a path that is a folder, and others of the file system, naming the path.
+/// A missing folder, a path that is a folder, and other errors of the file system, with the path.
 pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     let refuse = |text: String| failure(path, "write", text);
-    // Temporary names say nothing to the caller: only the kind of error is passed on.
+    // Temporary names mean nothing to the caller, so only the kind of error is reported.
     let fault = |e: io::Error| refuse(e.kind().to_string()).caused_by(e);
     let target = followed(path).ok_or_else(|| refuse("more than 40 symbolic links".into()))?;
     let Some(name) = target.file_name() else { return Err(refuse("it names no file".into())) };
@@ -68,7 +69,7 @@ pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     sync_folder(folder).map_err(fault)
 }
 
-/// The file that a path means, also where links lead to one that does not exist yet.
+/// The file that a path refers to, even if links lead to a missing one.
 fn followed(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS {
@@ -88,13 +89,13 @@ fn short(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME)]
 }
 
-/// A new temporary file. It is locked while its process lives.
+/// A new temporary file, locked during the lifetime of its process.
 fn temporary(folder: &Path, prefix: &OsString) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM);
     for _ in 0..ATTEMPTS {
         let file = readable(&mut builder).tempfile_in(folder)?;
-        // File systems without locks do without: a temporary file is never locked then, nor removed as a stale one.
+        // On file systems without locks, a temporary file is never locked, nor removed as stale.
         let _ = file.as_file().lock();
         // Another process may have removed it before it was locked.
         if file.path().exists() {
@@ -104,7 +105,7 @@ fn temporary(folder: &Path, prefix: &OsString) -> io::Result<tempfile::NamedTemp
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// Temporary files are private; what they become is not.
+/// Temporary files are private by default; the target must not be.
 #[cfg(unix)]
 fn readable<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempfile::Builder<'b, 'c> {
     use std::os::unix::fs::PermissionsExt;
@@ -115,7 +116,7 @@ fn readable<'a, 'b, 'c>(builder: &'a mut tempfile::Builder<'b, 'c>) -> &'a tempf
     builder
 }
 
-/// Removes what processes have left that were killed while they wrote the same target. What cannot be removed stays.
+/// Removes files left by processes that were killed while writing the same target. Failures are ignored.
 fn remove_stale(folder: &Path, prefix: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -131,11 +132,11 @@ fn remove_stale(folder: &Path, prefix: &str) {
     }
 }
 
-/// Makes the new name last.
+/// Makes the new name durable.
 #[cfg(unix)]
 fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
-        // Some file systems cannot.
+        // Some file systems do not support it.
         Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
         outcome => outcome,
     }

@@ -1,16 +1,16 @@
-//! Memory, and the views of it that kernels get.
+//! Memory, and the views of it that kernels use.
 //!
-//! The invariant of a frame: every [`Buf`] has the bytes that its dtype and shape need, those of one that may be written
-//! are apart from those of every other, and an input that an output takes over, or of which only the shape is needed,
-//! has none. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each other before
-//! the frame runs ([`Binder::finish`]).
+//! The invariant of a bound kernel: every [`Buf`] has the bytes that its dtype and shape need. The bytes of a writable
+//! one are disjoint from those of every other. An input has none if it shares its memory with an output, or if only its
+//! shape is read. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each other
+//! before the kernel runs ([`Binder::finish`]).
 //!
-//! While a frame runs, nobody else uses its memory: a session is borrowed mutably and so is the scope that it is bound
-//! to, a tape borrows what an operator reads and owns what it writes. Hence `&Buf -> &[T]` and `&mut Buf -> &mut [T]`
-//! are sound, and the borrow checker does the rest.
+//! While a bound kernel runs, its memory has no other user: a session is borrowed mutably and so is the scope that it
+//! is bound to; a tape borrows the inputs of an operator and owns the outputs. Hence `&Buf -> &[T]` and
+//! `&mut Buf -> &mut [T]` are sound, and the borrow checker does the rest.
 //!
 //! When it does not run, its `Buf`s are not used: their lifetime ends when [`Kernel::run`](crate::Kernel::run) returns,
-//! so that a kernel that keeps one does not compile; and when a frame is dropped, its [`Lease`] has ended.
+//! so that a kernel that keeps one does not compile; and when it is dropped, its [`Lease`] has ended.
 #![allow(unsafe_code)]
 
 mod lines;
@@ -33,15 +33,15 @@ pub(super) use self::vector::Vector;
 use super::{Cell, DType, Dim, Element, Meta, Rows, Shape, TensorArray};
 use crate::{Error, ErrorKind, Result};
 
-/// Every buffer starts on a cache line and is padded to whole ones, so that block functions need no tails.
+/// The size of a cache line in bytes. Every buffer is aligned and padded to it, so that block functions need no tails.
 pub const LINE: usize = 64;
 
-/// Bytes in whole lines, at least one.
+/// Rounds bytes up to whole cache lines, at least one.
 pub fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
-/// Owned initialised memory at a fixed address, aligned to a line.
+/// Owned initialised memory at a fixed address, aligned to a cache line.
 #[derive(Debug)]
 pub struct Memory {
     ptr: NonNull<u8>,
@@ -49,20 +49,20 @@ pub struct Memory {
 }
 // SAFETY: owned plain bytes, which belong to no thread.
 unsafe impl Send for Memory {}
-// SAFETY: the methods of `&Memory` read. Frames write through places, while what owns the memory is borrowed mutably
-// (see the top of this file).
+// SAFETY: the methods of `&Memory` read. Bound kernels write through places while the owner of the memory is borrowed
+// mutably (see the top of this file).
 unsafe impl Sync for Memory {}
 
 impl Memory {
     /// # Errors
-    /// There is no such amount of memory.
+    /// Memory runs out.
     #[doc(hidden)]
     pub fn zeroed(bytes: usize) -> Result<Memory> {
         let refuse = || Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {bytes} bytes"));
         Memory::try_zeroed(bytes).ok_or_else(refuse)
     }
 
-    /// As [`zeroed`](Memory::zeroed), without an error, which takes memory itself.
+    /// As [`zeroed`](Memory::zeroed), without an error, which would allocate.
     pub(crate) fn try_zeroed(bytes: usize) -> Option<Memory> {
         if bytes > isize::MAX as usize - LINE {
             return None;
@@ -74,10 +74,10 @@ impl Memory {
         NonNull::new(ptr).map(|ptr| Memory { ptr, len })
     }
 
-    /// Memory with whatever it holds.
+    /// Memory with arbitrary content.
     ///
     /// # Errors
-    /// There is no such amount of memory.
+    /// Memory runs out.
     #[inline]
     #[doc(hidden)]
     pub fn any(bytes: usize) -> Result<Memory> {
@@ -98,7 +98,7 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Where it starts, if there are so many bytes.
+    /// Its start, if it has this many bytes.
     #[inline]
     pub(crate) fn start(&self, bytes: usize) -> Result<Place> {
         if bytes > self.len {
@@ -107,7 +107,7 @@ impl Memory {
         Ok(Place { ptr: self.ptr.as_ptr(), len: bytes })
     }
 
-    /// A place inside, of so many bytes in whole lines, if it is on a line and within bounds.
+    /// A place inside, of this many bytes rounded up to cache lines, if it is aligned and within bounds.
     #[inline]
     #[doc(hidden)]
     pub fn place(&self, at: usize, bytes: usize) -> Result<Place> {
@@ -126,8 +126,8 @@ impl Memory {
     #[doc(hidden)]
     pub fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
-        // SAFETY: within bounds and aligned (just asserted, and memory starts on a line), initialised since `zeroed`,
-        // every pattern is a `T`; what writes meanwhile would have to borrow the owner mutably.
+        // SAFETY: within bounds and aligned (just asserted, and memory starts on a cache line), initialised since
+        // `zeroed`, every pattern is a `T`; a concurrent write would have to borrow the owner mutably.
         unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
@@ -138,7 +138,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
-    /// The rows of a sparse value at byte `at`, of which every dimension is known.
+    /// The rows of a row-sparse value at byte `at`, with every dimension known.
     #[doc(hidden)]
     pub fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
         let dims = meta.dims.known().unwrap_or_default();
@@ -156,7 +156,7 @@ impl Memory {
     }
 }
 impl Default for Memory {
-    /// None.
+    /// Empty memory.
     fn default() -> Memory {
         #[repr(align(64))]
         struct Line;
@@ -168,7 +168,7 @@ impl Drop for Memory {
     #[inline]
     fn drop(&mut self) {
         if !lines::keep(self) && self.len > 0 {
-            // SAFETY: allocated in `zeroed` with this very layout: a length that is not 0 is the one asked for there.
+            // SAFETY: allocated in `try_zeroed` with this layout, if the length is not 0.
             unsafe {
                 alloc::dealloc(self.ptr.as_ptr(), alloc::Layout::from_size_align_unchecked(self.len, LINE))
             }
@@ -181,14 +181,13 @@ fn outside(at: usize, bytes: usize) -> Error {
     Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory"))
 }
 
-/// Some bytes of a [`Memory`], from a line on; only `Memory` makes one. Whoever uses them sees to it that the memory is
-/// still there.
+/// Some bytes of a [`Memory`], from a cache line on; only `Memory` creates one. Its user must keep the memory alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     ptr: *mut u8,
     len: usize,
 }
-// SAFETY: an address and a number; using the bytes takes unsafe code, which has reasons of its own.
+// SAFETY: an address and a number; using the bytes takes unsafe code, which has its own justification.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -202,7 +201,7 @@ impl Place {
     /// The addresses of the first bytes.
     ///
     /// # Errors
-    /// There are not so many.
+    /// There are not enough.
     pub(crate) fn range(self, bytes: usize) -> Result<Range<usize>> {
         if bytes > self.len {
             let text = format!("{bytes} bytes are needed in a place of {}", self.len);
@@ -212,8 +211,8 @@ impl Place {
     }
 }
 
-/// Until when the bufs of a frame can be used. An operator's struct may hold types that have a `Drop` of their own, which
-/// runs when the frame goes: the memory may be gone before that, or in use.
+/// The validity of a bound kernel's buffers. An operator's struct may hold types with a `Drop` of their own, which runs
+/// when the bound kernel is dropped: the memory may be freed before that, or in use.
 #[derive(Clone, Debug)]
 pub struct Lease(Arc<AtomicBool>);
 
@@ -238,23 +237,23 @@ impl Lease {
 enum Access {
     Read,
     Write,
-    /// An output has taken this input's memory over.
+    /// An output shares this input's memory.
     TakenOver,
-    /// The operator declared that it needs the shape alone.
+    /// The operator declared that it reads the shape only.
     ShapeOnly,
-    /// There is room for so many rows of a tensor, not for the whole.
+    /// Space for this many rows of a row-sparse tensor.
     ReadRows(usize),
     WriteRows(usize),
-    /// It is no tensor.
+    /// Not a tensor.
     Cell,
 }
 
-/// Elements of a row of a tensor.
+/// Number of elements in a row of a tensor.
 fn row_len(dims: &[usize]) -> usize {
     dims.iter().skip(1).product()
 }
 
-/// What a slot holds while a kernel runs: dtype, shape and memory.
+/// The value of a slot while a kernel runs: dtype, shape and memory.
 #[derive(Debug)]
 pub struct Buf<'a> {
     ptr: *mut u8,
@@ -263,7 +262,7 @@ pub struct Buf<'a> {
     numel: usize,
     slot: &'static str,
     access: Access,
-    /// What it holds if it is no tensor.
+    /// Its value if it is not a tensor.
     cell: Option<Arc<Cell>>,
     lease: Lease,
     life: PhantomData<&'a mut [u8]>,
@@ -273,17 +272,17 @@ unsafe impl Send for Buf<'_> {}
 // SAFETY: as above; `&Buf` only reads.
 unsafe impl Sync for Buf<'_> {}
 
-/// Input and output of an operator that may run in place: one slice when they share memory, two when not.
+/// Input and output of an operator that may run in place: one slice if they share memory, else two.
 #[derive(Debug)]
 pub enum InOut<'a, T> {
-    /// Holds the input, and is to hold the output.
+    /// The shared elements: the input, to be overwritten by the output.
     Same(&'a mut [T]),
     /// Input and output.
     Apart(&'a [T], &'a mut [T]),
 }
 
 impl<'a, T: Copy> InOut<'a, T> {
-    /// The output, holding a copy of the input already.
+    /// The output, initialised with a copy of the input.
     pub fn copied(self) -> &'a mut [T] {
         match self {
             InOut::Same(out) => out,
@@ -301,22 +300,22 @@ impl Buf<'_> {
         self.dtype
     }
 
-    /// Shape; of rows, that of the whole tensor.
+    /// Shape; for a row-sparse tensor, that of the dense tensor.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// Number of elements; of rows, that of the whole tensor.
+    /// Number of elements; for a row-sparse tensor, that of the dense tensor.
     pub fn numel(&self) -> usize {
         self.numel
     }
 
-    /// Whether it holds some rows of a tensor instead of the whole: [`rows`](Buf::rows) reads them.
+    /// Whether it is row-sparse: [`rows`](Buf::rows) reads it.
     pub fn is_sparse(&self) -> bool {
         matches!(self.access, Access::ReadRows(_) | Access::WriteRows(_))
     }
 
-    /// Whether it is an input whose memory an output has taken over.
+    /// Whether it is an input that shares its memory with an output.
     pub(crate) fn is_taken_over(&self) -> bool {
         self.access == Access::TakenOver
     }
@@ -326,7 +325,7 @@ impl Buf<'_> {
         self.slot
     }
 
-    /// The position that a possibly negative axis means; the shape rule has checked that it exists.
+    /// The index of a possibly negative axis; the shape rule has checked that it exists.
     pub fn axis(&self, axis: i64) -> usize {
         (if axis < 0 { axis + self.dims.len() as i64 } else { axis }) as usize
     }
@@ -385,23 +384,23 @@ impl Buf<'_> {
     /// `shape_only`.
     #[inline]
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
-        // SAFETY: the frame's invariant; `Binder::bind` has found room for `numel` elements of this dtype, on a line, in
-        // initialised memory; every bit pattern is a `T`.
+        // SAFETY: the invariant of bound kernels; `Binder::bind` has checked that there is space for `numel` elements
+        // of this dtype, on a cache line, in initialised memory; every bit pattern is a `T`.
         Ok(unsafe { std::slice::from_raw_parts(self.typed::<T>(false)?, self.numel) })
     }
 
-    /// The elements of an output, to be written.
+    /// The elements of an output, mutably.
     ///
     /// # Errors
     /// Another dtype, or an input.
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        // SAFETY: as in `slice`; the bytes of a writable `Buf` meet no other.
+        // SAFETY: as in `slice`; the bytes of a writable `Buf` overlap no other.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.typed::<T>(true)?, self.numel) })
     }
 
-    /// The elements as an array of fixed rank (`Ix2`), or of any (`IxDyn`, which costs some 60 ns more). Up to rank 4, it
-    /// allocates nothing.
+    /// The elements as an array of fixed rank (`Ix2`), or of any rank (`IxDyn`, which costs some 60 ns more). Up to
+    /// rank 4, it does not allocate.
     ///
     /// # Errors
     /// As [`slice`](Buf::slice), and a shape of another rank.
@@ -410,7 +409,7 @@ impl Buf<'_> {
         ArrayView::from_shape(dims, self.slice()?).map_err(Error::internal)
     }
 
-    /// The elements of an output as an array, to be written: otherwise as [`view`](Buf::view).
+    /// The elements of an output as an array, mutably: otherwise as [`view`](Buf::view).
     ///
     /// # Errors
     /// As [`slice_mut`](Buf::slice_mut), and a shape of another rank.
@@ -424,7 +423,7 @@ impl Buf<'_> {
         self.wrong(&format!("an array of {} dimensions is asked for", D::NDIM.unwrap_or_default()))
     }
 
-    /// For `#[output(inplace = x)]`: one slice when the executor let them share, two when it did not.
+    /// For `#[output(inplace = x)]`: one slice if the executor lets them share memory, else two.
     ///
     /// # Errors
     /// As [`slice`](Buf::slice) and [`slice_mut`](Buf::slice_mut).
@@ -435,14 +434,14 @@ impl Buf<'_> {
         }
     }
 
-    /// The rows of a slot that is declared `sparse` and holds some rows of a tensor.
+    /// The rows of a slot that is declared `sparse` and holds a row-sparse tensor.
     ///
     /// # Errors
-    /// Another dtype, or a whole tensor.
+    /// Another dtype, or a dense tensor.
     pub fn rows<T: Element>(&self) -> Result<Rows<'_, T>> {
         let (n, numbers, values) = self.row_parts::<T>(false)?;
-        // SAFETY: the frame's invariant; `Binder::bind` has found room for `n` numbers and, on the line behind them, the
-        // values of `n` rows of this dtype (`Meta::bytes`).
+        // SAFETY: the invariant of bound kernels; `Binder::bind` has checked that there is space for `n` row indices
+        // and, from the next cache line on, for the values of `n` rows of this dtype (`Meta::bytes`).
         let (numbers, values) = unsafe {
             let values = std::slice::from_raw_parts(values, n * row_len(&self.dims));
             (std::slice::from_raw_parts(numbers, n), values)
@@ -450,26 +449,26 @@ impl Buf<'_> {
         Ok(Rows::new(&self.dims, numbers, values))
     }
 
-    /// Numbers and values of an output's rows, to be written, as many as its shape rule has made room for. Numbers
-    /// ascend; the first that does not (−1, say) ends them.
+    /// Row indices and values of a row-sparse output, mutably, with the number of rows set by its shape rule. Row
+    /// indices must ascend; the first that does not (−1, say) ends the list.
     ///
     /// # Errors
-    /// Another dtype, an input, or a whole tensor.
+    /// Another dtype, an input, or a dense tensor.
     pub fn rows_mut<T: Element>(&mut self) -> Result<(&mut [i64], &mut [T])> {
         let (n, numbers, values) = self.row_parts::<T>(true)?;
-        // SAFETY: as in `rows`; the two do not overlap, and the bytes of a writable `Buf` meet no other.
+        // SAFETY: as in `rows`; the two do not overlap, and the bytes of a writable `Buf` overlap no other.
         Ok(unsafe {
             let values = std::slice::from_raw_parts_mut(values, n * row_len(&self.dims));
             (std::slice::from_raw_parts_mut(numbers, n), values)
         })
     }
 
-    /// Whether it holds a list of tensors instead of one: [`array`](Buf::array) reads and writes it.
+    /// Whether it holds a tensor array: [`array`](Buf::array) reads and writes it.
     pub fn is_array(&self) -> bool {
         matches!(self.access, Access::Cell)
     }
 
-    /// The list of tensors of a slot that is declared `array`, input or output, and holds one.
+    /// The tensor array of a slot that is declared `array`, input or output, and holds one.
     ///
     /// # Errors
     /// A tensor.
@@ -485,7 +484,7 @@ impl Buf<'_> {
         self.cell.as_ref().ok_or_else(|| Error::internal("a tensor in place of step scopes"))
     }
 
-    /// How many rows there is room for, and where their numbers and values are.
+    /// The capacity in rows, and the addresses of row indices and values.
     fn row_parts<T: Element>(&self, write: bool) -> Result<(usize, *mut i64, *mut T)> {
         let n = match self.access {
             _ if T::DTYPE != self.dtype || !self.lease.lasts() => return Err(self.refuse(T::DTYPE)),
@@ -494,15 +493,15 @@ impl Buf<'_> {
             Access::ReadRows(_) => return Err(self.wrong("an output is needed")),
             _ => return Err(self.wrong("rows of a tensor are needed")),
         };
-        // SAFETY: within the bytes of `Meta::bytes`, for which `Binder::bind` has found room.
+        // SAFETY: within the bytes of `Meta::bytes`, for which `Binder::bind` has checked the space.
         let values = unsafe { self.ptr.add(padded(n * size_of::<i64>())) };
         Ok((n, self.ptr.cast(), values.cast()))
     }
 
-    /// The bytes, whatever the dtype.
+    /// The bytes, for any dtype.
     ///
     /// # Errors
-    /// As [`slice`](Buf::slice), dtype apart.
+    /// As [`slice`](Buf::slice), except for the dtype.
     pub fn bytes(&self) -> Result<&[u8]> {
         match self.access {
             Access::Read | Access::Write if self.lease.lasts() => {
@@ -513,7 +512,7 @@ impl Buf<'_> {
         }
     }
 
-    /// The bytes of an output, to be written.
+    /// The bytes of an output, mutably.
     ///
     /// # Errors
     /// An input.
@@ -531,7 +530,7 @@ impl Buf<'_> {
         self.numel * self.dtype.size()
     }
 
-    /// Writes the elements of `x`, which has as many of the same dtype; nothing to do when they share memory.
+    /// Copies the elements of `x`, which has the same dtype and number of elements; does nothing if they share memory.
     ///
     /// # Errors
     /// Another dtype or number of elements.
@@ -547,7 +546,7 @@ impl Buf<'_> {
     }
 }
 
-/// Dimensions as ndarray has them, if the type takes so many.
+/// Dimensions as an ndarray type, if that has this rank.
 pub fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
     if D::NDIM.is_some_and(|rank| rank != dims.len()) {
         return None;
@@ -557,7 +556,7 @@ pub fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
     Some(dimension)
 }
 
-/// Hands out the [`Buf`]s of one frame, each with room for what it claims to hold, and proves the frame's invariant.
+/// Creates the [`Buf`]s of one bound kernel, checks that each has enough memory, and proves the kernel's invariant.
 #[derive(Debug, Default)]
 pub struct Binder {
     /// Addresses, and whether they may be written.
@@ -565,12 +564,12 @@ pub struct Binder {
     lease: Lease,
 }
 
-/// How a frame reaches an input.
+/// The access mode of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Its bytes are read.
     Read,
-    /// An output has taken its bytes over.
+    /// An output shares its bytes.
     TakenOver,
 }
 
@@ -584,13 +583,13 @@ impl Binder {
         self.bind(meta, at, access)
     }
 
-    /// An input that has no memory: nobody may look at it.
+    /// An input without memory, whose elements are not readable.
     #[doc(hidden)]
     pub fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
         self.bind(meta, Place { ptr: std::ptr::null_mut(), len: 0 }, Access::ShapeOnly)
     }
 
-    /// What is no tensor is shared, and locks itself.
+    /// A value that is not a tensor, which is shared and has its own lock.
     #[doc(hidden)]
     pub fn cell<'a>(&self, meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
         Buf {
@@ -612,7 +611,7 @@ impl Binder {
     }
 
     fn bind<'a>(&mut self, meta: &Meta, at: Place, access: Access) -> Result<Buf<'a>> {
-        // Where the bytes are known there are not too many, so that products of dimensions do not overflow.
+        // `Meta::bytes` limits the size, so that products of dimensions do not overflow.
         let known = meta.dims.known().zip(meta.dims.numel().get()).zip(meta.bytes()).filter(|_| !meta.array);
         let Some(((dims, numel), bytes)) = known else {
             let text = format!("`{}`, {meta}, was bound as a tensor of known shape", meta.slot());
@@ -631,16 +630,16 @@ impl Binder {
         Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell: None, lease, life: PhantomData })
     }
 
-    /// What the frame ends when it is dropped.
+    /// The lease, which ends when the bound kernel is dropped.
     #[doc(hidden)]
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
-    /// Must be called before the frame runs.
+    /// Checks that writable buffers are disjoint from all others. Must be called before the kernel runs.
     #[doc(hidden)]
     pub fn finish(mut self) -> Result<()> {
-        // By start, what overlaps any buffer before it overlaps the one that reaches farthest.
+        // In order of start, a buffer that overlaps any earlier one overlaps the one with the largest end.
         self.taken.retain(|(bytes, _)| !bytes.is_empty());
         self.taken.sort_unstable_by_key(|(bytes, _)| bytes.start);
         let (mut end, mut written_end) = (0, 0);

@@ -1,7 +1,7 @@
-//! Ground floor: dtypes, shapes, memory and the values that people own.
+//! Dtypes, shapes, memory and tensors: the lowest layer.
 //!
-//! Must not know what an operator or a program is. All memory of the crate comes from `Memory`; everything else
-//! in here is safe code over it.
+//! Must not know operators or programs. All memory of the crate comes from `Memory`; everything else here is safe code
+//! over it.
 
 mod array;
 mod dtype;

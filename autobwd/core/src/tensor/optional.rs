@@ -1,9 +1,9 @@
-//! Elements of slots that may be empty.
+//! Elements of optional slots.
 
 use super::{Buf, Element};
 use crate::Result;
 
-/// The elements of an optional slot, `Option<V>`, as a kernel sees it: `None` where the slot is empty.
+/// The elements of an optional slot, `Option<V>`, in a kernel: `None` if the slot is empty.
 ///
 /// ```
 /// use autobwd::{Buf, Result, tensor::OptionalBuf};
@@ -18,13 +18,13 @@ use crate::Result;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub trait OptionalBuf {
-    /// The elements, if there are any.
+    /// The elements, if the slot is filled.
     ///
     /// # Errors
     /// As [`Buf::slice`].
     fn slice<T: Element>(&self) -> Result<Option<&[T]>>;
 
-    /// The elements of an output, to be written, if it is wanted.
+    /// The elements of an output, mutably, if it is wanted.
     ///
     /// # Errors
     /// As [`Buf::slice_mut`].

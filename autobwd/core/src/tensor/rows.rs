@@ -1,8 +1,11 @@
+//! Row-sparse tensors, as views of memory.
+
 use std::ops::Range;
 
-/// Some rows of a tensor, each once and in ascending order; all others are 0. What a sparse gradient holds.
+/// A row-sparse tensor: some of its rows, each once and in ascending order; all others are 0. Sparse gradients have
+/// this form.
 ///
-/// A row is what the first dimension counts: of a tensor `[height, d…]` it has the shape `[d…]`.
+/// Rows are slices along the first dimension: those of a tensor `[height, d…]` have the shape `[d…]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rows<'a, T> {
     height: usize,
@@ -12,8 +15,8 @@ pub struct Rows<'a, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// The rows of a tensor of shape `dims`. Numbers count as far as they ascend and exist: whatever memory holds, rows
-    /// can be relied on.
+    /// The rows of a tensor of shape `dims`. Row indices are used as long as they ascend and are in range, so that rows
+    /// are valid for any content of memory.
     pub(super) fn new(dims: &[usize], numbers: &'a [i64], values: &'a [T]) -> Rows<'a, T> {
         let height = dims.first().copied().unwrap_or(0);
         let width = dims.iter().skip(1).fold(1, |n: usize, dim| n.saturating_mul(*dim));
@@ -29,33 +32,33 @@ impl<'a, T> Rows<'a, T> {
         Rows { height, width, numbers: &numbers[..there], values: &values[..there * width] }
     }
 
-    /// How many rows the whole tensor has.
+    /// The number of rows of the dense tensor.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// How many elements a row has.
+    /// The number of elements of a row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The rows' numbers, ascending.
+    /// The row indices, ascending.
     pub fn numbers(&self) -> &'a [i64] {
         self.numbers
     }
 
-    /// Their elements, one row behind the other.
+    /// The elements, row after row.
     pub fn values(&self) -> &'a [T] {
         self.values
     }
 
-    /// Numbers and elements, row by row.
+    /// Row indices and elements, row by row.
     pub fn iter(self) -> impl Iterator<Item = (usize, &'a [T])> {
         let values = move |i: usize| &self.values[i * self.width..][..self.width];
         self.numbers.iter().enumerate().map(move |(i, number)| (*number as usize, values(i)))
     }
 
-    /// Those with numbers in that range.
+    /// The rows with indices in a range.
     #[must_use]
     pub fn within(self, range: Range<usize>) -> Rows<'a, T> {
         let place = |end: usize| self.numbers.partition_point(|number| (*number as usize) < end);
@@ -88,7 +91,7 @@ mod tests {
         let rows = Rows::new(&[9, 2], &[1, 4, 5, 8, -1], &values);
         assert_eq!(rows.within(2..8).iter().collect::<Vec<_>>(), [(4, &[2.0, 3.0][..]), (5, &[4.0, 5.0])]);
         assert!(rows.within(6..8).numbers().is_empty());
-        // Rows of no elements, and a tensor of no rows.
+        // Rows without elements, and a tensor without rows.
         assert_eq!(Rows::<f32>::new(&[3, 0], &[0, 2], &[]).iter().count(), 2);
         assert!(Rows::<f32>::new(&[0, 2], &[0], &[0.0, 0.0]).numbers().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Tensors in files, as safetensors.
+//! Tensors in safetensors files.
 
 use std::{collections::HashSet, fs, path::Path};
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// The largest file that is written and read.
+/// The limit of file sizes for writing and reading, in bytes.
 const LIMIT: u64 = 1 << 34;
 
-/// The name under which a safetensors file keeps notes about itself.
+/// The key for metadata of a safetensors file.
 const NOTES: &str = "__metadata__";
 
 fn to_file_dtype(dtype: DType) -> Dtype {
@@ -31,11 +31,12 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|d| to_file_dtype(*d) == dtype)
 }
 
-/// Saves named tensors as a safetensors file; never half of it, and never one that [`load_tensors`] would refuse.
+/// Saves named tensors as a safetensors file. A failure leaves no partial file, and [`load_tensors`] accepts every file
+/// that it writes.
 ///
 /// # Errors
-/// A tensor called `__metadata__`, which such files keep for themselves; two tensors of one name; more than 16 GiB; those
-/// of [`write_beside`].
+/// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; those of
+/// [`write_beside`].
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
@@ -59,7 +60,7 @@ pub fn save_tensors<'a>(
     if bytes.len() as u64 > LIMIT {
         return Err(refuse(format!("{} bytes are more than the {LIMIT} that are read", bytes.len())));
     }
-    // Whatever else may be wrong with names and sizes, the reader would say.
+    // The reader finds all other faults of names and sizes.
     SafeTensors::read_metadata(&bytes).map_err(format)?;
     write_beside(path, &bytes)
 }
@@ -67,8 +68,8 @@ pub fn save_tensors<'a>(
 /// Reads all tensors of a safetensors file, sorted by name.
 ///
 /// # Errors
-/// The file system's; a file that is no safetensors file, is cut short, is larger than 16 GiB, or holds a dtype that
-/// there is no counterpart for.
+/// Those of the file system; a file that is not in safetensors format, is truncated, is larger than 16 GiB, or holds an
+/// unsupported dtype.
 pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let path = path.as_ref();
     let size = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?.len();

@@ -1,3 +1,5 @@
+//! Shapes, and types of variables for shape rules.
+
 use std::{
     fmt,
     ops::{Add, Deref, DerefMut, Mul},
@@ -8,18 +10,18 @@ use smallvec::SmallVec;
 use super::padded;
 use crate::{DType, Error, ErrorKind, Result};
 
-/// A shape of which every dimension is known.
+/// A shape with every dimension known.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// One dimension of a described variable; it may be unknown (`-1`) until the program is planned.
+/// One dimension of a variable; it may be unknown (`-1`) until the program is planned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim(i64);
 
 impl Dim {
-    /// Known only when the program is planned.
+    /// A dimension that is unknown until the program is planned.
     pub const UNKNOWN: Dim = Dim(-1);
 
-    /// The number, where it is known.
+    /// The number, if known.
     pub fn get(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }
@@ -29,25 +31,25 @@ impl Dim {
         self == other || self == Dim::UNKNOWN || other == Dim::UNKNOWN
     }
 
-    /// The better known of two dimensions that agree.
+    /// The known one of two dimensions that agree.
     pub fn or(self, other: Dim) -> Dim {
         if self == Dim::UNKNOWN { other } else { self }
     }
 
-    /// As it is written in programs: the number, or −1.
+    /// Its form in programs: the number, or −1.
     pub fn wire(self) -> i64 {
         self.0
     }
 }
 impl From<usize> for Dim {
     fn from(n: usize) -> Dim {
-        // A dimension past i64 fits no memory; `Meta::bytes` refuses the saturated one.
+        // A dimension above the maximum of i64 cannot be allocated; `Meta::bytes` rejects the saturated one.
         Dim(i64::try_from(n).unwrap_or(i64::MAX))
     }
 }
 impl Mul for Dim {
     type Output = Dim;
-    /// Unknown when either is.
+    /// Unknown if either is.
     fn mul(self, other: Dim) -> Dim {
         match (self.get(), other.get()) {
             (Some(a), Some(b)) => a.saturating_mul(b).into(),
@@ -57,7 +59,7 @@ impl Mul for Dim {
 }
 impl Add for Dim {
     type Output = Dim;
-    /// Unknown when either is.
+    /// Unknown if either is.
     fn add(self, other: Dim) -> Dim {
         match (self.get(), other.get()) {
             (Some(a), Some(b)) => a.saturating_add(b).into(),
@@ -81,7 +83,7 @@ impl fmt::Debug for Dim {
     }
 }
 
-/// The dimensions of a described variable.
+/// The dimensions of a variable.
 #[derive(PartialEq, Eq, Hash, Default)]
 pub struct Dims(SmallVec<[Dim; 4]>);
 
@@ -94,7 +96,7 @@ impl Clone for Dims {
 }
 
 impl Dims {
-    /// From the form programs are written in: −1 is unknown.
+    /// Dimensions from their form in programs: −1 is unknown.
     ///
     /// # Errors
     /// A dimension below −1.
@@ -108,12 +110,12 @@ impl Dims {
         }
     }
 
-    /// The number of elements, unknown when a dimension is.
+    /// The number of elements, unknown if a dimension is.
     pub fn numel(&self) -> Dim {
         self.iter().fold(1.into(), |n, d| n * *d)
     }
 
-    /// The shape, when every dimension is known.
+    /// The shape, if every dimension is known.
     pub fn known(&self) -> Option<Shape> {
         self.iter().map(|d| d.get()).collect()
     }
@@ -123,7 +125,7 @@ impl Dims {
         self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.agrees(*b))
     }
 
-    /// The position that a possibly negative axis means (−1 is the last).
+    /// The index of a possibly negative axis (−1 is the last).
     pub fn axis(&self, axis: i64) -> Option<usize> {
         let rank = self.len() as i64;
         usize::try_from(if axis < 0 { axis + rank } else { axis }).ok().filter(|a| *a < self.len())
@@ -171,37 +173,37 @@ impl fmt::Debug for Dims {
     }
 }
 
-/// What a shape rule knows about a variable: its dtype and dimensions, and the slot that it sits in.
+/// The type of a variable for shape rules: its dtype and dimensions, and its slot.
 ///
-/// The slot makes messages exact without help from the operator's author.
+/// The slot makes messages exact without work for the operator's author.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
     /// Element type.
     pub dtype: DType,
     /// Dimensions; all known once a program is planned.
     pub dims: Dims,
-    /// `None` for a whole tensor. Of a sparse gradient ([`VarKind::SelectedRows`](crate::VarKind)), which holds some rows
-    /// of a tensor of these dimensions: for how many it has room.
+    /// `None` for a dense tensor. For a row-sparse one ([`VarKind::SelectedRows`](crate::VarKind)) with these
+    /// dimensions: its capacity in rows.
     pub rows: Option<Dim>,
-    /// Whether it is no tensor at all but a list of them ([`VarKind::TensorArray`](crate::VarKind)): dtype and
-    /// dimensions are those of an element. So are step scopes, which have neither.
+    /// Whether it is a tensor array ([`VarKind::TensorArray`](crate::VarKind)): dtype and dimensions are those of an
+    /// element. Also set for step scopes, which have neither.
     pub array: bool,
     slot: &'static str,
 }
 
 impl Meta {
-    /// A whole tensor of that dtype and those dimensions.
+    /// A dense tensor of this dtype and these dimensions.
     pub fn new(dtype: DType, dims: impl Into<Dims>) -> Meta {
         Meta { dtype, dims: dims.into(), rows: None, array: false, slot: "" }
     }
 
-    /// Step scopes, of which nothing is known.
+    /// Step scopes, without dtype and dimensions.
     #[doc(hidden)]
     pub fn scopes() -> Meta {
         Meta { array: true, ..Meta::new(DType::F32, []) }
     }
 
-    /// The same, known to sit in `slot`.
+    /// The same in a slot.
     #[doc(hidden)]
     pub fn in_slot(self, slot: &'static str) -> Meta {
         Meta { slot, ..self }
@@ -217,40 +219,40 @@ impl Meta {
         self.dims.len()
     }
 
-    /// The dimensions, so many: `let [rows, cols] = self.x.unpack()?;`.
+    /// The dimensions as an array: `let [rows, cols] = self.x.unpack()?;`.
     ///
     /// # Errors
-    /// Another number of them; names the slot and its shape.
+    /// Another rank; names the slot and its shape.
     pub fn unpack<const N: usize>(&self) -> Result<[Dim; N]> {
         let dims = <[Dim; N]>::try_from(&*self.dims);
         dims.map_err(|_| self.wrong(&format!("{N} dimensions are needed")))
     }
 
-    /// Makes an output a whole tensor of that dtype and those dimensions.
+    /// Makes an output a dense tensor of this dtype and these dimensions.
     pub fn set(&mut self, dtype: DType, dims: impl Into<Dims>) {
         *self = Meta::new(dtype, dims).in_slot(self.slot);
     }
 
-    /// Makes an output a whole tensor of the dtype and dimensions of `x`.
+    /// Makes an output a dense tensor of the dtype and dimensions of `x`.
     pub fn like(&mut self, x: &Meta) {
         self.set(x.dtype, x.dims.clone());
     }
 
-    /// The whole tensor, of what may be rows of it.
+    /// The dense tensor for a row-sparse one.
     #[doc(hidden)]
     pub fn whole(self) -> Meta {
         Meta { rows: None, ..self }
     }
 
-    /// Makes an output a list of tensors of the dtype and dimensions of `x`.
+    /// Makes an output a tensor array with elements of the dtype and dimensions of `x`.
     pub fn array_of(&mut self, x: &Meta) {
         self.like(x);
         self.array = true;
     }
 
-    /// Memory in bytes; nothing for a list, which keeps its own; `None` while a dimension is unknown or when the memory
-    /// exceeds what can be addressed. Dimensions of 0 do not count for that, as in NumPy: no product of some of a
-    /// shape's dimensions overflows. Rows take their memory twice: row numbers, in whole lines, and behind them values.
+    /// Size in bytes; 0 for an array, which owns its memory; `None` while a dimension is unknown, or if the size
+    /// exceeds the address space. The latter ignores dimensions of 0, as NumPy does: no product of some of a shape's
+    /// dimensions overflows. Row-sparse tensors have row indices, in whole cache lines, followed by values.
     pub fn bytes(&self) -> Option<usize> {
         if self.array {
             return Some(0);
@@ -268,7 +270,8 @@ impl Meta {
         padded(numbers).checked_add(values).filter(limit)
     }
 
-    /// Whether both can be the same variable: of one dtype, with dimensions that agree, whole or not.
+    /// Whether both can be the same variable: one dtype, compatible dimensions, and equal kinds (dense, row-sparse,
+    /// array).
     #[doc(hidden)]
     pub fn agrees(&self, other: &Meta) -> bool {
         let rows = match (self.rows, other.rows) {
@@ -283,7 +286,7 @@ impl Meta {
         Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {self}", self.slot))
     }
 
-    /// Refuses this slot unless a condition holds; the error is that of [`wrong`](Meta::wrong).
+    /// Requires a condition for this slot; the error is that of [`wrong`](Meta::wrong).
     ///
     /// # Errors
     /// The condition does not hold.
@@ -291,7 +294,7 @@ impl Meta {
         if holds { Ok(()) } else { Err(self.wrong(&needed())) }
     }
 
-    /// Refuses more elements than one, and none.
+    /// Requires exactly one element.
     ///
     /// # Errors
     /// That of [`wrong`](Meta::wrong).
@@ -299,10 +302,10 @@ impl Meta {
         self.require(self.dims.numel().agrees(1.into()), || "one element is needed".into())
     }
 
-    /// Refuses a dtype other than that of `other`.
+    /// Requires the dtype of `other`.
     ///
     /// # Errors
-    /// Names both slots and dtypes.
+    /// Another dtype; names both slots and dtypes.
     pub fn same_dtype(&self, other: &Meta) -> Result<()> {
         if self.dtype == other.dtype {
             return Ok(());
@@ -314,10 +317,10 @@ impl Meta {
         ))
     }
 
-    /// Refuses a dtype or shape other than that of `other`; unknown dimensions match anything.
+    /// Requires the dtype and shape of `other`; unknown dimensions match anything.
     ///
     /// # Errors
-    /// Names both slots with their dtypes or shapes.
+    /// Another dtype or shape; names both slots with their dtypes or shapes.
     pub fn same_as(&self, other: &Meta) -> Result<()> {
         self.same_dtype(other)?;
         if self.dims.agrees(&other.dims) {
@@ -330,27 +333,27 @@ impl Meta {
         ))
     }
 
-    /// Refuses a dtype that is not floating point.
+    /// Requires a floating point dtype.
     ///
     /// # Errors
-    /// Names the slot and its dtype.
+    /// Another dtype; names the slot and its dtype.
     pub fn float(&self) -> Result<()> {
         if self.dtype.is_float() { Ok(()) } else { Err(self.wrong("floating point numbers are needed")) }
     }
 
-    /// Refuses a dtype that is neither floating point nor int32 or int64.
+    /// Requires a floating point dtype, int32 or int64.
     ///
     /// # Errors
-    /// Names the slot and its dtype.
+    /// Another dtype; names the slot and its dtype.
     pub fn signed(&self) -> Result<()> {
         let signed = self.dtype.is_float() || self.dtype.is_signed_integer();
         self.require(signed, || "signed or floating point numbers are needed".into())
     }
 
-    /// The position that a possibly negative axis means.
+    /// The index of a possibly negative axis.
     ///
     /// # Errors
-    /// Names the attribute, the slot and its shape.
+    /// No such axis; names the attribute, the slot and its shape.
     pub fn axis(&self, attr: &str, axis: i64) -> Result<usize> {
         self.dims.axis(axis).ok_or_else(|| {
             Error::new(

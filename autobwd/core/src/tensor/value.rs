@@ -1,3 +1,5 @@
+//! Tensors that users own.
+
 use std::{fmt, ops::AddAssign};
 
 use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension, IxDyn};
@@ -5,7 +7,7 @@ use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension
 use super::{DType, Dims, Element, Memory, Meta, Shape, Vector, dimension};
 use crate::{Error, ErrorKind, Result, with_dtype};
 
-/// A tensor that somebody owns: fed, fetched, kept in a `Scope`. Row-major.
+/// An owned, row-major tensor: fed, fetched, or stored in a `Scope`.
 ///
 /// ```
 /// use autobwd::{Tensor, ndarray::{Ix2, array}};
@@ -19,22 +21,22 @@ use crate::{Error, ErrorKind, Result, with_dtype};
 ///
 /// # Copies
 ///
-/// A tensor takes over the memory of a vector or a row-major array that it is made from by value, and
-/// [`into_vec`](Tensor::into_vec) and [`into_array`](Tensor::into_array) give it back: neither copies. What is fetched
-/// is such a vector, too. Kernels need memory that begins on a cache line, so such a tensor is copied once where they work
-/// on it: when the first session that uses it is prepared, in a `Scope`, or when it becomes a value of an
-/// eager [`Builder`](crate::Builder). Feeding copies into the plan's memory, always.
+/// A tensor made by value from a vector or a row-major array takes over its memory, and [`into_vec`](Tensor::into_vec)
+/// and [`into_array`](Tensor::into_array) return it: neither copies. Fetched tensors are such vectors, too. Kernels
+/// need memory aligned to a cache line, so such a tensor is copied once before kernels use it: when the first session
+/// that uses it is prepared, in a `Scope`, or when it becomes a value of an eager [`Builder`](crate::Builder). Feeding
+/// always copies into the plan's memory.
 pub struct Tensor {
     dtype: DType,
     dims: Shape,
     elements: Elements,
 }
 
-/// Who has a tensor's elements.
+/// The owner of a tensor's elements.
 enum Elements {
-    /// Whole cache lines, as kernels need them.
+    /// Memory aligned to cache lines, as kernels need it.
     Lines(Memory),
-    /// A vector that was taken over.
+    /// A vector whose memory was taken over.
     Vector(Vector),
 }
 
@@ -42,7 +44,7 @@ impl Tensor {
     /// Zeros.
     ///
     /// # Errors
-    /// More bytes than there are.
+    /// Memory runs out.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Tensor> {
         let elements = Elements::Lines(Memory::zeroed(bytes(dtype, dims)?)?);
         Ok(Tensor { dtype, dims: dims.into(), elements })
@@ -51,7 +53,7 @@ impl Tensor {
     /// Takes over a vector of elements in row-major order, without a copy.
     ///
     /// # Errors
-    /// A number of elements that is not the shape's; a shape that no memory holds, with elements or without.
+    /// A number of elements other than the shape's; a shape that exceeds the address space, even without elements.
     pub fn from_vec<T: Element>(dims: impl AsRef<[usize]>, elements: Vec<T>) -> Result<Tensor> {
         let dims = dims.as_ref();
         if bytes(T::DTYPE, dims)? != size_of_val(&*elements) {
@@ -64,7 +66,7 @@ impl Tensor {
     /// One element, rank 0.
     ///
     /// # Errors
-    /// No memory.
+    /// Memory runs out.
     pub fn scalar<T: Element>(element: T) -> Result<Tensor> {
         Tensor::from_vec([], vec![element])
     }
@@ -84,7 +86,7 @@ impl Tensor {
         self.dims.iter().product()
     }
 
-    /// Dtype and dimensions, as programs describe them.
+    /// Dtype and dimensions, as in programs.
     pub fn meta(&self) -> Meta {
         Meta::new(self.dtype, self.dims.iter().copied().collect::<Dims>())
     }
@@ -105,7 +107,7 @@ impl Tensor {
         Ok(self.elements())
     }
 
-    /// The elements, which are of that type.
+    /// The elements, which are of this type.
     fn elements<T: Element>(&self) -> &[T] {
         match &self.elements {
             Elements::Lines(memory) => memory.slice(0, self.numel()),
@@ -113,7 +115,7 @@ impl Tensor {
         }
     }
 
-    /// The elements in row-major order, to be changed.
+    /// The elements in row-major order, mutably.
     ///
     /// # Errors
     /// Another dtype.
@@ -126,7 +128,7 @@ impl Tensor {
         })
     }
 
-    /// The elements as an array of fixed rank (`Ix2`), or of any (`IxDyn`).
+    /// The elements as an array of fixed rank (`Ix2`), or of any rank (`IxDyn`).
     ///
     /// # Errors
     /// Another dtype or rank.
@@ -134,7 +136,7 @@ impl Tensor {
         ArrayView::from_shape(self.dimension::<D>()?, self.slice()?).map_err(Error::internal)
     }
 
-    /// The elements as an array, to be changed.
+    /// The elements as an array, mutably.
     ///
     /// # Errors
     /// As [`view`](Tensor::view).
@@ -157,10 +159,10 @@ impl Tensor {
         Ok(self.view::<T, IxDyn>()?.to_owned())
     }
 
-    /// The elements in row-major order as a vector: that which the tensor was made from or fetched as, without a copy.
+    /// The elements in row-major order as a vector. Without a copy if the tensor was made from a vector or fetched.
     ///
     /// # Errors
-    /// Another dtype; no memory for the copy where one is needed.
+    /// Another dtype; memory for a copy runs out.
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         self.check::<T>()?;
         match self.elements {
@@ -171,15 +173,15 @@ impl Tensor {
         }
     }
 
-    /// The elements as an array of fixed rank, or of any: without a copy, as [`into_vec`](Tensor::into_vec).
+    /// The elements as an array of fixed or any rank; copies only if [`into_vec`](Tensor::into_vec) does.
     ///
     /// # Errors
-    /// Another dtype or rank; no memory for the copy where one is needed.
+    /// Another dtype or rank; memory for a copy runs out.
     pub fn into_array<T: Element, D: Dimension>(self) -> Result<Array<T, D>> {
         Array::from_shape_vec(self.dimension::<D>()?, self.into_vec()?).map_err(Error::internal)
     }
 
-    /// The only element of a tensor of one, converted to `f64`.
+    /// The only element, converted to `f64`.
     ///
     /// # Errors
     /// Another number of elements.
@@ -214,10 +216,10 @@ impl Tensor {
         }
     }
 
-    /// The elements in lines of memory, as kernels need them: a vector is copied.
+    /// The elements in memory aligned to cache lines, as kernels need it: a vector is copied.
     ///
     /// # Errors
-    /// No memory for the copy.
+    /// Memory for the copy runs out.
     #[doc(hidden)]
     pub fn into_memory(self) -> Result<Memory> {
         match self.elements {
@@ -226,7 +228,7 @@ impl Tensor {
         }
     }
 
-    /// As [`into_memory`](Tensor::into_memory), but the tensor stays.
+    /// As [`into_memory`](Tensor::into_memory), by reference.
     ///
     /// # Errors
     /// As there.
@@ -241,7 +243,7 @@ impl Tensor {
         }
     }
 
-    /// A copy of what is at byte `at`; of rows of a tensor, the whole tensor, with zeros in all other rows.
+    /// A copy of the value at byte `at`; for a row-sparse tensor, of the dense one.
     #[doc(hidden)]
     pub fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
         let dims = meta.dims.known().unwrap_or_default();
@@ -256,7 +258,7 @@ impl Tensor {
         with_dtype!(meta.dtype, T => Tensor::from_vec(dims, copied(memory.slice::<T>(at, numel))?))
     }
 
-    /// As [`copy_of`](Tensor::copy_of), as memory from its first byte on.
+    /// As [`copy_of`](Tensor::copy_of), as memory that starts with the value.
     #[doc(hidden)]
     pub fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
         match (meta.rows, meta.bytes()) {
@@ -266,20 +268,20 @@ impl Tensor {
     }
 }
 
-/// Bytes of a tensor.
+/// Size of a tensor in bytes.
 fn bytes(dtype: DType, dims: &[usize]) -> Result<usize> {
     let refuse = || Error::new(ErrorKind::Shape, format!("no memory holds {dtype} {dims:?}"));
     Meta::new(dtype, dims).bytes().ok_or_else(refuse)
 }
 
-/// A copy in lines of memory.
+/// A copy aligned to cache lines.
 fn lines(bytes: &[u8]) -> Result<Memory> {
     let mut memory = Memory::any(bytes.len())?;
     memory.slice_mut(0, bytes.len()).copy_from_slice(bytes);
     Ok(memory)
 }
 
-/// A copy, or an error where there is no memory for it.
+/// A copy, or an error if memory runs out.
 fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
     let mut copy = vec![];
     let refuse =
@@ -289,7 +291,7 @@ fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
     Ok(copy)
 }
 
-/// Adds the elements of `x` to those of `sum`, numbers of one dtype and shape.
+/// Adds the elements of `x` to those of `sum`, which has the same dtype and shape.
 ///
 /// # Errors
 /// Another dtype or shape.
@@ -309,7 +311,7 @@ pub fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
     }
 }
 
-/// Conversions that `Element` itself has no word for.
+/// Conversion of any `Element` to `f64`.
 pub trait ToF64 {
     /// The number.
     fn to_f64(&self) -> f64;
@@ -332,21 +334,21 @@ impl ToF64 for super::Bool {
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> TryFrom<&ArrayBase<S, D>> for Tensor {
     type Error = Error;
-    /// Copies the elements, whatever the array's layout.
+    /// Copies the elements, for any layout of the array.
     fn try_from(array: &ArrayBase<S, D>) -> Result<Tensor> {
         Tensor::from_vec(array.shape(), array.iter().copied().collect())
     }
 }
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = Error;
-    /// Takes over the memory of a row-major array; the elements of another one are copied.
+    /// Takes over the memory of a row-major array; other layouts are copied.
     fn try_from(array: Array<T, D>) -> Result<Tensor> {
         if !array.is_standard_layout() {
             return Tensor::try_from(&array);
         }
         let (dims, numel) = (Shape::from(array.shape()), array.len());
         let (mut elements, first) = array.into_raw_vec_and_offset();
-        // The array may be a part of what it was.
+        // The array may be a slice of its vector.
         elements.drain(..first.unwrap_or(0));
         elements.truncate(numel);
         Tensor::from_vec(dims, elements)

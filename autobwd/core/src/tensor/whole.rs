@@ -1,10 +1,10 @@
-//! Rows made a whole tensor, with zeros in all other rows: what crosses the border of a block by being copied is whole.
+//! Conversion of row-sparse tensors to dense ones. Values that are copied into or out of a block are dense.
 
 use super::{Buf, DType, Element, Memory, Meta, Rows, Tensor, padded};
 use crate::{Dim, Result, with_dtype};
 
 impl<T: Element> Rows<'_, T> {
-    /// Writes the whole tensor.
+    /// Writes the dense tensor.
     fn write_whole(self, out: &mut [T]) {
         out.fill(T::default());
         for (row, values) in self.iter() {
@@ -13,12 +13,12 @@ impl<T: Element> Rows<'_, T> {
     }
 }
 
-/// Bytes of the whole tensor.
+/// Size of the dense tensor in bytes.
 pub fn whole_bytes(meta: &Meta) -> usize {
     meta.clone().whole().bytes().unwrap_or(0)
 }
 
-/// Rows of bytes in place of elements.
+/// The same rows with bytes as elements.
 fn of_bytes(meta: &Meta) -> Meta {
     let height = meta.dims.first().and_then(|dim| dim.get()).unwrap_or(0);
     let row = whole_bytes(meta).checked_div(height).unwrap_or(0);
@@ -28,7 +28,7 @@ fn of_bytes(meta: &Meta) -> Meta {
 }
 
 impl Memory {
-    /// Copies the value at byte `at`, as a whole tensor, into these bytes.
+    /// Copies the value at byte `at`, as a dense tensor, into `out`.
     #[doc(hidden)]
     pub fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
         match meta.rows {
@@ -37,7 +37,7 @@ impl Memory {
         }
     }
 
-    /// Copies the value at byte `from`, as a whole tensor, to byte `to`, where it does not overlap.
+    /// Copies the value at byte `from`, as a dense tensor, to byte `to`; they must not overlap.
     #[doc(hidden)]
     pub fn move_whole(&mut self, from: usize, meta: &Meta, to: usize) {
         let whole = whole_bytes(meta);
@@ -58,10 +58,10 @@ impl Memory {
 }
 
 impl Buf<'_> {
-    /// Copies it, as a whole tensor, to byte `at` of a memory.
+    /// Copies it, as a dense tensor, to byte `at` of a memory.
     ///
     /// # Errors
-    /// A slot that holds no tensor.
+    /// A slot that does not hold a tensor.
     #[doc(hidden)]
     pub fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()> {
         let numel = self.numel();
@@ -75,10 +75,10 @@ impl Buf<'_> {
         Ok(())
     }
 
-    /// Copies another, as a whole tensor.
+    /// Copies `x` as a dense tensor.
     ///
     /// # Errors
-    /// A slot that holds no tensor; an input.
+    /// A slot that does not hold a tensor; an input.
     #[doc(hidden)]
     pub fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
         with_dtype!(x.dtype(), T => match x.is_sparse() {
@@ -88,10 +88,10 @@ impl Buf<'_> {
         Ok(())
     }
 
-    /// Copies what stands at one index of the first dimension to byte `at` of a memory.
+    /// Copies the slice at an index of the first dimension to byte `at` of a memory.
     ///
     /// # Errors
-    /// A slot that holds no tensor.
+    /// A slot that does not hold a tensor.
     #[doc(hidden)]
     pub fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()> {
         let width = self.dims().iter().skip(1).product();
@@ -108,10 +108,10 @@ impl Buf<'_> {
         Ok(())
     }
 
-    /// A copy as a whole tensor.
+    /// A dense copy.
     ///
     /// # Errors
-    /// A slot that holds no tensor; no memory.
+    /// A slot that does not hold a tensor; memory runs out.
     #[doc(hidden)]
     pub fn to_tensor(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.dtype(), self.dims())?;

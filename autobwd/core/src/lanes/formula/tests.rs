@@ -1,9 +1,9 @@
-//! Formulas made by chance: the recorded tree computes what the lanes do.
+//! Random formulas: the recorded tree computes the same as the lanes.
 
 use super::*;
 use crate::numbers::FormulaFunction;
 
-/// A formula of three numbers, one operation a byte.
+/// A formula of three numbers, with one operation per byte.
 pub(in crate::lanes) fn formula<F: Float>(code: &[u8], x: [F; 3]) -> F {
     let mut stack = x.to_vec();
     for (i, byte) in code.iter().enumerate() {
@@ -124,7 +124,7 @@ fn a_panic_leaves_nothing_behind_and_recordings_nest() {
     });
     assert_eq!(inner, [FormulaNode::Input(5), FormulaNode::Call(FormulaFunction::Exp, 0)]);
     assert_eq!((outer.len(), outer[x.node()]), (4, FormulaNode::Add(2, 2)));
-    // A symbol outlives its recording as a number that means nothing.
+    // A symbol is meaningless after its recording.
     let (nodes, symbol) = record(|| -x);
     assert_eq!(nodes.len(), 1);
     assert!(matches!(nodes[symbol.node()], FormulaNode::Constant(x) if x.is_nan()));

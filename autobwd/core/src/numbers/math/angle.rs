@@ -1,6 +1,8 @@
+//! Sine and cosine, by Payne-Hanek argument reduction and minimax polynomials.
+
 use super::{Float, Lane, Real, SelectMask, exact_sum, exact_sum_of_any, horner};
 
-/// 2 / π in words of 32 bits from the point on, below 64 bits of 0.
+/// 2 / π in 32-bit words from the binary point on, after 64 zero bits.
 const TWO_OVER_PI: [u32; 42] = [
     0,
     0,
@@ -69,14 +71,14 @@ const PARTS: [[f64; 64]; 4] = {
     parts
 };
 
-/// Of an angle's magnitude, the nearest multiple of π/2, modulo 4, and what is left: reduction by Payne and Hanek, of any
-/// finite number.
+/// Payne-Hanek argument reduction, for any finite number: the multiple of π/2 nearest to the angle's magnitude, modulo
+/// 4, and the remainder.
 #[inline(always)]
 fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
     let pick = |mask: bool, yes: u32, no: u32| std::hint::select_unpredictable(mask, yes, no);
     let bits = x.0.to_bits() & 0x7fff_ffff;
-    // x = m · 2^(e - 150). Of m · 2^(e - 150) · 2/π, what is a multiple of 4 is left out: the window on 2/π starts
-    // e - 152 bits behind the point, and is 96 bits wide.
+    // x = m · 2^(e - 150). Multiples of 4 are dropped from m · 2^(e - 150) · 2/π: the window of 2/π starts e - 152 bits
+    // after the point, and is 96 bits wide.
     let (e, m) = (bits >> 23, u64::from(bits & 0x007f_ffff | 0x0080_0000));
     let at = e.wrapping_sub(152 - 64);
     let (far, middle, near) = (at & 128 != 0, at & 64 != 0, at & 32 != 0);
@@ -86,7 +88,7 @@ fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
     let window = |i: usize| u64::from((word(i) << shift) | (word(i + 1) >> 1 >> (31 - shift)));
     let low = m * window(1) + ((m * window(2)) >> 32);
     let high = (m as u32).wrapping_mul(window(0) as u32).wrapping_add((low >> 32) as u32);
-    // `high` is the product in units of 2^-30, `low` goes on from there.
+    // `high` is the product in units of 2^-30, `low` the bits after it.
     let quadrant = high.wrapping_add(1 << 29) >> 30;
     let fraction = (high << 2 | (low as u32) >> 30) as i32;
     let rest = ((low as u32) << 2 >> 1) as i32;
@@ -96,13 +98,13 @@ fn reduced_single<const FMA: bool>(x: Lane<f32, FMA>) -> (u32, Lane<f32, FMA>) {
     );
     let r =
         Lane::<f32, FMA>(fraction as f32).mul_add(Lane::from(unit.0), Lane(rest as f32) * Lane::from(unit.1));
-    // So small a number is its own sine; the window would start too early.
+    // A number this small is its own sine; the window would start too early.
     let small = 0x3900_0000 > bits;
     let r = Float::select(SelectMask(small), Lane(f32::from_bits(bits)), r);
     (pick(small, 0, quadrant), Float::select(SelectMask(bits >= 0x7f80_0000), Lane::from(f64::NAN), r))
 }
 
-/// Sine or cosine of `r` from the quadrant on, negative if `sign` is set.
+/// Sine or cosine of `r` starting in a quadrant, negative if `sign` is set.
 #[inline(always)]
 fn at_quadrant_single<const FMA: bool>(quadrant: u32, r: Lane<f32, FMA>, sign: u32) -> Lane<f32, FMA> {
     type F<const FMA: bool> = Lane<f32, FMA>;
@@ -127,12 +129,12 @@ pub(in super::super) fn cos<const FMA: bool>(x: Lane<f32, FMA>) -> Lane<f32, FMA
     at_quadrant_single(quadrant.wrapping_add(1), r, 0)
 }
 
-/// As [`reduced_single`], in floating point; what is left is the sum of two numbers.
+/// As [`reduced_single`], in floating point; the remainder is the sum of two numbers.
 #[inline(always)]
 fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, Lane<f64, FMA>) {
     type F<const FMA: bool> = Lane<f64, FMA>;
     let bits = x.abs().0.to_bits();
-    // x = y · 2^16k. Of the first 16 k bits of 2/π, the product is a multiple of 4.
+    // x = y · 2^16k. Skipping the first 16 k bits of 2/π drops a multiple of 4.
     let start = 1023 + 54;
     let k = ((bits >> 52).max(start) - start) >> 4;
     let y = F::<FMA>::from(f64::from_bits(bits - (k << 56)));
@@ -141,7 +143,7 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
     let (c, d) = y.exact_product(part(1));
     let (e, f) = y.exact_product(part(2));
     let g = f + y * part(3);
-    // |a| < 2^70, |b| and |c| < 2^17: without the multiples of 2^20, then of 4.
+    // |a| < 2^70, |b| and |c| < 2^17: remove multiples of 2^20, then of 4.
     let without =
         |x: F<FMA>, unit: f64| x - ((x + F::from(F::<FMA>::MAGIC * unit)) - F::from(F::<FMA>::MAGIC * unit));
     let (a, b, c) = (without(without(a, 1_048_576.0), 4.0), without(b, 4.0), without(c, 4.0));
@@ -154,7 +156,7 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
     let quarter = (F::from(std::f64::consts::FRAC_PI_2), F::from(6.123_233_995_736_766e-17));
     let (r, r_rest) = sum.exact_product(quarter.0);
     let r_rest = r_rest + sum * quarter.1 + rest * quarter.0;
-    // So small a number is its own sine; the parts of its products could be too small.
+    // A number this small is its own sine; parts of its products could underflow.
     let small = F::<FMA>::from(1e-8).gt(x.abs());
     let finite = F::<FMA>::from(f64::INFINITY).gt(x.abs());
     let r = F::select(small, x.abs(), F::select(finite, r, F::from(f64::NAN)));

@@ -1,3 +1,5 @@
+//! Error function and normal distribution, by minimax polynomials.
+
 use super::{
     Real, exact_sum_of_any,
     exp::{NONE, reduced},
@@ -100,7 +102,7 @@ pub(super) fn near<F: Real>(x: F) -> F {
     horner(x * x, F::ERF_NEAR).mul_add(x, x)
 }
 
-/// Near 0 a polynomial, beyond it `1 - exp` of one, as by N. Juffa.
+/// A polynomial near 0, and `1 - exp(polynomial)` elsewhere, as by N. Juffa.
 #[inline(always)]
 pub(in super::super) fn erf<F: Real>(x: F) -> F {
     let (one, end) = (F::from(1.0), F::from(F::ERF_RANGE.1));
@@ -110,8 +112,8 @@ pub(in super::super) fn erf<F: Real>(x: F) -> F {
     F::select(t.gt(F::from(F::ERF_RANGE.0)), far.with_sign_of(x), near(x))
 }
 
-/// `exp(-s²/2)` times a polynomial on the side where the result is small, so that it keeps its digits there: what
-/// M. Shepherd and J. Laframboise (1981) do for `erfc`. In the middle by the error function.
+/// `exp(-s²/2)` times a polynomial on the side where the result is small, which preserves its relative accuracy: the
+/// method of M. Shepherd and J. Laframboise (1981) for `erfc`. The error function in the middle.
 #[inline(always)]
 pub(in super::super) fn normal_cdf<F: Real>(x: F) -> F {
     let (one, half, end) = (F::from(1.0), F::from(0.5), F::from(F::CDF_END));
@@ -119,7 +121,7 @@ pub(in super::super) fn normal_cdf<F: Real>(x: F) -> F {
     let (square, rest) = s.exact_product(s);
     let (q, shifted) = reduced(-half * square, -half * rest);
     let scale = F::from(F::CDF_SCALE);
-    // In proportion, what the rounded sum has lost is lost to the quotient.
+    // The relative rounding error of the sum is also that of the quotient.
     let (sum, lost) = exact_sum_of_any(s, scale);
     let inverse = one / sum;
     let p = horner((s - scale) * inverse, F::CDF) / sum;

@@ -1,6 +1,8 @@
+//! Exponential functions, sigmoid and hyperbolic tangent, by Cody-Waite reduction and minimax polynomials.
+
 use super::{Float, Lane, Real, horner};
 
-/// Error 2^-25.9, as all below relative to the result.
+/// Error 2^-25.9, relative to the result as all below.
 pub(super) const F32: [f64; 5] = [1.39201e-03, 8.366723e-03, 4.166661e-02, 1.6666542e-01, 0.5];
 /// Error 2^-57.4.
 pub(super) const F64: [f64; 11] = [
@@ -17,10 +19,10 @@ pub(super) const F64: [f64; 11] = [
     0.5,
 ];
 
-/// No rest at all: compilers leave out a sum with -0, but not one with 0.
+/// No remainder: compilers drop the addition of -0, but not of 0.
 pub(super) const NONE: f64 = -0.0;
 
-/// `exp(x + rest) = (1 + q) · 2^n` as q and n + `MAGIC`: reduction by multiples of ln 2 in two parts (Cody and Waite).
+/// `exp(x + rest) = (1 + q) · 2^n` as q and n + `MAGIC`: Cody-Waite reduction by multiples of ln 2 in two parts.
 #[inline(always)]
 pub(super) fn reduced<F: Real>(x: F, rest: F) -> (F, F) {
     let magic = F::from(F::MAGIC);
@@ -30,14 +32,14 @@ pub(super) fn reduced<F: Real>(x: F, rest: F) -> (F, F) {
     (horner(r, F::EXP).mul_add(r * r, r), shifted)
 }
 
-/// Within bounds; NaN stays.
+/// Clamps a number; NaN stays.
 #[inline(always)]
 pub(super) fn clamped<F: Float>(x: F, (low, high): (f64, f64)) -> F {
     let (low, high) = (F::from(low), F::from(high));
     F::select(x.gt(high), high, F::select(low.gt(x), low, x))
 }
 
-/// Of a sum of which the second part is small.
+/// `exp(x + rest)` for a small `rest`.
 #[inline(always)]
 pub(super) fn exp_of_sum<F: Real>(x: F, rest: F) -> F {
     let (q, shifted) = reduced(clamped(x, F::EXP_RANGE), rest);
@@ -49,7 +51,7 @@ pub(in super::super) fn exp<F: Real>(x: F) -> F {
     exp_of_sum(x, F::from(NONE))
 }
 
-/// The 1 is taken from 2^n, which is exact.
+/// The 1 is subtracted from 2^n, which is exact.
 #[inline(always)]
 pub(in super::super) fn expm1<F: Real>(x: F) -> F {
     // Below, the result rounds to -1.
@@ -61,7 +63,7 @@ pub(in super::super) fn expm1<F: Real>(x: F) -> F {
     F::select(half.equals(F::from(0.5)), q, y).with_sign_of(x)
 }
 
-/// From `exp` of what is not positive, so that the small ones keep their digits.
+/// Uses `exp` of a number that is not positive, which preserves the accuracy of small results.
 #[inline(always)]
 pub(in super::super) fn sigmoid<F: Real>(x: F) -> F {
     let (one, e) = (F::from(1.0), exp(-x.abs()));
@@ -77,9 +79,9 @@ pub(in super::super) fn tanh_by_exp<F: Real>(x: F) -> F {
     (q.mul_add(power, power - one) / q.mul_add(power, power + one)).with_sign_of(x)
 }
 
-/// `2 t / (1 + t²)` with `t = tanh(x/2)`, which a rational function gives up to where the result rounds to 1: `2t = (x + x³
-/// P(x²)) / (1 + x² Q(x²))`, fitted by Lawson's algorithm, error 2^-27. Rounding errors of t hardly show in large results.
-/// Without fused operations they would be too many in small ones.
+/// `2 t / (1 + t²)` with `t = tanh(x/2)`, computed by a rational function up to where the result rounds to 1:
+/// `2t = (x + x³ P(x²)) / (1 + x² Q(x²))`, fitted by Lawson's algorithm, error 2^-27. Rounding errors of t hardly
+/// affect large results. Without fused operations, they would be too large in small ones.
 #[inline(always)]
 pub(in super::super) fn tanh<const FMA: bool>(x: Lane<f32, FMA>) -> Lane<f32, FMA> {
     if !FMA {
@@ -89,7 +91,7 @@ pub(in super::super) fn tanh<const FMA: bool>(x: Lane<f32, FMA>) -> Lane<f32, FM
     let x = clamped(x, (-end, end));
     let z = x * x;
     let p = horner(z, &[1.14252936e-04, 2.9773774e-02]).mul_add(z * x, x);
-    // Of both factors of the denominator, what they are beyond 1.
+    // Both factors of the denominator, minus 1.
     let q = horner(z, &[1.2289738e-6, 1.2065456e-3, 1.1310707e-01]) * z;
     let (one, two) = (Lane::from(1.0), Lane::from(2.0));
     p.mul_add(q, p) / (one + q.mul_add(q + two, p * Lane::from(0.25) * p))

@@ -1,4 +1,4 @@
-//! `gelu` in both forms, with its digits where it is small.
+//! `gelu` in both forms, with full relative accuracy where it is small.
 
 use super::{Real, erf::near, exact_sum, exp::reduced, horner};
 
@@ -40,9 +40,9 @@ pub(super) const F64: [f64; 21] = [
     0.37778580002260514,
 ];
 
-/// Where the result is small, `-s cdf(-s)` with `s = |x|` is `exp(-s²/2)` times a polynomial of `(s - c) / (s + c)`, after
-/// M. Shepherd and J. Laframboise (1981); it is scaled last, since the share alone may be subnormal. `x cdf(x)` is `x` more than
-/// that beyond 0. In the middle by the error function.
+/// Where the result is small, `-s cdf(-s)` with `s = |x|` is `exp(-s²/2)` times a polynomial of `(s - c) / (s + c)`,
+/// after M. Shepherd and J. Laframboise (1981); it is scaled last, since `cdf(-s)` alone may be subnormal. Beyond 0,
+/// `x cdf(x)` is that plus `x`. The error function in the middle.
 #[inline(always)]
 pub(in super::super) fn gelu<F: Real>(x: F) -> F {
     let (half, end) = (F::from(0.5), F::from(F::CDF_END));
@@ -57,8 +57,8 @@ pub(in super::super) fn gelu<F: Real>(x: F) -> F {
     F::select(s.gt(F::from(0.9)), outside, middle).with_sign_of(x)
 }
 
-/// `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which keeps its digits where it is small if its exponent has more than a number
-/// holds: `2 u = s (a + b s²)` as a sum of two. Scaled last, as above.
+/// `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which is accurate where it is small only if its exponent has extra digits:
+/// `2 u = s (a + b s²)` as a sum of two numbers. Scaled last, as above.
 #[inline(always)]
 pub(in super::super) fn gelu_tanh<F: Real>(x: F) -> F {
     let (one, end) = (F::from(1.0), F::from(F::GELU_TANH_END));
@@ -66,13 +66,13 @@ pub(in super::super) fn gelu_tanh<F: Real>(x: F) -> F {
     let ((a, a_rest), (b, b_rest)) = F::GELU_TANH;
     let (z, z_rest) = s.exact_product(s);
     let (p, p_rest) = F::from(b).exact_product(z);
-    // Exact whichever is larger: `a` ends where the last digit of the sum is.
+    // Exact for either order of magnitude: the digits of `a` end at the last digit of the sum.
     let (sum, lost) = exact_sum(F::from(a), p);
     let lost = lost + F::from(b).mul_add(z_rest, F::from(b_rest).mul_add(z, p_rest + F::from(a_rest)));
     let (u, rest) = s.exact_product(sum);
     let (q, shifted) = reduced(-u, -s.mul_add(lost, rest));
     let e = (q + one).times_power_of_2(shifted);
-    // At -∞ the factor is finite, so that 0 comes out.
+    // At -∞ the factor is finite, so that the result is 0.
     let part = F::select((-end).gt(x), -end, x) / (one + e);
     F::select(x.gt(F::from(0.0)), part, q.mul_add(part, part).times_power_of_2(shifted)).with_sign_of(x)
 }

@@ -1,3 +1,5 @@
+//! Logarithms, by range reduction to √½ … √2 and a minimax polynomial.
+
 use super::{Real, horner};
 
 /// Error 2^-35.0.
@@ -13,7 +15,7 @@ pub(super) const F64: [f64; 7] = [
     0.6666666666666686,
 ];
 
-/// Any positive number as m · 2^e, with m within √½ and √2.
+/// Any positive number as m · 2^e, with m between √½ and √2.
 #[inline(always)]
 pub(super) fn split<F: Real>(x: F) -> (F, F) {
     let subnormal = F::from(F::TINY).gt(x);
@@ -37,12 +39,12 @@ pub(in super::super) fn log<F: Real>(x: F) -> F {
     F::select(x.gt(F::from(0.0)), positive, other)
 }
 
-/// The logarithm of the rounded sum, and to first order what was rounded off.
+/// The logarithm of the rounded sum, plus a first-order correction for the rounding error.
 #[inline(always)]
 pub(in super::super) fn log1p<F: Real>(x: F) -> F {
     let one = F::from(1.0);
     let sum = one + x;
-    // Of 1 and x, what the sum has lost; where x is so large that this is no matter, something small.
+    // The rounding error of 1 + x; any small number where x is so large that it does not matter.
     let lost = F::select(x.gt(one), one - (sum - x), x - (sum - one));
     let rest = F::select(sum.gt(F::from(0.0)), lost / sum, F::from(0.0));
     let y = log(sum);

@@ -1,7 +1,7 @@
-//! Elementary functions without branches, so that loops over them vectorise.
+//! Branch-free elementary functions, so that loops over them vectorise: argument reduction and minimax polynomials.
 //!
-//! One source for both dtypes, but for their polynomials. These are minimax polynomials by Remez' algorithm, computed
-//! with 45 digits; coefficients are rounded one after the other from the lowest up, the rest fitted again each time.
+//! Both dtypes share the source and differ in their polynomials. These come from Remez' algorithm, computed with 45
+//! digits; coefficients are rounded one after the other from the lowest up, and the rest are fitted again each time.
 
 mod angle;
 mod erf;
@@ -21,20 +21,20 @@ pub(super) use pow::{pow, pow_in_double};
 
 use super::float::{Float, Lane, SelectMask};
 
-/// A number whose bits can be worked on, with the polynomials that are as long as its precision asks for.
+/// A number with access to its bits, and the polynomials for its precision.
 pub(super) trait Real: Float<Mask = bool> {
-    /// 1.5 · 2^p, with p bits behind the point: a sum with it is rounded to a whole number, and that is in its lowest
-    /// bits. (A cast to an integer would saturate, which takes five times as long.)
+    /// 1.5 · 2^p, with p mantissa bits: a sum with it is rounded to an integer, which is in its lowest bits. (A cast to
+    /// an integer would saturate, which takes five times as long.)
     const MAGIC: f64;
     /// The smallest normal number.
     const TINY: f64;
-    /// Takes every subnormal number to a normal one, and what that adds to its exponent.
+    /// A factor that makes every subnormal number normal, and the exponent of that factor.
     const LIFT: (f64, f64);
     /// ln 2 in two parts; products of the first with exponents are exact.
     const LN_2: (f64, f64);
-    /// Where `exp` is 0 and infinite, by some margin.
+    /// Where `exp` is 0 and infinite, with some margin.
     const EXP_RANGE: (f64, f64);
-    /// Whence on `tanh` rounds to 1.
+    /// Where `tanh` starts to round to 1.
     const TANH_END: f64;
     /// `(exp(r) - 1 - r) / r²` for r within ± ln 2 / 2.
     const EXP: &'static [f64];
@@ -44,35 +44,35 @@ pub(super) trait Real: Float<Mask = bool> {
     const ERF_NEAR: &'static [f64];
     /// `ln(1 - erf(t))` between the bounds of `ERF_RANGE`.
     const ERF_FAR: &'static [f64];
-    /// Whence on to use `ERF_FAR`, and whence on `erf` rounds to 1.
+    /// The start of `ERF_FAR`, and where `erf` starts to round to 1.
     const ERF_RANGE: (f64, f64);
     /// `cdf(-s) exp(s²/2) (s + CDF_SCALE)` as a function of `(s - CDF_SCALE) / (s + CDF_SCALE)`.
     const CDF: &'static [f64];
     /// As above.
     const CDF_SCALE: f64;
-    /// Whence on the normal distribution's tail rounds to 0, by some margin.
+    /// Where the normal distribution's tail starts to round to 0, with some margin.
     const CDF_END: f64;
     /// `s cdf(-s) exp(s²/2)` as a function of `(s - GELU_SCALE) / (s + GELU_SCALE)`, for s from 0.9 to `CDF_END`.
     const GELU: &'static [f64];
-    /// As above; the polynomial's lowest coefficient is then nearly exact.
+    /// As above; it makes the polynomial's lowest coefficient nearly exact.
     const GELU_SCALE: f64;
-    /// `2 √(2 / π)` and 0.044715 times it, each in two parts. The first has few digits: its sum with the second times s² has
-    /// no lower ones, for s up to `GELU_TANH_END`.
+    /// `2 √(2 / π)` and 0.044715 times it, each in two parts. The first has few digits: its sum with the second times
+    /// s² has no lower ones, for s up to `GELU_TANH_END`.
     const GELU_TANH: ((f64, f64), (f64, f64));
-    /// Whence on `s / (1 + exp(s (a + b s²)))` of these numbers rounds to 0, by some margin.
+    /// Where `s / (1 + exp(s (a + b s²)))` with these numbers starts to round to 0, with some margin.
     const GELU_TANH_END: f64;
 
-    /// The magnitude with another number's sign.
+    /// The absolute value with another number's sign.
     fn with_sign_of(self, sign: Self) -> Self;
-    /// 2^n of `n + MAGIC`, n an exponent of normal numbers.
+    /// 2^n from `n + MAGIC`, for n an exponent of normal numbers.
     fn power_of_2(shifted: Self) -> Self;
-    /// `self · 2^n` of `n + MAGIC`, rounded once: n may lead to subnormal numbers and to infinity.
+    /// `self · 2^n` from `n + MAGIC`, rounded once: the result may be subnormal or infinite.
     fn times_power_of_2(self, shifted: Self) -> Self;
-    /// A positive normal number as m · 2^e, with m within √½ and √2.
+    /// A positive normal number as m · 2^e, with m between √½ and √2.
     fn split(self) -> (Self, Self);
-    /// Rounded to half of the digits: products of two such are exact, and so is what was rounded off.
+    /// Rounds to half of the digits: products of two such numbers are exact, and so is the rounding error.
     fn upper(self) -> Self;
-    /// Product and what was rounded off.
+    /// The product and its rounding error.
     fn exact_product(self, other: Self) -> (Self, Self);
 }
 
@@ -123,7 +123,7 @@ macro_rules! real {
                 if FMA {
                     return (product, self.mul_add(other, -product));
                 }
-                // Dekker's.
+                // Dekker's algorithm.
                 let (a, b) = (self.upper(), other.upper());
                 let (c, d) = (self - a, other - b);
                 (product, ((a * b - product) + a * d + c * b) + c * d)
@@ -171,7 +171,7 @@ real!(f64, u64, 52, {
     const GELU_TANH_END: f64 = 22.0;
 });
 
-/// Polynomial with coefficients from the highest power down.
+/// Polynomial by Horner's rule, with coefficients from the highest power down.
 #[inline(always)]
 fn horner<F: Float>(x: F, coefficients: &'static [f64]) -> F {
     let mut sum = F::from(coefficients[0]);
@@ -183,14 +183,14 @@ fn horner<F: Float>(x: F, coefficients: &'static [f64]) -> F {
     sum
 }
 
-/// Sum, and what was rounded off, of a number and one of smaller magnitude (Dekker's).
+/// Sum and rounding error, for a number and one of smaller magnitude (Dekker's algorithm).
 #[inline(always)]
 fn exact_sum<F: Float>(large: F, small: F) -> (F, F) {
     let sum = large + small;
     (sum, small - (sum - large))
 }
 
-/// As [`exact_sum`], in whatever order (Knuth's).
+/// As [`exact_sum`], for any order of magnitudes (Knuth's algorithm).
 #[inline(always)]
 fn exact_sum_of_any<F: Float>(a: F, b: F) -> (F, F) {
     let sum = a + b;

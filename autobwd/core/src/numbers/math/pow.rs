@@ -1,3 +1,5 @@
+//! Powers, by a logarithm in extended precision and the exponential function.
+
 use super::{
     Float, Lane, Real, SelectMask, exact_sum,
     exp::{clamped, exp_of_sum},
@@ -48,7 +50,7 @@ fn precise_log<const FMA: bool>(x: F<FMA>) -> (F<FMA>, F<FMA>) {
     let (b, b_rest) = exact_sum(e * F::from(F::<FMA>::LN_2.0), a);
     let b_rest = b_rest + e.mul_add(F::from(F::<FMA>::LN_2.1), a_rest);
     let (sum, rest) = exact_sum(b, b_rest);
-    // Of 0, infinity and NaN.
+    // The cases 0, infinity and NaN.
     let infinity = F::from(f64::INFINITY);
     let finite = infinity.gt(x);
     let zero = x.equals(F::from(0.0));
@@ -62,7 +64,7 @@ fn is_whole<const FMA: bool>(x: F<FMA>) -> SelectMask<F<FMA>> {
     x.gt(shift) | ((x + shift) - shift).equals(x)
 }
 
-/// `x` to the power, from that of its magnitude: the special cases of IEEE 754.
+/// `x^y` from `|x|^y`: the special cases of IEEE 754.
 #[inline(always)]
 fn with_sign<const FMA: bool>(x: F<FMA>, y: F<FMA>, power: F<FMA>) -> F<FMA> {
     let (one, zero, infinity) = (F::from(1.0), F::from(0.0), F::from(f64::INFINITY));
@@ -77,21 +79,21 @@ fn with_sign<const FMA: bool>(x: F<FMA>, y: F<FMA>, power: F<FMA>) -> F<FMA> {
 
 #[inline(always)]
 pub(in super::super) fn pow<const FMA: bool>(x: F<FMA>, y: F<FMA>) -> F<FMA> {
-    // So much work for two lanes pays with fused operations only.
+    // This much work for two lanes pays off with fused operations only.
     if !FMA {
         return Lane(x.0.powf(y.0));
     }
     let (log, log_rest) = precise_log(x.abs());
-    // Beyond, the result is 0, 1 or infinite, and products could be.
+    // For larger exponents, the result is 0, 1 or infinite, and products could overflow.
     let near = clamped(y, (-1e300, 1e300));
     let (product, rest) = near.exact_product(log);
     let rest = near.mul_add(log_rest, rest);
-    // Where the result is 0, infinite or NaN, the rest is not a number.
+    // Where the result is 0, infinite or NaN, `rest` is not a number.
     let rest = F::select(F::from(1e3).gt(product.abs()), rest, F::from(0.0));
     with_sign(x, y, exp_of_sum(product, rest))
 }
 
-/// In double precision, where no digits are lost.
+/// Computed in double precision, where no digits are lost.
 #[inline(always)]
 pub(in super::super) fn pow_in_double<const FMA: bool>(
     x: Lane<f32, FMA>,

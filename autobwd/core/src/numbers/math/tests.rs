@@ -5,15 +5,15 @@ use super::super::{Float, float::Lane};
 #[cfg(target_arch = "x86_64")]
 use crate::cx::{FUSED, Isa, isa};
 
-/// One function as formulas use it, and what it should be.
+/// One function as formulas use it.
 trait Function {
     fn lane<F: Float>(x: F) -> F;
 }
 
-/// Computes a function of each number, in whole blocks of 64 bytes, as block functions do.
+/// Applies a function to each number, in blocks of 64 bytes like block functions.
 type Block<T> = unsafe fn(&[T], &mut [T]);
 
-/// A function, compiled for each set of instructions that the machine has.
+/// A function, compiled for each instruction set of the machine.
 struct Case {
     name: &'static str,
     /// The largest error allowed, in units in the last place.
@@ -88,7 +88,7 @@ fn logistic(x: f64) -> f64 {
 fn normal_cdf(x: f64) -> f64 {
     libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) / 2.0
 }
-/// No product of 0 with infinity.
+/// Avoids a product of 0 with infinity.
 fn from_far(x: f64) -> f64 {
     x.clamp(-1e3, f64::INFINITY)
 }
@@ -115,8 +115,8 @@ fn cases() -> Vec<Case> {
     }
 }
 
-/// Distance in units in the last place of the exact result, in which subnormal numbers are as far apart as the smallest
-/// normal ones. Infinity stands for the number that would follow the largest; a zero of the wrong sign is far away.
+/// Distance in units in the last place of the exact result; those of subnormal numbers are the ones of the smallest
+/// normal numbers. Infinity counts as the number after the largest; a zero of the wrong sign is far away.
 fn distance(found: f32, exact: f64) -> f64 {
     let rounded = exact as f32;
     if exact.is_nan() || found.is_nan() {
@@ -133,8 +133,7 @@ fn distance(found: f32, exact: f64) -> f64 {
     (f64::from(found) - exact).abs() / f64::from(f32::from_bits(exponent << 23)) * f64::from(1 << 23)
 }
 
-/// The largest distance on each set of instructions, and where, over all numbers of which the upper half of the bits is
-/// among these.
+/// The largest distance for each instruction set, and its argument, over all numbers with these upper halves of bits.
 fn worst(case: &Case, upper: impl Iterator<Item = u32>) -> Vec<(f64, f32)> {
     let mut worst = vec![(0.0, 0.0); case.single.len()];
     let (mut x, mut y) = (vec![0.0; 1 << 16], vec![0.0; 1 << 16]);
@@ -185,11 +184,11 @@ fn all_of_single_precision() {
 }
 
 /// Functions in double precision: name, bits of the arguments, bits of the result. Computed by mpmath 1.3 with 300 bits
-/// (sine and cosine: 2,400), and rounded once; arguments by chance, from where each function is steep, small, subnormal or
-/// rounded to the same number.
+/// (sine and cosine: 2,400), and rounded once; arguments are random, from where each function is steep, small,
+/// subnormal or rounded to the same number.
 const EXACT: &str = include_str!("exact.txt");
 
-/// How many numbers lie between.
+/// The number of steps between two numbers.
 fn steps(a: f64, b: f64) -> u64 {
     let order = |x: f64| if x < 0.0 { -(x.abs().to_bits().cast_signed()) } else { x.to_bits().cast_signed() };
     order(a).abs_diff(order(b))
@@ -210,7 +209,7 @@ fn double_precision_is_exact_to_some_digits() {
                 unsafe { block(&[x; 8], &mut y) };
                 let steps = steps(y[0], exact);
                 assert!(steps as f64 <= case.ulps, "{name} of {x:e}: {:e}, not {exact:e}, {steps} ulp", y[0]);
-                // Wherever it stands in its block.
+                // At any position in its block.
                 assert!(y.iter().all(|other| other.to_bits() == y[0].to_bits()));
             }
         } else {
@@ -224,8 +223,8 @@ fn double_precision_is_exact_to_some_digits() {
     }
 }
 
-/// Also where the two can be told apart: no digits are lost in double precision. (Of some, `std` has nothing that keeps the
-/// tails.)
+/// For any argument, double precision loses no digits. (`std` has no counterpart of some functions that is accurate in
+/// the tails.)
 #[test]
 fn double_precision_is_near_that_of_the_standard_library() {
     let between =
@@ -249,7 +248,7 @@ fn double_precision_is_near_that_of_the_standard_library() {
                 let std = (case.exact)(*x);
                 let same =
                     (std.is_nan() && y.is_nan()) || (std == *y && (std != 0.0 || std.signum() == y.signum()));
-                // What `std` may be off is added.
+                // Plus the possible error of `std`.
                 assert!(
                     same || steps(std, *y) as f64 <= case.ulps + 2.0,
                     "{} of {x:e}: {y:e} {std:e}",
@@ -292,7 +291,7 @@ fn powers_are_those_of_the_standard_library() {
         assert!(same || steps(found, std) <= 2, "{x:e} to the {y:e}: {found:e}, not {std:e}");
         let (x, y) = (x as f32, y as f32);
         let (found, exact) = (Lane::<f32, FMA>(x).pow(Lane(y)).0, f64::from(x).powf(y.into()));
-        // An `f32` that is infinite already, or 0.
+        // The `f32` result may already be infinite or 0.
         assert!(distance(found, exact) <= 1.0, "{x:e} to the {y:e}: {found:e}, not {exact:e}");
     }
     for (x, y) in pairs() {

@@ -1,16 +1,16 @@
-//! An operator's formula, as data.
+//! An operator's formula as data.
 
 use super::{OpInfo, Run, lanes_of};
 use crate::{Lanes, Op, OpDesc, Result, lanes::Formula};
 
 impl OpInfo {
-    /// The same, of an operator that has a formula beside its kernel, for regions.
+    /// Adds a formula to an operator with a kernel, for fusion.
     #[must_use]
     pub const fn with_formula<O: Op + Lanes>(self) -> OpInfo {
         OpInfo { lanes: Some(lanes_of::<O>()), ..self }
     }
 
-    /// Its formula as data, with these attributes: what each output is computed from. `None` if it has none.
+    /// Its formula as data, with these attributes: the expression of each output. `None` if it has no formula.
     ///
     /// # Errors
     /// As [`check`](OpInfo::check).
@@ -19,11 +19,11 @@ impl OpInfo {
         self.lanes.as_ref().map(|lanes| lanes.formula(desc)).transpose()
     }
 
-    /// Whether it depends on the elements in that input slot: not if it needs their shape alone, or runs by nothing but a
-    /// formula in which the slot does not occur.
+    /// Whether it depends on the elements of that input slot. It does not if it reads the shape only, or if the slot
+    /// does not occur in the formula that is its only implementation.
     ///
     /// # Errors
-    /// Attributes that the operator does not take.
+    /// Invalid attributes.
     #[doc(hidden)]
     pub fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
         let Some(input) = self.schema.input_number(slot) else { return Ok(true) };

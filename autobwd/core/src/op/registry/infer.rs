@@ -1,4 +1,5 @@
-//! Shape rules: those that authors write, and that of all formulas, on an operator as it is described.
+//! Shape inference on descriptions: by rules of operators' authors, by the rule of all formulas, and for gradient
+//! operators by the rule of the forward operator.
 
 use smallvec::SmallVec;
 
@@ -12,7 +13,7 @@ use crate::{
 };
 
 impl OpInfo {
-    /// Runs the shape rule: `of` says what is known of an input, `put` takes what follows for an output.
+    /// Runs the shape rule: `of` returns dtype and shape of an input, `put` receives those of an output.
     ///
     /// # Errors
     /// Those of the shape rule, of reading slots and attributes, and of `of`.
@@ -21,7 +22,7 @@ impl OpInfo {
         self.infer_checked(desc, of, put)
     }
 
-    /// As [`infer`](OpInfo::infer), of a description that has passed [`check`](OpInfo::check).
+    /// As [`infer`](OpInfo::infer), for a description that has passed [`check`](OpInfo::check).
     ///
     /// # Errors
     /// As [`infer`](OpInfo::infer).
@@ -30,12 +31,12 @@ impl OpInfo {
         (self.infer)(desc, of, put).map(drop)
     }
 
-    /// The shape rule of formulas takes no notice of attributes.
+    /// Checks the description of a formula, whose shape rule ignores attributes.
     fn check_formula(&self, desc: &OpDesc) -> Result<()> {
         if matches!(self.run, Run::Formula { .. }) { (self.check)(&self.schema, desc) } else { Ok(()) }
     }
 
-    /// What running it takes, for inputs of which `of` knows every dimension.
+    /// The cost of running it, for inputs with dimensions that `of` knows completely.
     ///
     /// # Errors
     /// As [`infer`](OpInfo::infer).
@@ -51,8 +52,8 @@ impl OpInfo {
     }
 }
 
-/// Runs the shape rule that an operator's author has written. Of it, only what depends on the operator's type is compiled
-/// for each of them.
+/// Runs the shape rule written by an operator's author. Only the part that depends on the operator's type is compiled
+/// per operator.
 pub(super) fn infer<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     O::Of<Meta>: Infer,
@@ -74,7 +75,7 @@ where
     put_outputs(schema, desc, outputs, reads_list, put).map(|()| flops)
 }
 
-/// The shape rule of a gradient operator that follows from that of its forward operator.
+/// The shape rule of a gradient operator, inferred from that of its forward operator.
 pub(super) fn infer_gradient<O: Op, F: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     F::Of<Meta>: Infer,
@@ -83,8 +84,8 @@ where
     infer_by_forward([const { &O::SCHEMA }, const { &F::SCHEMA }], infer::<F>, desc, of, put)
 }
 
-/// What the gradient operator reads of the forward operator's outputs and their gradients is as that says; what it writes
-/// is as the inputs that it is the gradient of.
+/// Outputs of the forward operator, and their gradients, have the inferred shapes; a gradient has the shape of its
+/// input.
 fn infer_by_forward(
     [gradient, forward]: [&'static Schema; 2],
     infer: InferFn,
@@ -138,7 +139,7 @@ fn infer_by_forward(
     Ok(flops * Dim::from(count))
 }
 
-/// The slot that a slot holds the gradient of, or its own name.
+/// The slot whose gradient a slot holds, or its own name.
 fn of_gradient(slot: &SlotDef) -> &'static str {
     slot.name.strip_suffix(GRAD).unwrap_or(slot.name)
 }
@@ -148,7 +149,7 @@ fn of_nothing(slot: &str) -> Error {
     Error::new(ErrorKind::Slot, format!("output `{slot}` is the gradient of an input that is absent"))
 }
 
-/// Refuses a list of gradients that are not as many as the inputs.
+/// Checks that there are as many gradients as inputs.
 fn as_many(slot: &str, grads: usize, inputs: usize) -> Result<()> {
     if grads == inputs {
         return Ok(());
@@ -156,7 +157,7 @@ fn as_many(slot: &str, grads: usize, inputs: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Slot, format!("`{slot}`: {inputs} variables are needed, not {grads}")))
 }
 
-/// Refuses what has not the dtype and dimensions of a result of the forward operator.
+/// Checks dtype and dimensions against a result of the forward operator.
 fn is_result(given: &Meta, result: &Meta) -> Result<()> {
     given.same_dtype(result)?;
     given.require(given.dims.agrees(&result.dims), || {
@@ -164,7 +165,7 @@ fn is_result(given: &Meta, result: &Meta) -> Result<()> {
     })
 }
 
-/// What the shape rule finds in an output slot: dtype and shape of the input that it is `like`, else nothing yet.
+/// The initial value of an output slot for the shape rule: dtype and shape of the input that it is `like`, if any.
 fn output_meta(
     schema: &Schema,
     desc: &OpDesc,
@@ -182,7 +183,7 @@ fn output_meta(
     Ok(meta)
 }
 
-/// Tells what the shape rule has said of the outputs, each with the number of its slot.
+/// Passes the inferred outputs to `put`, each with the index of its slot.
 fn put_outputs(
     schema: &Schema,
     desc: &OpDesc,
@@ -190,7 +191,7 @@ fn put_outputs(
     reads_list: bool,
     put: PutMeta<'_>,
 ) -> Result<()> {
-    // Outputs come slot by slot; holes are left out on both sides.
+    // Outputs are ordered by slot; both sides skip holes.
     let slots = schema.outputs.iter().map(|s| desc.outputs.get(s.name));
     let mut vars: SmallVec<[_; 4]> = slots.map(|args| args.iter().filter(|v| **v != Var::EMPTY)).collect();
     let mut outcome = Ok(());
@@ -213,7 +214,7 @@ fn no_list(slot: &str) -> Error {
     Error::new(ErrorKind::Slot, text)
 }
 
-/// What is known of an input, which is a whole tensor unless its slot says otherwise.
+/// Dtype and shape of an input, which must be a dense tensor unless its slot says otherwise.
 fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
     let meta = meta.in_slot(slot);
     let takes = |fits: fn(&SlotDef) -> bool| schema.input(slot).is_some_and(fits);
@@ -230,7 +231,7 @@ pub(super) fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta
     infer_formula(const { &O::SCHEMA }, desc, of, put)
 }
 
-/// The shape rule of all formulas: outputs have the shape that the inputs broadcast to, or that of the input they are
+/// The shape rule of all formulas: outputs have the broadcast shape of the inputs, or that of the input they are
 /// `like`. It does not depend on the operator's type, so that it is compiled once.
 fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
     let mut inputs: SmallVec<[Meta; 4]> = SmallVec::new();
@@ -259,7 +260,7 @@ fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: Pu
             |a: &Meta, b: &Meta| a.dims.iter().zip(b.dims.iter()).map(|(a, b)| a.or(*b)).collect::<Dims>();
         inputs[1..].iter().fold(first.clone(), |m, i| Meta::new(m.dtype, known(&m, i)))
     };
-    // Rows are those of the outputs.
+    // Sparse inputs have the rows of the outputs.
     if let Some(sparse) = inputs.iter().find(|i| i.rows.is_some() && !i.dims.agrees(&full.dims)) {
         return Err(sparse.wrong(&format!("rows of shape {} are needed", full.dims)));
     }
@@ -274,7 +275,7 @@ fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: Pu
     Ok(0.into())
 }
 
-/// The shape rule of formulas that there are for integers, too.
+/// The shape rule of formulas that also have an integer version.
 pub(super) fn infer_integers<O: Op + IntegerLanes>(
     desc: &OpDesc,
     of: MetaOf<'_>,

@@ -1,4 +1,4 @@
-//! A small cache in front of the operator map, for passes over many operators of few types.
+//! A direct-mapped cache in front of the operator map, for passes over many operators of few types.
 
 use crate::{Name, OpInfo, OpInfoMap, Result};
 

@@ -1,4 +1,4 @@
-//! The map of operators: the linked one, and others that are made by hand.
+//! The map of operators: the linked operators, or a custom set.
 
 use std::sync::OnceLock;
 
@@ -27,14 +27,14 @@ pub struct OpInfoMap {
 }
 
 impl OpInfoMap {
-    /// The operators of all crates that this binary links.
+    /// The operators of all crates linked into this binary.
     ///
     /// # Errors
     /// Operators registered twice: all of them, with crate and line.
     pub fn linked() -> Result<&'static OpInfoMap> {
         static LINKED: OnceLock<Result<OpInfoMap>> = OnceLock::new();
         let linked = LINKED.get_or_init(|| {
-            // The order of collection is unspecified; messages should not depend on it.
+            // The order of collection is unspecified; messages must not depend on it.
             let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
             all.sort_by_key(|info| (info.schema.name, info.place()));
             let mut map = OpInfoMap::from_infos(all.iter().copied())?;
@@ -47,7 +47,8 @@ impl OpInfoMap {
         linked.as_ref().map_err(Clone::clone)
     }
 
-    /// Gradient operators are registered beside their forward operators: where one is missing, the build has lost it.
+    /// Checks that gradient operators are linked. They are registered together with their forward operators, so a
+    /// missing one was lost in the build.
     fn gradients_are_linked(&self) -> Result<()> {
         for info in self.iter() {
             if let GradKind::Operator(gradient) = info.grad_kind
@@ -72,7 +73,7 @@ impl OpInfoMap {
     /// A map of these operators.
     ///
     /// # Errors
-    /// Operators given twice: all of them, with crate and line.
+    /// Operators that occur twice: all of them, with crate and line.
     pub fn from_infos(infos: impl IntoIterator<Item = &'static OpInfo>) -> Result<OpInfoMap> {
         let (mut map, mut twice) = (OpInfoMap::default(), vec![]);
         for info in infos {
@@ -86,7 +87,7 @@ impl OpInfoMap {
     /// Adds an operator.
     ///
     /// # Errors
-    /// Its type is taken.
+    /// Its type is in use.
     pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
         let name = info.schema.name;
         if let GradKind::Derived(gradient) = info.grad_kind
@@ -116,10 +117,10 @@ impl OpInfoMap {
         }
     }
 
-    /// The operator of that type.
+    /// The operator of this type.
     ///
     /// # Errors
-    /// There is none: near names are offered, or, when the map is empty, what to do about it.
+    /// An unknown type; the message suggests similar names, or how to link operators if the map is empty.
     pub fn get(&self, ty: &str) -> Result<&'static OpInfo> {
         self.infos.get(ty).copied().ok_or_else(|| {
             if self.infos.is_empty() {
@@ -143,7 +144,7 @@ impl OpInfoMap {
         })
     }
 
-    /// The operator that has the one of that type as its single gradient operator.
+    /// The operator whose gradient operator has this type.
     #[doc(hidden)]
     pub fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
         let forward = *self.infos.get(gradient.strip_suffix("_grad")?)?;
@@ -155,13 +156,14 @@ impl OpInfoMap {
         (own == gradient).then_some(forward)
     }
 
-    /// Pairs of operators that can run as one; only linked operators have any.
+    /// Pairs of operators that one operator can replace; only linked operators have any.
     #[doc(hidden)]
     pub fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
         &self.joined
     }
 
-    /// Whether the kernel of an operator may refuse data; only linked operators are [declared](crate::infallible) not to.
+    /// Whether the kernel of an operator may fail on its data; only linked operators can be
+    /// [declared](crate::infallible) infallible.
     pub fn may_fail(&self, ty: &str) -> bool {
         !self.infallible.contains(ty)
     }
@@ -173,12 +175,12 @@ impl OpInfoMap {
         all.into_iter()
     }
 
-    /// How many operators there are.
+    /// The number of operators.
     pub fn len(&self) -> usize {
         self.infos.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no operators.
     pub fn is_empty(&self) -> bool {
         self.infos.is_empty()
     }

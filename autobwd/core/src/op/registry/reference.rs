@@ -1,4 +1,4 @@
-//! An operator's reference, as text.
+//! The text reference of an operator.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use super::{OpInfo, Run};
 use crate::{Arity, Attr, AttrDef, AttrType, GradKind, OpDesc, Schema, SlotDef, Var};
 
 impl fmt::Display for OpInfo {
-    /// The operator's reference: documentation, slots, attributes with defaults and bounds, formula, gradient, and where it
-    /// is from.
+    /// The operator's reference: documentation, slots, attributes with defaults and bounds, formula, gradient, and
+    /// source location.
     ///
     /// ```
     /// # use autobwd_ops as _;
@@ -52,10 +52,10 @@ impl fmt::Display for OpInfo {
     }
 }
 
-/// What is longer than that many bytes is not shown.
+/// The longest formula that is shown, in bytes.
 const LONGEST: usize = 1000;
 
-/// Equations for every slot being there and all attributes having their defaults.
+/// The equations with every slot present and default attributes.
 fn formula(f: &mut fmt::Formatter<'_>, info: &OpInfo) -> fmt::Result {
     let desc = example(&info.schema);
     let Ok(Some(formula)) = info.formula(&desc) else { return Ok(()) };
@@ -77,7 +77,7 @@ fn formula(f: &mut fmt::Formatter<'_>, info: &OpInfo) -> fmt::Result {
     }
 }
 
-/// The operator with a variable in every slot; numbers that an author asks for are 2, since 1 is not seen in an equation.
+/// The operator with a variable in every slot. Required numbers are 2, since a factor of 1 is invisible in an equation.
 fn example(schema: &Schema) -> OpDesc {
     let (mut desc, mut vars) = (OpDesc::new(schema.name), (1..).map(Var::stand_in));
     for (slots, of) in [(schema.inputs, &mut desc.inputs), (schema.outputs, &mut desc.outputs)] {
@@ -96,7 +96,7 @@ fn example(schema: &Schema) -> OpDesc {
     desc
 }
 
-/// A line, with its documentation below.
+/// A line with its documentation below.
 fn line(f: &mut fmt::Formatter<'_>, text: &str, doc: &str) -> fmt::Result {
     writeln!(f, "  {text}")?;
     if doc.is_empty() { Ok(()) } else { writeln!(f, "    {doc}") }
@@ -107,7 +107,7 @@ fn slot(f: &mut fmt::Formatter<'_>, side: &str, slot: &SlotDef) -> fmt::Result {
         Arity::One => "one variable",
         Arity::Optional => "at most one variable",
         Arity::Many => "any number of variables",
-        Arity::Holes => "any number of variables, any of which may be absent",
+        Arity::Holes => "any number of variables, each possibly absent",
     };
     let mut text = format!("{side} `{}`: {takes}", slot.name);
     let options =

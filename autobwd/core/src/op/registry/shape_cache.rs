@@ -1,7 +1,7 @@
-//! Results of checks and shape rules, cached while a pass goes over many operators.
+//! A cache of checks and shape inference, for passes over many operators.
 //!
-//! Layers repeat: most operators of a large program have type, attributes and input shapes in common with an earlier
-//! one. What their shape rules infer is then the same.
+//! Layers repeat: most operators of a large program share type, attributes and input shapes with an earlier one, and so
+//! the inferred shapes.
 
 use smallvec::SmallVec;
 
@@ -14,7 +14,7 @@ pub struct ShapeCache {
 
 /// Number of entries.
 const ENTRIES: usize = 256;
-/// Operators with more inputs and outputs are not cached: comparing takes as long as inferring.
+/// Operators with more inputs and outputs are not cached: comparison takes as long as inference.
 const MOST_ARGS: usize = 16;
 
 struct Entry {
@@ -27,7 +27,7 @@ struct Entry {
     inferred: SmallVec<[(usize, Meta); 2]>,
 }
 
-/// Compares the parts of a declaration that shape rules see.
+/// Compares the parts of a declaration that shape rules use.
 fn is_declared(desc: &VarDesc, (kind, dtype, dims): &(VarKind, DType, Dims)) -> bool {
     desc.kind == *kind && desc.dtype == *dtype && desc.dims == *dims
 }

@@ -1,4 +1,4 @@
-//! Lines that a thread has freed and will want again: a tape of small values is made of nothing else.
+//! A thread-local pool of free buffers of one cache line, for the many small values of a tape.
 
 use std::{
     cell::Cell,
@@ -7,26 +7,26 @@ use std::{
 
 use super::{LINE, Memory};
 
-/// Each begins with the address of the next.
+/// A linked list: each free line begins with the address of the next.
 struct FreeLines {
     first: Cell<*mut u8>,
     count: Cell<usize>,
 }
 
-/// How many a thread keeps.
+/// The limit of free lines per thread.
 const MOST: usize = 1 << 12;
 
 thread_local! {
     static FREE: FreeLines = const { FreeLines { first: Cell::new(ptr::null_mut()), count: Cell::new(0) } };
 }
 
-/// A free line, with whatever it holds.
+/// A free line, with arbitrary content.
 #[inline]
 pub(super) fn take() -> Option<Memory> {
     FREE.try_with(FreeLines::take).ok().flatten()
 }
 
-/// Keeps a line that is not used any more, if there is room.
+/// Adds an unused line to the pool, unless it is full.
 #[inline]
 pub(super) fn keep(line: &mut Memory) -> bool {
     line.len == LINE && FREE.try_with(|free| free.keep(line)).unwrap_or(false)
@@ -36,8 +36,8 @@ impl FreeLines {
     #[inline]
     fn take(&self) -> Option<Memory> {
         let line = NonNull::new(self.first.get())?;
-        // SAFETY: `keep` has written the address, and nobody else has the line. The address does not stay behind: as a
-        // number it may be one that is slow to compute with.
+        // SAFETY: `keep` has written the address, and the pool owns the line. The address is overwritten: read as a
+        // floating point number it may be subnormal, which is slow.
         self.first.set(unsafe { line.cast::<*mut u8>().replace(ptr::null_mut()) });
         self.count.set(self.count.get() - 1);
         Some(Memory { ptr: line, len: LINE })
@@ -47,7 +47,7 @@ impl FreeLines {
     fn keep(&self, line: &mut Memory) -> bool {
         let room = self.count.get() < MOST;
         if room {
-            // SAFETY: a line has room for an address, and is aligned for one; its owner is done with it.
+            // SAFETY: a line has space for an address, and is aligned for one; its owner no longer uses it.
             unsafe { line.ptr.cast::<*mut u8>().write(self.first.get()) };
             self.first.set(line.ptr.as_ptr());
             self.count.set(self.count.get() + 1);
@@ -57,7 +57,7 @@ impl FreeLines {
 }
 impl Drop for FreeLines {
     fn drop(&mut self) {
-        // They do not come back: nobody reaches this list any more.
+        // Dropped lines do not return to this list, which is no longer reachable.
         while self.take().is_some() {}
     }
 }

@@ -1,24 +1,24 @@
-//! Vectors that were taken over, of whatever element type.
+//! Owned vectors of a dynamic element type.
 
 use std::{mem::ManuallyDrop, ptr::NonNull};
 
 use super::super::{DType, Element};
 use crate::with_dtype;
 
-/// A `Vec<T>` whose `T` is known as a [`DType`]. Its memory is aligned for its elements and no more, so no kernel gets it.
+/// A `Vec<T>` with its `T` as a [`DType`]. Its memory is aligned for its elements only, so kernels cannot use it.
 pub(in crate::tensor) struct Vector {
     ptr: NonNull<u8>,
     len: usize,
     capacity: usize,
     dtype: DType,
 }
-// SAFETY: it owns a vector of plain numbers, reached through `&Vector` for reading and `&mut Vector` for writing.
+// SAFETY: it owns a vector of plain numbers, which `&Vector` reads and `&mut Vector` writes.
 unsafe impl Send for Vector {}
 // SAFETY: as above; `&Vector` only reads.
 unsafe impl Sync for Vector {}
 
 impl Vector {
-    /// The vector itself, if its elements are of that type.
+    /// The vector itself, if its elements are of this type.
     pub(in crate::tensor) fn into_vec<T: Element>(self) -> Result<Vec<T>, Vector> {
         if T::DTYPE != self.dtype {
             return Err(self);
@@ -29,7 +29,7 @@ impl Vector {
         Ok(unsafe { Vec::from_raw_parts(this.ptr.cast().as_ptr(), this.len, this.capacity) })
     }
 
-    /// The elements; none if they are of another type.
+    /// The elements; empty for another type.
     pub(in crate::tensor) fn slice<T: Element>(&self) -> &[T] {
         if T::DTYPE != self.dtype {
             return &[];
