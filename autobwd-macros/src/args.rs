@@ -12,22 +12,22 @@ const KNOWN: [&str; 9] =
 const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers`, `decomposed` and `inferred`";
 
 pub(crate) struct Args {
-    /// How the gradient comes about. After a mistake a stand-in, which is reported and not expanded.
+    /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
     pub(crate) grad: Type,
     /// The forward operator of a gradient operator.
     pub(crate) grad_of: Option<Type>,
-    /// The name in programs, when the author gives one.
+    /// The name in programs, if the author sets one.
     pub(crate) name: Option<LitStr>,
     pub(crate) pointwise: bool,
-    /// `kernel`, where it is written.
+    /// `kernel`, as written.
     pub(crate) kernel: Option<Ident>,
-    /// `broadcast`, where it is written.
+    /// `broadcast`, as written.
     pub(crate) broadcast: Option<Ident>,
-    /// `integers`, where it is written.
+    /// `integers`, as written.
     pub(crate) integers: Option<Ident>,
-    /// `decomposed`, where it is written.
+    /// `decomposed`, as written.
     pub(crate) decomposed: Option<Ident>,
-    /// `inferred`, where it is written.
+    /// `inferred`, as written.
     pub(crate) inferred: Option<Ident>,
 }
 
@@ -75,7 +75,7 @@ impl Given {
     fn read_option(&mut self, input: ParseStream<'_>) -> Result<()> {
         let key = options::key(input)?;
         let key_text = key.to_string();
-        // What was probably meant counts as given, so that its absence is not reported too.
+        // A misspelt option counts as given, so that its absence is not reported, too.
         let meant = text::nearest(&key_text, &KNOWN);
         match meant {
             Some("grad") => self.tried_grad = true,
@@ -115,7 +115,7 @@ impl Given {
                 options::set(&mut self.inferred, &key, key.clone())
             }
             _ => {
-                // The type is used, else it would be reported as imported and not used.
+                // The type is parsed and used, otherwise its import would be reported as unused.
                 if meant == Some("grad") {
                     self.grad = options::value(&key, "a type", input).ok();
                 }

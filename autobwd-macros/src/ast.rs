@@ -1,6 +1,6 @@
-//! The struct as an operator: a borrowing view of what the author wrote.
+//! The struct as an operator: a borrowed view of the author's code.
 //!
-//! Must not judge it: rules that need more than one token are in `check`.
+//! Must not check it: rules that need more than one token are in `check`.
 
 use quote::ToTokens;
 use syn::{Expr, Ident, ItemStruct, LitStr, Type};
@@ -8,24 +8,24 @@ use syn::{Expr, Ident, ItemStruct, LitStr, Type};
 pub(crate) struct Operator<'a> {
     pub(crate) item: &'a ItemStruct,
     pub(crate) ident: &'a Ident,
-    /// What stands for the slots' content, `V`. Generated code uses the same name: it cannot hide anything that a
-    /// field's type refers to.
+    /// The type parameter of slot values, `V`. Generated code uses the same name, so that it cannot shadow a name in a
+    /// field's type.
     pub(crate) param: Ident,
     /// Name in programs.
     pub(crate) name: String,
     pub(crate) grad: &'a Type,
-    /// Whose gradient operator it is.
+    /// The forward operator, if it is a gradient operator.
     pub(crate) grad_of: Option<&'a Type>,
     pub(crate) pointwise: bool,
-    /// `kernel`, where it is written.
+    /// `kernel`, as written.
     pub(crate) kernel: Option<&'a Ident>,
-    /// `broadcast`, where it is written.
+    /// `broadcast`, as written.
     pub(crate) broadcast: Option<&'a Ident>,
-    /// `integers`, where it is written.
+    /// `integers`, as written.
     pub(crate) integers: Option<&'a Ident>,
-    /// `decomposed`, where it is written.
+    /// `decomposed`, as written.
     pub(crate) decomposed: Option<&'a Ident>,
-    /// `inferred`, where it is written.
+    /// `inferred`, as written.
     pub(crate) inferred: Option<&'a Ident>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<Field<'a>>,
@@ -35,13 +35,13 @@ pub(crate) struct Field<'a> {
     pub(crate) original: &'a syn::Field,
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
-    /// `None` is a mistake, found by `check`.
+    /// `None` is a mistake, which `check` reports.
     pub(crate) role: Option<Role>,
-    /// Name in programs; of an inherited field, the field's.
+    /// Name in programs; for an inherited field, that of the field.
     pub(crate) name: String,
-    /// Whether it stands for a slot or attribute of the forward operator, which has the name in programs.
+    /// Whether it is a slot or attribute of the forward operator, which has the name in programs.
     pub(crate) inherited: bool,
-    /// The name as the author gave it.
+    /// The name that the author sets.
     pub(crate) literal: Option<LitStr>,
     /// First paragraph of the documentation.
     pub(crate) doc: String,
@@ -53,13 +53,13 @@ pub(crate) enum Role {
         sparse: bool,
         array: bool,
     },
-    /// Each names an input.
+    /// `inplace` and `like` name inputs.
     Output {
         inplace: Option<Ident>,
         like: Option<Ident>,
         array: bool,
     },
-    /// Memory of the kernel, like a slot. That it names none is a mistake, found by `check`.
+    /// Scratch memory of the kernel, like a slot. A missing slot is a mistake, which `check` reports.
     Scratch {
         like: Option<Ident>,
     },
@@ -74,7 +74,7 @@ pub(crate) enum Role {
 
 pub(crate) struct Bound {
     pub(crate) kind: BoundKind,
-    /// The option's name where it is written.
+    /// The option's name, as written.
     pub(crate) key: Ident,
     pub(crate) limit: Expr,
 }
@@ -104,7 +104,7 @@ impl<'a> Operator<'a> {
         })
     }
 
-    /// Attributes and blocks, without those of groups: programs keep both in one place.
+    /// Attributes and blocks, without those of groups: programs store them together.
     pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
     }
@@ -119,34 +119,34 @@ impl<'a> Operator<'a> {
         self.fields.iter().any(|f| matches!(f.role, Some(Role::Block)))
     }
 
-    /// Whether the author gives shape rule and kernel.
+    /// Whether the author writes the shape rule and the kernel.
     pub(crate) fn has_kernel(&self) -> bool {
         !self.has_block() && (!self.pointwise || self.kernel.is_some())
     }
 
-    /// Whether each output has the shape of an input by declaration.
+    /// Whether each output declares the shape of an input.
     pub(crate) fn is_all_like(&self) -> bool {
         self.outputs().count() > 0 && self.outputs().all(Field::is_like)
     }
 
-    /// The input or output of that field.
+    /// The input or output of this field.
     pub(crate) fn slot(&self, ident: &Ident) -> Option<&Field<'a>> {
         self.inputs().chain(self.outputs()).find(|f| f.ident == ident)
     }
 
-    /// The input of that field.
+    /// The input of this field.
     pub(crate) fn input(&self, ident: &Ident) -> Option<&Field<'a>> {
         self.inputs().find(|f| f.ident == ident)
     }
 }
 
 impl<'a> Field<'a> {
-    /// Whether it is an output that has the shape of an input by declaration.
+    /// Whether it is an output that declares the shape of an input.
     pub(crate) fn is_like(&self) -> bool {
         matches!(self.role, Some(Role::Output { like: Some(_), .. }))
     }
 
-    /// Where the name in programs comes from.
+    /// The token that sets the name in programs.
     pub(crate) fn named_at(&self) -> &dyn ToTokens {
         match &self.literal {
             Some(literal) => literal,
@@ -181,7 +181,7 @@ impl BoundKind {
         }
     }
 
-    /// Whether it keeps values from getting too small.
+    /// Whether it is a lower bound.
     pub(crate) fn is_lower(self) -> bool {
         matches!(self, BoundKind::Min | BoundKind::Above)
     }

@@ -1,4 +1,5 @@
-//! Attributes of fields: `#[input]`, `#[output]`, `#[scratch]`, `#[attr]`, `#[attrs]` and `#[block]` with their options.
+//! Attributes of fields: `#[input]`, `#[output]`, `#[scratch]`, `#[attr]`, `#[attrs]` and `#[block]` with their
+//! options.
 //!
 //! Must not look at more than one field at a time.
 
@@ -14,13 +15,13 @@ use crate::{
 };
 
 const ROLES: [&str; 6] = ["input", "output", "scratch", "attr", "attrs", "block"];
-/// Roles of fields that no program knows, so that they have no name there.
+/// Roles of fields that have no name in programs.
 const NAMELESS: [&str; 2] = ["scratch", "attrs"];
 
-/// What the attribute of a field says.
+/// The parsed attribute of a field.
 pub(crate) struct Mark {
     pub(crate) role: Role,
-    /// The name in programs, when the author gives one.
+    /// The name in programs, if the author sets one.
     pub(crate) name: Option<LitStr>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn read(field: &Field, cx: &Ctxt) -> Option<Mark> {
     Some(read_mark(attr, role, cx))
 }
 
-/// The attribute of a field without role that was probably meant to give one.
+/// The misspelt role attribute of a field without a role.
 pub(crate) fn misspelt(field: &Field) -> Option<(&Attribute, &'static str)> {
     field.attrs.iter().find_map(|attr| Some((attr, meant(attr)?)))
 }
@@ -50,13 +51,13 @@ fn meant(attr: &Attribute) -> Option<&'static str> {
     text::nearest(&attr.path().get_ident()?.to_string(), &ROLES)
 }
 
-/// Removes what only `#[register_op]` understands.
+/// Removes the attributes that only `#[register_op]` understands.
 pub(crate) fn strip(item: &mut ItemStruct) {
     for field in &mut item.fields {
         if field.attrs.iter().any(|attr| role_of(attr).is_some()) {
             field.attrs.retain(|attr| role_of(attr).is_none());
         } else {
-            // Reported as misspelt; the compiler would do so again.
+            // Reported as misspelt; the compiler would report it again.
             field.attrs.retain(|attr| meant(attr).is_none());
         }
     }
@@ -78,7 +79,7 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
     options.into_mark(role)
 }
 
-/// The options of all roles; `read_option` lets each role have its own only.
+/// The options of all roles; `read_option` accepts only those of the role.
 #[derive(Default)]
 struct Options {
     name: Option<LitStr>,

@@ -1,6 +1,6 @@
-//! Rules that need more than one token.
+//! Checks of an operator that need more than one token.
 //!
-//! Must not change anything: what is wrong is reported, and not expanded.
+//! Must not change anything: mistakes are reported, and code with mistakes is not expanded.
 
 use syn::{Error, Expr, ExprLit, ExprUnary, Fields, GenericParam, Ident, Lit, TypeParam, UnOp};
 
@@ -11,7 +11,7 @@ use crate::{
     span, text, types,
 };
 
-/// Reports what is wrong with an operator.
+/// Reports the mistakes of an operator.
 pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     fields_have_names(op, cx);
     one_parameter(op, cx);
@@ -37,7 +37,7 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
     defaults_are_within_bounds(&op.fields, cx);
 }
 
-/// Reports what is wrong with a group of attributes.
+/// Reports the mistakes of a group of attributes.
 pub(crate) fn attributes(fields: &[Field<'_>], cx: &Ctxt) {
     names_are_unique("attribute", fields.iter(), cx);
     one_bound_per_side(fields, cx);
@@ -54,7 +54,7 @@ fn fields_have_names(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// The only parameter is what the slots hold, and it can be anything.
+/// The only type parameter is the type of slot values, and is unbounded.
 fn one_parameter(op: &Operator<'_>, cx: &Ctxt) {
     let wanted = format!("`pub struct {}<V = Var>`", op.ident);
     let mut found: Option<&TypeParam> = None;
@@ -82,7 +82,7 @@ fn one_parameter(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Generated code names every field, whatever the configuration.
+/// Generated code names every field in all configurations.
 fn fields_are_always_there(op: &Operator<'_>, cx: &Ctxt) {
     for field in &op.fields {
         for attr in field.original.attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
@@ -94,7 +94,7 @@ fn fields_are_always_there(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Every field is marked. That it is not marked twice was seen when it was read.
+/// Every field has a role. Reading has already reported second roles.
 fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
     for field in op.fields.iter().filter(|f| f.role.is_none()) {
         match attr::misspelt(field.original) {
@@ -113,11 +113,11 @@ fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Slots hold what the struct is generic over, attributes and blocks do not. Whether the types of attributes can be in
-/// programs is the compiler's question.
+/// Slots have the struct's type parameter, attributes and blocks do not. The compiler checks whether programs support
+/// the types of attributes.
 fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
     let param = &op.param;
-    // With two parameters it is not known which of them slots hold.
+    // With two parameters, that of slots is unknown.
     if op.item.generics.type_params().count() != 1 {
         return;
     }
@@ -138,7 +138,7 @@ fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// An operator without any slot would do nothing to a program.
+/// An operator without slots would have no effect on a program.
 fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
     let named = matches!(op.item.fields, Fields::Named(_));
     let could_be_slot = op.fields.iter().any(|f| {
@@ -167,7 +167,7 @@ fn names_are_unique<'a>(what: &str, fields: impl Iterator<Item = &'a Field<'a>>,
 /// `inplace` and `like` name inputs.
 fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
     let inputs: Vec<String> = op.inputs().map(|f| f.ident.to_string()).collect();
-    // A field without role may well be meant as an input.
+    // A field without a role may be meant as an input.
     let may_be_input = |partner: &Ident| {
         op.fields.iter().any(|f| f.ident == partner && matches!(f.role, None | Some(Role::Input { .. })))
     };
@@ -181,7 +181,7 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Scratch memory has dtype and shape of one tensor that is there whenever the kernel runs.
+/// Scratch memory has dtype and shape of one tensor that is always present.
 fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
     let slots = || op.inputs().chain(op.outputs());
     for (field, like) in op.scratch() {
@@ -191,7 +191,7 @@ fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
             cx.error(field.ident, format!("`{}` {message}", field.ident));
             continue;
         };
-        // A field without role may well be meant as a slot.
+        // A field without a role may be meant as a slot.
         let without_role = |f: &Field<'_>| f.ident == like && f.role.is_none();
         match op.slot(like).map(|slot| types::takes(slot.ty, &op.param)) {
             None if op.fields.iter().any(without_role) => {}
@@ -214,7 +214,7 @@ fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Formulas and blocks compute in memory of their own.
+/// Formulas and blocks have no scratch memory.
 fn scratch_is_of_a_kernel(op: &Operator<'_>, cx: &Ctxt) {
     for (field, _) in op.scratch().filter(|_| op.pointwise || op.has_block()) {
         let has = if op.pointwise { "a pointwise operator" } else { "an operator with a block" };
@@ -222,42 +222,41 @@ fn scratch_is_of_a_kernel(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// Without a formula, there is a kernel anyway.
+/// Without a formula, there is always a kernel.
 fn kernel_is_beside_a_formula(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(kernel) = op.kernel.filter(|_| !op.pointwise) {
-        cx.error(kernel, "`kernel` is one beside a formula; add `pointwise` or remove it");
+        cx.error(kernel, "`kernel` accompanies a formula; add `pointwise` or remove it");
     }
 }
 
-/// Kernels line their inputs up themselves.
+/// Kernels broadcast their inputs themselves.
 fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
         cx.error(broadcast, "`broadcast` belongs to formulas; add `pointwise` or remove it");
     }
 }
 
-/// The formula for integers stands beside one for floating point numbers, and has one output. There is one kernel
-/// beside a formula.
+/// An integer formula accompanies a floating point formula with one output, and takes the place of its kernel.
 fn integers_are_beside_one_output(op: &Operator<'_>, cx: &Ctxt) {
     let Some(integers) = op.integers else { return };
     let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
     if !op.pointwise {
         cx.error(integers, "`integers` belongs to formulas; add `pointwise` or remove it");
     } else if op.kernel.is_some() || sparse {
-        cx.error(integers, "`integers` makes the kernel beside the formula; here is another one already");
+        cx.error(integers, "`integers` generates a kernel, but this operator has another one");
     } else if op.outputs().count() != 1 {
         cx.error(integers, "`integers` is for formulas with one output");
     }
 }
 
-/// A formula is fused as it is.
+/// A formula is fused directly.
 fn composed_is_not_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     if let Some(decomposed) = op.decomposed.filter(|_| op.pointwise) {
         cx.error(decomposed, "`decomposed` belongs to operators with a kernel; a formula is fused as it is");
     }
 }
 
-/// Where there is no formula, nothing can be made from it.
+/// Without a formula, there is nothing to derive from.
 fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     let derived = ["Derived", "DerivedFromInputs"].iter().any(|name| types::is_named(op.grad, name));
     if !op.pointwise && derived {
@@ -267,7 +266,7 @@ fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// A shape rule follows from that of a forward operator, and from nothing else.
+/// A shape rule can be inferred from that of a forward operator only.
 fn inferred_is_of_a_gradient(op: &Operator<'_>, cx: &Ctxt) {
     let Some(inferred) = op.inferred else { return };
     if op.grad_of.is_none() {
@@ -286,7 +285,7 @@ fn inferred_is_of_a_gradient(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// A formula sees one element of each slot.
+/// A formula reads one element of each slot.
 fn pointwise_has_no_lists(op: &Operator<'_>, cx: &Ctxt) {
     let param = &op.param;
     let is_list = |slot: &&Field<'_>| types::takes(slot.ty, param).is_some_and(|t| t.starts_with("a list"));
@@ -296,14 +295,14 @@ fn pointwise_has_no_lists(op: &Operator<'_>, cx: &Ctxt) {
     }
 }
 
-/// A formula runs no programs.
+/// A formula runs no blocks.
 fn pointwise_has_no_blocks(op: &Operator<'_>, cx: &Ctxt) {
     for field in op.fields.iter().filter(|f| op.pointwise && matches!(f.role, Some(Role::Block))) {
         cx.error(field.ident, format!("`{}` is a block; a pointwise operator has none", field.ident));
     }
 }
 
-/// `min` and `above` exclude each other, so do `max` and `below`.
+/// `min` and `above` exclude each other, and so do `max` and `below`.
 fn one_bound_per_side(fields: &[Field<'_>], cx: &Ctxt) {
     for field in fields {
         let Some(Role::Attr { bounds, .. }) = &field.role else { continue };
@@ -319,7 +318,7 @@ fn one_bound_per_side(fields: &[Field<'_>], cx: &Ctxt) {
     }
 }
 
-/// A default is a value like any other. What is no literal is checked when an operator is described.
+/// A default is subject to the bounds. Values that are not literals are checked when an operator is described.
 fn defaults_are_within_bounds(fields: &[Field<'_>], cx: &Ctxt) {
     for field in fields {
         let Some(Role::Attr { default: Some(default), bounds }) = &field.role else { continue };
@@ -340,7 +339,7 @@ fn defaults_are_within_bounds(fields: &[Field<'_>], cx: &Ctxt) {
     }
 }
 
-/// The number that a literal is.
+/// The value of a literal.
 fn number(expr: &Expr) -> Option<f64> {
     match expr {
         Expr::Lit(ExprLit { lit: Lit::Int(int), .. }) => int.base10_parse().ok(),

@@ -1,4 +1,4 @@
-//! Collects the mistakes of one item, so that all of them are reported at once.
+//! Collects the mistakes of one item, so that all of them are reported together.
 //!
 //! Must not decide what a mistake is.
 
@@ -8,9 +8,9 @@ use proc_macro2::Span;
 use quote::ToTokens;
 use syn::Error;
 
-/// Mistakes found so far. Forgetting to [`check`](Ctxt::check) them is a bug, and panics.
+/// Mistakes found so far. Dropping it without [`check`](Ctxt::check) is a bug, and panics.
 pub(crate) struct Ctxt {
-    /// `None` once checked. A cell, so that readers can report while they borrow the item.
+    /// `None` after the check. A cell, so that readers can report while they borrow the item.
     errors: RefCell<Option<Vec<Error>>>,
 }
 
@@ -19,12 +19,12 @@ impl Ctxt {
         Ctxt { errors: RefCell::new(Some(Vec::new())) }
     }
 
-    /// Reports a mistake, caret on those tokens.
+    /// Reports a mistake with the caret on these tokens.
     pub(crate) fn error(&self, at: impl ToTokens, message: impl Display) {
         self.push(Error::new_spanned(at, message));
     }
 
-    /// Reports that something is missing, caret on the whole attribute.
+    /// Reports a missing argument with the caret on the whole attribute.
     pub(crate) fn missing(&self, message: impl Display) {
         self.push(Error::new(Span::call_site(), message));
     }
@@ -48,7 +48,7 @@ impl Ctxt {
 impl Drop for Ctxt {
     fn drop(&mut self) {
         if !thread::panicking() && self.errors.borrow().is_some() {
-            panic!("autobwd bug: nobody looked at the mistakes of an item");
+            panic!("autobwd bug: the mistakes of an item were not checked");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Documentation: what the author wrote, and the tables that are added to it.
+//! Documentation: the author's text, and the generated tables.
 //!
 //! Must not know the generated code.
 
@@ -27,12 +27,12 @@ pub(crate) fn first_paragraph(text: &str) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// What there is to say of a gradient's slot, `Out@GRAD`, where the author says nothing.
+/// The default documentation of a gradient's slot, `Out@GRAD`.
 pub(crate) fn of_gradient(slot: &str) -> String {
     slot.strip_suffix("@GRAD").map(|of| format!("Gradient of `{of}`.")).unwrap_or_default()
 }
 
-/// What documents a field: what the author says, else where it is from.
+/// The documentation of a field: the author's text, else its origin.
 pub(crate) fn of_field(field: &Field<'_>, op: &Operator<'_>) -> String {
     let may_inherit = field.inherited || matches!(field.role, Some(Role::Attrs));
     match op.grad_of {
@@ -49,7 +49,7 @@ pub(crate) fn bounds(bounds: &[Bound]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// The lines that follow the author's: slots, attributes, gradient.
+/// The generated lines after the author's text: slots, attributes, gradient.
 pub(crate) fn reference(op: &Operator<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let slots: Vec<String> = op.inputs().chain(op.outputs()).map(|f| slot_row(f, op)).collect();
@@ -61,7 +61,7 @@ pub(crate) fn reference(op: &Operator<'_>) -> Vec<String> {
     lines
 }
 
-/// The line of one doc comment, without the space that sets it off.
+/// The text of one doc comment, without its leading space.
 fn line(attr: &Attribute) -> Option<String> {
     match &attr.meta {
         Meta::NameValue(doc) if doc.path.is_ident("doc") => {
@@ -75,7 +75,7 @@ fn line(attr: &Attribute) -> Option<String> {
 fn string(value: &Expr) -> Option<String> {
     match value {
         Expr::Lit(expr) if let Lit::Str(text) = &expr.lit => Some(text.value()),
-        // A doc comment that went through `macro_rules!`.
+        // A doc comment that passed through `macro_rules!`.
         Expr::Group(group) => string(&group.expr),
         _ => None,
     }
@@ -129,7 +129,7 @@ fn gradient(grad: &Type) -> String {
         Some("Derived" | "DerivedFromInputs") => "Gradient: made from the formula".to_string(),
         Some("NoGrad") => "Gradient: none".to_string(),
         Some("ZeroGrad") => "Gradient: zero".to_string(),
-        // Not a path that can be linked to.
+        // Not a path, so there is no link.
         _ if text.contains('<') => format!("Gradient: `{text}`"),
         _ => format!("Gradient: [`{text}`]"),
     }

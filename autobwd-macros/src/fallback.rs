@@ -1,5 +1,5 @@
-//! What an item with mistakes expands to: enough for code that uses the operator to compile, so that the mistakes are
-//! not drowned by what follows from them.
+//! The expansion of an item with mistakes: enough for code that uses the operator to compile, so that consequential
+//! errors do not hide the mistakes.
 //!
 //! Must not look at fields beyond whether they use the parameter.
 
@@ -9,10 +9,10 @@ use syn::{Field, Fields, FieldsNamed, ItemStruct, parse::Parser, parse_quote};
 
 use crate::{ast::Operator, types};
 
-/// The generated impls without content, where the mended struct allows for any.
+/// The generated impls without content, as far as the repaired struct permits.
 pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
     let (ident, name, param, grad) = (op.ident, &op.name, &op.param, op.grad);
-    // Else the gradient's type would be reported as imported and not used.
+    // Otherwise the import of the gradient's type would be reported as unused.
     let mention = quote!(const _: ::core::option::Option<#grad> = ::core::option::Option::None;);
     if !has_one_parameter(mended) {
         return mention;
@@ -74,7 +74,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
     }
 }
 
-/// The parameter as operators have it: there, with a default, without bounds, and used by some field.
+/// Repairs the type parameter: present, with a default, without bounds, and used by a field.
 pub(crate) fn mend_parameter(item: &mut ItemStruct, op: &Operator<'_>) {
     item.generics.where_clause = None;
     if item.generics.params.is_empty() {

@@ -1,6 +1,6 @@
-//! The attribute `#[register_op]` of autobwd: parsed, checked, expanded.
+//! The macro `#[register_op]` of autobwd: parsing, checks and expansion.
 //!
-//! Must not know any operator, nor what is done with one.
+//! Must not know any operator, nor how operators are used.
 
 mod args;
 mod ast;
@@ -26,9 +26,9 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 
 /// Makes a struct an operator.
 ///
-/// The struct is generic over what its slots hold: `Scale`, which is `Scale<Var>`, describes the operator in a program,
-/// `Scale<Meta>` is where its shape rule runs, `Scale<Buf<'_>>` is what its kernel runs on, and `Scale<F>` with
-/// `F: Float` is one element of a formula.
+/// The struct is generic over the type of its slot values: `Scale`, which is `Scale<Var>`, describes the operator in a
+/// program, the shape rule runs on `Scale<Meta>`, the kernel on `Scale<Buf<'_>>`, and a formula on one element,
+/// `Scale<F>` with `F: Float`.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, register_op};
@@ -83,37 +83,37 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 ///
 /// # Arguments
 ///
-/// | written | means |
+/// | argument | meaning |
 /// |---|---|
-/// | `grad = Type` | how the gradient comes about, see below; mandatory |
-/// | `grad_of = Type` | it is the gradient operator of that operator, and inherits what follows from it, see below |
-/// | `name = ".."` | the operator's name in programs; `MatmulV2` and `MatmulV2Op` are `matmul_v2` unless it says otherwise |
-/// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, takes the place of shape rule and kernel |
-/// | `kernel` | of a `pointwise` operator: shape rule and kernel are there, too, for all dtypes; the formula runs among elementwise neighbours, in a type of floating point numbers that one of its slots has; it sees other dtypes converted to that, booleans as 1 and 0 |
-/// | `broadcast` | the formula's inputs are broadcast against each other |
-/// | `integers` | there is a second formula, for int32 and int64: `PointwiseInteger` |
-/// | `decomposed` | beside the kernel, `impl Decompose` says which elementwise operators do the same, so that it fuses with its neighbours |
-/// | `inferred` | of a gradient operator with a kernel: its shape rule follows from that of the forward operator, whose inputs it reads |
+/// | `grad = Type` | the gradient rule, see below; mandatory |
+/// | `grad_of = Type` | it is the gradient operator of that operator, and inherits its declarations, see below |
+/// | `name = ".."` | the operator's name in programs; by default, `MatmulV2` and `MatmulV2Op` are `matmul_v2` |
+/// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, replaces shape rule and kernel |
+/// | `kernel` | a `pointwise` operator also has a shape rule and a kernel, for all dtypes; the formula runs when it is fused with elementwise neighbours, in the floating point dtype of one of its slots, to which other dtypes are converted, bool to 1 and 0 |
+/// | `broadcast` | the formula's inputs broadcast against each other |
+/// | `integers` | there is also a formula for int32 and int64: `PointwiseInteger` |
+/// | `decomposed` | `impl Decompose` gives equivalent elementwise operators, in addition to the kernel, so that it can be fused with its neighbours |
+/// | `inferred` | for a gradient operator with a kernel: its shape rule is inferred from that of the forward operator, whose inputs it reads |
 ///
-/// | `grad = ..` | means |
+/// | `grad = ..` | meaning |
 /// |---|---|
-/// | an operator | one gradient operator, wired by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets those attributes that it has too |
+/// | an operator | one gradient operator, connected by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets the attributes that it also declares |
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
-/// | `Derived` | one gradient operator, made from the formula |
+/// | `Derived` | one gradient operator, derived from the formula |
 /// | `DerivedFromInputs` | the same, without the outputs among its slots |
-/// | `Composed` | that of the operator's composition |
-/// | `SelfAdjoint` | of an operator that is linear in one input and its own adjoint (a mask, a flip): itself |
-/// | `Multilinear` | of a gradient operator whose forward operator is linear in each input that has a gradient: both again |
-/// | `NoGrad` | there is none, needing it is an error |
-/// | `ZeroGrad` | it is zero everywhere |
+/// | `Composed` | the gradient of the operator's composition |
+/// | `SelfAdjoint` | for an operator that is linear in one input and its own adjoint (a mask, a flip): the operator itself |
+/// | `Multilinear` | for a gradient operator whose forward operator is linear in each input that has a gradient: both operators again |
+/// | `NoGrad` | none; requiring it is an error |
+/// | `ZeroGrad` | zero everywhere |
 ///
-/// That a gradient operator asks for no slot or attribute that the operator cannot supply is checked at compile time.
+/// The compiler checks that the operator can supply all slots and attributes of its gradient operator.
 ///
 /// # Gradient operators
 ///
-/// With `grad_of = Scale`, fields are named as those of `Scale`, and what follows from `Scale` is not written again: a
-/// field that holds `V` is an input unless it is marked `#[output]`, any other is an attribute. `x` is the slot of that
-/// name, `dx` its gradient, an attribute has default and bounds of the forward operator's.
+/// With `grad_of = Scale`, fields have the names of those of `Scale`, and inherited declarations are omitted: a field
+/// of type `V` is an input unless it is marked `#[output]`, any other is an attribute. `x` is the slot of that name,
+/// `dx` its gradient; an attribute has the default and bounds of the forward operator's.
 /// ```standalone_crate
 /// # use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
 /// # #[register_op(grad = TripleGrad, pointwise)]
@@ -129,44 +129,45 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 /// }
 /// # impl<F: Float> Pointwise for TripleGrad<F> { fn eval(&mut self) { self.dx = self.dout * F::from(self.by); } }
 /// ```
-/// A gradient that need not arrive is an `Option<V>` input, and stays empty where it does not; one that need not be wanted
-/// is an `Option<V>` output.
+/// An incoming gradient that may be missing is an `Option<V>` input, which is then empty; a gradient that may be
+/// unwanted is an `Option<V>` output.
 ///
-/// With `inferred`, no shape rule is written, either: what the forward operator refuses is refused, outputs of that and
-/// their gradients have the dtypes and shapes that its shape rule says, and gradients of inputs those of the inputs, which
-/// are floating point numbers. Of an input that the gradient operator does not read, it reads an output that is `like`
-/// that, or the gradient of one. Each gradient that is computed costs what the forward operator does.
+/// With `inferred`, the shape rule is omitted, too: the gradient operator rejects what the forward operator rejects.
+/// Outputs of that and their gradients have the dtypes and shapes of its shape rule, and gradients of inputs those of
+/// the inputs, which are floating point numbers. In place of an input that the gradient operator does not read, it
+/// reads an output that is `like` it, or the gradient of one. Each computed gradient costs as much as the forward
+/// operator.
 ///
 /// # Fields
 ///
-/// Every field has one role. A name in quotes, `#[input("Out@GRAD")]`, is the one in programs; otherwise that of a slot
-/// is the field's in PascalCase (`param_out` is `ParamOut`), that of an attribute or block is the field's.
+/// Every field has one role. A name in quotes, `#[input("Out@GRAD")]`, is the name in programs; by default, a slot has
+/// the field's name in PascalCase (`param_out` is `ParamOut`), an attribute or block the field's name.
 ///
 /// | role | type | the field is |
 /// |---|---|---|
-/// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | what the operator reads: one variable, at most one, a list, a list with holes |
-/// | `#[output]` | the same | what it writes |
-/// | `#[scratch(like = x)]` | `V` | memory that the kernel has to itself while it runs, see below |
+/// | `#[input]` | `V`, `Option<V>`, `Vec<V>`, `Vec<Option<V>>` | an input: one variable, at most one, a list, a list with holes |
+/// | `#[output]` | the same | an output |
+/// | `#[scratch(like = x)]` | `V` | scratch memory of the kernel, see below |
 /// | `#[attr]` | `bool`, `i32`, `i64`, `f32`, `f64`, `String`, a `Vec` of these, `DType`, an `attr_enum!` | a constant of the operator |
 /// | `#[attrs]` | a struct with `#[derive(Attrs)]` | attributes that several operators share |
-/// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs; `impl Control` says how, in place of shape rule and kernel |
+/// | `#[block]` | `BlockId`, `Vec<BlockId>` | a block that the operator runs; `impl Control` replaces shape rule and kernel |
 ///
-/// | option | of | means |
+/// | option | of | meaning |
 /// |---|---|---|
 /// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
-/// | `array` | `#[input]`, `#[output]` | it may hold a list of tensors |
-/// | `sparse` | `#[input]` | it may hold some rows of a tensor, a sparse gradient; of a `pointwise` operator, `impl Kernel` runs then in place of the formula |
-/// | `inplace = x` | `#[output]` | it may take over the memory of the input `x` |
+/// | `array` | `#[input]`, `#[output]` | it may hold a tensor array |
+/// | `sparse` | `#[input]` | it may be row-sparse, as sparse gradients are; for a `pointwise` operator, `impl Kernel` then runs in place of the formula |
+/// | `inplace = x` | `#[output]` | it may share the memory of the input `x` |
 /// | `like = x` | `#[scratch]` | it has dtype and shape of that input or output, which holds one variable |
-/// | `like = x` | `#[output]` | it has dtype and shape of `x`, before the shape rule sets others; said of all outputs, it is the shape rule, and in a formula contributions along broadcast dimensions are summed |
-/// | `default = value` | `#[attr]` | the value when a program gives none; text and lists as literals, `"NCHW"`, `[1, 1]` |
-/// | `min = limit`, `max = limit` | `#[attr]` | bounds that the value may reach |
-/// | `above = limit`, `below = limit` | `#[attr]` | bounds that it may not reach |
+/// | `like = x` | `#[output]` | it has dtype and shape of `x`, unless the shape rule sets others; if all outputs are `like` an input, that is the shape rule, and a formula sums contributions along broadcast dimensions |
+/// | `default = value` | `#[attr]` | the value if a program sets none; strings and lists as literals, `"NCHW"`, `[1, 1]` |
+/// | `min = limit`, `max = limit` | `#[attr]` | inclusive bounds |
+/// | `above = limit`, `below = limit` | `#[attr]` | exclusive bounds |
 ///
 /// # Scratch memory
 ///
-/// A kernel allocates nothing. Memory for intermediate results, which nobody else sees, is a field with the dtype and
-/// shape of a slot. The kernel writes and reads it as an output; what it holds at first is anything.
+/// A kernel must not allocate. Memory for intermediate results is a field with the dtype and shape of a slot. The
+/// kernel writes and reads it as an output; its initial content is arbitrary.
 /// ```standalone_crate
 /// use autobwd::{Buf, Cx, Kernel, NoGrad, Result, Var, register_op};
 ///
@@ -193,18 +194,18 @@ use crate::{args::Args, ast::Operator, ctxt::Ctxt};
 ///     }
 /// }
 /// ```
-/// Programs do not know the field. Where the struct is written as a literal, the field gets what an output gets: `New`,
-/// `out()`, or `Var::EMPTY` in a description. Memory of another size, for each worker say, is lent by `Cx::scratch`.
+/// The field is not part of programs. In a struct literal, it has the value of an output: `New`, `out()`, or
+/// `Var::EMPTY` in a description. `Cx::scratch` lends memory of another size, for each worker say.
 ///
 /// # Optional slots
 ///
-/// With the trait `OptionalBuf` in scope, a kernel takes the elements of an `Option<V>` in one line:
-/// `self.norm.slice_mut::<T>()?` is `None` where the slot is empty.
+/// With the trait `OptionalBuf` in scope, a kernel gets the elements of an `Option<V>` in one line:
+/// `self.norm.slice_mut::<T>()?` is `None` if the slot is empty.
 ///
-/// # What comes from it
+/// # Expansion
 ///
-/// The registered operator, its conversions from and to `OpDesc`, and the tables of slots and attributes in the struct's
-/// documentation, provided that it has any.
+/// The registered operator, its conversions from and to `OpDesc`, and, if the struct is documented, tables of slots and
+/// attributes in its documentation.
 #[proc_macro_attribute]
 pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as Item);
@@ -221,11 +222,10 @@ pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream)
     }
 }
 
-/// Makes a struct a group of attributes, which several operators can have: see the trait of that name.
+/// Makes a struct a group of attributes for several operators: see the trait `Attrs`.
 ///
-/// Its fields are marked `#[attr]`, with the options that attributes of operators have. Where each has a default, the
-/// struct implements `Default`. For each field there is a method of that name, which takes another value for it:
-/// `ConvAttrs::default().strides([2, 2])`.
+/// Its fields are marked `#[attr]`, with the same options as attributes of operators. If each has a default, the struct
+/// implements `Default`. Each field has a setter of its name: `ConvAttrs::default().strides([2, 2])`.
 #[proc_macro_derive(Attrs, attributes(attr))]
 pub fn derive_attrs(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as DeriveInput);
@@ -242,7 +242,7 @@ fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
     attr::strip(&mut cleaned);
     match cx.check() {
         Ok(()) => {
-            // An undocumented struct stays one, for `missing_docs`.
+            // An undocumented struct stays undocumented, for `missing_docs`.
             if !op.doc.is_empty() {
                 cleaned.attrs.extend(docs::reference(&op).iter().map(docs::attribute));
             }

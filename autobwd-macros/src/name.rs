@@ -1,11 +1,11 @@
-//! Names in programs, made from Rust names.
+//! Names in programs, derived from Rust names.
 //!
 //! Must not look at anything but the name.
 
 use proc_macro2::Ident;
 use syn::ext::IdentExt;
 
-/// The name of an operator: `MatmulV2` becomes `matmul_v2`, and so does `MatmulV2Op`.
+/// The name of an operator: `MatmulV2` and `MatmulV2Op` become `matmul_v2`.
 pub(crate) fn operator(ident: &Ident) -> String {
     let name = ident.unraw().to_string();
     snake(name.strip_suffix("Op").filter(|short| !short.is_empty()).unwrap_or(&name))

@@ -1,4 +1,5 @@
-//! Options between the parentheses of an attribute: separated by commas, read one by one, each mistake reported.
+//! Options between the parentheses of an attribute: separated by commas, parsed one by one, with a report of each
+//! mistake.
 //!
 //! Must not know any particular option.
 
@@ -12,7 +13,7 @@ use syn::{
 
 use crate::{ctxt::Ctxt, text};
 
-/// Calls `read` at the beginning of every option; what is wrong with one does not keep the others from being read.
+/// Calls `read` at the start of every option; a mistake in one does not prevent reading the others.
 pub(crate) fn read_each(tokens: TokenStream, cx: &Ctxt, read: &mut dyn FnMut(ParseStream<'_>) -> Result<()>) {
     let read_all = |input: ParseStream<'_>| {
         while !input.is_empty() {
@@ -47,7 +48,7 @@ pub(crate) fn key(input: ParseStream<'_>) -> Result<Ident> {
     input.call(Ident::parse_any).map_err(|error| Error::new(error.span(), "expected the name of an option"))
 }
 
-/// Reads `= value`; `what` says in words what values there are.
+/// Reads `= value`; `what` describes the accepted values.
 pub(crate) fn value<T: Parse>(key: &Ident, what: &str, input: ParseStream<'_>) -> Result<T> {
     let equals = input.parse::<Option<Token![=]>>()?;
     if equals.is_none() || end(input).is_ok() {
@@ -55,13 +56,13 @@ pub(crate) fn value<T: Parse>(key: &Ident, what: &str, input: ParseStream<'_>) -
     }
     let start = input.cursor();
     input.parse().map_err(|error| {
-        // What goes wrong further on is another mistake than something else altogether.
+        // A value that starts correctly keeps the error of its own parser.
         let begun = input.cursor() != start;
         if begun { error } else { Error::new(error.span(), format!("`{key}` takes {what}")) }
     })
 }
 
-/// Reads the absence of a value.
+/// Checks that there is no value.
 pub(crate) fn flag(key: &Ident, input: ParseStream<'_>) -> Result<()> {
     if input.peek(Token![=]) || input.peek(Paren) {
         return Err(Error::new_spanned(key, format!("`{key}` takes no value")));
@@ -69,7 +70,7 @@ pub(crate) fn flag(key: &Ident, input: ParseStream<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Keeps what an option says, once.
+/// Sets an option, which may be given once.
 pub(crate) fn set<T>(option: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
     if option.replace(value).is_some() {
         return Err(Error::new_spanned(key, format!("`{key}` is given twice")));
@@ -77,7 +78,7 @@ pub(crate) fn set<T>(option: &mut Option<T>, key: &Ident, value: T) -> Result<()
     Ok(())
 }
 
-/// `takes` says in words what the attribute takes, `known` what a misspelt option could have meant.
+/// `takes` describes what the attribute takes, `known` lists the options that a misspelt one may mean.
 pub(crate) fn unknown(key: &Ident, attribute: &str, takes: &str, known: &[&str]) -> Error {
     let meant = match text::nearest(&key.to_string(), known) {
         Some(known) => format!("did you mean `{known}`? "),

@@ -1,4 +1,4 @@
-//! From the author's struct to the operator.
+//! Conversion of the author's struct to the operator.
 
 use syn::{Ident, ItemStruct, LitStr, parse_quote};
 
@@ -12,7 +12,7 @@ use crate::{
 
 impl<'a> Operator<'a> {
     pub(crate) fn read(item: &'a ItemStruct, args: &'a Args, cx: &Ctxt) -> Operator<'a> {
-        // Without a parameter nothing is expanded.
+        // Without a parameter, which is reported, nothing is expanded.
         let param = item.generics.type_params().next();
         let param = param.map_or_else(|| parse_quote!(V), |param| param.ident.clone());
         let scope = if args.grad_of.is_some() { Scope::GradientOperator(&param) } else { Scope::Operator };
@@ -37,7 +37,7 @@ impl<'a> Operator<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A field without a name is a mistake, found by `check`.
+    /// A field without a name is a mistake, which `check` reports.
     pub(crate) fn read(original: &'a syn::Field, scope: Scope<'_>, cx: &Ctxt) -> Option<Field<'a>> {
         let ident = original.ident.as_ref()?;
         let (role, literal, marked) = match attr::read(original, cx) {
@@ -56,12 +56,12 @@ impl<'a> Field<'a> {
     }
 }
 
-/// What fields without a mark are.
+/// The meaning of fields without a role.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope<'a> {
-    /// A mistake, found by `check`.
+    /// A mistake, which `check` reports.
     Operator,
-    /// What they are in the forward operator; slots hold that parameter.
+    /// The slot or attribute of the forward operator; slots have this parameter.
     GradientOperator(&'a Ident),
 }
 

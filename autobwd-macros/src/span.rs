@@ -1,13 +1,13 @@
-//! Where messages point.
+//! Spans of messages.
 //!
-//! Must not know what is generated.
+//! Must not know the generated code.
 
 use proc_macro2::Span;
 use syn::{Type, spanned::Spanned};
 
 /// The last path segment of a type.
 ///
-/// On stable the span of several tokens is that of the first one: `ops::MulGrad` would be blamed at `ops`.
+/// On stable, the span of several tokens is that of the first one: `ops::MulGrad` would be reported at `ops`.
 pub(crate) fn last_segment(ty: &Type) -> Span {
     match ty {
         Type::Path(path) => path.path.segments.last().map_or_else(|| ty.span(), |s| s.ident.span()),
@@ -16,8 +16,7 @@ pub(crate) fn last_segment(ty: &Type) -> Span {
     }
 }
 
-/// That place in the source, with names resolved as those of generated code: a struct that `macro_rules!` makes has a
-/// hygiene of its own.
+/// This source location, with names resolved as in generated code: a struct from `macro_rules!` has its own hygiene.
 pub(crate) fn generated_at(span: Span) -> Span {
     span.resolved_at(Span::call_site())
 }

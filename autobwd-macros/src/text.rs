@@ -1,6 +1,6 @@
-//! Pieces of text: Rust tokens as people write them, and lists of names.
+//! Text for messages: Rust tokens formatted as source code, and lists of names.
 //!
-//! Must not know what the pieces are for.
+//! Must not know the use of the text.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -33,7 +33,7 @@ fn write(tokens: TokenStream, text: &mut String) {
                 }
             }
             word => {
-                // Two words in a row would become one.
+                // Separates adjacent words.
                 if text.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
                     text.push(' ');
                 }
@@ -53,7 +53,7 @@ pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// The known name that was probably meant.
+/// The known name most similar to a misspelt one.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distances = known.iter().map(|k| (strsim::osa_distance(name, k), *k));
     distances.min_by_key(|(distance, _)| *distance).filter(|(distance, _)| *distance <= 2).map(|(_, k)| k)

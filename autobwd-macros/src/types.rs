@@ -1,12 +1,12 @@
-//! Types of fields, as far as they can be told from how they are written.
+//! Syntactic tests of field types.
 //!
-//! Must not replace the compiler: what looks right here is checked by it.
+//! Must not replace the compiler, which checks the types themselves.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{GenericArgument, PathArguments, Type};
 
-/// How many variables a slot of that type takes, in words; `None` when it cannot be a slot.
+/// The number of variables for a slot of this type, in words; `None` if it cannot be a slot.
 pub(crate) fn takes(ty: &Type, param: &Ident) -> Option<&'static str> {
     if is_param(ty, param) {
         return Some("one");
@@ -22,17 +22,17 @@ pub(crate) fn takes(ty: &Type, param: &Ident) -> Option<&'static str> {
     (outer == "Vec" && hole == "Option" && is_param(content, param)).then_some("a list with holes")
 }
 
-/// `i64` of `Vec<i64>`.
+/// `i64` for `Vec<i64>`.
 pub(crate) fn element(ty: &Type) -> Option<&Type> {
     wrapper(ty).filter(|(outer, _)| *outer == "Vec").map(|(_, element)| element)
 }
 
-/// Whether that is `String`.
+/// Whether the type is `String`.
 pub(crate) fn is_string(ty: &Type) -> bool {
     is_named(ty, "String")
 }
 
-/// Whether a type goes by that name, wherever it may be from.
+/// Whether the last path segment of a type is this name.
 pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     match ungrouped(ty) {
         Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == name),
@@ -57,7 +57,7 @@ fn is_param(ty: &Type, param: &Ident) -> bool {
     matches!(ungrouped(ty), Type::Path(path) if path.path.is_ident(param))
 }
 
-/// `Option` and `V` of `Option<V>`.
+/// `Option` and `V` for `Option<V>`.
 fn wrapper(ty: &Type) -> Option<(&Ident, &Type)> {
     let Type::Path(path) = ungrouped(ty) else { return None };
     let last = path.path.segments.last()?;
@@ -70,7 +70,7 @@ fn wrapper(ty: &Type) -> Option<(&Ident, &Type)> {
     }
 }
 
-/// A type that went through `macro_rules!` is in an invisible group.
+/// A type that passed through `macro_rules!` is in an invisible group.
 fn ungrouped(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => ungrouped(&group.elem),

@@ -1,4 +1,4 @@
-//! Attributes: their definitions, and what converts them from and to data.
+//! Attributes: their definitions, and their conversions from and to data.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -10,7 +10,7 @@ use crate::{
     name, span, text, types,
 };
 
-/// The items that an attribute or a group of attributes needs, in one place: what is wrong with its type is reported once.
+/// The items for an attribute or a group of attributes, together in one place so that an invalid type is reported once.
 pub(super) fn items(field: &Field<'_>) -> TokenStream {
     if matches!(field.role, Some(Role::Attrs)) {
         return group_conversions(field);
@@ -48,7 +48,7 @@ pub(super) fn read(field: &Field<'_>) -> TokenStream {
     }
 }
 
-/// The value `value` of an attribute or a group of attributes, told to `notes`.
+/// Records the value `value` of an attribute or a group of attributes in `notes`.
 pub(super) fn write(field: &Field<'_>, notes: TokenStream, value: TokenStream) -> TokenStream {
     let (conversions, def) = (conversions_name(field), def_name(field));
     match field.role {
@@ -63,7 +63,7 @@ pub(super) fn default_of(field: &Field<'_>) -> Option<TokenStream> {
     matches!(field.role, Some(Role::Attr { default: Some(_), .. })).then(|| quote!(#function()))
 }
 
-/// The default of an attribute as a function: a wrong type is reported once.
+/// The default of an attribute as a function, so that a wrong type is reported once.
 fn default(field: &Field<'_>) -> Option<TokenStream> {
     let Some(Role::Attr { default: Some(value), .. }) = &field.role else { return None };
     let (ty, function, value) = (field.ty, default_function(field), literal(value, field.ty));
@@ -74,8 +74,8 @@ fn default(field: &Field<'_>) -> Option<TokenStream> {
     })
 }
 
-/// Text and lists as the types that attributes have: `String` and `Vec`. As any other type they are left alone, for the
-/// compiler to report.
+/// Converts literals to attribute types: strings to `String`, arrays to `Vec`. Other types are left to the compiler,
+/// which reports mistakes.
 fn literal(value: &Expr, ty: &Type) -> TokenStream {
     let at = span::generated_at(value.span());
     match (ungrouped(value), types::element(ty)) {
@@ -90,7 +90,7 @@ fn literal(value: &Expr, ty: &Type) -> TokenStream {
     }
 }
 
-/// An expression that went through `macro_rules!` is in an invisible group.
+/// An expression that passed through `macro_rules!` is in an invisible group.
 fn ungrouped(expr: &Expr) -> &Expr {
     match expr {
         Expr::Group(group) => ungrouped(&group.expr),
@@ -98,7 +98,7 @@ fn ungrouped(expr: &Expr) -> &Expr {
     }
 }
 
-/// The limits of an attribute as functions, for the same reason.
+/// The limits of an attribute as functions, so that a wrong type is reported once.
 fn limits(field: &Field<'_>) -> TokenStream {
     let Some(Role::Attr { bounds, .. }) = &field.role else { return TokenStream::new() };
     let limits = bounds.iter().map(|bound| {

@@ -1,4 +1,4 @@
-//! What runs formulas: for floating point numbers, and for integers.
+//! Implementations that evaluate formulas: for floating point numbers, and for integers.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -10,12 +10,12 @@ use crate::{
     span,
 };
 
-/// What runs the formula. Attributes are a tuple, which can be cloned, whatever the struct may be.
+/// The implementation of `Lanes`. Attributes are stored as a tuple, which can be cloned even if the struct cannot.
 pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let (types, fields): (Vec<_>, Vec<_>) = op.fields.iter().map(|field| (field.ty, field.ident)).unzip();
     let is_slot = |field: &Field<'_>| matches!(field.role, Some(Role::Input { .. } | Role::Output { .. }));
-    // The name is what the message on an attribute that cannot be copied says of the reason.
+    // The compiler's message on an attribute that is not `Copy` shows this name as the reason.
     let copied = op.attrs().chain(op.groups()).next().map(|_| {
         quote! {
             #[inline(always)]
@@ -38,7 +38,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
         };
         quote_spanned!(span=> #name: ::autobwd::__private::Slot::<()>::map(&attrs.#at, |_| #value))
     });
-    // Whether an output is there must not decide what is written where: that would keep lanes out of registers.
+    // Written unconditionally: a branch on the presence of an output would keep lanes out of registers.
     let put = op.outputs().enumerate().map(|(i, field)| {
         let (name, at) = (field.ident, at_type(field));
         quote_spanned! {at=>
@@ -52,7 +52,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
     quote! {
         const _: () = {
             #copied
-            // What slots hold in the types of fields.
+            // The slot values in the types of fields.
             type #param = ();
             #[automatically_derived]
             impl ::autobwd::__private::Lanes for #ident<::autobwd::__private::Var> {
@@ -77,7 +77,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// What runs the formula for integers.
+/// The implementation of `IntegerLanes`.
 pub(super) fn integer_lanes(op: &Operator<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let mut input = 0_usize..;

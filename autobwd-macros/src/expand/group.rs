@@ -1,4 +1,4 @@
-//! Groups of attributes: what `#[derive(Attrs)]` expands to.
+//! Groups of attributes: the expansion of `#[derive(Attrs)]`.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -7,7 +7,7 @@ use syn::Ident;
 use super::attrs;
 use crate::ast::Field;
 
-/// The implementation of `Attrs`, and for each field, of that visibility, a method that replaces it.
+/// The implementation of `Attrs`, and for each field a setter with the field's visibility.
 pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
     let (items, defs) = (fields.iter().map(attrs::items), attrs::defs(fields.iter()));
     let (idents, reads): (Vec<_>, Vec<_>) =
@@ -16,7 +16,7 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
         let ident = field.ident;
         attrs::write(field, quote!(notes), quote!(self.#ident))
     });
-    // Where each attribute has a default, so has the group.
+    // The group has a default if each attribute has one.
     let defaults: Option<Vec<_>> = fields.iter().map(attrs::default_of).collect();
     let default = defaults.map(|defaults| {
         quote! {

@@ -1,4 +1,5 @@
-//! What a gradient operator inherits: names are looked up in the forward operator's schema while compiling.
+//! Declarations that a gradient operator inherits: names are looked up in the forward operator's schema at compile
+//! time.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -38,7 +39,7 @@ pub(super) fn items(op: &Operator<'_>) -> TokenStream {
     quote!(#schema #(#names)*)
 }
 
-/// The check that an inherited attribute is there.
+/// The check that an inherited attribute exists.
 pub(super) fn checked_attr(field: &Field<'_>, ty: &TokenStream) -> TokenStream {
     let (field_name, at) = (name::attribute(field.ident), span::generated_at(field.ident.span()));
     quote_spanned!(at=> const _: () = ::autobwd::__private::check_attr(__FORWARD, #field_name, #ty);)
@@ -53,7 +54,7 @@ pub(super) fn slot(field: &Field<'_>, arity: &TokenStream) -> TokenStream {
     }
 }
 
-/// The constant that holds the name of an inherited slot in programs.
+/// The constant with the name of an inherited slot in programs.
 pub(super) fn name_of(field: &Field<'_>) -> Ident {
     format_ident!("__slot_{}", field.ident, span = Span::call_site())
 }

@@ -1,9 +1,9 @@
 //! The generated code.
 //!
-//! Must not decide anything: whatever arrives here is right.
+//! Must not check anything: its input is valid.
 //!
-//! Every use of a type that the author wrote carries that type's place, so that the compiler's messages point there.
-//! Paths are absolute, because the author's crate may have a `Result` or `Option` of its own.
+//! Every use of the author's types has their spans, so that compiler messages point there. Paths are absolute, because
+//! the author's crate may have a `Result` or `Option` of its own.
 
 mod attrs;
 mod formula;
@@ -21,7 +21,7 @@ use crate::{
 
 pub(crate) use group::group;
 
-/// All that an operator expands to, beside the struct itself.
+/// The expansion of an operator, without the struct itself.
 pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
     let (inherited, attrs) = (inherit::items(op), op.attrs().chain(op.groups()).map(attrs::items));
     let (describe, op_impl, debug) = (describe(op), op_impl(op), debug(op));
@@ -103,7 +103,7 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(span::last_segment(grad));
     let grad = quote_spanned!(at=> type Grad = #grad;);
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
-    // Scratch memory comes last: `fill` hands out what was in slots, in their order.
+    // Scratch memory comes last: `fill` first returns slot values, in order.
     let (scratch, others): (Vec<_>, Vec<_>) =
         op.fields.iter().partition(|field| matches!(field.role, Some(Role::Scratch { .. })));
     let filled = others.into_iter().chain(scratch).map(|field| {
@@ -245,7 +245,7 @@ fn gathered(field: &Field<'_>) -> TokenStream {
     quote!(#ident: #value)
 }
 
-/// The shape rule of a kernel whose outputs all have the shape of an input, which is all that is left to check.
+/// The shape rule of a kernel with outputs that all declare the shape of an input: it only checks gradients.
 fn shape_rule(op: &Operator<'_>) -> TokenStream {
     let ident = op.ident;
     let gradients = op
@@ -253,7 +253,7 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
         .filter(|_| op.grad_of.is_some())
         .filter_map(|field| Some((field_of(op, field)?, field.ident)));
     let (of, gradients): (Vec<_>, Vec<_>) = gradients.unzip();
-    // Whoever writes a second one is pointed to what the first is made from.
+    // An error about a second shape rule points to the origin of this one.
     let like = op.outputs().find_map(|field| match &field.role {
         Some(Role::Output { like, .. }) => like.as_ref(),
         _ => None,
@@ -270,7 +270,7 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// The input that another input is the gradient of.
+/// The input of which another input is the gradient.
 fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
     let name = gradient.ident.to_string();
     let of = |prefix| {
@@ -279,8 +279,8 @@ fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
     of("d").or_else(|| of("d_")).map(|field| field.ident)
 }
 
-/// Slots of operator and gradient fit: checked by `cargo check`, in a constant of its own because elsewhere the message
-/// would have notes on what surrounds it.
+/// Checks the contract between operator and gradient at compile time. In a constant of its own, since the message would
+/// otherwise have notes on the surrounding code.
 fn contract(op: &Operator<'_>) -> TokenStream {
     let ident = op.ident;
     let at = span::generated_at(span::last_segment(op.grad));
@@ -289,7 +289,7 @@ fn contract(op: &Operator<'_>) -> TokenStream {
     quote!(const _: () = #check;)
 }
 
-/// Refuses implementations of traits that the operator does not use: their author expects them to be called.
+/// Rejects implementations of traits that the operator does not use: their author expects them to be called.
 fn unused(op: &Operator<'_>) -> TokenStream {
     const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
     const NOT_INFERRED: &str = "`inferred` takes its place; remove either";
@@ -330,15 +330,15 @@ fn unused(op: &Operator<'_>) -> TokenStream {
     quote!(#(#checks)*)
 }
 
-/// Whether some input may hold rows of a tensor.
+/// Whether an input may be row-sparse.
 fn has_sparse(op: &Operator<'_>) -> bool {
     op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })))
 }
 
-/// The entry among all operators.
+/// The registry entry.
 fn registration(op: &Operator<'_>) -> TokenStream {
     let sparse = has_sparse(op);
-    // After a mistake, which is reported, nothing is expanded.
+    // Code with mistakes, which are reported, is not expanded.
     let inferred = op.inferred.and(op.grad_of);
     let kind = match (op.has_kernel(), sparse) {
         _ if op.has_block() => quote!(control),
@@ -352,8 +352,8 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     let at = span::generated_at(op.ident.span());
     let mut ident = op.ident.clone();
     ident.set_span(at);
-    // The implementations are named one by one before they are asked for as bounds: the message on a missing one is
-    // about the author's code then, and has no notes on generated code.
+    // The implementations are named one by one before they are required as bounds: so the message on a missing one is
+    // about the author's code, without notes on generated code.
     let call = op
         .has_block()
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Var> as ::autobwd::__private::Control>::call;));
@@ -401,7 +401,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// The operator's composition, and that of its forward operator, where they are written.
+/// The operator's composition, and that of its forward operator, if they exist.
 fn composition(op: &Operator<'_>) -> TokenStream {
     let written = |ty: TokenStream| quote!(::autobwd::__private::Written::<#ty>::COMPOSITION);
     let (ident, name) = (op.ident, op.ident.to_string());
@@ -483,7 +483,7 @@ fn at_type(field: &Field<'_>) -> Span {
     span::generated_at(field.ty.span())
 }
 
-/// The source line of a name. Resolved as generated code, it would be that of `#[register_op]`.
+/// The source line of a name. As generated code, it would have the line of `#[register_op]`.
 fn line(ident: &Ident) -> TokenStream {
     quote_spanned!(ident.span()=> ::core::line!())
 }
