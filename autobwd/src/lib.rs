@@ -1,13 +1,13 @@
-//! Operators from annotated structs, programs of operators, their backward part, and running them fast.
+//! A framework for operators declared as annotated structs, programs of operators, automatic differentiation and
+//! execution.
 //!
-//! This page answers a reader's questions in order: how to describe a model, run it, differentiate it, train it, and
-//! write an operator. The operators themselves live in crates of their own: `autobwd_ops`, or yours.
+//! This page shows in order how to describe a model, run it, differentiate it, train it, and write an operator. The
+//! operators themselves live in crates of their own: `autobwd_ops`, or yours.
 //!
 //! # Describing a model
 //!
 //! A [`Builder`] collects a [`Program`]: blocks, variables and operators as plain data, which prints, compares and saves.
-//! Expressions append operators to it, with dtypes and shapes checked at once; −1 is a dimension that may differ from
-//! run to run.
+//! Expressions append operators to it and check dtypes and shapes immediately; −1 is a dynamic dimension.
 //!
 //! ```
 //! use autobwd::{Builder, DType};
@@ -17,7 +17,7 @@
 //! let x = net.input("x", DType::F32, &[-1, 3]);
 //! let y = x.square() + 1.0;
 //! assert_eq!(y.to_string(), "scale_0: float32 [-1, 3]");
-//! // An expression that cannot be built remembers why, and its program is withheld.
+//! // An expression that cannot be built holds the error, and its program is withheld.
 //! x.matmul(&x.reshape(&[5, -1])).relu();
 //! let e = net.program().unwrap_err();
 //! assert!(e.to_string().contains("operator `matmul_v2`"), "{e}");
@@ -25,8 +25,8 @@
 //!
 //! # Running it
 //!
-//! An [`Executor`] plans a program for the shapes that are fed and runs what the fetches need. In loops, a [`Session`] is
-//! the plan in your own hands: running it allocates nothing, and how much memory it takes is known before.
+//! An [`Executor`] plans a program for the shapes of its feeds and runs the operators that the fetches need. For loops, a
+//! [`Session`] is such a plan with its memory: running it allocates nothing, and its memory use is known before.
 //!
 //! ```
 //! # use autobwd::{Builder, DType};
@@ -42,14 +42,14 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Arrays and views of [`ndarray`] are fed as they are, and a [`Tensor`] becomes an array without a copy, and the other way
-//! round: [`Feed`], [`Tensor::into_array`].
+//! Arrays and views of [`ndarray`] can be fed directly ([`Feed`]), and a [`Tensor`] converts to and from an array without
+//! a copy ([`Tensor::into_array`]).
 //!
 //! # Differentiating it
 //!
-//! [`append_backward`] appends the operators that compute the gradients of a loss with respect to all parameters, by
-//! asking every operator for its rule; [`gradients`] does so for any targets and inputs. A parameter without gradient is
-//! reported with the place where its path to the loss ends.
+//! [`append_backward`] appends the operators that compute the gradients of a loss with respect to all parameters, from
+//! the gradient rules of the operators; [`gradients`] does so for any targets and inputs. The result lists parameters
+//! without gradient, with the place where the path to the loss ends.
 //!
 //! ```
 //! # use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -64,7 +64,7 @@
 //! assert_eq!(found.missing[0].to_string(), "`unused` has no gradient: no path leads from it to `mean_0`");
 //! assert!(net.program()?.to_string().contains("w@GRAD = square_grad(Out@GRAD=square_0@GRAD, X=w)"));
 //!
-//! // The start-up program gives parameters their first values, in a scope that keeps them.
+//! // The start-up program initialises the parameters in a scope, which keeps them.
 //! let (mut executor, mut scope) = (Executor::new(), Scope::new());
 //! executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 //! let fetched = executor.run(&net.program()?, &mut scope, &[], &["w@GRAD"])?;
@@ -72,15 +72,15 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Gradients have gradients: [`backward::hessian_vector_product`] and [`backward::jacobian`] are put together from several backward parts.
+//! Gradients have gradients: [`backward::hessian_vector_product`] and [`backward::jacobian`] combine several backward
+//! passes.
 //!
-//! Optimizers (`autobwd_ops::optim`) do this and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
+//! Optimizers (`autobwd_ops::optim`) call `append_backward` and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
 //!
-//! # Computing at once
+//! # Eager mode
 //!
-//! Functions and layers do not know whether they build a program: with an [`eager`] builder, the same expressions are values
-//! that remember how they were computed, and [`Expr::backward`] goes back from one to all that it was computed from. See
-//! [`tape`].
+//! Functions and layers work the same in both modes: with an [`eager`] builder, expressions are values on a tape, and
+//! [`Expr::backward`] accumulates gradients into every leaf that a value depends on. See [`tape`].
 //!
 //! ```
 //! # use autobwd_ops::{Init, Math};
@@ -94,11 +94,12 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! # Looking at a program
+//! # Inspecting a program
 //!
-//! A program prints, one line an operator. [`explain`] tells how a gradient comes about or why there is none,
-//! [`Gradients::report`](backward::Gradients::report) does so for everything that was asked for, [`program::diff`] compares two programs, and
-//! [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of it works on programs that were read from files, too.
+//! A program prints one line per operator. [`explain`] says how a gradient is computed, or why there is none;
+//! [`Gradients::report`](backward::Gradients::report) does so for all requested gradients. [`program::diff`] compares two
+//! programs, and [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of these also work on programs read from
+//! files.
 //!
 //! ```
 //! # use autobwd::{Builder, DType};
@@ -121,9 +122,9 @@
 //!
 //! # Writing an operator
 //!
-//! One struct, generic over what its slots hold, annotated with [`#[register_op]`](register_op). As it stands, `Cube` (that
-//! is `Cube<Var>`) describes the operator; an elementwise one needs nothing else but its formula, which is compiled for
-//! `f32` and `f64` and for every instruction set, and fuses with its neighbours.
+//! An operator is one struct, generic over the content of its slots, annotated with [`#[register_op]`](register_op).
+//! `Cube` (short for `Cube<Var>`) describes the operator; an elementwise one only needs its formula in addition, which is
+//! compiled for `f32` and `f64` and for every instruction set, and fused with its neighbours.
 //!
 //! ```standalone_crate
 //! use autobwd::{Expr, Float, New, NoGrad, Pointwise, Result, Var, emit, register_op};
@@ -163,7 +164,7 @@
 //!     }
 //! }
 //!
-//! /// What users call.
+//! /// The function for users.
 //! pub fn cube(x: &Expr) -> Expr {
 //!     emit(Cube { x: x.into(), out: New }).out
 //! }
@@ -175,30 +176,31 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! What a gradient operator reads and writes must be what its forward operator has: the compiler checks it. Gradients
-//! that are compositions of other operators are rules ([`GradRule`]); an operator that is no formula has a shape rule
-//! ([`Infer`]) and a kernel ([`Kernel`]).
+//! The compiler checks that the slots of a gradient operator match its forward operator. A gradient composed of several
+//! operators is a rule ([`GradRule`]); an operator that is not elementwise has a shape rule ([`Infer`]) and a kernel
+//! ([`Kernel`]).
 //!
 //! # Nets
 //!
 //! The older form of a model is a tree of operators, nets and step nets over time, whose gradient is a tree again: [`net`].
 //!
-//! # Which operators there are
+//! # The available operators
 //!
-//! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. A crate that is named in `Cargo.toml` alone
-//! is not linked: a binary that only loads programs writes `use autobwd_ops as _;`. What uses other
-//! operators takes a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`], [`Executor::with_ops`],
+//! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. Cargo does not link a crate that is only
+//! named in `Cargo.toml`: a binary that only loads programs writes `use autobwd_ops as _;`. To use other operators, pass a
+//! map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`], [`Executor::with_ops`],
 //! [`Builder::with_ops`].
 //!
 //! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of one
 //! operator as descriptions.
 //!
-//! # When things go wrong
+//! # Errors
 //!
-//! Every fallible function returns [`Error`]: a kind, a message, and, where it is about an operator, the operator with
-//! its variables and the source line that added it ([`Error::op`](program::OpContext)). Expressions carry theirs: what builds them needs no `?`, and what
-//! takes the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) reports the first error ([`Expr`]). Nothing panics on bad input. Numbers that go wrong are no error, unless
-//! the executor is to look for them: [`Executor::check_finite`].
+//! Every fallible function returns [`Error`]: a kind, a message, and, if an operator failed, the operator with its
+//! variables and the source line that added it ([`Error::op`](program::OpContext)). Expressions carry their errors, so
+//! model code needs no `?`; consumers of the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) report
+//! the first error ([`Expr`]). Nothing panics on bad input. NaN and infinities are an error only with
+//! [`Executor::check_finite`].
 
 #[doc(inline)]
 pub use autobwd_backward as backward;
@@ -207,7 +209,7 @@ pub use autobwd_backward::{Backward, append_backward, explain, gradients};
 #[doc(inline)]
 pub use autobwd_check as check;
 pub use autobwd_check::check_all;
-/// The arrays that tensors are made from and become, and whose views kernels get: in the version that this crate has.
+/// The `ndarray` crate in the version used here: tensors convert to and from its arrays, and kernels get its views.
 pub use autobwd_core::ndarray;
 /// The operators that the library itself emits or recognises.
 pub use autobwd_core::operators;
@@ -229,7 +231,7 @@ pub use autobwd_exec::{Executor, Feed, Scope, Session};
 #[doc(inline)]
 pub use autobwd_net as net;
 
-/// Running programs, and what that takes.
+/// Execution of programs, and reports of their plans.
 pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{Executor, Feed, Scope, Session};
@@ -237,7 +239,7 @@ pub mod exec {
     pub use autobwd_plan::{PlannedBuffer, PlannedFrame, RunPlan};
 }
 
-/// Programs as data: blocks, operators and variables, and what builders make of expressions.
+/// Programs as data: blocks, operators and variables, and the builders and expressions that create them.
 pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
@@ -247,7 +249,7 @@ pub mod program {
     };
 }
 
-/// Tensors: dtypes, shapes, values, and what kernels see of them.
+/// Tensors: dtypes, shapes, values, and the views that kernels get.
 pub mod tensor {
     #[doc(inline)]
     pub use autobwd_core::tensor::{
@@ -256,9 +258,9 @@ pub mod tensor {
     };
 }
 
-/// What authors of operators use: slots and attributes, shape rules, kernels and formulas, gradient rules, the registry.
+/// Items for authors of operators: slots and attributes, shape rules, kernels and formulas, gradient rules, the registry.
 pub mod op {
-    // Messages of the compiler name it.
+    // Compiler errors name it.
     #[doc(hidden)]
     pub use autobwd_core::schema::gather_slot;
     #[doc(inline)]
@@ -279,7 +281,7 @@ pub mod op {
     };
 }
 
-/// What a model needs: `use autobwd::prelude::*;`.
+/// Items for model code: `use autobwd::prelude::*;`.
 pub mod prelude {
     #[doc(no_inline)]
     pub use crate::{

@@ -328,7 +328,7 @@ fn the_worst_element_of_a_gradient_is_named() {
 
 #[test]
 fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
-    let kink = "`X`[0, 1] is at a kink, so its gradient says little: the slope is ";
+    let kink = "`X`[0, 1] is at a kink, so its gradient says little: the derivative is ";
     let warnings = outcome("on_kink")?.warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("its gradient has no gradient: ") && warnings[1].starts_with(kink));

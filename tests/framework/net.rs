@@ -97,7 +97,7 @@ fn a_net_finds_what_it_reads_and_writes() -> Result<()> {
         ErrorKind::UnknownVar,
         &["net `outer` cannot return `h`: an operator of the net reads it"],
     );
-    refused(outer.returning(["Z"]), ErrorKind::UnknownVar, &["nobody writes it; did you mean"]);
+    refused(outer.returning(["Z"]), ErrorKind::UnknownVar, &["no operator writes it; did you mean"]);
     Ok(())
 }
 

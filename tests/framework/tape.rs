@@ -427,7 +427,7 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     refused(hard.backward().map(|()| x.clone()), "no history");
     let integers = tape.leaf("labels", Tensor::from_vec([1], vec![1_i64])?);
     assert!(!integers.has_derivative());
-    refused(trace(&net, &[], || Ok(vec![])).map(|_| x.clone()), "only what is computed at once");
+    refused(trace(&net, &[], || Ok(vec![])).map(|_| x.clone()), "only an eager builder");
     let inner = RefCell::new(None);
     trace(&tape, &[], || {
         *inner.borrow_mut() = trace(&tape, &[], || Ok(vec![])).err();

@@ -114,7 +114,7 @@ pub(super) fn check_derivatives(
 fn kink(slope: &Slope) -> Option<String> {
     let Slope { left, right, .. } = *slope;
     let jump = (right - left).abs() / (1.0 + left.abs().max(right.abs()));
-    (jump > KINK).then(|| format!("the slope is {left:.3} on its left, {right:.3} on its right"))
+    (jump > KINK).then(|| format!("the derivative is {left:.3} on its left, {right:.3} on its right"))
 }
 
 /// The first output that changes smoothly with an input: its derivative by differences is not 0.

@@ -31,7 +31,7 @@ pub(crate) type Listener = Box<dyn FnMut(&Ready, &[&Value], &[Value], &'static L
 /// The engine of a builder that computes at once.
 pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
     let eager = of.engine().and_then(|engine| (engine as &dyn Any).downcast_ref());
-    eager.ok_or_else(|| Error::new(ErrorKind::Program, "only what is computed at once has an engine"))
+    eager.ok_or_else(|| Error::new(ErrorKind::Program, "only an eager builder has an engine"))
 }
 
 /// The engine: runs operators, one by one, as soon as they are described.

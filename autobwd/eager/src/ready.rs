@@ -207,7 +207,7 @@ pub(crate) fn rule(
 fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<Extent>)> {
     let groups = group(&mut graph, ops, false)?.0;
     let Ok([Group { region, .. }]) = <[Group; 1]>::try_from(groups) else {
-        return Err(Error::internal("an operator that does not run at once"));
+        return Err(Error::internal("an operator that does not run in eager mode"));
     };
     Ok((graph, region))
 }

@@ -97,7 +97,7 @@ fn step(
     let (mut inputs, mut outputs) = (vec![], 0);
     for arg in desc.inputs.args_mut().filter(|v| **v != Var::EMPTY) {
         let at = known(*arg, values)
-            .ok_or_else(|| Error::internal("a gradient reads what nobody has computed"))?;
+            .ok_or_else(|| Error::internal("a gradient reads a value that was not computed"))?;
         inputs.push(at);
         *arg = Var::stand_in(inputs.len());
     }

@@ -57,7 +57,7 @@ pub fn trace(
     function: impl FnOnce() -> Result<Vec<Expr>>,
 ) -> Result<Traced> {
     let refuse = |text: &str| Error::new(ErrorKind::Program, text);
-    let eager = engine(tape).map_err(|_| refuse("only what is computed at once can be traced"))?;
+    let eager = engine(tape).map_err(|_| refuse("only an eager builder can be traced"))?;
     if eager.is_traced() {
         return Err(refuse("it is being traced already"));
     }

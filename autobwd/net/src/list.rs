@@ -84,7 +84,7 @@ impl NetOp {
         if let Some(name) = kept.iter().find(|name| !self.outputs.contains(*name)) {
             let why = match self.intermediates.contains(name) {
                 true => "an operator of the net reads it, or a net in it keeps it; return a copy".into(),
-                false => format!("nobody writes it{}", did_you_mean(name, self.outputs())),
+                false => format!("no operator writes it{}", did_you_mean(name, self.outputs())),
             };
             let text = format!("net `{}` cannot return `{name}`: {why}", self.name);
             return Err(Error::new(ErrorKind::UnknownVar, text));

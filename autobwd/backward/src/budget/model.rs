@@ -50,7 +50,7 @@ impl Model {
         for node in plan.graph.nodes.iter().filter(|node| node.index < count) {
             let of = |var: Var| match forward.get(&var) {
                 Some(id) => Ok(plan.graph.values[*id].meta.clone()),
-                None => Err(Error::internal("an operator that runs reads what nobody has written")),
+                None => Err(Error::internal("a scheduled operator reads a value without writer")),
             };
             costs[node.index] = node.info.cost(&node.desc, &of)?;
             pointwise[node.index] = node.info.lanes().is_some();

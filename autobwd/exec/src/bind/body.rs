@@ -91,7 +91,7 @@ impl Body {
         match &self.late {
             Some(late) => late.end(k),
             None => {
-                let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that nobody asked for"))?;
+                let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that was not requested"))?;
                 Ok((&self.arena, end))
             }
         }
