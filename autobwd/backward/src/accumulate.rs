@@ -1,4 +1,5 @@
-//! Several contributions to one gradient: each gets a name of its own, and a `sum` stands before the first reader.
+//! Gradient accumulation: every contribution to a gradient gets its own name, and a `sum` is inserted before the first
+//! reader.
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -6,29 +7,29 @@ use smallvec::SmallVec;
 use crate::names::GradNames;
 use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, op, operators};
 
-/// What is known of a gradient that several operators contribute to, while walking.
+/// A gradient with several contributions, during the walk.
 struct Contributions {
     grad: Var,
     /// Names of the contributions so far; the gradient itself while there is one.
     parts: Vec<Var>,
-    /// Whether the first of them comes from elsewhere, and keeps its name.
+    /// Whether the first contribution is an input of the block and keeps its name.
     given: bool,
     /// Operators that mention the gradient since it was first written.
     mentions: Vec<Mention>,
 }
 
-/// One of the operators walked over, or one of the sums between them.
+/// An operator of the walk, or one of the inserted sums.
 #[derive(Clone, Copy, PartialEq)]
 enum Mention {
     Op(usize),
     Sum(usize),
 }
 
-/// Renames repeated gradients to `w@GRAD@RENAME@0`, `@1`, … in the order in which they are written, and sums them before
-/// the first operator that reads the gradient, or at the end.
+/// Renames repeated gradients to `w@GRAD@RENAME@0`, `@1`, … in the order in which they are written, and sums them
+/// before the first operator that reads the gradient, or at the end.
 ///
-/// In the gradient of sub-block `b`, they are called `w@GRAD@RENAME@block<b>@0`, …; `given` are gradients that it finds,
-/// contributions like others.
+/// In the gradient of sub-block `b`, they are called `w@GRAD@RENAME@block<b>@0`, …; `given` are gradients that are
+/// inputs of the block and count as contributions.
 pub(super) fn accumulate(
     program: &mut Program,
     names: &mut GradNames,
@@ -50,8 +51,8 @@ pub(super) fn accumulate(
     between(walk.ops, walk.sums)
 }
 
-/// The gradients that are written more than once, in the order in which their names are mentioned first; by variable one
-/// more than the position among these.
+/// The gradients with several writers, in the order in which their names are mentioned first; by variable, one more
+/// than the position among these.
 fn repeated(
     name_count: usize,
     names: &GradNames,
@@ -67,7 +68,7 @@ fn repeated(
         return (vec![], vec![]);
     }
     of.iter_mut().for_each(|n| *n = if *n == SEVERAL { u32::MAX } else { 0 });
-    // In a sub-block, the gradients of what a step finds and of what it leaves share a name.
+    // In a sub-block, the gradients of a loop-carried variable before and after the step share a name.
     let mut mentioned = vec![false; name_count];
     let mut repeated = vec![];
     for grad in emitted.iter().flat_map(|op| op.reads().chain(op.writes())) {
@@ -91,7 +92,7 @@ struct Walk<'a> {
     names: &'a mut GradNames,
     label: String,
     ops: Vec<OpDesc>,
-    /// Sums, and the operators that they stand before.
+    /// Sums, and the operators they are inserted before.
     sums: Vec<(usize, OpDesc)>,
     repeated: Vec<Contributions>,
     of: Vec<u32>,
@@ -153,7 +154,7 @@ impl Walk<'_> {
             if let Some(first) = first {
                 for mention in std::mem::take(&mut self.repeated[i].mentions) {
                     let earlier = match mention {
-                        // This operator may have written it before, in an earlier position.
+                        // This operator may also have written it, in an earlier position.
                         Mention::Op(at) if at == self.at => {
                             replace(&mut self.ops[at].outputs, grad, first, position);
                             continue;
@@ -180,9 +181,9 @@ fn replace(slots: &mut Slots, from: Var, to: Var, before: usize) {
     slots.args_mut().take(before).filter(|v| **v == from).for_each(|v| *v = to);
 }
 
-/// Puts each of `more` before the operator of that index.
+/// Inserts each of `more` before the operator of that index.
 pub(super) fn between(mut ops: Vec<OpDesc>, more: Vec<(usize, OpDesc)>) -> Vec<OpDesc> {
-    // They are in order: often all of them stand behind the last operator.
+    // They are in order; often all of them come after the last operator.
     if more.first().is_none_or(|(before, _)| *before >= ops.len()) {
         ops.extend(more.into_iter().map(|(_, op)| op));
         return ops;

@@ -1,8 +1,8 @@
-//! Which forward operators to compute again so that a run fits into a budget.
+//! Choice of the forward operators to recompute so that a run fits into a memory budget.
 //!
-//! Must not trust an estimate: what fits is asked of the planner. The sets of operators among which is chosen, cheapest
-//! first, do not depend on the budget, so a larger one never costs more. Where there are few, these are all sets; else
-//! those that dynamic programming finds (`stations`).
+//! Must not trust an estimate: the planner decides whether a choice fits. The candidate sets, cheapest first, do not
+//! depend on the budget, so a larger budget never costs more time. A small program tries all sets, a larger one those
+//! found by dynamic programming (`stations`).
 
 mod model;
 mod stations;
@@ -18,25 +18,25 @@ use autobwd_core::{BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, 
 use autobwd_plan::{Plan, Request};
 use model::Model;
 
-/// As many sets are all tried: those of twelve operators; fewer where planning takes longer.
+/// Number of sets up to which all are tried (those of twelve operators); fewer where planning takes longer.
 const ALL: usize = 1 << 12;
 const ALL_TIMES_OPERATORS: usize = 1 << 16;
 
-/// Operators to compute again.
+/// Operators to recompute.
 struct Set {
     /// By operator of the program.
     again: Vec<bool>,
     /// Picoseconds, estimated.
     time: u64,
-    /// It is not tried for a budget below.
+    /// Smallest budget in bytes for which it is tried.
     least: usize,
 }
 
-/// Chooses, by operator of the program, what to compute again, so that a run with these feeds which fetches the loss and
-/// all gradients has an arena within the budget.
+/// Chooses, by operator of the program, which operators to recompute, so that a run with these feeds that fetches the
+/// loss and all gradients has an arena within the budget.
 ///
 /// # Errors
-/// Those of planning; a budget that no choice meets, with the smallest that one does.
+/// Those of planning; a budget that no choice meets, with the smallest budget that one does meet.
 pub(super) fn choose(
     ops: &OpInfoMap,
     program: &Program,
@@ -104,7 +104,7 @@ pub(super) fn choose(
     Err(Error::new(ErrorKind::Budget, text))
 }
 
-/// Every set of which no operator is computed again in vain, if there are not too many.
+/// Every set without useless recomputation, if there are not too many.
 fn all_sets(model: &Model) -> Option<Vec<Set>> {
     let count = model.costs.len();
     let mut sets = vec![vec![false; count]];

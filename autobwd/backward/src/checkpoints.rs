@@ -1,13 +1,13 @@
-//! What is asked for, and told, about forward values that are computed again.
+//! Options and results of recomputation (rematerialisation) of forward values.
 
 use std::fmt;
 
 use autobwd_core::{Cost, Meta};
 
-/// Which forward values the backward part finds in memory; what else it needs it computes again, with the same bits.
+/// The forward values that are kept for the backward pass; all others that it reads are recomputed, with the same bits.
 ///
-/// Deep networks take much of their memory for values that wait for the backward part. Computing some of them again
-/// costs time and saves that memory; [`Auto`](Checkpoints::Auto) makes the choice for a budget:
+/// Deep networks spend much memory on forward values kept for the backward pass. Recomputing some of them trades time
+/// for memory; [`Auto`](Checkpoints::Auto) makes the choice for a budget:
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
@@ -37,58 +37,58 @@ use autobwd_core::{Cost, Meta};
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub enum Checkpoints<'a> {
-    /// All that it needs.
+    /// Keep all values that it reads.
     #[default]
     None,
-    /// These variables. They cut the program into segments; each is computed again, as a whole, before its gradients.
+    /// Keep these variables. They cut the program into segments, each recomputed as a whole before its gradients.
     Named(&'a [&'a str]),
-    /// All but these variables, each of which is computed again right before the first gradient that needs it.
+    /// Keep all values but these variables, each recomputed right before the first gradient that reads it.
     Without(&'a [&'a str]),
-    /// All but what is cheapest to compute again so that a run fits into a budget. Results name the variables: given to
-    /// [`Without`](Checkpoints::Without), they save the search the next time.
+    /// Recompute the cheapest set of values for which a run fits into a budget. Results name the variables; passing
+    /// these to [`Without`](Checkpoints::Without) saves the search the next time.
     Auto {
         /// Bytes of the arena of a run that fetches the loss and all gradients.
         budget_bytes: usize,
-        /// What such a run is fed, as for `Executor::prepare`.
+        /// Feeds of such a run, as for `Executor::prepare`.
         feeds: &'a [(&'a str, Meta)],
     },
 }
 
 impl<'a> Checkpoints<'a> {
-    /// All but what is cheapest to compute again so that a run on data of these shapes fits into so many bytes. A larger
+    /// Recomputes the cheapest set of values for which a run on data of these shapes fits into so many bytes. A larger
     /// budget never costs more time.
     pub fn auto(budget_bytes: usize, feeds: &'a [(&'a str, Meta)]) -> Checkpoints<'a> {
         Checkpoints::Auto { budget_bytes, feeds }
     }
 }
 
-/// What a backward part computes again.
+/// The forward values that a backward pass recomputes.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Recomputed {
-    /// Names of the forward variables, in the order in which they are computed again.
+    /// Names of the forward variables, in the order of recomputation.
     pub names: Vec<String>,
-    /// The named checkpoints, if nothing is computed again for them: no operators stand before or between them.
+    /// The named checkpoints, if they cause no recomputation: no operators stand before or between them.
     pub without_effect: Vec<String>,
-    /// What it costs and saves, where [`Checkpoints::Auto`] has planned it.
+    /// Cost and savings, if planned by [`Checkpoints::Auto`].
     pub planned: Option<Planned>,
 }
 
-/// What computing again costs and saves.
+/// Cost and savings of recomputation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Planned {
-    /// Cost of the operators that are computed again.
+    /// Cost of the recomputed operators.
     pub again: Cost,
-    /// Cost of all operators of the forward part.
+    /// Cost of all forward operators.
     pub forward: Cost,
     /// Bytes of the arena.
     pub arena_bytes: usize,
-    /// Bytes of the arena if everything were kept.
+    /// Bytes of the arena without recomputation.
     pub kept_arena_bytes: usize,
 }
 
-/// How many names a text lists.
+/// Maximum number of listed names.
 const LISTED: usize = 8;
 
 impl fmt::Display for Recomputed {

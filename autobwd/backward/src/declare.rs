@@ -1,4 +1,4 @@
-//! Dtypes and shapes of the variables that the backward part adds.
+//! Shape inference for the variables that the backward pass adds.
 
 use crate::{emit::block::Inner, names::GradNames};
 use autobwd_core::{
@@ -6,7 +6,7 @@ use autobwd_core::{
     op::{Lookup, ShapeCache},
 };
 
-/// What is declared around a block, from the inside out.
+/// The declarations of enclosing blocks, from the inside out.
 struct Around<'a> {
     vars: &'a Vars,
     around: Option<&'a Around<'a>>,
@@ -18,16 +18,16 @@ impl Around<'_> {
     }
 }
 
-/// The part of a block that is to be appended.
+/// The operators to be appended to a block.
 struct Part<'a> {
     block: BlockId,
     names: &'a GradNames,
     ops: &'a [OpDesc],
 }
 
-/// Runs the shape rules of the operators to be appended to the root block, and returns the variables that they add, and
-/// those of the gradients of sub-blocks (`inners`): a gradient has dtype and shape of its variable, anything else what
-/// its operator says. `new` has those of copies already.
+/// Runs the shape rules of the operators to be appended to the root block. Returns the new variables, and those of the
+/// gradients of sub-blocks (`inners`). A gradient has dtype and shape of its variable, any other output those of the
+/// shape rule. `new` already contains the copies.
 ///
 /// # Errors
 /// Those of the shape rules: a gradient rule whose operators do not fit each other.
@@ -53,7 +53,7 @@ struct Declare<'a> {
     inner_vars: Vec<(BlockId, Vars)>,
 }
 
-/// Of a gradient that is rows of a tensor where one operator writes it, and the whole where another does.
+/// The error for a gradient that one writer makes sparse (rows of a tensor) and another dense.
 fn rows_and_whole(program: &Program, var: Var) -> Error {
     let name = program.name(var);
     let text = format!(
@@ -63,7 +63,7 @@ fn rows_and_whole(program: &Program, var: Var) -> Error {
     Error::new(ErrorKind::NoGradient, text)
 }
 
-/// Whether a variable is one of the block that this is the gradient of: around it, the same name may mean something else.
+/// Whether a variable belongs to the forward block; outside of it, the same name may mean another variable.
 fn is_own(program: &Program, block: BlockId, var: Var) -> bool {
     let forward = program.block(block).and_then(|block| program.block(block.forward?));
     forward.is_some_and(|forward| forward.vars.contains_key(&var))
@@ -80,7 +80,7 @@ impl Declare<'_> {
                 let near = Around { vars: &new, around };
                 let mut found = Vars::default();
                 for (grad, var) in &inner.given {
-                    // Around the block it may be rows of a tensor: in the block it is the whole.
+                    // Outside of the block it may be rows of a tensor; inside it is dense.
                     let around = near.get(*grad).or_else(|| program.lookup(inner.block, *grad));
                     let seen = around.is_some_and(|desc| desc.kind != VarKind::SelectedRows)
                         && !is_own(program, inner.block, *var);
@@ -131,7 +131,7 @@ impl Declare<'_> {
                 }
                 let own = VarDesc::of(meta);
                 let desc = match gradient_of.and_then(|base| program.lookup(part.block, base)) {
-                    // Whether it is a whole tensor, its operator says.
+                    // The operator decides whether it is dense.
                     Some(VarDesc { kind: VarKind::Tensor | VarKind::SelectedRows, dtype, dims, .. }) => {
                         VarDesc { dtype: *dtype, dims: dims.clone(), ..own }
                     }

@@ -1,4 +1,4 @@
-//! The story of a gradient, from where it starts to where it is asked for.
+//! Explanation of a gradient: the operators that compute it, from the seed to the result.
 
 use std::fmt;
 
@@ -8,18 +8,19 @@ use crate::flow::{LISTED, forward_ops, given_for, incoming, listed};
 use crate::report::{Cut, OpRef, missing};
 use autobwd_core::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean};
 
-/// How many of a long story's operators are told: the first ones, and those that lead to the gradient.
+/// Number of operators shown of a long explanation: the first ones, and those that lead to the gradient.
 const FIRST: usize = 4;
 const LAST: usize = 12;
 
-/// Tells how a gradient comes about: which operators compute it, as the gradients of which forward operators and lines,
-/// what is summed, where zeros are filled in and why, and where it starts. Of a variable without gradient: where its path
-/// ends. Of a long story, the middle is left out.
+/// Explains how a gradient is computed: the operators, the forward operators and source lines they belong to, the sums,
+/// the zeros and their reasons, and the start. For a variable without gradient, it says where the path ends. A long
+/// explanation omits the middle.
 ///
-/// It needs nothing but the program, which may have been read from a file.
+/// It needs only the program, which may have been read from a file.
 ///
 /// # Errors
-/// The program has no such gradient, nor a variable that it could be the gradient of; near names are offered. It has no
+/// The program has no such gradient, nor a variable that it could be the gradient of (similar names are suggested), or
+/// it has no backward pass.
 /// backward part.
 ///
 /// ```
@@ -53,7 +54,7 @@ pub fn explain(program: &Program, gradient: &str) -> Result<String> {
     }
 }
 
-/// Why there is no gradient of that name.
+/// The reason why there is no gradient of that name.
 fn cut(program: &Program, gradient: &str) -> Result<String> {
     let vars = &program.root().vars;
     let variable = gradient.strip_suffix("@GRAD").and_then(|name| program.find(name));
@@ -77,7 +78,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
     for missing in missing(program, &targets, &[], having, &|_| false, &[var]) {
         text = missing.to_string();
         if let Cut::Operator { name, .. } = &missing.cut {
-            // The program does not say what its backward part was asked for.
+            // The program does not record which gradients were requested.
             text += &format!("; or `{name}` was in the no-grad set, or not asked for");
         }
     }
@@ -91,9 +92,9 @@ struct Story<'a> {
     gradient: Var,
     /// Their positions.
     ops: Vec<usize>,
-    /// Which of them writes a variable.
+    /// The position of the operator that writes a variable.
     writer: FxHashMap<Var, usize>,
-    /// Gradients that none of them computes, and of what they were given.
+    /// Gradients that none of them computes, with the variables they belong to.
     given: Vec<(Var, Var)>,
 }
 
@@ -123,7 +124,7 @@ impl<'a> Story<'a> {
         story
     }
 
-    /// What a gradient that none of the operators computes is the gradient of.
+    /// The variable of a gradient that none of the operators computes.
     fn given_for(&self, op: &OpDesc, grad: Var) -> Var {
         given_for(self.program, self.block, op, grad).or_else(|| self.gradient_of(grad)).unwrap_or(grad)
     }
@@ -159,7 +160,7 @@ impl<'a> Story<'a> {
         self.names(&targets)
     }
 
-    /// A forward operator, and what that is the gradient of in its turn.
+    /// A forward operator, and the one that it is the gradient of, if any.
     fn place(&self, of: usize) -> String {
         let (mut text, mut index) = (String::new(), of);
         loop {
@@ -205,7 +206,7 @@ impl<'a> Story<'a> {
         found
     }
 
-    /// Through which forward operator, and to which of its inputs, gradients come that an operator writes.
+    /// The forward operator, and its inputs, whose gradients an operator writes.
     fn way(&self, op: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> String {
         let Origin::Gradient { of } = op.origin else { return format!("`{}`", op.ty) };
         let place = self.place(of);
@@ -217,7 +218,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Why an operator is there.
+    /// The reason for an operator.
     fn reason(&self, index: usize, op: &OpDesc) -> String {
         let out = op.writes().next().unwrap_or(Var::EMPTY);
         let of = self.gradient_of(out);
@@ -275,7 +276,7 @@ impl<'a> Story<'a> {
         let ops = self.block_ops();
         let needs = ops.iter().enumerate().skip(index).find(|(_, op)| op.reads().any(|v| v == grad));
         let needs = needs.map(|(i, op)| format!("; operator {i} `{}` needs them", op.ty)).unwrap_or_default();
-        // In the same block, the forward operators stand before the backward part.
+        // In the same block, the forward operators stand before the backward pass.
         let own_part = self.program.block(self.block).is_some_and(|block| block.forward.is_none());
         let before = if own_part { self.ops.first().copied().unwrap_or(0) } else { usize::MAX };
         let read = forward_ops(self.program, self.block)

@@ -1,12 +1,12 @@
-//! What an operator of a backward part takes and gives, told by what it is the gradient of.
+//! Inputs and outputs of an operator of the backward pass, in terms of its forward operator.
 
 use autobwd_core::{BlockId, OpDesc, Origin, Program, Var, VarKind};
 use smallvec::SmallVec;
 
-/// How many things of one kind are listed.
+/// Maximum number of listed items of one kind.
 pub(crate) const LISTED: usize = 4;
 
-/// The forward output whose gradient an operator of a backward part takes from that variable.
+/// The forward output whose gradient an operator of the backward pass reads from that variable.
 pub(crate) fn given_for(program: &Program, block: BlockId, op: &OpDesc, grad: Var) -> Option<Var> {
     let Origin::Gradient { of } = op.origin else { return None };
     let fwd = forward_ops(program, block).get(of)?;
@@ -16,8 +16,8 @@ pub(crate) fn given_for(program: &Program, block: BlockId, op: &OpDesc, grad: Va
     own.or_else(|| fwd.writes().next())
 }
 
-/// What flows into an operator of a backward part: what it reads beside values of its forward operator. These are
-/// gradients, copies of values that are overwritten, and values that are computed again; not what steps have left.
+/// The inputs of an operator of the backward pass other than values of its forward operator: gradients, copies of
+/// overwritten values, and recomputed values, but not saved step state.
 pub(crate) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallVec<[Var; 4]> {
     let scopes = |v: Var| program.lookup(block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
     match op.origin {
@@ -56,7 +56,7 @@ pub(crate) fn listed<T: ToString>(items: impl IntoIterator<Item = T>, total: usi
     }
 }
 
-/// The operators that those of a block's backward part are gradients of.
+/// The forward operators of a block's backward pass.
 pub(crate) fn forward_ops(program: &Program, block: BlockId) -> &[OpDesc] {
     let forward = program.block(block).and_then(|own| own.forward).unwrap_or(block);
     program.block(forward).map_or(&[], |block| &block.ops)

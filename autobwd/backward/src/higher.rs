@@ -1,4 +1,4 @@
-//! What gradients of gradients, and gradients of single elements, are good for.
+//! Hessian-vector products and Jacobians, composed of backward passes.
 
 use std::panic::Location;
 
@@ -10,17 +10,17 @@ use autobwd_core::{
     operators::{Concat, Reshape2, Slice, SliceGrad},
 };
 
-/// Appends the operators that multiply the Hessian of `loss` with respect to all inputs with a vector: for each input its
-/// part `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape, or `None` where that is zero because no path leads
-/// there.
+/// Appends the operators that multiply the Hessian of `loss` with respect to all inputs by a vector. The result for
+/// each input is `Σ_j ∂²loss/∂input∂input_j · vector_j`, in the input's shape, or `None` if it is zero because no path
+/// leads there.
 ///
-/// `inputs` are pairs of an input and its vector, a variable of the same shape. The Hessian itself is never computed: this is the gradient of
-/// the product of gradient and vector (Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994), at a few times the
-/// cost of the gradient.
+/// `inputs` are pairs of an input and its vector, a variable of the same shape. The Hessian itself is never computed:
+/// this is the gradient of the product of gradient and vector (Pearlmutter, "Fast Exact Multiplication by the Hessian",
+/// 1994), at a few times the cost of the gradient.
 ///
 /// # Errors
-/// As [`gradients`](crate::gradients), also for operators whose gradients have none; a loss of more than one element;
-/// gradients of targets in `options`. The program is then unchanged.
+/// Those of [`gradients`](crate::gradients), also for operators whose gradients have no gradient; a loss of more than
+/// one element; gradients of targets in `options`. The program is then unchanged.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::hessian_vector_product};
@@ -79,16 +79,16 @@ fn require_no_target_gradients(function: &str, options: &GradientOptions<'_>) ->
     Err(Error::new(ErrorKind::NoGradient, text))
 }
 
-/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`:
-/// `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` where the target does not depend on the input.
+/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`: `∂target[i,
+/// …]/∂input[j, …]` at `[i, …, j, …]`, or `None` if the target does not depend on the input.
 ///
-/// Each element of the target has a backward part of its own, so that the program grows with their number. The product of a vector
-/// with a Jacobian is what [`gradients`](crate::gradients) computes, with the vector as gradient of the target.
+/// Each element of the target has its own backward pass, so the program grows with the number of elements. For the
+/// product of a vector and a Jacobian, use [`gradients`](crate::gradients) with the vector as gradient of the target.
 ///
 /// # Errors
-/// As [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape;
-/// gradients of targets in `options`; `reshape2`, `slice` or `concat`, which it is put together with, not among the
-/// operators. The program is then unchanged.
+/// Those of [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape;
+/// gradients of targets in `options`; `reshape2`, `slice` or `concat`, which it emits, missing from the operators. The
+/// program is then unchanged.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::jacobian};
@@ -153,7 +153,7 @@ pub fn jacobian(
     Ok(jacobians)
 }
 
-/// A variable with elements, and its shape.
+/// A variable of known, non-empty shape.
 fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
     let var = program.expect_var(name)?;
     let dims = program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
@@ -167,20 +167,20 @@ fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
     }
 }
 
-/// The backward part of the first element of a target: those of the others differ in the element alone, so that they are
-/// copied instead of built.
+/// The backward pass of the first element of a target. Those of the other elements differ in the element only, so they
+/// are copied instead of built.
 struct Row {
     elements: Vec<Var>,
-    /// Index of the `slice` that cuts the first element out; those of the others follow.
+    /// Index of the `slice` that extracts the first element; the other slices follow it.
     slice: usize,
     ops: Vec<OpDesc>,
-    /// What these write.
+    /// The variables that its operators write.
     vars: Vec<Var>,
     grads: Vec<Option<Var>>,
 }
 
 impl Row {
-    /// None where an operator has a sub-block: what its steps have left can be consumed once.
+    /// None if an operator has a sub-block: saved step state can be consumed only once.
     fn of(program: &Program, elements: &[Var], grads: &[Option<Var>]) -> Option<Row> {
         let all = &program.root().ops;
         let slice = all.iter().position(|op| op.writes().any(|v| v == elements[0]))?;
@@ -190,7 +190,7 @@ impl Row {
         (!has_blocks).then(|| Row { elements: elements.to_vec(), slice, ops, vars, grads: grads.to_vec() })
     }
 
-    /// Appends the backward part of another element, and returns its gradients.
+    /// Appends the backward pass of another element, and returns its gradients.
     fn again(&self, program: &mut Program, i: usize) -> Vec<Option<Var>> {
         let mut names: FxHashMap<Var, Var> = FxHashMap::default();
         names.insert(self.elements[0], self.elements[i]);
@@ -224,7 +224,7 @@ impl Row {
     }
 }
 
-/// Appends operators of the model.
+/// Appends operators to the model.
 struct Append<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
@@ -257,7 +257,7 @@ impl Append<'_> {
         Ok(out)
     }
 
-    /// Gradients of single elements, put together.
+    /// Concatenates gradients of single elements.
     fn rows(&mut self, name: &str, rows: Vec<Var>, dims: &[usize], input_dims: &[usize]) -> Result<Var> {
         let row = [&[1], input_dims].concat();
         let rows: Vec<Var> = rows.into_iter().map(|r| self.reshape("row", r, &row)).collect::<Result<_>>()?;
@@ -267,7 +267,7 @@ impl Append<'_> {
     }
 }
 
-/// As reshaping and slicing take it.
+/// Converts to the integer type of `reshape2` and `slice`.
 fn wire(n: usize) -> Result<i32> {
     i32::try_from(n).map_err(|_| Error::new(ErrorKind::Shape, format!("{n} elements are too many")))
 }

@@ -1,4 +1,5 @@
-//! Values that the backward part needs and a later operator overwrites: a copy keeps each.
+//! Preservation of overwritten values: forward values that the backward pass reads and a later operator overwrites are
+//! copied.
 
 use rustc_hash::FxHashMap;
 
@@ -8,17 +9,17 @@ use autobwd_core::{
     operators::Assign,
 };
 
-/// What variables hold where a walk backwards through a program has come to. What is overwritten further on goes by a
-/// stand-in, until it is known whether anybody needs it.
+/// The versions of variables during a walk backwards through a program. A version that is overwritten later is
+/// represented by a stand-in until its readers are known.
 pub(super) struct Values {
-    /// By variable: one more than the index of the next operator that writes it, 0 where there is none.
+    /// By variable: one more than the index of the next operator that writes it, or 0.
     overwritten: Vec<u32>,
-    /// What stands in for the value that a variable has.
+    /// The stand-in for the current version of a variable.
     stand_ins: FxHashMap<Var, Var>,
     /// By stand-in: the variable, and the operator before which it has that value.
     olds: Vec<(Var, usize)>,
-    /// Of what every step of a sub-block finds and overwrites: the first operator that does. What the step finds goes by
-    /// the variable's own name.
+    /// By loop-carried variable of a sub-block: the first operator that overwrites it. The version before keeps the
+    /// variable's own name.
     starts: FxHashMap<Var, usize>,
 }
 
@@ -45,7 +46,7 @@ impl Values {
         }
     }
 
-    /// The variable, or what stands in for the value that it has here.
+    /// The variable, or the stand-in for its current version.
     pub(super) fn here(&mut self, var: Var) -> Var {
         let Some(before) = self.overwritten[var.index()].checked_sub(1) else { return var };
         if self.starts.get(&var) == Some(&(before as usize)) {
@@ -61,18 +62,18 @@ impl Values {
         self.olds.get(u32::MAX as usize - var.index()).copied()
     }
 
-    /// The variable that a stand-in is a value of.
+    /// The variable of a stand-in.
     pub(super) fn variable(&self, var: Var) -> Var {
         self.old(var).map_or(var, |(var, _)| var)
     }
 }
 
-/// Copies to be inserted into the program, each with the operator that it stands before.
+/// Copies to insert into the program, each with the operator that it is inserted before.
 #[derive(Default)]
 pub(super) struct Copies(Vec<(usize, OpDesc)>);
 
-/// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. Where no element is read, and the
-/// shape is the same for every value, `x` itself will do. Returns the copies and their variables.
+/// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. If no element is read and every
+/// version has the same shape, `x` itself is used. Returns the copies and their variables.
 ///
 /// # Errors
 /// A value that cannot be copied.
@@ -129,13 +130,13 @@ fn has_one_shape(program: &Program, block: BlockId, var: Var) -> bool {
     program.lookup(block, var).is_some_and(|desc| desc.dims.known().is_some())
 }
 
-/// A copy that an earlier backward part has made.
+/// A copy that an earlier backward pass made.
 fn existing(ops: &[OpDesc], var: Var, before: usize) -> Option<Var> {
     let copies = ops[..before].iter().rev().take_while(|op| op.origin == Origin::Kept);
     copies.filter(|op| op.reads().eq([var])).find_map(|op| op.writes().next())
 }
 
-/// What a copy of a variable is declared as, or why there cannot be one.
+/// The declaration of a variable's copy, or the reason why it cannot be copied.
 fn copyable(
     ops: &OpInfoMap,
     program: &Program,
@@ -163,12 +164,12 @@ fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var,
 }
 
 impl Copies {
-    /// Operators, each with the one that it stands before, in order.
+    /// Operators, each with the operator that it is inserted before, in order.
     pub(super) fn of(ops: Vec<(usize, OpDesc)>) -> Copies {
         Copies(ops)
     }
 
-    /// Inserts the copies into a sub-block; so do what its other gradients refer to follow.
+    /// Inserts the copies into a sub-block, and updates operator indices in its other gradients.
     pub(super) fn insert_into(self, program: &mut Program, block: BlockId, appended: &mut [OpDesc]) {
         if self.0.is_empty() {
             return;
@@ -198,7 +199,7 @@ impl Copies {
         }
     }
 
-    /// Inserts the copies; references to operators, those in `appended` among them, follow.
+    /// Inserts the copies, and updates operator indices, also those in `appended`.
     pub(super) fn insert(self, ops: &mut Vec<OpDesc>, appended: &mut [OpDesc]) {
         if self.0.is_empty() {
             return;
@@ -223,7 +224,7 @@ impl Copies {
     }
 }
 
-/// Names the version that is needed, and all writers.
+/// Names the version that is read, and all writers.
 fn refuse(program: &Program, block: BlockId, reader: &OpDesc, var: Var, before: usize, why: &str) -> Error {
     let (name, ops) = (program.name(var), ops_of(program, block));
     let mut version = 0;

@@ -1,23 +1,26 @@
-//! Building the backward part of a program: operators in, operators out.
+//! Automatic differentiation of programs by program transformation: gradient operators are appended to the operators of
+//! a program.
 //!
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
-//! 0. `lower::lower`: where targets depend on gradients of branches, recurrences and counted loops (`trips`), these become
-//!    branches and recurrences.
-//! 1. `marks::find`: which marks `stop_gradient` do not count; `path::find`: which operators the targets depend on, through variables that may have a gradient.
-//! 2. `recompute::seed` and `recompute::segments`, where checkpoints are named: what they lead to.
-//! 3. `emit::emit`: the gradient operators of those to which a gradient arrives, in reverse. From here on, values
-//!    that a later operator overwrites go by stand-ins.
-//! 4. `recompute::weave`: segments are computed again before their gradients.
-//! 5. `accumulate::accumulate`: several contributions to one gradient get names of their own and are summed.
-//! 6. `prune::prune`: operators without incoming gradient go; missing gradients of others are filled with zeros.
-//! 7. `keep::keep`: copies of overwritten values take the places of their stand-ins.
-//! 8. `declare::declare`: new variables get dtype and shape.
-//! 9. `recompute::weave` again, for variables that are not to be kept; `budget::choose` finds those for a budget.
+//! 0. `lower::lower`: for higher-order gradients, replaces branches, recurrences and counted loops (`trips`) by
+//!    branches and recurrences that compute a step with its gradient.
+//! 1. `marks::find`: finds the `stop_gradient` marks that do not count. `path::find`: finds the relevant operators,
+//!    which the targets depend on through differentiable variables.
+//! 2. `recompute::seed` and `recompute::segments`: split the program at named checkpoints.
+//! 3. `emit::emit`: emits gradient operators in reverse order. From here on, stand-ins represent values that a later
+//!    operator overwrites.
+//! 4. `recompute::weave`: inserts the recomputation of each segment before its gradients.
+//! 5. `accumulate::accumulate`: renames and sums several contributions to one gradient.
+//! 6. `prune::prune`: removes operators without incoming gradient, and fills missing gradients of the others with
+//!    zeros.
+//! 7. `keep::keep`: replaces stand-ins by copies of overwritten values.
+//! 8. `declare::declare`: infers dtypes and shapes of the new variables.
+//! 9. `recompute::weave` again, for variables that are not kept; `budget::choose` chooses them for a memory budget.
 //!
-//! Nothing is changed before all of them have succeeded; debug builds then check that a valid program has become a valid
-//! one. What came of it is told by `report`, for every variable asked for, and by `explain`, for one gradient of a
-//! program that may have come from a file. `higher` composes whole backward parts.
+//! The program is changed only after every pass has succeeded; debug builds then verify the result. `report` describes
+//! the result for every requested variable, `explain` one gradient of a program, which may come from a file. `higher`
+//! composes whole backward passes.
 
 mod accumulate;
 mod budget;
@@ -57,33 +60,33 @@ use recompute::{Needs, Segments};
 pub use report::missing;
 pub use report::{Cut, Gradients, Missing, OpRef, Stop};
 
-/// What to differentiate with respect to, and what not to.
+/// Options of [`append_backward`]: the variables to differentiate with respect to, and the ones without gradient.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backward<'a> {
-    /// The parameters (or other variables) whose gradients are asked for; all parameters of the program when `None`.
+    /// The parameters (or other variables) whose gradients are requested; all parameters of the program when `None`.
     pub parameters: Option<&'a [&'a str]>,
-    /// Variables without gradient, beside those marked `stop_gradient`.
+    /// Variables without gradient, in addition to those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
-    /// Which forward values are kept for the backward part; the others are computed again.
+    /// The forward values kept for the backward pass; the others are recomputed.
     pub checkpoints: Checkpoints<'a>,
-    /// Whether gradients asked for by name may be missing.
+    /// Whether gradients requested by name may be missing.
     pub allow_missing: bool,
-    /// The operators; those that this binary links when `None`.
+    /// The operators; those linked into this binary when `None`.
     pub ops: Option<&'a OpInfoMap>,
 }
 
-/// What [`gradients`] and the functions made of it are told beside targets and inputs.
+/// Options of [`gradients`] and the functions built on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GradientOptions<'a> {
-    /// By target: the variable that holds the derivative of whatever comes after it; ones where there is none.
+    /// By target: the variable with its upstream gradient (cotangent); ones when `None`.
     pub target_gradients: Option<&'a [Option<&'a str>]>,
-    /// Variables without gradient, beside those marked `stop_gradient`.
+    /// Variables without gradient, in addition to those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
-    /// The operators; those that this binary links when `None`.
+    /// The operators; those linked into this binary when `None`.
     pub ops: Option<&'a OpInfoMap>,
 }
 
-/// The operators that were asked for, or those that this binary links.
+/// The given operators, or those linked into this binary.
 fn ops_or_linked(ops: Option<&OpInfoMap>) -> Result<&OpInfoMap> {
     match ops {
         Some(ops) => Ok(ops),
@@ -91,16 +94,17 @@ fn ops_or_linked(ops: Option<&OpInfoMap>) -> Result<&OpInfoMap> {
     }
 }
 
-/// Appends the operators that compute the derivative of `loss` with respect to the parameters.
+/// Appends the operators that compute the gradient of `loss` with respect to the parameters.
 ///
-/// The gradient of `w` is the variable `w@GRAD`. Where `w` is written several times, it is that with respect to the value
-/// at the start if an operator reads that, else to the last one. A value that a gradient needs and a later operator
-/// overwrites is kept in a copy, `w@KEPT@0`, that is made right before.
+/// The gradient of `w` is the variable `w@GRAD`. If `w` is written several times, it is the gradient with respect to
+/// the initial value if an operator reads that value, else with respect to the last one. A value that a gradient needs
+/// and a later operator overwrites is saved in a copy, `w@KEPT@0`, right before the write.
 ///
 /// # Errors
-/// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; a loss of more than one element; unknown names; an operator on the way without gradient; a parameter asked for by
-/// name that has no gradient (unless `allow_missing`); a value that is overwritten and cannot be copied; a variable that
-/// cannot be computed again, a budget that cannot be met. The program is then unchanged.
+/// A program that [`verify`](autobwd_core::verify()) rejects; a loss of more than one element; unknown names; an
+/// operator on the path without gradient; a parameter requested by name that has no gradient (unless `allow_missing`);
+/// an overwritten value that cannot be copied; a variable that cannot be recomputed; a budget that cannot be met. The
+/// program is then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
     let ops = ops_or_linked(backward.ops)?;
@@ -109,7 +113,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
     match backward.checkpoints {
         Checkpoints::None => whole(program, differentiate),
-        // Operators of the model are given seeds and copies before anything can fail.
+        // These add seeds and copies to the model before anything can fail.
         _ => {
             let mut draft = program.clone();
             let found = differentiate(&mut draft)?;
@@ -119,7 +123,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
     }
 }
 
-/// Takes back what a failed call has added. Sub-blocks are changed on the way.
+/// Rolls back the changes of a failed call. With sub-blocks, it works on a copy, because passes change them.
 fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
     if program.blocks().len() > 1 {
         let mut draft = program.clone();
@@ -135,7 +139,7 @@ fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>)
     outcome
 }
 
-/// A variable of one element that an operator computes.
+/// The loss: a variable of one element that an operator computes.
 fn expect_loss(program: &Program, name: &str) -> Result<Var> {
     let loss = program.expect_var(name)?;
     let desc = program.root().vars.get(&loss);
@@ -175,7 +179,7 @@ fn differentiate_loss(
         recompute::seed(ops, program, &mut path)?;
         segments = recompute::segments(program, &path, &names);
         segments.run_loops_again(ops, program)?;
-        // Its tables have no seeds.
+        // Its tables do not include the new seeds.
         build = Build { path, ..Build::start(ops, program, &targets, &asked, false, backward.no_grad)? };
     }
     let out = build.targets[0];
@@ -212,15 +216,16 @@ fn differentiate_loss(
     Ok(found)
 }
 
-/// Appends the operators that compute the derivatives of `targets` with respect to `inputs`. For every input, its gradient
-/// or the reason why there is none is found.
+/// Appends the operators that compute the gradients of `targets` with respect to `inputs`. The result has, for every
+/// input, its gradient or the reason why there is none.
 ///
-/// Which value of a variable is meant that is written several times: [`append_backward`] says so of `inputs`; of `targets`
-/// and their gradients it is the last one.
+/// If a variable is written several times, the version of an input is chosen as in [`append_backward`]; of targets and
+/// their gradients, it is the last one.
 ///
 /// # Errors
-/// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; unknown names; numbers or shapes of `target_gradients` that do not fit; an operator on the way without gradient; a
-/// value that is overwritten and cannot be copied. The program is then unchanged.
+/// A program that [`verify`](autobwd_core::verify()) rejects; unknown names; numbers or shapes of `target_gradients`
+/// that do not fit; an operator on the path without gradient; an overwritten value that cannot be copied. The program
+/// is then unchanged.
 #[track_caller]
 pub fn gradients(
     program: &mut Program,
@@ -250,7 +255,7 @@ pub fn gradients(
         for (i, (target, given)) in given.into_iter().enumerate() {
             let grad = build.targets[i];
             match given {
-                // Nothing stands for the gradient of what is to have none.
+                // A target without gradient ignores the given one.
                 Some(_) if build.no_grad[target.index()] => {}
                 Some(given) => build.given.push((grad, given)),
                 None => {
@@ -284,7 +289,7 @@ fn target_gradient(program: &Program, target: Var, name: &str) -> Result<Var> {
     }
 }
 
-/// A backward part in the making.
+/// The state of a backward pass under construction.
 struct Build<'a> {
     question: Question<'a>,
     names: GradNames,
@@ -294,9 +299,9 @@ struct Build<'a> {
     path: Vec<usize>,
     /// Gradients of the targets.
     targets: Vec<Var>,
-    /// Those of them that are existing variables.
+    /// Gradients of targets that are existing variables.
     given: Vec<(Var, Var)>,
-    /// Marked variables that are computed from something that has a gradient.
+    /// Variables marked `stop_gradient` that are computed from a differentiable one.
     stopped: Vec<Var>,
 }
 
@@ -383,8 +388,8 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Lets given variables stand for the gradients of targets; where others contribute to one, or it is asked for, it is a
-/// copy. Returns those that stand for gradients.
+/// Uses the given variables as gradients of targets; makes a copy if there are other contributions or the gradient is
+/// requested. Returns the variables used.
 fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDesc>) -> FxHashSet<Var> {
     if given.is_empty() {
         return FxHashSet::default();
@@ -405,23 +410,23 @@ fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDe
     stand.into_values().collect()
 }
 
-/// A backward part that only needs to be put into the program.
+/// A complete backward pass, not yet part of the program.
 struct Done {
     copies: Copies,
     ops: Vec<OpDesc>,
     vars: Vars,
-    /// Of gradients of sub-blocks, whose operators are in place.
+    /// Variables of gradient sub-blocks, whose operators are in place.
     inner_vars: Vec<(BlockId, Vars)>,
-    /// By variable asked for.
+    /// By requested variable.
     grads: Vec<Option<Var>>,
     targets: Vec<Var>,
     no_grad: Vec<bool>,
     stopped: Vec<Var>,
-    /// Forward variables that are computed again.
+    /// Forward variables that are recomputed.
     again: Vec<Var>,
 }
 
-/// Whether the gradients of an operator are zero, whatever arrives.
+/// Whether the gradients of an operator are zero for any upstream gradient.
 pub fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
     ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero))
 }
@@ -438,13 +443,13 @@ impl Done {
         Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
     }
 
-    /// Has copies made, so that operators can be computed again from them.
+    /// Makes the copies that recomputed operators read.
     fn needs(&mut self, ops: &OpInfoMap, program: &mut Program) -> Result<Needs> {
         std::mem::take(&mut self.copies).insert(&mut program.root_mut().ops, &mut self.ops);
         Needs::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
     }
 
-    /// Computes these operators again instead of keeping what they compute.
+    /// Recomputes these operators instead of keeping their outputs.
     fn recompute(&mut self, program: &mut Program, needs: &Needs, again: &[bool]) {
         let appended = std::mem::take(&mut self.ops);
         let woven = recompute::weave(program, appended, &needs.batches(again), &[]);
@@ -454,14 +459,14 @@ impl Done {
     }
 
     /// # Errors
-    /// The valid program would become one that is not, as gradient operators in it may bring about; debug builds look.
+    /// The result is not valid, as foreign gradient operators in the program may cause; debug builds verify it.
     fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
         let before = cfg!(debug_assertions).then(|| program.clone());
         self.put_into(program);
         if let Some(before) = before
             && let Err(e) = ops.verify(program)
         {
-            // Gradient operators that a file has brought need not fit their forward operators in all that `verify` sees.
+            // Gradient operators from a file need not satisfy every rule of `verify` about their forward operators.
             let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
             let text = format!("the backward part is not valid\n{e}");
             let has_gradients = before.blocks().iter().any(|block| block.ops.iter().any(foreign));

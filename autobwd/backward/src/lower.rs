@@ -1,4 +1,5 @@
-//! Gradients of branches, recurrences and counted loops as branches and recurrences, which have gradients themselves.
+//! Lowering for higher-order gradients: gradients of branches, recurrences and counted loops become branches and
+//! recurrences, which are differentiable.
 
 mod fuse;
 
@@ -12,12 +13,11 @@ use autobwd_core::{
 };
 use fuse::Fuse;
 
-/// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step and
-/// its gradient in one: they need nothing but what goes into them. A loop of which is known how often it runs becomes a
-/// recurrence first.
+/// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step
+/// together with its gradient, from their inputs alone. A loop of known trip count becomes a recurrence first.
 ///
 /// # Errors
-/// Operators that are unknown or whose slots do not fit; loops nested in a way that this cannot do.
+/// Unknown operators; slots that do not fit; unsupported nestings of loops.
 pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> Result<()> {
     if program.blocks().len() == 1 {
         return Ok(());
@@ -37,7 +37,7 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
     }
     let before = program.clone();
     run(ops, program, BlockId::ROOT, found)?;
-    // What could not be replaced must not pass for what could.
+    // An operator that was not replaced must not pass for a replaced one.
     if program.blocks().len() > before.blocks().len()
         && let Err(e) = ops.verify(program)
         && ops.verify(&before).is_ok()
@@ -49,7 +49,7 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
     Ok(())
 }
 
-/// Why the gradient of a loop cannot be replaced, if that operator is one.
+/// The reason why the gradient of a loop cannot be replaced, if the operator is one.
 pub(super) fn obstacle(ops: &OpInfoMap, program: &Program, block: BlockId, at: usize) -> Option<String> {
     let (home, index, pair) = pair(ops, program, block, at).ok().flatten()?;
     let why = trips(ops, program, (home, index), &pair.step).err()?;
@@ -57,7 +57,7 @@ pub(super) fn obstacle(ops: &OpInfoMap, program: &Program, block: BlockId, at: u
     Some(format!("how often {op} runs is not known before: {why}"))
 }
 
-/// Operators of a block, the last one first.
+/// Replaces operators of a block, from last to first.
 fn run(
     ops: &OpInfoMap,
     program: &mut Program,
@@ -73,7 +73,7 @@ fn run(
     Ok(())
 }
 
-/// One operator to be replaced.
+/// The replacement of one operator.
 struct Lower<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
@@ -81,14 +81,14 @@ struct Lower<'a> {
     at: usize,
 }
 
-/// A forward operator and its gradient, as they run their blocks.
+/// A forward operator and its gradient, with the calls of their blocks.
 struct Pair {
     forward: OpDesc,
     step: Call,
     back: Call,
 }
 
-/// What is to be replaced, with the place of its forward operator.
+/// The pair to replace, with the position of its forward operator.
 fn pair(
     ops: &OpInfoMap,
     program: &Program,
@@ -115,12 +115,12 @@ impl Lower<'_> {
     fn run(&mut self) -> Result<()> {
         let of = |lower: &Self| pair(lower.ops, lower.program, lower.block, lower.at);
         let Some((.., Pair { back, .. })) = of(self)? else { return Ok(()) };
-        // From the inside out; what is within stays where it is.
+        // From the inside out; inner operators keep their positions.
         let inner = self.program.block(back.block).map_or(0, |block| block.ops.len());
         run(self.ops, self.program, back.block, (0..inner).rev())?;
         let Some((home, index, pair)) = of(self)? else { return Ok(()) };
         if let StepCount::While(_) = pair.step.steps {
-            // What is not known is said when somebody asks for the gradient.
+            // An unknown trip count is reported when the gradient is requested.
             let Ok(count) = trips(self.ops, self.program, (home, index), &pair.step) else { return Ok(()) };
             self.count(&pair, home, index, count)?;
         }
@@ -136,7 +136,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Empties a block that nobody runs any more, with those within: blocks keep their numbers.
+    /// Empties a block that is no longer run, with its sub-blocks; blocks keep their numbers.
     fn forget(&mut self, block: BlockId) {
         let mut within = vec![false; self.program.blocks().len()];
         for id in (block.index()..within.len()).map(BlockId::new) {
@@ -148,9 +148,9 @@ impl Lower<'_> {
         }
     }
 
-    /// Makes a loop a recurrence of so many steps, over a sequence of nothing.
+    /// Converts a loop into a recurrence of so many steps, over a sequence of elements of size 0.
     fn count(&mut self, pair: &Pair, home: BlockId, index: usize, steps: usize) -> Result<()> {
-        // A mark that only follows from data does not count for the loop, but would for a recurrence.
+        // An inherited `stop_gradient` mark does not count for the loop, but would for a recurrence.
         for var in marks::find(self.ops, self.program, home, &[])?.of_data {
             let carried = pair.step.carried.iter().any(|carried| carried.start == var);
             let desc = self.program.block_mut(home).and_then(|block| block.vars.get_mut(&var));
@@ -189,7 +189,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Has a step leave under a name of its own what it overwrites, so that it keeps what it finds.
+    /// Gives the new version of an overwritten variable its own name, so that the step keeps the old version.
     fn leave(&mut self, body: BlockId, var: Var) -> Var {
         let after = self.program.fresh_after(&format!("{}@AFTER@", self.program.name(var)));
         let desc = self.program.lookup(body, var).cloned();
@@ -202,7 +202,7 @@ impl Lower<'_> {
                 op.inputs.args_mut().filter(|v| **v == var).for_each(|v| *v = after);
             }
         }
-        // What it finds is its own, not what is around it.
+        // The old version belongs to the step, not to the enclosing block.
         block.vars.extend(desc.into_iter().flat_map(|desc| [(var, desc.clone()), (after, desc)]));
         after
     }
@@ -211,11 +211,11 @@ impl Lower<'_> {
         self.program.block(block)?.ops.get(at)
     }
 
-    /// Whether a variable has a value where the operator stands.
+    /// Whether a variable has a value at the operator's position.
     fn is_there(&self, var: Var) -> bool {
         let ops = self.program.block(self.block).map_or(&[][..], |block| &block.ops);
         let written = ops[..self.at.min(ops.len())].iter().any(|op| op.writes().any(|v| v == var));
-        // Around a gradient block, gradients that it is given have values; so have those that a step finds.
+        // In a gradient block, given gradients and loop-carried variables have values.
         let given = self.block != BlockId::ROOT
             && self.program.block(self.block).is_some_and(|block| !block.vars.contains_key(&var))
             && self.program.lookup(self.block, var).is_some();
@@ -224,7 +224,7 @@ impl Lower<'_> {
         written || given || fed
     }
 
-    /// How the block that the operator stands in is run, if it is a sub-block.
+    /// The call of the operator's own block, if it is a sub-block.
     fn found(&self) -> Option<Call> {
         let parent = self.program.block(self.program.block(self.block)?.parent?)?;
         let owner = parent.ops.iter().find(|op| op.attrs.blocks().any(|block| block == self.block))?;
@@ -237,7 +237,7 @@ impl Lower<'_> {
         Fuse::new(self.program, into, pair.back.block)
     }
 
-    /// A variable for what steps leave.
+    /// A variable for saved step state.
     fn scopes(&mut self) -> Var {
         let var = self.program.fresh("step_scopes");
         let desc = VarDesc { kind: VarKind::StepScopes, ..VarDesc::new(DType::F32, Dims::from([])) };
@@ -245,7 +245,7 @@ impl Lower<'_> {
         var
     }
 
-    /// Has a recurrence give the states that its steps find, as sequences.
+    /// Adds the states before each step to the outputs of a recurrence, as sequences.
     fn states(&mut self, pair: &Pair, home: BlockId, index: usize) -> Vec<(Var, Var)> {
         let length =
             pair.step.slices.first().and_then(|(x, ..)| self.program.lookup(home, *x)?.dims.first().copied());
@@ -280,7 +280,7 @@ impl Lower<'_> {
         let site = self.op(block, at).and_then(|op| op.site);
         let before = before.into_iter().map(|op| OpDesc { site, origin: Origin::ZeroFill, ..op });
         match self.program.block_mut(block) {
-            // In a gradient block, nothing refers to its own operators.
+            // In a gradient block, no index refers to its own operators.
             Some(own) if own.forward.is_some() => drop(own.ops.splice(at..at, before)),
             _ => Copies::of(before.map(|op| (at, op)).collect()).insert_into(self.program, block, &mut []),
         }
@@ -350,7 +350,7 @@ impl Lower<'_> {
                 None => fuse.zeros(*inner, *like),
             }
         }
-        // What goes from step to step: gradients of states, and sums so far.
+        // Loop-carried values: gradients of states, and partial sums.
         let mut states: Vec<(Var, Var, Var, Option<Var>)> = vec![];
         for ((start, first), carried) in there.iter().zip(&pair.back.carried) {
             let like = like(&carried.first);
@@ -404,7 +404,7 @@ impl Lower<'_> {
     }
 }
 
-/// What the gradient of a block finds under its own names, with the variables that hold it when the first step starts.
+/// The inputs of a gradient block under its own names, each with the variable of its initial value.
 fn starts(call: &Call, is_there: impl Fn(Var) -> bool) -> Vec<(Var, Option<Var>)> {
     let first = |first: First| match first {
         First::Value(var, _) => Some(var).filter(|v| is_there(*v)),

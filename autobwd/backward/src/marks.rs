@@ -1,7 +1,7 @@
-//! Marks `stop_gradient` that only follow from data.
+//! Classification of `stop_gradient` marks: explicit ones, and those inherited from inputs.
 //!
-//! The reference marks what an operator computes of marked variables alone. A loop overwrites such a variable where it
-//! carries it: the mark tells of its first value, not of what the body makes of parameters.
+//! The reference marks the outputs of operators with only marked inputs. A loop overwrites such a variable if it is
+//! loop-carried: the mark then describes its initial value, not the value that the body computes from parameters.
 
 use rustc_hash::FxHashMap;
 
@@ -9,17 +9,17 @@ use autobwd_core::{
     BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var, op::Lookup,
 };
 
-/// The marked variables of a block that have something to do with gradients.
+/// The marked variables of a block that affect gradients.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Those of which the mark only follows from data: operators compute their first values of marked variables alone, and
-    /// a sub-block overwrites them with something that has a gradient.
+    /// Variables with an inherited mark: operators compute their initial values from marked variables only, and a
+    /// sub-block overwrites them with a differentiable value.
     pub(super) of_data: Vec<Var>,
-    /// The others that are computed from something that has a gradient.
+    /// The other ones that are computed from a differentiable variable.
     pub(super) cut: Vec<Var>,
 }
 
-/// Looks at the marks of a block. `no_grad` tells, by variable, whether that has no gradient, these marks apart.
+/// Classifies the marks of a block. `no_grad` says, by variable, whether it has no gradient, regardless of these marks.
 ///
 /// # Errors
 /// Unknown operators.
@@ -35,7 +35,7 @@ pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: 
     }
     let mut infos = Lookup::new(ops);
     let mut known = Known::of_table(block, program.name_count());
-    // By variable: whether its mark does not follow from data.
+    // By variable: whether its mark is explicit.
     let mut explicit = vec![false; program.name_count()];
     for op in &own.ops {
         let info = infos.get(op.ty)?;
@@ -54,7 +54,7 @@ pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: 
             let mut varies = ends.get(&end) == Some(&true);
             if varies && marked(out) {
                 let first = out == end && op.reads().any(|v| v == out);
-                // What stays in the scope carries the mark of its declaration.
+                // A variable of the scope carries the mark of its declaration.
                 let declared = own.vars.get(&out).is_some_and(|desc| desc.persistable);
                 varies = first && !declared && !explicit[out.index()] && !is(no_grad, out);
                 if varies { &mut found.of_data } else { &mut found.cut }.push(out);
@@ -70,13 +70,13 @@ fn is(set: &[bool], var: Var) -> bool {
     set.get(var.index()).copied().unwrap_or(false)
 }
 
-/// The outputs of an operator with a sub-block, each with what the block calls it at the end.
+/// The outputs of an operator with a sub-block, each with its name in the block at the end.
 fn outputs(call: &Call) -> impl Iterator<Item = (Var, Var)> + '_ {
     let lasts = call.carried.iter().filter_map(|c| Some((c.last?, c.end)));
     lasts.chain(call.stacks.iter().map(|(inner, outer)| (*outer, *inner)))
 }
 
-/// Whether what a block, and those around it, have computed so far depends on anything that has a gradient.
+/// Whether the values computed so far by a block and its enclosing blocks depend on a differentiable variable.
 struct Known<'a> {
     around: Option<&'a Known<'a>>,
     block: BlockId,
@@ -125,13 +125,14 @@ impl Sweep<'_> {
         }
     }
 
-    /// Whether a block marks one of its own variables: `no_grad` knows about those around it.
+    /// Whether a block marks one of its own variables; `no_grad` covers those of enclosing blocks.
     fn own_mark(&self, block: BlockId, var: Var) -> bool {
         let own = self.program.block(block).and_then(|block| block.vars.get(&var));
         own.is_some_and(|desc| desc.stop_gradient)
     }
 
-    /// Notes what an operator without sub-block writes. Whether it depends on anything that has a gradient, marks apart.
+    /// Records the writes of an operator without sub-block. Returns whether it depends on a differentiable variable,
+    /// regardless of marks.
     fn op(&self, known: &mut Known<'_>, info: &OpInfo, op: &OpDesc) -> bool {
         let dead = matches!(info.grad_kind(), GradKind::Zero);
         let varies = !dead && op.reads().any(|v| self.varies(known, v));
@@ -142,7 +143,7 @@ impl Sweep<'_> {
         varies
     }
 
-    /// Whether what a sub-block computes depends on anything that has a gradient, at the end of any step.
+    /// Whether the values that a sub-block computes depend on a differentiable variable, at the end of any step.
     fn call(&self, around: &Known<'_>, call: &Call) -> Result<FxHashMap<Var, bool>> {
         let ops = self.program.block(call.block).map_or(&[][..], |block| &block.ops);
         let mut starts: FxHashMap<Var, bool> = FxHashMap::default();

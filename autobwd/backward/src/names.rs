@@ -1,52 +1,52 @@
-//! Names of gradients: `w@GRAD`, or, where that is taken or `w` is written more than once, one of its own.
+//! Names of gradients: `w@GRAD`, or a numbered name if that is taken or `w` is written more than once.
 
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{Program, Var};
 
-/// The gradients of variables, as the pass that walks the program backwards meets them.
+/// The gradients of variables during the walk backwards through the program.
 pub(super) struct GradNames {
     /// By variable.
     of: Vec<Name>,
-    /// By variable: what is known of it, if it is a gradient of this backward part.
+    /// By variable: its entry, if it is a gradient of this backward pass.
     grads: Vec<Option<Grad>>,
-    /// Of the gradients of values that are overwritten: what stands in for these.
+    /// By gradient of an overwritten value: the stand-in for that value.
     stand_ins: FxHashMap<Var, Var>,
-    /// Of a sub-block: what every step finds and overwrites.
+    /// By loop-carried variable of a sub-block.
     starts: FxHashMap<Var, Start>,
-    /// Whether it is a sub-block, in which names are free.
+    /// Whether it is a sub-block, in which all names are free.
     local: bool,
 }
 
-/// Of a variable that every step of a sub-block finds and overwrites.
+/// A variable that every step of a sub-block reads and overwrites.
 #[derive(Clone, Copy)]
 struct Start {
-    /// The operator that is the first to overwrite it.
+    /// The first operator that overwrites it.
     writer: usize,
-    /// Stands for the gradient of what the step finds.
+    /// The gradient of the value before the step.
     grad: Var,
-    /// That of what it leaves, of which it gets the name.
+    /// The gradient of the value after the step, whose name it gets.
     name: Var,
 }
 
-/// What the gradient of the value is called that a variable has at this point of the walk.
+/// The gradient name for the current version of a variable.
 #[derive(Clone, Copy)]
 enum Name {
-    /// Nobody has needed one yet, of any value of the variable.
+    /// No version of the variable has a gradient name yet.
     Free,
     Is(Var),
-    /// Nobody has needed one yet, but a later value of the variable has it.
+    /// Only a later version of the variable has a gradient name.
     Older,
 }
 
 #[derive(Clone, Copy)]
 struct Grad {
     base: Var,
-    /// Whether anything contributes to it, as far as the walk has come.
+    /// Whether it has a contribution so far.
     arrives: bool,
 }
 
-/// The variable of that name, or a numbered one where the program declares that already.
+/// The variable of that name, or a numbered one if the program declares that name.
 pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
     match program.find(name) {
         Some(var) if program.root().vars.contains_key(&var) => program.fresh(name),
@@ -62,8 +62,8 @@ impl GradNames {
         GradNames { of, grads: vec![], stand_ins, starts, local: false }
     }
 
-    /// At the end of a sub-block. `found` are the variables that every step finds and overwrites, each with the operator
-    /// that is the first to do so.
+    /// At the end of a sub-block. `found` are the loop-carried variables, each with the first operator that overwrites
+    /// it.
     pub(super) fn of_block(program: &mut Program, found: &[(Var, usize)]) -> GradNames {
         let mut names = GradNames { local: true, ..GradNames::new(program) };
         for (var, writer) in found {
@@ -75,14 +75,14 @@ impl GradNames {
         names
     }
 
-    /// What a gradient is called in the end.
+    /// The final name of a gradient.
     pub(super) fn shown(&self, grad: Var) -> Var {
         let start =
             self.base(grad).and_then(|base| self.starts.get(&base)).filter(|start| start.grad == grad);
         start.map_or(grad, |start| start.name)
     }
 
-    /// A gradient, or the two that share its name in a sub-block: of what every step leaves, and of what it finds.
+    /// A gradient, or the two that share its name in a sub-block: of the values after and before a step.
     pub(super) fn sharing(&self, grad: Var) -> impl Iterator<Item = Var> + use<> {
         let start = self.base(grad).and_then(|base| self.starts.get(&base));
         let pair = start.filter(|start| start.grad == grad || start.name == grad);
@@ -90,12 +90,12 @@ impl GradNames {
         std::iter::once(first).chain(second)
     }
 
-    /// The gradient of what every step finds of a variable, if it overwrites it.
+    /// The gradient of a loop-carried variable before the step.
     pub(super) fn start(&self, var: Var) -> Option<Var> {
         self.starts.get(&var).map(|start| start.grad)
     }
 
-    /// Records that `grad` is (part of) a gradient of `base`.
+    /// Records that `grad` is a gradient of `base`, or a part of it.
     fn note(&mut self, grad: Var, base: Var) {
         if self.grads.len() <= grad.index() {
             self.grads.resize(grad.index() + 1, None);
@@ -113,19 +113,19 @@ impl GradNames {
         }
     }
 
-    /// Records what stands in for the value of which `grad` is the gradient.
+    /// Records the stand-in for the value that `grad` belongs to.
     pub(super) fn note_stand_in(&mut self, grad: Var, stand_in: Var) {
         self.stand_ins.insert(grad, stand_in);
     }
 
-    /// Records that something contributes to a gradient.
+    /// Records a contribution to a gradient.
     pub(super) fn note_arrival(&mut self, grad: Var) {
         if let Some(Some(grad)) = self.grads.get_mut(grad.index()) {
             grad.arrives = true;
         }
     }
 
-    /// From here on, backwards, `var` holds an older value, whose gradient has a name of its own.
+    /// From here on, backwards, `var` has an older version, whose gradient has its own name.
     pub(super) fn start_older(&mut self, var: Var, writer: usize) {
         if let Some(start) = self.starts.get(&var).filter(|start| start.writer == writer) {
             self.of[var.index()] = Name::Is(start.grad);
@@ -134,7 +134,7 @@ impl GradNames {
         }
     }
 
-    /// The gradient of what a variable holds here.
+    /// The gradient of the current version of a variable.
     pub(super) fn here(&mut self, program: &mut Program, var: Var) -> Var {
         let older = match self.of[var.index()] {
             Name::Is(grad) => return grad,
@@ -153,7 +153,7 @@ impl GradNames {
         grad
     }
 
-    /// As [`here`](GradNames::here), where anybody has needed it.
+    /// As [`here`](GradNames::here), if it already has a name.
     pub(super) fn known(&self, var: Var) -> Option<Var> {
         match self.of.get(var.index()) {
             Some(Name::Is(grad)) => Some(*grad),
@@ -165,17 +165,17 @@ impl GradNames {
         self.grads.get(grad.index()).copied().flatten()
     }
 
-    /// The variable that `grad` is a gradient of, if it is one of this backward part.
+    /// The variable of the gradient `grad`, if it is one of this backward pass.
     pub(super) fn base(&self, grad: Var) -> Option<Var> {
         self.grad(grad).map(|grad| grad.base)
     }
 
-    /// What holds the value of which `grad` is the gradient: a variable or a stand-in.
+    /// The variable or stand-in that holds the value `grad` belongs to.
     pub(super) fn value(&self, grad: Var) -> Option<Var> {
         self.stand_ins.get(&grad).copied().or_else(|| self.base(grad))
     }
 
-    /// Whether anything contributes to a gradient, as far as the walk has come.
+    /// Whether a gradient has a contribution so far.
     pub(super) fn arrives(&self, grad: Var) -> bool {
         self.grad(grad).is_some_and(|grad| grad.arrives)
     }

@@ -1,24 +1,23 @@
-//! Which operators matter.
+//! Relevance analysis: the operators on a path from the requested variables to the targets.
 
 use crate::lower::obstacle;
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, op::Lookup,
 };
 
-/// What is to be differentiated with respect to what.
+/// The targets and the variables of a differentiation.
 pub(super) struct Question<'a> {
     pub(super) block: BlockId,
     pub(super) targets: &'a [Var],
-    /// The variables whose gradients are asked for.
+    /// The variables whose gradients are requested.
     pub(super) asked: &'a [Var],
-    /// By variable: whether it is one of those, and operators write it before any reads it. The gradient asked for is that
-    /// of its last value.
+    /// By variable: whether it is requested and written before it is read. The gradient is then that of its last value.
     pub(super) computed: Vec<bool>,
-    /// Whether operators that do not depend on what is asked for are left out.
+    /// Whether to leave out operators that do not depend on a requested variable.
     pub(super) only_asked: bool,
 }
 
-/// By variable: whether it is one of these, and operators write it before any reads it.
+/// By variable: whether it is one of these and written before it is read.
 pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
     let mut computed = vec![false; program.name_count()];
     let mut open = computed.clone();
@@ -32,12 +31,12 @@ pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
     computed
 }
 
-/// The operators that the targets depend on through variables that may have a gradient, in program order; where that is
-/// asked for, only those that depend on what is asked for, too. Besides, by variable: whether they depend on the value that
-/// it has before the first of them.
+/// The operators that the targets depend on through differentiable variables, in program order; with `only_asked`, only
+/// those that also depend on a requested variable. Also, by variable: whether the targets depend on its value before
+/// the first of these operators.
 ///
 /// # Errors
-/// Unknown operators, and one on the way from what is asked for that has no gradient.
+/// Unknown operators; an operator without gradient on the path from a requested variable.
 pub(super) fn find(
     ops: &OpInfoMap,
     program: &Program,
@@ -85,7 +84,7 @@ pub(super) fn find(
     Ok((path, wanted))
 }
 
-/// Names the operator, and of which order its gradient would be.
+/// Names the operator, and the order of the missing gradient.
 fn without_gradient(infos: &OpInfoMap, program: &Program, block: BlockId, index: usize, var: Var) -> Error {
     let ops = program.block(block).map_or(&[][..], |block| &block.ops);
     let (mut at, mut order) = (index, 1);

@@ -1,13 +1,13 @@
-//! Gradients that nobody produces.
+//! Pruning of gradient operators without incoming gradient, and zero filling of missing gradients.
 
 use rustc_hash::FxHashSet;
 
 use crate::{accumulate::between, names::GradNames};
 use autobwd_core::{OpDesc, Origin, Var, operators::zeros};
 
-/// Drops operators that write nothing or to which no gradient flows; before the others, gradients that nobody has
-/// produced are filled with zeros, and leave the operands of sums. `given` are variables that stand for gradients of
-/// targets; a target in `no_grad` has none.
+/// Drops operators that write nothing or that no gradient flows into. For the others, it fills gradients without writer
+/// with zeros, or removes them from the operands of sums. `given` are variables used as gradients of targets; a target
+/// in `no_grad` has none.
 pub(super) fn prune(
     name_count: usize,
     names: &GradNames,
@@ -22,7 +22,7 @@ pub(super) fn prune(
         if op.writes().next().is_none() {
             return false;
         }
-        // What a rule writes for itself is kept: another of its operators reads it.
+        // A value that is no gradient is kept, because another operator of the same rule reads it.
         let for_itself = op.writes().any(|v| names.base(v).is_none());
         if !for_itself && !produced.flows_into(op) {
             produced.note_dropped(op);
@@ -31,7 +31,7 @@ pub(super) fn prune(
         if op.origin == Origin::Accumulate {
             op.inputs.retain(|v| !produced.lacks(v) || produced.stopped.contains(&v));
         }
-        // An operator with a sub-block takes a gradient that nobody has written for zero.
+        // An operator with a sub-block takes a gradient without writer as zero.
         let filled = op.attrs.blocks().next().is_none();
         for grad in op.reads().filter(|v| produced.lacks(*v) && (filled || produced.cut(*v))) {
             let Some(value) = names.value(grad) else { continue };
@@ -44,14 +44,14 @@ pub(super) fn prune(
     between(emitted, fills)
 }
 
-/// Gradients that the operators so far have produced, and what rules have made of these for themselves.
+/// Gradients written so far, and the auxiliary values that rules computed from them.
 struct Produced<'a> {
     names: &'a GradNames,
     given: &'a FxHashSet<Var>,
     no_grad: &'a [bool],
     /// By variable.
     there: Vec<bool>,
-    /// What only gradients of variables without gradient would have flowed into: zeros.
+    /// Zeros: values derived only from gradients of variables without gradient.
     stopped: FxHashSet<Var>,
 }
 
@@ -69,7 +69,7 @@ impl Produced<'_> {
         self.is_grad(var) && !self.has(var)
     }
 
-    /// Whether it reads no gradients at all, or one that is there, or what was made of one.
+    /// Whether it reads no gradients at all, or a gradient that exists, or a value derived from one.
     fn flows_into(&self, op: &OpDesc) -> bool {
         !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.has(v))
     }
@@ -81,7 +81,7 @@ impl Produced<'_> {
         }
     }
 
-    /// Whether it is the gradient of something that is to have none.
+    /// Whether it is the gradient of a variable without gradient.
     fn cut(&self, var: Var) -> bool {
         self.names.base(var).is_some_and(|b| self.no_grad.get(b.index()).copied().unwrap_or(false))
     }

@@ -1,4 +1,5 @@
-//! Forward values that are not kept: copies of the operators that compute them, among the gradients that need them.
+//! Recomputation (rematerialisation): copies of forward operators, inserted before the gradients that read their
+//! results.
 
 use std::ops::Range;
 
@@ -11,26 +12,26 @@ use autobwd_core::{
     operators::{Cast, Seed},
 };
 
-/// Forward operators that are computed again at one place of the backward part.
+/// Forward operators recomputed at one position of the backward pass.
 pub(super) struct Batch {
-    /// Before the gradients of the operators up to this one.
+    /// The position: before the gradients of the operators up to this one.
     before: usize,
     /// Indices, in program order.
     ops: Vec<usize>,
 }
 
-/// Operators with copies among them.
+/// Operators with inserted copies.
 #[derive(Default)]
 pub(super) struct Woven {
     pub(super) ops: Vec<OpDesc>,
-    /// What the copies write.
+    /// The variables that the copies write.
     pub(super) vars: Vec<(Var, VarDesc)>,
-    /// Forward variables that are computed again.
+    /// Forward variables that are recomputed.
     pub(super) again: Vec<Var>,
 }
 
-/// Puts copies of forward operators before the gradients that need them. What the copies of batch `i` write is called
-/// `name.subprog_<i>` and read from there on in place of the forward variable; what is `held` keeps its name.
+/// Inserts copies of forward operators before the gradients that read their results. A copy in batch `i` writes
+/// `name.subprog_<i>`, which replaces the forward variable in later operators; variables in `held` keep their names.
 pub(super) fn weave(program: &mut Program, ops: Vec<OpDesc>, batches: &[Batch], held: &[bool]) -> Woven {
     if batches.is_empty() {
         return Woven { ops, ..Woven::default() };
@@ -93,8 +94,8 @@ fn is(set: &[bool], var: Var) -> bool {
     set.get(var.index()).copied().unwrap_or(false)
 }
 
-/// By operator: whether running it again, after the forward part, gives the same values and disturbs none. Those with
-/// sub-blocks do not, as long as these are not copied.
+/// By operator: whether running it again, after the forward pass, gives the same values and has no side effects.
+/// Operators with sub-blocks are not copied, so they are excluded.
 pub(super) fn repeatable(program: &Program) -> Vec<bool> {
     let root = program.root();
     let mut writers = vec![(0, 0); program.name_count()];
@@ -110,8 +111,8 @@ pub(super) fn repeatable(program: &Program) -> Vec<bool> {
     root.ops.iter().enumerate().map(again).collect()
 }
 
-/// Gives every random operator on the path that has a seed of its own (an attribute, where slot `Seed` is empty) that
-/// seed as a variable, which is kept: the operator's copy reads it, too.
+/// Turns the seed attribute of every random operator on the path (used if slot `Seed` is empty) into a seed variable,
+/// which is kept: the operator's copy reads it, too.
 ///
 /// # Errors
 /// Unknown operators.
@@ -154,19 +155,19 @@ fn own_seed(ops: &OpInfoMap, op: &OpDesc) -> Result<Option<i32>> {
     seed.map(|seed| i32::from_attr(&seed).map_err(|text| Error::attr("seed", text))).transpose()
 }
 
-/// What named checkpoints lead to.
+/// The segments between named checkpoints.
 #[derive(Default)]
 pub(super) struct Segments {
     /// The last segment first.
     pub(super) batches: Vec<Batch>,
-    /// By variable: whether the backward part finds it in memory.
+    /// By variable: whether it is kept in memory for the backward pass.
     pub(super) held: Vec<bool>,
     /// Operators with sub-blocks, which are not copied.
     blocks: Vec<usize>,
 }
 
 impl Segments {
-    /// Has loops keep nothing of their steps, which their gradients run again as a whole.
+    /// Makes loops save no step state; their gradients rerun them as a whole.
     ///
     /// # Errors
     /// Unknown operators.
@@ -183,18 +184,18 @@ impl Segments {
     }
 }
 
-/// How many steps of a loop there are for each one that leaves something.
+/// The attribute for the number of steps per saved step.
 const EVERY: &str = "checkpoint_every";
 
-/// First and last position on the path where a variable is read, and where it is written.
+/// First and last position on the path of the reads of a variable, and of its writes.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     reads: Option<(usize, usize)>,
     writes: Option<(usize, usize)>,
 }
 
-/// Cuts the path at the checkpoints. Held in memory is what a segment has from others or others have from it; of the
-/// other operators those are computed again that write something else.
+/// Cuts the path at the checkpoints. Values that cross a segment boundary are kept in memory; operators with other
+/// outputs are recomputed.
 pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -> Segments {
     let root = program.root();
     let op = |position: usize| &root.ops[path[position]];
@@ -220,7 +221,7 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
             }
             let kept = !repeatable[path[position]] || op(position).is::<Seed>();
             let later = |v: &Var| kept || uses[v.index()].reads.is_some_and(|(_, last)| last >= range.end);
-            // What a sub-block reads goes by its name, which a copy has not.
+            // A sub-block reads a variable by name, which a copy does not have.
             let earlier =
                 |v: &Var| by_name || uses[v.index()].writes.is_some_and(|(first, _)| first < range.start);
             op(position).writes().filter(later).for_each(|v| held[v.index()] = true);
@@ -237,7 +238,7 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
     Segments { batches: ranges.iter().rev().map(batch).collect(), held, blocks }
 }
 
-/// Positions on the path of the segments, which are not empty.
+/// Non-empty segments as positions on the path.
 fn ranges(program: &Program, path: &[usize], uses: &[Uses], checkpoints: &[Var]) -> Vec<Range<usize>> {
     let written = |v: &Var| uses[v.index()].writes.map(|(_, last)| last);
     let mut cuts: Vec<Var> = checkpoints.to_vec();
@@ -253,7 +254,7 @@ fn ranges(program: &Program, path: &[usize], uses: &[Uses], checkpoints: &[Var])
         if let (Some(mut first), Some(last)) = (first, written(&pair[1]))
             && first < last
         {
-            // Parameters in another precision are not kept either.
+            // Casts of parameters are not kept either.
             while first > 0 && casts_parameter(program, path[first - 1]) {
                 first -= 1;
             }
@@ -273,18 +274,18 @@ fn casts_parameter(program: &Program, index: usize) -> bool {
     root.ops[index].is::<Cast>() && root.ops[index].reads().all(kept)
 }
 
-/// Who needs the elements of which forward values.
+/// The readers of the elements of forward values.
 pub(super) struct Needs {
-    /// By variable: the operator that computes it and can do so again.
+    /// By variable: the operator that can recompute it.
     pub(super) writer: Vec<Option<usize>>,
-    /// By operator of the program: what it reads.
+    /// By operator of the program: its inputs.
     pub(super) reads: Vec<Vec<Var>>,
-    /// In the order of the backward part: operators, and what their gradients read.
+    /// In the order of the backward pass: operators, and the inputs of their gradients.
     pub(super) rules: Vec<(usize, Vec<Var>)>,
 }
 
 impl Needs {
-    /// Of the backward part, what computes these gradients counts.
+    /// Counts the operators of the backward pass that compute these gradients.
     pub(super) fn of(
         ops: &OpInfoMap,
         program: &Program,
@@ -316,7 +317,7 @@ impl Needs {
         Ok(needs)
     }
 
-    /// The operators that compute these variables and can do so again.
+    /// The operators that can recompute these variables.
     pub(super) fn writers<'a>(&'a self, vars: &'a [Var]) -> impl Iterator<Item = usize> + 'a {
         vars.iter().filter_map(|v| self.writer[v.index()])
     }
@@ -324,7 +325,7 @@ impl Needs {
     /// By operator: whether it computes one of these variables.
     ///
     /// # Errors
-    /// Unknown names; a variable that cannot be computed again.
+    /// Unknown names; a variable that cannot be recomputed.
     pub(super) fn writers_of(&self, program: &Program, names: &[&str]) -> Result<Vec<bool>> {
         let mut again = vec![false; self.reads.len()];
         for name in names {
@@ -340,7 +341,7 @@ impl Needs {
         Ok(again)
     }
 
-    /// Computes each of the operators `again` right before the first gradient that needs it.
+    /// Places each of the operators `again` right before the first gradient that reads its results.
     pub(super) fn batches(&self, again: &[bool]) -> Vec<Batch> {
         let mut left = again.to_vec();
         let mut batches = vec![];

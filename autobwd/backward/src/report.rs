@@ -1,4 +1,4 @@
-//! What a call has found: for every variable asked for the path of its gradient, or where that ends.
+//! Report of a backward pass: for every requested variable, the path of its gradient, or the place where it ends.
 
 use std::{fmt, iter};
 
@@ -8,39 +8,39 @@ use crate::{
 };
 use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
 
-/// What [`append_backward`](crate::append_backward) and [`gradients`](crate::gradients) have found: every variable asked
-/// for is in one of the two lists.
+/// The result of [`append_backward`](crate::append_backward) and [`gradients`](crate::gradients): every requested
+/// variable is in one of the two lists.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Gradients {
-    /// Variables with their gradients, in the order asked for.
+    /// Variables with their gradients, in the order of the request.
     pub pairs: Vec<(Var, Var)>,
-    /// Variables without gradient, each with the reason, in the order asked for.
+    /// Variables without gradient, each with the reason, in the order of the request.
     pub missing: Vec<Missing>,
-    /// Where part of a gradient ends: at variables marked `stop_gradient` that are computed from something that has a
-    /// gradient, and on which what is differentiated depends. None of them is named in `missing`.
+    /// Places where part of a gradient ends: variables marked `stop_gradient` that are computed from a differentiable
+    /// variable and that a target depends on. None of them is named in `missing`.
     pub partial: Vec<Cut>,
-    /// What the backward part computes again.
+    /// The forward values that the backward pass recomputes.
     pub recomputed: Recomputed,
     pub(super) asked: Vec<Var>,
 }
 
 impl Gradients {
-    /// An entry for every variable asked for, in that order: its gradient, if there is one.
+    /// The gradient, if any, of every requested variable, in order.
     pub fn entries(&self) -> Vec<Option<Var>> {
         let mut pairs = self.pairs.iter().peekable();
         let grad = |var: &Var| pairs.next_if(|(v, _)| v == var).map(|(_, grad)| *grad);
         self.asked.iter().map(grad).collect()
     }
 
-    /// The gradient of a variable that was asked for, if there is one.
+    /// The gradient of a requested variable, if any.
     pub fn of(&self, var: Var) -> Option<Var> {
         self.pairs.iter().find(|(v, _)| *v == var).map(|(_, grad)| *grad)
     }
 
-    /// A line for every variable asked for: through which operators its gradient comes, or where its path ends. Below, a
-    /// line for every other place where part of a gradient ends, and one for checkpoints that have no effect.
-    /// `program` is the one that was differentiated.
+    /// A line for every requested variable: the operators on the path of its gradient, or the place where the path
+    /// ends. Further lines name the other places where part of a gradient ends, and checkpoints without effect.
+    /// `program` is the differentiated one.
     ///
     /// ```
     /// # use autobwd::{Backward, Builder, DType, append_backward};
@@ -94,16 +94,16 @@ impl Gradients {
     }
 }
 
-/// How a gradient comes from where the backward part starts.
+/// One step of a gradient's path from its seed.
 #[derive(Clone, Copy)]
 struct Hop {
-    /// The forward operator that it comes through; none at the start.
+    /// The forward operator that it passes through; none at the seed.
     through: Option<usize>,
-    /// The gradient that comes in there.
+    /// The upstream gradient at that operator.
     from: Var,
-    /// How many forward operators there are from here to the start.
+    /// The number of forward operators between here and the seed.
     length: usize,
-    /// What is differentiated.
+    /// The target.
     start: Var,
 }
 impl Hop {
@@ -112,13 +112,13 @@ impl Hop {
     }
 }
 
-/// By gradient: the shortest way that it comes.
+/// By gradient: the shortest path to it.
 fn hops(program: &Program) -> Vec<Option<Hop>> {
     let root = program.root();
     let mut hops: Vec<Option<Hop>> = vec![None; program.name_count()];
     let mut written = vec![false; program.name_count()];
     for op in root.ops.iter().filter(|op| op.origin != Origin::Model) {
-        // What no operator of a backward part has written was given.
+        // A gradient without writer was given.
         let hop_of = |v: Var| match written[v.index()] {
             true => hops[v.index()],
             false => Some(Hop::start(given_for(program, BlockId::ROOT, op, v).unwrap_or(v))),
@@ -174,28 +174,28 @@ pub struct Missing {
     pub var: Var,
     /// Its name.
     pub name: String,
-    /// What was differentiated: `` `mean_0` ``.
+    /// The targets: `` `mean_0` ``.
     pub targets: String,
-    /// Where its path there ends.
+    /// The place where its path ends.
     pub cut: Cut,
 }
 
-/// Where the path from a variable to what is differentiated ends.
+/// The place where the path from a variable to the targets ends.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cut {
-    /// No chain of operators leads there.
+    /// No chain of operators leads to a target.
     NoPath,
     /// No gradient flows into a variable on the path.
     Variable {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The reason.
         stop: Stop,
         /// The operator that writes it.
         writer: Option<OpRef>,
     },
-    /// An operator on the path passes no gradient on to one of its inputs.
+    /// An operator on the path passes no gradient to one of its inputs.
     Operator {
         /// The operator.
         op: OpRef,
@@ -206,15 +206,15 @@ pub enum Cut {
     },
 }
 
-/// Why no gradient flows into a variable.
+/// The reason why no gradient flows into a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The caller said so.
+    /// It is in the caller's no-grad set.
     NoGradSet,
-    /// The variable is marked so.
+    /// It is marked `stop_gradient`.
     StopGradient,
-    /// Only floating point numbers have gradients.
+    /// Its dtype is not a floating point type.
     DType(DType),
 }
 
@@ -260,7 +260,7 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Those of these marked variables that lead to a target and are not named by `missing`.
+/// The marked variables that lead to a target and are not named by `missing`.
 pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missing: &[Missing]) -> Vec<Cut> {
     let is_named = |var: Var| {
         let name = program.name(var);
@@ -292,19 +292,20 @@ pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missin
     found.into_iter().rev().map(cut).collect()
 }
 
-/// Where the path of a gradient ends.
+/// The place where the path of a gradient ends.
 #[derive(Clone, Copy)]
 struct End {
-    /// An operator that passes no gradient on.
+    /// The operator that passes no gradient on.
     reader: usize,
-    /// To this input; or a variable that has none, which it reads or writes.
+    /// Its input without gradient, or a variable without gradient that it reads or writes.
     at: Var,
-    /// Whether operator or variable never have a gradient; else perhaps because none was needed.
+    /// Whether operator or variable never have a gradient; else the gradient may just not have been needed.
     certain: bool,
 }
 
-/// Where the paths of variables without gradient end. `no_grad` tells by variable whether it was not to have one,
-/// `having` are those that have one; an operator that `is_zero` has zero gradients, whatever arrives.
+/// The places where the paths of variables without gradient end. `no_grad` says, by variable, whether it was excluded;
+/// `having` are those with a gradient; an operator for which `is_zero` holds has zero gradients for any upstream
+/// gradient.
 pub fn missing(
     program: &Program,
     targets: &[Var],
@@ -325,7 +326,7 @@ pub fn missing(
         Some(desc) if desc.stop_gradient => Some(Stop::StopGradient),
         _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(Stop::NoGradSet),
     };
-    // By variable that leads to a target: where its gradient ends.
+    // By variable that leads to a target: the place where its gradient ends.
     let mut ends: Vec<Option<End>> = vec![None; n];
     let mut writer: Vec<Option<usize>> = vec![None; n];
     for (i, op) in root.ops.iter().enumerate().rev() {

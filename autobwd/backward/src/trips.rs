@@ -1,4 +1,4 @@
-//! How often a loop runs, where that follows from constants: whole numbers that are counted up and compared.
+//! Trip counts of loops, by constant propagation of integers that are counted up and compared.
 
 use rustc_hash::FxHashMap;
 
@@ -10,11 +10,11 @@ use autobwd_core::{
     },
 };
 
-/// Loops of more steps count as unknown; so do numbers that so many operators in a row lead to.
+/// Maximum trip count, and maximum length of a chain of operators; beyond, the count is unknown.
 const MOST: usize = 1 << 16;
 const DEPTH: usize = 1 << 8;
 
-/// How often that operator runs its block while a condition holds, or why that is not known.
+/// The number of times that an operator runs its block while a condition holds, or the reason why it is unknown.
 pub(super) fn trips(
     ops: &OpInfoMap,
     program: &Program,
@@ -39,7 +39,7 @@ pub(super) fn trips(
     let known = Known { ops, program };
     let body = ops_of(call.block).len();
     let carried = |var: Var| call.carried.iter().any(|c| c.start == var);
-    // What counts of what goes from step to step, now and after the step.
+    // The known values of loop-carried variables, before and after the step.
     let mut now = FxHashMap::from_iter([(condition, known.value(block, index, condition, 0)?)]);
     for steps in 0..=MOST {
         if now[&condition] == 0 {
@@ -72,7 +72,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// The number that a variable holds before that operator.
+    /// The integer that a variable holds before that operator.
     fn value(&self, block: BlockId, before: usize, var: Var, depth: usize) -> Result<i64, String> {
         self.within(block, before, var, depth, &mut |var| {
             let unknown = || format!("`{}` is given from outside", self.program.name(var));
@@ -87,7 +87,7 @@ impl Known<'_> {
         })
     }
 
-    /// The same, in terms of what the block finds.
+    /// The same, in terms of the block's inputs.
     fn within(
         &self,
         block: BlockId,
@@ -145,7 +145,7 @@ fn scaled(x: i64, by: &Scale) -> Option<i64> {
 
 type OfTwo = fn(i64, i64) -> Option<i64>;
 
-/// The operands of an operator on two numbers, and what it makes of them.
+/// The operands of an operator on two numbers, and its function.
 fn binary(op: &OpDesc) -> Option<([Var; 2], OfTwo)> {
     let of_two: OfTwo = if op.is::<ElementwiseAdd>() {
         i64::checked_add

@@ -1,4 +1,4 @@
-//! What is known of a run without planning it: what operators cost, and which forward values wait how long.
+//! Cost model of a run: costs of operators and lifetimes of forward values, without planning it.
 //!
 //! Time is counted in groups of the plan in which everything is kept.
 
@@ -9,35 +9,35 @@ use crate::{Done, recompute::Needs};
 use autobwd_core::{Cost, Error, Origin, Program, Result, Var, tensor::padded};
 use autobwd_plan::{self, Node, Plan, Source, Spot};
 
-/// A forward value that the backward part, or computing again, may need.
+/// A forward value that the backward pass or a recomputed operator may read.
 pub(super) struct Value {
     pub(super) bytes: usize,
-    /// The operator that can compute it again.
+    /// The operator that can recompute it.
     pub(super) writer: Option<usize>,
-    /// When gradients read it first and last.
+    /// Times of the first and the last read by gradients.
     pub(super) reads: Option<(usize, usize)>,
-    /// Whether it takes no memory if it is computed again where gradients read it: one region does both.
+    /// Whether it takes no memory if recomputed where gradients read it, because one region does both.
     pub(super) fuses: bool,
-    /// Operators that may be computed again and read it.
+    /// Operators that may be recomputed and read it.
     pub(super) readers: Vec<usize>,
-    /// When it is written, and read last by the forward part.
+    /// Times of its write and of its last read by the forward pass.
     forward: (usize, usize),
-    /// Whether it takes no memory if only the forward part needs it.
+    /// Whether it takes no memory if only the forward pass reads it.
     brief: bool,
 }
 
-/// Forward operators and values, with the memory that a run takes beside them.
+/// Forward operators and values, and the remaining memory of a run.
 pub(super) struct Model {
-    /// Operators that are worth computing again, in program order.
+    /// Operators worth recomputing, in program order.
     pub(super) candidates: Vec<usize>,
     /// By operator; nothing if it does not run.
     pub(super) costs: Vec<Cost>,
     pub(super) values: Vec<Value>,
-    /// By operator: what it writes and can compute again, among the values.
+    /// By operator: the recomputable values that it writes.
     pub(super) writes: Vec<Vec<usize>>,
-    /// By time: the operator whose gradients are computed; their number in the forward part.
+    /// By time: the operator whose gradients are computed; the number of operators during the forward pass.
     pub(super) rule: Vec<usize>,
-    /// By time: memory apart from the values.
+    /// By time: bytes apart from the values.
     memory: Vec<usize>,
 }
 
@@ -132,17 +132,17 @@ impl Model {
         Ok(model)
     }
 
-    /// Whether gradients, or what is computed again, need anything that an operator writes.
+    /// Whether gradients or recomputed operators read an output of this operator.
     pub(super) fn is_needed(&self, op: usize, again: &[bool]) -> bool {
         self.writes[op].iter().any(|id| self.waits(&self.values[*id], again))
     }
 
-    /// Whether a value has to be there when the backward part begins, unless it is computed again.
+    /// Whether a value must be in memory when the backward pass begins, unless it is recomputed.
     fn waits(&self, value: &Value, again: &[bool]) -> bool {
         value.reads.is_some() || value.readers.iter().any(|op| again[*op])
     }
 
-    /// The cost of operators.
+    /// The total cost of operators.
     pub(super) fn cost(&self, of: &[bool]) -> Cost {
         self.costs.iter().zip(of).filter(|(_, counts)| **counts).map(|(cost, _)| *cost).sum()
     }
@@ -152,9 +152,9 @@ impl Model {
         Set { least: 0, time: self.cost(&again).picoseconds(), again }
     }
 
-    /// The arena, estimated: the most memory that is live at a time.
+    /// Estimated arena: the maximum of live bytes over time.
     pub(super) fn arena_bytes(&self, again: &[bool]) -> usize {
-        // By operator: when it is computed again.
+        // By operator: the time at which it is recomputed.
         let mut at = vec![usize::MAX; self.costs.len()];
         let readers = |value: &Value, at: &[usize]| -> Vec<usize> {
             value.readers.iter().filter(|op| again[**op]).map(|op| at[*op]).collect()
@@ -173,7 +173,7 @@ impl Model {
                 (None, Some(last)) => add(&mut change, written, last, value.bytes),
                 (op, last) => {
                     add(&mut change, written, forward, if value.brief { 0 } else { value.bytes });
-                    // What only operators read that are computed again at the same time is gone at once.
+                    // A value is freed if its only readers are recomputed at the same time.
                     if let (Some(op), Some(last)) = (op, last)
                         && (last > at[op] || (value.reads.is_some() && !value.fuses))
                     {
@@ -185,7 +185,7 @@ impl Model {
         sums(&change).zip(&self.memory).map(|(values, apart)| values + apart).max().unwrap_or(0)
     }
 
-    /// By time: memory apart from values that can be computed again.
+    /// By time: bytes apart from recomputable values.
     pub(super) fn fixed_bytes(&self) -> Vec<usize> {
         let mut change = vec![0; self.memory.len() + 2];
         for value in self.values.iter().filter(|value| value.writer.is_none()) {
@@ -200,7 +200,7 @@ fn bytes(value: &autobwd_plan::Value) -> usize {
     padded(value.meta.bytes().unwrap_or(0))
 }
 
-/// Adds memory from one time to another, both included.
+/// Adds bytes from one time to another, both included.
 fn add(change: &mut [isize], first: usize, last: usize, bytes: usize) {
     if first <= last {
         change[first] += bytes as isize;
@@ -215,7 +215,7 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Values of the plan, by variable, that are there when the forward part ends.
+/// Values of the plan, by variable, that are live at the end of the forward pass.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
     let given = plan.graph.values.iter().enumerate().filter_map(|(id, value)| match value.source {
         Source::Node(_) | Source::Unread | Source::Scratch => None,
@@ -227,7 +227,7 @@ fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
     given.chain(written).collect()
 }
 
-/// Operators that gradients need, or that those need, as far as all can be computed again.
+/// Recomputable operators that gradients read, directly or through others.
 fn candidates(needs: &Needs, count: usize) -> Vec<usize> {
     let mut found = vec![false; count];
     let mut next: Vec<usize> = needs.rules.iter().flat_map(|(_, vars)| needs.writers(vars)).collect();
@@ -239,8 +239,8 @@ fn candidates(needs: &Needs, count: usize) -> Vec<usize> {
     (0..count).filter(|op| found[*op]).collect()
 }
 
-/// By value: the first and the last group in which it has memory of its own; one that takes over that of another begins
-/// after it.
+/// By value: the first and the last group in which it has its own memory; a value that reuses the memory of another
+/// begins after it.
 fn lives(plan: &Plan) -> Vec<(usize, usize)> {
     let mut group_of = vec![0; plan.graph.nodes.len()];
     for (g, group) in plan.groups.iter().enumerate() {

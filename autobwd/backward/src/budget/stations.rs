@@ -1,11 +1,12 @@
-//! Sets of operators to compute again, for one limit of memory after the other, by dynamic programming.
+//! Sets of operators to recompute, one for each memory limit, by dynamic programming over cut points.
 //!
-//! Decided is, in program order, about operators whose values gradients read; the others follow from these. While the
-//! gradients of such an operator are computed, the values kept so far are in memory, and, if it is computed again, those
-//! of its run so far: of what depends on each other and so is computed again at the same time. The time so far and the
-//! bytes so far of both kinds sum a choice up, and of two between which later operators see no difference the one that
-//! is better in all of them is enough. On a chain of operators the outcome is exact as far as the limits are close to
-//! each other and no choice is dropped for want of room.
+//! Each state decides, in program order, about the operators whose values gradients read (the cut points, here
+//! `Station`); the other operators follow from them. While the gradients of a cut point are computed, memory holds the
+//! values kept so far and, if the cut point is recomputed, the values of its current run: connected operators that are
+//! recomputed at the same time. A choice is summarised by its time so far and its bytes so far of both kinds. Of two
+//! choices that later operators cannot tell apart, the one that is better in all three is enough. On a chain of
+//! operators the result is exact, up to the spacing of the limits and as long as no choice is dropped for lack of
+//! space.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,51 +14,51 @@ use rustc_hash::FxHasher;
 
 use super::{Set, model::Model};
 
-/// How many choices go on from a station, times the number of stations.
+/// Number of choices continued from a cut point, times the number of cut points.
 const CHOICES: usize = 1 << 14;
-/// Into how many parts a limit is cut, to take one off for the next, times the number of stations.
+/// Number of parts of a limit, one of them subtracted for the next limit, times the number of cut points.
 const LIMITS: usize = 1 << 13;
 
-/// An operator whose values gradients read.
+/// A cut point: an operator whose values gradients read.
 struct Station {
     op: usize,
-    /// If it can be computed again: the operators that this takes beside it.
+    /// If it can be recomputed: the other operators that must be recomputed with it.
     with: Option<Vec<usize>>,
-    /// The stations that it needs for that.
+    /// The cut points whose values it reads then.
     inputs: Vec<usize>,
-    /// The last station that has it among its inputs.
+    /// The last cut point that has it among its inputs.
     last_reader: usize,
-    /// What computing it again takes: picoseconds.
+    /// Cost of recomputing it, in picoseconds.
     time: u64,
-    /// Bytes of its values that its own gradients read, or those of operators in one region with it.
+    /// Bytes of its values that only its own gradients read, or operators fused with it.
     own: usize,
     /// Bytes of its values that only gradients of later operators read.
     later: usize,
-    /// Bytes of its values that take no memory if they are computed again where gradients read them.
+    /// Bytes of its values that take no memory if recomputed where gradients read them.
     fused: usize,
     /// Whether gradients of a later operator read its values.
     read_before: bool,
-    /// Memory, apart from values, while its own gradients are computed.
+    /// Bytes, apart from values, while its own gradients are computed.
     fixed: usize,
-    /// The same for the operators between the station before and it.
+    /// The same for the operators between the previous cut point and it.
     gap: usize,
 }
 
-/// Stations that are computed again together.
+/// Cut points that are recomputed together.
 #[derive(Clone, Copy)]
 struct Run {
     start: usize,
     bytes: usize,
-    /// Bytes of its last station that count only if another follows.
+    /// Bytes of its last cut point that count only if another follows.
     fused: usize,
-    /// The last station that has one of them among its inputs.
+    /// The last cut point that has one of them among its inputs.
     last_reader: usize,
 }
 
-/// A choice for the stations so far.
+/// A choice for the cut points so far.
 #[derive(Clone)]
 struct Choice {
-    /// A bit for each station: whether it is computed again.
+    /// A bit for each cut point: whether it is recomputed.
     again: Vec<u64>,
     /// Picoseconds.
     time: u64,
@@ -75,7 +76,7 @@ impl Choice {
         self.run.map_or(0, |run| run.bytes)
     }
 
-    /// Everything takes less than with another.
+    /// Whether it takes less time and less memory of each kind than another.
     fn is_better(&self, other: &Choice) -> bool {
         self.time <= other.time && self.kept <= other.kept && self.run_bytes() <= other.run_bytes()
     }
@@ -95,7 +96,7 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
             station.with.iter().flatten().chain([&station.op]).for_each(|op| again[*op] = true);
         }
         let arena_bytes = model.arena_bytes(&again);
-        // An eighth is left for what the planner does better.
+        // An eighth of slack, because the planner does better than the estimate.
         sets.push(Set { least: arena_bytes - arena_bytes / 8, ..model.set(again) });
         limit = limit.min(arena_bytes);
         limit -= (limit / parts).max(1).min(limit);
@@ -106,11 +107,11 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
     sets
 }
 
-/// The cheapest choice, among those kept, that stays within a limit.
+/// The cheapest choice, among those kept, within a limit.
 fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Option<Choice> {
     let again = vec![0; stations.len() / 64 + 1];
     let mut choices = vec![Choice { again, time: 0, kept: 0, run: None }];
-    // Stations so far that later ones have among their inputs.
+    // Earlier cut points that later ones read.
     let mut open: Vec<usize> = vec![];
     for (k, station) in stations.iter().enumerate() {
         let mut next = Vec::with_capacity(3 * choices.len());
@@ -124,11 +125,11 @@ fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Op
             let kept = choice.kept + station.own;
             let room = limit.checked_sub(kept + station.fixed);
             let beside = room.is_some_and(|room| choice.run_bytes() <= room);
-            // The run goes on behind this station,
+            // The run continues after this cut point,
             if beside && choice.run.is_some_and(|run| run.last_reader > k) {
                 next.push(Choice { kept: kept + station.later, ..choice.clone() });
             }
-            // or ends with the one before.
+            // or ends with the previous one.
             let read_before = k > 0 && choice.is_again(k - 1) && stations[k - 1].read_before;
             if beside || (room.is_some() && !read_before) {
                 next.push(Choice { kept: kept + station.later, run: None, ..choice });
@@ -142,14 +143,14 @@ fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Op
     choices.into_iter().min_by_key(|choice| (choice.time, choice.kept))
 }
 
-/// The choice with the station computed again, in the run or as the first of another.
+/// The choice with the cut point recomputed, in the current run or as the first of a new one.
 fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Option<Choice> {
     let needs = |run: &Run| {
         run.last_reader > k || station.inputs.iter().any(|j| *j >= run.start && choice.is_again(*j))
     };
     let new = Run { start: k, bytes: 0, fused: 0, last_reader: k };
     let run = choice.run.filter(needs).unwrap_or(new);
-    // Needing one of a run that has ended would make it part of this one.
+    // Reading a value of a finished run would make that run part of this one.
     if station.inputs.iter().any(|j| *j < run.start && choice.is_again(*j)) {
         return None;
     }
@@ -164,9 +165,10 @@ fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Optio
     Some(Choice { again, time: choice.time.saturating_add(station.time), kept: choice.kept, run: Some(run) })
 }
 
-/// Drops choices than which another is better, then, if need be, the dearer ones of those that keep about as much.
+/// Drops dominated choices, then, if there are too many, the more expensive ones of those that keep about as many
+/// bytes.
 fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<Choice> {
-    // Equal for choices between which later stations see no difference.
+    // Equal for choices that later cut points cannot tell apart.
     let look = |choice: &Choice| {
         let mut hasher = FxHasher::default();
         choice.run.is_some().hash(&mut hasher);
@@ -191,15 +193,15 @@ fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<
     left.into_iter().map(|(_, choice)| choice).collect()
 }
 
-/// The stations in program order, and the memory, apart from their values, when the backward part begins.
+/// The cut points in program order, and the bytes, apart from their values, when the backward pass begins.
 fn stations(model: &Model) -> (Vec<Station>, usize) {
     let count = model.costs.len();
-    // By operator: the most memory, apart from values, while its gradients are computed.
+    // By operator: the maximum of bytes, apart from values, while its gradients are computed.
     let mut fixed = vec![0; count + 1];
     for (bytes, rule) in model.fixed_bytes().into_iter().zip(&model.rule) {
         fixed[*rule] = fixed[*rule].max(bytes);
     }
-    // By operator: those that can compute again what it reads.
+    // By operator: the operators that can recompute its inputs.
     let mut inputs: Vec<Vec<usize>> = vec![vec![]; count];
     for value in &model.values {
         value.readers.iter().for_each(|reader| inputs[*reader].extend(value.writer));

@@ -1,4 +1,4 @@
-//! Gradients of sub-blocks: the passes of [`backward`](super) on a block of its own.
+//! Gradients of sub-blocks: the passes of [`backward`](super) on a sub-block.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -16,23 +16,23 @@ use autobwd_core::{
     op::Lookup, operators::zeros,
 };
 
-/// A gradient block whose variables are yet to be declared.
+/// A gradient block whose variables are not declared yet.
 pub(crate) struct Inner {
     pub(crate) block: BlockId,
-    /// Gradients that a step finds, with their variables.
+    /// Gradients that are inputs of a step, with their variables.
     pub(crate) given: Vec<(Var, Var)>,
     pub(crate) names: GradNames,
 }
 
-/// What the operator that owns a sub-block must know of its gradient.
+/// The gradient of a sub-block, for the operator that owns it.
 pub(crate) struct Built {
     pub(crate) block: GradBlock,
-    /// Variables around the sub-block that its gradient reads by name.
+    /// Outer variables that the gradient reads by name.
     pub(crate) reads: FxHashSet<Var>,
 }
 
-/// Builds the gradient of a sub-block as a block within `parent`, if there is anything in it. `no_grad` tells, by variable
-/// around it, whether that has no gradient; gradients are arriving at some outputs of the operator `op` that owns it.
+/// Builds the gradient of a sub-block as a block within `parent`, unless it is empty. `no_grad` says, by outer
+/// variable, whether it has no gradient; gradients arrive at the outputs `arriving` of the operator `op`, the owner.
 ///
 /// # Errors
 /// Those of the passes.
@@ -66,11 +66,11 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn forward(&self) -> &autobwd_core::Block {
-        // Whoever calls has looked it up.
+        // The caller has looked it up.
         self.program.block(self.call.block).unwrap_or(self.program.root())
     }
 
-    /// By variable: whether it has no gradient around the block, and whether it has none in it.
+    /// By variable: whether it has no gradient outside of the block, and whether it has none inside.
     fn no_grad(&self, around: &[bool]) -> Result<(Vec<bool>, Vec<bool>)> {
         let mut outside = around.to_vec();
         outside.resize(self.program.name_count(), false);
@@ -86,7 +86,7 @@ impl Block<'_> {
         Ok((outside, inside))
     }
 
-    /// What every step finds and overwrites, with the operator that is the first to do so.
+    /// Variables that every step reads and overwrites, with the first operator that overwrites them.
     fn found(&self) -> Vec<(Var, usize)> {
         let is_input = |var: Var| self.op.reads().any(|v| v == var);
         let carried = self.call.carried.iter().filter(|c| c.start == c.end && is_input(c.start));
@@ -94,8 +94,8 @@ impl Block<'_> {
         carried.filter_map(|c| Some((c.start, writer(c.start)?))).collect()
     }
 
-    /// Operators that the targets depend on; what is handed from step to step becomes a target when a later step needs
-    /// it.
+    /// Operators that the targets depend on; a loop-carried variable becomes a target if a later step needs its
+    /// gradient.
     fn path(&self, outside: &[bool], no_grad: &[bool], targets: &mut Vec<Var>) -> Result<Vec<usize>> {
         loop {
             let question = Question {
@@ -117,8 +117,8 @@ impl Block<'_> {
         }
     }
 
-    /// What a step finds and overwrites must be of the block around: the gradient of what is further out would have to
-    /// pass through all blocks between.
+    /// A loop-carried variable must belong to the directly enclosing block: otherwise its gradient would have to pass
+    /// through all blocks in between.
     fn refuse_far_writes(&self, found: &[(Var, usize)], targets: &[Var]) -> Result<()> {
         let around = self.forward().parent.filter(|around| *around != BlockId::ROOT);
         let Some(block) = around.and_then(|around| self.program.block(around)) else { return Ok(()) };
@@ -174,7 +174,7 @@ impl Block<'_> {
         if appended.is_empty() {
             return Ok(None);
         }
-        // What a step overwrites and nothing depends on that it finds: the gradient does not pass through.
+        // The gradient stops at a variable that a step overwrites without depending on its old value.
         let tensor =
             |var: &Var| program.lookup(id, *var).is_none_or(|desc| desc.kind != VarKind::TensorArray);
         let replaced: Vec<Var> = found.iter().map(|(var, _)| *var).filter(tensor).collect();
@@ -208,7 +208,7 @@ impl Block<'_> {
         given.sort_by(|a, b| program.name(a.0).cmp(program.name(b.0)));
         let slices = call.slices.iter().map(|(outer, ..)| *outer);
         let by_name: FxHashSet<Var> = call.reads.iter().copied().chain(slices).collect();
-        // Steps that are run again read all that they have read.
+        // Recomputed steps read all values that the original steps read.
         let reads = match call.every {
             Some(_) => by_name,
             None => around.into_iter().filter(|v| by_name.contains(v)).collect(),

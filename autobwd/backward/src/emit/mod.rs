@@ -1,4 +1,4 @@
-//! The gradient operators of a path, in reverse.
+//! Emission of gradient operators, in reverse order of the relevant operators.
 
 pub(crate) mod block;
 
@@ -15,17 +15,17 @@ use autobwd_core::{
     op::{Declared, check_emitted},
 };
 
-/// What a walk from the last operator to the first needs.
+/// The state of the walk from the last operator to the first.
 pub(crate) struct Emit<'a> {
     pub(crate) ops: &'a OpInfoMap,
     pub(crate) infos: Lookup<'a>,
     pub(crate) program: &'a mut Program,
-    /// The block that is differentiated, and the one that its gradient goes to.
+    /// The block that is differentiated, and the block of its gradient.
     pub(crate) block: BlockId,
     pub(crate) into: BlockId,
     /// By variable: whether it has no gradient.
     pub(crate) no_grad: &'a [bool],
-    /// By variable: whether the gradient of its last value is asked for.
+    /// By variable: whether the gradient of its last value is requested.
     pub(crate) computed: &'a [bool],
     pub(crate) names: &'a mut GradNames,
     pub(crate) values: &'a mut Values,
@@ -34,16 +34,16 @@ pub(crate) struct Emit<'a> {
     pub(crate) inners: &'a mut Vec<Inner>,
 }
 
-/// Asks every operator of the path, from the last to the first, for the operators of its gradient, which go behind those
-/// in `emitted`. They read stand-ins for values that are overwritten.
+/// Emits the gradient operators of every operator of the path, from the last to the first, into `emitted`. They read
+/// stand-ins for values that are overwritten.
 ///
-/// Operators to which no gradient arrives are asked, too: as in the reference, what they write counts among the
-/// contributions to a gradient when these are named. [`prune`](crate::prune) removes it.
+/// Rules of operators without arriving gradient are called, too: as in the reference, their outputs count among the
+/// contributions to a gradient when these are named. [`prune`](crate::prune) removes them.
 ///
 /// # Errors
 /// A rule that emits an unknown operator or illegal slots, or writes a variable of the model.
 pub(crate) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
-    // Out of the program, so that rules can read operators while they make names.
+    // Taken out of the program, so that rules can read operators while they create names.
     let id = walk.block;
     let no_block = || Error::internal("no such block");
     let forward = std::mem::take(&mut walk.program.block_mut(id).ok_or_else(no_block)?.ops);
@@ -64,13 +64,13 @@ pub(crate) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
     outcome
 }
 
-/// A variable, or what stands in for its value, with its gradient; `None` where that is not wanted.
+/// A variable or the stand-in for its value, with its gradient; `None` if that is not wanted.
 type Slots<T> = SmallVec<[(Var, T); 4]>;
 
-/// Finds what belongs to a variable: of few by looking at each, of many in a table.
+/// Looks up the entry of a variable: by linear search among few, in a table among many.
 fn finder<T: Copy>(slots: &Slots<T>) -> impl Fn(Var) -> Option<T> {
     const FEW: usize = 16;
-    // The first of several stays.
+    // The first of several entries stays.
     let table: Option<FxHashMap<Var, T>> = (slots.len() > FEW).then(|| slots.iter().rev().copied().collect());
     move |var| match &table {
         Some(table) => table.get(&var).copied(),
@@ -79,7 +79,7 @@ fn finder<T: Copy>(slots: &Slots<T>) -> impl Fn(Var) -> Option<T> {
 }
 
 impl Emit<'_> {
-    /// Steps back over what an operator writes. What is computed again has the value that it had.
+    /// Steps back over the writes of an operator. A recomputed value equals the original.
     fn step_back(&mut self, index: usize, op: &OpDesc) {
         if !matches!(op.origin, Origin::Recompute { .. }) {
             op.writes().for_each(|v| self.values.before_write(v, index));
@@ -88,7 +88,7 @@ impl Emit<'_> {
 
     fn operator(&mut self, index: usize, op: &OpDesc, earlier: &[OpDesc]) -> Result<()> {
         let info = self.infos.get(op.ty)?;
-        // The operator as its rule sees it: with stand-ins for what is overwritten.
+        // The operator as its rule sees it, with stand-ins for overwritten values.
         let mut fwd = Cow::Borrowed(op);
         let mut outputs: Slots<Var> = SmallVec::new();
         for var in op.writes() {
@@ -99,14 +99,14 @@ impl Emit<'_> {
             }
             outputs.push((value, grad));
         }
-        // In sub-blocks, operators are asked that write what is stopped, too, as in the reference; what they answer is
-        // pruned.
+        // In sub-blocks, rules of operators that write stopped variables are called, too, as in the reference; their
+        // output is pruned.
         let stopped = self.block != BlockId::ROOT && op.writes().any(|v| self.no_grad[v.index()]);
         let arrives = stopped || outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
         let keeps_name = |v: &Var| !self.computed[v.index()] && keeps_name(info, op, *v);
         let older = self.program.replaced(self.block, op);
         older.filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v, index));
-        // What a sub-block overwrites, it has kept for its gradient itself.
+        // A sub-block saves the values that it overwrites for its own gradient.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
             self.step_back(index, op);
@@ -116,7 +116,7 @@ impl Emit<'_> {
             let mut inputs: Slots<Option<Var>> = SmallVec::new();
             for var in op.reads() {
                 let grad = self.is_wanted(var).then(|| self.names.here(self.program, var));
-                // What the gradient of a sub-block does not read may have any value.
+                // A value that the gradient of a sub-block does not read may be any version.
                 let by_name = inner.as_ref().is_none_or(|inner| inner.reads.contains(&var));
                 let value = if by_name { self.values.here(var) } else { var };
                 if value != var {
@@ -141,7 +141,7 @@ impl Emit<'_> {
         Ok(())
     }
 
-    /// Whether an operator makes gradients of gradients, and nothing for another operator of its rule.
+    /// Whether an operator computes only gradients from gradients, and no value for another operator of its rule.
     fn only_passes_on(&self, op: &OpDesc) -> bool {
         let is_gradient = |v: Var| self.names.base(v).is_some();
         op.reads().any(is_gradient) && op.writes().all(is_gradient)
@@ -218,7 +218,7 @@ impl Emit<'_> {
         };
         info.emit_grad(&mut g)?;
         for input in g.into_unchanged() {
-            // What the operator has written is what it has read.
+            // The operator has passed its input through unchanged.
             let same = |(v, _): &&(Var, Var)| self.values.variable(*v) == self.values.variable(input);
             if let Some((output, _)) = outputs.iter().find(same) {
                 let own = &mut self.emitted[before..];
@@ -232,7 +232,7 @@ impl Emit<'_> {
             let of_model = |v: Var| Some(self.values.variable(v)).filter(declared);
             check_emitted(self.ops, self.program, fwd, own, &is_gradient, &of_model)?;
         } else {
-            // What is wired by name is as its operator declares it.
+            // An operator wired by name matches its declaration.
             own.iter().try_for_each(|op| self.infos.get(op.ty).map(drop))?;
         }
         for op in &mut self.emitted[before..] {
@@ -247,7 +247,7 @@ fn replace<'a>(args: impl Iterator<Item = &'a mut Var>, from: Var, to: Var) {
 }
 
 /// Whether an operator that overwrites its own input may give the input's gradient the output's name: only a single
-/// gradient operator that writes it once surely reads the one before it writes the other.
+/// gradient operator that writes it once is sure to read the old gradient before it writes the new one.
 fn keeps_name(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
     let GradKind::Operator(gradient) = info.grad_kind() else { return false };
     let (Some(input), Some(output)) = (fwd.inputs.slot_of(var), fwd.outputs.slot_of(var)) else {

@@ -1,4 +1,4 @@
-//! A block that computes a step and its gradient in one.
+//! Construction of a block that computes a step together with its gradient.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -7,21 +7,21 @@ use autobwd_core::{
     operators::{Assign, FillZerosLike, Sum},
 };
 
-/// A block that computes a step and its gradient, in the making.
+/// A block under construction that computes a step and its gradient.
 pub(super) struct Fuse<'a> {
     program: &'a mut Program,
     into: BlockId,
     /// The gradient block.
     from: BlockId,
-    /// What variables of the step and its gradient are called.
+    /// New names of the variables of the step and its gradient.
     renamed: FxHashMap<Var, Var>,
-    /// What it computes itself.
+    /// The variables that it computes itself.
     own: FxHashSet<Var>,
     ops: Vec<OpDesc>,
 }
 
 impl<'a> Fuse<'a> {
-    /// Nothing so far, to be put into the block `into`, of a step and its gradient block `from`.
+    /// An empty block `into`, for a step and its gradient block `from`.
     pub(super) fn new(program: &'a mut Program, into: BlockId, from: BlockId) -> Fuse<'a> {
         let (renamed, own) = Default::default();
         Fuse { program, into, from, renamed, own, ops: vec![] }
@@ -35,7 +35,7 @@ impl<'a> Fuse<'a> {
         self.renamed.insert(from, to);
     }
 
-    /// Declares a variable as what another one is in a step.
+    /// Declares a variable with the dtype and shape that another one has in a step.
     pub(super) fn declare_like(&mut self, var: Var, like: Var) {
         let Some(desc) = self.program.lookup(self.from, like).cloned() else { return };
         let desc = VarDesc { persistable: false, parameter: false, gradient_of: None, ..desc };
@@ -48,8 +48,8 @@ impl<'a> Fuse<'a> {
         own
     }
 
-    /// A new gradient in the shape of a variable. That variable's mark `stop_gradient` is not about gradients that steps
-    /// hand on: a state that starts with data passes them from step to step all the same.
+    /// A new gradient in the shape of a variable, without that variable's `stop_gradient` mark: a state initialised
+    /// with data still passes gradients from step to step.
     pub(super) fn own_gradient(&mut self, like: Var) -> Var {
         let own = self.own_like(like);
         if let Some(desc) = self.program.block_mut(self.into).and_then(|block| block.vars.get_mut(&own)) {
@@ -58,7 +58,7 @@ impl<'a> Fuse<'a> {
         own
     }
 
-    /// What a variable is called that it computes.
+    /// The new name of a variable that the block computes.
     fn written(&mut self, var: Var) -> Var {
         let now = self.now(var);
         if self.own.contains(&now) {
@@ -77,7 +77,7 @@ impl<'a> Fuse<'a> {
         self.ops.push(FillZerosLike { x, out: own }.into());
     }
 
-    /// Zeros around the block.
+    /// Zeros in the enclosing block.
     pub(super) fn outer_zeros(&mut self, like: Var, before: &mut Vec<OpDesc>) -> Var {
         let var = self.program.fresh_after(&format!("{}@ZEROS@", self.program.name(like)));
         let parent = self.program.block(self.into).and_then(|block| block.parent).unwrap_or(BlockId::ROOT);
@@ -89,7 +89,7 @@ impl<'a> Fuse<'a> {
         var
     }
 
-    /// Has a variable hold what the step has computed under a name, or zeros.
+    /// Sets a variable to the step's value of a name, or to zeros.
     pub(super) fn give(&mut self, inner: Var, outer: Var, like: Var) {
         let op = match self.renamed.get(&inner) {
             Some(now) => Assign { x: *now, out: outer }.into(),
@@ -98,14 +98,14 @@ impl<'a> Fuse<'a> {
         self.ops.push(op);
     }
 
-    /// The same, of a new variable.
+    /// The same, for a new variable.
     pub(super) fn taken(&mut self, inner: Var, like: Var) -> Var {
         let own = self.own_gradient(like);
         self.give(inner, own, like);
         own
     }
 
-    /// A sum so far with what the step has computed under a name.
+    /// The partial sum plus the step's value of a name.
     pub(super) fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
         let own = self.own_gradient(like);
         let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
@@ -113,11 +113,11 @@ impl<'a> Fuse<'a> {
         own
     }
 
-    /// Appends the operators of a block, under new names.
+    /// Appends the operators of a block, renamed.
     pub(super) fn append(&mut self, from: BlockId) {
         for mut op in self.program.block(from).map_or(vec![], |block| block.ops.clone()) {
             if op.attrs.blocks().next().is_some() {
-                // What a sub-block changes has one name before and after.
+                // A variable that a sub-block updates has one name before and after.
                 let changed: Vec<Var> = op.writes().filter(|w| op.reads().any(|r| r == *w)).collect();
                 for var in changed {
                     let now = self.now(var);
@@ -136,7 +136,7 @@ impl<'a> Fuse<'a> {
         }
     }
 
-    /// Gives an operator copies of its sub-blocks, under new names.
+    /// Gives an operator renamed copies of its sub-blocks.
     fn blocks(&mut self, op: &mut OpDesc, parent: BlockId) {
         let blocks: Vec<BlockId> = op.attrs.blocks().collect();
         if blocks.is_empty() {
