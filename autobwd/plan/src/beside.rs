@@ -1,4 +1,4 @@
-//! Updates of the scope's variables that have nothing to do with each other run side by side, as one frame.
+//! Horizontal fusion: independent regions that only update variables of the scope share a frame.
 
 use rustc_hash::FxHashSet;
 
@@ -9,11 +9,11 @@ use crate::{
 };
 use autobwd_core::Var;
 
-/// Marks every region that runs beside the one before it. What they write stands in the scope already, so that no
-/// memory is needed longer than one after the other.
+/// Marks every region that shares the frame of its predecessor. Their outputs already have memory in the scope, so no
+/// buffer's lifetime grows.
 pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout: &Layout) {
     let copied: FxHashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
-    // Variables of the scope that the frame at hand reads and writes; `None` where nothing runs beside it.
+    // Variables of the scope that the current frame reads and writes; `None` if no region may join it.
     let mut frame: Option<(FxHashSet<Var>, FxHashSet<Var>)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         if g < constants || copied.contains(&g) || !is_update(graph, group, layout) {
@@ -40,12 +40,12 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
     }
 }
 
-/// The variable of the scope that a value is of.
+/// The scope's variable that a value is a version of.
 fn kept(graph: &Graph, value: ValueId) -> Option<Var> {
     Some(&graph.values[value]).filter(|value| value.kept).map(|value| value.var)
 }
 
-/// Whether it writes nothing but variables of the scope, where they stand.
+/// Whether it writes only variables of the scope, in place.
 fn is_update(graph: &Graph, group: &Group, layout: &Layout) -> bool {
     let mut writes = graph.nodes[group.nodes.clone()].iter().flat_map(Node::writes);
     group.region.is_some() && writes.all(|v| matches!(layout.spots[v], Spot::Register | Spot::Kept(_)))

@@ -1,4 +1,4 @@
-//! Copies that formulas make are left out: who reads a copy reads what was copied.
+//! Copy elision: readers of a formula's output that equals an input read that input.
 
 use std::{mem, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 use autobwd_core::{Arity, Result, Var};
 
-/// Leaves out what formulas copy from one value between operators to another; operators of which nothing remains, too.
+/// Removes formula outputs that copy a temporary to a temporary, and operators without remaining outputs.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
     let known = Known::of(graph);
     let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
@@ -49,11 +49,11 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
     Ok(())
 }
 
-/// What is known of each value.
+/// Properties of each value.
 struct Known {
-    /// It must be there, as a value of its own.
+    /// It must exist as a value of its own.
     stays: Vec<bool>,
-    /// Its variable means nothing else.
+    /// Its variable has no other value.
     only: Vec<bool>,
 }
 
@@ -74,7 +74,7 @@ impl Known {
     }
 }
 
-/// Output slots that are copies of values which nobody changes, and these values.
+/// Output slots that are copies of values without later writes, and these values.
 fn copies(
     graph: &Graph,
     node: &Node,

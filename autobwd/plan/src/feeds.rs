@@ -1,14 +1,14 @@
-//! Feeding variables that the program computes: it is cut there.
+//! Feeds of variables that the program computes: the program is cut there.
 
 use std::borrow::Cow;
 
 use autobwd_core::{Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
 
-/// The program without the writes that feeds take the place of: where the first operator that mentions a fed variable
-/// computes it, that operator writes to a variable that nothing reads.
+/// The program without the writes that feeds replace: if the first operator that mentions a fed variable computes it,
+/// that operator's output is redirected to an unread variable.
 ///
 /// # Errors
-/// A fed variable that is computed by several operators, or in a sub-block: it would not keep what is fed.
+/// A fed variable that several operators compute, or that is computed in a sub-block: it would not keep the fed value.
 pub fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, Program>> {
     let mut cut = Cow::Borrowed(program);
     for (name, _) in feeds {
@@ -28,7 +28,7 @@ pub fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, P
     Ok(cut)
 }
 
-/// Position of the operator that computes a variable, unless the first that mentions it reads what is fed.
+/// Position of the operator that computes a variable, unless the first operator that mentions it reads the fed value.
 fn writer(program: &Program, var: Var) -> Result<Option<usize>, String> {
     let ops = &program.root().ops;
     let mentions = |op: &OpDesc| op.reads().chain(op.writes()).any(|v| v == var);

@@ -1,4 +1,4 @@
-//! What the formulas of a plan copy and read, asked once for operators that differ in their variables alone.
+//! Cache of analysed formulas, shared by operators that differ in their variables only.
 
 use rustc_hash::FxHashMap;
 

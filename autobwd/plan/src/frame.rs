@@ -1,6 +1,6 @@
-//! Groups of a plan as something to run, on memory that somebody else hands out.
+//! Construction of kernels and regions from groups of a plan, on memory of the caller.
 //!
-//! Must not decide anything: which operators make a group, and where values live, is known.
+//! Must not decide anything: groups and locations are given.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use autobwd_core::{
     tensor::{Binder, Cell, Place, Reach},
 };
 
-/// Says where a value lives; `None` for a block register.
+/// Returns the location of a value; `None` for a block register.
 pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>>;
 
-/// The kernel of an operator; `cells` are the values among those in its slots that are no tensors.
+/// The kernel of an operator; `cells` are the values in its slots that are not tensors.
 pub fn kernel(
     graph: &Graph,
     node: &Node,
@@ -30,7 +30,7 @@ pub fn kernel(
     let mut place =
         |value| place(value)?.ok_or_else(|| Error::internal("a block register was asked for its place"));
     let mut binder = Binder::default();
-    // The conversion asks for slots in the order of the schema, as the wires are.
+    // The conversion requests slots in the schema's order, which is also that of the wires.
     let schema = node.info.schema();
     let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
@@ -52,7 +52,7 @@ pub fn kernel(
         }
         match role {
             Role::Output => binder.output(&meta, place(value)?),
-            // Its memory may be somebody else's by now.
+            // Its memory may hold another value by now.
             Role::Input if slots[number].shape_only => binder.shape_only(&meta),
             Role::Input => {
                 let at = place(value)?;
@@ -65,7 +65,7 @@ pub fn kernel(
     Ok(kernel)
 }
 
-/// Whether an output that declares this input as its partner has been given its memory.
+/// Whether an output that declares this input as its partner has reused its memory.
 fn taken_over(
     graph: &Graph,
     node: &Node,
@@ -81,7 +81,7 @@ fn taken_over(
     Ok(false)
 }
 
-/// The region of elementwise operators.
+/// The fused kernel of a region of elementwise operators.
 pub fn region(
     graph: &Graph,
     nodes: &[Node],
@@ -90,7 +90,7 @@ pub fn region(
     place: PlaceOf<'_>,
 ) -> Result<Region> {
     let mut values = vec![];
-    // A value is one operand, unless operators line it up differently.
+    // A value is one operand, unless operators broadcast it differently.
     let mut known: FxHashMap<(ValueId, Option<Spread>), usize> = FxHashMap::default();
     let mut steps = vec![];
     for node in nodes {
@@ -131,12 +131,12 @@ pub fn region(
     }
     let numel = extent.dims.iter().copied().try_fold(1, usize::checked_mul);
     let numel = numel.ok_or_else(|| Error::internal("more elements than can be counted"))?;
-    // Lanes are of floating point numbers, also where all is booleans.
+    // Lanes are floating point numbers, even if all values are bool.
     let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
     Region::new(RegionSpec { dtype, numel, values, steps }, workers)
 }
 
-/// How an operand of these dimensions lies in a region.
+/// The broadcast of an operand of these dimensions in a region.
 fn spread(extent: &Extent, dims: &[usize]) -> Result<Spread> {
     Spread::new(&extent.dims, dims).ok_or_else(no_broadcast)
 }

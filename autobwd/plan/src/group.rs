@@ -1,4 +1,5 @@
-//! Elementwise operators over the same elements become one region, also when others stand between them.
+//! Fusion of elementwise operators over the same elements into regions, by greedy list scheduling: an operator may move
+//! across independent ones.
 
 use std::{mem, ops::Range};
 
@@ -10,10 +11,10 @@ use autobwd_core::{
     DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, cx::CHUNK, lanes, tensor::LINE,
 };
 
-/// The elements that a formula runs over.
+/// The iteration space of a formula.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extent {
-    /// What is computed with; values of other dtypes are converted on their way from and to memory.
+    /// The type of the computation; values of other dtypes are converted on load and store.
     pub dtype: DType,
     pub dims: Shape,
 }
@@ -26,17 +27,17 @@ impl Extent {
     }
 }
 
-/// Operators that run as one frame.
+/// Operators that run as one group.
 #[derive(Debug)]
 pub struct Group {
     pub nodes: Range<usize>,
-    /// What a region runs over; `None` for a kernel.
+    /// The iteration space of a region; `None` for a kernel.
     pub region: Option<Extent>,
-    /// A region that shares a frame with the one before it.
+    /// Whether the region shares a frame with the previous one.
     pub beside: bool,
 }
 
-/// How a formula's operand lies in the extent: its dimensions with ones where it is broadcast.
+/// Dimensions of a formula's operand in the iteration space, with ones where it is broadcast.
 pub fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> Option<Shape> {
     if let Some((_, dims)) = node.part.iter().flat_map(|part| &part.aligned).find(|(id, _)| *id == value) {
         return Some(dims.clone());
@@ -46,7 +47,7 @@ pub fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent)
     lanes::aligned(&own, extent.dims.len(), lanes::broadcast_axis(info.schema(), desc), 1)
 }
 
-/// Whether the operand has every element of the extent.
+/// Whether the operand has every element of the iteration space.
 pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> bool {
     let own = &graph.values[value].meta.dims;
     if node.part.is_none() && own.len() == extent.dims.len() {
@@ -55,18 +56,18 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
     operand_dims(graph, node, value, extent).is_some_and(|dims| dims == extent.dims)
 }
 
-/// Whether the value is in memory what it is in lanes.
+/// Whether the value has the same type in memory and in lanes.
 pub fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool {
     let dtype = graph.values[value].meta.dtype;
     dtype.is_float() && dtype == extent.dtype
 }
 
-/// What a formula runs over first of all.
+/// The preferred iteration space of a formula.
 pub fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
     extents(graph, node).into_iter().next()
 }
 
-/// What a formula can run over: more than one where its values have several dtypes to compute with.
+/// The possible iteration spaces: several if its values have several floating point dtypes.
 fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
     let of = |dtypes: &[DType], dims: Option<Shape>| {
         let of_dtype =
@@ -74,7 +75,7 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
         dims.as_ref().map_or(smallvec![], of_dtype)
     };
     let (info, desc) = node.runs();
-    // A formula takes and makes whole tensors: with others, it is the operator's kernel that runs.
+    // Formulas support whole tensors only; for others, the operator's kernel runs.
     if info.lanes().is_none() || node.reads().chain(node.writes()).any(|v| !graph.is_whole_tensor(v)) {
         return smallvec![];
     }
@@ -93,7 +94,7 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
             known.push(dtype);
         }
     }
-    // Booleans are 1 and 0 of whatever the others are. Other conversions are for operators that can do without.
+    // A bool is 1 or 0 in any type. Other conversions are for operators that allow them.
     let converted = floats.len() > 1 || others.iter().any(|dtype| *dtype != DType::Bool);
     if converted && !info.has_kernel() {
         return smallvec![];
@@ -107,8 +108,8 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
     of(&floats, dims.and_then(|dims| dims.known()))
 }
 
-/// Whether the outputs of an operator have the shapes that its formula gives them. The shape rule beside a kernel is the
-/// author's, and may say something else: the kernel then makes of it what it can.
+/// Whether the outputs of an operator have the shapes of its formula. The shape rule of an operator that also has a
+/// kernel may give other shapes; then the kernel runs.
 fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
     let schema = node.runs().0.schema();
     let dims = |value: ValueId| &graph.values[value].meta.dims;
@@ -119,8 +120,8 @@ fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
     })
 }
 
-/// Refuses a part that blocks cannot run over: whoever wrote it answers for its shapes, and there is no shape rule to
-/// ask.
+/// Rejects a part that cannot run block by block: the author of the decomposition is responsible for its shapes, and
+/// there is no shape rule.
 fn line_up(graph: &Graph, part: &Node) -> Result<()> {
     let wrong = || Error::internal(format!("the parts of operator `{}` do not line up", part.desc.ty));
     let extent = extent(graph, part).ok_or_else(wrong)?;
@@ -135,8 +136,8 @@ fn line_up(graph: &Graph, part: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Sorts the operators into groups, in an order in which each runs after those that it depends on; when `apart`, each
-/// is a group of its own and stays where it is. Returns how many groups at the beginning compute constants.
+/// Sorts the operators into groups in dependency order; with `apart`, each is a group of its own in its original place.
+/// Returns the number of leading groups that compute constants.
 pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
     let nodes = mem::take(&mut graph.nodes);
     let mut sort = Sort {
@@ -169,7 +170,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Gro
     let mut groups = vec![];
     for draft in sort.constants.into_iter().chain(sort.drafts) {
         let start = graph.nodes.len();
-        // Beside a kernel, a formula is there for the sake of neighbours.
+        // An operator with a kernel uses its formula only inside a larger region.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
         let region = draft.region.into_iter().next().filter(|_| !alone);
         graph.nodes.extend(draft.nodes);
@@ -179,10 +180,10 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Gro
     Ok((groups, constants))
 }
 
-/// A group to be.
+/// A group under construction.
 struct Draft {
     nodes: Vec<Node>,
-    /// What formulas can run over; nothing for a kernel.
+    /// Possible iteration spaces; empty for a kernel.
     region: SmallVec<[Extent; 2]>,
 }
 
@@ -190,13 +191,14 @@ struct Sort {
     apart: bool,
     constants: Vec<Draft>,
     drafts: Vec<Draft>,
-    /// By value: whether it is the same in every run, and computed once.
+    /// By value: whether it is constant, and computed once.
     constant: Vec<bool>,
-    /// By value: the draft that writes it, and whether element for element; else it is not complete before the end.
+    /// By value: the draft that writes it, and whether element by element; otherwise it is complete only at the draft's
+    /// end.
     written: Vec<Option<(usize, bool)>>,
     /// By value: the last draft that reads it.
     read: Vec<Option<usize>>,
-    /// By value: how many reads are still to come.
+    /// By value: the number of remaining reads.
     unread: Vec<usize>,
     /// By value: whether an elementwise operator reads it.
     in_formulas: Vec<bool>,
@@ -205,7 +207,7 @@ struct Sort {
 }
 
 impl Sort {
-    /// Makes room for the values between parts: each is read once, by a formula.
+    /// Adds the values between parts: each is read once, by a formula.
     fn grow(&mut self, values: usize) {
         self.constant.resize(values, false);
         self.written.resize(values, None);
@@ -214,8 +216,8 @@ impl Sort {
         self.in_formulas.resize(values, true);
     }
 
-    /// Whether an operator runs as its parts: where it has elementwise neighbours, with the same results; what reduces
-    /// something, by its shapes alone, because parts add up in another order.
+    /// Whether an operator is decomposed: if it has elementwise neighbours and the bits stay the same; for a reduction,
+    /// by its shapes alone, because parts sum in another order.
     fn runs_in_parts(&self, graph: &Graph, parts: &[Node]) -> bool {
         let [part, rest @ ..] = parts else { return false };
         let Some(extent) = extent(graph, part) else { return false };
@@ -229,7 +231,7 @@ impl Sort {
         }
         let numel = |dims: &Shape| dims.iter().product::<usize>();
         let sums = graph.values[reduced].meta.dims.known().map_or(0, |dims| numel(&dims));
-        // More sums would make chunks wait for each other.
+        // With more sums, chunks would wait for each other.
         sums.saturating_mul(numel(&extent.dims).div_ceil(CHUNK)) <= numel(&extent.dims)
     }
 
@@ -268,7 +270,7 @@ impl Sort {
         }
     }
 
-    /// Values that depend on nothing but attributes are computed once and kept; larger ones would take memory for good.
+    /// Whether it depends on attributes only and is small: constants stay in memory permanently.
     fn is_constant(&self, graph: &Graph, node: &Node) -> bool {
         let small = |v: ValueId| {
             let value = &graph.values[v];
@@ -280,10 +282,10 @@ impl Sort {
             && node.writes().all(small)
     }
 
-    /// The region that an operator can join: the latest of those that share a value with it, or that stand last.
+    /// The region that an operator can join: the latest that shares a value with it, or the last one.
     fn home(&self, graph: &Graph, node: &Node, extent: &Extent) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.apart)?;
-        // What is computed again late was meant to be.
+        // Recomputed operators are placed late on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.frees_what_it_takes(graph, node);
         let earliest = self.earliest(graph, node);
@@ -292,7 +294,7 @@ impl Sort {
         homes.filter(|at| *at >= earliest && self.joins(graph, node, extent, *at)).max()
     }
 
-    /// The first draft that all come before or are in which an operator depends on.
+    /// The last draft that an operator depends on.
     fn earliest(&self, graph: &Graph, node: &Node) -> usize {
         let written = node.reads().filter_map(|v| Some(self.written[v]?.0));
         let kept = node.writes().filter(|v| graph.values[*v].kept);
@@ -300,7 +302,7 @@ impl Sort {
         written.chain(before).max().unwrap_or(0)
     }
 
-    /// Whether running it early makes no more memory wait than it frees.
+    /// Whether running it early allocates no more bytes than it frees.
     fn frees_what_it_takes(&self, graph: &Graph, node: &Node) -> bool {
         let bytes = |v: ValueId| graph.values[v].meta.bytes().unwrap_or(0);
         let takes: usize = node.writes().filter(|v| !graph.values[*v].kept).map(bytes).sum();
@@ -309,7 +311,8 @@ impl Sort {
     }
 
     fn joins(&self, graph: &Graph, node: &Node, extent: &Extent, at: usize) -> bool {
-        // A sum is not complete, a broadcast operand not whole, and a number not converted, before the region ends.
+        // Within the region that writes it, a sum is incomplete, a broadcast operand partial, and a converted number
+        // not converted.
         let is_converted =
             |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, extent);
         let is_there = |v: ValueId| match self.written[v] {

@@ -1,4 +1,4 @@
-//! Pairs of operators replaced by one.
+//! Peephole patterns: registered pairs of operators are replaced by one.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use crate::graph::{Graph, Node, ScratchValues, Source, ValueId, Wires, scratch_values, wires};
 use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
 
-/// Replaces pairs for which one operator is registered: the second is the only reader of what the first writes for it.
-/// No operator is part of two pairs.
+/// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
+/// part of at most one pair.
 pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     if ops.joined().is_empty() {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     Ok(())
 }
 
-/// The operator before that one can be joined with, and the one that does the work of both.
+/// The predecessor that an operator can be joined with, and the operator that replaces both.
 fn partner(
     graph: &Graph,
     ops: &OpInfoMap,
@@ -58,7 +58,7 @@ fn partner(
     Ok(None)
 }
 
-/// Where variables of the scope are read or written, in order.
+/// Positions of reads and writes of the scope's variables, in order.
 fn touched(graph: &Graph) -> FxHashMap<Var, Vec<usize>> {
     let mut touched: FxHashMap<Var, Vec<usize>> = FxHashMap::default();
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -69,8 +69,8 @@ fn touched(graph: &Graph) -> FxHashMap<Var, Vec<usize>> {
     touched
 }
 
-/// Whether the second operator could as well run where the first one does: all else that it reads is there, and nobody
-/// between them reads or writes what it overwrites.
+/// Whether the second operator can run at the position of the first: its other inputs exist there, and no operator in
+/// between reads or writes its in-place outputs.
 fn can_run_at(
     graph: &Graph,
     first: usize,
@@ -91,7 +91,7 @@ fn can_run_at(
         && !then.writes().any(|v| graph.values[v].kept && between(v))
 }
 
-/// The one operator, on the values of both.
+/// The replacement, on the values of both.
 fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDesc) -> Result<Node> {
     let info = ops.get(&desc.ty)?;
     info.check(desc)?;
@@ -109,7 +109,7 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDe
     Ok(Node { index: first.index, desc, info, inputs, outputs, scratch, part: None, called: None })
 }
 
-/// Refuses an operator whose shape rule says something else of its outputs than is known of them.
+/// Rejects an operator whose shape rule contradicts the known shapes of its outputs.
 fn fits(
     graph: &Graph,
     desc: &OpDesc,

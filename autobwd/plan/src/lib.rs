@@ -1,10 +1,11 @@
-//! What running a program takes, as a pure function of the program, its shapes and what is fetched: which operators,
-//! in which groups, which value lives where and for how long, how much memory that is.
+//! Planning (compilation) of a program as a pure function of the program, its shapes and fetches: dead code
+//! elimination, fusion and memory planning.
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) → `place::place` → `beside::mark`.
+//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) →
+//! `place::place` → `beside::mark`.
 
-// What plans are made of is public for the packages that bind them to memory. It is no interface for people, who get reports.
+// Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]
 
 mod beside;
@@ -33,14 +34,14 @@ pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 use autobwd_core::{OpInfoMap, Program, Result};
 use formulas::Formulas;
 
-/// Operators in groups, values with their places.
+/// A compiled program: operators in groups, and values with their locations.
 #[derive(Debug)]
 pub struct Plan {
     pub graph: Graph,
     pub groups: Vec<Group>,
-    /// How many groups at the beginning compute constants: they run once, when the plan is bound to memory.
+    /// The number of leading groups that compute constants: they run once, at bind time.
     pub constants: usize,
-    /// By group: whether it may refuse data.
+    /// By group: whether it can fail for some data.
     pub may_fail: Vec<bool>,
     pub layout: Layout,
 }
@@ -61,7 +62,7 @@ impl Plan {
         if !request.apart {
             beside::mark(&graph, &mut groups, constants, &layout);
         }
-        // Sub-blocks allocate what their steps leave, and lists what they hold.
+        // Sub-blocks allocate saved step state, and tensor arrays their elements.
         let is_list =
             |(_, value): &(Option<usize>, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
         let node_may_fail = |node: &Node| {
@@ -85,7 +86,7 @@ impl Plan {
         })
     }
 
-    /// By value: the last group that reads its elements; past the last one when it is fetched.
+    /// By value: the last group that reads its elements; one past the last group for fetches.
     pub fn last_reads(&self) -> Vec<Option<usize>> {
         place::last_reads(&self.graph, &self.groups)
     }

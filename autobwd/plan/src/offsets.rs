@@ -1,11 +1,11 @@
-//! Offsets of buffers in one arena.
+//! Offset assignment of buffers in one arena: greedy by size, or best fit by time.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 
-/// Memory that is needed from one group to another, both included.
+/// The lifetime of a buffer, from one group to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Buffer {
     pub(crate) bytes: usize,
@@ -19,22 +19,20 @@ impl Buffer {
     }
 }
 
-/// Where other orders are tried, too, if two leave gaps: with more buffers it would take long.
+/// Number of buffers up to which other orders are tried if two leave gaps; more would take long.
 const MANY: usize = 4096;
-/// Comparisons of two buffers that one order may take: as many as for 8,000 buffers that are all live together.
+/// Limit of comparisons for one order: those of 8,000 buffers that are all live together.
 const COMPARISONS: usize = 1 << 25;
 
-/// Offsets, and the size of the arena. An order that takes too many comparisons is given up: the time that buffers are
-/// placed in then replaces the order of sizes.
+/// Offsets, and the size of the arena. An order with too many comparisons is given up for placement by time.
 pub(super) fn offsets(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     by_size(buffers, COMPARISONS).unwrap_or_else(|| by_time(buffers))
 }
 
-/// Largest first, each at the lowest offset where it meets no buffer that is live
-/// at the same time ("greedy by size", Pisarchyk and Lee, 2020). Of those of one size, the one that is needed longest
-/// comes first, which suits values that wait for the backward part. While that leaves gaps, other orders are tried: of
-/// one size, the one that is needed first; largest and longest first; the one that waits for the end first. Gives up
-/// when the first order takes more comparisons than that.
+/// Largest first, each at the lowest offset free during its lifetime ("greedy by size", Pisarchyk and Lee, 2020). Equal
+/// sizes are ordered by length of lifetime, longest first, which suits values kept for the backward pass. If that
+/// leaves gaps, other orders are tried: equal sizes by start; by size times lifetime; by latest end. Gives up when the
+/// first order takes more comparisons than `comparisons`.
 fn by_size(buffers: &[Buffer], comparisons: usize) -> Option<(Vec<usize>, usize)> {
     type Key = (Reverse<usize>, Reverse<usize>, usize);
     let orders: [fn(&Buffer) -> Key; 4] = [
@@ -61,7 +59,7 @@ fn by_size(buffers: &[Buffer], comparisons: usize) -> Option<(Vec<usize>, usize)
 
 fn place_in(order: &[usize], buffers: &[Buffer], comparisons: usize) -> Option<(Vec<usize>, usize)> {
     let (mut offsets, mut top, mut compared) = (vec![0; buffers.len()], 0, 0);
-    // Placed buffers with their offsets, sorted by these.
+    // Placed buffers with their offsets, sorted by offset.
     let mut placed: Vec<(usize, Buffer)> = Vec::with_capacity(buffers.len());
     for &i in order {
         let buffer = &buffers[i];
@@ -87,8 +85,8 @@ fn place_in(order: &[usize], buffers: &[Buffer], comparisons: usize) -> Option<(
     Some((offsets, top))
 }
 
-/// In the order in which buffers are needed, forwards and backwards in time, each in the smallest gap that is free then
-/// ("best fit"): n log n. The better of both.
+/// In the order of allocation, forwards and backwards in time, each in the smallest free gap ("best fit"), in `O(n log
+/// n)`. Returns the better of both.
 fn by_time(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     let end = buffers.iter().map(|b| b.last).max().unwrap_or(0);
     let reversed = |b: &Buffer| Buffer { first: end - b.last, last: end - b.first, ..*b };
@@ -115,7 +113,7 @@ fn best_fit(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     (offsets, gaps.top)
 }
 
-/// Gaps below the top of an arena that grows.
+/// Gaps below the top of a growing arena.
 #[derive(Default)]
 struct Gaps {
     /// Sizes by offset, and the same by size.
@@ -139,7 +137,7 @@ impl Gaps {
 
     fn take(&mut self, bytes: usize) -> usize {
         let fits = self.by_size.range((bytes, 0)..).next().copied();
-        // Otherwise the arena grows, from a gap at its end on.
+        // Otherwise the arena grows, starting from a gap at its end.
         let at_end = || self.by_offset.last_key_value().filter(|(at, gap)| *at + *gap == self.top);
         let (gap, at) = fits.or_else(|| at_end().map(|(at, gap)| (*gap, *at))).unwrap_or((0, self.top));
         self.remove(at, gap);
@@ -163,7 +161,7 @@ impl Gaps {
     }
 }
 
-/// The largest sum of bytes that are live in one group.
+/// The maximum over groups of the sum of live bytes.
 pub(super) fn live_bytes(buffers: &[Buffer]) -> usize {
     let end = buffers.iter().map(|b| b.last + 1).max().unwrap_or(0);
     let mut change = vec![0_isize; end + 1];
@@ -188,7 +186,7 @@ mod tests {
 
     #[test]
     fn buffers_that_live_at_the_same_time_are_apart() {
-        // A small generator: lifetimes and sizes all over the place.
+        // A small random number generator, for lifetimes and sizes of all kinds.
         let mut state = 1_u64;
         let mut next = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -223,7 +221,7 @@ mod tests {
         for (buffers, top) in [(wide, 300_000 * 64), (chain, 128)] {
             assert_eq!(by_size(&buffers, 1 << 20), None);
             assert_eq!(by_time(&buffers).1, top);
-            // Hundreds of times the comparisons that are allowed, if it did not give up.
+            // Hundreds of times the limit of comparisons, if it did not give up.
             assert_eq!(offsets(&buffers).1, top);
         }
         let few: Vec<_> = (0..4000).map(|i| buffer(64, i, 4000)).collect();

@@ -1,4 +1,4 @@
-//! Where every value lives: in the scope, in a block register, or at an offset in one arena.
+//! Memory planning: every value gets a location in the scope, in a block register, or at an offset in one arena.
 
 use rustc_hash::FxHashMap;
 
@@ -9,47 +9,47 @@ use crate::{
 };
 use autobwd_core::{Var, tensor::padded};
 
-/// Where a value lives.
+/// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// In a block register of its region.
     Register,
-    /// At that byte of the arena.
+    /// At that byte offset of the arena.
     Arena(usize),
     /// In the scope, under the variable's name.
     Kept(Var),
-    /// Outside of the sub-block, as number so many of what it finds there.
+    /// In the outer block, by index among the captured values.
     Outer(usize),
-    /// Somewhere else, for it is no tensor: each variable of that kind has one place.
+    /// In a cell, because it is not a tensor: each such variable has one cell.
     Cell(Var),
 }
 
 /// A copy between the arena and the scope.
 #[derive(Debug)]
 pub struct Copy {
-    /// The group after which it happens.
+    /// The group after which it is copied.
     pub after: usize,
     pub value: ValueId,
     pub from: Spot,
     pub to: Spot,
 }
 
-/// The plan's memory.
+/// The memory plan.
 #[derive(Debug)]
 pub struct Layout {
     /// By value.
     pub spots: Vec<Spot>,
-    /// Where what is fetched stands at the end.
+    /// Locations of fetches at the end.
     pub fetched_at: FxHashMap<ValueId, Spot>,
     pub copies: Vec<Copy>,
-    /// Memory of the arena, each with its offset and the values that it serves in turn.
+    /// Buffers of the arena, each with its offset and the values that use it in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
     pub arena_bytes: usize,
-    /// Largest sum of the bytes of buffers that are live at the same time: no arena can be smaller.
+    /// Maximum of the sum of bytes of live buffers: a lower bound for any arena.
     pub live_bytes: usize,
 }
 
-/// Assigns places: in place where an input dies (unless values are to be kept `apart`), offsets by lifetimes.
+/// Assigns locations: in place where an input dies (unless `apart`), offsets by lifetimes.
 pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bool) -> Layout {
     let mut last_read = last_reads(graph, groups);
     // Constants stay from run to run.
@@ -80,28 +80,28 @@ pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bo
 
 struct Place<'a> {
     graph: &'a Graph,
-    /// Outputs get memory of their own.
+    /// Whether outputs always get their own memory.
     apart: bool,
-    /// Groups that compute constants.
+    /// The number of groups that compute constants.
     constants: usize,
-    /// As [`last_reads`] says.
+    /// As in [`last_reads`].
     last_read: Vec<Option<usize>>,
     buffers: Vec<Buffer>,
-    /// A buffer may serve several values in turn.
+    /// A buffer may be used by several values in turn.
     buffer_of: Vec<Option<usize>>,
-    /// Values that one region alone needs.
+    /// Values used by one region only.
     inside: Vec<bool>,
     written_back: Vec<(usize, ValueId)>,
-    /// Buffers that an output of the current group has taken over.
+    /// Buffers that an output of the current group has reused.
     taken: Vec<usize>,
-    /// What the current group reads, if it is a region: the position of the last reader, and whether all read it element by
-    /// element.
+    /// The values that the current group reads, if it is a region: the position of the last reader, and whether all
+    /// read it element by element.
     reads: FxHashMap<ValueId, (usize, bool)>,
-    /// Those of the values that are of the scope, by variable.
+    /// The values that are in the scope, by variable.
     kept_reads: FxHashMap<Var, Vec<ValueId>>,
 }
 
-/// By value: the last group that reads its elements; past the last one when it is fetched.
+/// By value: the last group that reads its elements; one past the last group for fetches.
 pub(super) fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.values.len()];
     for (g, group) in groups.iter().enumerate() {
@@ -185,8 +185,8 @@ impl Place<'_> {
         }
     }
 
-    /// Whether an operator may write its output to the scope at once: nobody of its group still reads what stands
-    /// there, other than element by element, or as the partner of an operator that works in place.
+    /// Whether an operator may write its output to the scope directly: no later read in its group needs the old value,
+    /// except element by element, or as the partner of an in-place operator.
     fn writes_directly(
         &self,
         group: &Group,
@@ -210,7 +210,7 @@ impl Place<'_> {
         }
     }
 
-    /// The buffer of an input that dies here and whose memory the output may have.
+    /// The buffer of a dying input that the output may reuse.
     fn takes_over(
         &self,
         g: usize,
@@ -229,7 +229,7 @@ impl Place<'_> {
             let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
             let metas = [x, value].map(|v| &self.graph.values[v].meta);
             let [a, b] = metas.map(|meta| (meta.dtype, meta.dims.numel()));
-            // Buffers are whole lines: equal ones may hold more elements and fewer.
+            // Buffers are whole cache lines, so equal sizes in bytes may mean different numbers of elements.
             let alike = metas.iter().all(|meta| meta.rows.is_none()) && a == b;
             (alike && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
                 .then_some(buffer)
@@ -250,7 +250,7 @@ impl Place<'_> {
     }
 
     fn finish(mut self, end: usize) -> Layout {
-        // What is fetched from the scope or from outside is copied at the end, so that reading it needs no scope.
+        // Fetches from the scope or the outer block are copied at the end, so that reading them needs no scope.
         let mut fetch_buffers = vec![];
         for value in &self.graph.fetches {
             let kept = self.buffer_of[*value].is_none();
@@ -298,7 +298,7 @@ impl Place<'_> {
     }
 }
 
-/// The value in the input slot that hands its memory to that output slot.
+/// The value in the input slot whose memory the output slot may reuse.
 fn partner(node: &Node, slot: Option<usize>) -> Option<ValueId> {
     node.input(node.partner(slot?)?)
 }

@@ -1,9 +1,9 @@
-//! Inputs that a formula does not depend on: the operator reads one of its other inputs in their place, so that nothing
-//! keeps them in memory; operators whose results no one reads any more are left out.
+//! Relevance of inputs: an operator whose formula does not depend on an input reads another of its inputs instead, so
+//! that the irrelevant value is not kept in memory. Operators whose results become dead are removed.
 //!
-//! A formula does not depend on an input that is not in its expression tree (`lanes/formula.rs`): that is exact, the
-//! results are the same to the bit. The input that is read instead has the same dtype and shape, so block functions find
-//! elements in every slot.
+//! A formula does not depend on an input that is missing in its expression graph (`lanes/formula.rs`). This is exact:
+//! results are equal bit by bit. The substitute has the same dtype and shape, so block functions find elements in every
+//! slot.
 
 use std::{mem, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 use autobwd_core::{OpInfo, Result, op::Run};
 
-/// Leaves out the inputs that no output of a formula depends on.
+/// Replaces the inputs that no output of a formula depends on.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
     let mut unread = vec![];
     for position in 0..graph.nodes.len() {
@@ -27,19 +27,19 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
             Arc::make_mut(&mut node.desc).inputs.set(slot, [var]);
         }
     }
-    // Operators that run behind these, once shapes are known, read by name.
+    // Operators of dynamic shape, which run after these, read by name.
     if !unread.is_empty() && graph.late.is_none() {
         prune(graph, unread);
     }
     Ok(())
 }
 
-/// Whether an operator runs by nothing but its formula.
+/// Whether an operator runs by its formula only.
 fn is_formula_alone(info: &OpInfo) -> bool {
     matches!(info.run(), Run::Formula { others: None })
 }
 
-/// Input slots that do not matter, each with one that does and is like it.
+/// Irrelevant input slots, each with a relevant input of the same dtype and shape.
 fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec<(usize, ValueId)>> {
     let (schema, mut found) = (node.info.schema(), vec![]);
     let is_float = |v: ValueId| graph.values[v].meta.dtype.is_float() && graph.is_whole_tensor(v);
@@ -58,7 +58,7 @@ fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec
     Ok(found)
 }
 
-/// Leaves out operators that nothing needs since these values are not read.
+/// Removes operators that become dead because these values are not read.
 fn prune(graph: &mut Graph, unread: Vec<ValueId>) {
     let mut uses = vec![0_usize; graph.values.len()];
     graph.nodes.iter().flat_map(|node| &node.inputs).filter_map(|(_, v)| *v).for_each(|v| uses[v] += 1);

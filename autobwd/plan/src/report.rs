@@ -1,13 +1,13 @@
-//! Plans to look at: as a table, and as a picture of buffers over time.
+//! Reports of plans: a table, and a drawing of buffers over time.
 
 use std::fmt::{self, Write as _};
 
 use crate::{Extent, Group, Plan, Source};
 use autobwd_core::{BlockId, Program};
 
-/// What running a program takes, known before it runs. Made by `Executor::plan`.
+/// The plan of a program, known before it runs. `Executor::plan` returns it.
 ///
-/// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a picture.
+/// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a drawing.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunPlan {
@@ -18,32 +18,32 @@ pub struct RunPlan {
     live_bytes: usize,
 }
 
-/// What runs in one go.
+/// One call at run time: a kernel, or one or several regions.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlannedFrame {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
-    /// What a region of elementwise operators runs over, dtype and shape; none is a kernel, several are regions side by
-    /// side.
+    /// Dtype and shape of a region's iteration space; empty for a kernel, several entries for horizontally fused
+    /// regions.
     pub extents: Vec<String>,
-    /// It computes constants: once, not in every run.
+    /// Whether it computes constants: once, not in every run.
     pub once: bool,
 }
 
-/// A part of the arena.
+/// A buffer of the arena.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlannedBuffer {
-    /// The variables that it holds, one after the other.
+    /// The variables that use it, one after another.
     pub variables: Vec<String>,
     /// Its size in bytes, in whole cache lines.
     pub bytes: usize,
-    /// Where it begins, in bytes.
+    /// Its offset in bytes.
     pub offset: usize,
-    /// The first frame that needs it.
+    /// The first frame of its lifetime.
     pub first: usize,
-    /// The last one; as many as there are frames when it is needed afterwards.
+    /// The last frame of its lifetime; the number of frames if it is needed afterwards.
     pub last: usize,
 }
 
@@ -57,7 +57,7 @@ impl RunPlan {
             extents: groups.iter().filter_map(|group| group.region.as_ref()).map(extent).collect(),
             once: first < plan.constants,
         });
-        // By group, and afterwards.
+        // By group, and one entry for the time after the last.
         let mut frame_of: Vec<usize> =
             plan.frames().enumerate().flat_map(|(i, (_, groups))| groups.iter().map(move |_| i)).collect();
         frame_of.push(plan.frames().count());
@@ -86,36 +86,35 @@ impl RunPlan {
         RunPlan { frames: frames.collect(), late, buffers, arena_bytes, live_bytes }
     }
 
-    /// What runs, in order.
+    /// The frames, in order.
     pub fn frames(&self) -> &[PlannedFrame] {
         &self.frames
     }
 
-    /// The operator that runs behind the frames, if the shapes of what it computes are not known before: it is planned when
-    /// it runs, and so are those behind it.
+    /// The operator after the frames if its output shapes depend on data: it and the operators after it are planned at
+    /// run time.
     pub fn late(&self) -> Option<&str> {
         self.late.as_deref()
     }
 
-    /// The parts of the arena, by the time at which they are needed first.
+    /// The buffers of the arena, by the start of their lifetimes.
     pub fn buffers(&self) -> &[PlannedBuffer] {
         &self.buffers
     }
 
-    /// Bytes of the arena, in which all values are that are neither in the scope nor in a region's registers. What regions
-    /// hold and what kernels borrow is known once there is memory:
-    /// `Session::peak_bytes`.
+    /// Bytes of the arena, which holds all values that are neither in the scope nor in block registers. Memory of
+    /// regions and scratch memory of kernels are known only after binding: `Session::peak_bytes`.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
 
-    /// The largest sum of bytes that are needed at the same time: no arena can be smaller.
+    /// The maximum of the sum of live bytes: a lower bound for any arena.
     pub fn live_bytes(&self) -> usize {
         self.live_bytes
     }
 
-    /// The arena over time: frames from left to right, a box a buffer as wide as it is needed and as high as it is
-    /// large, a line for the sum of what is needed. Names are shown where a pointer rests.
+    /// The arena over time: frames from left to right, one box per buffer (width: lifetime, height: size), and a line
+    /// for the sum of live bytes. Names are tooltips.
     pub fn to_svg(&self) -> String {
         const SIZE: (f64, f64) = (960.0, 480.0);
         const COLOURS: [&str; 3] = ["#dbe9f6", "#fde3cc", "#d8ecd2"];
@@ -173,7 +172,7 @@ impl RunPlan {
         svg
     }
 
-    /// By frame, and afterwards: bytes that are needed.
+    /// By frame, and one entry for the time after the last: live bytes.
     fn live(&self) -> Vec<usize> {
         let mut live = vec![0; self.frames.len() + 1];
         for buffer in &self.buffers {

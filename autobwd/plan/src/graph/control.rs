@@ -1,4 +1,4 @@
-//! Operators that run sub-blocks: the block is planned for the shapes at hand, as a plan within the plan.
+//! Planning of control flow: the sub-block of an operator is planned for the given shapes, as a plan within the plan.
 
 use std::sync::Arc;
 
@@ -14,28 +14,27 @@ use autobwd_core::{
     tensor::padded,
 };
 
-/// What a step leaves for a backward part.
+/// The layout of the step state saved for the backward pass.
 #[derive(Debug, Default)]
 pub struct Record {
     pub entries: Vec<Entry>,
-    /// Step scopes of the operators within; what these have left is not known before it is there, if nothing is said.
+    /// Step scopes of inner operators; their layout may be known only at run time.
     pub nested: Vec<(Var, Option<Arc<Record>>)>,
-    /// If only some steps leave something, what they find: the steps to be run again, one in how many, and how many there
-    /// are, if that is known.
+    /// If only every n-th step is saved, its inputs: the call to rerun, n, and the number of steps, if known.
     again: Option<(Call, usize, Option<usize>)>,
 }
 
 #[derive(Debug, PartialEq)]
-/// Where a value enters a block.
+/// A value in saved step state.
 pub struct Entry {
     pub var: Var,
     pub meta: Meta,
-    /// Where it is stored; nowhere if only its shape is needed.
+    /// Its offset; `None` if only its shape is needed.
     pub at: Option<usize>,
 }
 
 impl Record {
-    /// What there is of that, and where it is if its elements are wanted.
+    /// The entries for these variables, with offsets of those whose elements are read.
     pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&Entry, Option<usize>)> {
         let find = |(var, elements): &(Var, bool)| {
             let entry = self.entries.iter().find(|entry| entry.var == *var)?;
@@ -44,7 +43,7 @@ impl Record {
         reads.iter().filter_map(find)
     }
 
-    /// Whether it says the same.
+    /// Whether both have the same layout.
     pub fn is(&self, other: &Record) -> bool {
         let nested = |record: &Record| {
             let id = |(var, record): &(Var, Option<Arc<Record>>)| (*var, record.as_ref().map(Arc::as_ptr));
@@ -54,7 +53,7 @@ impl Record {
     }
 }
 
-/// A plan of a block that runs as one step: what is copied in before, and what comes out.
+/// A block planned as one step: the values copied in before, and its outputs.
 #[derive(Debug)]
 pub struct StepPlan {
     pub plan: Plan,
@@ -62,48 +61,48 @@ pub struct StepPlan {
     pub ends: StepEnds,
 }
 
-/// A sub-block with its plan. Values are numbered as in the plan around it, or as in its own (`inner`).
+/// A sub-block with its plan. Values are numbered as in the outer plan, or as in its own (`inner`).
 #[derive(Debug)]
 pub struct Called {
     pub step: StepPlan,
     pub steps: StepCount,
-    /// How often it runs, if that is known.
+    /// The number of steps, if known.
     pub count: Option<usize>,
     pub entering: Entering,
     /// Whether it fills step scopes.
     pub fills: bool,
     /// Whether a later operator consumes the same step scopes.
     pub shared: bool,
-    /// Inner values, and their offsets in what each step leaves.
+    /// Inner values, and their offsets in saved step state.
     pub left: Vec<(ValueId, usize)>,
-    /// Bytes that each step leaves.
+    /// Bytes saved per step.
     pub left_bytes: usize,
-    /// One step in how many leaves something.
+    /// Number of steps per saved step.
     pub every: usize,
-    /// The steps that it runs again to have what they leave.
+    /// The steps that it reruns to restore their state.
     pub again: Option<Box<Again>>,
 }
 
-/// A sub-block that the backward part runs again, from what one step in so many has left.
+/// A sub-block that the backward pass reruns from the inputs of every n-th step.
 #[derive(Debug)]
 pub struct Again {
     pub block: BlockId,
     pub called: Called,
-    /// Inner values, and their offsets in what such a step has left.
+    /// Inner values, and their offsets in the saved inputs of a step.
     pub starts: Vec<(ValueId, usize)>,
 }
 
-/// A sub-block with its plan, whose outputs have no values yet.
+/// A sub-block with its plan; its outputs have no values yet.
 struct Planned {
     called: Called,
     inputs: Wires,
-    /// What its outputs are: of what is carried, stacks, sums, and step scopes.
+    /// Dtypes and shapes of its outputs: carried values, stacks, sums, and step scopes.
     metas: Vec<(Var, Meta)>,
     record: Option<Arc<Record>>,
 }
 
 impl Called {
-    /// Bytes that its steps leave, where it is known how many there are.
+    /// Bytes of all saved steps, if their number is known.
     pub fn held_bytes(&self) -> usize {
         let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
         steps.map_or(0, |steps| steps.div_ceil(self.every).saturating_mul(self.left_bytes))
@@ -111,14 +110,14 @@ impl Called {
 }
 
 impl Again {
-    /// Bytes that the steps leave that are run again at a time.
+    /// Bytes of the steps that are rerun at a time.
     pub fn held_bytes(&self) -> usize {
         let Called { every, count, left_bytes, .. } = self.called;
         count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
     }
 }
 
-/// What a step finds that others have left, with offsets in memory for all of it, and how large that is.
+/// The carried inputs of a step with their offsets in saved state, and its total size in bytes.
 fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
     let (mut starts, mut bytes) = (vec![], 0);
     for start in called.step.inputs.starts.iter().copied().flatten() {
@@ -129,7 +128,7 @@ fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
 }
 
 impl Build<'_> {
-    /// An operator that runs a sub-block.
+    /// Plans an operator that runs a sub-block.
     pub(crate) fn call(
         &mut self,
         index: usize,
@@ -164,8 +163,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Whether an operator goes back through steps that a later operator of the block goes back through, too: the
-    /// gradients of two targets do.
+    /// Whether a later operator of the block consumes the same step scopes, as the gradients of two targets do.
     pub(crate) fn shares_steps(&self, index: usize, call: &Call) -> bool {
         let Some(scopes) = call.scopes.filter(|_| call.is_recorded()) else { return false };
         let block = self.program.block(self.request.block);
@@ -173,8 +171,8 @@ impl Build<'_> {
         later.flat_map(OpDesc::reads).any(|var| var == scopes)
     }
 
-    /// Plans a sub-block of which each step leaves these values, and whether their elements; not if its shapes are not
-    /// the same in all steps.
+    /// Plans a sub-block whose steps save these values (the flag says whether with elements); `None` if shapes change
+    /// from step to step.
     fn planned(
         &mut self,
         call: &Call,
@@ -184,7 +182,7 @@ impl Build<'_> {
         let program = self.program;
         let mut inputs = entering.inputs();
 
-        // What an operator has left for this one.
+        // The saved step state of another operator.
         let reads = unsupplied(program, self.ops, call)?;
         let (mut record, mut again) = (None, None);
         if let Some(id) = entering.scopes {
@@ -209,9 +207,9 @@ impl Build<'_> {
             return Err(Error::new(ErrorKind::Program, text));
         }
 
-        // What it leaves itself.
+        // The step state that it saves itself.
         let fills = leave.is_some();
-        // Of all steps at once, none would be spared: the square root is the best of both.
+        // With one segment of all steps nothing is saved; the square root minimises saved plus rerun steps.
         let root = |every: usize| match entering.count.and_then(|(_, steps)| steps.get()) {
             Some(steps) if steps <= every => steps.isqrt().max(1),
             _ => every,
@@ -239,7 +237,7 @@ impl Build<'_> {
         if plan.graph.late.is_some() {
             return Ok(None);
         }
-        // Positions in what is given are the numbers of the values.
+        // Positions in `given` are also the value numbers.
         let start_of = |v: Var| given.iter().position(|given| given.var == v);
         let end_of = |var: Var| Some(plan.graph.ends[ends.vars.iter().position(|v| *v == var)?]);
         let inner = |id: ValueId| plan.graph.values[id].meta.clone();

@@ -1,4 +1,4 @@
-//! Operators taken apart into the elementwise ones that they are composed of.
+//! Decomposition of operators into elementwise ones.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -6,17 +6,17 @@ use smallvec::SmallVec;
 use crate::graph::{Graph, Node, ScratchValues, ValueId, Wires, wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
-/// What runs in an operator's place.
+/// An elementwise operator that replaces part of an operator.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) info: &'static OpInfo,
     pub(crate) desc: OpDesc,
-    /// Dimensions of values that do not line up by themselves.
+    /// Explicit dimensions of values that do not broadcast by default.
     pub(crate) aligned: SmallVec<[(ValueId, Shape); 1]>,
 }
 
-/// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; new values for
-/// what they hand on.
+/// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; values
+/// between parts are new.
 pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
     let Some(decompose) = node.info.decompose() else { return Ok(None) };
     let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);

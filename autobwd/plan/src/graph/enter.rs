@@ -1,4 +1,4 @@
-//! What goes into a sub-block, and what it finds there: what is copied in, as whole tensors.
+//! Captures and inputs of a sub-block: the values copied in, as whole tensors, and the values read in place.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -8,46 +8,46 @@ use autobwd_core::{
     Result, StepCount, Var, VarKind,
 };
 
-/// What goes into a sub-block, as values of the block around it.
+/// The inputs of a sub-block, as values of the outer block.
 #[derive(Clone, Debug, Default)]
 pub struct Entering {
-    /// Decides whether there is a first step.
+    /// The condition of the first step.
     pub condition: Option<ValueId>,
-    /// What it finds where that is: what it reads, and lists.
+    /// Captured values, read in place: outer values and tensor arrays.
     pub outer: Vec<(Var, ValueId, Meta)>,
     pub carried: Vec<Entered>,
-    /// Which of these decides whether there is another step.
+    /// The index of the captured condition for further steps.
     pub repeat: Option<usize>,
-    /// The sequence, and its step.
+    /// The sequence, and its element in the step.
     pub slices: Vec<(ValueId, Var, Meta)>,
-    /// How many steps there are, with the name of a sequence that is so long, unless the operator itself says so.
+    /// The number of steps, with the name of a sequence of that length, unless the operator itself gives it.
     pub count: Option<(Option<Var>, Dim)>,
-    /// What the steps of another operator have left.
+    /// The saved step state of another operator.
     pub scopes: Option<ValueId>,
 }
 
-/// A value that the first step finds.
+/// The initial value of a loop-carried variable.
 #[derive(Clone, Debug)]
 pub struct Entered {
     pub carried: Carried,
     /// Zeros if there is none.
     pub first: Option<ValueId>,
-    /// Not known where a branch computes it and there is none before.
+    /// Unknown if a branch computes it and it has no initial value.
     pub meta: Option<Meta>,
-    /// Whether steps look at it; they find lists where these are.
+    /// Whether steps read it; tensor arrays are read in place.
     pub read: bool,
 }
 
-/// What is copied into a block before a step, as values of the block's plan.
+/// The values copied into a block before a step, as values of the block's plan.
 #[derive(Debug, Default)]
 pub struct StepInputs {
-    /// By carried value: where a step finds it, if it reads it and it is no list.
+    /// By carried value: its input in the block, if the step reads it and it is not a tensor array.
     pub starts: Vec<Option<ValueId>>,
-    /// By sequence: the part that belongs to the step.
+    /// By sequence: the step's element.
     pub slices: Vec<ValueId>,
-    /// Values of a recorded step, and their offsets in its memory.
+    /// Values of saved step state, with their offsets.
     pub stored: Vec<(ValueId, usize)>,
-    /// Step scopes of the operators within, which move in and out of what a step leaves.
+    /// Step scopes of inner operators, which are moved into and out of saved step state.
     pub nested: Vec<Var>,
 }
 
@@ -66,7 +66,8 @@ impl Entering {
         single.chain(outer).chain(firsts).chain(slices).map(|id| (None, Some(id))).collect()
     }
 
-    /// What a step is given, and the places of what is copied: of a recorded step, what the block reads.
+    /// The values given to a step, and the destinations of copied ones; of saved step state, the values that the block
+    /// reads.
     pub fn step_inputs(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> (Vec<Given>, StepInputs) {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {
@@ -96,7 +97,7 @@ impl Entering {
     }
 }
 
-/// What the block must have when a step ends, and positions therein; nowhere if the block neither finds nor computes it.
+/// The values required at the end of a step, as positions; `None` if the block neither receives nor computes one.
 #[derive(Clone, Debug, Default)]
 pub struct StepEnds {
     pub vars: Vec<Var>,
@@ -106,7 +107,7 @@ pub struct StepEnds {
 }
 
 impl StepEnds {
-    /// What comes out, and what the step leaves and has not found.
+    /// The outputs of a step, and the saved values that are not inputs.
     pub fn new(
         program: &Program,
         call: &Call,
@@ -129,7 +130,7 @@ impl StepEnds {
     }
 }
 
-/// Refuses a value that a step leaves with another dtype or rank than it found.
+/// Rejects a carried value whose dtype or rank changes in a step.
 pub fn check_carried(name: &str, before: &Meta, after: &Meta) -> Result<()> {
     if before.dtype == after.dtype && before.rank() == after.rank() {
         return Ok(());
@@ -139,7 +140,7 @@ pub fn check_carried(name: &str, before: &Meta, after: &Meta) -> Result<()> {
     Err(Error::new(ErrorKind::Shape, text))
 }
 
-/// Refuses a term that steps cannot add up to an output of that dtype and shape.
+/// Rejects a term that cannot be summed to an output of that dtype and shape.
 pub fn check_term(program: &Program, var: Var, term: &Meta, out: Var, sum: &Meta) -> Result<()> {
     if (term.dtype, term.array) == (sum.dtype, sum.array) && term.dims.agrees(&sum.dims) {
         return Ok(());
@@ -149,7 +150,7 @@ pub fn check_term(program: &Program, var: Var, term: &Meta, out: Var, sum: &Meta
     Err(Error::new(ErrorKind::Shape, text))
 }
 
-/// What the backward part reads of the steps of a forward block, and whether it reads the elements.
+/// The values of a forward block's steps that the backward pass reads, and whether it reads the elements.
 pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Result<Vec<(Var, bool)>> {
     let mut names: Vec<(Var, bool)> = vec![];
     for op in
@@ -166,8 +167,8 @@ pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Resul
     Ok(names)
 }
 
-/// What a block reads and its operator does not supply, and whether it reads the elements; in a gradient, without the
-/// gradients that count as zero because nobody has written them.
+/// The variables that a block reads and its operator does not supply, and whether it reads the elements; in a gradient,
+/// without the gradients that count as zero because they have no writer.
 pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Result<Vec<(Var, bool)>> {
     let supplied: HashSet<Var> = call.supplied().collect();
     let block = program.block(call.block).map_or(&[][..], |block| &block.ops);
@@ -185,7 +186,7 @@ pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Res
 }
 
 impl Build<'_> {
-    /// What goes into the block of an operator.
+    /// The inputs of an operator's block.
     pub(crate) fn enter(&mut self, call: &Call) -> Result<Entering> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
@@ -214,7 +215,7 @@ impl Build<'_> {
             };
             match &mut meta {
                 Some(meta) if meta.array => {
-                    // A list is changed where it is.
+                    // A tensor array is changed in place.
                     let id = first.map_or_else(|| self.value(each.start), Ok)?;
                     entering.outer.push((each.start, id, meta.clone()));
                     let (carried, first, meta) = (*each, Some(id), Some(meta.clone()));
@@ -231,7 +232,7 @@ impl Build<'_> {
         }
         for (var, inner, like) in &call.slices {
             let Some(id) = self.present(*var)? else {
-                // Nobody has written it: zeros in every step.
+                // It has no writer: zeros in every step.
                 let of = self.value(*like)?;
                 let meta = &self.graph.values[of].meta;
                 let meta = Meta::new(meta.dtype, meta.dims.iter().skip(1).copied().collect::<Dims>());
@@ -273,7 +274,7 @@ impl Build<'_> {
         }
     }
 
-    /// What a value is that is carried; where nobody has written one, what another variable is, or is declared as.
+    /// Dtype and shape of a carried value; without a writer, those of another variable or of its declaration.
     pub(crate) fn meta_of(&self, value: Option<ValueId>, like: Var, start: Var) -> Result<Meta> {
         if let Some(id) = value.or(self.current[like.index()]) {
             return Ok(self.graph.values[id].meta.clone());

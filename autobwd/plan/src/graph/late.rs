@@ -1,4 +1,4 @@
-//! Where a plan ends since shapes are not known yet: those that an operator computes depend on what it computes.
+//! Dynamic shapes: a plan ends before an operator whose output shapes depend on data.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::graph::{
 };
 use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
-/// An operator with a block whose steps are planned one by one, and those behind it, when they run.
+/// An operator with a block that is planned step by step at run time, and the operators after it.
 #[derive(Debug)]
 pub struct Late {
     /// Position of the operator in its block.
@@ -18,18 +18,18 @@ pub struct Late {
     /// Whether a later operator consumes the same step scopes.
     pub shared: bool,
     pub entering: Entering,
-    /// What the steps of another operator have left, if that is known, and what is read of it.
+    /// The layout of another operator's saved step state, if known, and the values read from it.
     pub record: Option<Arc<Record>>,
     pub reads: Vec<(Var, bool)>,
-    /// What its own steps leave, if they must, and whether their elements.
+    /// The values that its own steps save, if any, and whether with elements.
     pub leave: Option<Vec<(Var, bool)>>,
-    /// What sums are like.
+    /// Dtypes and shapes of sums.
     pub sums: Vec<Meta>,
-    /// What the operators behind find of those before, the scope apart.
+    /// Values before it that the later operators read, apart from the scope.
     pub found: Vec<ValueId>,
-    /// What they find in the scope or write there, and what that is if it has been read or written before.
+    /// Variables of the scope that the later operators read or write, with their dtype and shape if accessed before.
     pub kept: Vec<(Var, Option<Meta>)>,
-    /// What must be there at the end.
+    /// Variables required at the end.
     pub ends: Vec<Var>,
 }
 
@@ -58,7 +58,7 @@ impl Build<'_> {
         })
     }
 
-    /// Ends before that operator; what it and those behind it find stays where it is.
+    /// Ends the plan before that operator; the inputs of it and of the later operators stay in memory.
     pub(crate) fn end_early<'b>(
         &mut self,
         mut late: Late,

@@ -1,4 +1,4 @@
-//! From names to values: every write makes a new one, of known dtype and shape.
+//! The value graph (SSA): every write of a variable makes a new value, of known dtype and shape.
 
 pub(crate) mod control;
 pub(crate) mod decompose;
@@ -20,19 +20,19 @@ use crate::graph::{
     late::Late,
 };
 
-/// What is to be run: shapes of what is fed and kept, what is fetched, and how.
+/// A planning request: shapes of feeds and of the scope, fetches, and options.
 pub struct Request<'a> {
     pub block: BlockId,
-    /// Operators before that one have run.
+    /// Operators before this one have run already.
     pub first: usize,
-    /// What is there when they start, in a sub-block or after these operators.
+    /// Values available at the start, in a sub-block or after these operators.
     pub given: &'a [Given],
-    /// What must be there when they end, and the step scopes that must be filled.
+    /// Variables required at the end, and step scopes that must be filled.
     pub ends: &'a [Var],
     pub feeds: &'a [(&'a str, Meta)],
     pub kept: &'a dyn Fn(&str) -> Option<Meta>,
     pub fetches: &'a [&'a str],
-    /// Nothing is fused or in place: whatever an operator reads or writes can be looked at once it has run.
+    /// Disables fusion and in-place operators: every input and output can be inspected after an operator has run.
     pub apart: bool,
 }
 impl fmt::Debug for Request<'_> {
@@ -56,42 +56,42 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A value that is there when the operators start.
+/// A value available at the start.
 #[derive(Clone, Debug)]
 pub struct Given {
     pub var: Var,
     pub meta: Meta,
     /// `Feed` or `Outer`.
     pub source: Source,
-    /// Of step scopes.
+    /// The layout of step scopes.
     pub record: Option<Arc<Record>>,
 }
 
 /// Index of a value.
 pub type ValueId = usize;
 
-/// Who gives a value its content.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// It is fed.
     Feed,
-    /// It is what the scope holds when the run starts.
+    /// The scope, at the start of the run.
     Kept,
-    /// It lives outside of the sub-block: number so many of what the block finds there.
+    /// The outer block, by index among the captured values.
     Outer(usize),
-    /// It is a list of tensors that nobody has written yet.
+    /// None yet: an empty tensor array.
     Empty,
-    /// An operator writes it.
+    /// An operator.
     Node(usize),
-    /// Nobody: those who would read it read that value, of which it is a copy.
+    /// A copied value; readers read the original instead.
     Copy(ValueId),
-    /// No operator, since none reads it.
+    /// No operator, since it has no reader.
     Unread,
-    /// The operator that has it as scratch memory, and nobody else.
+    /// Scratch memory of an operator.
     Scratch,
 }
 
-/// One definition of a variable.
+/// One definition (SSA value) of a variable.
 #[derive(Clone, Debug)]
 pub struct Value {
     pub var: Var,
@@ -99,15 +99,15 @@ pub struct Value {
     pub source: Source,
     /// Whether the variable lives in the scope.
     pub kept: bool,
-    /// Of step scopes that are read: what each step leaves.
+    /// For step scopes that are read: the layout of saved step state.
     pub record: Option<Arc<Record>>,
 }
 
-/// Values in the slots of an operator, flat and in the order of its schema, with the number of the slot that each sits
-/// in; `None` for `@EMPTY@`. What an operator with a block reads and writes is in no order, and has no such number.
+/// Values in the slots of an operator, flat and in the order of its schema, each with its slot number; `None` for
+/// `@EMPTY@`. Values of an operator with a block are unordered and have no slot number.
 pub type Wires = SmallVec<[(Option<usize>, Option<ValueId>); 6]>;
 
-/// The values of these slots; `value` says which one a variable has.
+/// The values of these slots; `value` maps a variable to its value.
 pub(crate) fn wires(
     schema: &[SlotDef],
     slots: &Slots,
@@ -126,29 +126,29 @@ fn first_in(wires: &Wires, slot: usize) -> Option<ValueId> {
     wires.iter().find(|(number, _)| *number == Some(slot))?.1
 }
 
-/// Values that an operator has to itself while it runs.
+/// Scratch values of an operator.
 pub type ScratchValues = SmallVec<[ValueId; 1]>;
 
-/// One operator to be run.
+/// One operator to run.
 #[derive(Debug)]
 pub struct Node {
     /// Position in the block, for messages.
     pub index: usize,
-    /// Shared by the parts that it is taken into.
+    /// Shared by the parts of its decomposition.
     pub desc: Arc<OpDesc>,
     pub info: &'static OpInfo,
     pub inputs: Wires,
     pub outputs: Wires,
     /// Scratch memory of its kernel, in the order of the schema.
     pub scratch: ScratchValues,
-    /// What runs in its place, when it is one of the elementwise operators that `desc` is composed of.
+    /// The elementwise operator that runs instead, as a part of the decomposition of `desc`.
     pub(crate) part: Option<Box<Part>>,
     /// Its sub-block, if it runs one.
     pub called: Option<Box<Called>>,
 }
 
 impl Node {
-    /// The operator that runs: slots are numbered as in its schema.
+    /// The operator that runs; slots are numbered as in its schema.
     pub fn runs(&self) -> (&'static OpInfo, &OpDesc) {
         self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
     }
@@ -170,7 +170,7 @@ impl Node {
         first_in(&self.outputs, slot)
     }
 
-    /// The input slot that hands its memory to that output slot.
+    /// The input slot whose memory the output slot may reuse.
     pub(crate) fn partner(&self, slot: usize) -> Option<usize> {
         let schema = self.runs().0.schema();
         schema.input_number(schema.outputs[slot].inplace?)
@@ -187,15 +187,15 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     pub values: Vec<Value>,
     pub feeds: Vec<ValueId>,
-    /// What must be there at the end.
+    /// Values required at the end.
     pub(crate) fetches: Vec<ValueId>,
-    /// The values that the request's fetches and ends have.
+    /// The values of the request's fetches and ends.
     pub ends: Vec<ValueId>,
-    /// Where it ends before the block does.
+    /// The rest of the block, if the plan ends early.
     pub late: Option<Arc<Late>>,
 }
 
-/// New values for the scratch memory of a kernel that has those in its slots.
+/// New values for the scratch memory of a kernel with these slot values.
 pub(crate) fn scratch_values(
     values: &mut Vec<Value>,
     schema: &Schema,
@@ -215,7 +215,7 @@ pub(crate) fn scratch_values(
     schema.scratch.iter().filter_map(define).collect()
 }
 
-/// Which operators the fetches and the values kept in the scope need.
+/// The operators that fetches and variables of the scope need.
 pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
     let Some(block) = program.block(request.block) else { return vec![] };
     let mut wanted = vec![false; program.name_count()];
@@ -234,7 +234,7 @@ pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
 }
 
 impl Graph {
-    /// An operator by itself; variable k + 1 stands for value k. `inputs` says which of them it reads.
+    /// A graph of one operator; variable k + 1 is value k. `inputs` says which of them it reads.
     pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Result<Graph> {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
             let source = if *input { Source::Feed } else { Source::Node(0) };
@@ -252,7 +252,7 @@ impl Graph {
         Ok(Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None })
     }
 
-    /// Refuses values that take more memory together than can be addressed: no sum of some of them overflows.
+    /// Rejects values whose total size cannot be addressed; thus no partial sum overflows.
     pub(crate) fn addressable(&self, program: &Program) -> Result<()> {
         let bytes = |value: &Value| value.meta.bytes().map_or(0, padded);
         let total = self.values.iter().map(bytes).fold(0, usize::saturating_add);
@@ -273,7 +273,7 @@ impl Graph {
         self.values.len() - 1
     }
 
-    /// Has values know where the operators now stand that write them.
+    /// Updates the writer index of every value to the current positions of operators.
     pub(crate) fn number_writers(&mut self) {
         for (position, node) in self.nodes.iter().enumerate() {
             node.writes().for_each(|v| self.values[v].source = Source::Node(position));
@@ -337,12 +337,12 @@ pub(crate) struct Build<'a> {
     block: &'a Block,
     pub(crate) ops: &'a OpInfoMap,
     pub(crate) request: &'a Request<'a>,
-    /// By variable: whether somebody reads it.
+    /// By variable: whether it has a reader.
     pub(crate) left: Vec<bool>,
-    /// The definition that a name means at this point.
+    /// The current definition of a variable.
     pub(crate) current: Vec<Option<ValueId>>,
     pub(crate) graph: Graph,
-    /// The operator at which it ends.
+    /// The operator before which the plan ends.
     pub(crate) late: Option<Late>,
     /// Whether verification has checked slots and attributes.
     checked: bool,
@@ -372,7 +372,7 @@ impl Build<'_> {
         self.program.lookup(self.request.block, var)
     }
 
-    /// What is there when the operators start.
+    /// Adds the values available at the start.
     fn given(&mut self) {
         for given in self.request.given {
             let id = self.define(given.var, given.meta.clone(), given.source);
@@ -419,12 +419,12 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The value that a variable has at this point.
+    /// The current value of a variable.
     pub(crate) fn value(&mut self, var: Var) -> Result<ValueId> {
         self.value_used(var, "read")
     }
 
-    /// The same; errors say what it is used for.
+    /// The same; errors name its use.
     fn value_used(&mut self, var: Var, used: &str) -> Result<ValueId> {
         if let Some(id) = self.current[var.index()] {
             return Ok(id);
@@ -559,7 +559,7 @@ impl Build<'_> {
             let id = self.value(*var)?;
             self.graph.ends.push(id);
         }
-        // What a step finds stays until it ends, so that ends can be copied there.
+        // A step's inputs stay until it ends, so that carried outputs can be copied there.
         let starts = self.request.given.iter().zip(0..).filter(|(given, _)| given.source == Source::Feed);
         let there =
             self.graph.ends.iter().copied().chain(starts.map(|(_, id)| id + self.request.feeds.len()));
