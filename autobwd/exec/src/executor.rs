@@ -1,19 +1,21 @@
+//! The executor: plans programs, runs them, and caches sessions.
+
 use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
 use crate::{Feed, Scope, Session};
 use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
 use autobwd_plan::{Plan, Request, RunPlan, cut};
 
-/// How many sessions [`Executor::run`] keeps.
+/// Number of sessions that [`Executor::run`] caches.
 const SESSIONS: usize = 16;
 
-/// How often a loop of a program from a file may run its body, if nothing else is said.
+/// Default maximum number of steps of a loop in a program from a file.
 const LOADED_LOOP_LIMIT: u64 = 1_000_000;
 
 /// Runs programs.
 ///
-/// [`run`](Executor::run) takes feeds and gives back what is fetched; it keeps the plans of the last shapes it met.
-/// [`prepare`](Executor::prepare) gives the plan out of hand, for loops in which every microsecond counts.
+/// [`run`](Executor::run) takes feeds and returns fetches; it caches the plans of the most recent shapes.
+/// [`prepare`](Executor::prepare) returns the plan as a [`Session`], for loops in which every microsecond counts.
 pub struct Executor {
     cx: Arc<Cx>,
     ops: Option<Arc<OpInfoMap>>,
@@ -21,7 +23,7 @@ pub struct Executor {
     loop_limit: Option<u64>,
     /// Most recently used first.
     sessions: VecDeque<(Key, Session)>,
-    /// What callers keep with it.
+    /// Caller's data, kept with the executor.
     attached: Option<Box<dyn Any + Send>>,
 }
 
@@ -63,17 +65,17 @@ impl Default for Executor {
 }
 
 impl Executor {
-    /// Runs with as many threads as there are cores.
+    /// An executor with as many threads as there are cores.
     pub fn new() -> Executor {
         Executor::with_threads(thread::available_parallelism().map_or(1, NonZero::get))
     }
 
-    /// Runs with that many threads, the caller's among them, but no more than 1,024. Results do not depend on it.
+    /// An executor with that many threads, including the caller's, at most 1,024. Results do not depend on the number.
     pub fn with_threads(threads: usize) -> Executor {
         Executor::of_cx(Arc::new(Cx::new(threads.max(1))))
     }
 
-    /// Runs with the threads of others.
+    /// An executor that shares the threads of another.
     #[doc(hidden)]
     pub fn of_cx(cx: Arc<Cx>) -> Executor {
         Executor {
@@ -86,17 +88,17 @@ impl Executor {
         }
     }
 
-    /// Runs with these operators instead of those that this binary links.
+    /// Uses these operators instead of those linked into this binary.
     #[must_use]
     pub fn with_ops(self, ops: OpInfoMap) -> Executor {
         Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), attached: None, ..self }
     }
 
-    /// Looks for NaN and infinities after every operator: the first one that has written any fails the run, before
-    /// its results reach the scope. The error names the operator and its source line, of a gradient operator also the
-    /// forward operator, and tells the ranges of what it has read and written.
+    /// Checks for NaN and infinities after every operator (anomaly detection): the first operator that writes one fails
+    /// the run, before its results reach the scope. The error names the operator and its source line, for a gradient
+    /// operator also the forward operator, and the value ranges of inputs and outputs.
     ///
-    /// Operators are then neither fused nor run in place: results are the same to the bit, but take more time and memory.
+    /// Operators are then neither fused nor run in place: results are equal bit by bit, but take more time and memory.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Scope, Tensor};
@@ -121,9 +123,9 @@ impl Executor {
         Executor { check_finite: on, sessions: VecDeque::new(), attached: None, ..self }
     }
 
-    /// Lets no loop run its body more often than that: one that does not end by then fails the run. Without it, loops of
-    /// programs that were read from a file ([`Program::load`], [`Program::from_json`]) end after a million steps, all
-    /// others never.
+    /// Limits the number of steps of every loop; a loop that exceeds the limit fails the run. By default, loops of
+    /// programs read from a file ([`Program::load`], [`Program::from_json`]) end after a million steps, all others
+    /// never.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -143,18 +145,18 @@ impl Executor {
         Executor { loop_limit: Some(steps), sessions: VecDeque::new(), attached: None, ..self }
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.cx.threads()
     }
 
-    /// Plans a program for data of these dtypes and shapes, and for what is to be fetched. Only the operators are run
-    /// that the fetches need or that write values of the scope. Values that the program writes to the scope for the
-    /// first time get their memory there.
+    /// Plans a program for data of these dtypes and shapes, and for these fetches. Only operators run that the fetches
+    /// need or that write values of the scope. Values that the program writes to the scope for the first time get their
+    /// memory there.
     ///
     /// # Errors
-    /// A program that is not valid, as [`verify`](autobwd_core::verify()) tells it; feeds that do not fit the program; names that
-    /// do not exist; values missing in the scope; shapes that are wrong: each with operator, variables and source line.
+    /// A program that [`verify`](autobwd_core::verify()) rejects; feeds that do not fit the program; unknown names;
+    /// values missing in the scope; wrong shapes: each with operator, variables and source line.
     pub fn prepare(
         &self,
         program: &impl AsRef<Program>,
@@ -175,8 +177,8 @@ impl Executor {
         session
     }
 
-    /// What [`prepare`](Executor::prepare) would make of a program, to look at: which operators run together, and when
-    /// which value is where in memory. Touches no memory but its own.
+    /// The plan that [`prepare`](Executor::prepare) would make, as a report: fused operators, lifetimes and locations
+    /// of values. It allocates no tensor memory.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
@@ -212,14 +214,14 @@ impl Executor {
         Ok(RunPlan::new(program, &Plan::new(program, ops, &request)?))
     }
 
-    /// Takes out what was attached; nothing, if that was of another type or options have changed.
+    /// Takes the attached data; `None` if it has another type or options have changed.
     #[doc(hidden)]
     pub fn take_attached<T: Any + Default>(&mut self) -> T {
         let attached = self.attached.take().and_then(|attached| attached.downcast().ok());
         attached.map_or_else(T::default, |attached| *attached)
     }
 
-    /// Keeps something for [`take_attached`](Executor::take_attached).
+    /// Attaches data for [`take_attached`](Executor::take_attached).
     #[doc(hidden)]
     pub fn attach<T: Any + Send>(&mut self, value: T) {
         self.attached = Some(Box::new(value));
@@ -233,12 +235,12 @@ impl Executor {
         }
     }
 
-    /// Runs a program once and returns what is fetched. What is fed are tensors, arrays and views: [`Feed`]. A run that
-    /// fails leaves the scope as it was.
+    /// Runs a program once and returns the fetches. Feeds are tensors, arrays and views: [`Feed`]. A failed run leaves
+    /// the scope as it was.
     ///
-    /// A variable that the program computes may be fed, too: the program is cut there. Its operator writes nothing to
-    /// it, and operators that nothing else needs do not run, so that what they read need not be fed. A variable that is
-    /// read before an operator writes it starts with what is fed.
+    /// A variable that the program computes may be fed, too: the program is cut there. The feed replaces the operator's
+    /// output, and operators that become dead do not run, so their inputs need not be fed. A variable that is read
+    /// before an operator writes it starts with the fed value.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -254,8 +256,8 @@ impl Executor {
     /// ```
     ///
     /// # Errors
-    /// As [`prepare`](Executor::prepare) and [`Session::run`]. A fed variable that several operators write, or one in a
-    /// sub-block: it would not keep what is fed.
+    /// Those of [`prepare`](Executor::prepare) and [`Session::run`]. A fed variable that several operators write, or
+    /// that is in a sub-block: it would not keep the fed value.
     pub fn run(
         &mut self,
         program: &impl AsRef<Program>,
@@ -272,7 +274,7 @@ impl Executor {
             return (0..fetches.len()).map(|k| session.fetch_at(k)).collect();
         }
         if scope.len() > known {
-            // Values that this run would have been the first to write are not there either.
+            // Values that this run would have written first do not exist either.
             self.sessions.pop_front();
             scope.truncate(known);
         }

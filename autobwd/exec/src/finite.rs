@@ -1,14 +1,14 @@
-//! Looking for NaN and infinities after every operator of a run.
+//! Anomaly detection: a check for NaN and infinities after every operator.
 
 use std::fmt::Write as _;
 
 use autobwd_core::{Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype};
 
-/// Looks at what an operator has written: values with their names.
+/// The check of one operator's outputs: values with their names.
 pub(super) struct Probe {
     pub(super) inputs: Vec<(String, Buf<'static>)>,
     pub(super) outputs: Vec<(String, Buf<'static>)>,
-    /// Of a gradient operator: what it is the gradient of.
+    /// The forward operator of a gradient operator.
     pub(super) forward: Option<String>,
 }
 
@@ -42,9 +42,9 @@ impl Probe {
     }
 }
 
-/// The numbers of a value at a glance.
+/// The value range of a tensor.
 struct Range {
-    /// The smallest and the largest of the finite ones.
+    /// The smallest and the largest finite number.
     ends: Option<(f64, f64)>,
     nan: usize,
     infinite: usize,

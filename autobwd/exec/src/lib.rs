@@ -1,7 +1,7 @@
-//! Running programs: plans bound to memory, frames called in order.
+//! Execution of programs: plans bound to memory, and frames called in order.
 //!
-//! Must not create operators. A [`Session`] is a plan with its memory; running it looks nothing up, hashes nothing and
-//! allocates nothing.
+//! Must not create operators. A [`Session`] is a plan with its memory; a run performs no look-up, no hashing and no
+//! allocation.
 
 mod bind;
 mod executor;

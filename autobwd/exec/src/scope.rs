@@ -1,3 +1,5 @@
+//! The scope: named values that outlive a run.
+
 use std::{
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -11,7 +13,7 @@ use autobwd_core::{
     tensor::{Place, load_tensors, save_tensors},
 };
 
-/// The values that are kept between runs: parameters, the state of optimizers, statistics.
+/// The values kept between runs: parameters, optimizer states, statistics.
 ///
 /// ```
 /// use autobwd::{Scope, Tensor};
@@ -25,7 +27,7 @@ use autobwd_core::{
 #[derive(Debug)]
 pub struct Scope {
     values: IndexMap<String, Tensor>,
-    /// New for every scope, and whenever the memory of a value is replaced: sessions remember addresses.
+    /// New for every scope, and whenever the memory of a value is replaced, because sessions hold addresses.
     stamp: u64,
 }
 
@@ -55,7 +57,7 @@ impl Scope {
     /// The value of that name.
     ///
     /// # Errors
-    /// There is none; near names are offered.
+    /// An unknown name; similar names are suggested.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         self.values.get(name).ok_or_else(|| self.unknown(name))
     }
@@ -65,19 +67,19 @@ impl Scope {
         Error::new(ErrorKind::NoValue, format!("the scope has no `{name}`{hint}"))
     }
 
-    /// The elements of a value, to be changed.
+    /// The elements of a value, mutably.
     ///
     /// # Errors
-    /// There is no such value, or it is of another dtype.
+    /// An unknown name; another dtype.
     pub fn slice_mut<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
         if !self.values.contains_key(name) {
             return Err(self.unknown(name));
         }
-        // Just looked up; a tensor of another dtype is refused by `slice_mut`.
+        // The look-up above succeeded; `slice_mut` rejects another dtype.
         self.values.get_mut(name).map_or(Ok(&mut [][..]), |t| t.slice_mut())
     }
 
-    /// Sets a value. Sessions stay usable when dtype and shape are those of the value before.
+    /// Sets a value. Sessions stay valid if dtype and shape are unchanged.
     pub fn set(&mut self, name: &str, value: Tensor) {
         match self.values.get_mut(name) {
             Some(old) if old.dtype() == value.dtype() && old.dims() == value.dims() => {
@@ -93,22 +95,22 @@ impl Scope {
         }
     }
 
-    /// Names and values, in the order in which they came.
+    /// Names and values, in insertion order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.values.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Saves all values as a safetensors file, never half of it.
+    /// Saves all values as a safetensors file, atomically.
     ///
     /// # Errors
     /// The file system's, naming the path.
@@ -127,7 +129,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Forgets all values but the first so many.
+    /// Removes all values but the first so many.
     pub(super) fn truncate(&mut self, len: usize) {
         self.values.truncate(len);
     }
@@ -141,7 +143,7 @@ impl Scope {
         self.values.get(name).map(Tensor::meta)
     }
 
-    /// The place of a value, made if it is not there yet.
+    /// The memory of a value, allocated if necessary.
     pub(super) fn place(&mut self, name: &str, meta: &Meta) -> Result<Place> {
         if !self.values.contains_key(name) {
             let dims = meta.dims.known().ok_or_else(|| Error::internal("a kept value of unknown shape"))?;

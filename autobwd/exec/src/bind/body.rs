@@ -1,4 +1,4 @@
-//! A plan with its memory.
+//! A bound block: a plan with its memory.
 
 use std::sync::Arc;
 
@@ -9,35 +9,35 @@ use autobwd_core::{
 };
 use autobwd_plan::{Plan, Record, Spot, ValueId};
 
-/// A block ready to run: frames in order, and the memory that they work in.
+/// A block ready to run: its frames in order, and their memory.
 pub(crate) struct Body {
-    // Frames point into the arena: they go first.
+    // Frames point into the arena, so they must be dropped first.
     pub(crate) frames: Vec<Frame>,
-    /// What runs behind them, planned when it runs.
+    /// The operators after the frames, planned at run time.
     late: Option<Box<LateFrame>>,
     pub(crate) arena: Memory,
-    /// For messages, by frame.
+    /// The operator of each frame, for messages.
     ops: Vec<OpContext>,
     cells: Vec<Held>,
     journal: Journal,
-    /// What must be there at the end.
+    /// Values required at the end.
     pub(crate) ends: Vec<End>,
     pub(crate) scratch_bytes: usize,
     pub(crate) lent_bytes: usize,
 }
 
-/// Something that must be there when a body has run.
+/// A value required at the end of a block.
 pub(crate) struct End {
     pub(crate) meta: Meta,
-    /// Of a tensor.
+    /// The location of a tensor.
     pub(crate) at: Span,
-    /// Of anything else.
+    /// The cell of any other value.
     pub(crate) cell: Option<Arc<Cell>>,
     pub(crate) record: Option<Arc<Record>>,
 }
 
 impl Body {
-    /// Of a sub-block, or of what comes late in a program.
+    /// A sub-block, or operators of dynamic shape in a program.
     pub(crate) fn of_block(
         program: &Program,
         block: BlockId,
@@ -50,7 +50,7 @@ impl Body {
         Body::new(program, block, plan, arena, bound, options.cx)
     }
 
-    /// Computes what is constant.
+    /// Runs the frames that compute constants.
     pub(crate) fn new(
         program: &Program,
         block: BlockId,
@@ -80,13 +80,13 @@ impl Body {
         Ok(body)
     }
 
-    /// Bytes of tensor memory that it holds.
+    /// Bytes of tensor memory in use.
     pub(crate) fn bytes(&self) -> usize {
         let late = self.late.as_ref().map_or(0, |late| late.bytes());
         self.arena.len().saturating_add(self.scratch_bytes).saturating_add(late)
     }
 
-    /// What must be there at the end, with the memory that it is in.
+    /// A value required at the end, with its memory.
     pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
         match &self.late {
             Some(late) => late.end(k),
@@ -97,17 +97,17 @@ impl Body {
         }
     }
 
-    /// Where something is that is taken out of the block, or put into it.
+    /// The location of a value that is copied into the block or out of it.
     pub(crate) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
         let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
-        // What is fetched from outside of the block is copied into its arena.
+        // A fetched outer value is copied into the block's arena.
         match plan.layout.fetched_at.get(&id).copied().unwrap_or(plan.layout.spots[id]) {
             Spot::Arena(at) => Ok(Span { at, bytes }),
             _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
         }
     }
 
-    /// Copies values of a saved step, which stand at these offsets in it.
+    /// Loads values of saved step state from these offsets.
     pub(crate) fn load(&mut self, places: &[(Span, usize)], step: &Step) {
         for (Span { at, bytes }, offset) in places {
             self.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(step.memory.slice(*offset, *bytes));
@@ -122,7 +122,7 @@ impl Body {
         self.each_frame(cx, |frame| frame.kernel.run(cx))
     }
 
-    /// Runs all frames, and leaves the scope as it was if one fails or panics.
+    /// Runs all frames; restores the scope if one fails or panics.
     #[inline]
     pub(crate) fn each_frame(
         &mut self,
@@ -140,7 +140,7 @@ impl Body {
     }
 }
 
-/// Some bytes of a body's arena.
+/// A range of bytes in a block's arena.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) at: usize,

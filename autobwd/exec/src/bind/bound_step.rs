@@ -1,4 +1,4 @@
-//! A block bound to memory, with the places of what goes in and comes out, and the inputs that it comes from.
+//! A sub-block bound to memory, with its inputs and the locations of copied values.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use autobwd_core::{
 };
 use autobwd_plan::{Entering, StepEnds, StepPlan, ValueId};
 
-/// What goes into a block: as [`Entering`], bound.
+/// The bound inputs of a block, see [`Entering`].
 pub(crate) struct BoundInputs {
     bufs: Vec<Buf<'static>>,
     condition: Option<usize>,
@@ -37,13 +37,13 @@ impl BoundInputs {
         })
     }
 
-    /// Whether there is a first step.
+    /// The condition of the first step.
     pub(crate) fn condition(&self) -> Result<bool> {
         let at = self.condition.ok_or_else(|| Error::internal("a loop without condition"))?;
         Ok(self.bufs[at].slice::<Bool>()?[0].get())
     }
 
-    /// By carried value: what the first step finds; zeros if there is none.
+    /// By carried value: its initial value; zeros if there is none.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = Option<&Buf<'static>>> {
         self.firsts.iter().map(|at| Some(&self.bufs[(*at)?]))
     }
@@ -52,13 +52,13 @@ impl BoundInputs {
         self.sequences.iter().map(|at| &self.bufs[*at])
     }
 
-    /// What the steps of another operator have left.
+    /// The saved step state of another operator.
     pub(crate) fn scopes(&self) -> Result<Option<Arc<Cell>>> {
         self.scopes.map(|at| self.bufs[at].cell().cloned()).transpose()
     }
 }
 
-/// A block ready to run one step: as [`StepPlan`], bound.
+/// A bound block that runs one step, see [`StepPlan`].
 pub(crate) struct BoundStep {
     pub(crate) body: Body,
     pub(crate) starts: Vec<Option<Span>>,
@@ -88,7 +88,7 @@ impl BoundStep {
         Ok(BoundStep { body, starts, slices, stored, nested, ends: ends.clone() })
     }
 
-    /// Copies values to where the step starts with them.
+    /// Copies carried values into the step's inputs.
     pub(crate) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
         for (start, value) in self.starts.iter().zip(values) {
             if let (Some(Span { at, bytes }), Some(value)) = (*start, value) {
@@ -97,7 +97,7 @@ impl BoundStep {
         }
     }
 
-    /// Copies the step's parts of the sequences.
+    /// Copies the step's elements of the sequences.
     pub(crate) fn slice(&mut self, index: usize, inputs: &BoundInputs) -> Result<()> {
         for (Span { at, .. }, sequence) in self.slices.iter().zip(inputs.sequences()) {
             sequence.copy_part(index, &mut self.body.arena, *at)?;
@@ -105,7 +105,7 @@ impl BoundStep {
         Ok(())
     }
 
-    /// Moves what the operators within have left to where they find it, or back.
+    /// Swaps step scopes of inner operators between the saved state and their cells.
     fn exchange(&self, step: &mut Step) -> Result<()> {
         for (cell, steps) in self.nested.iter().zip(&mut step.nested) {
             std::mem::swap(&mut *cell.steps()?, steps);
@@ -113,13 +113,13 @@ impl BoundStep {
         Ok(())
     }
 
-    /// Runs the block on what a step has left.
+    /// Runs the block on saved step state.
     pub(crate) fn run_on(&mut self, cx: &Cx, step: &mut Step) -> Result<()> {
         self.body.load(&self.stored, step);
         self.run_with(cx, step)
     }
 
-    /// Runs the block with the step scopes of the operators within.
+    /// Runs the block with the step scopes of inner operators.
     pub(crate) fn run_with(&mut self, cx: &Cx, step: &mut Step) -> Result<()> {
         self.exchange(step)?;
         let outcome = self.body.run(cx);

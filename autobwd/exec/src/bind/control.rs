@@ -1,4 +1,4 @@
-//! Running sub-blocks that are planned ahead: what goes from step to step is copied within the block's arena.
+//! Execution of statically planned sub-blocks: loop-carried values are copied within the block's arena.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ pub(crate) struct CallFrame {
 pub(crate) struct CalledBlock {
     pub(crate) step: BoundStep,
     inputs: BoundInputs,
-    /// The end that decides whether there is another step.
+    /// The index of the condition for another step among the ends.
     repeat: Option<usize>,
     lasts: Vec<Option<Buf<'static>>>,
     stacks: Vec<Buf<'static>>,
     sums: Vec<Buf<'static>>,
-    /// Where in the arena, and where in what a step leaves.
+    /// The saved values: location in the arena, and offset in saved step state.
     left: Vec<(Span, usize)>,
     left_bytes: usize,
 }
@@ -74,12 +74,12 @@ impl CallFrame {
         Ok(CallFrame { steps, block })
     }
 
-    /// Has it run the steps of another operator again, of which one in so many has left these inner values.
+    /// Sets it up to rerun the steps of another operator, which saved these inner values of every n-th step.
     pub(crate) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
         let Called { step: StepPlan { plan, .. }, every, .. } = &again.called;
         let span = |(id, at): &(ValueId, usize)| Ok((frame.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
-        // Each of them leaves something.
+        // Each rerun step saves its state.
         let cell = Arc::new(Cell::Steps(Default::default()));
         frame.steps.scopes = Some(cell.clone());
         self.steps.replay = Some(Replay { frame: Box::new(frame), cell, starts, every: *every, before: 0 });
@@ -131,7 +131,7 @@ impl CalledBlock {
         }
     }
 
-    /// Runs the block on what it finds in its arena.
+    /// Runs the block on the inputs in its arena.
     pub(crate) fn run_step(&mut self, cx: &Cx, index: usize, state: StepState<'_>) -> Result<()> {
         let CalledBlock { step, inputs, left, left_bytes, .. } = self;
         step.slice(index, inputs)?;
@@ -150,7 +150,7 @@ impl CalledBlock {
         }
     }
 
-    /// What a step contributes to stacks and sums.
+    /// Adds a step's contribution to stacks and sums.
     fn gather(&mut self, cx: &Cx, ran: usize, index: usize) -> Result<()> {
         let BoundStep { body: Body { arena, ends: values, .. }, ends, .. } = &self.step;
         for (end, out) in ends.stacks.iter().zip(&mut self.stacks) {
@@ -206,7 +206,7 @@ impl Kernel for CallFrame {
     }
 }
 
-/// Makes a sum zero, or an empty list.
+/// Sets a sum to zero, or to an empty list.
 fn empty(sum: &mut Buf<'_>) -> Result<()> {
     match sum.is_array() {
         true => sum.array()?.clear(),
@@ -215,10 +215,10 @@ fn empty(sum: &mut Buf<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Elements that are added at a time.
+/// Number of elements added at a time.
 const PART: usize = 1 << 14;
 
-/// Adds what stands in an arena to a sum; the first is copied.
+/// Adds a value in an arena to a sum; the first one is copied.
 fn add(cx: &Cx, sum: &mut Buf<'_>, arena: &Memory, at: usize, meta: &Meta, first: bool) -> Result<()> {
     macro_rules! add {
         ($t:ty) => {{

@@ -1,4 +1,4 @@
-//! Steps that commit as a whole.
+//! Rollback of failed steps: a journal of overwritten values of the scope.
 
 use crate::bind::CopyFrame;
 use autobwd_core::{
@@ -6,10 +6,10 @@ use autobwd_core::{
     tensor::{Memory, Place, padded},
 };
 
-/// Values of the scope as they were before a step: those that it overwrites ahead of an operator that may fail.
+/// Copies of the values of the scope that a step overwrites ahead of an operator that may fail.
 ///
-/// Saving them costs a copy at each run. In programs for training that is a few numbers, such as running statistics and
-/// counters: parameters are updated behind the operators that may fail.
+/// Each run copies them. In training programs these are few numbers, such as running statistics and counters:
+/// parameters are updated after the operators that may fail.
 #[derive(Default)]
 pub(crate) struct Journal {
     saves: Vec<CopyFrame>,
@@ -18,7 +18,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// For values at these places.
+    /// A journal of the values at these places.
     pub(crate) fn new(values: &[(Place, Meta)]) -> Result<Journal> {
         if values.is_empty() {
             return Ok(Journal::default());
@@ -35,33 +35,33 @@ impl Journal {
         Ok(Journal { saves, restores, memory })
     }
 
-    /// Bytes of tensor memory that it holds.
+    /// Bytes of tensor memory in use.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.len()
     }
 
-    /// Saves the values: a step begins.
+    /// Saves the values at the start of a step.
     pub(crate) fn begin<'a>(&'a mut self, cx: &'a Cx) -> Result<Rollback<'a>> {
         self.saves.iter_mut().try_for_each(|copy| copy.run(cx))?;
         Ok(Rollback { journal: self, cx })
     }
 }
 
-/// Restores the saved values when it is dropped, by an error or a panic, before the step is committed.
+/// Restores the saved values if it is dropped, by an error or a panic, before the step is committed.
 pub(crate) struct Rollback<'a> {
     journal: &'a mut Journal,
     cx: &'a Cx,
 }
 
 impl Rollback<'_> {
-    /// Ends the step: what it has written stays.
+    /// Ends the step and keeps its writes.
     pub(crate) fn commit(self) {
         std::mem::forget(self);
     }
 }
 impl Drop for Rollback<'_> {
     fn drop(&mut self) {
-        // Copies between places of one size do not fail.
+        // Copies between places of equal size do not fail.
         let _ = self.journal.restores.iter_mut().try_for_each(|copy| copy.run(self.cx));
     }
 }

@@ -1,4 +1,4 @@
-//! Operators with a block whose shapes are not the same in all steps, and those behind them.
+//! Execution of operators of dynamic shape: steps with different shapes, and the operators after them.
 
 use std::sync::Arc;
 
@@ -15,43 +15,43 @@ use autobwd_core::{
 };
 use autobwd_plan::{Entry, Given, Late, Record, Source, StepEnds, StepInputs, check_carried, check_term};
 
-/// An operator whose steps are planned one by one, and those behind it.
+/// An operator that is planned step by step, and the operators after it.
 pub(crate) struct LateFrame {
     block: BlockId,
     steps: StepLoop,
     called: LateBlock,
-    /// What those behind it find that was computed before, and where.
+    /// Earlier values that the operators after it read, with their locations.
     found: Vec<(Given, Outer)>,
     behind: Stretch,
-    /// What those behind it have run for.
+    /// The shapes that the operators after it last ran with.
     now: Key,
 }
 
-/// A sub-block of which each step may have shapes of its own.
+/// A sub-block whose steps may have different shapes.
 struct LateBlock {
     planner: Arc<Planner>,
     late: Arc<Late>,
     inputs: BoundInputs,
-    /// What its steps find outside.
+    /// Captured outer values.
     outer: Vec<Outer>,
-    /// What its steps leave, or have left.
+    /// The step scopes that its steps fill or consume.
     scopes: Arc<Cell>,
-    /// Sums that are lists, by sum.
+    /// Sums that are tensor arrays, by sum.
     lists: Vec<Arc<Cell>>,
     stretch: Stretch,
     state: State,
 }
 
-/// What a step hands to the next, and what all contribute.
+/// The state between steps: carried values and the contributions so far.
 #[derive(Default)]
 struct State {
-    /// What is carried; nothing where no step has computed it.
+    /// Carried values; `None` if no step has computed one.
     carried: Vec<Option<LateValue>>,
     stacks: Vec<Vec<(usize, Tensor)>>,
     sums: Vec<Option<LateValue>>,
 }
 
-/// A value that has the shape of the last step.
+/// A value with the shape of the last step.
 enum LateValue {
     Tensor(Tensor),
     Cell(Meta, Arc<Cell>),
@@ -112,12 +112,12 @@ impl LateFrame {
         Ok(LateFrame { block, steps, called, found, behind, now: Key::default() })
     }
 
-    /// Bytes of tensor memory that it holds by now.
+    /// Bytes of tensor memory in use now.
     pub(crate) fn bytes(&self) -> usize {
         self.called.stretch.bytes() + self.behind.bytes()
     }
 
-    /// What must be there at the end.
+    /// A value required at the end, with its memory.
     pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
         let body = self.behind.body(&self.now);
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
@@ -143,7 +143,7 @@ impl LateFrame {
         self.called.finish(self.steps.count, state)
     }
 
-    /// Runs the operators behind.
+    /// Runs the operators after it.
     fn go_on(&mut self, cx: &Cx, outputs: Vec<(Var, LateValue)>) -> Result<()> {
         let LateBlock { planner, late, .. } = &self.called;
         let (mut given, mut inputs): (Vec<Given>, _) = (vec![], StepInputs::default());
@@ -187,7 +187,7 @@ impl LateFrame {
 }
 
 impl LateBlock {
-    /// What the first step finds.
+    /// The state before the first step.
     fn start(&self) -> Result<State> {
         let Late { call, entering, sums, .. } = &*self.late;
         if !call.is_recorded() {
@@ -214,7 +214,7 @@ impl LateBlock {
         Ok(state)
     }
 
-    /// What all steps have made.
+    /// The outputs after all steps.
     fn finish(&self, count: usize, state: State) -> Result<Vec<(Var, LateValue)>> {
         let Late { call, entering, sums, .. } = &*self.late;
         let name = |var: Var| self.planner.program().name(var);
@@ -276,7 +276,7 @@ impl StepBlock for LateBlock {
             StepState::Save(_) | StepState::Discard => ready.step.body.run(cx)?,
         }
 
-        // What comes out.
+        // Outputs of the step.
         let StepEnds { carried, stacks, sums, .. } = &ready.step.ends;
         for ((each, value), k) in entering.carried.iter().zip(&mut state.carried).zip(carried) {
             match (value, ready.end(*k)?) {
@@ -321,7 +321,7 @@ impl StepBlock for LateBlock {
     }
 }
 
-/// What a step that has run leaves: what it has found of that, or has computed.
+/// The saved state of a finished step, from its inputs and results.
 fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner, steps: &mut Steps) -> Result<Step> {
     let (mut record, mut nested, mut parts, mut bytes) = (Record::default(), vec![], vec![], 0);
     for (var, elements) in leave {
@@ -362,7 +362,7 @@ fn zeros(meta: &Meta) -> Result<Tensor> {
     Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())
 }
 
-/// The parts of so many steps, one after another.
+/// Stacks the results of so many steps.
 fn stack(count: usize, parts: Vec<(usize, Tensor)>, name: &str) -> Result<Tensor> {
     let (_, first) = parts.first().ok_or_else(|| not_computed(name))?;
     let dims: Vec<usize> = std::iter::once(count).chain(first.dims().iter().copied()).collect();

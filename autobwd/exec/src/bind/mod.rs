@@ -1,4 +1,4 @@
-//! From plan to frames: every slot gets its memory, every frame is proven sound.
+//! Binding of plans to memory: every slot gets its memory, and every frame is proven sound.
 
 pub(crate) mod body;
 pub(crate) mod bound_step;
@@ -30,36 +30,36 @@ use autobwd_core::{
 };
 use autobwd_plan::{Called, Given, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
 
-/// Something to call while running.
+/// A bound kernel (instruction): one call at run time.
 pub(crate) struct Frame {
     pub(crate) kernel: Box<dyn Kernel + Send>,
     /// The operator (the first one of a region), for messages.
     pub(crate) node: usize,
 }
 
-/// Something outside of a sub-block.
+/// A captured outer value.
 #[derive(Clone)]
 pub(crate) enum Outer {
     Tensor(Place),
     Cell(Arc<Cell>),
 }
 
-/// A value of a block that is no tensor.
+/// A value of a block that is not a tensor.
 pub(crate) struct Held {
     pub(crate) var: Var,
     pub(crate) cell: Arc<Cell>,
-    /// Whether a run starts without it.
+    /// Whether a run starts with it empty.
     pub(crate) own: bool,
 }
 
-/// How programs are run.
+/// Options of execution.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<'a> {
     pub(crate) check_finite: bool,
-    /// How often a loop may run its body.
+    /// Maximum number of steps of a loop.
     pub(crate) loop_limit: Option<u64>,
     pub(crate) cx: &'a Cx,
-    /// For what comes late.
+    /// The planner for operators of dynamic shape.
     pub(crate) planner: Option<&'a Arc<Planner>>,
 }
 
@@ -85,17 +85,17 @@ impl Kernel for CopyFrame {
 /// The frames of a plan, in order.
 pub(crate) struct Bound {
     pub(crate) frames: Vec<Frame>,
-    /// How many frames at the beginning compute constants.
+    /// The number of leading frames that compute constants.
     pub(crate) constants: usize,
-    /// Values that are no tensors.
+    /// Values that are not tensors.
     pub(crate) cells: Vec<Held>,
-    /// What runs behind them, planned when it runs.
+    /// The operators after the frames, planned at run time.
     pub(crate) late: Option<Box<LateFrame>>,
-    /// What they overwrite in the scope before one that may fail.
+    /// Values of the scope overwritten ahead of a frame that may fail.
     pub(crate) journal: Journal,
-    /// Tensor memory that regions hold, in bytes.
+    /// Bytes of tensor memory in regions.
     pub(crate) scratch_bytes: usize,
-    /// The most that is lent to a kernel while it runs, in bytes.
+    /// Maximum of scratch memory of a kernel, in bytes.
     pub(crate) lent_bytes: usize,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn bind(
     let mut bound =
         Bound { frames, constants: 0, cells, late: None, journal, scratch_bytes: 0, lent_bytes: 0 };
     bound.scratch_bytes = bound.journal.bytes();
-    // In the order of the groups after which they happen.
+    // In the order of the groups they follow.
     let mut copies = plan.layout.copies.iter().peekable();
     for (first, groups) in plan.frames() {
         let node = groups[0].nodes.start;
@@ -150,10 +150,10 @@ pub(crate) fn bind(
     if let Some(late) = &graph.late {
         bound.late = Some(Box::new(bind.late(late)?));
     }
-    // What must be there at the end may be what was there at the start.
+    // A value required at the end may be one that was given at the start.
     graph.ends.iter().filter(|id| graph.values[**id].meta.array).for_each(|id| drop(bind.cell(*id)));
     bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held);
-    // What a step is given is filled by whoever runs it.
+    // The caller fills the inputs of a step.
     let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
     let given: FxHashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
     for (var, cell) in bind.cells {
@@ -171,12 +171,12 @@ struct Bind<'a> {
     outer: &'a [Outer],
     options: Options<'a>,
     cells: FxHashMap<Var, Arc<Cell>>,
-    /// Memory of sub-blocks, in bytes.
+    /// Bytes of memory of sub-blocks.
     held: usize,
 }
 
 impl Bind<'_> {
-    /// Where a value lives; `None` for a block register.
+    /// The memory of a value; `None` for a block register.
     fn place(&mut self, value: ValueId, spot: Spot) -> Result<Option<Place>> {
         let meta = &self.plan.graph.values[value].meta;
         match spot {
@@ -195,7 +195,7 @@ impl Bind<'_> {
         }
     }
 
-    /// What is to be put back in the scope where a step fails; sub-blocks write nothing there.
+    /// The values of the scope to restore if a step fails; sub-blocks write none.
     fn journal(&mut self) -> Result<Journal> {
         let (plan, program) = (self.plan, self.program);
         let Some(scope) = &mut self.scope else { return Ok(Journal::default()) };
@@ -213,7 +213,7 @@ impl Bind<'_> {
             for var in written.filter(|var| late.kept.iter().any(|(kept, _)| kept == var)) {
                 let declared = || program.root().vars.get(&var).map(VarDesc::meta);
                 let known = scope.meta(program.name(var)).or_else(declared);
-                // What has no known shape has no value yet, and cannot be written late.
+                // A value of unknown shape does not exist yet, and cannot be written by operators of dynamic shape.
                 kept.extend(
                     known.filter(|meta| meta.bytes().is_some()).map(|meta| (program.name(var), meta)),
                 );
@@ -227,7 +227,7 @@ impl Bind<'_> {
         self.place(value, spot)?.ok_or_else(|| Error::internal("a block register is no memory"))
     }
 
-    /// Where a value is that is no tensor.
+    /// The cell of a value that is not a tensor.
     fn cell(&mut self, value: ValueId) -> Arc<Cell> {
         let plan = self.plan;
         let var = plan.graph.values[value].var;
@@ -279,7 +279,8 @@ impl Bind<'_> {
         frame::kernel(&plan.graph, node, &cells, &mut |v| self.place(v, plan.layout.spots[v]))
     }
 
-    /// An operator that runs a sub-block. Every input is bound, so that nothing is written that the block reads.
+    /// Binds an operator that runs a sub-block, with every input, so that no write overlaps a value that the block
+    /// reads.
     fn call(&mut self, node: &Node, called: &Called) -> Result<CallFrame> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         let mut frame = self.call_of(node, block, called, &node.outputs)?;
@@ -310,7 +311,7 @@ impl Bind<'_> {
         CallFrame::new(called, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
     }
 
-    /// Something that a sub-block, or what comes late, finds outside.
+    /// A captured outer value of a sub-block or of operators of dynamic shape.
     fn outside(&mut self, value: ValueId) -> Result<Outer> {
         let plan = self.plan;
         match plan.graph.values[value].meta.array {
@@ -336,7 +337,7 @@ impl Bind<'_> {
         LateFrame::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
     }
 
-    /// A look at what an operator has written, in a plan that keeps all values apart.
+    /// The anomaly check of an operator's outputs, in a plan without buffer reuse.
     fn probe(&mut self, node: &Node) -> Result<Probe> {
         let (plan, mut binder) = (self.plan, Binder::default());
         let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
@@ -348,7 +349,7 @@ impl Bind<'_> {
         let values = |wires: &Wires, slots: &'static [SlotDef]| {
             let slot = |number: &Option<usize>| number.map(|number| &slots[number]);
             let values = wires.iter().filter_map(|(number, value)| Some((slot(number), (*value)?)));
-            // The memory of what is read for its shape alone may hold something else by now.
+            // The memory of an input read only for its shape may hold another value by now.
             let values = values.filter(|(slot, _)| !slot.is_some_and(|slot| slot.shape_only));
             let tensors = values.filter(|(_, value)| !plan.graph.values[*value].meta.array);
             tensors.map(|(slot, value)| (slot.map_or("", |slot| slot.name), value)).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! The loop over the steps of a sub-block, for blocks planned ahead and for blocks planned step by step.
+//! The loop over the steps of a sub-block, for static and dynamic shapes.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use autobwd_core::{
     tensor::{Cell, Step},
 };
 
-/// A sub-block of which [`StepLoop`] runs the steps.
+/// A sub-block whose steps [`StepLoop`] runs.
 pub(crate) trait StepBlock {
-    /// Whether the condition holds after so many steps.
+    /// Whether the condition holds after `ran` steps.
     fn condition(&self, ran: usize) -> Result<bool>;
 
-    /// Runs one more step, on what the one before has handed on; `index` is that of its parts in the sequences.
+    /// Runs one more step on the carried values; `index` is its position in the sequences.
     fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()>;
 }
 
-/// What becomes of the values of a step.
+/// The handling of a step's state.
 pub(crate) enum StepState<'a> {
     Discard,
-    /// The backward part needs them: they are added to these step scopes.
+    /// Save it for the backward pass in these step scopes.
     Save(&'a Cell),
-    /// The step goes back through one that was saved.
+    /// Run the gradient of a saved step.
     Load(&'a mut Step),
 }
 
-/// How often a sub-block runs, and where its steps leave what the backward part reads.
+/// The number of steps of a sub-block, and the step scopes for the backward pass.
 pub(crate) struct StepLoop {
     pub(crate) steps: StepCount,
     /// Length of the sequences.
     pub(crate) count: usize,
-    /// How often a loop may run.
+    /// Maximum number of steps.
     pub(crate) limit: u64,
-    /// What its steps fill or consume.
+    /// The step scopes that its steps fill or consume.
     pub(crate) scopes: Option<Arc<Cell>>,
-    /// Whether a later operator consumes the same.
+    /// Whether a later operator consumes the same step scopes.
     pub(crate) shared: bool,
-    /// One step in how many is saved.
+    /// Number of steps per saved one.
     pub(crate) every: usize,
-    /// Runs steps between saved ones again.
+    /// Reruns the steps between saved ones.
     pub(crate) replay: Option<Replay>,
 }
 
 impl StepLoop {
-    /// Runs all steps; returns how many there were.
+    /// Runs all steps; returns their number.
     pub(crate) fn run(&mut self, cx: &Cx, block: &mut impl StepBlock) -> Result<usize> {
         match self.steps {
             StepCount::Recorded { .. } => self.backward(cx, block),
@@ -68,7 +68,7 @@ impl StepLoop {
         Ok(ran)
     }
 
-    /// Whether there is another step after so many.
+    /// Whether there is another step after `ran` steps.
     fn continues(&self, block: &impl StepBlock, ran: usize) -> Result<bool> {
         match self.steps {
             StepCount::If(_) => Ok(ran == 0 && block.condition(ran)?),
@@ -82,7 +82,7 @@ impl StepLoop {
         }
     }
 
-    /// Where the parts of a step are in the sequences.
+    /// The index of a step's elements in the sequences.
     fn index(&self, number: usize) -> usize {
         match self.steps {
             StepCount::Each { reverse: true } | StepCount::Recorded { reverse: true } => {
@@ -92,17 +92,17 @@ impl StepLoop {
         }
     }
 
-    /// Goes back through the saved steps, which are consumed, unless another operator needs them, too.
+    /// Runs over the saved steps in reverse, and consumes them unless another operator needs them, too.
     fn backward(&mut self, cx: &Cx, block: &mut impl StepBlock) -> Result<usize> {
         let no_scopes = || Error::internal("a backward part without what the steps have left");
         let scopes = self.scopes.clone().ok_or_else(no_scopes)?;
         let kept = self.shared.then(|| scopes.steps()?.try_clone()).transpose()?;
-        // A run that has failed may have left some.
+        // A failed run may have left some.
         self.replay.iter().for_each(|replay| replay.cell.clear());
         let mut ran = 0;
         while let Some((mut step, number)) = self.pop(cx, &scopes)? {
             let outcome = block.step(cx, ran, self.index(number), StepState::Load(&mut step));
-            // Memory that differs from step to step serves no other.
+            // Memory of dynamic shape cannot be reused by another step.
             if step.record.is_none() {
                 self.replay.as_ref().map_or(&scopes, |replay| &replay.cell).steps()?.recycle(step);
             }
@@ -115,7 +115,7 @@ impl StepLoop {
         Ok(ran)
     }
 
-    /// What the last step has left that is not consumed, and how many steps there were before.
+    /// Takes the last saved step, with the number of steps before it.
     fn pop(&mut self, cx: &Cx, scopes: &Cell) -> Result<Option<(Step, usize)>> {
         let Some(replay) = &mut self.replay else { return Ok(scopes.steps()?.pop()) };
         if let Some(last) = replay.pop()? {
@@ -131,19 +131,19 @@ impl StepLoop {
     }
 }
 
-/// Steps of another operator that are run again, for what they leave.
+/// Steps of another operator that are rerun to restore their state.
 pub(crate) struct Replay {
     pub(crate) frame: Box<CallFrame>,
     pub(crate) cell: Arc<Cell>,
-    /// What one step in so many has found: where in the arena, and where in what it has left.
+    /// The inputs of a saved step: location in the arena, and offset in saved state.
     pub(crate) starts: Vec<(Span, usize)>,
     pub(crate) every: usize,
-    /// How many steps there were before those that have been run again.
+    /// The number of steps before the rerun ones.
     pub(crate) before: usize,
 }
 
 impl Replay {
-    /// Runs the steps up to that number, from what the first of them has found.
+    /// Reruns the steps up to `end` from the saved inputs of the first.
     fn run(&mut self, cx: &Cx, start: &Step, end: usize) -> Result<()> {
         let CallFrame { steps, block } = &mut *self.frame;
         block.step.body.load(&self.starts, start);
@@ -161,7 +161,7 @@ impl Replay {
     }
 }
 
-/// A loop that has reached its limit.
+/// The error of a loop that has reached its limit.
 fn endless(steps: usize) -> Error {
     let text =
         format!("the loop has not ended after {steps} steps, its limit; `Executor::loop_limit` sets another");

@@ -1,4 +1,4 @@
-//! Operators that are planned while running, once for every combination of shapes.
+//! Segments of operators of dynamic shape: planned at run time, once for every combination of shapes.
 
 use std::{
     collections::VecDeque,
@@ -21,10 +21,10 @@ use autobwd_core::{
 };
 use autobwd_plan::{Given, Late, Plan, Record, Request, StepEnds, StepInputs, StepPlan};
 
-/// How many stretches of operators have memory at a time, of all that are planned.
+/// Number of planned segments that keep their memory.
 const BODIES: usize = 16;
 
-/// What it takes to plan while running.
+/// The inputs of planning at run time.
 pub(crate) struct Planner {
     program: Program,
     ops: OpInfoMap,
@@ -32,19 +32,19 @@ pub(crate) struct Planner {
     loop_limit: Option<u64>,
     /// Values of the scope.
     kept: FxHashMap<Var, Kept>,
-    /// What steps have left: they have the number of it.
+    /// Layouts of saved step state, referred to by index.
     records: Mutex<Vec<Arc<Record>>>,
 }
 
 struct Kept {
     meta: Meta,
     place: Place,
-    /// Whether there is a value before these operators run.
+    /// Whether it has a value before these operators run.
     set: bool,
 }
 
 impl Planner {
-    /// For what comes late in the root block of a program.
+    /// A planner for the operators of dynamic shape in a program's root block.
     pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
@@ -72,7 +72,7 @@ impl Planner {
         &self.program
     }
 
-    /// How often a loop may run its body.
+    /// Maximum number of steps of a loop.
     pub(crate) fn loop_limit(&self) -> u64 {
         self.loop_limit.unwrap_or(u64::MAX)
     }
@@ -106,12 +106,12 @@ impl Planner {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The record of that number.
+    /// The layout of that index.
     pub(crate) fn record(&self, number: usize) -> Option<Arc<Record>> {
         self.records().get(number).cloned()
     }
 
-    /// The number of a record.
+    /// The index of a layout.
     pub(crate) fn number(&self, record: Record) -> usize {
         let mut records = self.records();
         let known = records.iter().rposition(|known| known.is(&record));
@@ -122,15 +122,15 @@ impl Planner {
     }
 }
 
-/// What tells shapes apart: those of what is put into a stretch, and the number of what a step has left.
+/// The cache key of a segment: dtypes and shapes of its inputs, and the index of the layout of saved step state.
 pub(crate) type Key = (Vec<(DType, Dims)>, Option<usize>);
 
-/// The operators of a block from one on, planned for each combination of shapes.
+/// The operators of a block from one position on, planned for each combination of shapes.
 pub(crate) struct Stretch {
     block: BlockId,
     first: usize,
     known: FxHashMap<Key, Planned>,
-    /// Those that have memory, least recently used first.
+    /// Keys of segments with memory, least recently used first.
     recent: VecDeque<Key>,
 }
 
@@ -139,7 +139,7 @@ struct Planned {
     step: Option<BoundStep>,
 }
 
-/// A stretch that is ready for some shapes.
+/// A segment prepared for some shapes.
 pub(crate) struct Ready<'a> {
     pub(crate) step: &'a mut BoundStep,
     plan: &'a StepPlan,
@@ -150,7 +150,8 @@ impl Stretch {
         Stretch { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
     }
 
-    /// `found` says what it finds, what of that is copied, and what it must have when it ends.
+    /// Prepares the segment; `found` returns its inputs, the copied ones among them, and the values required at its
+    /// end.
     pub(crate) fn ready(
         &mut self,
         cx: &Cx,
@@ -193,19 +194,19 @@ impl Stretch {
         Ok(Ready { step: step.as_mut().ok_or_else(lost)?, plan })
     }
 
-    /// Of what it is ready for, or was not long ago.
+    /// The bound block of a key, if it still has memory.
     pub(crate) fn body(&self, key: &Key) -> Option<&Body> {
         self.known.get(key)?.step.as_ref().map(|step| &step.body)
     }
 
-    /// Bytes of tensor memory that it holds by now.
+    /// Bytes of tensor memory in use now.
     pub(crate) fn bytes(&self) -> usize {
         self.known.values().filter_map(|planned| planned.step.as_ref()).map(|step| step.body.bytes()).sum()
     }
 }
 
 impl Ready<'_> {
-    /// What has been copied into it under that name: what it is, and where.
+    /// A copied input by name: dtype, shape and location.
     pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, Span)>> {
         let StepPlan { plan, inputs, .. } = self.plan;
         let mut ids = inputs.starts.iter().flatten().chain(&inputs.slices);
@@ -213,7 +214,7 @@ impl Ready<'_> {
         found.map(|id| Ok((&plan.graph.values[*id].meta, self.step.body.span(plan, *id)?))).transpose()
     }
 
-    /// What it has there when it has run.
+    /// A required value after the run.
     pub(crate) fn end(&self, at: Option<usize>) -> Result<Option<(&Memory, &End)>> {
         at.map(|k| self.step.body.end(k)).transpose()
     }

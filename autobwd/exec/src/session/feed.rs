@@ -1,11 +1,11 @@
-//! What can be fed.
+//! Types that can be fed.
 
 use ndarray::{ArrayBase, Data, Dimension};
 
 use crate::Session;
 use autobwd_core::{Element, Meta, Result, Tensor, with_dtype};
 
-/// What can be fed: a [`Tensor`], or an array or view of [`ndarray`] in whatever layout. Each is copied once, into the
+/// Data that can be fed: a [`Tensor`], or an array or view of [`ndarray`] in any layout. It is copied once, into the
 /// plan's memory.
 ///
 /// ```
@@ -26,7 +26,7 @@ pub trait Feed {
     /// Dtype and dimensions.
     fn meta(&self) -> Meta;
 
-    /// Writes the elements to [`Session::feed_mut`], which has room for as many as `meta` says.
+    /// Writes the elements to [`Session::feed_mut`], which returns room for as many as `meta` says.
     ///
     /// # Errors
     /// Those of [`Session::feed_mut`].

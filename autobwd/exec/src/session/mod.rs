@@ -1,3 +1,5 @@
+//! Sessions: bound plans with feeds, fetches and runs.
+
 pub(crate) mod feed;
 
 use std::{
@@ -24,9 +26,9 @@ use autobwd_core::{
 };
 use autobwd_plan::{Plan, Request, Spot};
 
-/// A program ready to run for certain shapes and fetches: a plan with its memory.
+/// A program prepared for fixed shapes and fetches: a plan with its memory.
 ///
-/// Running it again and again allocates nothing:
+/// A run allocates nothing:
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor};
@@ -47,11 +49,11 @@ use autobwd_plan::{Plan, Request, Spot};
 pub struct Session {
     body: Body,
     cx: Arc<Cx>,
-    /// Of the scope whose memory the frames point into.
+    /// The stamp of the scope whose memory the frames point into.
     scope: u64,
     feeds: Vec<Slot>,
     fetches: Vec<String>,
-    /// What each frame runs, for profiles.
+    /// The operators of each frame, for profiles.
     labels: Vec<String>,
     lent_bytes: usize,
     live_bytes: usize,
@@ -118,7 +120,7 @@ impl Session {
         })
     }
 
-    /// The memory of what is fed, to be written; it counts as fed.
+    /// The memory of a feed, to be written; it then counts as fed.
     ///
     /// # Errors
     /// A name that the session was not prepared for; another dtype.
@@ -145,23 +147,22 @@ impl Session {
         data.feed(name, self)
     }
 
-    /// Runs the program once. Everything that is fed must have been fed since the last run: its memory serves other
-    /// values while running.
+    /// Runs the program once. Every feed must have been written since the last run, because its memory is reused during
+    /// a run.
     ///
-    /// A step commits as a whole: one that fails leaves the values of the scope as they were. For that, values that are
-    /// overwritten ahead of an operator that may refuse data ([`infallible!`](autobwd_core::infallible) says which do not) are
-    /// copied at each run; of programs for training, statistics and counters as a rule. With
-    /// [`check_finite`](crate::Executor::check_finite), which lets every operator fail, all are copied.
+    /// A step commits as a whole: a failed step leaves the values of the scope as they were. For that, each run copies
+    /// the values that are overwritten ahead of an operator that may fail ([`infallible!`](autobwd_core::infallible)
+    /// marks operators that do not); in training programs, these are usually statistics and counters. With
+    /// [`check_finite`](crate::Executor::check_finite), every operator may fail, so all are copied.
     ///
     /// # Errors
-    /// Something that was not fed; a scope other than the one prepared for, or one in which a value was replaced by one
-    /// of another shape; data that an operator cannot take; a NaN or an infinity, if the executor looks for them.
+    /// A missing feed; a scope other than the prepared one, or one in which a value was replaced by one of another
+    /// shape; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
         self.each_frame(scope, |frame, cx| frame.kernel.run(cx))
     }
 
-    /// As [`run`](Session::run), and says how long each frame took and what it ran: the type of an operator, or those of
-    /// a region.
+    /// As [`run`](Session::run), and returns for each frame its duration and its operator types, several for a region.
     ///
     /// # Errors
     /// As [`run`](Session::run).
@@ -239,7 +240,7 @@ impl Session {
         Ok(memory.slice(at.at, meta.dims.numel().get().unwrap_or(0)))
     }
 
-    /// A fetched value as an array of fixed rank, or of any, which is read where it is.
+    /// A fetched value as an array of fixed or dynamic rank, without a copy.
     ///
     /// # Errors
     /// As [`slice`](Session::slice), and another rank.
@@ -265,7 +266,7 @@ impl Session {
         Ok(memory.rows(at.at, meta))
     }
 
-    /// A fetched value as a tensor of its own; of a sparse gradient the whole tensor, with zeros in all other rows.
+    /// A fetched value as a new tensor; for a sparse gradient the whole tensor, with zeros in all other rows.
     ///
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.
@@ -290,18 +291,18 @@ impl Session {
         Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(at.at, 1)[0].to_f64()))
     }
 
-    /// Bytes of tensor memory that running takes, known before it runs: [`arena_bytes`](Session::arena_bytes) and
-    /// [`scratch_bytes`](Session::scratch_bytes). Values in the scope come on top, and scratch memory that the matrix
-    /// product library allocates for itself and that no plan knows; so do lists, and what steps leave for a backward part
-    /// where nobody knows beforehand how many there will be, as in a `while`.
+    /// Bytes of tensor memory of a run, known before it runs: [`arena_bytes`](Session::arena_bytes) and
+    /// [`scratch_bytes`](Session::scratch_bytes). It excludes values in the scope, scratch memory that the matrix
+    /// product library allocates itself, tensor arrays, and saved step state of loops with unknown trip count, such as
+    /// a `while`.
     ///
-    /// Of operators whose shapes are known only when they run: what they have taken by now.
+    /// For operators of dynamic shape, it counts the memory in use now.
     pub fn peak_bytes(&self) -> usize {
         self.body.bytes().saturating_add(self.lent_bytes)
     }
 
-    /// Bytes beside the arena: what regions and sub-blocks hold, and scratch memory of kernels, which sessions of one
-    /// executor share.
+    /// Bytes apart from the arena: regions, sub-blocks, and scratch memory of kernels, which sessions of one executor
+    /// share.
     pub fn scratch_bytes(&self) -> usize {
         self.peak_bytes() - self.arena_bytes()
     }
@@ -311,12 +312,12 @@ impl Session {
         self.body.arena.len()
     }
 
-    /// Largest sum of the bytes of values that are live at the same time: no arena can be smaller.
+    /// Maximum of the sum of bytes of live values: a lower bound for any arena.
     pub fn live_bytes(&self) -> usize {
         self.live_bytes
     }
 
-    /// How many frames a run calls: kernels, regions of elementwise operators, copies, looks at what was written.
+    /// The number of frames in a run: kernels, regions of elementwise operators, copies, anomaly checks.
     pub fn frames(&self) -> usize {
         self.body.frames.len()
     }
@@ -333,7 +334,7 @@ fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
     }
 }
 
-/// The types of the operators of a frame, each once.
+/// The operator types of a frame, each once.
 fn label(plan: &Plan, frame: &Frame) -> String {
     let first = plan.groups.partition_point(|group| group.nodes.start < frame.node);
     let beside = plan.groups[first + 1..].iter().take_while(|group| group.beside);
