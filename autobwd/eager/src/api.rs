@@ -12,23 +12,23 @@ use crate::{
     queue::{Goal, Queue, Walk},
 };
 
-/// A builder whose expressions are computed at once, with as many threads as there are cores.
+/// An eager builder: expressions are evaluated immediately, with as many threads as there are cores.
 pub fn eager() -> Builder {
     eager_with_threads(thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// As [`eager`], with that many threads, the caller's among them, but no more than 1,024. Results do not depend on it.
+/// As [`eager`], with that many threads, including the caller's, at most 1,024. Results do not depend on the number.
 pub fn eager_with_threads(threads: usize) -> Builder {
     Builder::with_engine(Rc::new(Eager::new(threads.max(1))), None)
 }
 
-/// As [`eager_with_threads`], with these operators instead of those that this binary links.
+/// As [`eager_with_threads`], with these operators instead of those linked into this binary.
 pub fn eager_with_ops(ops: OpInfoMap, threads: usize) -> Builder {
     Builder::with_engine(Rc::new(Eager::new(threads.max(1))), Some(ops))
 }
 
-/// As [`Expr::backward`], of a value of any shape, with the derivative of whatever comes after it, ones when there is none,
-/// and with a look at the queue before every step.
+/// As [`Expr::backward`], for a value of any shape. `seed` is its upstream gradient (ones when `None`); `look` sees the
+/// queue before every step.
 ///
 /// # Errors
 /// A seed of another dtype or shape, and those of `backward`.
@@ -54,21 +54,21 @@ pub(crate) fn walk(
     walked.map(drop)
 }
 
-/// How [`grad`] is to go about it.
+/// Options of [`grad`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grad<'a> {
-    /// By output: the derivative of whatever comes after it; ones where nothing is given.
+    /// By output: its upstream gradient (cotangent); ones when `None`.
     pub seeds: Option<&'a [&'a Expr]>,
-    /// Whether the derivatives remember how they were computed, so that they have derivatives themselves.
+    /// Whether to record the gradients on the tape, so that they can be differentiated.
     pub create_graph: bool,
 }
 
-/// Derivatives of the sum of all elements of `outputs` with respect to each of `inputs`: `None` where no path leads there,
-/// of which [`missing`](crate::missing) gives the reason.
-/// Nothing is added to what leaves have got, and only operators on the way are visited.
+/// Gradients of the sum of all elements of `outputs` with respect to each of `inputs`: `None` if no path leads there;
+/// [`missing`](crate::missing) gives the reason. Gradients of leaves are not changed, and only operators on a path run.
 ///
 /// # Errors
-/// Variables of a program; no outputs; seeds that do not fit; an operator on the way without gradient; a value that is needed
+/// Variables of a program; no outputs; seeds that do not fit; an operator on the path without gradient; an overwritten
+/// value that a gradient needs.
 /// and has been overwritten.
 #[track_caller]
 pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<Option<Expr>>> {
@@ -95,7 +95,7 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
     Ok(goal.found().into_iter().map(|value| Some(builder.hold(value?))).collect())
 }
 
-/// Calls a function of your own; [`backward`](Expr::backward) goes through it by its [`Function::backward`].
+/// Calls a user-defined function; [`backward`](Expr::backward) differentiates it by its [`Function::backward`].
 ///
 /// ```
 /// use autobwd::{Result, Tensor, tape::{Function, apply}};
@@ -124,8 +124,8 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// Fails for variables of a program and without inputs; if [`Function::forward`] does; for a function that is being
-/// traced: a program has operators alone.
+/// The result is a failed expression for variables of a program, without inputs, if [`Function::forward`] fails, and
+/// during a trace, because a program has operators only.
 #[track_caller]
 pub fn apply(function: impl Function, inputs: &[&Expr]) -> Expr {
     let site = Location::caller();

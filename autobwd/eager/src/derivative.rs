@@ -1,4 +1,4 @@
-//! Derivatives on their way back, and adding them up.
+//! Gradients in flight during the backward pass, and their accumulation.
 
 use std::{mem, panic::Location, ptr, sync::Arc};
 
@@ -10,11 +10,11 @@ use autobwd_core::{
     tensor::Memory,
 };
 
-/// A derivative on its way.
+/// A gradient in flight.
 pub(super) enum Derivative {
-    /// One that others may have, too; with its memory, if that does not stay.
+    /// A gradient that may be shared; with its memory, if it is temporary.
     Value(Value, Option<Arc<Memory>>),
-    /// What was computed on the way, and nobody else has: the elements of a whole tensor, and nothing else.
+    /// An unshared buffer: the elements of a whole tensor.
     Loose(Memory),
 }
 
@@ -31,7 +31,7 @@ impl Derivative {
         Derivative::Value(value, shared)
     }
 
-    /// What it is, as the derivative of that value.
+    /// Its dtype and shape, as the gradient of `of`.
     pub(super) fn meta<'m>(&'m self, of: &'m Value) -> &'m Meta {
         match self {
             Derivative::Value(value, _) => value.meta(),
@@ -39,7 +39,7 @@ impl Derivative {
         }
     }
 
-    /// Whether it is rows of a tensor.
+    /// Whether it is sparse (rows of a tensor).
     #[inline]
     pub(super) fn is_sparse(&self) -> bool {
         matches!(self, Derivative::Value(value, _) if value.meta().rows.is_some())
@@ -53,7 +53,7 @@ impl Derivative {
         }
     }
 
-    /// The derivative as a value, which others may have, too: like `meta`, if it has been elements alone.
+    /// The gradient as a value, which may be shared; a bare buffer gets dtype and shape from `meta`.
     pub(super) fn share(&mut self, meta: &Meta) -> Result<&Value> {
         if let Derivative::Loose(memory) = self {
             let given = Given::of(String::new(), meta.clone(), mem::take(memory), false);
@@ -62,7 +62,7 @@ impl Derivative {
         self.value()
     }
 
-    /// The elements, which others do not have: a copy of them, if they do; like `meta`.
+    /// The elements, unshared; copied if they are shared. A bare buffer gets dtype and shape from `meta`.
     #[inline]
     fn loose(&mut self, meta: &Meta) -> Result<&mut Memory> {
         if let Derivative::Value(value, shared) = self {
@@ -82,33 +82,33 @@ impl Derivative {
     }
 }
 
-/// A value with what has arrived so far.
+/// A value with its gradient so far.
 pub(crate) struct Entry<'a> {
     pub(super) of: &'a Value,
     pub(super) derivative: Derivative,
-    /// What could not be added at once: some are rows of a tensor.
+    /// Contributions that could not be added yet, because some are sparse.
     pub(super) more: Vec<Derivative>,
 }
 
 impl<'a> Entry<'a> {
-    /// Nothing has arrived.
+    /// Without contributions.
     pub(super) fn of(of: &'a Value) -> Entry<'a> {
         Entry { of, derivative: Derivative::default(), more: vec![] }
     }
 }
 
-/// Adds derivatives that arrive to those that are there.
+/// Sums contributions.
 pub(super) struct Adder<'a> {
     pub(super) builder: &'a Builder,
     pub(super) eager: &'a Eager,
     pub(super) forgets: bool,
-    /// What adds two that are like those that were added last.
+    /// The operator that adds two contributions, for the dtype and shape of the last ones.
     pub(super) ready: Option<(&'a Meta, Arc<Ready>)>,
     pub(super) site: &'static Location<'static>,
 }
 
 impl<'a> Adder<'a> {
-    /// Adds a derivative to what has arrived, in the order of a program.
+    /// Adds a contribution to a gradient, in the order of a program.
     pub(super) fn add(&mut self, entry: &mut Entry<'a>, mut derivative: Derivative) -> Result<()> {
         let Entry { of, derivative: sum, more } = entry;
         if sum.is_sparse() || derivative.is_sparse() {
@@ -129,7 +129,7 @@ impl<'a> Adder<'a> {
         Ok(())
     }
 
-    /// What adds two derivatives that are like that.
+    /// The operator that adds two contributions of that dtype and shape.
     fn for_terms(&self, term: &Meta, site: &'static Location<'static>) -> Result<Arc<Ready>> {
         let [x, y, out] = [1, 2, 3].map(Var::stand_in);
         let desc = ElementwiseAdd::of_equal_shapes(x, y, out);

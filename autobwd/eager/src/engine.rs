@@ -1,4 +1,4 @@
-//! What runs operators, one by one.
+//! The eager engine: runs operators one by one.
 
 use std::{
     any::Any,
@@ -22,27 +22,27 @@ use autobwd_core::{
 
 use crate::ready;
 
-/// How many operators are kept ready: functions of ever new shapes must not fill the memory.
+/// Maximum number of cached operators: functions with ever new shapes must not fill the memory.
 const MOST_READY: usize = 1 << 13;
 
-/// Told of every operator that was run, with what it has read and made.
+/// A callback for every executed operator, with its inputs and outputs.
 pub(crate) type Listener = Box<dyn FnMut(&Ready, &[&Value], &[Value], &'static Location<'static>)>;
 
-/// The engine of a builder that computes at once.
+/// The engine of an eager builder.
 pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
     let eager = of.engine().and_then(|engine| (engine as &dyn Any).downcast_ref());
     eager.ok_or_else(|| Error::new(ErrorKind::Program, "only an eager builder has an engine"))
 }
 
-/// The engine: runs operators, one by one, as soon as they are described.
+/// The engine: runs operators one by one, as soon as they are described.
 pub(crate) struct Eager {
     cx: Cx,
-    /// The operators that were run so far.
+    /// Cache of prepared operators by op key.
     pub(crate) cache: RefCell<FxHashMap<Words, Arc<Ready>>>,
-    /// Whether operators remember what they have read.
+    /// Whether operators record their inputs on the tape.
     pub(crate) records: Cell<bool>,
     pub(crate) checks_finite: Cell<bool>,
-    /// How many operators were run.
+    /// The number of executed operators.
     pub(crate) runs: Cell<u64>,
     pub(crate) listener: RefCell<Option<Listener>>,
 }
@@ -59,10 +59,10 @@ impl Eager {
         }
     }
 
-    /// Runs the operator that has these words, and this description; `inputs` by argument.
+    /// Runs the operator with this op key and description; `inputs` by argument.
     ///
     /// # Errors
-    /// Whatever does not fit, with the operator; data that it cannot take.
+    /// Slots, attributes or inputs that do not fit, with the operator; data that it rejects.
     pub(crate) fn call(
         &self,
         builder: &Builder,
@@ -75,10 +75,10 @@ impl Eager {
         known.unwrap_or_else(|| self.run_described(builder, words, desc, inputs, &[], site))
     }
 
-    /// The operator that has these words, those of its inputs among them.
+    /// The prepared operator of this op key, which includes the input shapes.
     ///
     /// # Errors
-    /// Whatever does not fit, with the operator.
+    /// Slots, attributes or inputs that do not fit, with the operator.
     pub(crate) fn ready(
         &self,
         builder: &Builder,
@@ -93,7 +93,7 @@ impl Eager {
         let desc = desc()?;
         let named = || OpContext::called("operator", desc.ty.as_str(), "run", site, &[]);
         let ready = Arc::new(ready::prepare(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
-        // A kernel that is running may have come here by a way of its own.
+        // A running kernel may have called the engine recursively.
         if let Ok(mut cache) = self.cache.try_borrow_mut() {
             if cache.len() >= MOST_READY {
                 cache.clear();
@@ -103,7 +103,7 @@ impl Eager {
         Ok(ready)
     }
 
-    /// As [`call`](Eager::call), of an operator that is ready.
+    /// As [`call`](Eager::call), for a prepared operator.
     pub(crate) fn run(
         &self,
         ready: &Arc<Ready>,
@@ -147,10 +147,10 @@ impl Eager {
         Ok(node)
     }
 
-    /// Calls a function of the user's.
+    /// Calls a user-defined function.
     ///
     /// # Errors
-    /// Those of the function; it is being traced; a value that is not finite, if that is looked at.
+    /// Those of the function; a call during a trace; a value that is not finite, if that is checked.
     pub(crate) fn apply(
         &self,
         function: Arc<dyn Function>,
@@ -175,10 +175,10 @@ impl Eager {
         Ok(Value::of(Node::applied(Applied { function, site, inputs, meta, memory }), 0))
     }
 
-    /// Computes the outputs of an operator, for each of which there is memory; nobody remembers it.
+    /// Computes the outputs of an operator into given memory, without recording.
     ///
     /// # Errors
-    /// Data that it cannot take; no memory.
+    /// Data that it rejects; no memory.
     #[inline]
     pub(crate) fn compute<'m>(
         &self,
@@ -192,10 +192,10 @@ impl Eager {
         Ok(())
     }
 
-    /// As [`compute`](Eager::compute), of two inputs and one output like the first, which takes its place.
+    /// As [`compute`](Eager::compute), for two inputs and one output that overwrites the first input.
     ///
     /// # Errors
-    /// As there, and those of [`check`](Eager::check).
+    /// Those of `compute` and of [`check`](Eager::check).
     pub(crate) fn compute_over(
         &self,
         ready: &Ready,
@@ -208,10 +208,10 @@ impl Eager {
         self.check(ready, [&*first].into_iter(), site)
     }
 
-    /// Looks at what an operator has computed, if that is asked for.
+    /// Checks outputs of an operator for NaN and infinities, if enabled.
     ///
     /// # Errors
-    /// It is not finite.
+    /// An output is not finite.
     #[inline]
     pub(crate) fn check<'m>(
         &self,
@@ -226,12 +226,12 @@ impl Eager {
         values.try_for_each(|(m, meta)| finite(m, meta)).map_err(|e| e.at_op(|| ready.describe(site)))
     }
 
-    /// Whether nobody will ask how what is computed now came about.
+    /// Whether results are neither recorded nor traced.
     pub(crate) fn forgets(&self) -> bool {
         !self.records.get() && !self.is_traced()
     }
 
-    /// Whoever listens hears of an operator that was run; what it overwrites is overwritten.
+    /// Reports an executed operator to the listener, and updates overwritten values.
     fn tell(
         &self,
         node: &Arc<Node>,
@@ -255,7 +255,7 @@ impl Eager {
     }
 }
 
-/// Refuses to overwrite leaves by what has a derivative.
+/// Rejects an operator with a gradient that overwrites a leaf.
 fn refuse_leaves(ready: &Ready, into: &[(usize, &Value)]) -> Result<()> {
     match into.iter().find(|(_, value)| value.is_leaf()) {
         Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None) => {

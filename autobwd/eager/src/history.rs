@@ -1,4 +1,4 @@
-//! Looking at what a value was computed from, after the fact.
+//! History of a value: the recorded computation, as a program with values.
 
 use std::{fmt, sync::Arc};
 
@@ -10,8 +10,8 @@ use autobwd_core::{
     desc::draw::{self, Labels},
 };
 
-/// How a value came about: operators, the variables between them, and the values that these had. Made by
-/// [`history`], and data like any program.
+/// The recorded computation of a value: operators, the variables between them, and their values. [`history`] returns
+/// it; it is plain data like any program.
 ///
 /// ```
 /// use autobwd::{Tensor, tape::{eager, history}};
@@ -35,17 +35,17 @@ use autobwd_core::{
 /// ```
 #[derive(Debug)]
 pub struct History {
-    /// The operators in the order in which they ran; functions of the user's stand there under their names. Leaves are
-    /// parameters, constants are data.
+    /// The operators in execution order; user-defined functions appear under their names. Leaves are parameters,
+    /// constants are data.
     pub program: Program,
-    /// The values of its variables, as they are now: what was given may have been overwritten since.
+    /// The current values of its variables: inputs may have been overwritten since.
     pub values: Vec<(Var, Expr)>,
 }
 
-/// What a value was computed from, back to leaves and constants.
+/// The recorded computation of a value, from leaves and constants.
 ///
 /// # Errors
-/// It has failed, or is a variable of a program.
+/// A failed expression; a variable of a program.
 pub fn history(of: &Expr) -> Result<History> {
     let value = of.check()?.held_value().ok_or_else(|| {
         let text = format!("`{}` is a variable of a program, which prints and draws itself", of.name());
@@ -59,7 +59,7 @@ pub fn history(of: &Expr) -> Result<History> {
             rest.extend(node.inputs().iter().map(|input| &input.node));
         }
     }
-    // What is computed has a larger number than what it is computed from.
+    // A result has a larger number than its inputs.
     nodes.sort_by_key(|node| node.number);
     let (program, values, vars) = (Program::new(), vec![], FxHashMap::default());
     let mut history = Writer { builder: of.builder(), program, values, vars };
@@ -72,7 +72,7 @@ impl History {
     /// The value of the variable of that name.
     ///
     /// # Errors
-    /// There is none.
+    /// An unknown name.
     pub fn value(&self, name: &str) -> Result<&Expr> {
         let var = self.program.expect_var(name)?;
         self.held(var).ok_or_else(|| Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value here")))
@@ -83,7 +83,7 @@ impl History {
         draw::dot(&self.program, Labels { note: &|var| self.note(var), ..Labels::default() })
     }
 
-    /// The history as a Mermaid flow chart: otherwise as [`to_dot`](History::to_dot).
+    /// The history as a Mermaid flow chart; otherwise as [`to_dot`](History::to_dot).
     pub fn to_mermaid(&self) -> String {
         draw::mermaid(&self.program, Labels { note: &|var| self.note(var), ..Labels::default() })
     }
@@ -111,7 +111,7 @@ impl fmt::Display for History {
     }
 }
 
-/// What has been written down so far.
+/// A history under construction.
 struct Writer<'a> {
     builder: &'a Builder,
     program: Program,
@@ -144,7 +144,7 @@ impl Writer<'_> {
         var
     }
 
-    /// The operator that has computed a node, if it is remembered.
+    /// The operator of a node, if it is recorded.
     fn operator(&mut self, node: &Arc<Node>) {
         let reads: Vec<Var> = node.inputs().iter().map(|input| self.var(input)).collect();
         if reads.is_empty() {

@@ -1,8 +1,9 @@
-//! The eager tape: values that remember how they were computed, and going back from them.
+//! The eager engine and its tape: define-by-run evaluation, and reverse-mode automatic differentiation.
 //!
-//! An [`eager`] builder computes expressions at once; functions and layers that build programs need
-//! not know. A *leaf* is a value whose derivative is wanted, a *constant* one that has none; every other value is computed
-//! by an operator, from leaves, constants and others, which it remembers: its history.
+//! An [`eager`] builder evaluates expressions immediately; the same functions and layers also build programs. A *leaf*
+//! is a value that accumulates a gradient, a *constant* one without gradient. Every other value is computed by an
+//! operator from leaves, constants and other values; the tape records the operator with its inputs as the value's
+//! history.
 //!
 //! ```
 //! use autobwd::Tensor;
@@ -21,12 +22,11 @@
 //!
 //! # The queue
 //!
-//! [`Expr::backward`](autobwd_core::Expr::backward) keeps a queue of values with their derivatives. It starts with the last value,
-//! whose derivative is 1. As long as the queue is not empty, it takes the value that was computed last. If that is a leaf, it
-//! adds its derivative to those that the leaf has got before. Otherwise, the *chain rule* of the operator that computed it
-//! gives the derivatives of what the operator has read; constants are dropped, all others join the queue. What is there
-//! already is added to: since everything that contributes to a value was computed after it, every operator is visited once,
-//! when its derivative is complete.
+//! [`Expr::backward`](autobwd_core::Expr::backward) keeps a priority queue of values with their gradients. It starts
+//! with the given value, whose gradient is 1, and repeatedly takes the value that was computed last. A leaf adds the
+//! gradient to its accumulated one. For any other value, the *chain rule* of its operator gives the gradients of the
+//! operator's inputs: constants are dropped, other values join the queue, and gradients of queued values are summed.
+//! Every consumer of a value was computed after it, so every operator is visited once, when its gradient is complete.
 //!
 //! ```
 //! # use autobwd::Tensor;
@@ -48,17 +48,16 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! The closure may look at more than the text: [`Queue::iter`] gives every value with its derivative. Afterwards,
-//! `Expr::history` has the operators, variables and values that a value was computed from; it
-//! prints and draws.
+//! The closure may inspect more than the text: [`Queue::iter`] gives every value with its gradient. Afterwards,
+//! `Expr::history` has the operators, variables and values of the computation; it prints and draws.
 //!
-//! The chain rule of an operator is not written anywhere a second time: it is the backward part of a program of that one
-//! operator, made from its gradient rule when it is needed first, and remembered with its shapes.
+//! The chain rule of an operator is the backward pass of a program of that one operator. It is built from the gradient
+//! rule on first use, and cached with its shapes.
 //!
-//! # Derivatives of derivatives
+//! # Higher-order gradients
 //!
-//! [`grad`] returns derivatives instead of adding them up, of any values with respect to any others. Asked to, it records
-//! what it computes, so that it can be differentiated again:
+//! [`grad`] returns gradients instead of accumulating them, of any values with respect to any others. With
+//! `create_graph`, it records their computation, so that it can be differentiated again:
 //!
 //! ```
 //! # use autobwd::Tensor;
@@ -75,15 +74,15 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! # Functions of your own
+//! # User-defined functions
 //!
-//! What is worth more than one use is an operator. For anything else, [`apply`] calls a [`Function`]: its value and its
-//! gradient, in Rust.
+//! Reusable code should be an operator. For anything else, [`apply`] calls a [`Function`]: its value and its gradient,
+//! in Rust.
 //!
 //! # Overwriting
 //!
-//! Optimizers overwrite parameters; so can you, with [`Expr::set`](autobwd_core::Expr::set) or any operator that is given a value to
-//! write to. What a derivative still needs must not have been overwritten:
+//! Optimizers overwrite parameters; user code can, too, with [`Expr::set`](autobwd_core::Expr::set) or any operator
+//! that writes to an existing value. A value that a gradient still needs must not be overwritten:
 //!
 //! ```
 //! # use autobwd::Tensor;
@@ -97,9 +96,9 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! # To a program
+//! # Tracing
 //!
-//! [`trace`] runs a function once and writes down what it does: a program that computes the same, to the bit.
+//! [`trace`] runs a function once and records it as a program that computes the same results, bit by bit.
 
 mod api;
 mod derivative;
@@ -112,7 +111,7 @@ mod rule;
 mod trace;
 
 pub use api::{Grad, apply, backward_with, eager, eager_with_ops, eager_with_threads, grad};
-/// What custom functions implement, and what [`Expr::hook`](autobwd_core::Expr::hook) returns.
+/// The trait of user-defined functions, and the result of [`Expr::hook`](autobwd_core::Expr::hook).
 pub use autobwd_core::build::{Function, HookId};
 pub use history::{History, history};
 pub use missing::missing;

@@ -1,4 +1,4 @@
-//! Why a value has no gradient.
+//! Explanation of a missing gradient of a value.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -10,10 +10,10 @@ use autobwd_core::{
     build::{Call, Made, Node, Value},
 };
 
-/// How many places are named.
+/// Maximum number of named places.
 const LISTED: usize = 3;
 
-/// Why [`grad`](super::grad) of `outputs` has no gradient for `input`: a sentence, or `None` where it has one.
+/// The reason why [`grad`](super::grad) of `outputs` has no gradient for `input`: a sentence, or `None` if it has one.
 ///
 /// ```
 /// # use autobwd::Tensor;
@@ -30,7 +30,7 @@ const LISTED: usize = 3;
 /// ```
 ///
 /// # Errors
-/// Variables of a program; an operator on the way without gradient.
+/// Variables of a program; an operator on the path without gradient.
 pub fn missing(outputs: &[&Expr], input: &Expr) -> Result<Option<String>> {
     let outputs = outputs.iter().map(|e| e.value().cloned()).collect::<Result<Vec<Value>>>()?;
     let of = input.value()?;
@@ -44,7 +44,7 @@ pub fn missing(outputs: &[&Expr], input: &Expr) -> Result<Option<String>> {
     Ok(Some(format!("{of} has no gradient: {why}")))
 }
 
-/// Why a value has none, whatever is computed from it.
+/// The reason why a value never has a gradient, whatever is computed from it.
 fn own_reason(value: &Value) -> Option<&'static str> {
     match &value.node.made {
         _ if value.has_derivative() => None,
@@ -56,13 +56,13 @@ fn own_reason(value: &Value) -> Option<&'static str> {
     }
 }
 
-/// How some values were computed, as far as one input may have to do with it.
+/// The recorded computation of some values, restricted to one input.
 struct Ancestry<'a> {
     outputs: &'a [Value],
     input: &'a Value,
     /// Latest first.
     nodes: Vec<&'a Node>,
-    /// Computed constants that were read on the way.
+    /// Computed constants that were read on the path.
     ends: Vec<&'a Value>,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Ancestry<'a> {
         Ancestry { outputs, input, nodes, ends }
     }
 
-    /// Goes back as a gradient would.
+    /// Walks backwards as the backward pass does.
     fn reason(&self, of: &Expr) -> Result<Option<String>> {
         let ops = of.builder().ops()?;
         let goal = Goal::asked(self.outputs, std::slice::from_ref(self.input));
@@ -106,7 +106,7 @@ impl<'a> Ancestry<'a> {
                 continue;
             }
             let Some(call) = node.call() else {
-                // A function of the user's.
+                // A user-defined function.
                 node.inputs().iter().filter(|v| goal.wants(v)).for_each(|v| arrive(&mut arrived, v));
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Going back: a queue of values with their derivatives.
+//! The backward pass: a priority queue of values with their gradients, newest first.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, mem, panic::Location, sync::Arc};
 
@@ -20,19 +20,19 @@ use autobwd_core::{
     tensor::Memory,
 };
 
-/// Derivatives on their way back. The value that was computed last goes first: whatever contributes to its derivative was
-/// computed after it, so by then all contributions are there.
+/// The queue of the backward pass. It returns the value that was computed last: all of its consumers were computed
+/// after it, so its gradient is complete.
 #[derive(Default)]
 pub struct Queue<'a> {
-    /// The next one, unless it is the last of the rest: a chain needs no more.
+    /// The first entry, unless it is the last of `rest`; a chain of operators needs no more.
     next: Option<Box<Entry<'a>>>,
     rest: BTreeMap<Key, Box<Entry<'a>>>,
-    /// Entries that are empty, to be used again.
-    #[expect(clippy::vec_box, reason = "what is moved from list to list is its address")]
+    /// Empty entries, for reuse.
+    #[expect(clippy::vec_box, reason = "moving an entry between lists moves only its address")]
     empty: Vec<Box<Entry<'a>>>,
 }
 
-/// Later nodes go first, of one node the first outputs. Threads give the same numbers to nodes of theirs.
+/// Later nodes come first, and of one node the first outputs. Nodes of different threads may have equal numbers.
 type Key = (u64, *const Node, Reverse<u32>);
 
 fn key(of: &Value) -> Key {
@@ -40,22 +40,22 @@ fn key(of: &Value) -> Key {
 }
 
 impl<'a> Queue<'a> {
-    /// What waits, next first.
+    /// The entries, next first.
     pub fn iter(&self) -> impl Iterator<Item = QueueEntry<'_>> {
         self.next.iter().chain(self.rest.values().rev()).map(|entry| QueueEntry(entry))
     }
 
-    /// How many values wait.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.rest.len() + usize::from(self.next.is_some())
     }
 
-    /// Whether none does.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether what has that key goes before all that are there.
+    /// Whether that key comes before all entries.
     #[inline]
     fn is_first(&self, at: Key) -> bool {
         match &self.next {
@@ -71,7 +71,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Adds what is not there, `first` or somewhere behind that.
+    /// Adds a new entry, as the first one or behind it.
     #[inline(always)]
     fn insert(&mut self, of: &'a Value, derivative: Derivative, first: bool) {
         let mut entry = self.empty.pop().unwrap_or_else(|| Box::new(Entry::of(of)));
@@ -86,21 +86,21 @@ impl<'a> Queue<'a> {
         self.next.take().or_else(|| self.rest.pop_last().map(|(_, entry)| entry))
     }
 
-    /// Takes an entry back that nobody needs any more.
+    /// Recycles an entry.
     fn done(&mut self, mut entry: Box<Entry<'a>>) {
         entry.derivative = Derivative::default();
         entry.more.clear();
         self.empty.push(entry);
     }
 
-    /// Takes the next one if it is another output of that node.
+    /// Takes the next entry if it is another output of that node.
     fn pop_of(&mut self, node: &Arc<Node>) -> Option<Box<Entry<'a>>> {
         let next = self.next.as_ref().or_else(|| self.rest.last_key_value().map(|(_, entry)| entry))?;
         if Arc::ptr_eq(&next.of.node, node) { self.pop() } else { None }
     }
 }
 
-/// A value that waits in a [`Queue`], with what has arrived of its derivative.
+/// A value in a [`Queue`], with its gradient so far.
 pub struct QueueEntry<'q>(&'q Entry<'q>);
 
 impl<'q> QueueEntry<'q> {
@@ -109,12 +109,12 @@ impl<'q> QueueEntry<'q> {
         self.0.of
     }
 
-    /// Its name; of what has none, that of the operator that computed it.
+    /// Its name, or else the name of its operator.
     pub fn name(&self) -> String {
         self.0.of.name()
     }
 
-    /// What has arrived, to be added up: one tensor, or several where some are sparse.
+    /// The contributions so far, to be summed: one tensor, or several if some are sparse.
     ///
     /// # Errors
     /// No memory.
@@ -126,7 +126,7 @@ impl<'q> QueueEntry<'q> {
 }
 
 impl fmt::Display for Queue<'_> {
-    /// Values with their derivatives, next first: `x: 3, y: 2`.
+    /// Values with their gradients, next first: `x: 3, y: 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, entry) in self.iter().enumerate() {
             write!(f, "{}{}: ", if i > 0 { ", " } else { "" }, entry.name())?;
@@ -153,33 +153,33 @@ impl fmt::Debug for QueueEntry<'_> {
     }
 }
 
-/// One way back, from values to what they were computed from.
+/// A backward pass from some values to their leaves or to given inputs.
 pub(super) struct Walk<'a> {
     builder: &'a Builder,
     eager: &'a Eager,
     queue: Queue<'a>,
     goal: Goal<'a>,
-    /// Whether nobody will ask how derivatives came about.
+    /// Whether gradients are not recorded.
     forgets: bool,
     adder: Adder<'a>,
-    /// Derivatives of an operator's outputs.
+    /// Gradients of an operator's outputs.
     arrived: Vec<Option<Box<Entry<'a>>>>,
-    /// What its chain rule computes of them, where nobody else gets that.
+    /// Unshared results of its chain rule.
     made: Vec<Option<Memory>>,
     site: &'static Location<'static>,
 }
 
-/// What derivatives are for.
+/// The destination of gradients.
 pub(super) enum Goal<'a> {
-    /// Every leaf adds its own up.
+    /// Every leaf accumulates its own.
     Leaves,
-    /// Those with respect to these values are returned; only nodes that lead there are visited.
+    /// Gradients with respect to these values are returned; only nodes on a path are visited.
     Asked { inputs: &'a [Value], leads: FxHashSet<*const Node>, found: Vec<Option<Value>> },
 }
 
 impl<'a> Goal<'a> {
     pub(super) fn asked(outputs: &[Value], inputs: &'a [Value]) -> Goal<'a> {
-        // Nothing leads to a node that is older than all inputs.
+        // A node older than all inputs does not depend on them.
         let oldest = inputs.iter().map(|v| v.node.number).min().unwrap_or(u64::MAX);
         let mut seen: FxHashMap<*const Node, &Node> = FxHashMap::default();
         let mut rest: Vec<&Arc<Node>> = outputs.iter().map(|v| &v.node).collect();
@@ -214,7 +214,7 @@ impl<'a> Goal<'a> {
             }
     }
 
-    /// The derivatives that were asked for.
+    /// The requested gradients.
     pub(super) fn found(self) -> Vec<Option<Value>> {
         match self {
             Goal::Leaves => vec![],
@@ -236,12 +236,12 @@ impl<'a> Walk<'a> {
         Walk { builder, eager, queue, goal, forgets, adder, arrived, made, site }
     }
 
-    /// Adds a value with its derivative, if it has any.
+    /// Adds a value with its gradient, if it is differentiable.
     pub(super) fn start(&mut self, of: &'a Value, derivative: Value) -> Result<()> {
         if self.goal.wants(of) { self.push(of, Derivative::of(derivative)) } else { Ok(()) }
     }
 
-    /// Adds a value to the queue; if it is there already, its derivative to what has arrived.
+    /// Adds a value to the queue; if it is queued, adds the contribution to its gradient.
     #[inline(always)]
     fn push(&mut self, of: &'a Value, derivative: Derivative) -> Result<()> {
         let at = key(of);
@@ -253,10 +253,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Visits all, calling `look` before each.
+    /// Runs the backward pass; calls `look` before each step.
     ///
     /// # Errors
-    /// An operator without gradient; a value that was overwritten; those of hooks.
+    /// An operator without gradient; an overwritten value; those of hooks.
     pub(crate) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
         loop {
             look(&self.queue);
@@ -291,7 +291,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// All that contributes to the derivative of a value is there.
+    /// Handles a value whose gradient is complete.
     fn arrive(&mut self, entry: &mut Entry<'a>) -> Result<()> {
         let Entry { of, derivative, more } = entry;
         let leaf = of.is_leaf();
@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
         Ok(Value::of(self.eager.call(self.builder, words, desc, parts, site)?, 0))
     }
 
-    /// Derivatives of an operator's inputs, from those of its outputs, one of which is `of`; these have arrived.
+    /// Gradients of an operator's inputs, from those of its outputs, one of which is `of`; these are complete.
     #[inline(always)]
     fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);
@@ -366,7 +366,7 @@ impl<'a> Walk<'a> {
                 input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
             }
         }
-        // Rows of a tensor are no whole one, which the steps are ready for.
+        // The steps are prepared for whole tensors, so sparse gradients need others.
         let sparse = arrived.iter().flatten().any(|entry| entry.derivative.is_sparse());
         match self.forgets && rule.apart && !sparse {
             true => self.compute(rule, call),
@@ -374,7 +374,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes through a function of the user's.
+    /// Differentiates a user-defined function.
     fn applied(&mut self, applied: &'a Applied, entry: &Entry<'a>) -> Result<()> {
         if !self.forgets {
             let text = "its backward is Rust that no tape records, so there is no derivative of its derivative: make it \
@@ -391,7 +391,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes through a chain rule; nobody else gets what is on the way.
+    /// Runs a chain rule on unshared buffers.
     fn compute(&mut self, rule: &Rule, call: &'a Call) -> Result<()> {
         let (arrived, made) = (&self.arrived, &mut self.made);
         made.clear();
@@ -431,7 +431,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes through the chain rule of an operator, one of whose outputs is `of`, by running operators as any others.
+    /// Runs the chain rule of an operator, one of whose outputs is `of`, as ordinary operators, so that it is recorded.
     fn record(&mut self, rule: &Rule, of: &'a Value, call: &'a Call, sparse: bool) -> Result<()> {
         for entry in self.arrived.iter_mut().flatten() {
             entry.derivative.share(entry.of.meta())?;

@@ -1,4 +1,4 @@
-//! An operator with everything known but its data, ready to be run again and again.
+//! Prepared operators: compiled for fixed attributes, dtypes and shapes, to run repeatedly.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,30 +12,30 @@ use autobwd_core::{
 use autobwd_plan::{Extent, Graph, Group, ValueId, extent, frame, group};
 use smallvec::SmallVec;
 
-/// What the engine keeps with an operator that is ready.
+/// The engine's data of a prepared operator.
 struct Prepared {
-    /// As in a program of this one operator, so with its results: by its kernel, or by its formula or the one that it is
-    /// composed of, in a region. Nothing where a formula is called as it is.
+    /// The plan of a program of this one operator, so that results equal those of a program: its kernel, or its formula
+    /// or decomposition in a region. `None` if its formula is called directly.
     plan: Option<(Graph, Option<Extent>)>,
     rules: Rules,
 }
 
-/// What the chain rule of an operator comes to: operators that compute the derivatives of its inputs.
+/// The chain rule of an operator: operators that compute the gradients of its inputs.
 pub(crate) struct Rule {
-    /// By output: whether a derivative arrives there.
+    /// By output: whether it has a gradient.
     pub(crate) arrived: Vec<bool>,
-    /// By input: whether its derivative is wanted.
+    /// By input: whether its gradient is wanted.
     pub(crate) wanted: Vec<bool>,
     pub(crate) steps: Vec<RuleStep>,
-    /// Inputs with their derivatives.
+    /// Inputs with their gradients.
     pub(crate) derivatives: Vec<(usize, Source)>,
-    /// Whether each of these is that of one input alone, and whole tensors are all that the steps compute.
+    /// Whether each of these belongs to one input only, and all steps compute whole tensors.
     pub(crate) apart: bool,
     /// By input: whether its elements are read.
     pub(crate) reads: Vec<bool>,
 }
 
-/// The chain rules that were needed so far: the first, and all others.
+/// A list of the chain rules so far: the first, and the others.
 #[derive(Default)]
 struct Rules(OnceLock<Box<(Rule, Rules)>>);
 
@@ -44,20 +44,20 @@ pub(crate) struct RuleStep {
     pub(crate) inputs: Vec<Source>,
 }
 
-/// Where a chain rule finds a value.
+/// The source of a value in a chain rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// An input of the operator.
     Input(usize),
     /// An output of the operator.
     Output(usize),
-    /// The derivative of an output.
+    /// The gradient of an output.
     Arrived(usize),
-    /// What the steps have computed, one after another.
+    /// The result of a step, by index.
     Made(usize),
 }
 
-/// Makes an operator ready.
+/// Prepares an operator.
 ///
 /// # Errors
 /// Slots, attributes or inputs that do not fit, with the operator.
@@ -115,16 +115,16 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
     })
 }
 
-/// What was prepared for it.
+/// The engine's data of the operator.
 #[inline]
 fn prepared(ready: &Ready) -> Result<&Prepared> {
     ready.prepared.downcast_ref().ok_or_else(|| Error::internal("an operator of another engine"))
 }
 
-/// Computes the outputs, for each of which there is memory of its [size](Ready::sizes).
+/// Computes the outputs, into memory of the required [size](Ready::sizes).
 ///
 /// # Errors
-/// No memory; data that the operator cannot take.
+/// No memory; data that the operator rejects.
 #[inline]
 pub fn run<'m>(
     ready: &Ready,
@@ -146,10 +146,10 @@ pub fn run<'m>(
     })
 }
 
-/// As [`run`], of two inputs and one output like the first, which takes its place.
+/// As [`run`], for two inputs and one output that overwrites the first input.
 ///
 /// # Errors
-/// As there; other numbers of inputs and outputs.
+/// Those of `run`; other numbers of inputs and outputs.
 pub(crate) fn run_over(ready: &Ready, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
     match &ready.formula {
         Some(formula) => formula.run_over(first, second),
@@ -180,7 +180,7 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
     }
 }
 
-/// The first chain rule that fits, or else the one that `make` makes.
+/// The first chain rule that fits, or else the result of `make`.
 ///
 /// # Errors
 /// Those of `make`.
@@ -197,7 +197,7 @@ pub(crate) fn rule(
             Some(known) => rules = &known.1,
             None => {
                 let made = Box::new((make()?, Rules::default()));
-                // Another thread may have been faster, with another rule.
+                // Another thread may have added another rule first.
                 rules.0.get_or_init(|| made);
             }
         }

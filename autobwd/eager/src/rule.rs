@@ -6,8 +6,8 @@ use autobwd_core::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, build::Call,
 };
 
-/// The operators that compute the derivatives of the wanted inputs from those of the outputs at which any arrived: the
-/// backward part of a program of this one operator.
+/// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward
+/// pass of a program of this one operator.
 ///
 /// # Errors
 /// The operator has no gradient.
@@ -18,7 +18,7 @@ pub(super) fn chain_rule(
     wanted: Vec<bool>,
 ) -> Result<Rule> {
     compose(ops, call, arrived, wanted).map_err(|e| {
-        // The program of one operator is nothing that anybody knows.
+        // The error names the user's operator instead of the internal program.
         Error::new(e.kind(), e.message()).at_op(|| call.ready.describe(call.site))
     })
 }
@@ -69,7 +69,7 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     let at = |var: Var| values.iter().position(|v| *v == var).map(source);
     let mut derivatives: Vec<(usize, Source)> =
         inputs.iter().filter_map(|i| Some((*i, at(found.of(values[*i])?)?))).collect();
-    // In the order in which they are computed, which is the order in which a program adds them up.
+    // In the order of computation, which is the order in which a program sums them.
     derivatives.sort_by_key(|(_, source)| *source);
     let once = derivatives.is_sorted_by(|(_, a), (_, b)| a < b);
     let apart = once && metas[n + m + m..].iter().all(|meta| meta.rows.is_none());
@@ -84,7 +84,7 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     Ok(Rule { arrived, wanted, steps, derivatives, apart, reads })
 }
 
-/// An operator of the program as one that is ready to run.
+/// A prepared operator from an operator of the program.
 fn step(
     ops: &OpInfoMap,
     op: &OpDesc,

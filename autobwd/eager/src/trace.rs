@@ -1,4 +1,4 @@
-//! From running a function once to its program.
+//! Tracing: records the run of a function as a program.
 
 use std::{cell::RefCell, panic::Location, rc::Rc, sync::Arc};
 
@@ -13,23 +13,23 @@ use autobwd_core::{
 };
 use autobwd_exec::Scope;
 
-/// A program, written down while a function ran.
+/// A traced function.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Traced {
     /// The program.
     pub program: Program,
-    /// Values that the function has used beside its inputs: the program keeps them under their names.
+    /// Captured values: they are not inputs, and the program keeps them under their names.
     pub scope: Scope,
-    /// Names of what the function returned.
+    /// Names of the function's results.
     pub outputs: Vec<String>,
-    /// What it returned.
+    /// The function's results in the traced run.
     pub values: Vec<Expr>,
 }
 
-/// Runs a function once and writes down what it runs, derivatives and updates included. `inputs` are values that it uses and
-/// that are to be fed to the program, with their names there; all others become parameters, if they are leaves, or values that
-/// are kept. Decisions that the function takes are those of this one run.
+/// Runs a function once and records its operators as a program, gradients and updates included. `inputs` are values to
+/// be fed to the program, with their names in it. All other values become parameters (if they are leaves) or
+/// persistable variables. Control flow of Rust is fixed to this one run.
 ///
 /// ```
 /// use autobwd::{Executor, Tensor, tape::trace};
@@ -48,9 +48,8 @@ pub struct Traced {
 /// ```
 ///
 /// # Errors
-/// A builder of programs, or one that is being traced; variables of a program, or expressions that have failed; a name given twice, or one that no variable
-/// of a program can have; those of the function,
-/// which must not [`set`](Expr::set) values.
+/// A builder of programs, or one that is being traced; variables of a program, or failed expressions; a repeated or
+/// invalid name; those of the function, which must not [`set`](Expr::set) values.
 pub fn trace(
     tape: &Builder,
     inputs: &[(&str, &Expr)],
@@ -89,7 +88,7 @@ pub fn trace(
     Ok(Traced { program: notes.program, scope: notes.scope, outputs, values })
 }
 
-/// Somebody listens as long as this is there: no longer than the function runs, also if it panics.
+/// Removes the listener when dropped, also on a panic of the function.
 struct Listening<'a>(&'a Eager);
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
@@ -97,12 +96,12 @@ impl Drop for Listening<'_> {
     }
 }
 
-/// What has been written down so far.
+/// A trace under construction.
 #[derive(Default)]
 struct Notes {
     program: Program,
     scope: Scope,
-    /// Nodes stay alive with these, so that no other takes the address of one. By output, and whether it has a derivative.
+    /// The nodes are kept alive, so that their addresses stay unique. By output, and whether it has a gradient.
     vars: FxHashMap<(*const Node, u32, bool), (Var, Arc<Node>)>,
     failed: Option<Error>,
 }
@@ -129,7 +128,7 @@ impl Notes {
         Ok(())
     }
 
-    /// The variable of a value that is read.
+    /// The variable of an input.
     fn var(&mut self, value: &Value) -> Var {
         let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
         if let Some((var, _)) = self.vars.get(&key) {
@@ -156,7 +155,7 @@ impl Notes {
         var
     }
 
-    /// A value that was there before.
+    /// A captured value.
     fn captured(&mut self, value: &Value) -> Var {
         let (dtype, dims) = (value.meta().dtype, value.meta().dims.clone());
         let desc = match value.is_leaf() {
