@@ -21,7 +21,6 @@ const LAST: usize = 12;
 /// # Errors
 /// The program has no such gradient, nor a variable that it could be the gradient of (similar names are suggested), or
 /// it has no backward pass.
-/// backward part.
 ///
 /// ```
 /// # use autobwd::{Backward, Builder, DType, append_backward};

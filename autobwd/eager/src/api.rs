@@ -69,7 +69,6 @@ pub struct Grad<'a> {
 /// # Errors
 /// Variables of a program; no outputs; seeds that do not fit; an operator on the path without gradient; an overwritten
 /// value that a gradient needs.
-/// and has been overwritten.
 #[track_caller]
 pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<Option<Expr>>> {
     let site = Location::caller();

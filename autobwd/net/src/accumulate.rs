@@ -1,23 +1,22 @@
-//! Several contributions to one gradient.
+//! Accumulation of several contributions to one gradient, in a tree of gradient operators.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{NamedOp, NetOp, Operator};
 use autobwd_core::{OpDesc, Program, Site, Var, op, operators};
 
-/// What has become of a tree of gradient operators.
+/// A tree of gradient operators after accumulation.
 pub(super) struct Accumulated {
     pub(super) op: Operator,
-    /// What the gradients that arrive are called.
+    /// Names of the upstream gradients.
     pub(super) arrivals: Vec<String>,
     /// By gradient left open: its contributions.
     pub(super) parts: Vec<Vec<String>>,
 }
 
-/// Renames gradients that several operators write, in whatever net they are, to `w@GRAD@RENAME@0`, `@1`, … in the order
-/// in which they run, and inserts a sum right behind the last of them: nobody has read the gradient before, because what
-/// wrote the variable comes later. Gradients that arrive are contributions that come first; contributions to gradients
-/// left `open` are not summed.
+/// Renames gradients with several writers, in any nested net, to `w@GRAD@RENAME@0`, `@1`, … in execution order, and
+/// inserts a sum right after the last writer. Readers come later, because the writer of the variable precedes its other
+/// readers. Upstream gradients count as first contributions; contributions to gradients left `open` are not summed.
 pub(super) fn accumulate(
     names: &mut Program,
     is_gradient: impl Fn(Var) -> bool,
@@ -57,7 +56,7 @@ pub(super) fn accumulate(
 
 struct Walk<'a> {
     names: &'a mut Program,
-    /// By gradient: how many contributions are still to come.
+    /// By gradient: the number of remaining contributions.
     writers: FxHashMap<Var, usize>,
     /// By gradient: the contributions so far.
     parts: FxHashMap<Var, Vec<Var>>,
@@ -65,7 +64,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Rebuilds an operator behind those in the list, with sums that are due.
+    /// Rebuilds an operator at the end of the list, followed by the sums that it completes.
     fn operator(&mut self, op: Operator, list: &mut Vec<Operator>) {
         let mut sums = vec![];
         let op = match op {
@@ -90,7 +89,7 @@ impl Walk<'_> {
         list.append(&mut sums);
     }
 
-    /// Renames what is written if it is one of several contributions; behind the last of them comes their sum.
+    /// Renames an output if it is one of several contributions; returns the sum after the last one.
     fn written(&mut self, name: &mut String, site: Option<Site>) -> Option<Operator> {
         let grad = self.names.var(name);
         let left = self.writers.get_mut(&grad)?;

@@ -1,4 +1,4 @@
-//! The gradient of a tree, as a tree.
+//! Reverse-mode differentiation of a tree, which yields a tree.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,18 +15,18 @@ use autobwd_core::{
     operators::zeros,
 };
 
-/// The gradient operator of an operator, from those that this binary links, in four steps:
+/// The gradient operator of an operator, from those linked into this binary, in four steps:
 ///
-/// 1. look up what is registered for its type, and which operator or rule is its gradient there;
-/// 2. copy those of its inputs and outputs that the gradient needs;
+/// 1. look up the gradient operator or rule registered for its type;
+/// 2. copy the inputs and outputs that the gradient needs;
 /// 3. add the gradients of its outputs as inputs, and those of its inputs as outputs: `x@GRAD`;
-/// 4. build the gradient operator with these, and with the attributes.
+/// 4. build the gradient operator with these and with the attributes.
 ///
-/// A rule that says how to compose the gradient from several operators makes a net of them; a gradient that is zero is
-/// [`Nop`](Operator::Nop). An input that is read twice has its gradient written twice; [`backward`] adds up.
+/// A rule that composes the gradient of several operators yields a net of them; a zero gradient is
+/// [`Nop`](Operator::Nop). An input that is read twice has its gradient written twice; [`backward`] sums them.
 ///
 /// # Errors
-/// An unknown operator; slots or attributes that are wrong; an operator that has no gradient.
+/// An unknown operator; wrong slots or attributes; an operator without gradient.
 pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
     let tree = Operator::from(op.clone());
     let no_grad = Names::default();
@@ -39,20 +39,20 @@ pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
     })
 }
 
-/// The gradient of an operator, of those that this binary links: reads the gradients `y@GRAD` of its outputs (those alone
-/// that are in `no_grad_vars`, or on which no input with a gradient has an influence, are not needed), and writes
-/// those of all inputs that are not in `no_grad_vars`.
+/// The gradient of a tree, with the operators linked into this binary. It reads the gradients `y@GRAD` of the tree's
+/// outputs (except outputs in `no_grad_vars` and those that no differentiable input influences), and writes the
+/// gradients of all inputs that are not in `no_grad_vars`.
 ///
-/// - The gradient of what has gradients at none of its outputs, or of which none is wanted, is [`Nop`](Operator::Nop).
-/// - That of a net has the gradients of its operators, nets among them, in reverse.
-/// - What several operators contribute to one gradient, in whatever net they are, is called `w@GRAD@RENAME@0`, `@1`, … in
-///   the order in which it is computed, and summed behind the last of them.
-/// - Where an operator needs a gradient that nobody computes, `fill_zeros_like` does.
-/// - That of a step net runs over the steps in reverse; its memories hand gradients on to the step before.
+/// - An operator without upstream gradient, or without wanted gradient, yields [`Nop`](Operator::Nop).
+/// - A net yields the gradients of its operators, including nested nets, in reverse.
+/// - Several contributions to one gradient, in any nested net, are called `w@GRAD@RENAME@0`, `@1`, … in the order of
+///   computation, and summed after the last of them.
+/// - `fill_zeros_like` supplies a needed gradient without writer.
+/// - A step net yields a step net over the steps in reverse; its memories pass gradients to the previous step.
 ///
 /// # Errors
-/// Unknown operators and names; slots or attributes that are wrong; an operator without gradient where one arrives; a
-/// variable that is written twice, or after it was read; a variable that is called as a gradient is to be called.
+/// Unknown operators and names; wrong slots or attributes; an operator without gradient on a path; a variable that is
+/// written twice, or after a read; a variable with the name of a gradient.
 pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
     let ops = OpInfoMap::linked()?;
     check_known(op, no_grad_vars)?;
@@ -69,18 +69,18 @@ pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
     Ok(walk.accumulate(gradient, &[], &[]).op)
 }
 
-/// A walk from the last operator of a scope to the first.
+/// The state of the walk from the last operator of a scope to the first.
 struct Walk<'a> {
     ops: &'a OpInfoMap,
     no_grad: &'a Names,
-    /// Variables that have a gradient if anything needs them.
+    /// Variables that have a gradient if it is needed.
     reached: &'a Names,
-    /// All names; the first so many are those of the model.
+    /// All names; the first `model` ones belong to the model.
     names: Program,
     model: usize,
     /// By variable: its gradient.
     grads: FxHashMap<Var, Var>,
-    /// Gradients that are computed or given, as far as the walk has come, and what rules have made of these.
+    /// Gradients computed or given so far, and values that rules derived from these.
     there: FxHashSet<Var>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         Ok(grad)
     }
 
-    /// Notes that a gradient is computed or given.
+    /// Records that a gradient is computed or given.
     fn arrives(&mut self, name: &str) -> Result<()> {
         let grad = self.grad(name)?;
         self.there.insert(grad);
@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
         grad.is_some_and(|grad| self.there.contains(grad))
     }
 
-    /// The gradients of an operator, in which contributions to one gradient still have one name.
+    /// The gradients of an operator; contributions to one gradient still share a name.
     fn operator(&mut self, op: &Operator) -> Result<Operator> {
         match op {
             Operator::Nop => Ok(Operator::Nop),
@@ -210,8 +210,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Leaves out operators into which no gradient flows; before the others, gradients that nobody computes are zeros.
-    /// `own` says of what a gradient is the gradient.
+    /// Prunes operators without incoming gradient; for the others, fills missing gradients with zeros. `own` maps a
+    /// gradient to its variable.
     fn needed(&mut self, fwd: &OpDesc, emitted: Vec<OpDesc>, own: &FxHashMap<Var, Var>) -> Vec<Operator> {
         let (mut ops, mut filled) = (vec![], FxHashSet::default());
         let named = |op: OpDesc, names: &Program| {
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         };
         for op in emitted {
             let fed = op.reads().any(|v| self.there.contains(&v));
-            // What a rule writes for itself is kept: another of its operators reads it.
+            // A value that is no gradient is kept, because another operator of the same rule reads it.
             let for_itself = op.writes().any(|v| !own.contains_key(&v));
             let source = !op.reads().any(|v| own.contains_key(&v));
             if op.writes().next().is_none() || !(fed || for_itself || source) {
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
         for name in &wanted {
             shared_grads.push((name.to_string(), goes(self, name, name)?));
         }
-        // What no step contributes to.
+        // Gradients without contribution from any step.
         for step in &mut steps {
             let mut kept = shared_grads.iter().map(|(_, grad)| grad.is_some());
             step.parts.retain(|_| kept.next().unwrap_or(false));
@@ -298,10 +298,10 @@ impl<'a> Walk<'a> {
         Ok(Operator::RnnGrad(grad.into()))
     }
 
-    /// The gradient of a step, of whose outputs and memories some gradients arrive; what it contributes to gradients of
-    /// the variables `open` is left apart.
+    /// The gradient of a step with upstream gradients at some outputs and memories; contributions to gradients of the
+    /// variables `open` are not summed.
     fn step(&mut self, rnn: &RnnOp, arriving: &[bool], carried: &[bool], open: &[&str]) -> Result<GradStep> {
-        // In the order in which the gradient of a program has them.
+        // In the order of a program's gradient.
         let outputs = (0..arriving.len()).rev().filter(|i| arriving[*i]);
         let outputs = outputs.map(|i| (Arrival::Output(i), &rnn.step_outputs()[i].inner));
         let memories = (0..carried.len()).rev().filter(|i| carried[*i]);

@@ -1,4 +1,4 @@
-//! Trees as pictures.
+//! Drawings of trees, as Graphviz and Mermaid graphs.
 
 use rustc_hash::FxHashSet;
 
@@ -16,9 +16,9 @@ use autobwd_core::{
 
 impl Operator {
     /// The tree as a graph in [Graphviz](https://graphviz.org)'s language, drawn as [`Program::to_dot`] draws programs:
-    /// a box an operator, an arrow a variable. A net within the tree, and every step net over time, is a box with a frame
-    /// around its operators; in the frame of a step net, `step_input`, `memory`, `next_step` and `step_output` stand for
-    /// what goes in and out.
+    /// a box is an operator, an arrow a variable. A nested net, and a step net over time, is a frame around its
+    /// operators; in the frame of a step net, `step_input`, `memory`, `next_step` and `step_output` stand for its
+    /// inputs and outputs.
     ///
     /// ```
     /// use autobwd::net::{NetOp, Operator, backward};
@@ -37,14 +37,14 @@ impl Operator {
         draw::dot(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
     }
 
-    /// The tree as a [Mermaid](https://mermaid.js.org) flow chart: otherwise as [`to_dot`](Operator::to_dot).
+    /// The tree as a [Mermaid](https://mermaid.js.org) flow chart; otherwise as [`to_dot`](Operator::to_dot).
     pub fn to_mermaid(&self) -> String {
         let Outline { program, titles } = Outline::of(self);
         draw::mermaid(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
     }
 }
 
-/// A tree as a program that is only looked at: its blocks are nets, its variables have no type.
+/// A tree as a program for drawing only: its blocks are nets, its variables have no type.
 struct Outline {
     program: Program,
     /// By block.
@@ -68,7 +68,7 @@ impl Outline {
                     self.push(desc, block);
                 }
                 Operator::Net(net) => {
-                    // Others may read what a net keeps for itself, too: gradients do.
+                    // Other operators, such as gradients, may also read intermediates of a net.
                     let read: FxHashSet<&str> = ops.iter().flat_map(Operator::inputs).collect();
                     let kept = net
                         .intermediates()
@@ -98,7 +98,7 @@ impl Outline {
         }
     }
 
-    /// A box with a frame, which is returned.
+    /// Adds a frame and returns its block.
     fn frame(
         &mut self,
         ty: &str,
@@ -115,7 +115,7 @@ impl Outline {
         inner
     }
 
-    /// What goes into a step or comes out of it.
+    /// Adds an input or output of a step.
     fn link(&mut self, ty: &'static str, reads: Vec<Var>, writes: Vec<Var>, block: BlockId) {
         self.push(OpDesc::new(ty).input("X", reads).output("Out", writes), block);
     }

@@ -1,14 +1,13 @@
-//! Operators as a tree: nets that are operators themselves, steps that run over time, and their gradients, as PaddlePaddle's
-//! first design documents have them.
+//! Models as trees of operators: nets, which are operators themselves, step nets over time, and their gradients, as in
+//! PaddlePaddle's first design documents.
 //!
-//! Must not know operators other than through the registry: gradient rules, shape rules and kernels are those of
-//! programs.
+//! Must access operators through the registry only: gradient rules, shape rules and kernels are those of programs.
 //!
 //! # Operators and their gradients
 //!
-//! An operator of a tree has names in its slots. Its gradient operator is found in four steps ([`build_grad_op`]): look up
-//! what is registered for its type, copy what the gradient needs, add the gradients of outputs and inputs, build it with
-//! the same attributes. Of `mul`, a product of matrices, the gradient needs both factors:
+//! An operator of a tree has variable names in its slots. [`build_grad_op`] builds its gradient operator in four steps:
+//! look up the one registered for its type, copy the variables that the gradient needs, add the gradients of outputs
+//! and inputs, and build it with the same attributes. The gradient of `mul`, a matrix product, needs both factors:
 //!
 //! ```
 //! use autobwd::net::{NamedOp, build_grad_op};
@@ -22,8 +21,8 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! What is registered is either another operator, as for `add_two`, or a rule that composes the gradient of others, as for
-//! `minus`, which makes a net of two `scale`s:
+//! The registered gradient is another operator, as for `add_two`, or a rule that composes it of other operators, as for
+//! `minus`, whose gradient is a net of two `scale`s:
 //!
 //! ```standalone_crate
 //! use autobwd::{Float, NoGrad, Pointwise, Var, net::{NamedOp, build_grad_op}, register_op};
@@ -83,10 +82,10 @@
 //!
 //! # Nets
 //!
-//! A [`NetOp`] is a list of operators, and an operator: it may stand in other nets. When it is made, it is complete with
-//! its inputs and outputs. [`backward`](backward()) has the gradients of its operators in reverse, a net again. It reads
-//! the gradients of the net's outputs; variables without gradient are named in a set. [`missing`](missing()) says why a
-//! variable has none.
+//! A [`NetOp`] is a list of operators, and an operator itself: it may be part of other nets. Its inputs and outputs are
+//! determined at construction. [`backward`](backward()) returns a net of the gradients of its operators in reverse.
+//! This net reads the gradients of the net's outputs; a set names variables without gradient. [`missing`](missing())
+//! explains why a variable has no gradient.
 //!
 //! ```
 //! use autobwd::net::{NetOp, Operator, backward};
@@ -109,8 +108,8 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Operators that share a variable both write its gradient, and the second would overwrite what the first has written. So
-//! each writes to a name of its own, and a sum comes behind the last of them:
+//! Two operators that read one variable both write its gradient. Each therefore writes a name of its own, and a sum
+//! follows the last of them:
 //!
 //! ```
 //! # use autobwd::net::{NetOp, Operator, backward};
@@ -126,7 +125,7 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Where a gradient is needed that nobody computes, it is filled with zeros:
+//! A needed gradient without writer is filled with zeros:
 //!
 //! ```
 //! # use autobwd::net::{NetOp, Operator, backward};
@@ -145,16 +144,16 @@
 //!
 //! # Steps over time
 //!
-//! An [`RnnOp`] runs a step net once for every part of a sequence; memories hand values on from step to step. Its gradient
-//! runs the gradient of the step net in reverse: memories hand gradients back, and what the steps contribute to the
-//! gradient of a variable that they share is summed.
+//! An [`RnnOp`] runs a step net once for every element of a sequence; memories carry values from step to step. Its
+//! gradient runs the gradient of the step net in reverse: memories carry gradients back, and the contributions of the
+//! steps to the gradient of a shared variable are summed.
 //!
 //! # Running
 //!
-//! Values live in a [`Scope`](autobwd_exec::Scope): [`Operator::run`] reads there what the tree reads, and puts there all that it
-//! writes; the executor keeps what it has planned for it. [`Operator::to_dot`] and [`Operator::to_mermaid`] draw it.
-//! [`Operator::lower`] makes a [`Program`](autobwd_core::Program) of the tree; the gradients that a program
-//! [gets](autobwd_backward::gradients) are those of the net, to the last bit.
+//! Values are stored in a [`Scope`](autobwd_exec::Scope): [`Operator::run`] reads the tree's inputs there and writes
+//! all its outputs; the executor caches its plan. [`Operator::to_dot`] and [`Operator::to_mermaid`] draw it.
+//! [`Operator::lower`] converts the tree into a [`Program`](autobwd_core::Program); the program's
+//! [gradients](autobwd_backward::gradients) equal those of the tree bit by bit.
 //!
 //! ```
 //! use autobwd::{Executor, Scope, Tensor, net::{NetOp, Operator, RnnOp, backward}};
@@ -226,10 +225,10 @@ use text::Indented;
 
 use autobwd_core::{Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};
 
-/// A node of a tree of operators. Variables are names; they live in a [`Scope`](autobwd_exec::Scope).
+/// A node of a tree of operators. Variables are names; their values are in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operator {
-    /// Does nothing: the gradient of what has none.
+    /// Does nothing: the gradient of an operator without gradient.
     Nop,
     /// One registered operator.
     Op(NamedOp),
@@ -264,7 +263,7 @@ impl Operator {
         NamedOp::of(op).into()
     }
 
-    /// Variables that it reads and has not written before.
+    /// Variables that it reads before any write.
     pub fn inputs(&self) -> Vec<&str> {
         match self {
             Operator::Nop => vec![],
@@ -286,7 +285,7 @@ impl Operator {
         }
     }
 
-    /// Variables that it writes for itself.
+    /// Variables that it writes and reads.
     pub fn intermediates(&self) -> Vec<&str> {
         match self {
             Operator::Net(net) => net.intermediates(),
@@ -294,7 +293,7 @@ impl Operator {
         }
     }
 
-    /// What it is called in the name of a net.
+    /// Its name as part of a net's name.
     fn label(&self) -> String {
         match self {
             Operator::Nop => "nop".into(),
@@ -327,7 +326,7 @@ impl Operator {
         }
     }
 
-    /// Visits all that is not a net, in the order in which it runs.
+    /// Visits all operators that are not nets, in execution order.
     fn each<'a>(&'a self, visit: &mut dyn FnMut(&'a Operator)) {
         match self {
             Operator::Net(net) => net.ops().iter().for_each(|op| op.each(visit)),
@@ -335,7 +334,7 @@ impl Operator {
         }
     }
 
-    /// The nets that run in its steps.
+    /// The nets of its steps.
     fn steps(&self) -> Vec<&[Operator]> {
         match self {
             Operator::Rnn(rnn) => vec![rnn.step().ops()],
@@ -344,9 +343,9 @@ impl Operator {
         }
     }
 
-    /// Checks the tree against the operators that this binary links: operators are registered, slots are filled as
-    /// declared, attributes have the right types and are within bounds, recurrent operators have sequences and names of
-    /// their own. Shapes are known when it is [lowered](Operator::lower) or run.
+    /// Checks the tree against the operators linked into this binary: operators are registered, slots are filled as
+    /// declared, attributes have the right types and are within bounds, recurrent operators have sequences and unique
+    /// names. Shapes are checked when it is [lowered](Operator::lower) or run.
     ///
     /// # Errors
     /// All faults, one a line, each with operator, slots, variables and source line.
@@ -357,7 +356,7 @@ impl Operator {
     }
 }
 
-/// What is wrong with operators that run in one scope.
+/// The faults of operators that run in one scope.
 fn faults_of(ops: &OpInfoMap, tree: &[Operator], faults: &mut Vec<String>) {
     let mut names = vec![];
     let mut visit = |op: &Operator| {

@@ -1,4 +1,4 @@
-//! A list of operators that is itself an operator.
+//! `NetOp`: a list of operators that is itself an operator.
 
 use std::iter;
 
@@ -7,11 +7,11 @@ use indexmap::{IndexMap, IndexSet};
 use super::Operator;
 use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
 
-/// How deep nets may be nested.
+/// Maximum nesting depth of nets.
 const DEEPEST: usize = 64;
 
-/// A list of operators that is itself an operator. Its variables are found when it is made: what it needs from outside,
-/// what it is for, and what only its own operators read.
+/// A list of operators that is itself an operator. Its inputs, outputs and intermediates are determined at
+/// construction.
 ///
 /// ```
 /// use autobwd::net::{NetOp, Operator};
@@ -35,7 +35,7 @@ pub struct NetOp {
 }
 
 impl NetOp {
-    /// A net of these operators, which run in this order, complete with its inputs and outputs.
+    /// A net of these operators, which run in this order.
     ///
     /// # Errors
     /// Nets nested more than 64 deep.
@@ -45,13 +45,13 @@ impl NetOp {
         Ok(net)
     }
 
-    /// A net whose variables are not found yet.
+    /// A net whose variables are not determined yet.
     pub(super) fn draft(name: impl Into<String>, ops: Vec<Operator>) -> NetOp {
         let (inputs, outputs, intermediates) = Default::default();
         NetOp { name: name.into(), ops, inputs, outputs, intermediates, depth: 0 }
     }
 
-    /// A draft with its variables found.
+    /// The draft with its variables determined.
     pub(super) fn completed(self) -> NetOp {
         let mut uses: IndexMap<&str, Use> = IndexMap::new();
         for op in &self.ops {
@@ -75,10 +75,10 @@ impl NetOp {
         NetOp { inputs, outputs, intermediates, depth, ..self }
     }
 
-    /// With these outputs alone: nobody outside needs the others, and no gradient arrives at them.
+    /// Restricts the outputs to these: the others are not needed outside, and get no upstream gradient.
     ///
     /// # Errors
-    /// A name that is not among the outputs: nobody writes it, or an operator of the net reads it.
+    /// A name that is not among the outputs: no operator writes it, or an operator of the net reads it.
     pub fn returning<'a>(mut self, outputs: impl IntoIterator<Item = &'a str>) -> Result<NetOp> {
         let kept: IndexSet<String> = outputs.into_iter().map(Into::into).collect();
         if let Some(name) = kept.iter().find(|name| !self.outputs.contains(*name)) {
@@ -94,7 +94,7 @@ impl NetOp {
         Ok(self)
     }
 
-    /// Its name, for people.
+    /// Its name, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -104,7 +104,7 @@ impl NetOp {
         &self.ops
     }
 
-    /// Variables that it reads and has not written before.
+    /// Variables that it reads before any write.
     pub fn inputs(&self) -> Vec<&str> {
         self.inputs.iter().map(String::as_str).collect()
     }
@@ -114,7 +114,7 @@ impl NetOp {
         self.outputs.iter().map(String::as_str).collect()
     }
 
-    /// Variables that it writes for itself.
+    /// Variables that it writes and reads.
     pub fn intermediates(&self) -> Vec<&str> {
         self.intermediates.iter().map(String::as_str).collect()
     }
@@ -128,17 +128,17 @@ impl NetOp {
     }
 }
 
-/// What operators do with a variable, as far as they have been looked at.
+/// The uses of a variable so far.
 #[derive(Default)]
 struct Use {
     /// It is read before it is written.
     needed: bool,
     written: bool,
-    /// Nobody reads what was written last.
+    /// The last written value has no reader.
     open: bool,
 }
 
-/// Refuses trees that are too deep to walk.
+/// Rejects trees that are too deep for recursion.
 pub(super) fn within_depth(depth: usize) -> Result<()> {
     if depth <= DEEPEST {
         return Ok(());

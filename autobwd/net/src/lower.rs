@@ -1,4 +1,4 @@
-//! Trees as programs.
+//! Lowering of trees to programs, with step nets unrolled.
 
 use rustc_hash::FxHashSet;
 
@@ -13,26 +13,26 @@ use autobwd_core::{
     operators::{sum, zeros},
 };
 
-/// How many steps may become operators of a program.
+/// Maximum number of unrolled steps.
 const MOST_STEPS: usize = 100_000;
 
 impl Operator {
-    /// The tree as a program of the operators that this binary links, for inputs of these dtypes and shapes. A step net
-    /// over time becomes as many steps as its sequences are long.
+    /// The tree as a program of the operators linked into this binary, for inputs of these dtypes and shapes. A step
+    /// net is unrolled over the length of its sequences.
     ///
-    /// What steps share is copied once for all of them, and what they hand on is copied from step to step: so the gradient
-    /// of the program is summed as that of the tree is.
+    /// Shared variables are copied once for all steps, and memories from step to step, so that the gradient of the
+    /// program is summed in the same order as that of the tree.
     ///
     /// # Errors
-    /// A variable that is read and neither written before nor among the inputs; operators that are unknown or whose
-    /// slots, attributes or shapes are wrong; sequences of more than 100,000 steps, of different or of unknown length.
+    /// A variable that is read and neither written before nor among the inputs; unknown operators; wrong slots,
+    /// attributes or shapes; sequences of more than 100,000 steps, of different or of unknown length.
     pub fn lower(&self, inputs: &[(&str, Meta)]) -> Result<Program> {
         let known =
             |name: &str| inputs.iter().find(|(known, _)| *known == name).map(|(_, meta)| meta.clone());
         Ok(self.lowered(OpInfoMap::linked()?, &known)?.0)
     }
 
-    /// The program, and what it reads and does not write before.
+    /// The program, and the variables that it reads before any write.
     pub(super) fn lowered(
         &self,
         ops: &OpInfoMap,
@@ -44,16 +44,16 @@ impl Operator {
     }
 }
 
-/// What the names of a scope are called in the program.
+/// The mapping from names of a scope to names of the program.
 #[derive(Default)]
 pub(super) struct Names<'a> {
-    /// Of a step: the scope of its recurrent operator.
+    /// For a step: the scope of its recurrent operator.
     outer: Option<&'a Names<'a>>,
-    /// Before the names of the step.
+    /// Prefix of the step's names.
     prefix: String,
     /// Names of the step.
     local: FxHashSet<&'a str>,
-    /// Names outside of which the steps have a copy, and what is before its name.
+    /// Outer names that the steps have a copy of, and the prefix of the copy.
     shared: FxHashSet<&'a str>,
     copies: String,
 }
@@ -74,7 +74,7 @@ impl<'a> Names<'a> {
         Names { outer: Some(self), prefix, local, ..Names::default() }
     }
 
-    /// What is before the names of a step of a recurrent operator in this scope.
+    /// The prefix of the names of a step of a recurrent operator in this scope.
     fn step(&self, rnn: &RnnOp, t: usize) -> String {
         format!("{}{}@{t}/", self.prefix, rnn.name())
     }
@@ -84,9 +84,9 @@ struct Lower<'a> {
     ops: &'a OpInfoMap,
     known: &'a dyn Fn(&str) -> Option<Meta>,
     program: Program,
-    /// What the program reads and does not write before.
+    /// The variables that the program reads before any write.
     inputs: Vec<Var>,
-    /// Of recurrent operators: what is before the names of their first step.
+    /// For recurrent operators: the prefix of the names of their first step.
     scopes: FxHashSet<String>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Lower<'a> {
         self.push(desc)
     }
 
-    /// Appends an operator, and declares what it needs and what it makes.
+    /// Appends an operator, and declares its inputs and outputs.
     fn push(&mut self, op: OpDesc) -> Result<()> {
         let mut metas = vec![];
         let outcome = op.reads().try_for_each(|var| self.declared(var)).and_then(|()| {
@@ -134,7 +134,7 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// Sees to it that a variable that is read is written or given.
+    /// Ensures that a variable that is read is written or given.
     fn declared(&mut self, var: Var) -> Result<()> {
         if self.program.root().vars.contains_key(&var) {
             return Ok(());
@@ -159,7 +159,7 @@ impl<'a> Lower<'a> {
         self.push(zeros(like, to))
     }
 
-    /// Takes a sequence apart.
+    /// Splits a sequence into its elements.
     fn unstack(&mut self, sequence: String, parts: Vec<String>) -> Result<()> {
         let sequence = self.program.var(&sequence);
         let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
@@ -167,14 +167,14 @@ impl<'a> Lower<'a> {
         self.push(Unstack { x: sequence, y: parts, axis: 0, num }.into())
     }
 
-    /// Puts a sequence together.
+    /// Stacks elements to a sequence.
     fn stack(&mut self, parts: Vec<String>, sequence: String) -> Result<()> {
         let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
         let sequence = self.program.var(&sequence);
         self.push(Stack { x: parts, y: sequence, axis: 0 }.into())
     }
 
-    /// How many steps there are, and perhaps none.
+    /// The number of steps, which may be 0.
     fn count_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<usize> {
         let mut found: Option<(usize, &str)> = None;
         for link in rnn.step_inputs() {
@@ -244,7 +244,7 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// Sequences of nothing, with the shapes that one step would give them.
+    /// Sequences of length 0, with the shapes that one step would give them.
     fn no_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
         let sequences: FxHashSet<String> =
             rnn.step_inputs().iter().map(|link| names.called(&link.outer)).collect();
@@ -272,7 +272,7 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// The gradient of no steps: zeros, because nothing depends on anything.
+    /// The gradient of no steps: zeros, because no output depends on an input.
     fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
         let rnn = grad.forward();
         let sequences = rnn.step_inputs().iter().map(|link| &link.outer).zip(&grad.input_grads);
@@ -322,7 +322,7 @@ impl<'a> Lower<'a> {
             let inside = Names { outer: Some(names), prefix: names.step(rnn, t), local, ..Names::default() };
             self.operator(op, &inside)?;
         }
-        // What no step has computed is zero.
+        // A gradient that no step has computed is zero.
         for (link, outer) in rnn.step_inputs().iter().zip(&grad.input_grads) {
             let Some(outer) = outer else { continue };
             for t in (0..steps).filter(|t| !gradient(*t).writes(&of(&link.inner))) {

@@ -1,4 +1,4 @@
-//! Why a variable of a tree has no gradient: the tree's operators as a flat program, which is asked as programs are.
+//! Explanation of a missing gradient, by the analysis of programs on the tree's operators as a flat program.
 
 use rustc_hash::FxHashSet;
 
@@ -8,8 +8,8 @@ use autobwd_core::{
     BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD, error::did_you_mean,
 };
 
-/// Why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence, or `None` where
-/// it computes one. Steps over time count as one operator.
+/// The reason why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence,
+/// or `None` if it computes one. Steps over time count as one operator.
 ///
 /// ```
 /// use autobwd::net::{NetOp, Operator, missing};
@@ -26,7 +26,7 @@ use autobwd_core::{
 /// ```
 ///
 /// # Errors
-/// Those of [`backward`](super::backward()); a variable that the tree, outside of its steps, does not have.
+/// Those of [`backward`](super::backward()); a variable that does not occur in the tree outside of its steps.
 pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Option<String>> {
     let ops = OpInfoMap::linked()?;
     let gradient = super::backward(op, no_grad_vars)?;
@@ -51,7 +51,7 @@ pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Optio
     Ok(found.first().map(ToString::to_string))
 }
 
-/// The operators of a tree in the order in which they run, steps over time as one operator each.
+/// The operators of a tree in execution order, steps over time as one operator each.
 fn flat(tree: &Operator) -> Program {
     let (mut program, mut ops) = (Program::new(), vec![]);
     tree.each(&mut |op| {

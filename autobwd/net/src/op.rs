@@ -1,4 +1,4 @@
-//! A single operator with names in its slots.
+//! `NamedOp`: a single operator with variable names in its slots.
 
 use std::{collections::BTreeMap, fmt, panic::Location};
 
@@ -7,10 +7,10 @@ use autobwd_core::{
     Result, Site, Var,
 };
 
-/// What stands in a list of names where there is no variable.
+/// The placeholder for a missing variable in a list of names.
 const EMPTY: &str = "@EMPTY@";
 
-/// One registered operator: its type, the names of variables in its slots, its attributes.
+/// A registered operator: its type, the names of variables in its slots, and its attributes.
 ///
 /// ```
 /// use autobwd::{Attr, net::NamedOp};
@@ -26,9 +26,9 @@ const EMPTY: &str = "@EMPTY@";
 pub struct NamedOp {
     /// Operator type, as registered.
     pub ty: Name,
-    /// What it reads.
+    /// Names in its input slots.
     pub inputs: BTreeMap<Name, Vec<String>>,
-    /// What it writes.
+    /// Names in its output slots.
     pub outputs: BTreeMap<Name, Vec<String>>,
     /// Attributes.
     pub attrs: AttrMap,
@@ -37,7 +37,7 @@ pub struct NamedOp {
 }
 
 impl NamedOp {
-    /// An operator of that type with nothing in its slots.
+    /// An operator of that type with empty slots.
     #[track_caller]
     pub fn new(ty: impl Into<Name>) -> NamedOp {
         let site = Some(Site::Here(Location::caller()));
@@ -50,12 +50,12 @@ impl NamedOp {
         }
     }
 
-    /// An operator's struct with names in its slots.
+    /// Converts an operator's struct with names in its slots.
     #[track_caller]
     pub fn of<W: Into<String>, D: Describe<W>>(op: D) -> NamedOp {
         let mut names = Program::new();
         let described = op.describe(&mut |_, _, name| Ok(names.var(&name.into())));
-        // Nothing can fail: the only fallible step is the closure above.
+        // The only fallible step is the closure above, which never fails.
         let desc = described.unwrap_or_else(|_| OpDesc::new(D::Op::SCHEMA.name));
         let site = Some(Site::Here(Location::caller()));
         NamedOp::from_desc(&OpDesc { site, ..desc }, &names)
@@ -104,7 +104,7 @@ impl NamedOp {
         self.outputs.values_mut().flatten().filter(|name| *name != EMPTY)
     }
 
-    /// The operator among the variables that `var` knows.
+    /// The operator on the variables that `var` returns for names.
     pub(super) fn desc(&self, var: &mut dyn FnMut(&str) -> Var) -> OpDesc {
         let mut desc = OpDesc { attrs: self.attrs.clone(), site: self.site, ..OpDesc::new(self.ty) };
         let mut vars = |names: &[String]| -> Vec<Var> {
@@ -130,10 +130,10 @@ impl NamedOp {
         }
     }
 
-    /// What is registered about it.
+    /// Its registry entry.
     ///
     /// # Errors
-    /// It is unknown, or slots or attributes are not as declared.
+    /// An unknown operator; slots or attributes that differ from the declaration.
     pub(super) fn info(&self, ops: &OpInfoMap) -> Result<&'static OpInfo> {
         let info = ops.get(&self.ty)?;
         let mut names = Program::new();

@@ -1,4 +1,4 @@
-//! Which variables have a gradient, as far as can be told from the operators.
+//! Reachability: the variables that have a gradient, as far as the operators determine it.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use autobwd_core::{Error, ErrorKind, GradKind, OpInfoMap, Result, error::did_you
 /// Variables by name.
 pub(super) type Names = FxHashSet<String>;
 
-/// Refuses names that the tree, steps included, does not have.
+/// Rejects names that the tree, steps included, does not have.
 pub(super) fn check_known(tree: &Operator, names: &[&str]) -> Result<()> {
     let mut known = FxHashSet::default();
     collect(tree, &mut known);
@@ -36,7 +36,7 @@ fn collect<'a>(tree: &'a Operator, known: &mut FxHashSet<&'a str>) {
     tree.each(&mut visit);
 }
 
-/// Refuses operators that overwrite what an operator has written or read: its gradient may need the older value.
+/// Rejects operators that overwrite an earlier input or output: its gradient may need the older value.
 pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
     let mut seen: HashMap<&str, (&str, &Operator)> = HashMap::new();
     let mut outcome = Ok(());
@@ -64,7 +64,7 @@ pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
     outcome
 }
 
-/// Adds the variables to which a change of those reached so far may lead, none of which is in `no_grad`.
+/// Adds the variables that depend on those reached so far, except those in `no_grad`.
 ///
 /// # Errors
 /// Unknown operators.

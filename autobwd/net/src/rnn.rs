@@ -1,4 +1,4 @@
-//! A net that runs over time, and its gradient.
+//! `RnnOp`: a net that runs over time, and its gradient.
 
 use indexmap::IndexSet;
 use rustc_hash::FxHashSet;
@@ -6,12 +6,12 @@ use rustc_hash::FxHashSet;
 use super::{NetOp, Operator, list::within_depth};
 use autobwd_core::{Error, ErrorKind, OpContext, Result, error::did_you_mean};
 
-/// A step net that runs over time: once for every part of its sequences along their first dimension.
+/// A step net that runs over time: once for every element of its sequences along their first dimension.
 ///
-/// In step `t`, a step input `x` is `xs[t]`; a pre-memory is what the memory was in the step before, at first its boot
-/// memory; what a step output is in all steps makes a sequence. All other variables that the step net reads are those
-/// outside, the same in every step. What the step net writes stays in the scope of its step: `h` of step 3 of `rnn` is
-/// called `rnn@3/h`. That is where the gradient finds it.
+/// In step `t`, a step input `x` is `xs[t]`. A pre-memory is the memory of the previous step, or the boot memory in the
+/// first one. A step output is stacked over all steps to a sequence. All other inputs of the step net are outer
+/// variables, the same in every step. Variables of the step net are stored in the scope of the step, where the gradient
+/// reads them: `h` of step 3 of `rnn` is called `rnn@3/h`.
 ///
 /// ```
 /// use autobwd::net::{NetOp, Operator, RnnOp};
@@ -41,23 +41,23 @@ pub struct RnnOp {
     step_outputs: Vec<Link>,
 }
 
-/// A sequence outside, and its part in every step.
+/// An outer sequence, and its element in every step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// The sequence.
     pub outer: String,
-    /// What the step net calls its part.
+    /// The name of the element in the step net.
     pub inner: String,
 }
 
-/// What a step leaves to the next.
+/// A value carried from step to step (memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The variable outside that the first step finds.
+    /// The outer variable with the initial value.
     pub boot: String,
-    /// What the step net calls what it finds.
+    /// The name of the previous value in the step net.
     pub pre: String,
-    /// What the step net calls what it leaves.
+    /// The name of the new value in the step net.
     pub state: String,
 }
 
@@ -73,7 +73,7 @@ impl RnnOp {
         Ok(rnn)
     }
 
-    /// With a sequence outside of which the step net reads a part as `inner`.
+    /// Adds a step input: the step net reads the elements of the sequence `outer` as `inner`.
     ///
     /// # Errors
     /// The step net writes `inner`, or it is a step input or pre-memory already.
@@ -84,7 +84,7 @@ impl RnnOp {
         Ok(self)
     }
 
-    /// With a memory that the step net writes as `state`, and finds as `pre` in the step after; in the first step, `pre`
+    /// Adds a memory that the step net writes as `state` and reads as `pre` in the next step; in the first step, `pre`
     /// is `boot`.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl RnnOp {
         Ok(self)
     }
 
-    /// With a sequence of what the step net writes as `inner`.
+    /// Adds a step output: the values of `inner` are stacked to the sequence `outer`.
     ///
     /// # Errors
     /// The step net does not write `inner`; the sequence is a step output already.
@@ -146,32 +146,32 @@ impl RnnOp {
         self.error("another one of that name has steps in the same scope; give it a name of its own".into())
     }
 
-    /// Its name, which the variables of its steps bear.
+    /// Its name, the prefix of its steps' variables.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What runs in every step.
+    /// The net that runs in every step.
     pub fn step(&self) -> &NetOp {
         &self.step
     }
 
-    /// Sequences that steps read parts of.
+    /// Sequences whose elements the steps read.
     pub fn step_inputs(&self) -> &[Link] {
         &self.step_inputs
     }
 
-    /// What steps leave to the next.
+    /// Values carried from step to step.
     pub fn memories(&self) -> &[Memory] {
         &self.memories
     }
 
-    /// Sequences that steps write parts of.
+    /// Sequences whose elements the steps write.
     pub fn step_outputs(&self) -> &[Link] {
         &self.step_outputs
     }
 
-    /// What the step net is given in every step.
+    /// The variables given to the step net in every step.
     fn given(&self) -> impl Iterator<Item = &str> {
         let links = self.step_inputs.iter().map(|link| &*link.inner);
         links.chain(self.memories.iter().map(|memory| &*memory.pre))
@@ -183,13 +183,13 @@ impl RnnOp {
         written.chain(self.given()).collect()
     }
 
-    /// Variables outside that are the same in every step.
+    /// Outer variables that are the same in every step.
     pub fn shared(&self) -> Vec<&str> {
         let given: IndexSet<&str> = self.given().collect();
         self.step.inputs().into_iter().filter(|name| !given.contains(name)).collect()
     }
 
-    /// Variables outside that it reads.
+    /// Outer variables that it reads.
     pub fn inputs(&self) -> Vec<&str> {
         let sequences = self.step_inputs.iter().map(|link| &*link.outer);
         let boots = self.memories.iter().map(|memory| &*memory.boot);
@@ -197,7 +197,7 @@ impl RnnOp {
         all.into_iter().collect()
     }
 
-    /// Variables outside that it writes.
+    /// Outer variables that it writes.
     pub fn outputs(&self) -> Vec<&str> {
         self.step_outputs.iter().map(|link| &*link.outer).collect()
     }
@@ -207,22 +207,22 @@ impl RnnOp {
     }
 }
 
-/// The gradient of an [`RnnOp`]: gradients of its step net, which run over the steps in reverse and read what the steps
-/// have left. Made by [`backward`](super::backward()).
+/// The gradient of an [`RnnOp`]: gradients of its step net, which run over the steps in reverse and read their saved
+/// state. [`backward`](super::backward()) returns it.
 ///
-/// The last steps have gradients of their own, because less arrives there: nothing comes from a step behind.
+/// The last steps have separate gradients, because they have fewer upstream gradients: no step follows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RnnGradOp {
     pub(super) forward: RnnOp,
-    /// The gradient of the last step, of the one before, …; the last of them is that of all steps before, too.
+    /// The gradients of the last step, of the one before, …; the last entry serves all remaining steps.
     pub(super) steps: Vec<GradStep>,
-    /// By step output of the forward operator: its gradient, if it arrives.
+    /// By step output of the forward operator: its upstream gradient, if any.
     pub(super) output_grads: Vec<Option<String>>,
-    /// By step input: where its gradient goes.
+    /// By step input: the name of its gradient.
     pub(super) input_grads: Vec<Option<String>>,
-    /// By memory: where the gradient of the boot memory goes.
+    /// By memory: the name of the boot memory's gradient.
     pub(super) boot_grads: Vec<Option<String>>,
-    /// Of what steps share: the variable, and where its gradient goes.
+    /// Shared variables, and the names of their gradients.
     pub(super) shared_grads: Vec<(String, String)>,
 }
 
@@ -230,9 +230,9 @@ pub struct RnnGradOp {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GradStep {
     pub(super) op: Operator,
-    /// What arrives, under the name that it has in the step.
+    /// Upstream gradients, with their names in the step.
     pub(super) arrivals: Vec<(Arrival, String)>,
-    /// By variable shared: all contributions to its gradient.
+    /// By shared variable: all contributions to its gradient.
     pub(super) parts: Vec<Vec<String>>,
 }
 
@@ -242,39 +242,39 @@ impl GradStep {
     }
 }
 
-/// Where a gradient comes from that arrives at a step.
+/// The source of a step's upstream gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Arrival {
     /// The gradient of that step output.
     Output(usize),
-    /// The gradient of that pre-memory of the step behind.
+    /// The gradient of that pre-memory in the following step.
     Memory(usize),
 }
 
 impl RnnGradOp {
-    /// The operator that it is the gradient of.
+    /// The forward operator.
     pub fn forward(&self) -> &RnnOp {
         &self.forward
     }
 
-    /// The gradients of the step net, that of the last step first; the last of them is that of all steps before, too.
+    /// The gradients of the step net, that of the last step first; the last one serves all remaining steps.
     pub fn steps(&self) -> impl Iterator<Item = &Operator> {
         self.steps.iter().map(|step| &step.op)
     }
 
-    /// Variables outside that it reads, beside what the steps of the forward operator have left.
+    /// Outer variables that it reads, apart from the saved state of the forward operator's steps.
     pub fn inputs(&self) -> Vec<&str> {
         let arriving = self.output_grads.iter().flatten().map(String::as_str);
         arriving.chain(self.forward.inputs()).collect()
     }
 
-    /// Variables outside that it writes.
+    /// Outer variables that it writes.
     pub fn outputs(&self) -> Vec<&str> {
         let links = self.input_grads.iter().flatten().chain(self.boot_grads.iter().flatten());
         links.chain(self.shared_grads.iter().map(|(_, grad)| grad)).map(String::as_str).collect()
     }
 
-    /// What it writes, in the order in which the gradient of a program writes it.
+    /// Its outputs, in the order in which a program's gradient writes them.
     pub(super) fn writes_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let shared = self.shared_grads.iter_mut().rev().map(|(_, grad)| grad);
         let boots = self.boot_grads.iter_mut().rev().flatten();

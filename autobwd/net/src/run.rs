@@ -1,4 +1,4 @@
-//! Running trees as programs, which an executor keeps.
+//! Execution of trees as programs, with a cache of sessions in the executor.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use super::Operator;
 use autobwd_core::{Meta, OpDesc, Result};
 use autobwd_exec::{Executor, Scope, Session};
 
-/// How many trees an executor keeps ready.
+/// Maximum number of cached trees.
 const MOST: usize = 16;
 
-/// Trees that an executor has run, the last first.
+/// Trees that an executor ran, the most recent first.
 #[derive(Default)]
 struct Prepared(VecDeque<PreparedTree>);
 
@@ -21,18 +21,18 @@ struct PreparedTree {
     inputs: Vec<(String, Meta)>,
     outputs: Vec<String>,
     session: Session,
-    /// The session's own: it keeps nothing.
+    /// The session's own scope, without values.
     scope: Scope,
 }
 
 impl Operator {
-    /// Runs the tree as a program: what it reads is taken from the scope, and all that it writes is put there, values
-    /// between its operators and of its steps included, because its gradient may read them.
+    /// Runs the tree as a program. Inputs are taken from the scope, and all results are written to it, intermediate
+    /// values and those of steps included, because the gradient may read them.
     ///
-    /// The executor keeps the plans of the last trees that it has run, for the dtypes and shapes that they have met.
+    /// The executor caches the plans of the most recent trees, for their dtypes and shapes.
     ///
     /// # Errors
-    /// As [`lower`](Operator::lower), and those of running a program.
+    /// Those of [`lower`](Operator::lower) and of running a program.
     pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
         let mut prepared: Prepared = executor.take_attached();
         let outcome = prepared.tree(self, executor, scope).and_then(|tree| tree.run(scope));
@@ -70,7 +70,7 @@ impl PreparedTree {
         Ok(PreparedTree { tree: tree.clone(), inputs, outputs, session, scope })
     }
 
-    /// Whether it is that tree, for the dtypes and shapes that it meets.
+    /// Whether it is that tree, for the current dtypes and shapes.
     fn fits(&self, tree: &Operator, scope: &Scope) -> bool {
         self.inputs.iter().all(|(name, meta)| scope.meta(name).as_ref() == Some(meta)) && self.tree == *tree
     }

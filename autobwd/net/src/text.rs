@@ -1,4 +1,4 @@
-//! Nets as text: one line an operator, indented.
+//! Text format of nets: one line an operator, indented.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use autobwd_core::desc::GRAD;
 
-/// Writes lines so many levels deep.
+/// Writes lines at a given indentation level.
 pub(super) struct Indented<'a, 'f>(pub(super) &'a mut fmt::Formatter<'f>, pub(super) usize);
 
 impl<'f> Indented<'_, 'f> {
