@@ -1,4 +1,4 @@
-//! Counting heap allocations: a kernel makes none.
+//! A counting allocator, to check that kernels allocate no heap memory.
 #![allow(unsafe_code)]
 
 use std::{
@@ -13,8 +13,8 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts what each thread allocates. [`check_all!`](crate::check_all) makes it that of its
-/// test binary; where another one is at work, allocations of kernels are not checked.
+/// The system's allocator with a count of allocations per thread. [`check_all!`](crate::check_all) installs it in its
+/// test binary; under another allocator, allocations of kernels are not checked.
 ///
 /// ```
 /// #[global_allocator]
@@ -25,7 +25,7 @@ pub struct CountingAllocator;
 
 impl CountingAllocator {
     fn note(layout: Layout) {
-        // Larger alignment is that of the matrix product library, which keeps its memory.
+        // Only the matrix product library uses larger alignments, and it keeps its memory.
         if layout.align() <= LINE {
             // A thread that ends may have no counter any more.
             _ = COUNT.try_with(|count| count.set(count.get() + 1));
@@ -33,7 +33,7 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: passes everything on to the system's allocator; counting allocates nothing.
+// SAFETY: forwards every call to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CountingAllocator::note(layout);
@@ -56,12 +56,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// How often this thread has allocated; always 0 unless a [`CountingAllocator`] is at work.
+/// The number of allocations of this thread; always 0 unless a [`CountingAllocator`] is installed.
 pub(super) fn count() -> u64 {
     COUNT.with(Cell::get)
 }
 
-/// Whether a [`CountingAllocator`] is at work.
+/// Whether a [`CountingAllocator`] is installed.
 pub(super) fn are_counted() -> bool {
     let before = count();
     drop(black_box(Box::new(0_u8)));

@@ -1,4 +1,4 @@
-//! What must hold for every sample.
+//! The checks of one sample.
 
 use std::sync::Arc;
 
@@ -14,46 +14,45 @@ use super::{
 use autobwd_core::sample::Sample;
 use autobwd_core::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
 
-/// Bound for |built − numeric| / (1 + max |numeric|), unless a sample has its own.
+/// Default bound for |built − numeric| / (1 + max |numeric|).
 const TOLERANCE: f64 = 1e-7;
-/// What results are compared with those of one thread on.
+/// Number of threads whose results are compared with those of one thread.
 const THREADS: usize = 3;
 
-/// What a check has found.
+/// The result of a successful check.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Checked {
-    /// How many elements' derivatives were compared, first order.
+    /// The number of elements whose derivatives were compared, first order.
     pub elements: usize,
     /// Largest |built − numeric| / (1 + max |numeric|), first order.
     pub worst: f64,
-    /// How many elements' derivatives were compared, second order; 0 where a gradient operator has no gradient.
+    /// The number of elements whose derivatives were compared, second order; 0 if a gradient operator has no gradient.
     pub second_order: usize,
-    /// What is no fault, but better known: a missing second order, a kink where gradients were compared, an operator without
-    /// gradient whose outputs change smoothly, scratch memory that is never asked for, a shape rule that refuses unknown
-    /// dimensions.
+    /// Observations that are no faults: a missing second order, a kink where gradients were compared, an operator
+    /// without gradient whose outputs change smoothly, scratch memory that is declared but not requested, a shape rule
+    /// that rejects unknown dimensions.
     pub warnings: Vec<String>,
 }
 
-/// Checks a sample with the operators that this binary links.
+/// Checks a sample with the operators linked into this binary.
 ///
-/// An error row must be refused with its message. Of any other row, with random output cotangents:
-/// - values in `f32` are those in `f64`; values computed in place, or with three threads, are the same to the last bit;
-/// - every kernel, those of gradients included, writes all elements of its outputs, whatever its outputs and its scratch
-///   memory held before, asks for the scratch memory that it has [said](autobwd_core::Kernel::scratch_bytes), and allocates
-///   nothing, where a [`CountingAllocator`](super::CountingAllocator) is at work;
-/// - built gradients are those of central differences, to first order and, where gradient operators have gradients, to
-///   second order; also with the same variable in two slots; of [`ZeroGrad`](autobwd_core::ZeroGrad), differences are 0;
-/// - where the operator has a [composition](autobwd_core::Composition), values and gradients are those of the composition;
-/// - computed eagerly, and as the program that is traced meanwhile, values and gradients are the same, to the last bit;
-/// - with any inputs excluded, the other gradients stay the same, to the last bit;
-/// - shape rules, those of gradients included, say nothing of outputs that turns out to be wrong where some dimensions of
-///   inputs are unknown;
-/// - where they accept inputs with dimensions of 0 or 1, values and gradients are there, and right, too;
+/// An error row must be rejected with its message. For any other row, with random cotangents of the outputs:
+/// - values in `f32` match those in `f64`; values computed in place, or with three threads, are equal bit by bit;
+/// - every kernel, also of gradients, writes all elements of its outputs, whatever its outputs and its scratch memory
+///   contained before, requests the scratch memory that it [declares](autobwd_core::Kernel::scratch_bytes), and
+///   allocates nothing, if a [`CountingAllocator`](super::CountingAllocator) is installed;
+/// - built gradients match central differences, to first order and, if gradient operators have gradients, to second
+///   order; also with the same variable in two slots; for [`ZeroGrad`](autobwd_core::ZeroGrad), differences are 0;
+/// - values and gradients match the operator's [composition](autobwd_core::Composition), if it has one;
+/// - values and gradients in eager mode, and of the program traced from it, are equal bit by bit;
+/// - with any inputs excluded, the other gradients stay equal bit by bit;
+/// - shape rules, also of gradients, infer nothing wrong if some dimensions of inputs are unknown;
+/// - if shape rules accept inputs with dimensions of 0 or 1, values and gradients exist and are correct;
 /// - nothing panics.
 ///
 /// # Errors
-/// What does not hold: with slot and index of the worst element, or the source line of a panic.
+/// A violated check: with slot and index of the worst element, or the source line of a panic.
 pub fn check_sample(sample: &Sample) -> Result<Checked> {
     let ops = OpInfoMap::linked()?;
     let mut checked = catch(|| match sample.error {
@@ -65,7 +64,7 @@ pub fn check_sample(sample: &Sample) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Inputs are called `v0`, `v1`, …: says which slots these are.
+/// Inputs are called `v0`, `v1`, …: adds their slots.
 fn slots(sample: &Sample, text: &str) -> String {
     let mut text = text.to_string();
     for k in (0..sample.draws.len()).rev() {
@@ -85,7 +84,7 @@ fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Che
     }
 }
 
-/// Says in which case an error came about.
+/// Adds the case in which an error occurred.
 fn when(case: &str) -> impl Fn(Error) -> Error {
     move |e| Error::new(e.kind(), format!("{case}{e}"))
 }
@@ -115,7 +114,7 @@ fn bound(sample: &Sample) -> f64 {
     sample.tolerance.map_or(TOLERANCE, |(bound, _)| bound)
 }
 
-/// An operator that has no gradient, or counts it as zero.
+/// Checks an operator that has no gradient, or a zero gradient.
 fn check_constant(
     sample: &Sample,
     function: &Function,
@@ -146,7 +145,7 @@ fn check_values(
     check_single(single, function)?;
     check_in_place(function)?;
     match check_eager(ops, function, built) {
-        // Lists and hand-written blocks are for programs alone.
+        // Tensor arrays and hand-written blocks exist in programs only.
         Err(e) if sample.program.is_some() && e.kind() == ErrorKind::Program => Ok(()),
         outcome => outcome.map_err(when("eagerly, ")),
     }
@@ -182,7 +181,7 @@ fn check_gradients(
     (checked.elements, checked.worst) = check_derivatives(function, &built, bound, warnings)?;
     if let Some(second) = &second {
         let outcome = check_derivatives(&built.gradient, second, bound, &mut vec![]);
-        // A kink of the first order is where the second jumps.
+        // The second order jumps at a kink of the first.
         let kinks = warnings[before..].join("; ");
         let case =
             if kinks.is_empty() { "second order, ".into() } else { format!("second order, where {kinks}: ") };
@@ -190,7 +189,7 @@ fn check_gradients(
     }
     check_subsets(ops, function, &built)?;
     for same in repeatable(sample, function) {
-        // Not every operator takes one variable twice: a shape or domain may not allow it.
+        // A shape or domain may not allow the same variable twice.
         if let Ok(function) = Function::of(ops, sample, DType::F64, Some(same)) {
             let built = Built::of(ops, &function)?;
             let outcome = check_derivatives(&function, &built, bound, &mut vec![]);
@@ -200,7 +199,8 @@ fn check_gradients(
     Ok(())
 }
 
-/// Where its shape rule accepts the sample, so do the kernels; data that they refuse may be outside of what is left.
+/// Whenever the shape rule accepts the resized sample, so must the kernels; errors about data are accepted, because
+/// indices may be out of bounds of the smaller shape.
 fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
     let function = match catch(|| Function::of(ops, sample, DType::F64, None)) {
         Err(e) if e.kind() == ErrorKind::Check => return Err(e),

@@ -1,4 +1,4 @@
-//! Compositions as an oracle: an operator and its gradient are what its composition says.
+//! Compositions as an oracle: an operator and its gradient must match the operator's composition.
 
 use super::{
     derivatives::{Built, Distance},
@@ -17,7 +17,7 @@ pub(super) fn check_composition(ops: &OpInfoMap, function: &Function, built: &Bu
     for ((name, _), (found, expected)) in function.outputs.iter().zip(found.iter().zip(&expected)) {
         compare(&format!("output `{name}` of the composition"), found, expected)?;
     }
-    // A gradient by its own composition would be compared with itself.
+    // A gradient derived from the composition itself would be compared with itself.
     let gradient = match Built::of(ops, &composed) {
         Err(e) if e.kind() == ErrorKind::NoGradient => return Ok(()),
         outcome => outcome?,

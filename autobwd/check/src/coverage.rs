@@ -1,4 +1,4 @@
-//! Whether samples are worth checking: what they leave out would not be found.
+//! Coverage of samples: attributes, slots, shapes and dtypes that no sample tests.
 
 use super::function::Function;
 use autobwd_core::sample::Sample;
@@ -7,7 +7,7 @@ use autobwd_core::{
     desc::GRAD,
 };
 
-/// The operator as the samples have it; one that is a program may have it several times.
+/// The operator's descriptions in the samples; a sample that is a program may have several.
 fn descs(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<OpDesc> {
     let mut all = vec![];
     for sample in samples {
@@ -22,8 +22,8 @@ fn descs(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<OpDesc> {
     all
 }
 
-/// What an operator's samples leave out: an attribute that has the same value everywhere, an optional slot that is always
-/// or never there, a shape in which two dimensions could be mixed up.
+/// Gaps in an operator's samples: an attribute that has the same value everywhere, an optional slot that is always or
+/// never filled, a shape in which two dimensions could be mixed up.
 pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
     let schema = info.schema();
     let rows: Vec<&Sample> = samples.iter().filter(|s| s.error.is_none()).copied().collect();
@@ -59,7 +59,7 @@ pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<S
     found
 }
 
-/// Gradients that the gradient operator writes though no sample has floating point numbers to differentiate there.
+/// Gradients that the gradient operator writes, but for which no sample has floating point inputs.
 fn never_wanted(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let GradKind::Operator(gradient) = info.grad_kind() else { return vec![] };
     let holds_floats = |slot: &str| {
@@ -77,8 +77,8 @@ fn never_wanted(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     dead.map(told).collect()
 }
 
-/// Corners that an operator's samples do not reach, as far as can be told: lists of one length, operands that never
-/// broadcast, dtypes that its shape rule takes, numbers of one sign where those of the other give numbers, too.
+/// Corners that an operator's samples do not reach, as far as can be determined: lists of one length, operands that
+/// never broadcast, dtypes that its shape rule accepts, numbers of one sign if those of the other give numbers, too.
 pub(super) fn corners(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
     let schema = info.schema();
     let rows: Vec<&Sample> =
@@ -108,7 +108,7 @@ fn draw(var: Var) -> usize {
     var.index() - 1
 }
 
-/// Dtypes that the shape rule takes where samples have floating point numbers alone.
+/// Dtypes that the shape rule accepts, but for which samples have floating point numbers only.
 fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let accepts = |sample: &Sample, other: DType| {
         let of = |var: Var| {
@@ -121,7 +121,7 @@ fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let others = [DType::Bool, DType::U8, DType::I32, DType::I64];
     let accepted: Vec<DType> =
         others.into_iter().filter(|other| rows.iter().any(|sample| accepts(sample, *other))).collect();
-    // Slots that have floating point numbers in one sample, and others in another.
+    // Slots with floating point numbers in one sample, and other dtypes in another.
     let slots = |is_float: bool| {
         let reads = rows.iter().flat_map(|s| s.desc.reads().map(move |v| (*s, v)));
         let reads = reads.filter(move |(s, v)| s.draws[draw(*v)].is_of_float() == is_float);
@@ -138,7 +138,7 @@ fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     )]
 }
 
-/// Inputs that have no negative, or no positive number in any sample, though the operator takes them.
+/// Inputs without negative, or without positive numbers in any sample, although the operator accepts them.
 fn signs(ops: &OpInfoMap, info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let functions: Vec<_> =
         rows.iter().filter_map(|s| Some((*s, Function::of(ops, s, DType::F64, None).ok()?))).collect();

@@ -1,4 +1,4 @@
-//! Gradients against central differences.
+//! Gradient check against central differences.
 
 use super::{
     function::{Function, Slope, failure},
@@ -6,10 +6,11 @@ use super::{
 };
 use autobwd_core::{Error, OpInfoMap, Result, Tensor};
 
-/// A jump of the slope by more than that, relative to the slopes, is a kink; less may be curvature.
+/// A larger jump of the derivative, relative to its size, is a kink; a smaller one may be curvature.
 const KINK: f64 = 1e-2;
 
-/// A function's gradient: inputs and cotangents to gradients, and for each floating point input the name of its gradient.
+/// A function's gradient, from inputs and cotangents to gradients, and for each floating point input the name of its
+/// gradient.
 pub(super) struct Built {
     pub(super) gradient: Function,
     pub(super) names: Vec<Option<String>>,
@@ -21,21 +22,21 @@ impl Built {
         Ok(Built { gradient, names })
     }
 
-    /// The gradient of the floating point input number `i` among the values of all outputs.
+    /// The gradient of floating point input `i` among the values of all outputs.
     pub(super) fn value<'v>(&self, values: &'v [Tensor], i: usize) -> Option<&'v Tensor> {
         let name = self.names.get(i)?.as_ref()?;
         values.get(self.gradient.outputs.iter().position(|(n, _)| n == name)?)
     }
 }
 
-/// Two lists of numbers compared.
+/// The comparison of two lists of numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Distance {
-    /// Where they are furthest apart.
+    /// The index of the largest distance.
     at: usize,
-    /// |a − b| / (1 + max |b|) there; NaN beside NaN counts as equal.
+    /// a − b| / (1 + max |b|) there; two NaN count as equal.
     pub(super) worst: f64,
-    /// At how many places that exceeds the bound.
+    /// The number of elements that exceed the bound.
     exceeding: usize,
 }
 
@@ -67,8 +68,8 @@ impl Distance {
     }
 }
 
-/// Compares the built gradients with central differences: how many elements, and the largest distance. Kinks where they
-/// were compared go to `warnings`.
+/// Compares the built gradients with central differences. Returns the number of elements and the largest distance, and
+/// adds kinks to `warnings`.
 pub(super) fn check_derivatives(
     function: &Function,
     built: &Built,
@@ -110,7 +111,7 @@ pub(super) fn check_derivatives(
     Ok((elements, worst))
 }
 
-/// The slopes on both sides, where they differ.
+/// The one-sided derivatives, if they differ.
 fn kink(slope: &Slope) -> Option<String> {
     let Slope { left, right, .. } = *slope;
     let jump = (right - left).abs() / (1.0 + left.abs().max(right.abs()));

@@ -1,3 +1,5 @@
+//! A program as a differentiable function of named inputs, with its gradient and finite differences.
+
 use std::{collections::HashMap, panic::Location};
 
 use autobwd_backward::{GradientOptions, gradients};
@@ -8,17 +10,18 @@ use autobwd_core::{
 };
 use autobwd_exec::{Executor, Scope, Session};
 
-/// Step of the central differences, relative to the element: the error of the difference is about its square, that of
-/// rounding about 1e-16 over it.
+/// Step of the central differences, relative to the element: the truncation error is about its square, the rounding
+/// error about 1e-16 divided by it.
 const STEP: f64 = 1e-5;
 
-/// How often a loop may run its body: with other shapes than its author had in mind, it may not end.
+/// Maximum number of steps of a loop: with shapes that its author did not intend, it may not end.
 const LOOP: u64 = 10_000;
 
-/// The program of a sample's operator alone, and values of its inputs by name, with floating point numbers of dtype `float`.
+/// The program of a sample's operator alone, and values of its inputs by name, with floating point numbers of dtype
+/// `float`.
 ///
 /// # Errors
-/// The operator is unknown, or refuses these inputs.
+/// An unknown operator, or one that rejects these inputs.
 pub fn sample_program(sample: &Sample, float: DType) -> Result<(Program, Vec<(String, Tensor)>)> {
     let function = Function::of(OpInfoMap::linked()?, sample, float, None)?;
     Ok((function.program, function.inputs))
@@ -30,11 +33,11 @@ pub(super) struct Function {
     executor: Executor,
     pub(super) inputs: Vec<(String, Tensor)>,
     pub(super) outputs: Vec<(String, Meta)>,
-    /// What has made the program, if the sample says so.
+    /// The function that made the program, if the sample has one.
     make: Option<MakeProgram>,
 }
 
-/// A derivative by differences: the central one, and those of both sides, which are others where there is a kink.
+/// A finite difference: the central one, and the one-sided ones, which differ at a kink.
 #[derive(Clone, Copy)]
 pub(super) struct Slope {
     pub(super) central: f64,
@@ -43,8 +46,8 @@ pub(super) struct Slope {
 }
 
 impl Function {
-    /// The program of a sample, its inputs drawn, with floating point numbers of dtype `float`. With `same`, the second of
-    /// these inputs is the first.
+    /// The program of a sample, with random inputs and floating point numbers of dtype `float`. With `same`, the second
+    /// of these inputs is the first.
     pub(super) fn of(
         ops: &OpInfoMap,
         sample: &Sample,
@@ -62,7 +65,7 @@ impl Function {
         }
         let mut inputs = vec![];
         for (var, draw) in vars.iter().zip(&sample.draws).filter(|(_, draw)| !draw.is_output()) {
-            // Drawn in any case, so that a repeated input leaves the others what they are.
+            // Always drawn, so that a repeated input does not change the others.
             let tensor = draw.tensor(float, &mut rng)?;
             if sample.program.is_some() || desc.reads().any(|v| v == *var) {
                 let meta = tensor.meta();
@@ -82,7 +85,7 @@ impl Function {
         Ok(found)
     }
 
-    /// The same inputs and outputs, by another program.
+    /// The same inputs and outputs, with another program.
     pub(super) fn with_program(&self, ops: &OpInfoMap, program: Program) -> Function {
         let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
         Function { program, executor: executor(ops), inputs, outputs, make: None }
@@ -93,7 +96,7 @@ impl Function {
         self.program.blocks().iter().flat_map(|block| &block.ops).filter(move |op| &*op.ty == ty)
     }
 
-    /// Names of what is differentiated with respect to.
+    /// Names of the differentiable inputs.
     pub(super) fn float_inputs(&self) -> Vec<String> {
         self.inputs.iter().filter(|(_, t)| t.dtype().is_float()).map(|(n, _)| n.clone()).collect()
     }
@@ -131,7 +134,7 @@ impl Function {
         self.run_by(&self.executor)
     }
 
-    /// The same, by another executor.
+    /// The same, with another executor.
     pub(super) fn run_by(&self, executor: &Executor) -> Result<Vec<Tensor>> {
         let names: Vec<_> = self.outputs.iter().map(|(n, _)| n.as_str()).collect();
         self.fetch_by(executor, &names)
@@ -142,7 +145,7 @@ impl Function {
         self.inputs.iter().map(|(name, tensor)| tape.leaf(name, tensor.clone())).collect()
     }
 
-    /// Runs the operators one by one, eagerly.
+    /// Runs the operators one by one in eager mode.
     pub(super) fn eager(&self, tape: &Builder, inputs: &[Expr]) -> Result<Vec<Expr>> {
         if let Some(make) = self.make {
             return make(tape, inputs);
@@ -186,8 +189,8 @@ impl Function {
         Ok(cotangents)
     }
 
-    /// This function's gradient: the same inputs and random cotangents of the floating point outputs, to the gradients of
-    /// the floating point inputs. Beside it, for each of these, the name of its gradient.
+    /// This function's gradient, from the same inputs and random cotangents of the floating point outputs to the
+    /// gradients of the floating point inputs. Also, for each of these, the name of its gradient.
     pub(super) fn gradient(
         &self,
         ops: &OpInfoMap,
@@ -225,7 +228,7 @@ impl Function {
         Ok((Function { program, executor: executor(ops), inputs, outputs, make: None }, names))
     }
 
-    /// The same function where an input has another value.
+    /// The same function with another value of an input.
     pub(super) fn at(&self, input: &str, value: Tensor) -> Result<Vec<Tensor>> {
         let names: Vec<_> = self.outputs.iter().map(|(n, _)| n.as_str()).collect();
         let (mut session, mut scope) = self.session(&self.executor, &names)?;
@@ -236,8 +239,8 @@ impl Function {
         names.iter().map(|name| session.fetch(name)).collect()
     }
 
-    /// Derivatives of the sum of all floating point outputs times weights, with respect to the elements of one input, by
-    /// differences.
+    /// Finite differences of the sum of all floating point outputs times weights, with respect to the elements of one
+    /// input.
     pub(super) fn numeric(&self, input: &str, weights: &[&Tensor]) -> Result<Vec<Slope>> {
         let fetches: Vec<_> = self.float_outputs().map(|(n, _)| n.as_str()).collect();
         let (mut session, mut scope) = self.session(&self.executor, &fetches)?;
@@ -250,7 +253,7 @@ impl Function {
             let outputs = fetches.iter().map(|name| Ok(session.fetch(name)?.to_f64s()));
             Ok(outputs.collect::<Result<Vec<_>>>()?.concat())
         };
-        // Differences first: large outputs that do not change must not cost digits.
+        // Subtract before summing: large outputs that do not change must not cost digits.
         let slope = |to: &[f64], from: &[f64], step: f64| -> f64 {
             to.iter().zip(from).zip(&weights).map(|((to, from), w)| (to - from) * w).sum::<f64>() / step
         };
@@ -278,7 +281,7 @@ fn executor(ops: &OpInfoMap) -> Executor {
     Executor::with_threads(1).with_ops(ops.clone()).loop_limit(LOOP)
 }
 
-/// What a builder makes of these inputs, with what comes out.
+/// The program that a builder makes of these inputs, with its outputs.
 fn made(
     ops: &OpInfoMap,
     inputs: Program,
@@ -297,7 +300,7 @@ fn made(
     Ok((program, outputs))
 }
 
-/// Appends one operator, with what comes out.
+/// Appends one operator, with its outputs.
 fn of_one(ops: &OpInfoMap, mut program: Program, desc: OpDesc) -> Result<(Program, Vec<(String, Meta)>)> {
     let (info, mut outputs) = (ops.get(&desc.ty)?, vec![]);
     let of = |var: Var| {
@@ -315,7 +318,7 @@ fn of_one(ops: &OpInfoMap, mut program: Program, desc: OpDesc) -> Result<(Progra
     Ok((program, outputs))
 }
 
-/// The operator with variable k + 1 for its k-th argument, holes apart, and the arguments.
+/// The operator with variable k + 1 as its k-th argument, without empty arguments, and the arguments.
 pub(super) fn stand_ins(op: &OpDesc) -> (OpDesc, Vec<(Role, Var)>) {
     let (mut desc, mut args) = (op.clone(), vec![]);
     desc.site = None;

@@ -1,4 +1,4 @@
-//! Running every kernel of a function by itself, on memory of its own that holds garbage before.
+//! Checks of single kernels, on memory filled with garbage.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -17,20 +17,20 @@ use autobwd_core::{
 use autobwd_eager::{prepare, run};
 use autobwd_plan::{Graph, ValueId, frame};
 
-/// The bytes of unwritten memory: NaN and a number near 0, to which anything can be added; no row
-/// has a number that consists of either.
+/// The bytes of unwritten memory: NaN, and a number near 0, to which anything can be added. No sample contains numbers
+/// of these bytes.
 const FILLS: [u8; 2] = [0xff, 0x3f];
-/// What every byte of data is that no label, index or divisor should be: zero, huge numbers of both signs, -1 and NaN.
+/// Bytes of hostile data, invalid as label, index or divisor: zero, huge numbers of both signs, -1 and NaN.
 const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
-/// Checks the kernels of a function: they write all elements of their outputs whatever was there before, ask for the scratch
-/// memory that they have said, allocate nothing, and compute the same bits on one thread as on those of `many`. Those that
-/// are declared [`infallible`](crate::infallible) take any data.
+/// Checks the kernels of a function: they write all elements of their outputs whatever these contained, request the
+/// scratch memory that they declare, allocate nothing, and compute the same bits on one thread as on those of `many`.
+/// Kernels declared [`infallible`](crate::infallible) must accept any data.
 ///
-/// What should be said, but is no fault, goes to `warnings`.
+/// Observations that are no faults go to `warnings`.
 ///
 /// # Errors
-/// What does not hold, with the operator.
+/// A violated check, with the operator.
 pub(super) fn check_kernels(
     ops: &OpInfoMap,
     function: &Function,
@@ -46,7 +46,7 @@ pub(super) fn check_kernels(
     }
     for op in &function.program.root().ops {
         if ops.get(&op.ty)?.needs_program() {
-            // Lists and blocks are no memory; their operators are checked where they stand alone.
+            // Tensor arrays and blocks have no memory; their operators are checked alone.
             return Ok(());
         }
         let (desc, args) = stand_ins(op);
@@ -75,16 +75,16 @@ struct Alone<'a> {
     reads: &'a [(Meta, Rc<Memory>)],
 }
 
-/// What a run of a kernel comes to.
+/// The result of one run of a kernel.
 struct Trial {
     outputs: Vec<Memory>,
-    /// Bytes of scratch memory that it was to ask for.
+    /// Bytes of scratch memory that it should request.
     scratch: usize,
     allocations: u64,
 }
 
 impl Alone<'_> {
-    /// Computes the outputs, by the kernel if there is one.
+    /// Computes the outputs, with the kernel if there is one.
     fn check(
         &self,
         (one, many): (&Cx, &Cx),
@@ -132,7 +132,7 @@ impl Alone<'_> {
         Ok(first.outputs)
     }
 
-    /// Refuses an error on data that is as bad as can be.
+    /// Rejects a kernel that fails on hostile data.
     fn check_infallible(&self, cx: &Cx) -> Result<()> {
         let is_data = |meta: &Meta| meta.rows.is_none() && meta.dtype != DType::Bool;
         for fill in HOSTILE {
@@ -156,7 +156,7 @@ impl Alone<'_> {
         self.ready.sizes.iter().map(|bytes| filled(*bytes, fill)).collect()
     }
 
-    /// Runs the kernel where every byte of outputs and scratch memory is `fill`.
+    /// Runs the kernel with every byte of outputs and scratch memory set to `fill`.
     fn trial(&self, cx: &Cx, fill: u8) -> Result<Trial> {
         let (ready, outputs) = (self.ready, self.memory(fill)?);
         let args: Vec<_> =
@@ -175,7 +175,7 @@ impl Alone<'_> {
             let memory = match args.get(value) {
                 Some((Role::Input, i)) => &*self.reads[*i].1,
                 Some((Role::Output, i)) => &outputs[*i],
-                // Values of scratch memory come behind those in slots.
+                // Values of scratch memory follow those in slots.
                 None => &scratch[value - args.len()],
             };
             memory.place(0, bytes(value)).map(Some)
@@ -232,7 +232,7 @@ impl Alone<'_> {
     }
 }
 
-/// Memory of which every byte is `fill`.
+/// Memory with every byte set to `fill`.
 fn filled(bytes: usize, fill: u8) -> Result<Memory> {
     let mut memory = Memory::zeroed(bytes)?;
     let len = memory.len();
@@ -240,11 +240,11 @@ fn filled(bytes: usize, fill: u8) -> Result<Memory> {
     Ok(memory)
 }
 
-/// Which bytes of an output have to be written.
+/// The bytes of an output that must be written.
 struct Spans {
     dims: Vec<usize>,
     size: usize,
-    /// Of rows: how many there is room for, and how many there are.
+    /// For rows: their capacity and their number.
     rows: Option<(usize, usize)>,
 }
 
@@ -262,12 +262,12 @@ impl Spans {
         Spans { dims, size: meta.dtype.size(), rows }
     }
 
-    /// Where each number is, and how long.
+    /// Offset and size of each number.
     fn elements(&self) -> impl Iterator<Item = (usize, usize, Element)> + '_ {
         let number = size_of::<i64>();
         let (numbers, first, count) = match self.rows {
             None => (0, 0, self.dims.iter().product()),
-            // Behind the last row is a number that ends them, where there is room.
+            // A number terminates the rows if there is capacity left.
             Some((room, there)) => {
                 let width: usize = self.dims.iter().skip(1).product();
                 (room.min(there + 1), padded(room * number), there * width)

@@ -1,8 +1,8 @@
-//! Checking operators against what they declare: samples, and gradients against central differences.
+//! Checks of operators against their declarations: samples, and gradients against central differences.
 //!
-//! A sample is an operator with a way to draw numbers in its slots ([`samples!`](crate::samples)), or a small program
-//! that has the operator ([`Sample::of_program`]). [`check_sample`] lists what must hold for each; [`check_all!`](crate::check_all)
-//! checks all of a crate in one test, and warns of what they leave out.
+//! A sample is an operator with random generators for its slots ([`samples!`](crate::samples)), or a small program that
+//! contains the operator ([`Sample::of_program`]). [`check_sample`] lists the checks of each;
+//! [`check_all!`](crate::check_all) checks all samples of a crate in one test, and warns of gaps.
 
 mod allocations;
 mod checks;

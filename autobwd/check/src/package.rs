@@ -1,4 +1,4 @@
-//! All samples of a package.
+//! Checks of all samples of a package.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +14,13 @@ use super::{
 use autobwd_core::sample::{OpSamples, Sample, samples, samples_where};
 use autobwd_core::{OpInfo, OpInfoMap, Result};
 
-/// What the samples of a package come to.
+/// The result of checking the samples of a package.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// How many samples were checked.
+    /// The number of checked samples.
     pub samples: usize,
-    /// What is no fault, but better known, with operator and rows: [those of the samples](super::Checked::warnings), and
+    /// Observations that are no faults, with operator and rows: [those of the samples](super::Checked::warnings), and
     /// corners that no sample reaches.
     pub warnings: Vec<String>,
 }
@@ -30,18 +30,18 @@ impl Report {
     pub fn tell(&self) {
         let mut stderr = io::stderr().lock();
         for warning in &self.warnings {
-            // Whoever has closed it does not want to know.
+            // Standard error may be closed.
             _ = writeln!(stderr, "warning: {warning}");
         }
     }
 }
 
-/// Checks all samples that a package has declared, and that they leave nothing out: every operator that is no gradient has
-/// samples, over which every attribute takes two values and every optional slot is there and not. In the name of the
-/// package, `-` and `_` are the same; it may also be that of its library. For [`check_all!`](crate::check_all).
+/// Checks all samples of a package, and their coverage: every operator that is not a gradient has samples, in which
+/// every attribute takes two values and every optional slot is filled and empty. In the name of the package, `-` and
+/// `_` are the same; it may also be that of its library. For [`check_all!`](crate::check_all).
 ///
 /// # Errors
-/// Everything that does not hold, one a line, with operator and row.
+/// All violations, one a line, with operator and row.
 pub fn check_crate(krate: &str) -> Result<Report> {
     let (ops, package) = (OpInfoMap::linked()?, Package::find(krate)?);
     let Coverage { gaps: mut failures, corners: mut warnings } = package.coverage(ops);
@@ -71,21 +71,21 @@ pub fn check_crate(krate: &str) -> Result<Report> {
     Ok(Report { samples: package.samples.len(), warnings })
 }
 
-/// What the samples of a package leave out.
+/// Gaps in the samples of a package.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Coverage {
-    /// Faults for [`check_crate`]: operators without samples, attributes with one value, optional slots that are always or
-    /// never there, shapes in which dimensions could be mixed up.
+    /// Faults for [`check_crate`]: operators without samples, attributes with one value, optional slots that are always
+    /// or never filled, shapes in which dimensions could be mixed up.
     pub gaps: Vec<String>,
-    /// Warnings: corners that no sample reaches, as far as can be told.
+    /// Warnings: corners that no sample reaches, as far as can be determined.
     pub corners: Vec<String>,
 }
 
-/// What the samples of a package leave out, without checking them.
+/// The gaps in the samples of a package, without running checks.
 ///
 /// # Errors
-/// No package of that name has samples.
+/// A package without samples.
 pub fn check_coverage(krate: &str) -> Result<Coverage> {
     Ok(Package::find(krate)?.coverage(OpInfoMap::linked()?))
 }
@@ -127,7 +127,7 @@ impl Package {
         let (mut found, samples) = (Coverage::default(), samples());
         for info in self.infos.iter().filter(|info| !info.is_gradient()) {
             let name = info.schema().name;
-            // Those that other packages have declared, too.
+            // Includes samples of other packages for this operator.
             let own: Vec<&Sample> = samples.iter().filter(|s| s.op() == name).collect();
             let told = |gap: String| format!("operator `{name}`: {gap}");
             found.gaps.extend(gaps(ops, info, &own).into_iter().map(told));
@@ -138,8 +138,8 @@ impl Package {
 }
 
 /// Makes a test of all samples of an operator crate: `autobwd::check_all!(my_operators);` as the only line of a file in
-/// `tests/`. It also makes a [`CountingAllocator`](crate::CountingAllocator) the allocator of the test binary;
-/// where there is another already, call [`check_crate`](crate::check_crate) in a test of your own.
+/// `tests/`. It also installs a [`CountingAllocator`](crate::CountingAllocator) in the test binary; if there is another
+/// allocator already, call [`check_crate`](crate::check_crate) in a test of your own.
 #[macro_export]
 macro_rules! check_all {
     ($krate:ident) => {

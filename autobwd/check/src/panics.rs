@@ -1,4 +1,4 @@
-//! Panics as errors that say where they happened.
+//! Conversion of panics into errors with their source lines.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +14,7 @@ thread_local! {
     static CAUGHT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Turns a panic of this thread into an error with its message and source line, in place of a report on stderr.
+/// Converts a panic of this thread into an error with its message and source line; suppresses the report on stderr.
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

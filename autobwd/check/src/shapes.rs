@@ -1,4 +1,4 @@
-//! Shape rules where dimensions are unknown, and operators where dimensions are 0 and 1.
+//! Checks of shape rules with unknown dimensions, and of operators with dimensions of 0 and 1.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use super::{
 use autobwd_core::sample::Sample;
 use autobwd_core::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
 
-/// Dimensions of which every subset is tried; of more, each alone, all but each, and all.
+/// Number of dimensions up to which every subset is tried; of more, each alone, all but each, and all.
 const SUBSETS: usize = 5;
 
-/// Runs the shape rule of every operator of a function where some dimensions of its inputs are unknown: it does not panic,
-/// and says nothing that turns out to be wrong. What it refuses, though it accepts it when all are known, goes to
-/// `warnings`.
+/// Runs the shape rule of every operator of a function with some dimensions of its inputs unknown: it must not panic or
+/// infer anything wrong. Rejections of shapes that are accepted when fully known go to `warnings`.
 ///
 /// # Errors
+/// A violated check, with the operator and the shapes.
 /// What does not hold, with the operator and the shapes.
 pub(super) fn check_unknown(
     ops: &OpInfoMap,
@@ -31,7 +31,7 @@ pub(super) fn check_unknown(
     for op in &function.program.root().ops {
         let info = ops.get(&op.ty)?;
         if info.is_control() {
-            // What comes out of a sub-block follows from the program.
+            // The program determines the outputs of a sub-block.
             return Ok(());
         }
         let mut inputs: Vec<(Var, Meta)> = vec![];
@@ -94,7 +94,7 @@ fn compare(said: &[(Var, Meta)], known: &[(Var, Meta)]) -> Result<()> {
     Ok(())
 }
 
-/// Which of so many dimensions are unknown, case by case.
+/// The unknown dimensions, case by case, out of `count`.
 fn subsets(count: usize) -> Vec<Box<dyn Fn(usize) -> bool>> {
     if count <= SUBSETS {
         let of_bits = |bits: usize| Box::new(move |at: usize| bits & (1 << at) != 0) as _;
@@ -108,7 +108,7 @@ fn subsets(count: usize) -> Vec<Box<dyn Fn(usize) -> bool>> {
     all
 }
 
-/// A sample with every dimension of some length made 0 or 1: what is said of it, and itself.
+/// Copies of a sample with all dimensions of some length changed to 0 or 1, each with a description.
 pub(super) fn resized(sample: &Sample) -> Vec<(String, Sample)> {
     let mut lengths: Vec<usize> = sample.draws.iter().flat_map(|draw| draw.dims()).copied().collect();
     lengths.sort_unstable();

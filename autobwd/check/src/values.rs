@@ -1,4 +1,4 @@
-//! Values: in float32 and float64, in place and apart, eagerly and in a program, on one thread and on several.
+//! Checks of values: in float32 and float64, in place and not, eager and in a program, on one thread and on several.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use autobwd_exec::{Executor, Feed};
 
 /// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
 const SINGLE: f64 = 1e-5;
-/// Inputs of which every subset is tried as a no-grad set; of more, each alone.
+/// Number of inputs up to which every subset is tried as a no-grad set; of more, each alone.
 const SUBSETS: usize = 4;
 
 pub(super) fn check_single(single: &Function, double: &Function) -> Result<()> {
@@ -27,7 +27,7 @@ pub(super) fn check_single(single: &Function, double: &Function) -> Result<()> {
     Ok(())
 }
 
-/// Fetching the inputs, too, keeps their memory: nothing can be done in place.
+/// Fetching the inputs as well prevents in-place operators.
 pub(super) fn check_in_place(function: &Function) -> Result<()> {
     let outputs: Vec<&str> = function.outputs.iter().map(|(n, _)| n.as_str()).collect();
     let inputs = function.inputs.iter().map(|(n, _)| n.as_str());
@@ -47,7 +47,7 @@ pub(super) fn check_in_place(function: &Function) -> Result<()> {
     }
 }
 
-/// Several threads compute what one does, to the last bit.
+/// Results do not depend on the number of threads, bit by bit.
 pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>) -> Result<()> {
     let others = function.run_by(&Executor::of_cx(many.clone()).with_ops(ops.clone()))?;
     for ((name, _), (a, b)) in function.outputs.iter().zip(function.run()?.iter().zip(&others)) {
@@ -58,7 +58,7 @@ pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>
     Ok(())
 }
 
-/// What a tape computes, and the program that is written down meanwhile, is what the program computes.
+/// Eager results, and those of the program traced meanwhile, equal those of the program.
 pub(super) fn check_eager(ops: &OpInfoMap, function: &Function, built: Option<&Built>) -> Result<()> {
     let tape = autobwd_eager::eager_with_ops(ops.clone(), 1);
     let leaves = function.leaves(&tape);
@@ -101,7 +101,7 @@ fn same_bits(a: &Tensor, b: &Tensor) -> bool {
     a.dims() == b.dims() && a.bytes() == b.bytes()
 }
 
-/// With any inputs excluded, the gradients of the others stay the same, to the last bit.
+/// With any inputs excluded, the gradients of the others stay equal bit by bit.
 pub(super) fn check_subsets(ops: &OpInfoMap, function: &Function, built: &Built) -> Result<()> {
     let inputs = function.float_inputs();
     let n = inputs.len();
