@@ -75,7 +75,8 @@
 //! Gradients have gradients: [`backward::hessian_vector_product`] and [`backward::jacobian`] combine several backward
 //! passes.
 //!
-//! Optimizers (`autobwd_ops::optim`) call `append_backward` and append the updates: `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
+//! Optimizers (`autobwd_ops::optim`) call `append_backward` and append the updates:
+//! `Sgd { rate: 0.1 }.minimize(&loss)?.complete()?`.
 //!
 //! # Eager mode
 //!

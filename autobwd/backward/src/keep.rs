@@ -24,14 +24,14 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// At the end of the program.
+    /// The versions at the end of the program.
     pub(super) fn new(program: &Program) -> Values {
         let overwritten = vec![0; program.name_count()];
         let (stand_ins, starts) = Default::default();
         Values { overwritten, stand_ins, olds: vec![], starts }
     }
 
-    /// At the end of a sub-block of so many operators. `found` is as for [`GradNames`](crate::names::GradNames).
+    /// The versions at the end of a sub-block of so many operators. `found` is as for [`GradNames`](crate::names::GradNames).
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> Values {
         let mut values = Values { starts: found.iter().copied().collect(), ..Values::new(program) };
         found.iter().for_each(|(var, _)| values.before_write(*var, len));

@@ -55,14 +55,14 @@ pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
 }
 
 impl GradNames {
-    /// At the end of the program.
+    /// The state at the end of the program.
     pub(super) fn new(program: &Program) -> GradNames {
         let of = vec![Name::Free; program.name_count()];
         let (stand_ins, starts) = Default::default();
         GradNames { of, grads: vec![], stand_ins, starts, local: false }
     }
 
-    /// At the end of a sub-block. `found` are the loop-carried variables, each with the first operator that overwrites
+    /// The state at the end of a sub-block. `found` are the loop-carried variables, each with the first operator that overwrites
     /// it.
     pub(super) fn of_block(program: &mut Program, found: &[(Var, usize)]) -> GradNames {
         let mut names = GradNames { local: true, ..GradNames::new(program) };

@@ -121,7 +121,7 @@ fn kink(slope: &Slope) -> Option<String> {
 /// The first output that changes smoothly with an input: its derivative by differences is not 0.
 ///
 /// # Errors
-/// Those of running it.
+/// Those of running the function.
 pub(super) fn change(function: &Function, bound: f64) -> Result<Option<String>> {
     let cotangents = function.cotangents()?;
     let weights: Vec<&Tensor> = cotangents.iter().collect();

@@ -17,7 +17,6 @@ const SUBSETS: usize = 5;
 ///
 /// # Errors
 /// A violated check, with the operator and the shapes.
-/// What does not hold, with the operator and the shapes.
 pub(super) fn check_unknown(
     ops: &OpInfoMap,
     function: &Function,

@@ -21,7 +21,7 @@ pub struct Executor {
     ops: Option<Arc<OpInfoMap>>,
     check_finite: bool,
     loop_limit: Option<u64>,
-    /// Most recently used first.
+    /// Cached sessions, most recently used first.
     sessions: VecDeque<(Key, Session)>,
     /// Caller's data, kept with the executor.
     attached: Option<Box<dyn Any + Send>>,

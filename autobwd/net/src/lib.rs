@@ -159,7 +159,7 @@
 //! use autobwd::{Executor, Scope, Tensor, net::{NetOp, Operator, RnnOp, backward}};
 //! use autobwd_ops::elementwise::{ElementwiseAdd, ElementwiseMul};
 //!
-//! // What is earned on `rate`, compounded: total[t] = (total[t - 1] + x[t]) * rate.
+//! // Compound interest at `rate`: total[t] = (total[t - 1] + x[t]) * rate.
 //! let step = NetOp::new("step", [
 //!     Operator::of(ElementwiseAdd { x: "before", y: "x", out: "paid", axis: -1 }),
 //!     Operator::of(ElementwiseMul { x: "paid", y: "rate", out: "total", axis: -1 }),
@@ -195,7 +195,7 @@
 //! scope.set("rate", Tensor::from_vec([1], vec![1.1])?);
 //! rnn.run(&mut executor, &mut scope)?;
 //! assert!((scope.get("totals")?.to_f64s()[2] - 364.1).abs() < 1e-9);
-//! // What the last total changes by when more is paid in each of the years.
+//! // The gradient of the last total with respect to the payment of each year.
 //! scope.set("totals@GRAD", Tensor::from_vec([3, 1], vec![0.0, 0.0, 1.0])?);
 //! gradient.run(&mut executor, &mut scope)?;
 //! assert!((scope.get("xs@GRAD")?.to_f64s()[0] - 1.331).abs() < 1e-9);
@@ -257,7 +257,7 @@ impl From<RnnOp> for Operator {
 }
 
 impl Operator {
-    /// An operator's struct with names in its slots: as [`NamedOp::of`].
+    /// Converts an operator's struct with names in its slots, as [`NamedOp::of`].
     #[track_caller]
     pub fn of<W: Into<String>, D: Describe<W>>(op: D) -> Operator {
         NamedOp::of(op).into()
@@ -304,7 +304,7 @@ impl Operator {
         }
     }
 
-    /// For messages.
+    /// Its description in messages.
     fn describe(&self) -> OpContext {
         match self {
             Operator::Nop => OpContext::new("operator", "nop"),

@@ -18,7 +18,7 @@ const EMPTY: &str = "@EMPTY@";
 ///
 /// let double = NamedOp::of(Scale { x: "x", out: "y", scale: 2.0, bias: 0.0, bias_after_scale: true });
 /// assert_eq!(double.to_string(), "y = scale(X=x, bias=0.0, bias_after_scale=true, scale=2.0)");
-/// // By names alone; what is wrong with it, `Operator::verify` says.
+/// // The same from names alone; `Operator::verify` checks them.
 /// let double = NamedOp::new("scale").input("X", ["x"]).output("Out", ["y"]).attr("scale", Attr::F32(2.0));
 /// assert_eq!(double.to_string(), "y = scale(X=x, scale=2.0)");
 /// ```
@@ -61,7 +61,7 @@ impl NamedOp {
         NamedOp::from_desc(&OpDesc { site, ..desc }, &names)
     }
 
-    /// With these names in an input slot.
+    /// Sets the names in an input slot.
     #[must_use]
     pub fn input(
         mut self,
@@ -72,7 +72,7 @@ impl NamedOp {
         self
     }
 
-    /// With these names in an output slot.
+    /// Sets the names in an output slot.
     #[must_use]
     pub fn output(
         mut self,
@@ -83,7 +83,7 @@ impl NamedOp {
         self
     }
 
-    /// With this attribute.
+    /// Sets an attribute.
     #[must_use]
     pub fn attr(mut self, name: impl Into<Name>, value: Attr) -> NamedOp {
         self.attrs.set(name, value);
@@ -153,7 +153,7 @@ impl NamedOp {
         Ok(info)
     }
 
-    /// For messages: `` operator `mul` (in a net, added at model.rs:12; X = `h`, Y = `w`) ``.
+    /// Its description in messages: `` operator `mul` (in a net, added at model.rs:12; X = `h`, Y = `w`) ``.
     pub(super) fn describe(&self) -> OpContext {
         let mut names = Program::new();
         let desc = self.desc(&mut |name| names.var(name));

@@ -1,6 +1,6 @@
 //! Cost model of a run: costs of operators and lifetimes of forward values, without planning it.
 //!
-//! Time is counted in groups of the plan in which everything is kept.
+//! Time is counted in groups of the plan without recomputation.
 
 use rustc_hash::FxHashMap;
 
@@ -42,7 +42,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// From the plan in which everything is kept.
+    /// The model of a run, from its plan without recomputation.
     pub(super) fn new(program: &Program, done: &Done, needs: &Needs, plan: &Plan) -> Result<Model> {
         let count = program.root().ops.len();
         let forward = forward_values(plan, count);

@@ -82,7 +82,7 @@ impl Choice {
     }
 }
 
-/// The sets found: the less memory, the more time.
+/// The sets found, with decreasing memory and increasing time.
 pub(super) fn sets(model: &Model) -> Vec<Set> {
     let (stations, start) = stations(model);
     let count = stations.len().max(1);

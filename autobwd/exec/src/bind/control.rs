@@ -88,7 +88,7 @@ impl CallFrame {
 }
 
 impl CalledBlock {
-    /// Before the first step.
+    /// Copies the inputs of the first step.
     fn enter(&mut self) -> Result<()> {
         let BoundStep { body, starts, .. } = &mut self.step;
         for (start, first) in starts.iter().zip(self.inputs.firsts()) {
@@ -101,7 +101,7 @@ impl CalledBlock {
         Ok(())
     }
 
-    /// Before any other step.
+    /// Copies carried values to the inputs of the next step.
     pub(crate) fn hand_on(&mut self) {
         let BoundStep { body: Body { arena, ends: values, .. }, starts, ends, .. } = &mut self.step;
         for (start, end) in starts.iter().zip(&ends.carried) {
@@ -113,7 +113,7 @@ impl CalledBlock {
         }
     }
 
-    /// After the last step, if there was one.
+    /// Copies the outputs of the last step, if there was one.
     fn leave(&mut self, ran: bool) -> Result<()> {
         let Body { arena, ends, .. } = &self.step.body;
         let values = self.step.ends.carried.iter().zip(self.inputs.firsts());

@@ -45,7 +45,7 @@ impl fmt::Debug for Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    /// To run the root block.
+    /// A request for the root block.
     pub fn new(
         feeds: &'a [(&'a str, Meta)],
         kept: &'a dyn Fn(&str) -> Option<Meta>,
@@ -73,7 +73,7 @@ pub type ValueId = usize;
 /// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is fed.
+    /// A feed.
     Feed,
     /// The scope, at the start of the run.
     Kept,
