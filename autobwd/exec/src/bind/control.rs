@@ -113,7 +113,7 @@ impl CalledBlock {
         }
     }
 
-    /// Copies the outputs of the last step, if there was one.
+    /// Copies the final carried values to the outputs; without any step, the initial ones.
     fn leave(&mut self, ran: bool) -> Result<()> {
         let Body { arena, ends, .. } = &self.step.body;
         let values = self.step.ends.carried.iter().zip(self.inputs.firsts());

@@ -209,7 +209,7 @@ impl Build<'_> {
 
         // The step state that it saves itself.
         let fills = leave.is_some();
-        // With one segment of all steps nothing is saved; the square root minimises saved plus rerun steps.
+        // Rerunning all steps as one segment spares no memory; the square root minimises saved plus rerun steps.
         let root = |every: usize| match entering.count.and_then(|(_, steps)| steps.get()) {
             Some(steps) if steps <= every => steps.isqrt().max(1),
             _ => every,
