@@ -1,11 +1,11 @@
-//! Arrays of ndarray in and out: a straight line through points, found by gradient descent.
+//! Fits a straight line by gradient descent, with data in ndarray arrays.
 //!
 //! ```text
 //! cargo run --release --example arrays
 //! ```
 //!
-//! Data are views of one array, parameters are made from an array and become one again, and what is fetched is an array
-//! without a copy.
+//! Inputs are views of one array, parameters convert from and to arrays, and fetched values become arrays without a
+//! copy.
 
 use autobwd::{
     Builder, DType, Executor, Result, Scope, Tensor,
@@ -16,7 +16,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-/// Points on the line `y = 3 x - 1`, one a row.
+/// Points on the line `y = 3 x - 1`, one per row.
 fn points(count: usize) -> Array2<f32> {
     Array2::from_shape_fn((count, 2), |(i, column)| {
         let x = i as f32 / count as f32;
@@ -24,7 +24,7 @@ fn points(count: usize) -> Array2<f32> {
     })
 }
 
-/// The slope and the offset that are learnt.
+/// Learns `slope` and `offset` of the line.
 fn learn(points: &Array2<f32>, steps: usize) -> Result<Array1<f32>> {
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F32, &[-1]), net.input("y", DType::F32, &[-1]));
@@ -35,10 +35,10 @@ fn learn(points: &Array2<f32>, steps: usize) -> Result<Array1<f32>> {
     Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
 
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    // Where learning starts; the start-up program would set zeros.
+    // Initial values; the start-up program would set zeros.
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     scope.set("slope", Tensor::try_from(array![1.0_f32])?);
-    // Columns of the array, with a stride: views are fed as they are.
+    // Columns of the array, with a stride: views are fed without a copy.
     let (x, y) = (points.column(0), points.column(1));
     let mut last = f32::INFINITY;
     for step in 0..steps {

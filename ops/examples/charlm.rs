@@ -1,13 +1,12 @@
-//! Learns to write like the founding documents of the United States, character by character.
+//! Character-level language model of the founding documents of the United States.
 //!
 //! ```text
 //! cargo run --release --example charlm -- [--seed N] [--validate]
 //! ```
 //!
-//! A gated recurrent unit is trained on the first nine tenths of the text, by backpropagation through windows of it, and
-//! then reads the last tenth: how many bits does it need for a character that it has not seen? A model of pairs of
-//! characters is counted on the same text for comparison. Then the network writes. The last line is a JSON object with
-//! the results.
+//! A GRU is trained on the first nine tenths of the text, by truncated backpropagation through time, and evaluated on
+//! the last tenth, in bits per character. A bigram model is evaluated on the same text for comparison. Then the network
+//! generates text. The last line is a JSON object with the results.
 
 use std::{error::Error, io::Read, time::Instant};
 
@@ -24,30 +23,30 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::json;
 
-// Checked by `--validate`; what is held out had no say.
+// Chosen by `--validate`, without the held-out text.
 const WIDTH: usize = 64;
 const UNITS: usize = 256;
 const DROPOUT: f32 = 0.4;
 const LEARNING_RATE: f32 = 0.003;
 const EPOCHS: usize = 40;
-/// Places of the text that are read side by side.
+/// Batch size: positions of the text that are read in parallel.
 const BATCH: usize = 32;
-/// Characters that gradients flow back through.
+/// Length of a window in characters; gradients do not cross its border.
 const WINDOW: usize = 64;
-/// What is added to the count of each pair of characters.
+/// Added to the count of each bigram.
 const SMOOTHING: f64 = 0.05;
-/// Characters that are written in the end.
+/// Number of characters to generate.
 const SAMPLE: usize = 600;
-/// Below 1, likely characters are written more often than the network says.
+/// Below 1, likely characters are generated more often than their probability.
 const TEMPERATURE: f64 = 0.7;
 
-/// Learns to write like the founding documents of the United States.
+/// Trains a character-level language model of the founding documents of the United States.
 #[derive(Parser)]
 struct Options {
-    /// Decides what the first weights are, where windows begin, and what is written
+    /// Seed of initial weights, positions of windows, and generated text
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Leave out what is held out: hold out the last tenth of the rest instead
+    /// Ignore the held-out text; hold out the last tenth of the rest instead
     #[arg(long)]
     validate: bool,
 }
@@ -62,7 +61,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     if options.validate {
         ids.truncate(ids.len() * 9 / 10);
     }
-    // What is held out is predicted from the character before.
+    // A held-out character is predicted from the character before it.
     let training = &ids[..ids.len() * 9 / 10];
     let held_out = &ids[training.len() - 1..];
 
@@ -107,14 +106,14 @@ impl Alphabet {
     }
 }
 
-/// A network that says which character comes next.
+/// A network that predicts the next character.
 struct Model {
     startup: Program,
-    /// Takes `characters` and the `state` before them, says `scores` and the state `after`.
+    /// Inputs: `characters` and the initial `state`. Outputs: `scores` and the state `after`.
     reader: Program,
     scores: String,
     after: String,
-    /// Takes the characters that follow, `next`, too, and does a step of training.
+    /// One training step; takes the next characters, `next`, as well.
     training: Program,
     loss: String,
 }
@@ -142,7 +141,7 @@ impl Model {
         Ok(Model { startup, reader, scores, after, training, loss })
     }
 
-    /// Fills `scope` with first weights and trains them. Returns the memory that a step takes, beside the weights.
+    /// Initialises `scope` and trains the weights. Returns the memory of a step in bytes, without the weights.
     fn train(
         &self,
         executor: &mut Executor,
@@ -159,7 +158,7 @@ impl Model {
 
         let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
         for epoch in 1..=EPOCHS {
-            // The text in equal parts, side by side; where they begin is another place in each epoch.
+            // Equal parts of the text make a batch; their start differs in each epoch.
             let ids = &ids[rng.random_range(0..WINDOW)..];
             let part = (ids.len() - 1) / BATCH;
             session.feed("state", &zeros)?;
@@ -174,7 +173,7 @@ impl Model {
                 session.feed("next", &next)?;
                 session.run(scope)?;
                 sum += session.item(&self.loss)?;
-                // Gradients end where a window does; the state goes on.
+                // Gradients stop at the end of a window; the state is carried on.
                 let after = session.fetch(&self.after)?;
                 session.feed("state", &after)?;
             }
@@ -188,7 +187,7 @@ impl Model {
         Ok(session.peak_bytes())
     }
 
-    /// Bits that the network needs for each character of a text but the first.
+    /// Cross entropy of a text in bits per character, without the first one.
     fn bits(&self, executor: &mut Executor, scope: &mut Scope, ids: &[i64]) -> Result<f64> {
         let (now, next) = (&ids[..ids.len() - 1], &ids[1..]);
         let (scores, _) = self.read(executor, scope, now, &Tensor::zeros(DType::F32, &[1, UNITS])?)?;
@@ -198,7 +197,7 @@ impl Model {
         Ok(bits.sum::<f64>() / next.len() as f64)
     }
 
-    /// Goes on from these characters.
+    /// Generates text that continues these characters.
     fn write(
         &self,
         executor: &mut Executor,
@@ -224,7 +223,7 @@ impl Model {
         Ok(written)
     }
 
-    /// Scores of all characters after each of these, and the state after the last.
+    /// Scores after each of these characters, and the state after the last.
     fn read(
         &self,
         executor: &mut Executor,
@@ -240,7 +239,7 @@ impl Model {
     }
 }
 
-/// Softmax of scores over a temperature.
+/// Softmax of scores divided by a temperature.
 fn probabilities(scores: &[f32], temperature: f64) -> Vec<f64> {
     let max = scores.iter().copied().fold(f32::MIN, f32::max);
     let powers: Vec<f64> = scores.iter().map(|s| (f64::from(s - max) / temperature).exp()).collect();
@@ -248,7 +247,7 @@ fn probabilities(scores: &[f32], temperature: f64) -> Vec<f64> {
     powers.iter().map(|power| power / sum).collect()
 }
 
-/// Bits for each character but the first, by how often it follows on the one before in the training text.
+/// Cross entropy of the bigram model in bits per character.
 fn bigram_bits(training: &[i64], held_out: &[i64], characters: usize) -> f64 {
     let mut counts = vec![vec![SMOOTHING; characters]; characters];
     for pair in training.windows(2) {

@@ -41,7 +41,7 @@ fn rnn() -> Result<Operator> {
     Ok(rnn.step_output("h", "hs")?.into())
 }
 
-/// A net, and the variables that are to have no gradient.
+/// A net, and its no-grad set.
 type Example = (&'static str, Operator, &'static [&'static str]);
 
 fn examples() -> Result<Vec<Example>> {
@@ -65,7 +65,7 @@ fn examples() -> Result<Vec<Example>> {
     ])
 }
 
-/// All nets with their gradients.
+/// Prints all nets with their gradients.
 pub fn text() -> Result<String> {
     let mut text = String::new();
     for (title, net, no_grad) in examples()? {

@@ -1,8 +1,8 @@
 //! The worked example of backpropagation, step by step: `cargo run --release --example scalars`.
 //!
-//! `z = x * y` and `h = log(z) + exp(z)`: two variables, and a value `z` that contributes to `h` on two ways. The queue of
-//! variables with their derivatives is printed before every step; a value is taken from it when all contributions to its
-//! derivative are there, so the rule of `z = x * y` is applied once.
+//! For `z = x * y` and `h = log(z) + exp(z)`, the value `z` contributes to `h` on two paths. The queue of values with
+//! their gradients is printed before every step. A value leaves the queue when all contributions to its gradient have
+//! been added, so the rule of `z = x * y` is applied once.
 //!
 //! ```text
 //! 0: h: 1
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What is printed.
+/// The printed text.
 pub fn text() -> Result<String> {
     let tape = autobwd::tape::eager_with_threads(1);
     let x = tape.leaf("x", Tensor::scalar(2.0)?);

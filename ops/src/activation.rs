@@ -1,6 +1,6 @@
-//! Elementwise functions of one variable, each a formula.
+//! Elementwise functions of one variable, each defined by a formula.
 //!
-//! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
+//! Their double gradients are composed of these functions and of elementwise products, so every order exists.
 
 use autobwd::{
     DType, Derived, Float, GradCx, GradRule, Pointwise, Result, Var,
@@ -115,7 +115,7 @@ impl<F: Float> Pointwise for SigmoidGrad<F> {
     }
 }
 
-/// `ddout = ddx * out * (1 - out)`, and for `out` `(1 - 2 * out) * dout * ddx`.
+/// `ddout = ddx * out * (1 - out)`; the gradient of `out` is `(1 - 2 * out) * dout * ddx`.
 #[derive(Debug)]
 pub struct SigmoidGradGrad;
 impl GradRule<SigmoidGrad> for SigmoidGradGrad {
@@ -165,7 +165,7 @@ impl<F: Float> Pointwise for ExpGrad<F> {
     }
 }
 
-/// That of the product `dout * out`.
+/// The gradient of the product `dout * out`.
 #[derive(Debug)]
 pub struct ExpGradGrad;
 impl GradRule<ExpGrad> for ExpGradGrad {
@@ -207,7 +207,7 @@ impl<F: Float> Pointwise for LogGrad<F> {
     }
 }
 
-/// That of the quotient `dout / x`.
+/// The gradient of the quotient `dout / x`.
 #[derive(Debug)]
 pub struct LogGradGrad;
 impl GradRule<LogGrad> for LogGradGrad {
@@ -263,7 +263,7 @@ impl<F: Float> Pointwise for SquareGrad<F> {
     }
 }
 
-/// `ddout = 2 * ddx * x`, and for `x` `2 * ddx * dout`.
+/// `ddout = 2 * ddx * x`; the gradient of `x` is `2 * ddx * dout`.
 #[derive(Debug)]
 pub struct SquareGradGrad;
 impl GradRule<SquareGrad> for SquareGradGrad {
@@ -309,7 +309,7 @@ impl<F: Float> Pointwise for SqrtGrad<F> {
     }
 }
 
-/// `ddout = ddx / (2 * out)`, and for `out` `-ddx * dx / out`, as of a quotient by `out`.
+/// `ddout = ddx / (2 * out)`; the gradient of `out` is `-ddx * dx / out`, as for a quotient by `out`.
 #[derive(Debug)]
 pub struct SqrtGradGrad;
 impl GradRule<SqrtGrad> for SqrtGradGrad {
@@ -325,7 +325,7 @@ impl GradRule<SqrtGrad> for SqrtGradGrad {
     }
 }
 
-/// Magnitude: `out = |x|`.
+/// Absolute value: `out = |x|`.
 #[register_op(grad = AbsGrad, pointwise, integers)]
 pub struct Abs<V = Var> {
     /// Any shape.

@@ -1,4 +1,4 @@
-//! Lists of tensors.
+//! Tensor arrays: reading, writing and their length.
 
 use autobwd::{
     Buf, Builder, Cx, DType, Error, ErrorKind, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
@@ -9,7 +9,7 @@ use crate::{common::whole_number, fill::FillConstant};
 
 fn is_index(i: &Meta) -> Result<()> {
     let whole = matches!(i.dtype, DType::I32 | DType::I64);
-    i.require(whole && i.dims.numel().get().is_none_or(|n| n == 1), || "one whole number is needed".into())
+    i.require(whole && i.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
 }
 
 fn is_array(x: &Meta) -> Result<()> {
@@ -21,16 +21,16 @@ fn index(i: &Buf<'_>) -> Result<usize> {
     usize::try_from(position).map_err(|_| Error::data(format!("`I`: there is no element {position}")))
 }
 
-/// Sets an element of a list: `out[i] = x`. The others stay as they are.
+/// Sets an element of a tensor array: `out[i] = x`. The other elements are unchanged.
 #[register_op(grad = WriteToArrayGrad)]
 pub struct WriteToArray<V = Var> {
     /// A tensor of any shape.
     #[input]
     pub x: V,
-    /// One whole number, at least 0.
+    /// One integer, at least 0.
     #[input]
     pub i: V,
-    /// The list, which need not be there yet.
+    /// The tensor array; it may be unwritten so far.
     #[output(array)]
     pub out: V,
 }
@@ -47,20 +47,20 @@ impl Kernel for WriteToArray<Buf<'_>> {
     }
 }
 
-/// A whole number, for samples.
+/// An integer, for samples.
 pub(crate) fn number(net: &Builder, value: f32) -> Expr {
     let (shape, dtype, str_value) = (vec![1], DType::I64, String::new());
     net.emit(FillConstant { out: New, shape, dtype, value, str_value }).out
 }
 
-/// A list of these two, `y` at 0 and `x` at 1.
+/// A tensor array with `y` at 0 and `x` at 1.
 fn list(net: &Builder, x: &[Expr]) -> Expr {
     let (zero, one) = (number(net, 0.0), number(net, 1.0));
     let list = emit(WriteToArray { x: (&x[0]).into(), i: one.into(), out: New }).out;
     emit(WriteToArray { x: (&x[1]).into(), i: zero.into(), out: list.into() }).out
 }
 
-/// An element of a list.
+/// Reads an element of a tensor array.
 fn element(net: &Builder, list: &Expr, i: f32, x_w: Option<&Expr>) -> Vec<Expr> {
     let (i, x_w) = (number(net, i).into(), x_w.map(Into::into));
     vec![emit(ReadFromArray { x: list.into(), i, x_w, out: New }).out]
@@ -77,7 +77,7 @@ autobwd::samples!(
     ]
 );
 
-/// `dx = dout[i]`, zeros if nobody has read the element.
+/// `dx = dout[i]`, or zeros if the element is never read.
 #[derive(Debug)]
 pub struct WriteToArrayGrad;
 impl GradRule<WriteToArray> for WriteToArrayGrad {
@@ -88,17 +88,17 @@ impl GradRule<WriteToArray> for WriteToArrayGrad {
     }
 }
 
-/// An element of a list: `out = x[i]`.
+/// Reads an element of a tensor array: `out = x[i]`.
 #[register_op(grad = ReadFromArrayGrad)]
 pub struct ReadFromArray<V = Var> {
-    /// The list.
+    /// The tensor array.
     #[input(array)]
     pub x: V,
-    /// One whole number, below the length of the list.
+    /// One integer, below the length of the array.
     #[input]
     pub i: V,
-    /// In the gradient of a [`WriteToArray`]: what that has written. A missing element is then zeros of its shape; another
-    /// is taken out of the list, since it is no earlier value's gradient.
+    /// In the gradient of a [`WriteToArray`]: the tensor that it wrote. A missing element then reads as zeros of that
+    /// shape. An element that exists is removed from the array, since it is not the gradient of an earlier value.
     #[input("X_W", shape_only)]
     pub x_w: Option<V>,
     /// Shape of the element.
@@ -142,7 +142,7 @@ autobwd::samples!(
         Sample::of_program::<ReadFromArray>([uniform([2, 3]), uniform([2, 3])], |net, x| {
             Ok(element(net, &list(net, x), 1.0, None))
         }),
-        // An element that is there is taken out.
+        // The element that is read is removed.
         Sample::of_program::<ReadFromArray>([uniform([2, 3]), uniform([2, 3])], |net, x| {
             Ok(element(net, &list(net, x), 0.0, Some(&x[0])))
         }),
@@ -160,13 +160,13 @@ impl GradRule<ReadFromArray> for ReadFromArrayGrad {
     }
 }
 
-/// How long a list is: one more than the last position written.
+/// Length of a tensor array: the last position written plus one.
 #[register_op(grad = ZeroGrad)]
 pub struct LodArrayLength<V = Var> {
-    /// The list.
+    /// The tensor array.
     #[input(array)]
     pub x: V,
-    /// One number.
+    /// One integer.
     #[output]
     pub out: V,
 }

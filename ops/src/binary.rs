@@ -1,4 +1,4 @@
-//! Cross entropy of yes and no.
+//! Binary cross entropy with logits.
 
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
@@ -12,24 +12,24 @@ use crate::{
     smooth::Softplus,
 };
 
-/// Cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
+/// Binary cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
 ///
-/// Right however small a probability is.
+/// Stable for arbitrarily small probabilities.
 #[register_op(grad = SigmoidCrossEntropyWithLogitsGrad)]
 pub struct SigmoidCrossEntropyWithLogits<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// Same shape and dtype as `x`: the probability of yes.
+    /// Target probabilities, same shape and dtype as `x`.
     #[input]
     pub label: V,
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// Whether to divide by the number of labels that count.
+    /// Whether to divide by the number of elements that are not ignored.
     #[attr(default = false)]
     pub normalize: bool,
-    /// The label, fractions cut off, of elements that do not count: their loss is 0.
+    /// Label, truncated to an integer, of ignored elements: their loss is 0.
     #[attr(default = -100)]
     pub ignore_index: i32,
 }
@@ -64,7 +64,7 @@ impl Composition for SigmoidCrossEntropyWithLogits<Expr> {
         let (value, x_in) = (self.ignore_index.into(), (&label).into());
         let ignored = emit(FillAnyLike { x: x_in, out: New, value, dtype: None }).out;
         let counts = label.not_equal(&ignored);
-        // From that threshold on, there is no difference between `x` and the logarithm in any dtype.
+        // Above this threshold, `x` equals the logarithm in every dtype.
         let log = emit(Softplus { x: x.into(), out: New, beta: 1.0, threshold: 100.0 }).out;
         let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
         self.out = counts.where_cond(&(log - x * &self.label), &zeros);
@@ -95,7 +95,7 @@ fn row(x: Draw, label: Draw, normalize: bool, ignore_index: i32) -> SigmoidCross
     SigmoidCrossEntropyWithLogits { x, label, out: out(), normalize, ignore_index }
 }
 
-/// Which elements count, and what each is multiplied by.
+/// The elements that are not ignored, and the factor of each.
 struct Counted<T> {
     ignored: i32,
     factor: T,
@@ -111,7 +111,7 @@ impl<T: Real> Counted<T> {
     }
 }
 
-/// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 where the element does not count.
+/// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 for ignored elements.
 #[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = Composed, inferred)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     pub x: V,

@@ -1,4 +1,4 @@
-//! What several families need: numbers of any dtype, and cutting tensors.
+//! Helpers shared by several operator families: numbers of any dtype, slices of tensors, shape rules.
 
 use std::ops::AddAssign;
 
@@ -10,11 +10,11 @@ use autobwd::{
     op::{Product, Vectorised},
 };
 
-/// `f32` or `f64`, for kernels that calculate.
+/// Floating-point types that kernels compute with: `f32` and `f64`.
 pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
-    /// The nearest number.
+    /// The nearest representable number.
     fn of(x: f64) -> Self;
-    /// The number itself if `is` holds, else 0, for certain without a branch.
+    /// The number itself if `is` holds, else 0, without a branch.
     fn or_zero(self, is: bool) -> Self;
 }
 impl Real for f32 {
@@ -40,12 +40,12 @@ pub(crate) fn wide<T: Real>(x: T) -> f64 {
     x.into()
 }
 
-/// The sum of all numbers; of none, 0. (`Iterator::sum` starts with -0.)
+/// The sum of the numbers; 0 for none. (`Iterator::sum` starts with -0.)
 pub(crate) fn add_up(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |sum, x| sum + x)
 }
 
-/// The elements of `x` as `T`: as they are, or converted into memory that is lent.
+/// Calls with the elements of `x` as `T`, converted into scratch memory if the dtype differs.
 pub(crate) fn elements<T: Number, R>(
     cx: &Cx,
     x: &Buf<'_>,
@@ -60,22 +60,22 @@ pub(crate) fn elements<T: Number, R>(
     })
 }
 
-/// How much memory is lent for `copies` of `x` as that dtype, if it is of another.
+/// Bytes of scratch memory for `copies` conversions of `x` to that dtype; 0 if it already has it.
 pub(crate) fn converted_bytes(x: &Buf<'_>, dtype: DType, copies: usize) -> usize {
     if x.dtype() == dtype { 0 } else { x.numel().saturating_mul(copies * dtype.size()) }
 }
 
-/// The axis that an attribute says, `None` of a scalar, which has one to -1 and 0.
+/// The axis that an attribute names; `None` for a scalar, which accepts -1 and 0.
 pub(crate) fn axis_if_any(x: &Meta, axis: i64) -> Result<Option<usize>> {
     if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(None) } else { x.axis("axis", axis).map(Some) }
 }
 
-/// Lanes along an axis, as in [`around`]; a scalar is one.
+/// Extents before, along and after an axis, as in [`around`]; a scalar has one element along its axis.
 pub(crate) fn lanes_along(x: &Buf<'_>, axis: i64) -> (usize, usize, usize) {
     if x.dims().is_empty() { (1, 1, 1) } else { around(x.dims(), x.axis(axis)) }
 }
 
-/// The shape rule of a gradient: `dout` has the dtype of `x`, floating point numbers, and the result's dimensions.
+/// The shape rule of a gradient: `dout` has the floating-point dtype of `x` and the dimensions of the result.
 pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> Result<()> {
     x.float()?;
     check_grad(x, dout, dims)?;
@@ -83,16 +83,16 @@ pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> R
     Ok(())
 }
 
-/// The `i`-th piece of `len` elements.
+/// The `i`-th chunk of `len` elements.
 pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
     &all[i * len..][..len]
 }
 
-/// The only element of a slot of whole numbers.
+/// The only element of an integer slot.
 pub(crate) fn whole_number(x: &Buf<'_>) -> Result<i64> {
     match x.dtype() {
         DType::I32 => Ok(i64::from(x.slice::<i32>()?[0])),
         DType::I64 => Ok(x.slice::<i64>()?[0]),
-        _ => Err(x.wrong("one whole number is needed")),
+        _ => Err(x.wrong("one integer is needed")),
     }
 }

@@ -1,4 +1,4 @@
-//! Division without a fraction, and what remains, of operands that broadcast as those of `elementwise_add`.
+//! Floor division and remainder, with the broadcasting of `elementwise_add`.
 
 use autobwd::{
     Buf, Cx, DType, Derived, Error, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad, check::*,
@@ -7,13 +7,13 @@ use autobwd::{
 
 use crate::common::{broadcast, zip_broadcast};
 
-/// A number that can be divided.
+/// Element types with division.
 trait Divide: Element {
-    /// Whether nothing can be divided by it.
+    /// Whether division by it is an error.
     fn is_no_divisor(self) -> bool;
-    /// The largest whole number that is not above the quotient.
+    /// The quotient rounded down.
     fn floor_div(self, by: Self) -> Self;
-    /// What remains, of the sign of the divisor.
+    /// The remainder, with the sign of the divisor.
     fn modulo(self, by: Self) -> Self;
 }
 macro_rules! integers {
@@ -52,7 +52,7 @@ macro_rules! floats {
 }
 floats!(f32, f64);
 
-/// Shape rule, kernel and rows.
+/// Implements shape rule, kernel and samples.
 macro_rules! division {
     ($op:ident, $f:ident) => {
         impl Infer for $op<Meta> {
@@ -115,43 +115,43 @@ fn divide<T: Divide>(
     zip_broadcast(cx, (x, y), out, axis, f)
 }
 
-/// `out = ⌊x / y⌋`, broadcast.
+/// Floor division with broadcasting: `out = ⌊x / y⌋`.
 #[register_op(grad = ZeroGrad)]
 pub struct ElementwiseFloordiv<V = Var> {
-    /// Signed or floating point numbers of any shape.
+    /// Signed integers or floating-point numbers of any shape.
     #[input]
     pub x: V,
     /// Any shape that broadcasts with that of `x`; no integer may be 0.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// Dimension of the other operand at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 division!(ElementwiseFloordiv, floor_div);
 
-/// What remains after division, `out = x - ⌊x / y⌋ * y`, broadcast; it has the sign of `y`.
+/// Remainder of floor division with broadcasting: `out = x - ⌊x / y⌋ * y`, with the sign of `y`.
 #[register_op(grad = ElementwiseModGrad)]
 pub struct ElementwiseMod<V = Var> {
-    /// Signed or floating point numbers of any shape.
+    /// Signed integers or floating-point numbers of any shape.
     #[input]
     pub x: V,
     /// Any shape that broadcasts with that of `x`; no integer may be 0.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// Dimension of the other operand at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
 division!(ElementwiseMod, modulo);
 
-/// `dx = dout`, `dy = -dout * ⌊x / y⌋`, each summed over the dimensions that its operand was broadcast along.
+/// `dx = dout`, `dy = -dout * ⌊x / y⌋`, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseMod, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseModGrad<V = Var> {
     pub dout: V,

@@ -1,4 +1,4 @@
-//! Elements dropped at random.
+//! Dropout.
 
 use autobwd::{
     Buf, Cx, DType, Float, Infer, Kernel, Meta, Pointwise, Result, Var,
@@ -13,25 +13,25 @@ use crate::{
 };
 
 autobwd::op::attr_enum! {
-    /// When what is dropped is made up for.
+    /// When elements are scaled to compensate for dropped ones.
     pub enum DropoutImplementation {
-        /// When the network is used: all elements are scaled by `1 - p`.
+        /// At inference: all elements are scaled by `1 - p`.
         DowngradeInInfer = "downgrade_in_infer",
-        /// While it is trained: what is kept is scaled by `1 / (1 - p)`.
+        /// At training: kept elements are scaled by `1 / (1 - p)`.
         UpscaleInTrain = "upscale_in_train",
     }
 }
 
-/// Elements dropped with probability `p`: `out = x * mask`.
+/// Dropout with probability `p`: `out = x * mask`.
 ///
-/// What is kept while training, or all elements otherwise, is scaled as `dropout_implementation` says. Equal seeds give
-/// equal masks; for another one at each run, feed or count `seed`.
+/// Kept elements (at inference: all elements) are scaled as `dropout_implementation` says. Equal seeds give equal
+/// masks; for a new mask at each run, feed or count `seed`.
 #[register_op(grad = DropoutGrad)]
 pub struct DropoutOp<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// What the mask follows from in place of attribute `seed`: one number, int32 or int64.
+    /// Seed of the mask instead of attribute `seed`: one int32 or int64 number.
     #[input("Seed")]
     pub seed_tensor: Option<V>,
     /// Same shape as `x`.
@@ -43,16 +43,16 @@ pub struct DropoutOp<V = Var> {
     /// `p`.
     #[attr(default = 0.5, min = 0.0, max = 1.0)]
     pub dropout_prob: f32,
-    /// When what is dropped is made up for.
+    /// When elements are scaled to compensate for dropped ones.
     #[attr(default = DropoutImplementation::DowngradeInInfer)]
     pub dropout_implementation: DropoutImplementation,
-    /// The network is used, not trained: nothing is dropped.
+    /// Inference mode: no element is dropped.
     #[attr(default = false)]
     pub is_test: bool,
-    /// The mask follows from the seed alone; it does anyway.
+    /// Accepted for compatibility: the mask always depends on the seed alone.
     #[attr(default = false)]
     pub fix_seed: bool,
-    /// What the mask follows from; 0 is a seed like any other.
+    /// Seed of the mask; 0 is a seed like any other.
     #[attr(default = 0)]
     pub seed: i32,
 }
@@ -82,7 +82,7 @@ impl Kernel for DropoutOp<Buf<'_>> {
         } else {
             cx.chunks_mut(self.mask.slice_mut::<u8>()?, PART, |part, mask| {
                 let mut rng = rng(seed);
-                // One step a number.
+                // The generator advances by one for each element.
                 rng.advance((part * PART) as u128);
                 mask.iter_mut().for_each(|mask| *mask = (unit(&mut rng) >= p).into());
             });
@@ -144,7 +144,7 @@ fn dropout(
     }
 }
 
-/// What is kept is multiplied by this.
+/// The factor of kept elements.
 fn scale(p: f64, implementation: DropoutImplementation, is_test: bool) -> f64 {
     match (implementation, is_test) {
         (DropoutImplementation::UpscaleInTrain, false) => 1.0 / (1.0 - p),
@@ -165,7 +165,7 @@ fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf
     Ok(())
 }
 
-/// `dx = dout * mask`, scaled as the output was.
+/// `dx = dout * mask`, scaled as the output is.
 #[register_op(grad_of = DropoutOp, grad = SelfAdjoint, pointwise, kernel, inferred)]
 pub struct DropoutGrad<V = Var> {
     pub mask: V,

@@ -1,4 +1,4 @@
-//! Sum, difference, product and quotient.
+//! Elementwise operators on two operands: `+ - * /` and `minus`.
 
 pub(crate) use autobwd::operators::grad_or_zeros;
 pub use autobwd::operators::{
@@ -49,7 +49,7 @@ autobwd::samples!(
     ]
 );
 
-/// `dx = dout`, `dy = -dout`, each a `scale`.
+/// `dx = dout`, `dy = -dout`, each a `scale` operator.
 #[derive(Debug)]
 pub struct MinusGrad;
 impl GradRule<Minus> for MinusGrad {

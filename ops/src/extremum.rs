@@ -1,6 +1,6 @@
-//! Larger, smaller and power of two numbers, each a formula whose inputs broadcast as those of `elementwise_add`.
+//! Elementwise maximum, minimum and power, defined by formulas, with the broadcasting of `elementwise_add`.
 //!
-//! Gradients of gradients are made from the formulas.
+//! Double gradients are derived from the formulas.
 
 use autobwd::{
     DType, Derived, Error, Float, Pointwise, Result, Var,
@@ -9,7 +9,7 @@ use autobwd::{
     register_op,
 };
 
-/// The rows that the larger and the smaller of two share; no pair of elements is near a tie.
+/// Samples shared by maximum and minimum; no pair of elements is near a tie.
 macro_rules! extremum_samples {
     ($op:ident) => {
         const _: () = {
@@ -47,7 +47,7 @@ macro_rules! extremum_samples {
     };
 }
 
-/// `out = max(x, y)`, broadcast; `y` where `x` is NaN.
+/// Elementwise maximum with broadcasting: `out = max(x, y)`; `y` where `x` is NaN.
 #[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMax<V = Var> {
     /// Any shape.
@@ -56,10 +56,10 @@ pub struct ElementwiseMax<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// Dimension of the other operand at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -76,8 +76,7 @@ impl<I: Integer> PointwiseInteger for ElementwiseMax<I> {
 }
 extremum_samples!(ElementwiseMax);
 
-/// `dx = dout` where `x > y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
-/// along.
+/// `dx = dout` where `x > y`, `dy = dout` elsewhere, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseMax, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseMaxGrad<V = Var> {
     pub dout: V,
@@ -97,7 +96,7 @@ impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
     }
 }
 
-/// `out = min(x, y)`, broadcast; `y` where `x` is NaN.
+/// Elementwise minimum with broadcasting: `out = min(x, y)`; `y` where `x` is NaN.
 #[register_op(grad = ElementwiseMinGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMin<V = Var> {
     /// Any shape.
@@ -106,10 +105,10 @@ pub struct ElementwiseMin<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// Dimension of the other operand at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -126,8 +125,7 @@ impl<I: Integer> PointwiseInteger for ElementwiseMin<I> {
 }
 extremum_samples!(ElementwiseMin);
 
-/// `dx = dout` where `x < y`, `dy = dout` elsewhere, each summed over the dimensions that its operand was broadcast
-/// along.
+/// `dx = dout` where `x < y`, `dy = dout` elsewhere, each summed over the broadcast dimensions of its operand.
 #[register_op(grad_of = ElementwiseMin, grad = Derived, pointwise, broadcast)]
 pub struct ElementwiseMinGrad<V = Var> {
     pub dout: V,
@@ -147,7 +145,8 @@ impl<F: Float> Pointwise for ElementwiseMinGrad<F> {
     }
 }
 
-/// `out = x ^ y`, broadcast; of integers without the fraction, and an error where 0 has a negative exponent.
+/// Elementwise power with broadcasting: `out = x ^ y`. Integer results are truncated; a negative exponent of 0 is an
+/// error.
 #[register_op(grad = ElementwisePowGrad, pointwise, broadcast, integers)]
 pub struct ElementwisePow<V = Var> {
     /// Any shape.
@@ -156,10 +155,10 @@ pub struct ElementwisePow<V = Var> {
     /// Any shape that broadcasts with that of `x`.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the operand of lower rank starts; -1: it ends where the other does.
+    /// Dimension of the other operand at which the operand of lower rank starts; -1 aligns the last dimensions.
     #[attr(default = -1, min = -1)]
     pub axis: i32,
 }
@@ -202,13 +201,13 @@ fn elementwise_pow(x: Draw, y: Draw) -> ElementwisePow<Draw> {
     ElementwisePow { x, y, out: out(), axis: -1 }
 }
 
-/// What is wrong with a power of integers that does not exist.
+/// The error for a negative integer power of 0.
 pub(crate) fn negative_power_of_zero() -> Error {
     Error::data("`X`: the integer 0 has no negative power")
 }
 
-/// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the dimensions that
-/// its operand was broadcast along.
+/// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the broadcast
+/// dimensions of its operand.
 #[register_op(grad_of = ElementwisePow, grad = Derived, pointwise, broadcast)]
 pub struct ElementwisePowGrad<V = Var> {
     pub dout: V,

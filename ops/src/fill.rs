@@ -1,3 +1,3 @@
-//! Tensors filled with one number.
+//! Operators that fill a tensor with a constant.
 
 pub use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};

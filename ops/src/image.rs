@@ -1,4 +1,4 @@
-//! What convolutions and pooling share: images, and windows that move over them.
+//! Images and sliding windows, shared by convolution and pooling.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use autobwd::{Buf, Error, Meta, Result};
 use crate::norm::DataLayout;
 
 autobwd::op::attr_enum! {
-    /// How far windows may reach over the edges of images.
+    /// Padding of images.
     pub enum PaddingAlgorithm {
-        /// As `paddings` says.
+        /// Given by `paddings`.
         Explicit = "EXPLICIT",
-        /// So far that there are as many windows as rows or columns, divided by the stride and rounded up. As in the
-        /// reference, dilations then count as 1.
+        /// Such that the number of windows is the image size divided by the stride, rounded up. As in the reference,
+        /// dilations then count as 1.
         Same = "SAME",
-        /// Not at all.
+        /// No padding.
         Valid = "VALID",
     }
 }
 
 impl DataLayout {
-    /// Takes dimensions apart: images, channels, height and width.
+    /// Splits dimensions into images, channels, height and width.
     pub(crate) fn split<D>(self, [n, a, b, c]: [D; 4]) -> (D, D, [D; 2]) {
         match self {
             DataLayout::Nchw => (n, a, [b, c]),
@@ -28,7 +28,7 @@ impl DataLayout {
         }
     }
 
-    /// Puts dimensions together.
+    /// The inverse of `split`.
     pub(crate) fn join<D>(self, images: D, channels: D, [height, width]: [D; 2]) -> [D; 4] {
         match self {
             DataLayout::Nchw => [images, channels, height, width],
@@ -37,17 +37,17 @@ impl DataLayout {
     }
 }
 
-/// The dimensions of a kernel's images or filters, of which the shape rule has checked that there are four.
+/// The dimensions of a kernel's images or filters; the shape rule has checked that there are four.
 pub(crate) fn dims(x: &Buf<'_>) -> Result<[usize; 4]> {
     x.dims().try_into().map_err(|_| x.wrong("4 dimensions are needed"))
 }
 
-/// How windows follow each other along an axis, as attributes say it.
+/// Attributes of the windows along one axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Axis {
     stride: usize,
     dilation: usize,
-    /// Before the first element and behind the last; `None` stands for `SAME`.
+    /// Padding before the first element and after the last; `None` means `SAME`.
     padding: Option<(usize, usize)>,
 }
 
@@ -56,17 +56,17 @@ pub(crate) struct Axis {
 pub(crate) struct Windows {
     /// Elements of a window.
     pub(crate) size: usize,
-    /// From one window to the next.
+    /// Distance between consecutive windows.
     pub(crate) stride: usize,
-    /// From one element of a window to the next.
+    /// Distance between consecutive elements of a window.
     pub(crate) dilation: usize,
-    /// How far the first window reaches over the edge.
+    /// Padding before the first element.
     pub(crate) before: usize,
-    /// How far the last window may reach over the edge.
+    /// Padding after the last element.
     pub(crate) after: usize,
 }
 
-/// Reads the attributes of that name: down and across.
+/// Reads the window attributes of an operator, vertical and horizontal.
 pub(crate) fn axes(
     strides: &[i32],
     paddings: &[i32],
@@ -96,7 +96,7 @@ pub(crate) fn axes(
     Ok([axis(0, (top, bottom)), axis(1, (left, right))])
 }
 
-/// An attribute of two numbers: down and across.
+/// An attribute of two numbers, vertical and horizontal, each at least `least`.
 pub(crate) fn pair(name: &str, numbers: &[i32], least: i32) -> Result<[usize; 2]> {
     match *numbers {
         [down, across] if down.min(across) >= least => Ok([down as usize, across as usize]),
@@ -104,7 +104,7 @@ pub(crate) fn pair(name: &str, numbers: &[i32], least: i32) -> Result<[usize; 2]
     }
 }
 
-/// As [`pair`], of an attribute that may be empty.
+/// As [`pair`], for an attribute that may be empty.
 pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<Option<[usize; 2]>> {
     if numbers.is_empty() { Ok(None) } else { pair(name, numbers, least).map(Some) }
 }
@@ -125,32 +125,31 @@ impl Axis {
 }
 
 impl Windows {
-    /// From the first element of a window to the last, both included.
+    /// Elements from the first to the last of a window, including both.
     pub(crate) fn extent(&self) -> usize {
         self.dilation.saturating_mul(self.size - 1).saturating_add(1)
     }
 
-    /// How many windows there are over `input` elements; with `ceil`, one more where they do not reach the end. `None` if
-    /// not even one fits.
+    /// The number of windows over `input` elements; `ceil` adds a partial one at the end. `None` if no window fits.
     pub(crate) fn count(&self, input: usize, ceil: bool) -> Option<usize> {
         let way = input.saturating_add(self.before + self.after).checked_sub(self.extent())?;
         Some(1 + if ceil { way.div_ceil(self.stride) } else { way / self.stride })
     }
 
-    /// That not even one window fits.
+    /// The error for windows that do not fit.
     pub(crate) fn too_large(&self, x: &Meta) -> Error {
         let least = self.extent().saturating_sub(self.before + self.after);
         x.wrong(&format!("at least {least} rows and columns are needed for a window"))
     }
 
-    /// Over how many elements so many windows are laid; `None` if they reach over the edges only.
+    /// The number of elements that `count` windows cover; `None` if they lie in the padding only.
     pub(crate) fn covered(&self, count: usize) -> Option<usize> {
         let last = count.checked_sub(1)?.saturating_mul(self.stride);
         let reach = last.saturating_add(self.extent());
         reach.checked_sub(self.before + self.after).filter(|covered| *covered > 0)
     }
 
-    /// Those of `count` windows of which element `tap` is one of `input` elements.
+    /// Those of `count` windows whose element `tap` is one of the `input` elements.
     pub(crate) fn hits(&self, tap: usize, input: usize, count: usize) -> Range<usize> {
         let shift = tap * self.dilation;
         let first = self.before.saturating_sub(shift).div_ceil(self.stride);

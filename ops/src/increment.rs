@@ -1,3 +1,3 @@
-//! Counting up.
+//! The operator `increment`.
 
 pub use autobwd::operators::{Increment, IncrementGrad};

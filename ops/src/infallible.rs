@@ -1,4 +1,5 @@
-//! Operators whose kernels take all data: no label, row index, divisor or list of theirs can be out of bounds.
+//! Operators whose kernels accept all data: they have no label, row index, divisor or array index that could be out of
+//! bounds.
 
 use crate::{
     attention::{ScaledDotProductAttention, ScaledDotProductAttentionGrad},

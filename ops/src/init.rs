@@ -1,4 +1,4 @@
-//! First values of parameters: operators appended to the start-up program.
+//! Initialisers of parameters: operators appended to the start-up program.
 
 use autobwd::{Arg, DType, Expr, Meta};
 
@@ -7,28 +7,28 @@ use crate::{
     random::{GaussianRandom, UniformRandom, stream},
 };
 
-/// How a parameter gets its first value.
+/// Initial value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The same number everywhere.
+    /// Constant.
     Constant(f64),
-    /// Uniform within two bounds.
+    /// Uniform between two bounds.
     Uniform(f64, f64),
-    /// Normal with that mean and standard deviation.
+    /// Normal with a mean and a standard deviation.
     Normal(f64, f64),
     /// Uniform within ±√(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
     XavierUniform,
     /// Normal with variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
     XavierNormal,
-    /// Uniform within ±√(6 / fan_in), for rectifiers (He et al., 2015).
+    /// Uniform within ±√(6 / fan_in), for ReLU (He et al., 2015).
     KaimingUniform,
-    /// Normal with variance 2 / fan_in, for rectifiers (He et al., 2015).
+    /// Normal with variance 2 / fan_in, for ReLU (He et al., 2015).
     KaimingNormal,
 }
 
-/// Elements that one output depends on, and outputs that one input reaches: of a matrix `[in, out]` its dimensions, of a
-/// filter `[out, in, ..]` these times its positions.
+/// `(fan_in, fan_out)`: for a matrix `[in, out]` its dimensions, for a filter `[out, in, ..]` these times its spatial
+/// size.
 fn fans(meta: &Meta) -> (f64, f64) {
     let dims: Vec<f64> = meta.dims.iter().map(|d| d.get().unwrap_or(1) as f64).collect();
     match dims.as_slice() {
@@ -43,22 +43,22 @@ fn fans(meta: &Meta) -> (f64, f64) {
 }
 
 impl Init {
-    /// Appends the operator that gives `parameter`, a variable of a start-up program, its value. Random values follow
-    /// from `seed` and the parameter's name alone: parameters of one seed differ, and one text of a program gives one
-    /// set of values, on every machine, as a program or in eager mode. Returns the parameter as it is then; fails for
-    /// bounds or deviations out of order.
+    /// Appends the operator that initialises `parameter`, a variable of a start-up program. Random values depend on
+    /// `seed` and the parameter's name only: parameters with one seed differ, and the same program has the same values
+    /// on every machine, in programs and in eager mode. Returns the initialised parameter; fails if bounds or standard
+    /// deviations are out of order.
     #[track_caller]
     pub fn emit(self, parameter: &Expr, seed: i32) -> Expr {
         // An attribute has 32 bits.
         self.fill(parameter, stream(seed, &parameter.name()) as i32)
     }
 
-    /// With that attribute `seed`.
+    /// The same with attribute `seed`.
     #[track_caller]
     fn fill(self, parameter: &Expr, seed: i32) -> Expr {
         let meta = parameter.meta();
         let (fan_in, fan_out) = fans(&meta);
-        // What is drawn with single precision has bounds of single precision.
+        // Single-precision samples have single-precision bounds.
         let exact = |x: f64| if meta.dtype == DType::F32 { f64::from(x as f32) } else { x };
         let uniform = |limit: f64| Init::Uniform(-limit, limit);
         let normal = |variance: f64| Init::Normal(0.0, variance.sqrt());

@@ -1,16 +1,15 @@
 //! The operator library of autobwd: operators, layers, initialisers and optimizers.
 //!
-//! One file a family, each operator directly above its gradient. Everything in here uses the framework's public
-//! interface alone: what this crate does, any crate can do.
+//! There is one file for each family, with each gradient directly below its operator. All code uses the public
+//! interface of the framework, so any crate can do the same.
 //!
-//! Loops, branches and recurrences are said by [`control::while_loop`], [`control::cond`], [`control::static_rnn`] and
-//! [`control::scan`].
+//! Control flow is in [`control::while_loop`], [`control::cond`], [`control::static_rnn`] and [`control::scan`].
 //!
-//! Whoever only loads programs names this crate, or the linker leaves it out: `use autobwd_ops as _;`.
+//! A crate that only loads programs must name this crate, or the linker drops it: `use autobwd_ops as _;`.
 //!
 //! # Operators
 //!
-//! Slots marked `?` may be absent, those marked `*` hold any number of variables.
+//! Slots marked `?` are optional; slots marked `*` hold any number of variables.
 //!
 #![doc = include_str!("../OPERATORS.md")]
 
@@ -60,8 +59,6 @@ pub mod sum;
 pub mod trigonometry;
 pub mod update;
 mod vectors;
-
-// Keeps count, so that it is noticed when some are not linked.
 
 pub use init::Init;
 pub use math::{Math, concat};

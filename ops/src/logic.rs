@@ -1,4 +1,4 @@
-//! Booleans, and choosing by them.
+//! Logical operators, and selection by bool masks.
 
 pub use autobwd::operators::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 use autobwd::{
@@ -25,7 +25,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 /// `out = x` where the condition holds, else `y`.
 #[register_op(grad = WhereGrad, pointwise, kernel)]
 pub struct Where<V = Var> {
-    /// Booleans of any shape.
+    /// Bool, any shape.
     #[input]
     pub condition: V,
     /// Same shape as `condition`, any dtype.
@@ -80,7 +80,7 @@ autobwd::samples!(
     ]
 );
 
-/// The shape that condition and operands share.
+/// Checks the shape that condition and operands share.
 fn infer_where(condition: &Meta, x: &Meta, y: &Meta) -> Result<Dims> {
     is_bool(condition)?;
     y.same_as(x)?;

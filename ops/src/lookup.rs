@@ -1,4 +1,4 @@
-//! Rows of tables by their numbers, and their gradients: whole tables, or, sparse, the rows that were looked up.
+//! Embedding look-up. The gradient of the table is dense, or sparse with the rows that were looked up.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -13,22 +13,22 @@ use crate::{
     pick::{Pick, are_numbers},
 };
 
-/// Rows of a table by their numbers: `out = w[ids]`, with numbers that have a last dimension of 1.
+/// Embedding look-up: `out = w[ids]`, for indices with a last dimension of 1.
 #[register_op(grad = LookupTableGrad)]
 pub struct LookupTable<V = Var> {
     /// The table, `[rows, width]`, any dtype.
     #[input]
     pub w: V,
-    /// Numbers of rows, int64 or int32, `[.., 1]`.
+    /// Row indices, int64 or int32, `[.., 1]`.
     #[input]
     pub ids: V,
     /// `[.., width]`.
     #[output]
     pub out: V,
-    /// The number for which the row is 0 and gets no gradient; −1: there is none.
+    /// Index whose row reads as 0 and has no gradient; −1 for none.
     #[attr(default = -1)]
     pub padding_idx: i64,
-    /// The gradient of the table is sparse: it holds the rows that were looked up.
+    /// Whether the gradient of the table is sparse: it then holds the looked-up rows only.
     #[attr(default = false)]
     pub is_sparse: bool,
 }
@@ -62,7 +62,7 @@ fn column_lookup(ids: Draw, w: Draw, padding_idx: i64) -> LookupTable<Draw> {
     LookupTable { w, ids, out: out(), padding_idx, is_sparse: false }
 }
 
-/// Dimensions without the last one, which is 1.
+/// The dimensions without the last one, which is 1.
 fn column(ids: &Meta) -> Result<&[Dim]> {
     match &*ids.dims {
         [dims @ .., one] if one.agrees(1.into()) => Ok(dims),
@@ -70,7 +70,7 @@ fn column(ids: &Meta) -> Result<&[Dim]> {
     }
 }
 
-/// The shape of rows by numbers of shape `numbers`.
+/// The output shape for indices of shape `numbers`.
 fn looked_up(ids: &Meta, numbers: &[Dim], w: &Meta) -> Result<Dims> {
     are_numbers(ids)?;
     let [_, width] = w.unpack()?;
@@ -86,7 +86,7 @@ fn look_up(cx: &Cx, pick: &Pick<'_>, w: &Buf<'_>, out: &mut Buf<'_>) -> Result<(
     with_dtype!(w.dtype(), T => pick.rows::<T>(cx, w.slice()?, out.slice_mut()?))
 }
 
-/// `dw[ids] += dout`, but for the padding.
+/// `dw[ids] += dout`, except for the padding index.
 #[register_op(grad_of = LookupTable, grad = Multilinear)]
 pub struct LookupTableGrad<V = Var> {
     #[input(shape_only)]
@@ -112,7 +112,7 @@ impl Kernel for LookupTableGrad<Buf<'_>> {
 
 fn infer_table(w: &Meta, ids: &Meta, dout: &Meta, dims: &Dims, sparse: bool, dw: &mut Meta) -> Result<()> {
     infer_grad(w, dout, dims, dw)?;
-    // A row for every number: there may be fewer.
+    // One row for each index is an upper bound.
     dw.rows = sparse.then_some(ids.dims.numel());
     Ok(())
 }
@@ -124,22 +124,22 @@ fn add_up(cx: &Cx, pick: &Pick<'_>, dout: &Buf<'_>, dw: &mut Buf<'_>) -> Result<
     })
 }
 
-/// Rows of a table by their numbers: `out = w[ids]`.
+/// Embedding look-up: `out = w[ids]`.
 #[register_op(grad = LookupTableV2Grad)]
 pub struct LookupTableV2<V = Var> {
-    /// Numbers of rows, int64 or int32, any shape.
+    /// Row indices, int64 or int32, any shape.
     #[input]
     pub ids: V,
     /// The table, `[rows, width]`, any dtype.
     #[input]
     pub w: V,
-    /// `ids` with `width` as last dimension.
+    /// `ids` with `width` as additional last dimension.
     #[output]
     pub out: V,
-    /// The number for which the row is 0 and gets no gradient; −1: there is none.
+    /// Index whose row reads as 0 and has no gradient; −1 for none.
     #[attr(default = -1)]
     pub padding_idx: i64,
-    /// The gradient of the table is sparse: it holds the rows that were looked up.
+    /// Whether the gradient of the table is sparse: it then holds the looked-up rows only.
     #[attr(default = false)]
     pub is_sparse: bool,
 }
@@ -188,7 +188,7 @@ fn sparse(ids: Draw, w: Draw, padding_idx: i64) -> LookupTableV2<Draw> {
     LookupTableV2 { is_sparse: true, ..lookup(ids, w, padding_idx) }
 }
 
-/// `dw[ids] += dout`, but for the padding.
+/// `dw[ids] += dout`, except for the padding index.
 #[register_op(grad_of = LookupTableV2, grad = Multilinear)]
 pub struct LookupTableV2Grad<V = Var> {
     pub ids: V,

@@ -1,4 +1,4 @@
-//! Optimizers: gradients and updates in one call.
+//! Optimizers: backward pass and parameter updates in one call.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{
     update::{AdamOp, MomentumOp, Regularization, SgdOp},
 };
 
-/// Appends what trains a model.
+/// Appends the training part of a model.
 pub trait Optimizer {
     /// Appends the update of one parameter.
     ///
@@ -26,7 +26,7 @@ pub trait Optimizer {
     fn learning_rate(&self) -> f32;
 
     /// Appends the backward part of `loss` ([`append_backward`]) and the update of every parameter that has a gradient.
-    /// Parameters without are left as they are; the result names them.
+    /// Parameters without gradient are unchanged; the result names them.
     ///
     /// ```
     /// # use autobwd::{Builder, DType};
@@ -42,11 +42,11 @@ pub trait Optimizer {
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     ///
-    /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to
-    /// change it while training.
+    /// The learning rate is a variable of the program, `learning_rate_0`, of shape `[1]`: set it in the scope to change
+    /// it while training.
     ///
-    /// Where expressions are computed at once ([`autobwd::eager`]), this is one step of training: gradients of this loss are
-    /// computed, and parameters overwritten, now. What an optimizer keeps for a parameter, it finds again by name.
+    /// In eager mode ([`autobwd::eager`]), this is one training step: it computes the gradients of this loss and
+    /// overwrites the parameters now. The state of an optimizer for a parameter is found by name.
     ///
     /// # Errors
     /// As [`append_backward`] with all parameters; no parameter has a gradient; hyperparameters out of bounds.
@@ -55,7 +55,7 @@ pub trait Optimizer {
         self.minimize_with(loss, &Backward::default())
     }
 
-    /// As [`minimize`](Optimizer::minimize), for some parameters only, or computing forward values again to save memory:
+    /// As [`minimize`](Optimizer::minimize), for some parameters only, or with recomputation to save memory:
     ///
     /// ```
     /// # use autobwd::{Builder, DType};
@@ -72,7 +72,7 @@ pub trait Optimizer {
     /// ```
     ///
     /// # Errors
-    /// As there, and as [`append_backward`].
+    /// As [`minimize`](Optimizer::minimize) and [`append_backward`].
     #[track_caller]
     fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
         let net = loss.builder();
@@ -95,7 +95,7 @@ pub trait Optimizer {
     }
 }
 
-/// What [`Optimizer::minimize`] has found: every parameter is in one of the two lists, except those that the caller
+/// The result of [`Optimizer::minimize`]: every parameter is in one of the two lists, except those that the caller
 /// excluded (no-grad set, `stop_gradient`).
 #[must_use = "a parameter without gradient is not trained: `complete` refuses that, `untrained` holds them"]
 #[derive(Clone, Debug)]
@@ -104,15 +104,15 @@ pub struct Updates {
     pub trained: Vec<(Expr, Expr)>,
     /// Parameters without gradient.
     pub untrained: Vec<Untrained>,
-    /// What the backward part computes again; nothing where all is computed at once.
+    /// Operators that the backward part recomputes; empty in eager mode.
     pub recomputed: Recomputed,
 }
 
 impl Updates {
-    /// The parameters with their gradients.
+    /// Returns the parameters with their gradients.
     ///
     /// # Errors
-    /// Some parameter has no gradient: which ones, and why. An expression that has failed meanwhile.
+    /// Some parameter has no gradient: the error says which and why. An expression has failed meanwhile.
     pub fn complete(self) -> Result<Vec<(Expr, Expr)>> {
         if let Some((parameter, _)) = self.trained.first() {
             parameter.builder().check()?;
@@ -138,12 +138,12 @@ pub struct Untrained {
 #[derive(Clone, Debug)]
 enum Why {
     Told(String),
-    /// To be found in the history of this loss: rarely asked for, and not cheap.
+    /// Found in the history of this loss on request: rarely needed, and not cheap.
     History(Expr),
 }
 
 impl Untrained {
-    /// Why it has no gradient: a sentence.
+    /// The reason for the missing gradient, as a sentence.
     pub fn reason(&self) -> String {
         match &self.why {
             Why::Told(reason) => reason.clone(),
@@ -171,11 +171,11 @@ fn nothing_trained(reasons: &str) -> Error {
     Error::new(ErrorKind::NoGradient, format!("nothing is trained\n{why}"))
 }
 
-/// Parameters with variables that hold their gradients, from the backward part of the loss.
+/// Appends the backward part of the loss; returns parameters with the variables of their gradients.
 #[track_caller]
 fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let net = loss.builder();
-    // Outside of a closure, so that operators remember the caller's line.
+    // Not in a closure, so that operators record the caller's line.
     let mut program = net.program()?.clone();
     let found = append_backward(&mut program, &loss.name(), backward)?;
     if found.pairs.is_empty() {
@@ -199,7 +199,7 @@ fn is_excluded(missing: &Missing) -> bool {
     matches!(&missing.cut, Cut::Variable { name, stop, .. } if *name == missing.name && wish(stop))
 }
 
-/// Parameters with the values of their gradients, from the history of the loss.
+/// Computes the gradients of an eager loss from its history; returns parameters with their gradients.
 #[track_caller]
 fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
@@ -209,7 +209,7 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     if loss.check()?.dims().numel() != 1 {
         return refuse(format!("a loss has one element, not shape {}; take the mean", loss.dims()));
     }
-    // As in a program, names that nothing has are refused.
+    // As in a program, unknown names are errors.
     backward.no_grad.iter().try_for_each(|name| net.expr(name).check().map(drop))?;
     let mut parameters: Vec<Expr> = match backward.parameters {
         Some(names) => names.iter().map(|name| net.expr(name)).collect(),
@@ -242,7 +242,7 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     Ok(updates)
 }
 
-/// The learning rate: a variable that is kept, or where all is computed at once, the number of this very step.
+/// The learning rate: a variable that is kept, or, in eager mode, the value for this step.
 #[track_caller]
 fn rate(net: &Builder, dtype: DType, rate: f32) -> Expr {
     let init = |expr: &Expr| Init::Constant(rate.into()).emit(expr, 0);
@@ -255,7 +255,7 @@ fn rate(net: &Builder, dtype: DType, rate: f32) -> Expr {
     }
 }
 
-/// A value that an optimizer keeps for a parameter, beside it in the scope.
+/// A state of an optimizer for a parameter, kept in the scope like the parameter.
 fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Expr {
     let meta = parameter.meta();
     let own = meta.dims.known().unwrap_or_default();
@@ -270,7 +270,7 @@ fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Ex
     parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
 }
 
-/// `w = w - rate · dw`
+/// Stochastic gradient descent: `w = w - rate · dw`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
     /// Learning rate.
@@ -294,17 +294,17 @@ impl Optimizer for Sgd {
     }
 }
 
-/// `v = momentum · v + dw`, `w = w - rate · v`; with Nesterov's `w = w - rate · (dw + momentum · v)` (Sutskever et al.,
-/// 2013).
+/// SGD with momentum: `v = momentum · v + dw`, `w = w - rate · v`; with Nesterov momentum
+/// `w = w - rate · (dw + momentum · v)` (Sutskever et al., 2013).
 #[derive(Clone, Copy, Debug)]
 pub struct Momentum {
     /// Learning rate.
     pub rate: f32,
-    /// How much of the velocity stays from step to step.
+    /// Decay of the velocity.
     pub momentum: f32,
-    /// Whether to look ahead.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// Whether sparse gradients leave the rows that they do not hold as they are, velocity included.
+    /// Whether rows that a sparse gradient does not hold are unchanged, including their velocity.
     pub lazy: bool,
 }
 
@@ -339,18 +339,18 @@ impl Optimizer for Momentum {
 pub struct Adam {
     /// Learning rate.
     pub rate: f32,
-    /// Decay of the mean of gradients.
+    /// Decay of the first moment, the mean of gradients.
     pub beta1: f32,
-    /// Decay of the mean of their squares.
+    /// Decay of the second moment, the mean of squared gradients.
     pub beta2: f32,
-    /// Keeps the denominator from 0.
+    /// Added to the denominator, so that it stays above 0.
     pub epsilon: f32,
-    /// Whether sparse gradients leave the rows that they do not hold as they are, moments included.
+    /// Whether rows that a sparse gradient does not hold are unchanged, including their moments.
     pub lazy: bool,
 }
 
 impl Adam {
-    /// With the paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`; not lazy.
+    /// The paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`; not lazy.
     pub fn new(rate: f32) -> Adam {
         Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy: false }
     }

@@ -1,4 +1,4 @@
-//! Rows picked by their numbers, and the rows that stand for numbers.
+//! `gather`, `one_hot_v2`, and kernels that read rows by index.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad,
@@ -11,22 +11,22 @@ use autobwd::{
 
 use crate::common::{Number, PART, Real, Wide, around, pieces};
 
-/// Numbers of classes as rows that are 1 at that number: `out[.., j] = 1` where `x = j`, else 0.
+/// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
 pub struct OneHotV2<V = Var> {
-    /// Numbers from 0 up to, not including, `depth`, int64 or int32.
+    /// Indices from 0 to `depth`, exclusive, int64 or int32.
     #[input]
     pub x: V,
-    /// `x` with `depth` as last dimension.
+    /// `x` with `depth` as additional last dimension.
     #[output]
     pub out: V,
-    /// How many numbers there are.
+    /// Number of classes.
     #[attr(default = -1)]
     pub depth: i32,
-    /// Element type of the rows.
+    /// Element type of the output.
     #[attr(default = DType::F32)]
     pub dtype: DType,
-    /// A number out of range means a row of zeros, and is no error.
+    /// An index out of range gives a row of zeros instead of an error.
     #[attr(default = false)]
     pub allow_out_of_range: bool,
 }
@@ -46,7 +46,7 @@ impl Kernel for OneHotV2<Buf<'_>> {
         let depth = self.depth as usize;
         self.out.bytes_mut()?.fill(0);
         for i in 0..self.x.numel() {
-            // An error would be allocated.
+            // Creating an error would allocate.
             if self.allow_out_of_range && as_place(number(&self.x, i)?, depth).is_none() {
                 continue;
             }
@@ -81,7 +81,7 @@ pub(crate) fn are_numbers(x: &Meta) -> Result<()> {
     if matches!(x.dtype, DType::I32 | DType::I64) { Ok(()) } else { Err(x.wrong("int64 or int32 is needed")) }
 }
 
-/// The number at `i` as a place among `n`.
+/// Checks that the index at `i` is below `n`.
 pub(crate) fn place(numbers: &Buf<'_>, i: usize, n: usize) -> Result<usize> {
     let number = number(numbers, i)?;
     let outside = || Error::data(format!("`{}`: {number} is not within 0..{n}", numbers.slot()));
@@ -99,10 +99,10 @@ fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {
     }
 }
 
-/// Which rows are picked from each of several blocks of rows.
+/// Row indices into each of several blocks of rows.
 pub(crate) struct Pick<'a> {
     pub(crate) numbers: &'a Buf<'a>,
-    /// The number that stands for no row.
+    /// The padding index, which selects no row.
     pub(crate) padding: Option<i64>,
     /// Rows of a block.
     pub(crate) n: usize,
@@ -111,7 +111,7 @@ pub(crate) struct Pick<'a> {
 }
 
 impl Pick<'_> {
-    /// The row at `i`, `None` where the padding is.
+    /// The row at `i`; `None` for the padding index.
     fn row(&self, i: usize) -> Result<Option<usize>> {
         if self.padding.is_some() && self.padding == Some(number(self.numbers, i)?) {
             return Ok(None);
@@ -123,7 +123,7 @@ impl Pick<'_> {
         (0..self.numbers.numel()).try_for_each(|i| self.row(i).map(drop))
     }
 
-    /// `out` = the rows of `x`, with zeros for the padding.
+    /// `out` = the rows of `x`, with zeros for the padding index.
     pub(crate) fn rows<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) -> Result<()> {
         self.check()?;
         let picked = self.numbers.numel();
@@ -134,7 +134,7 @@ impl Pick<'_> {
                         let at = (row / picked * self.n + place) * self.width + column;
                         out.copy_from_slice(&x[at..][..out.len()]);
                     }
-                    // No other number is left, as just checked.
+                    // The check above leaves the padding index only.
                     _ => out.fill(T::default()),
                 }
             });
@@ -142,7 +142,7 @@ impl Pick<'_> {
         Ok(())
     }
 
-    /// `dx` = what each row of `dout` adds to the row it was picked from.
+    /// Adds each row of `dout` to the row of `dx` with its index.
     pub(crate) fn add_up<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
         self.check()?;
         let (width, picked) = (self.width.max(1), self.numbers.numel());
@@ -163,7 +163,7 @@ impl Pick<'_> {
         Ok(())
     }
 
-    /// As `add_up`, of one block, for the rows that occur only.
+    /// As `add_up`, of one block, into a sparse gradient.
     pub(crate) fn add_up_rows<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut Buf<'_>) -> Result<()> {
         self.check()?;
         add_up_rows(cx, dx, || {
@@ -173,19 +173,19 @@ impl Pick<'_> {
     }
 }
 
-/// Parts of a tensor by their numbers along an axis: `out[.., i, ..] = x[.., index[i], ..]`.
+/// Slices of a tensor by their indices along an axis: `out[.., i, ..] = x[.., index[i], ..]`.
 #[register_op(grad = GatherGrad)]
 pub struct Gather<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
     pub x: V,
-    /// Numbers, int64 or int32, `[n]` or `[n, 1]`; or a single one, `[]`.
+    /// Indices, int64 or int32, `[n]` or `[n, 1]`; or a single one, `[]`.
     #[input]
     pub index: V,
-    /// `x` with `n` in place of dimension `axis`, which a single number drops.
+    /// `x` with `n` in place of dimension `axis`, which a single index drops.
     #[output]
     pub out: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr(default = 0)]
     pub axis: i32,
 }

@@ -1,4 +1,4 @@
-//! Elements and rows at given places: read, and written.
+//! `gather_nd`, `take_along_axis` and `scatter`: reading and writing elements and rows by index.
 
 use autobwd::{
     Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -18,16 +18,17 @@ use crate::{
     scan::Cumsum,
 };
 
-/// Parts of a tensor by their places: `out[i, ..] = x[index[i], ..]`, where `index[i]` are the first numbers of a place.
+/// Slices of a tensor by multi-dimensional indices: `out[i, ..] = x[index[i], ..]`.
 #[register_op(grad = GatherNdGrad)]
 pub struct GatherNd<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
     pub x: V,
-    /// Places, int64 or int32; the last dimension says how many of the first dimensions of `x` they number.
+    /// Indices, int64 or int32; the size of the last dimension is the number of leading dimensions of `x` that they
+    /// index.
     #[input]
     pub index: V,
-    /// `index` with the other dimensions of `x` in place of its last one.
+    /// `index` with the unindexed dimensions of `x` in place of its last one.
     #[output]
     pub out: V,
 }
@@ -45,7 +46,7 @@ impl Kernel for GatherNd<Buf<'_>> {
             let x = self.x.slice::<T>()?;
             cx.chunks_mut(self.out.slice_mut::<T>()?, PART, |part, out| {
                 pieces(out, part * PART, places.width, usize::MAX, |i, column, out| {
-                    // All places have been checked.
+                    // All indices have been checked.
                     let row = places.row(i).unwrap_or(0);
                     out.copy_from_slice(&x[row * places.width + column..][..out.len()]);
                 });
@@ -78,7 +79,7 @@ autobwd::samples!(
     ]
 );
 
-/// Dimensions of what is found at the places.
+/// The dimensions of the output.
 fn found(x: &Meta, index: &Meta) -> Result<Dims> {
     are_numbers(index)?;
     let k = index.dims.last().and_then(|k| k.get()).filter(|k| (1..=x.rank()).contains(k));
@@ -90,11 +91,11 @@ fn found(x: &Meta, index: &Meta) -> Result<Dims> {
     Ok(index.dims[..index.rank() - 1].iter().chain(&x.dims[k..]).copied().collect())
 }
 
-/// Places by the first of their numbers.
+/// Multi-dimensional indices of slices.
 struct Places<'a> {
-    /// The dimensions that are numbered.
+    /// The indexed dimensions.
     dims: &'a [usize],
-    /// Elements at each place.
+    /// Elements of each slice.
     width: usize,
     index: &'a Buf<'a>,
 }
@@ -105,7 +106,7 @@ impl<'a> Places<'a> {
         Places { dims, width: rest.iter().product(), index }
     }
 
-    /// How many rows of `width` elements come before place number `i`.
+    /// The number of the slice with index `i`, in units of `width` elements.
     fn row(&self, i: usize) -> Result<usize> {
         let k = self.dims.len();
         let numbers = self.dims.iter().enumerate();
@@ -149,13 +150,13 @@ pub struct TakeAlongAxis<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
     pub input: V,
-    /// Positions, int64 or int32, in the shape of `input` but for the axis.
+    /// Positions, int64 or int32, in the shape of `input` except for the axis.
     #[input]
     pub index: V,
     /// Same shape as `index`.
     #[output]
     pub result: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr("Axis", default = 0)]
     pub axis: i32,
 }
@@ -200,17 +201,17 @@ fn take_along_axis(input: Draw, index: Draw, axis: i32) -> TakeAlongAxis<Draw> {
 fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
     are_numbers(index)?;
     let mut dims = input.dims.clone();
-    // A scalar has one axis, along which it has one element.
+    // A scalar has one axis with one element.
     if input.rank() > 0 || !matches!(axis, -1 | 0) {
         dims[input.axis("Axis", axis.into())?] = Dim::UNKNOWN;
     }
     index.require(index.dims.agrees(&dims), || format!("dimensions {dims} are needed"))
 }
 
-/// How elements are found along an axis.
+/// Positions of elements along an axis.
 pub(crate) struct Along<'a> {
     index: &'a Buf<'a>,
-    /// Positions of a lane, and elements to choose from.
+    /// Positions of a lane, and elements of a lane of the input.
     k: usize,
     n: usize,
     inner: usize,
@@ -223,13 +224,13 @@ impl<'a> Along<'a> {
         Along { index, k, n, inner }
     }
 
-    /// Where the element is that position number `i` says.
+    /// Offset of the element at position `i`.
     fn at(&self, i: usize) -> Result<usize> {
         let (row, column) = (i / (self.k * self.inner), i % self.inner);
         Ok((row * self.n + place(self.index, i, self.n)?) * self.inner + column)
     }
 
-    /// `dx` = what each element of `dout` adds to the one it was taken from.
+    /// Adds each element of `dout` to the element of `dx` that it was read from.
     pub(crate) fn add_up<T: Real>(&self, dout: &[T], dx: &mut [T]) -> Result<()> {
         dx.fill(T::ZERO);
         for (i, dout) in dout.iter().enumerate() {
@@ -258,23 +259,22 @@ impl Kernel for TakeAlongAxisGrad<Buf<'_>> {
     }
 }
 
-/// Rows written to given places: `out = x`, but `out[ids[i]] = updates[i]`, or, unless `overwrite`, the sum of all updates
-/// of that row.
+/// Row update: `out = x`, but `out[ids[i]] = updates[i]`, or, unless `overwrite`, the sum of all updates of that row.
 #[register_op(grad = ScatterGrad)]
 pub struct Scatter<V = Var> {
     /// At least one dimension; any dtype, floating point where updates are summed.
     #[input]
     pub x: V,
-    /// Numbers of rows, int64 or int32, `[n]` or `[n, 1]`.
+    /// Row indices, int64 or int32, `[n]` or `[n, 1]`.
     #[input]
     pub ids: V,
-    /// `n` rows of `x`.
+    /// `n` rows like those of `x`.
     #[input]
     pub updates: V,
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The last update of a row is taken, not the sum of all.
+    /// Whether the last update of a row wins; otherwise updates are summed.
     #[attr(default = true)]
     pub overwrite: bool,
 }
@@ -345,8 +345,7 @@ fn scatter(x: Draw, ids: Draw, updates: Draw, overwrite: bool) -> Scatter<Draw> 
     Scatter { x, ids, updates, out: out(), overwrite }
 }
 
-/// `dx = dout` but for rows that were updated, which are 0; `dupdates[i] = dout[ids[i]]`, or 0 where a later update has
-/// overwritten it.
+/// `dx = dout`, but 0 in updated rows; `dupdates[i] = dout[ids[i]]`, or 0 if a later update has overwritten it.
 #[derive(Debug)]
 pub struct ScatterGrad;
 impl GradRule<Scatter> for ScatterGrad {
@@ -369,7 +368,8 @@ impl GradRule<Scatter> for ScatterGrad {
     }
 }
 
-/// Of updates, whether none comes later for the same row: whoever writes its number there finds it again.
+/// Whether each update is the last of its row: scattering the updates' numbers and gathering them again returns the
+/// last one.
 fn last_of_their_rows(g: &mut GradCx<'_>, x: Var, ids: Var, updates: Var) -> Var {
     let mut filled = |x: Var, value: f64| {
         let out = g.fresh("filled");

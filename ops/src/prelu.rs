@@ -1,4 +1,4 @@
-//! The rectifier with a learned slope.
+//! PReLU: the rectifier with learned coefficients.
 
 use std::ops::Range;
 
@@ -20,33 +20,33 @@ use crate::{
 };
 
 autobwd::op::attr_enum! {
-    /// Which elements have a slope in common.
+    /// Which elements share a coefficient.
     pub enum PreluMode {
-        /// All of them.
+        /// All elements.
         All = "all",
-        /// Those of a channel.
+        /// Elements of a channel.
         Channel = "channel",
-        /// Those at the same place of each sample.
+        /// Elements at the same position of each sample.
         Element = "element",
     }
 }
 
-/// Rectifier with a slope: `out = x` where `x > 0`, else `alpha * x`.
+/// PReLU: `out = x` where `x > 0`, else `alpha * x`.
 #[register_op(grad = PreluGrad)]
 pub struct Prelu<V = Var> {
-    /// At least one dimension, of which the first counts samples; at least two in mode `channel`.
+    /// At least one dimension, the first for samples; at least two in mode `channel`.
     #[input]
     pub x: V,
-    /// Slopes, as many as `mode` says, in any shape: one, one a channel, or one an element of a sample.
+    /// Coefficients in any shape: one, one for each channel, or one for each element of a sample, according to `mode`.
     #[input]
     pub alpha: V,
     /// Same shape as `x`.
     #[output]
     pub out: V,
-    /// Which elements have a slope in common.
+    /// Which elements share a coefficient.
     #[attr(default = PreluMode::All)]
     pub mode: PreluMode,
-    /// Where the channels are.
+    /// Position of the channel dimension.
     #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
@@ -131,7 +131,7 @@ fn check_slopes(x: &Meta, alpha: &Meta, mode: PreluMode, layout: DataLayout) -> 
     alpha.require(alpha.dims.numel().agrees(n), || format!("{n} elements are needed"))
 }
 
-/// Elements with one slope are a group.
+/// Elements with one coefficient are a group.
 fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> Cut {
     let (outer, groups, inner) = match mode {
         PreluMode::All => (1, 1, x.numel()),
@@ -141,8 +141,8 @@ fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> Cut {
     Cut { outer, groups, inner }
 }
 
-/// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that slope where not
-/// `x > 0`.
+/// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that coefficient where
+/// not `x > 0`.
 #[register_op(grad_of = Prelu, grad = Composed, inferred)]
 pub struct PreluGrad<V = Var> {
     pub x: V,

@@ -1,4 +1,4 @@
-//! Random numbers that depend on the seed alone: the same at each run and on every machine.
+//! Random numbers that depend on the seed only: the same in each run and on every machine.
 
 use std::iter;
 
@@ -12,18 +12,18 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::common::Real;
 
-/// Numbers spread evenly: `min ≤ out ≤ max`.
+/// Uniformly distributed numbers: `min ≤ out ≤ max`.
 ///
 /// Equal seeds give equal numbers; 0 is a seed like any other.
 #[register_op(grad = ZeroGrad)]
 pub struct UniformRandom<V = Var> {
-    /// The shape and dtype that the attributes say.
+    /// Shape and dtype given by the attributes.
     #[output]
     pub out: V,
-    /// Dimensions.
+    /// Shape of the output.
     #[attr(default = [])]
     pub shape: Vec<i64>,
-    /// Element type, floating point.
+    /// Floating-point element type.
     #[attr(default = DType::F32)]
     pub dtype: DType,
     /// Lower bound.
@@ -32,7 +32,7 @@ pub struct UniformRandom<V = Var> {
     /// Upper bound.
     #[attr(default = 1.0)]
     pub max: f64,
-    /// Where the sequence of numbers starts.
+    /// Seed of the generator.
     #[attr(default = 0)]
     pub seed: i32,
 }
@@ -71,13 +71,13 @@ autobwd::samples!(
 /// Equal seeds give equal numbers; 0 is a seed like any other.
 #[register_op(grad = ZeroGrad)]
 pub struct GaussianRandom<V = Var> {
-    /// The shape and dtype that the attributes say.
+    /// Shape and dtype given by the attributes.
     #[output]
     pub out: V,
-    /// Dimensions.
+    /// Shape of the output.
     #[attr(default = [])]
     pub shape: Vec<i64>,
-    /// Element type, floating point.
+    /// Floating-point element type.
     #[attr(default = DType::F32)]
     pub dtype: DType,
     /// Mean of the distribution.
@@ -86,7 +86,7 @@ pub struct GaussianRandom<V = Var> {
     /// Standard deviation.
     #[attr(default = 1.0, min = 0.0)]
     pub std: f64,
-    /// Where the sequence of numbers starts.
+    /// Seed of the generator.
     #[attr(default = 0)]
     pub seed: i32,
 }
@@ -114,8 +114,8 @@ autobwd::samples!(
     ]
 );
 
-/// A number for a stream of random numbers of its own: a hash of a seed and of what the numbers are for, the same on
-/// every machine (FNV-1a over the name, finished by SplitMix64 as of Steele, Lea and Flood, 2014).
+/// The seed of a separate random stream: a hash of a seed and a name, the same on every machine (FNV-1a over the name,
+/// finished by SplitMix64 as of Steele, Lea and Flood, 2014).
 pub(crate) fn stream(seed: i32, name: &str) -> u64 {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(seed as u32) << 32;
@@ -134,16 +134,17 @@ fn fill(out: &mut Buf<'_>, numbers: impl Iterator<Item = f64>) -> Result<()> {
     Ok(())
 }
 
-/// From 0 up to, not including, 1: the upper 53 bits.
+/// Uniform in [0, 1): the upper 53 bits.
 pub(crate) fn unit(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Standard normal, by Leva's ratio of uniforms (ACM TOMS 18, 1992): arithmetic alone makes the number. The logarithm,
-/// whose last bit differs between machines, is asked once in a hundred numbers, and for a yes or no.
+/// Standard normal, by Leva's ratio of uniforms (ACM TOMS 18, 1992): the number is computed by arithmetic only. The
+/// logarithm, whose last bit differs between machines, is needed for one number in a hundred, and only for a
+/// comparison.
 fn normal(rng: &mut impl Rng) -> f64 {
     loop {
-        // Not 0, which would be divided by.
+        // Not 0, since it is a divisor.
         let u = 1.0 - unit(rng);
         let v = 1.7156 * (unit(rng) - 0.5);
         let (x, y) = (u - 0.449871, v.abs() + 0.386595);

@@ -1,8 +1,8 @@
-//! Rectifiers with kinks, each a formula.
+//! Piecewise rectifiers (`leaky_relu`, `elu`, `relu6`, `hard_sigmoid`, `hard_swish`), each defined by a formula.
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
-/// `out = x` where `x > 0`, else `alpha * x`.
+/// Leaky ReLU: `out = x` where `x > 0`, else `alpha * x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct LeakyRelu<V = Var> {
     /// Any shape.
@@ -11,7 +11,7 @@ pub struct LeakyRelu<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The slope below 0.
+    /// Factor of negative elements.
     #[attr(default = f64::from(0.02_f32))]
     pub alpha: f64,
 }
@@ -39,7 +39,7 @@ pub struct Elu<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// What it tends to below 0, negated.
+    /// The negated limit for `x → -∞`.
     #[attr(default = 1.0)]
     pub alpha: f64,
 }
@@ -60,7 +60,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = min(max(x, 0), threshold)`; NaN stays NaN.
+/// ReLU with an upper bound: `out = min(max(x, 0), threshold)`; NaN stays NaN.
 #[register_op(grad = Relu6Grad, pointwise)]
 pub struct Relu6<V = Var> {
     /// Any shape.
@@ -69,7 +69,7 @@ pub struct Relu6<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The most that comes out.
+    /// Upper bound of the output.
     #[attr(default = 6.0)]
     pub threshold: f32,
 }
@@ -107,7 +107,7 @@ impl<F: Float> Pointwise for Relu6Grad<F> {
     }
 }
 
-/// `out = min(max(slope * x + offset, 0), 1)`; NaN stays NaN.
+/// Hard sigmoid: `out = min(max(slope * x + offset, 0), 1)`; NaN stays NaN.
 #[register_op(grad = HardSigmoidGrad, pointwise)]
 pub struct HardSigmoid<V = Var> {
     /// Any shape.
@@ -116,10 +116,10 @@ pub struct HardSigmoid<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// How steep it is.
+    /// Factor of `x`.
     #[attr(default = 0.2)]
     pub slope: f32,
-    /// What it is at 0.
+    /// Value at 0.
     #[attr(default = 0.5)]
     pub offset: f32,
 }
@@ -162,7 +162,7 @@ impl<F: Float> Pointwise for HardSigmoidGrad<F> {
     }
 }
 
-/// `out = x * min(max(x + offset, 0), threshold) / scale` (Howard et al., 2019).
+/// Hard swish: `out = x * min(max(x + offset, 0), threshold) / scale` (Howard et al., 2019).
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct HardSwish<V = Var> {
     /// Any shape.
@@ -171,13 +171,13 @@ pub struct HardSwish<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The most that the factor is before it is divided.
+    /// Upper bound of the factor of `x` before division.
     #[attr(default = 6.0)]
     pub threshold: f32,
-    /// What it is divided by.
+    /// Divisor.
     #[attr(default = 6.0)]
     pub scale: f32,
-    /// What it is at 0.
+    /// Value of the factor of `x` at 0, before division.
     #[attr(default = 3.0)]
     pub offset: f32,
 }

@@ -1,4 +1,4 @@
-//! Functions that are constant or the identity piece by piece, each a formula.
+//! `floor`, `round`, `sign` and `clip`: piecewise constant or identity functions, each defined by a formula.
 
 use autobwd::{
     DType, Float, GradCx, GradRule, Pointwise, Result, Var, ZeroGrad,
@@ -9,7 +9,7 @@ use autobwd::{
 
 use crate::activation::Scale;
 
-/// The largest whole number that is not larger: `out = ⌊x⌋`.
+/// Rounds down: `out = ⌊x⌋`.
 #[register_op(grad = FloorGrad, pointwise)]
 pub struct Floor<V = Var> {
     /// Any shape.
@@ -46,7 +46,7 @@ impl<F: Float> Pointwise for FloorGrad<F> {
     }
 }
 
-/// The nearest whole number, halves away from 0.
+/// Rounds to the nearest integer, halves away from 0.
 #[register_op(grad = RoundGrad, pointwise)]
 pub struct Round<V = Var> {
     /// Any shape.
@@ -85,7 +85,7 @@ impl<F: Float> Pointwise for RoundGrad<F> {
     }
 }
 
-/// `out` is 1 where `x > 0`, -1 where `x < 0`, else `x`: 0 or NaN.
+/// Sign: `out` is 1 where `x > 0`, -1 where `x < 0`, else `x`: 0 or NaN.
 #[register_op(grad = SignGrad, pointwise)]
 pub struct Sign<V = Var> {
     /// Any shape.
@@ -111,7 +111,7 @@ autobwd::samples!(
     ]
 );
 
-/// `dx = 0 * dout`, a `scale`.
+/// `dx = 0 * dout`, a `scale` operator.
 #[derive(Debug)]
 pub struct SignGrad;
 impl GradRule<Sign> for SignGrad {
@@ -123,7 +123,7 @@ impl GradRule<Sign> for SignGrad {
     }
 }
 
-/// `out = min(max(x, min), max)`; NaN stays NaN.
+/// Clamps to a range: `out = min(max(x, min), max)`; NaN stays NaN.
 #[register_op(grad = ClipGrad, pointwise, integers)]
 pub struct Clip<V = Var> {
     /// Any shape.
@@ -132,10 +132,10 @@ pub struct Clip<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The least that comes out; for integers one of their dtype, or less than all of them.
+    /// Lower bound; for integers one of their dtype, or less than all of them.
     #[attr]
     pub min: f64,
-    /// The most that comes out, even where `min` is more; for integers one of their dtype, or more than all of them.
+    /// Upper bound, which wins over `min`; for integers one of their dtype, or more than all of them.
     #[attr]
     pub max: f64,
 }
@@ -148,7 +148,7 @@ impl<F: Float> Pointwise for Clip<F> {
 }
 impl<I: Integer> PointwiseInteger for Clip<I> {
     fn eval(&mut self) -> Result<()> {
-        // Bounds beyond the range of integers bound nothing.
+        // Bounds beyond the range of the integers have no effect.
         let min = if self.min <= I::MIN.to_f64() { I::MIN } else { I::of("min", self.min)? };
         let max = if self.max >= I::MAX.to_f64() { I::MAX } else { I::of("max", self.max)? };
         self.out = self.x.max(min).min(max);

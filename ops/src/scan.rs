@@ -1,4 +1,4 @@
-//! Running sums.
+//! Cumulative sums.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -10,25 +10,25 @@ use autobwd::{
 
 use crate::common::{PART, around, axis_if_any};
 
-/// Running sum along an axis: `out[i] = x[0] + … + x[i]`.
+/// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
 pub struct Cumsum<V = Var> {
     /// Any shape; sums of integers wrap around.
     #[input]
     pub x: V,
-    /// Same shape; with `flatten` all elements in one dimension.
+    /// Same shape; one dimension with all elements if `flatten`.
     #[output]
     pub out: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
-    /// Sum over all elements in their order, whatever `axis` says.
+    /// Sum over all elements in memory order; `axis` is ignored.
     #[attr(default = false)]
     pub flatten: bool,
-    /// Leave `x[i]` out of the sum, which starts at 0.
+    /// Leave `x[i]` out of its sum, which starts at 0.
     #[attr(default = false)]
     pub exclusive: bool,
-    /// Sum from behind.
+    /// Sum from the end.
     #[attr(default = false)]
     pub reverse: bool,
 }
@@ -88,7 +88,7 @@ fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
     axis_if_any(x, axis.into()).map(drop)
 }
 
-/// Elements of a lane, and lanes side by side.
+/// Extents along and after the axis.
 fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
     if flatten || x.dims().is_empty() {
         return (x.numel(), 1);
@@ -97,9 +97,9 @@ fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
     (n, inner)
 }
 
-/// What running sums are made of.
+/// Elements that can be summed cumulatively.
 trait Running: Element {
-    /// What the sum is kept in.
+    /// The type of the accumulator.
     type Sum: Copy + Default;
     fn added_to(self, sum: Self::Sum) -> Self::Sum;
     fn of(sum: Self::Sum) -> Self;
@@ -127,7 +127,7 @@ running! {
     i64, i64, i64::wrapping_add;
 }
 
-/// Lanes that are summed at a time.
+/// Lanes summed at a time.
 const LANES: usize = 64;
 
 fn run<T: Running>(
@@ -158,7 +158,7 @@ fn run<T: Running>(
     });
 }
 
-/// `dx` = the running sum of `dout` from the other side.
+/// `dx` = the cumulative sum of `dout` in the other direction.
 #[register_op(grad_of = Cumsum, grad = Multilinear, inferred)]
 pub struct CumsumGrad<V = Var> {
     #[input(shape_only)]

@@ -1,4 +1,4 @@
-//! Operators that find elements.
+//! Operators that find elements: `top_k_v2`, `arg_max`, `accuracy`.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
@@ -13,12 +13,12 @@ use crate::{
     places::{Along, TakeAlongAxis},
 };
 
-/// The `k` largest elements along an axis and where they are: `out = x[indices]`.
+/// The `k` largest elements along an axis, and their positions: `out = x[indices]`.
 ///
 /// Of equal elements the first comes first; NaN counts as the largest number.
 #[register_op(grad = TopKV2Grad)]
 pub struct TopKV2<V = Var> {
-    /// Signed or floating point numbers of any shape; a scalar has one axis.
+    /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
     /// The elements; `k` of them along the axis.
@@ -27,16 +27,16 @@ pub struct TopKV2<V = Var> {
     /// Their positions along the axis, int64; same shape as `out`.
     #[output]
     pub indices: V,
-    /// How many elements.
+    /// Number of elements.
     #[attr(default = 1, min = 1)]
     pub k: i32,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
-    /// The largest elements, not the smallest.
+    /// Find the largest elements, not the smallest.
     #[attr(default = true)]
     pub largest: bool,
-    /// They must come in order; they do anyway.
+    /// Accepted for compatibility: the elements are always sorted.
     #[attr(default = true)]
     pub sorted: bool,
 }
@@ -49,7 +49,7 @@ impl Infer for TopKV2<Meta> {
         Ok(())
     }
 }
-/// The shape of the `k` elements along an axis.
+/// Infers the dimensions of the `k` elements along an axis.
 fn top_dims(x: &Meta, k: i32, axis: i32) -> Result<Dims> {
     let (axis, k, mut dims) = (axis_if_any(x, axis.into())?, k as usize, x.dims.clone());
     let n = axis.map_or(Dim::from(1), |axis| dims[axis]);
@@ -105,7 +105,7 @@ fn top_k_v2(x: Draw, k: i32, axis: i32) -> TopKV2<Draw> {
     TopKV2 { x, out: out(), indices: out(), k, axis, largest: true, sorted: true }
 }
 
-/// An element as something that has an order.
+/// Elements with a total order.
 pub(crate) trait Ranked: Element {
     /// Whether it is larger; NaN is larger than all numbers.
     fn is_above(self, other: Self) -> bool;
@@ -128,17 +128,17 @@ ranked! {
     i64, |a, b| a > b;
 }
 
-/// Where the best elements of one lane are kept, as a heap with the worst of them on top.
+/// The best elements of one lane, as a heap with the worst on top.
 pub(crate) struct Best<'a, T> {
     pub(crate) values: &'a mut [T],
     pub(crate) indices: &'a mut [i64],
-    /// From one element to the next.
+    /// Distance between consecutive elements.
     pub(crate) step: usize,
     pub(crate) largest: bool,
 }
 
 impl<T: Ranked> Best<'_, T> {
-    /// Fills them with the best `k` of at least as many.
+    /// Fills it with the best `k` of at least `k` elements.
     pub(crate) fn select<'x>(mut self, k: usize, x: impl Iterator<Item = &'x T>)
     where
         T: 'x,
@@ -147,7 +147,7 @@ impl<T: Ranked> Best<'_, T> {
             let new = (*x, i as i64);
             if i < k {
                 self.set(i, new);
-                // Once there are enough, they become a heap.
+                // The first `k` elements become a heap.
                 if i + 1 == k {
                     (0..k / 2).rev().for_each(|at| self.sift(at, k, self.get(at)));
                 }
@@ -178,7 +178,7 @@ impl<T: Ranked> Best<'_, T> {
         above(best, worst) || (!above(worst, best) && a.1 < b.1)
     }
 
-    /// Puts `new` in the place of element `at` of a heap of `len`, or where it belongs below.
+    /// Puts `new` at position `at` of a heap of `len`, and sifts it down.
     fn sift(&mut self, mut at: usize, len: usize, new: (T, i64)) {
         loop {
             let left = 2 * at + 1;
@@ -226,7 +226,7 @@ impl GradRule<TopKV2Grad> for TopKV2GradGrad {
     }
 }
 
-/// Where the largest element along an axis is.
+/// Position of the largest element along an axis.
 ///
 /// Of equal elements the first is taken; NaN counts as the largest number.
 #[register_op(grad = ZeroGrad)]
@@ -234,16 +234,16 @@ pub struct ArgMax<V = Var> {
     /// At least one element along the axis.
     #[input]
     pub x: V,
-    /// Positions along the axis, in the shape of `x` without it; with `keepdims` it is 1.
+    /// Positions along the axis, in the shape of `x` without it, or with 1 in its place if `keepdims`.
     #[output]
     pub out: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr]
     pub axis: i64,
     /// Keep the number of dimensions.
     #[attr(default = false)]
     pub keepdims: bool,
-    /// The position among all elements, whatever `axis` says.
+    /// Position among all elements; `axis` is ignored.
     #[attr(default = false)]
     pub flatten: bool,
     /// Dtype of the positions, int64 or int32.
@@ -313,32 +313,32 @@ fn find_largest<T: Ranked, I: Number>(x: &[T], (_, n, inner): (usize, usize, usi
     for (lane, out) in out.iter_mut().enumerate() {
         let (row, column) = (lane / inner, lane % inner);
         let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);
-        // The shape rule has refused lanes without elements.
+        // The shape rule has rejected empty lanes.
         let largest =
             lane.copied().enumerate().reduce(|best, next| if next.1.is_above(best.1) { next } else { best });
         *out = I::narrow(Wide::Int(largest.map_or(0, |(place, _)| place as i64)));
     }
 }
 
-/// The share of samples of which the label is among the predictions: `accuracy = correct / total`.
+/// Top-k accuracy, the fraction of samples whose label is among the predictions: `accuracy = correct / total`.
 #[register_op(grad = ZeroGrad)]
 pub struct Accuracy<V = Var> {
     /// Scores of the predictions, `[n, k]`, as from `top_k_v2`.
     #[input(shape_only)]
     pub out: V,
-    /// The predictions, int64, `[n, k]`.
+    /// Predicted classes, int64, `[n, k]`.
     #[input]
     pub indices: V,
-    /// The right classes, int64 or int32, `[n, 1]` or `[n]`.
+    /// Labels, int64 or int32, `[n, 1]` or `[n]`.
     #[input]
     pub label: V,
-    /// The share, float32, a scalar; 0 when there are no samples.
+    /// The fraction, a float32 scalar; 0 for no samples.
     #[output]
     pub accuracy: V,
-    /// How many are right, int32, a scalar.
+    /// Number of correct samples, an int32 scalar.
     #[output]
     pub correct: V,
-    /// How many there are, int32, a scalar.
+    /// Number of samples, an int32 scalar.
     #[output]
     pub total: V,
 }

@@ -1,4 +1,4 @@
-//! One of several, by number.
+//! Selection of one tensor out of several by index.
 
 use autobwd::{
     Buf, Cx, DType, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
@@ -10,27 +10,27 @@ use crate::common::whole_number;
 fn is_mask(mask: &Meta) -> Result<()> {
     let whole = matches!(mask.dtype, DType::I32 | DType::I64);
     mask.require(whole && mask.dims.numel().get().is_none_or(|n| n == 1), || {
-        "one whole number is needed".into()
+        "one integer is needed".into()
     })
 }
 
-/// The chosen one of so many.
+/// The selected index, checked to be below `count`.
 fn chosen(mask: &Buf<'_>, count: usize) -> Result<usize> {
     let mask = whole_number(mask)?;
     let known = usize::try_from(mask).ok().filter(|mask| *mask < count);
     known.ok_or_else(|| Error::data(format!("`Mask`: {mask} chooses none of {count}")))
 }
 
-/// One of several tensors: `out = x[mask]`.
+/// Selects one of several tensors: `out = x[mask]`.
 #[register_op(grad = SelectInputGrad)]
 pub struct SelectInput<V = Var> {
     /// Tensors of one dtype and shape; an absent one stands for zeros.
     #[input]
     pub x: Vec<Option<V>>,
-    /// One whole number.
+    /// One integer.
     #[input]
     pub mask: V,
-    /// The same dtype and shape.
+    /// Same dtype and shape.
     #[output]
     pub out: V,
 }
@@ -74,7 +74,7 @@ autobwd::samples!(
         select_input(vec![Some(uniform([2, 3])), Some(uniform([3, 2]))], given([1], [1.0]).of(DType::I32))
             .fails("does not match [2, 3]"),
         select_input(vec![], given([1], [1.0]).of(DType::I32)).fails("at least one"),
-        select_input(vec![Some(uniform([2]))], uniform([1])).fails("one whole number"),
+        select_input(vec![Some(uniform([2]))], uniform([1])).fails("one integer"),
         select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32)).fails("1 chooses none of 1"),
     ]
 );
@@ -95,16 +95,16 @@ impl GradRule<SelectInput> for SelectInputGrad {
     }
 }
 
-/// A tensor in one of several places: `out[mask] = x`, zeros in the others.
+/// Writes a tensor to one of several outputs: `out[mask] = x`, zeros in the others.
 #[register_op(grad = SelectOutputGrad)]
 pub struct SelectOutput<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// One whole number.
+    /// One integer.
     #[input]
     pub mask: V,
-    /// The same dtype and shape.
+    /// Same dtype and shape.
     #[output]
     pub out: Vec<Option<V>>,
 }
@@ -139,7 +139,7 @@ autobwd::samples!(
             given([1], [1.0]).of(DType::I32),
             vec![Some(out()), Some(out())]
         ),
-        select_output(uniform([2]), uniform([1]), vec![Some(out())]).fails("one whole number"),
+        select_output(uniform([2]), uniform([1]), vec![Some(out())]).fails("one integer"),
         select_output(uniform([2]), given([1], [-1.0]).of(DType::I32), vec![Some(out())])
             .fails("-1 chooses none of 1"),
     ]

@@ -1,9 +1,9 @@
-//! Rectifiers without a kink, each a formula.
+//! Smooth rectifiers (`gelu`, `silu`, `swish`, `softplus`, `mish`, `softsign`), each defined by a formula.
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
-/// `x` times the share of normally distributed numbers below it (Hendrycks and Gimpel, 2016): `out = x * (1 + erf(x / √2)) /
-/// 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
+/// GELU, `x * Φ(x)` with the standard normal distribution function (Hendrycks and Gimpel, 2016):
+/// `out = x * (1 + erf(x / √2)) / 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Gelu<V = Var> {
     /// Any shape.
@@ -12,12 +12,12 @@ pub struct Gelu<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// By the hyperbolic tangent.
+    /// Use the `tanh` approximation.
     #[attr(default = false)]
     pub approximate: bool,
 }
 impl<F: Float> Pointwise for Gelu<F> {
-    // Too long to be inlined without; what is not inlined is not vectorised.
+    // Too long to be inlined without the attribute; only inlined code is vectorised.
     #[inline(always)]
     fn eval(&mut self) {
         self.out = if self.approximate { self.x.gelu_tanh() } else { self.x.gelu() };
@@ -56,7 +56,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = x * sigmoid(beta * x)` (Ramachandran et al., 2017).
+/// Swish: `out = x * sigmoid(beta * x)` (Ramachandran et al., 2017).
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Swish<V = Var> {
     /// Any shape.
@@ -65,7 +65,7 @@ pub struct Swish<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// Steepness; with 1, the default, it is `silu`.
+    /// Factor of `x`; with 1, the default, this is `silu`.
     #[attr(default = 1.0)]
     pub beta: f32,
 }
@@ -86,12 +86,12 @@ autobwd::samples!(
 /// `ln(1 + exp(x))`, or `x` above the threshold.
 #[inline(always)]
 fn softplus<F: Float>(x: F, threshold: f32) -> F {
-    // Above 40, both are the same number in any dtype.
+    // Above 40, both are equal in every dtype.
     let threshold = F::from(f64::from(threshold).min(40.0));
     F::select(x.gt(threshold), x, x.exp().log1p())
 }
 
-/// `out = ln(1 + exp(beta * x)) / beta`, or `x` where `beta * x > threshold`.
+/// Softplus: `out = ln(1 + exp(beta * x)) / beta`, or `x` where `beta * x > threshold`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Softplus<V = Var> {
     /// Any shape.
@@ -100,10 +100,10 @@ pub struct Softplus<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// How fast it bends.
+    /// Factor of `x`; larger values are closer to ReLU.
     #[attr(default = 1.0)]
     pub beta: f32,
-    /// Where it is taken for straight.
+    /// Value of `beta * x` above which `out = x`.
     #[attr(default = 20.0)]
     pub threshold: f32,
 }
@@ -125,7 +125,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = x * tanh(ln(1 + exp(x)))` (Misra, 2019), the logarithm being `x` where `x > threshold`.
+/// Mish: `out = x * tanh(ln(1 + exp(x)))` (Misra, 2019), with `x` for the logarithm where `x > threshold`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Mish<V = Var> {
     /// Any shape.
@@ -134,7 +134,7 @@ pub struct Mish<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// Where the logarithm is taken for straight.
+    /// Value of `x` above which the logarithm is `x`.
     #[attr(default = 20.0)]
     pub threshold: f32,
 }
@@ -152,7 +152,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = x / (1 + |x|)`.
+/// Softsign: `out = x / (1 + |x|)`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Softsign<V = Var> {
     /// Any shape.

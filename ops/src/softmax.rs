@@ -1,6 +1,6 @@
-//! Softmax and its logarithm.
+//! Softmax and log-softmax.
 //!
-//! A lane is what lies along the axis: kernels are written for one lane.
+//! A lane is a one-dimensional slice along the axis; kernels work on one lane at a time.
 
 use std::ops::Range;
 
@@ -21,10 +21,10 @@ use crate::{
     vectors,
 };
 
-/// Elements of a unit of shared work: an exponential costs more than a sum.
+/// Elements of a unit of shared work; small, since exponentials are expensive.
 const PART: usize = 1 << 14;
 
-/// `out = exp(x) / Σ exp(x)` along an axis.
+/// Softmax along an axis: `out = exp(x) / Σ exp(x)`.
 #[register_op(grad = SoftmaxGrad)]
 pub struct Softmax<V = Var> {
     /// Any shape.
@@ -33,7 +33,7 @@ pub struct Softmax<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The axis, a negative one from behind.
+    /// The axis; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
 }
@@ -110,7 +110,7 @@ impl Composition for SoftmaxGrad<Expr> {
     }
 }
 
-/// `out = x - ln Σ exp(x)` along an axis.
+/// Logarithm of the softmax along an axis: `out = x - ln Σ exp(x)`.
 #[register_op(grad = LogSoftmaxGrad)]
 pub struct LogSoftmax<V = Var> {
     /// Any shape.
@@ -119,7 +119,7 @@ pub struct LogSoftmax<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// The axis, a negative one from behind.
+    /// The axis; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
 }
@@ -193,7 +193,7 @@ impl Composition for LogSoftmaxGrad<Expr> {
     }
 }
 
-/// `Σ x` along an axis, which stays as one of length 1.
+/// `Σ x` along an axis, kept with size 1.
 pub(crate) fn sum_along(x: &Expr, axis: i32) -> Expr {
     emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out
 }
@@ -203,7 +203,7 @@ fn below_zero(x: &Expr, axis: i32) -> Expr {
     x - &largest_along(x, axis).stop_gradient()
 }
 
-/// `max x` along an axis, which stays as one of length 1; of nothing, 0.
+/// `max x` along an axis, kept with size 1; 0 for no elements.
 pub(crate) fn largest_along(x: &Expr, axis: i32) -> Expr {
     if x.dims().iter().any(|dim| *dim == 0) {
         return sum_along(x, axis);
@@ -219,7 +219,7 @@ fn infer_softmax(x: &Meta, axis: i32, out: &mut Meta) -> Result<()> {
     Ok(())
 }
 
-/// How lanes lie in memory: `n` elements, each `inner` after the one before.
+/// Memory layout of lanes: `n` elements with stride `inner`.
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes {
     pub(crate) n: usize,
@@ -232,7 +232,7 @@ impl Lanes {
         Lanes { n, inner }
     }
 
-    /// What a lane spans, and its elements therein.
+    /// The range that a lane spans, and its elements in it.
     fn place(self, index: usize) -> (Range<usize>, Slice) {
         let first = index / self.inner * self.n * self.inner + index % self.inner;
         (first..first + (self.n - 1) * self.inner + 1, Slice::new(0, None, self.inner as isize))
@@ -245,7 +245,7 @@ impl Lanes {
         lane
     }
 
-    /// Calls `work(index, lane)` for every lane of the output, which holds the input then.
+    /// Calls `work(index, lane)` for every lane of the output, which holds a copy of the input.
     pub(crate) fn each<T: Real>(
         self,
         cx: &Cx,
@@ -274,7 +274,7 @@ impl Lanes {
         });
     }
 
-    /// Fills what has one element a lane.
+    /// Fills an output that has one element for each lane.
     pub(crate) fn fill<T: Real>(self, cx: &Cx, out: &mut [T], of_lane: impl Fn(usize) -> T + Sync) {
         let part = (PART / self.n).max(1);
         cx.chunks_mut(out, part, |index, out| {
@@ -356,7 +356,7 @@ impl<T: Real> Loops<T> for LogSoftmaxBackward<'_, T> {
     }
 }
 
-/// NaN counts for nothing.
+/// The largest element; NaN is ignored.
 pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
     match x.to_slice() {
         Some(x) => T::vectorised(Largest(x)),
@@ -374,7 +374,7 @@ impl<T: Real> Loops<T> for Largest<'_, T> {
     }
 }
 
-/// The sum of a term for each pair of elements; several sums at once are faster than one, and more exact.
+/// The sum of a term for each pair of elements; several accumulators are faster than one, and more exact.
 pub(crate) fn sum<T: Real>(
     x: ArrayView1<'_, T>,
     y: ArrayView1<'_, T>,

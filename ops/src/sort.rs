@@ -1,4 +1,4 @@
-//! Elements in order.
+//! Sorting.
 
 use autobwd::{
     Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_signed,
@@ -11,12 +11,12 @@ use crate::{
     search::Best,
 };
 
-/// The elements along an axis in order, and where they were: `out = x[indices]`.
+/// Sorts the elements along an axis, and returns their positions: `out = x[indices]`.
 ///
 /// Of equal elements the first comes first; NaN counts as the largest number.
 #[register_op(grad = ArgsortGrad)]
 pub struct Argsort<V = Var> {
-    /// Signed or floating point numbers of any shape; a scalar has one axis.
+    /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
     /// Same shape as `x`.
@@ -25,10 +25,10 @@ pub struct Argsort<V = Var> {
     /// Positions along the axis, int64; same shape as `x`.
     #[output]
     pub indices: V,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
-    /// The largest comes first, not the smallest.
+    /// Sort in descending order.
     #[attr(default = false)]
     pub descending: bool,
 }

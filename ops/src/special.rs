@@ -1,4 +1,4 @@
-//! Special functions and inverses, each a formula.
+//! `rsqrt`, `reciprocal`, `erf`, `log1p`, `expm1` and `pow`, each defined by a formula.
 
 use autobwd::{
     DType, Derived, Float, Pointwise, Result, Var,
@@ -9,7 +9,7 @@ use autobwd::{
 
 use crate::extremum::negative_power_of_zero;
 
-/// `out = 1 / √x`.
+/// Reciprocal square root: `out = 1 / √x`.
 #[register_op(grad = RsqrtGrad, pointwise)]
 pub struct Rsqrt<V = Var> {
     /// Any shape.
@@ -40,7 +40,7 @@ impl<F: Float> Pointwise for RsqrtGrad<F> {
     }
 }
 
-/// `out = 1 / x`.
+/// Reciprocal: `out = 1 / x`.
 #[register_op(grad = ReciprocalGrad, pointwise)]
 pub struct Reciprocal<V = Var> {
     /// Any shape.
@@ -71,7 +71,7 @@ impl<F: Float> Pointwise for ReciprocalGrad<F> {
     }
 }
 
-/// Error function: `out = 2 / √π` times the integral of `exp(-t²)` from 0 to `x`.
+/// Error function: `out = 2 / √π · ∫ exp(-t²) dt` from 0 to `x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Erf<V = Var> {
     /// Any shape.
@@ -95,7 +95,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = ln(1 + x)`, as exact near 0.
+/// `out = ln(1 + x)`, accurate near 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Log1p<V = Var> {
     /// Any shape.
@@ -119,7 +119,7 @@ autobwd::samples!(
     ]
 );
 
-/// `out = exp(x) - 1`, as exact near 0.
+/// `out = exp(x) - 1`, accurate near 0.
 #[register_op(grad = Expm1Grad, pointwise)]
 pub struct Expm1<V = Var> {
     /// Any shape.
@@ -157,7 +157,8 @@ impl<F: Float> Pointwise for Expm1Grad<F> {
     }
 }
 
-/// `out = x ^ factor`; of integers without the fraction, and an error where 0 has a negative exponent.
+/// Power with a constant exponent: `out = x ^ factor`. Integer results are truncated; a negative exponent of 0 is an
+/// error.
 #[register_op(grad = DerivedFromInputs, pointwise, integers)]
 pub struct Pow<V = Var> {
     /// Any shape.

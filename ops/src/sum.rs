@@ -1,3 +1,3 @@
-//! The sum of several tensors, of which backward parts are full, or of rows of them.
+//! The operator `sum` of several tensors or sparse gradients, which accumulates gradients in backward parts.
 
 pub use autobwd::operators::{Sum, SumGrad};

@@ -1,6 +1,6 @@
-//! Sine and cosine, each a formula.
+//! Sine and cosine, each defined by a formula.
 //!
-//! Gradients of gradients are composed of these and of elementwise products, so they can be differentiated further.
+//! Their double gradients are composed of these functions and of elementwise products, so every order exists.
 
 use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
 
@@ -46,7 +46,7 @@ impl<F: Float> Pointwise for SinGrad<F> {
     }
 }
 
-/// `ddout = ddx * cos(x)`, and for `x` `-dout * ddx * sin(x)`, as of a cosine.
+/// `ddout = ddx * cos(x)`; the gradient of `x` is `-dout * ddx * sin(x)`.
 #[derive(Debug)]
 pub struct SinGradGrad;
 impl GradRule<SinGrad> for SinGradGrad {
@@ -103,7 +103,7 @@ impl<F: Float> Pointwise for CosGrad<F> {
     }
 }
 
-/// `ddout = -ddx * sin(x)`, and for `x` `-dout * ddx * cos(x)`, as of a sine but for the sign.
+/// `ddout = -ddx * sin(x)`; the gradient of `x` is `-dout * ddx * cos(x)`.
 #[derive(Debug)]
 pub struct CosGradGrad;
 impl GradRule<CosGrad> for CosGradGrad {

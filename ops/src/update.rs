@@ -1,8 +1,8 @@
-//! Updates of parameters by optimizers.
+//! Parameter updates by optimizers.
 //!
-//! All work in place when a parameter and its output are one variable. They are steps of a training loop, not part of a
-//! function, so they have no gradient. Sparse gradients are taken as what they stand for, with zeros in all other rows;
-//! where these would change a parameter all the same, `lazy_mode` leaves it alone.
+//! All work in place if a parameter and its output are one variable. They are steps of a training loop, not part of a
+//! function, so they have no gradient. A sparse gradient means zeros in all other rows; where the update changes a
+//! parameter even for zero gradients, `lazy_mode` skips these rows.
 
 use std::ops::{Add, Mul};
 
@@ -17,7 +17,7 @@ use autobwd::{
 
 use crate::common::{PART, Real, nth_part};
 
-/// Gradient descent: `param_out = param - learning_rate * grad`.
+/// SGD: `param_out = param - learning_rate * grad`.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
 pub struct SgdOp<V = Var> {
     /// Any shape.
@@ -70,17 +70,17 @@ autobwd::samples!(
 );
 
 attr_enum! {
-    /// What is added to a gradient.
+    /// Regularization term of the gradient.
     pub enum Regularization {
-        /// Nothing.
+        /// None.
         None = "",
-        /// The parameter times the coefficient.
+        /// L2: the parameter times the coefficient.
         L2Decay = "l2_decay",
     }
 }
 
-/// Gradient descent with momentum: `velocity_out = mu * velocity + g`, `param_out = param - learning_rate *
-/// velocity_out`, or `param - learning_rate * (g + mu * velocity_out)` after Nesterov.
+/// SGD with momentum: `velocity_out = mu * velocity + g`, `param_out = param - learning_rate * velocity_out`, or
+/// `param - learning_rate * (g + mu * velocity_out)` with Nesterov momentum.
 ///
 /// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`. `lazy_mode` is not in the reference.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
@@ -103,22 +103,22 @@ pub struct MomentumOp<V = Var> {
     /// Same shape as `param`.
     #[output(inplace = velocity)]
     pub velocity_out: V,
-    /// How much of the velocity stays.
+    /// Decay of the velocity.
     #[attr]
     pub mu: f32,
-    /// Look ahead.
+    /// Use Nesterov momentum.
     #[attr(default = false)]
     pub use_nesterov: bool,
-    /// What is added to the gradient.
+    /// Regularization term of the gradient.
     #[attr(default = Regularization::None)]
     pub regularization_method: Regularization,
-    /// How much of it.
+    /// Coefficient of the regularization term.
     #[attr(default = 0.0)]
     pub regularization_coeff: f32,
     /// Factor of the gradient.
     #[attr(default = 1.0)]
     pub rescale_grad: f32,
-    /// With a sparse gradient, only the rows that it holds are updated.
+    /// With a sparse gradient, update only the rows that it holds.
     #[attr(default = false)]
     pub lazy_mode: bool,
 }
@@ -155,7 +155,7 @@ impl Kernel for MomentumOp<Buf<'_>> {
     }
 }
 
-/// The gradient with what is added to it.
+/// The gradient with its regularization term.
 #[inline(always)]
 fn regularized<F: Copy + Add<Output = F> + Mul<Output = F>>(
     method: Regularization,
@@ -201,10 +201,10 @@ fn momentum(mu: f32, use_nesterov: bool) -> MomentumOp<Draw> {
     }
 }
 
-/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
-/// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
+/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`, `param_out = param -
+/// learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
 ///
-/// The powers are those of this step, `beta1` in the first.
+/// The powers are those of this step: `beta1` in the first step.
 #[register_op(grad = NoGrad)]
 pub struct AdamOp<V = Var> {
     /// Any shape.
@@ -222,10 +222,10 @@ pub struct AdamOp<V = Var> {
     /// `v`, same shape as `param`.
     #[input]
     pub moment2: V,
-    /// `beta1` to the power of the number of this step, one element.
+    /// `beta1` to the power of the step number, one element.
     #[input]
     pub beta1_pow: V,
-    /// The same of `beta2`.
+    /// `beta2` to the power of the step number, one element.
     #[input]
     pub beta2_pow: V,
     /// Same shape as `param`.
@@ -237,22 +237,22 @@ pub struct AdamOp<V = Var> {
     /// Same shape as `param`.
     #[output(inplace = moment2)]
     pub moment2_out: V,
-    /// The power of the next step, same shape as `beta1_pow`.
+    /// `beta1_pow` of the next step, same shape.
     #[output(inplace = beta1_pow)]
     pub beta1_pow_out: V,
-    /// The same of `beta2`.
+    /// `beta2_pow` of the next step, same shape.
     #[output(inplace = beta2_pow)]
     pub beta2_pow_out: V,
-    /// How much of `m` stays.
+    /// Decay of `m`.
     #[attr(default = 0.9, min = 0.0, below = 1.0)]
     pub beta1: f32,
-    /// How much of `v` stays.
+    /// Decay of `v`.
     #[attr(default = 0.999, min = 0.0, below = 1.0)]
     pub beta2: f32,
-    /// Keeps the quotient finite.
+    /// Added to the denominator, so that the quotient stays finite.
     #[attr(default = 1e-8)]
     pub epsilon: f32,
-    /// With a sparse gradient, only the rows that it holds are updated.
+    /// With a sparse gradient, update only the rows that it holds.
     #[attr(default = false)]
     pub lazy_mode: bool,
 }
@@ -304,7 +304,7 @@ impl Kernel for AdamOp<Buf<'_>> {
     }
 }
 
-/// A step of parameter and both moments, in one go.
+/// One fused step of the parameter and both moments.
 struct AdamStep<'a, T> {
     grad: &'a [T],
     moving: [&'a mut [T]; 3],
@@ -359,7 +359,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
     }
 }
 
-/// The only element.
+/// The only element of a slot.
 pub(crate) fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
     match x.slice()? {
         [x] => Ok(*x),
@@ -367,7 +367,7 @@ pub(crate) fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
     }
 }
 
-/// Multiplies a power by its base and returns what it was.
+/// Multiplies a power by its base; returns the old power.
 fn advance<T: Real>(pow: InOut<'_, T>, base: T) -> T {
     let pow = pow.copied();
     let before = pow[0];

@@ -1,6 +1,6 @@
-//! Loops that several kernels are made of, for the machine's vectors.
+//! SIMD loops shared by kernels: sums and maxima.
 //!
-//! Everything here is to be inlined into [`Loops::run`](autobwd::op::Loops::run).
+//! All functions must be inlined into [`Loops::run`](autobwd::op::Loops::run).
 
 use autobwd::{
     op::{LaneOf, fold_lanes, map_fold_lanes},
@@ -26,10 +26,10 @@ pub(crate) fn map_sum<T: Element, F: LaneOf<T>>(x: &mut [T], f: impl Fn(F) -> F)
     sum
 }
 
-/// Elements of which sums are added up in the tensor's dtype.
+/// Elements whose sum is accumulated in the tensor's dtype.
 const RUN: usize = 4096;
 
-/// `Σ f(x)` of slices of any equal length, without loss of digits.
+/// `Σ f(x)` over slices of any equal length, with f64 accumulation of partial sums.
 #[inline(always)]
 pub(crate) fn total<T: Real, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> f64 {
     let (mut total, mut at, n) = (0.0, 0, x[0].len());
@@ -41,7 +41,7 @@ pub(crate) fn total<T: Real, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl
     total
 }
 
-/// The largest element; NaN counts for nothing.
+/// The largest element; NaN is ignored.
 #[inline(always)]
 pub(crate) fn largest<T: Element, F: LaneOf<T>>(x: &[T]) -> F {
     let larger = |a: F, b: F| F::select(b.gt(a), b, a);

@@ -128,7 +128,7 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], Vec::new));
     assert_eq!(e, "the branches return different things: 1 values and 0");
     let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));
-    assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is no whole number"), "{e}");
+    assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is not an integer"), "{e}");
     let e = refused(|x| cond(x, || vec![x.clone(); 2], Vec::new));
     assert!(e.ends_with("float64 [2, 2] is not one boolean"), "{e}");
     let e = while_loop(&[], |_| unreachable!(), |_| unreachable!());

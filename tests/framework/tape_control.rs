@@ -198,7 +198,7 @@ fn what_control_flow_cannot_do_is_refused_at_once() {
     let none =
         FillConstant { out: New, shape: vec![0, 2], dtype: DType::F64, value: 0.0, str_value: String::new() };
     let none = tape.emit(none).out;
-    refused(step(&|rnn| drop(rnn.step_input(&none))), "has no step 0 to compute at once");
+    refused(step(&|rnn| drop(rnn.step_input(&none))), "has no step 0 to compute eagerly");
     let memory = |rnn: &mut StaticRnn| {
         let first = rnn.step_input(&x()[0]);
         rnn.memory(&first)

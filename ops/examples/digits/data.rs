@@ -1,4 +1,4 @@
-//! The images: reading, splitting, batches.
+//! The data set: reading, splitting, batches.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 pub(crate) const SIDE: usize = 8;
 /// Pixels of an image.
 pub(crate) const PIXELS: usize = SIDE * SIDE;
-/// The value of a pixel that is full of ink.
+/// Maximum value of a pixel.
 pub(crate) const INK: u8 = 16;
 
 /// A handwritten digit.
@@ -34,14 +34,14 @@ pub(crate) fn read() -> Result<Vec<Image>, Box<dyn Error>> {
     Ok(images)
 }
 
-/// Shuffles images and cuts off the first `count` of them.
+/// Shuffles images and splits off the first `count` of them.
 pub(crate) fn split(mut images: Vec<Image>, count: usize, rng: &mut Pcg64Mcg) -> (Vec<Image>, Vec<Image>) {
     images.shuffle(rng);
     let rest = images.split_off(count);
     (images, rest)
 }
 
-/// Images as the network takes them.
+/// Images as inputs of the network.
 pub(crate) struct Batch {
     /// `[n, PIXELS]`, float32, 0 to 1.
     pub(crate) pixels: Tensor,
@@ -50,7 +50,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Room for `n` images.
+    /// A batch of `n` images, filled with zeros.
     pub(crate) fn zeros(n: usize) -> autobwd::Result<Batch> {
         Ok(Batch {
             pixels: Tensor::zeros(DType::F32, &[n, PIXELS])?,
@@ -58,14 +58,14 @@ impl Batch {
         })
     }
 
-    /// These images.
+    /// A batch of these images.
     pub(crate) fn of(images: &[Image]) -> autobwd::Result<Batch> {
         let mut batch = Batch::zeros(images.len())?;
         batch.fill(images)?;
         Ok(batch)
     }
 
-    /// Replaces what the batch holds by as many other images.
+    /// Replaces the contents by the same number of other images.
     pub(crate) fn fill(&mut self, images: &[Image]) -> autobwd::Result<()> {
         let pixels = images.iter().flat_map(|image| image.pixels);
         for (to, pixel) in self.pixels.slice_mut::<f32>()?.iter_mut().zip(pixels) {

@@ -1,20 +1,20 @@
-//! Learns to read handwritten digits.
+//! Trains a classifier of handwritten digits.
 //!
 //! ```text
 //! cargo run --release --example digits -- [--seed N] [--out DIR] [--validate]
 //! ```
 //!
 //! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
-//! the mean loss of its batches and the test accuracy after it; the last line is a JSON object with the results. What
-//! is written to the output folder:
+//! its mean loss and the test accuracy after it; the last line is a JSON object with the results. Files in the output
+//! folder:
 //!
-//! - `program.txt`, `program.json`: the program that reads digits, for people and to be loaded again;
-//! - `training-program.txt`, `training-program.json`: the program that trains, with backward part and updates;
-//! - `weights.safetensors`: what was learnt, and the state of the optimizer;
+//! - `program.txt`, `program.json`: the inference program, as text and for loading;
+//! - `training-program.txt`, `training-program.json`: the training program with backward part and updates;
+//! - `weights.safetensors`: trained weights and optimizer state;
 //! - `learning-curve.svg`: loss and test accuracy by epoch;
-//! - `misread.svg`: the test images that were read wrongly.
+//! - `misread.svg`: misclassified test images.
 //!
-//! In the end, program and weights are loaded from these files and tested once more.
+//! Finally, program and weights are loaded from these files and tested again.
 
 mod data;
 mod network;
@@ -36,15 +36,15 @@ use serde_json::json;
 use data::Image;
 use network::{Network, Reader};
 
-/// Images to train with; the others are for the test.
+/// Number of training images; the others are for the test.
 const TRAINING: usize = 1437;
-/// With `--validate`: those of the above to train with; the others are for validation.
+/// With `--validate`: number of images to train with; the other training images are for validation.
 const TRAINING_BEFORE_VALIDATION: usize = 1150;
 
-/// Learns to read handwritten digits.
+/// Trains a classifier of handwritten digits.
 #[derive(Parser)]
 struct Options {
-    /// Decides which images are for the test, what the first weights are, and the order of training
+    /// Seed of the train/test split, initial weights and order of training
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Where files are written
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return validate(training, &mut rng);
     }
 
-    // Describe the network. It is written before it is trained: a folder that cannot be written to shows at once.
+    // Describe the network, and write it before training, so that an output folder without write access fails early.
     let network = Network::new(&mut rng)?;
     create_folder(&options.out)?;
     write_beside(out("program.txt"), network.reader.program.to_string().as_bytes())?;
@@ -78,12 +78,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trained = training::train(&network, &mut executor, &mut scope, training, &test, &mut rng)?;
     scope.save(out("weights.safetensors"))?;
 
-    // Draw how it went.
+    // Draw the results.
     let answers = network.reader.read(&mut executor, &mut scope, &test)?;
     write_beside(out("learning-curve.svg"), pictures::learning_curve(&trained.epochs)?.as_bytes())?;
     write_beside(out("misread.svg"), pictures::misread(&test, &answers)?.as_bytes())?;
 
-    // Start over from the files.
+    // Load program and weights from the files.
     let program = Program::load(out("program.json"))?;
     let reader = Reader { program, answer: network.reader.answer };
     let mut scope = Scope::new();
@@ -106,7 +106,7 @@ fn create_folder(path: &Path) -> autobwd::Result<()> {
     fs::create_dir_all(path).map_err(|e| autobwd::Error::new(ErrorKind::Io, cannot(e)))
 }
 
-/// Trains with a part of the training images and tests with the others: for choosing layers, rate and epochs.
+/// Cross-validation on the training images, for choosing layers, rate and epochs.
 fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg) -> Result<(), Box<dyn Error>> {
     let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
     let network = Network::new(rng)?;

@@ -10,31 +10,31 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::data::{Batch, Image, PIXELS};
 
-// Chosen together with batches and epochs (training.rs) by `--validate`, mean over the seeds 0 to 9: 98.0 %. Wider layers
-// and longer training gain less than two seeds differ. The test images had no say.
+// Chosen together with batch size and epochs (training.rs) by `--validate`, mean over the seeds 0 to 9: 98.0 %. Wider
+// layers and longer training gain less than the difference between two seeds. The test images were not used.
 const HIDDEN: [usize; 2] = [128, 64];
 const LEARNING_RATE: f32 = 0.004;
 
-/// A network that learns to read digits.
+/// A network for training and inference.
 pub(crate) struct Network {
-    /// Gives the weights their first values.
+    /// Initialises the weights.
     pub(crate) startup: Program,
     /// One step of training; takes `pixels` and `label`.
     pub(crate) training: Program,
     /// The name of the loss in `training`.
     pub(crate) loss: String,
-    /// Reads digits.
+    /// The inference part.
     pub(crate) reader: Reader,
 }
 
 impl Network {
-    /// Describes the network; `rng` decides the first weights.
+    /// Describes the network; `rng` seeds the initial weights.
     pub(crate) fn new(rng: &mut Pcg64Mcg) -> Result<Network> {
         let net = Builder::new();
         let mut linear =
             |inputs, outputs| nn::Linear::builder(&net, inputs, outputs).seed(rng.random()).build();
 
-        // From pixels to ten scores, and to the digit with the highest.
+        // Inference: from pixels to ten scores, and to the digit with the highest.
         let pixels = net.input("pixels", DType::F32, &[-1, PIXELS as i64]);
         let hidden = linear(PIXELS, HIDDEN[0]).forward(&pixels).relu();
         let hidden = linear(HIDDEN[0], HIDDEN[1]).forward(&hidden).relu();
@@ -42,7 +42,7 @@ impl Network {
         let answer = scores.argmax(1);
         let reader = Reader { program: net.program()?.clone(), answer: answer.name() };
 
-        // From scores and labels to a loss, and back to the weights.
+        // Training: from scores and labels to a loss, with backward part and updates.
         let label = net.input("label", DType::I64, &[-1, 1]);
         let loss = scores.cross_entropy(&label).mean();
         Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
@@ -52,16 +52,16 @@ impl Network {
     }
 }
 
-/// A program that reads digits.
+/// An inference program.
 pub(crate) struct Reader {
     /// Takes `pixels`.
     pub(crate) program: Program,
-    /// The name of what it computes: a digit for each image.
+    /// The name of its output: a digit for each image.
     pub(crate) answer: String,
 }
 
 impl Reader {
-    /// The digits that the network sees in these images, with the weights in `scope`.
+    /// Predicts the digits of these images, with the weights in `scope`.
     pub(crate) fn read(
         &self,
         executor: &mut Executor,
@@ -73,7 +73,7 @@ impl Reader {
         Ok(fetched[0].slice()?.to_vec())
     }
 
-    /// The share of images that are read rightly.
+    /// The fraction of images that are classified correctly.
     pub(crate) fn accuracy(
         &self,
         executor: &mut Executor,

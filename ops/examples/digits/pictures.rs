@@ -1,4 +1,4 @@
-//! The pictures: learning curve and misread images, as SVG.
+//! The pictures: learning curve and misclassified images, as SVG.
 
 use std::error::Error;
 
@@ -9,9 +9,9 @@ use crate::{
     training::Epoch,
 };
 
-/// What drawing returns: the text of an SVG file.
+/// The text of an SVG file.
 type Svg = Result<String, Box<dyn Error>>;
-/// Where is drawn.
+/// The area to draw on.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const FONT: &str = "sans-serif";
@@ -32,7 +32,7 @@ pub(crate) fn learning_curve(epochs: &[Epoch]) -> Svg {
     Ok(svg)
 }
 
-/// One value by epoch.
+/// One curve, a value for each epoch.
 fn curve(area: &Area, name: &str, values: &[f64], color: &RGBColor) -> Result<(), Box<dyn Error>> {
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
     let room = 0.05 * (high - low).max(1e-3);
@@ -55,7 +55,7 @@ fn curve(area: &Area, name: &str, values: &[f64], color: &RGBColor) -> Result<()
     Ok(())
 }
 
-/// Size of a pixel of an image in the picture.
+/// Size of an image pixel in the picture.
 const DOT: i32 = 12;
 /// Size of an image in the picture.
 const EDGE: i32 = SIDE as i32 * DOT;
@@ -63,10 +63,10 @@ const EDGE: i32 = SIDE as i32 * DOT;
 const GAP: i32 = 24;
 /// Height of a line of text.
 const LINE: i32 = 28;
-/// Images side by side.
+/// Images in a row.
 const COLUMNS: usize = 6;
 
-/// The images that were read as another digit, each with both.
+/// Misclassified images, each with both digits.
 pub(crate) fn misread(images: &[Image], answers: &[i64]) -> Svg {
     let wrong: Vec<_> =
         images.iter().zip(answers).filter(|(image, answer)| image.label != **answer).collect();
@@ -92,7 +92,7 @@ pub(crate) fn misread(images: &[Image], answers: &[i64]) -> Svg {
     Ok(svg)
 }
 
-/// A framed image with its upper left corner there.
+/// Draws a framed image with its upper left corner there.
 fn draw_image(area: &Area, image: &Image, (left, top): (i32, i32)) -> Result<(), Box<dyn Error>> {
     for (i, pixel) in image.pixels.iter().enumerate() {
         let (x, y) = (left + (i % SIDE) as i32 * DOT, top + (i / SIDE) as i32 * DOT);

@@ -12,17 +12,17 @@ use crate::{
     network::Network,
 };
 
-// Chosen by `--validate`, as said in network.rs.
+// Chosen by `--validate`, as described in network.rs.
 const BATCH: usize = 32;
 const EPOCHS: usize = 40;
 
-/// How training went.
+/// Results of training.
 pub(crate) struct Trained {
     /// Epoch by epoch.
     pub(crate) epochs: Vec<Epoch>,
-    /// How long it took, tests included.
+    /// Duration in seconds, including tests.
     pub(crate) seconds: f64,
-    /// Memory that a step takes, beside the weights.
+    /// Memory of a step in bytes, without the weights.
     pub(crate) peak_bytes: usize,
 }
 
@@ -30,18 +30,18 @@ pub(crate) struct Trained {
 pub(crate) struct Epoch {
     /// Mean loss of its batches.
     pub(crate) loss: f64,
-    /// Share of test images that are read rightly after it.
+    /// Test accuracy after it.
     pub(crate) accuracy: f64,
 }
 
 impl Trained {
-    /// Share of test images that are read rightly in the end.
+    /// Final test accuracy.
     pub(crate) fn accuracy(&self) -> f64 {
         self.epochs.last().map_or(0.0, |e| e.accuracy)
     }
 }
 
-/// Fills `scope` with first weights and trains them; prints a line for each epoch.
+/// Initialises `scope` and trains the weights; prints a line for each epoch.
 pub(crate) fn train(
     network: &Network,
     executor: &mut Executor,
@@ -52,7 +52,7 @@ pub(crate) fn train(
 ) -> Result<Trained> {
     executor.run(&network.startup, scope, &[], &[])?;
 
-    // A session is a program with its memory: running it step after step allocates nothing.
+    // A session is a program bound to memory: running it step after step allocates nothing.
     let mut batch = Batch::zeros(BATCH)?;
     let feeds = [("pixels", batch.pixels.meta()), ("label", batch.labels.meta())];
     let mut session = executor.prepare(&network.training, scope, &feeds, &[&network.loss])?;
@@ -62,7 +62,7 @@ pub(crate) fn train(
     let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
     for number in 1..=EPOCHS {
         images.shuffle(rng);
-        // Images that do not fill a batch sit out; they are others in each epoch.
+        // An incomplete batch is skipped; its images differ in each epoch.
         let batches = images.chunks_exact(BATCH);
         let count = batches.len();
         let mut sum = 0.0;

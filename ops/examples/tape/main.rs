@@ -1,13 +1,13 @@
-//! Learns to tell points apart, on the eager tape.
+//! Trains classifiers of 2-D points in eager mode.
 //!
 //! ```text
 //! cargo run --release --example tape -- [--seed N] [--points N] [--epochs N] [--out DIR] [simple diagonal …]
 //! ```
 //!
-//! The six point sets of MiniTorch, each learnt by a network of two hidden layers: nothing is described beforehand,
-//! expressions are computed as the function `Network::forward` meets them, and `minimize` goes back through what they
-//! remember. Prints the loss and how many points are right while it learns, at the end a JSON object a set, and writes a
-//! picture of each set with the boundary that was learnt.
+//! A network with two hidden layers learns each of the six point sets of MiniTorch. No program is described:
+//! expressions are computed as `Network::forward` runs, and `minimize` runs the backward pass over their tape. Prints
+//! the loss and the number of correct points during training and a JSON object for each set at the end, and draws each
+//! set with the learned decision boundary.
 
 mod pictures;
 mod points;
@@ -28,31 +28,31 @@ use serde_json::json;
 
 use points::{Point, SETS};
 
-/// Neurons of a hidden layer.
+/// Neurons in a hidden layer.
 const WIDTH: usize = 16;
 const RATE: f32 = 0.02;
 
-/// Learns to tell points apart.
+/// Trains classifiers of 2-D points in eager mode.
 #[derive(Parser)]
 struct Options {
-    /// Decides where points lie and what the first weights are
+    /// Seed of points and initial weights
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// How many points a set has
+    /// Number of points in a set
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(2..))]
     points: u16,
-    /// How often all points are looked at
+    /// Number of passes over all points
     #[arg(long, value_name = "N", default_value_t = 2000)]
     epochs: u64,
     /// Where pictures are written
     #[arg(long, value_name = "DIR", default_value = "target/tape")]
     out: PathBuf,
-    /// Which sets; all when none is named
+    /// Names of point sets; all by default
     #[arg(value_parser = SETS.map(|(name, _)| name))]
     sets: Vec<String>,
 }
 
-/// From a point's two coordinates to the logarithm of the odds that it is of the second kind.
+/// Maps the coordinates of a point to the logit of the second class.
 struct Network(Linear, Linear, Linear);
 
 impl Network {
@@ -94,7 +94,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Learns all points at once, again and again; returns the last loss.
+/// Trains on all points in one batch, for `epochs` steps; returns the last loss.
 fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs: u64) -> Result<f64> {
     let kinds = points.iter().map(|point| f32::from(u8::from(point.second))).collect();
     let (x, y) = (coordinates(tape, points)?, tape.constant(Tensor::from_vec([points.len(), 1], kinds)?));
@@ -117,16 +117,16 @@ fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs
     Ok(last)
 }
 
-/// How many points the network tells rightly.
+/// Number of points classified correctly.
 fn right(tape: &Builder, network: &Network, points: &[Point]) -> Result<usize> {
     let odds = odds(tape, network, points)?;
     Ok(points.iter().zip(odds).filter(|(point, odds)| (*odds > 0.0) == point.second).count())
 }
 
-/// The logarithms of the odds that points are of the second kind.
+/// Logits of the second class.
 fn odds(tape: &Builder, network: &Network, points: &[Point]) -> Result<Vec<f64>> {
     let x = coordinates(tape, points)?;
-    // Nothing goes back from here: nothing is to be remembered.
+    // Inference needs no tape.
     tape.no_grad(|| Ok(network.forward(&x).tensor()?.to_f64s()))
 }
 

@@ -1,4 +1,4 @@
-//! What was learnt, as a picture.
+//! Pictures of decision boundaries.
 
 use std::error::Error;
 
@@ -7,12 +7,12 @@ use plotters::prelude::*;
 
 use crate::points::Point;
 
-/// Squares to a side.
+/// Squares along each side.
 const SQUARES: usize = 60;
 const FIRST: RGBColor = RGBColor(59, 117, 175);
 const SECOND: RGBColor = RGBColor(196, 106, 27);
 
-/// The points on a map of what the network takes a point in each place for; `odds` asks it.
+/// Draws the points over the classes that the network predicts on a grid; `odds` computes the logits.
 pub(crate) fn boundary(
     name: &str,
     points: &[Point],

@@ -1,8 +1,8 @@
-//! MiniTorch's sets of points within the unit square.
+//! MiniTorch's point sets in the unit square.
 
 use rand::{Rng, RngExt};
 
-/// A point, and whether it is of the second kind.
+/// A point, and whether it is in the second class.
 pub(crate) struct Point {
     pub(crate) x: f32,
     pub(crate) y: f32,
@@ -20,7 +20,7 @@ pub(crate) const SETS: [(&str, Set); 6] = [
     ("spiral", |n, _| spiral(n)),
 ];
 
-/// Points anywhere, told apart by a rule.
+/// Uniformly random points, classified by a rule.
 fn random(n: usize, rng: &mut dyn Rng, second: fn(f32, f32) -> bool) -> Vec<Point> {
     let point = |_| {
         let (x, y) = (rng.random(), rng.random());
@@ -29,7 +29,7 @@ fn random(n: usize, rng: &mut dyn Rng, second: fn(f32, f32) -> bool) -> Vec<Poin
     (0..n).map(point).collect()
 }
 
-/// Two arms that wind around each other.
+/// Two intertwined spirals.
 fn spiral(n: usize) -> Vec<Point> {
     let half = n / 2;
     let turn = |i: usize| 10.0 * i as f32 / half as f32;

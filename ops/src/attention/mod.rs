@@ -1,5 +1,5 @@
-//! Attention without its scores: they exist for some rows of one head at a time. The composition has all
-//! scores at once.
+//! Scaled dot-product attention with tiled scores: at any time, scores exist for `ROWS` rows of one head only. The
+//! composition materialises all scores.
 
 use autobwd::{
     Buf, Composed, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var,
@@ -20,11 +20,11 @@ use crate::{
     vectors::{largest, map_sum, sum},
 };
 
-/// Rows of which the scores exist at a time.
+/// Rows whose scores exist at a time.
 const ROWS: usize = 32;
 
-/// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`, of which nothing
-/// but `log_sum = ln Σ exp(q · kᵀ / √d)` is kept for the gradient (Dao et al., 2022).
+/// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`. For the
+/// gradient, only `log_sum = ln Σ exp(q · kᵀ / √d)` is saved (Dao et al., 2022).
 #[register_op(grad = ScaledDotProductAttentionGrad)]
 pub struct ScaledDotProductAttention<V = Var> {
     /// Queries, `[batch, queries, heads, d]`.
@@ -42,7 +42,7 @@ pub struct ScaledDotProductAttention<V = Var> {
     /// `[batch, queries, heads]`.
     #[output]
     pub log_sum: V,
-    /// Whether query `i` sees keys up to `i` alone; there are as many keys as queries then.
+    /// Causal mask: query `i` attends to keys `0..=i`; there are then as many keys as queries.
     #[attr(default = false)]
     pub causal: bool,
 }
@@ -66,7 +66,7 @@ impl Infer for ScaledDotProductAttention<Meta> {
     }
 
     fn flops(&self) -> Dim {
-        // Two products of queries and keys.
+        // Multiplications of queries and keys for two products.
         Dim::from(4) * self.q.dims.numel() * self.k.dims[1]
     }
 }
@@ -112,7 +112,7 @@ impl Composition for ScaledDotProductAttention<Expr> {
         let mut scores =
             emit(MatmulV2 { x: q.into(), y: k.into(), out: New, trans_x: false, trans_y: true }).out;
         if self.causal {
-            // The exponential of what is not seen is 0.
+            // Masked scores get -1e30, whose exponential is 0.
             let unseen = (seen(&like(&scores, 1.0)) - 1.0) * 1e30;
             scores = seen(&scores) + unseen;
         }
@@ -124,12 +124,12 @@ impl Composition for ScaledDotProductAttention<Expr> {
     }
 }
 
-/// As many elements of one number.
+/// A tensor like `x`, filled with `value`.
 fn like(x: &Expr, value: f64) -> Expr {
     emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
 }
 
-/// Scores of keys that come no later than the query; 0 for others.
+/// 1 where the key comes no later than the query, else 0.
 fn seen(x: &Expr) -> Expr {
     emit(TrilTriu { x: x.into(), out: New, diagonal: 0, lower: true }).out
 }
@@ -138,13 +138,13 @@ autobwd::samples!(
     [
         attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], false),
         attention(uniform([2, 5, 3, 4]), [uniform([2, 5, 3, 4]), uniform([2, 5, 3, 4])], true),
-        // Scores, of what is not seen, that an exponential is infinite of.
+        // Masked scores with an infinite exponential.
         attention(
             given([1, 2, 1, 1], [20.0, 0.5]),
             [given([1, 2, 1, 1], [0.5, 40.0]), uniform([1, 2, 1, 1])],
             true
         ),
-        // Several blocks, the last of which are not whole.
+        // Several blocks, the last one partial.
         attention(uniform([2, 34, 1, 1]), [uniform([2, 34, 1, 1]), uniform([2, 34, 1, 1])], true),
         attention(uniform([1, 35, 2, 1]), [uniform([1, 3, 2, 1]), uniform([1, 3, 2, 1])], false),
         attention(between(-9.0, 9.0, [1, 3, 1, 4]), [uniform([1, 20, 1, 4]), uniform([1, 20, 1, 4])], false),
@@ -256,7 +256,7 @@ struct Sizes {
     keys: usize,
     heads: usize,
     depth: usize,
-    /// Elements from one row of a head to the next.
+    /// Elements between consecutive rows of a head.
     stride: usize,
     causal: bool,
 }
@@ -268,7 +268,7 @@ impl Sizes {
         Sizes { queries: q[1], keys: k[1], heads, depth, stride: heads * depth, causal }
     }
 
-    /// The rows from `start` to `end`, counted through all sequences, in blocks within one sequence.
+    /// Splits the rows from `start` to `end`, counted through all sequences, into blocks within one sequence.
     fn blocks(self, start: usize, end: usize) -> impl Iterator<Item = Block> {
         let mut row = start;
         std::iter::from_fn(move || {
@@ -282,14 +282,14 @@ impl Sizes {
     }
 }
 
-/// Some rows of queries of one sequence, and the keys that they see.
+/// Some query rows of one sequence, and the keys that they attend to.
 #[derive(Clone, Copy)]
 struct Block {
     sizes: Sizes,
     batch: usize,
     /// The first row, counted through all sequences.
     row: usize,
-    /// Where in its sequence that is.
+    /// Its position in its sequence.
     position: usize,
     rows: usize,
     keys: usize,
@@ -314,12 +314,12 @@ impl Block {
         Mat { data, rows: self.rows, cols: self.keys, transposed: false }.into()
     }
 
-    /// What scores are multiplied by.
+    /// The factor of the scores.
     fn scale(self) -> f64 {
         1.0 / (self.sizes.depth.max(1) as f64).sqrt()
     }
 
-    /// Leaves nothing of the scores of keys that a row must not see.
+    /// Zeroes the weights of masked keys.
     #[inline(always)]
     fn hide<T: Real>(self, scores: &mut [T]) {
         for (row, scores) in scores.chunks_exact_mut(self.keys).enumerate().filter(|_| self.sizes.causal) {
@@ -328,12 +328,12 @@ impl Block {
     }
 }
 
-/// Scores to shares, and the logarithms of their sums. Each step goes through all rows before the next one, which would
-/// wait for it in a row.
+/// Turns scores into attention weights and computes the logarithms of their sums. Each step goes through all rows
+/// before the next step, which would stall within a row.
 struct Forward<'a, T> {
     block: Block,
     scores: &'a mut [T],
-    /// Of all heads.
+    /// For all heads.
     log_sum: &'a mut [T],
     head: usize,
 }
@@ -353,7 +353,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
             let top = F::new(*top);
             *total = map_sum(scores, |x: F| x.mul_add(scale, -top).exp()).get();
         }
-        // Tops become logarithms, totals what scores are multiplied by.
+        // Maxima become logarithms, totals become the factors of the scores.
         map_lanes([], [&mut *tops, &mut *totals], |[], [top, total]: [F; 2]| {
             [top + total.log(), F::from(1.0) / total]
         });
@@ -365,7 +365,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     }
 }
 
-/// `dlog_sum - Σ dout * out` of all heads, in the order in which they stand in memory.
+/// `dlog_sum - Σ dout * out` for all heads, in memory order.
 struct Shifts<'a, T> {
     block: Block,
     dlog_sum: Option<&'a [T]>,
@@ -388,15 +388,15 @@ impl<T: Real> Loops<T> for Shifts<'_, T> {
     }
 }
 
-/// Scores to shares, and the gradients of the shares to those of the scores.
+/// Turns scores into attention weights, and gradients of the weights into gradients of the scores.
 struct Backward<'a, T> {
     block: Block,
     head: usize,
     scores: &'a mut [T],
     dscores: &'a mut [T],
-    /// Of all rows and heads.
+    /// For all rows and heads.
     log_sum: &'a [T],
-    /// Of the block's rows, all heads.
+    /// For the rows of the block, all heads.
     shifts: &'a [T],
 }
 impl<T: Real> Loops<T> for Backward<'_, T> {

@@ -1,4 +1,4 @@
-//! Choices between branches.
+//! Conditionals: `cond`, `case` and `switch_case`.
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc, emit};
 
@@ -8,15 +8,16 @@ use super::{
 };
 use crate::{Math, select::SelectInput, shape::Assign};
 
-/// What one branch of a choice says.
+/// The body of one branch.
 pub type Branch<'a> = Box<dyn FnOnce() -> Vec<Expr> + 'a>;
 
-/// What `if_true` returns if `condition` holds, else what `if_false` does: of the same dtypes and shapes. Only the one that
-/// is chosen runs, and overwrites variables around it. Of what is computed at once, the other one is not even called.
+/// Returns the values of `if_true` if `condition` holds, else those of `if_false`, which have the same dtypes and
+/// shapes. Only the selected branch runs and overwrites variables of the surrounding block. In eager mode, the other
+/// branch is not even called.
 ///
-/// All that is returned fails for a condition that is not one boolean, and for branches that fail, return different things
-/// or overwrite a parameter; it is one failed expression at least. Of what is computed at once, a condition that fails
-/// calls neither branch: one failed expression is returned.
+/// All returned expressions fail, at least one, if the condition is not one bool or if a branch fails, returns
+/// different values or overwrites a parameter. In eager mode, a condition that fails calls neither branch and returns
+/// one failed expression.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -48,7 +49,7 @@ pub fn cond(
             Err(e) => vec![net.failed(e)],
         };
     }
-    // Branches run in any case: they say how many values have failed.
+    // Branches are built in any case: their length is the number of failed expressions.
     let mut count = 0;
     let chosen = match decided {
         Ok(()) => choose(condition, if_true, if_false, &mut count),
@@ -65,11 +66,11 @@ pub fn cond(
     }
 }
 
-/// How many values a branch returns that is not to stay.
+/// The number of values that a branch returns; the branch itself is discarded.
 #[track_caller]
 fn length(net: &Builder, body: impl FnOnce() -> Vec<Expr>) -> usize {
     let mut length = 0;
-    // That it fails, the builder remembers.
+    // The builder remembers the failure.
     let _ = net.sub_block(|| {
         length = body().len();
         Ok(())
@@ -77,7 +78,7 @@ fn length(net: &Builder, body: impl FnOnce() -> Vec<Expr>) -> usize {
     length
 }
 
-/// Appends both branches; `count` is how many values they return, also if they fail.
+/// Appends both branches; `count` becomes the number of values they return, also on failure.
 #[track_caller]
 fn choose(
     condition: &Expr,
@@ -109,7 +110,7 @@ fn choose(
     Ok(chosen)
 }
 
-/// Runs a block if a condition holds; otherwise what it returns are zeros.
+/// Runs a block if a condition holds; otherwise its outputs are zeros.
 #[track_caller]
 fn branch(condition: &Expr, body: impl FnOnce() -> Vec<Expr>, count: &mut usize) -> Result<Vec<Expr>> {
     let net = condition.builder();
@@ -145,7 +146,7 @@ fn branch(condition: &Expr, body: impl FnOnce() -> Vec<Expr>, count: &mut usize)
     Ok(out)
 }
 
-/// What the first branch returns whose condition holds, else what `default` does; fails as [`cond`].
+/// Returns the values of the first branch whose condition holds, else those of `default`; fails as [`cond`] does.
 #[track_caller]
 pub fn case<'a>(branches: Vec<(Expr, Branch<'a>)>, default: Branch<'a>) -> Vec<Expr> {
     let mut branches = branches.into_iter();
@@ -155,8 +156,8 @@ pub fn case<'a>(branches: Vec<(Expr, Branch<'a>)>, default: Branch<'a>) -> Vec<E
     }
 }
 
-/// What the branch of number `index` returns, else what `default` does; fails as [`cond`], and for an index that is no
-/// whole number.
+/// Returns the values of the branch with number `index`, else those of `default`; fails as [`cond`] does, and if
+/// `index` is not an integer.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Feed, Scope, Tensor};
@@ -180,7 +181,7 @@ pub fn switch_case<'a>(index: &Expr, branches: Vec<(i64, Branch<'a>)>, default: 
     let net = index.builder();
     let mut failed = index.check().is_err().then(|| index.clone());
     if failed.is_none() && !matches!(index.dtype(), DType::U8 | DType::I32 | DType::I64) {
-        let error = Error::new(ErrorKind::DType, format!("the index {index} is no whole number"));
+        let error = Error::new(ErrorKind::DType, format!("the index {index} is not an integer"));
         failed = Some(net.failed(asked(net)(error)));
     }
     let mut conditions = vec![];

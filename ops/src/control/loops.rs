@@ -1,4 +1,4 @@
-//! Loops that run while a condition holds, and what all control flow needs for its blocks.
+//! `while_loop`, and helpers for the sub-blocks of all control flow.
 
 use std::panic::Location;
 
@@ -10,18 +10,18 @@ use autobwd::{
 use super::While;
 use crate::shape::Assign;
 
-/// A variable for what steps leave for the gradient.
+/// A variable for the saved step state that the gradient reads.
 pub(super) fn scopes(net: &Builder) -> Expr {
     let desc = VarDesc::new(DType::F32, autobwd::Dims::from([]));
     net.variable(net.block(), "step_scopes", VarDesc { kind: VarKind::StepScopes, ..desc })
 }
 
-/// A variable by its number.
+/// The expression of a variable.
 pub(super) fn expr(net: &Builder, var: Var) -> Expr {
     net.existing(var)
 }
 
-/// What a block overwrites of the variables around it, beside those that the operator knows of.
+/// The variables of the surrounding block that `block` overwrites, except `known` ones.
 pub(super) fn overwritten(net: &Builder, block: BlockId, known: &[Expr]) -> Result<Vec<Expr>> {
     let others = net.program()?.overwritten(block).into_iter();
     let others: Vec<Var> = others.filter(|v| known.iter().all(|x| x.var() != *v)).collect();
@@ -33,14 +33,14 @@ pub(super) fn copy(x: &Expr) -> Expr {
     emit(Assign { x: x.into(), out: New }).out
 }
 
-/// A copy of a value of which a loop may change these dimensions from step to step; `-1` is the last one. What is computed
-/// at once may change all of them. Fails for a dimension that it does not have.
+/// A copy of a value whose dimensions `axes` may change from step to step of a loop; `-1` is the last one. In eager
+/// mode, all dimensions may change. Fails for a dimension that the value does not have.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
 /// use autobwd_ops::{Math, concat, control::{varying, while_loop}};
 ///
-/// // Rows are doubled, and added to those before, until their sum has reached a limit.
+/// Append doubled rows until their sum reaches a limit.
 /// let net = Builder::new();
 /// let row = net.input("row", DType::F32, &[1, 2]);
 /// let rows = while_loop(
@@ -78,7 +78,7 @@ pub fn varying(x: &Expr, axes: &[i32]) -> Expr {
     emit(Assign { x: x.into(), out: (&out).into() }).out
 }
 
-/// Says of an error in which block, and at which line, a loop or branch was asked for.
+/// Adds to an error the block and the line where the loop or branch was requested.
 #[track_caller]
 pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
     let at = Location::caller();
@@ -86,7 +86,7 @@ pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
     move |e| e.within(|| format!("{block}at {}:{}", at.file(), at.line()))
 }
 
-/// What a sub-block returns must be what was there before.
+/// Checks that a sub-block returns the dtype and shape that were there before.
 pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr) -> Result<()> {
     let (a, b) = (before.check()?.meta(), after.check()?.meta());
     if a.dtype == b.dtype && a.dims.agrees(&b.dims) {
@@ -97,13 +97,14 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
     Err(Error::new(ErrorKind::Shape, text))
 }
 
-/// Runs `body` on variables while `condition` holds, and returns their last values. Both get the present values; `body`
-/// returns the next ones, of the same dtypes and shapes; dimensions that are to change must be unknown ([`varying`]).
+/// Runs `body` on variables while `condition` holds, and returns their last values. Both receive the current values.
+/// `body` returns the next ones, of the same dtypes and shapes; dimensions that change must be unknown ([`varying`]).
 ///
-/// Gradients flow through the loop, into what the body reads of the variables around it, too. What it overwrites of them,
-/// such as lists or the running statistics of a layer, goes from step to step and stays overwritten.
+/// Gradients flow through the loop, also into variables of the surrounding block that the body reads. Variables of the
+/// surrounding block that the body overwrites, such as tensor arrays or the running statistics of a layer, are carried
+/// from step to step and stay overwritten.
 ///
-/// On values that are computed at once, it is a loop of Rust: the condition and the body are called again for every step.
+/// In eager mode, it is a loop of Rust: condition and body are called for every step.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -121,8 +122,8 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// All of them fail for a condition that is not one boolean, and for a body that fails, returns other dtypes or shapes or
-/// another number of values, or overwrites a parameter. Without variables, one failed expression is returned.
+/// All returned expressions fail if the condition is not one bool, or if the body fails, returns other dtypes or shapes
+/// or another number of values, or overwrites a parameter. Without variables, one failed expression is returned.
 #[track_caller]
 pub fn while_loop(
     vars: &[Expr],
@@ -181,7 +182,7 @@ fn repeat(
     let (sub_block, mut changed) = net.sub_block(|| {
         let next = step(&vars)?;
         let again = holds(&next)?;
-        // What is the value of another variable must not be overwritten before it is read.
+        // A next value that is itself another loop variable must be copied before that one is overwritten.
         let taken = |next: &Expr| vars.iter().any(|var| var.is(next));
         let changes = vars.iter().zip(&next).filter(|(var, next)| !var.is(next));
         let changes: Vec<_> =
@@ -215,7 +216,8 @@ fn repeat(
     Ok(vars)
 }
 
-/// Refuses what is no condition, and says where it was asked for; in a program, one that has failed says so itself.
+/// Returns an error for an invalid condition, with the place of the request; in a program, a failed condition reports
+/// itself.
 pub(super) fn decides(condition: &Expr, asked: impl Fn(Error) -> Error) -> Result<()> {
     if !condition.builder().is_eager() {
         condition.check()?;
@@ -231,7 +233,7 @@ fn is_boolean(condition: &Expr) -> Result<()> {
     Err(Error::new(ErrorKind::DType, format!("the condition {condition} is not one boolean")))
 }
 
-/// What a condition that was computed at once says.
+/// The value of a condition in eager mode.
 pub(super) fn is_true(condition: &Expr) -> Result<bool> {
     Ok(condition.item()? != 0.0)
 }

@@ -1,4 +1,4 @@
-//! Loops, branches and recurrences.
+//! Control flow: loops, conditionals and recurrences.
 
 mod choice;
 mod loops;

@@ -1,4 +1,4 @@
-//! Recurrences over sequences, step by step: a builder of them.
+//! `static_rnn`: recurrences over sequences, described step by step.
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::shape::{Stack, at};
 
-/// A step of a recurrence in the making: what it reads of sequences, what it remembers, what it contributes.
-/// [`static_rnn`] hands it out.
+/// Describes one step of a recurrence: its sequence inputs, memories and outputs. [`static_rnn`] passes it to its
+/// closure.
 #[derive(Debug)]
 pub struct StaticRnn {
     net: Builder,
@@ -22,20 +22,20 @@ pub struct StaticRnn {
     memories: Vec<Memory>,
     outputs: Vec<Expr>,
     lasts: Vec<Expr>,
-    /// The first mistake of the step.
+    /// The first error of the step.
     failure: Option<Error>,
 }
 
 #[derive(Debug)]
 enum Form {
-    /// A block, and the one around it.
+    /// The step's block and the block around it.
     Program { block: BlockId, around: BlockId },
-    /// One step after another.
+    /// Eager: steps run one after another.
     AtOnce {
-        /// How many were before.
+        /// Steps done before this one.
         done: usize,
         reverse: bool,
-        /// What those before have remembered.
+        /// Memories of the step before.
         found: VecDeque<Expr>,
     },
 }
@@ -48,17 +48,18 @@ struct Memory {
     last: Option<Expr>,
 }
 
-/// Runs what `step` says for every step of sequences, whose first dimension is time; from the last to the first if
-/// `reverse`. Returns what the steps contribute, as sequences, in the order in which they are named, and behind it the last
+/// Runs `step` for every step of sequences whose first dimension is time, from the last to the first if `reverse`.
+/// Returns the outputs as sequences, in the order of their [`step_output`](StaticRnn::step_output), then the last
 /// values of memories.
 ///
-/// Gradients flow back through time, into what the step reads of the variables around it, too. What it overwrites of them,
-/// such as the running statistics of a layer, goes from step to step and stays overwritten.
+/// Gradients flow back through time, also into variables of the surrounding block that the step reads. Variables of the
+/// surrounding block that it overwrites, such as the running statistics of a layer, are carried from step to step and
+/// stay overwritten.
 ///
-/// On values that are computed at once, it is a loop of Rust: `step` is called again for every step.
+/// In eager mode, it is a loop of Rust: `step` is called for every step.
 ///
-/// All that is returned fails for a step that fails, has no sequences or overwrites a parameter, for a memory that is never
-/// updated, and for sequences without steps, if they are computed at once; it is one failed expression at least.
+/// All returned expressions fail, at least one, if the step fails, has no sequences or overwrites a parameter, if a
+/// memory is never updated, and, in eager mode, if sequences have no steps.
 ///
 /// ```
 /// use autobwd::{Backward, Builder, DType, Executor, Feed, Scope, Tensor, append_backward};
@@ -90,7 +91,7 @@ struct Memory {
 /// ```
 #[track_caller]
 pub fn static_rnn(net: &Builder, reverse: bool, step: impl FnMut(&mut StaticRnn)) -> Vec<Expr> {
-    // Also of a step that has failed.
+    // Also for a step that has failed.
     let mut count = 0;
     let outcome = match net.is_eager() {
         true => at_once(net, reverse, step, &mut count).map_err(asked(net)),
@@ -147,7 +148,7 @@ fn of_program(
         rnn.declare_outputs(length, around);
         Ok(rnn)
     })?;
-    // What a step overwrites of the variables around it is remembered, too, under its own name.
+    // Variables of the surrounding block that a step overwrites are memories, too, under their own names.
     let remembered =
         |x: Expr| Memory { first: x.clone(), before: x.clone(), after: Some(x.clone()), last: Some(x) };
     rnn.memories.extend(overwritten(net, sub_block, &[])?.into_iter().map(remembered));
@@ -186,12 +187,12 @@ impl StaticRnn {
         StaticRnn { net, form, length, checkpoint_every, inputs, memories, outputs, lasts, failure }
     }
 
-    /// How many values the recurrence returns.
+    /// The number of values that the recurrence returns.
     fn count(&self) -> usize {
         self.outputs.len() + self.lasts.len()
     }
 
-    /// Has the recurrence fail, if it is the first mistake of the step.
+    /// Makes the recurrence fail if this is the first error of the step.
     #[track_caller]
     pub(super) fn fail(&mut self, error: Error) -> Expr {
         let failed = self.net.failed(error);
@@ -207,15 +208,14 @@ impl StaticRnn {
         }
     }
 
-    /// Keeps, for the gradient, what every so many steps have found, and runs the steps in between again, to the same
-    /// results: of a long sequence, that takes much less memory, and one more run through the steps. What is computed at
-    /// once keeps all it finds.
+    /// Checkpoints every `steps` steps: the gradient recomputes the steps in between, with the same results. For long
+    /// sequences this takes much less memory and one more forward run. Eager mode saves all steps.
     pub fn checkpoint_every(&mut self, steps: usize) {
         self.checkpoint_every = i32::try_from(steps).unwrap_or(i32::MAX);
     }
 
-    /// What the step reads of a sequence. Fails for a sequence without a first dimension, or of another length than those
-    /// before, and without steps, if it is computed at once.
+    /// The current step of a sequence. Fails if the sequence has no first dimension or another length than earlier
+    /// ones, and, in eager mode, if it has no steps.
     #[track_caller]
     pub fn step_input(&mut self, sequence: &Expr) -> Expr {
         let input = self.step_of(sequence);
@@ -239,7 +239,7 @@ impl StaticRnn {
             Form::AtOnce { done, reverse, .. } => {
                 let steps = steps.get().unwrap_or(0);
                 if *done >= steps {
-                    let text = format!("{sequence} has no step {done} to compute at once");
+                    let text = format!("{sequence} has no step {done} to compute eagerly");
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
                 let step = i32::try_from(if *reverse { steps - 1 - done } else { *done });
@@ -249,7 +249,7 @@ impl StaticRnn {
         };
         let stop_gradient =
             net.program()?.lookup(around, sequence.var()).is_some_and(|desc| desc.stop_gradient);
-        // In the block its name means a step: what is read as a whole has another name.
+        // Within the block the name means one step, so the whole sequence is read under another name.
         let input = net.within(around, || {
             let input = copy(sequence);
             if stop_gradient { input.freeze() } else { input }
@@ -260,8 +260,8 @@ impl StaticRnn {
         Ok(input)
     }
 
-    /// What the step before has remembered; `first`, a variable around the step, in the first one. Fails for a variable of
-    /// the step.
+    /// The value from the step before; in the first step, `first`, a variable of the surrounding block. Fails for a
+    /// variable of the step.
     #[track_caller]
     pub fn memory(&mut self, first: &Expr) -> Expr {
         let before = self.memory_before(first);
@@ -274,7 +274,7 @@ impl StaticRnn {
         let before = match &mut self.form {
             Form::AtOnce { found, .. } => {
                 let found = found.pop_front().unwrap_or_else(|| first.clone());
-                // A memory is told from others by its value.
+                // Memories are identified by value.
                 let taken = self.memories.iter().any(|m| m.before.is(&found));
                 if taken { copy(&found) } else { found }
             }
@@ -290,8 +290,8 @@ impl StaticRnn {
         Ok(before)
     }
 
-    /// Has the next step find `next` as that memory. The recurrence fails for what is no memory of it, and for another dtype
-    /// or shape.
+    /// Sets the value of `memory` in the next step. The recurrence fails if `memory` is none of its memories, and for
+    /// another dtype or shape.
     #[track_caller]
     pub fn update_memory(&mut self, memory: &Expr, next: &Expr) {
         if let Err(e) = self.set_memory(memory, next) {
@@ -308,8 +308,8 @@ impl StaticRnn {
         Ok(())
     }
 
-    /// Adds what that memory is after the last step to what the recurrence returns, behind the sequences. The recurrence
-    /// fails for what is no memory of it, or has not been updated.
+    /// Returns the value of that memory after the last step, after the sequences. The recurrence fails if `memory` is
+    /// none of its memories or is not updated.
     #[track_caller]
     pub fn last_output(&mut self, memory: &Expr) {
         let last = self.last(memory);
@@ -351,7 +351,7 @@ impl StaticRnn {
         self.memories.iter_mut().find(|m| m.before.is(memory)).ok_or_else(unknown)
     }
 
-    /// Adds a sequence to what the recurrence returns: of these values, one after another.
+    /// Returns a sequence of these values, one from each step.
     #[track_caller]
     pub fn step_output(&mut self, value: &Expr) {
         let output = self.own(value);
@@ -359,7 +359,7 @@ impl StaticRnn {
         self.outputs.push(output);
     }
 
-    /// What the operator takes out of the block is what the block itself has written, each under its own name.
+    /// The operator can only take out values that the block itself wrote, each under its own name.
     #[track_caller]
     fn own(&self, value: &Expr) -> Result<Expr> {
         value.check()?;
@@ -372,7 +372,7 @@ impl StaticRnn {
         if written && !taken.into_iter().any(|x| x.is(value)) { Ok(value.clone()) } else { Ok(copy(value)) }
     }
 
-    /// How many steps there are, if the step says all that it must.
+    /// The number of steps, if the description of the step is complete.
     fn complete(&self) -> Result<Dim> {
         if let Some(first) = &self.failure {
             return Err(first.clone());
@@ -396,7 +396,7 @@ impl StaticRnn {
     }
 }
 
-/// A variable like that one, without gradient if it cannot have one.
+/// A variable like `x`, with `stop_gradient` if it cannot have a gradient.
 fn like(x: &Expr) -> VarDesc {
     let desc = VarDesc::new(x.dtype(), x.dims());
     VarDesc { stop_gradient: !desc.dtype.is_float(), ..desc }

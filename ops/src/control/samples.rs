@@ -1,11 +1,11 @@
-//! Samples of loops, branches and recurrences: small programs.
+//! Samples of loops, conditionals and recurrences: small programs.
 
 use autobwd::{Attr, Builder, Expr, Result, check::*};
 
 use super::{ConditionalBlock, Recurrent, While, cond, static_rnn, while_loop};
 use crate::{Math, array::number};
 
-/// Sets an attribute of the operators of that type; what is computed at once has none.
+/// Sets an attribute of all operators of that type; eager operators have none.
 fn set(net: &Builder, op: &str, attr: &'static str, value: Attr) -> Result<()> {
     net.edit(|program| {
         for op in program.root_mut().ops.iter_mut().filter(|desc| &*desc.ty == op) {
@@ -15,7 +15,7 @@ fn set(net: &Builder, op: &str, attr: &'static str, value: Attr) -> Result<()> {
     })
 }
 
-/// Three steps of `y ← tanh(w · y) + x`, beside a counter.
+/// Three steps of `y ← tanh(w · y) + x`, with a counter.
 fn loop_of_three(net: &Builder, x: &[Expr]) -> Vec<Expr> {
     let end = number(net, 3.0);
     let last = while_loop(
@@ -34,7 +34,7 @@ autobwd::samples!(
             set(net, "while", "checkpoint_every", Attr::I32(2))?;
             Ok(last)
         }),
-        // A loop that never runs.
+        // A loop with no steps.
         Sample::of_program::<While>([uniform([2, 3])], |net, x| {
             let zero = number(net, 0.0);
             Ok(while_loop(&[x[0].clone()], |_| zero.less_than(&zero), |v| vec![v[0].exp()]))
@@ -62,7 +62,7 @@ autobwd::samples!(
     ]
 );
 
-/// `h ← tanh(h · w + x)`, and the last `h`; or, without states, `tanh(w · x)`.
+/// `h ← tanh(h · w + x)`, and the last `h`; without states, `tanh(w · x)`.
 fn recurrence(net: &Builder, x: &[Expr], reverse: bool, every: usize) -> Vec<Expr> {
     static_rnn(net, reverse, |rnn| {
         rnn.checkpoint_every(every);

@@ -1,18 +1,18 @@
-//! Recurrences as functions from states to states.
+//! `scan`: recurrences as functions from states to states.
 
 use autobwd::{Builder, Error, ErrorKind, Expr};
 
 use super::static_rnn;
 
-/// Runs `step` for every step of sequences, whose first dimension is time. It gets the sequences' steps and the states,
-/// which are `states` at first, and returns the next states and what this step contributes to the outputs, which are
-/// sequences again.
+/// Runs `step` for every step of sequences whose first dimension is time. `step` receives the sequences' steps and the
+/// states, `states` at first, and returns the next states and the outputs of the step. Outputs are stacked into
+/// sequences.
 ///
-/// Gradients flow back through time, into what the step reads of the variables around it, too. On values that are computed
-/// at once, `step` is called again for every step.
+/// Gradients flow back through time, also into variables of the surrounding block that the step reads. In eager mode,
+/// `step` is called for every step.
 ///
-/// All outputs fail for a sequence without a first dimension, and for a step that fails or returns other states than it
-/// gets. Without sequences, one failed expression is returned.
+/// All outputs fail for a sequence without a first dimension, and if a step fails or returns states unlike the ones it
+/// receives. Without sequences, one failed expression is returned.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Feed, Scope, Tensor};

@@ -1,4 +1,4 @@
-//! What lies under windows, as the columns of a matrix: unfolded tile by tile into scratch memory.
+//! Im2col and col2im: the elements under windows as columns of a matrix, unfolded tile by tile into scratch memory.
 
 use std::ops::Range;
 
@@ -13,20 +13,20 @@ use crate::{
     image::Windows,
 };
 
-/// Elements of the columns of a tile: they stay in the cache.
+/// Elements of the columns of a tile, such that they stay in the cache.
 const TILE: usize = 1 << 16;
-/// Columns that are worth a product, however long they are.
+/// Number of columns from which a product pays, however long they are.
 const COLUMNS: usize = 64;
 
-/// How columns are made of one group of `x`.
+/// Describes how one group of `x` is unfolded into columns.
 ///
-/// The rows of a window can be bands, each multiplied by itself: windows one above the other then share what is
-/// unfolded, which is less by as many times as there are bands (M. Cho, D. Brand, "MEC: Memory-efficient Convolution",
-/// 2017).
+/// A window can be split into bands, its rows, each multiplied on its own. Vertically adjacent windows then share
+/// unfolded elements, which divides their number by the number of bands (M. Cho, D. Brand, "MEC: Memory-efficient
+/// Convolution", 2017).
 #[derive(Clone, Copy)]
 pub(super) struct Columns<'a> {
     x: &'a Side,
-    /// Of a band.
+    /// Windows of a band.
     windows: [Windows; 2],
     /// Rows and columns of `y`.
     size: [usize; 2],
@@ -36,28 +36,28 @@ pub(super) struct Columns<'a> {
     step: usize,
 }
 
-/// Pixels of `y` that follow each other: whole rows, or a part of one.
+/// Consecutive pixels of `y`: whole rows, or a part of one.
 pub(super) struct Tile {
     rows: Range<usize>,
     cols: Range<usize>,
-    /// Their numbers.
+    /// Indices of the pixels.
     pub(super) pixels: Range<usize>,
 }
 
 impl<'a> Columns<'a> {
-    /// The columns of windows over `x`, `size` of them down and across.
+    /// The columns of `size` windows over `x`, vertically and horizontally.
     pub(super) fn new(x: &'a Side, windows: [Windows; 2], size: [usize; 2]) -> Columns<'a> {
         Columns { x, windows, size, count: 1, step: 0 }
     }
 
-    /// The same with as many bands as windows have rows, where windows follow each other row by row.
+    /// The same with one band for each window row, if consecutive windows are one row apart.
     pub(super) fn banded(self) -> Columns<'a> {
         let [down, across] = self.windows;
         let band = Windows { size: 1, dilation: 1, ..down };
         Columns { windows: [band, across], count: down.size, step: down.dilation, ..self }
     }
 
-    /// Whether columns are the images themselves.
+    /// Whether the columns are the images themselves.
     pub(super) fn is_plain(&self) -> bool {
         let plain = |w: &Windows| (w.size, w.stride, w.before, w.after) == (1, 1, 0, 0);
         self.count == 1 && self.windows.iter().all(plain)
@@ -73,7 +73,7 @@ impl<'a> Columns<'a> {
         self.window().saturating_mul(self.x.channels)
     }
 
-    /// Rows that all bands but the first need beyond those of a tile.
+    /// Extra rows that the bands after the first need beyond those of a tile.
     fn beyond(&self) -> usize {
         (self.count - 1) * self.step
     }
@@ -108,23 +108,23 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// All pixels.
+    /// The tile of all pixels.
     pub(super) fn whole(&self) -> Tile {
         let [height, width] = self.size;
         Tile { rows: 0..height, cols: 0..width, pixels: 0..height * width }
     }
 
-    /// The rows that all bands of a tile need.
+    /// The rows that the bands of a tile need together.
     fn rows(&self, tile: &Tile) -> Range<usize> {
         tile.rows.start..tile.rows.end + self.beyond()
     }
 
-    /// Pixels that all bands of a tile need.
+    /// The number of pixels that the bands of a tile need together.
     pub(super) fn pixels(&self, tile: &Tile) -> usize {
         self.rows(tile).len() * tile.cols.len()
     }
 
-    /// The first of the pixels of a band of a tile.
+    /// The first pixel of a band in a tile.
     pub(super) fn at(&self, tile: &Tile, band: usize) -> usize {
         band * self.step * tile.cols.len()
     }
@@ -138,13 +138,13 @@ impl<'a> Columns<'a> {
         Strided { mat: Mat { data, cols: tile.pixels.len(), ..columns.mat }, ..columns }
     }
 
-    /// Of each element of a window's band, row by row, the part of a tile for which it lies in the image.
+    /// For each element of a window's band, row by row: the part of a tile for which it lies inside the image.
     pub(super) fn blocks(&self, tile: &Tile) -> impl Iterator<Item = Option<Block>> {
         let [down, across] = self.windows;
         (0..down.size).flat_map(move |i| (0..across.size).map(move |j| self.block([i, j], tile)))
     }
 
-    /// From what is under one window to what is under the next.
+    /// Distance between the elements under consecutive windows.
     pub(super) fn x_step(&self) -> usize {
         self.windows[1].stride * self.x.steps().1
     }
@@ -205,7 +205,7 @@ impl<'a> Columns<'a> {
         Mat { data, rows, cols, transposed: false }.into()
     }
 
-    /// Adds the columns of a tile to where they came from in one group of `x`.
+    /// Adds the columns of a tile to their elements in one group of `x` (col2im).
     pub(super) fn fold<T: Real>(&self, columns: &[T], tile: &Tile, x: &mut [T]) {
         let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), self.pixels(tile));
         for (i, block) in self.blocks(tile).enumerate() {
@@ -217,31 +217,31 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The part of a tile for which an element of the windows lies in the image.
+/// The part of a tile for which a window element lies inside the image.
 pub(super) struct Block {
     /// Pixels of a row.
     pub(super) n: usize,
     rows: usize,
-    /// The first pixel, counted within the tile, and those from one row to the next.
+    /// The first pixel, counted within the tile, and the distance between rows.
     at: usize,
     width: usize,
-    /// Where the element is for the first pixel, and how far from there it is for the pixel below.
+    /// Offset of the element for the first pixel, and the distance to its element for the pixel below.
     x: usize,
     down: usize,
 }
 
 impl Block {
-    /// Of every row, its first pixel within the tile and where the element is for that.
+    /// For every row: its first pixel within the tile, and the offset of that pixel's element.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Block { at, width, x, down, .. } = *self;
         (0..self.rows).map(move |row| (at + row * width, x + row * down))
     }
 
-    /// Copies the elements of `x`, `step` from one to the next, to a row of columns.
+    /// Copies elements of `x` with stride `step` to a row of columns.
     fn copy<T: Copy>(&self, row: &mut [T], x: &[T], step: usize) {
         let n = self.n;
         let rows = row[self.at..].chunks_mut(self.width).zip(x[self.x..].chunks(self.down)).take(self.rows);
-        // Rows are often so short that a call would take longer.
+        // Rows are often so short that a call to `memcpy` would take longer.
         match (step, n) {
             (1, 4..=8) => rows.for_each(|(to, x)| ends::<T, 4>(&mut to[..n], &x[..n])),
             (1, 9..=16) => rows.for_each(|(to, x)| ends::<T, 8>(&mut to[..n], &x[..n])),
@@ -253,7 +253,7 @@ impl Block {
         }
     }
 
-    /// Adds a row of columns to the elements of `x`, `step` from one to the next.
+    /// Adds a row of columns to elements of `x` with stride `step`.
     fn add<T: Real>(&self, x: &mut [T], row: &[T], step: usize) {
         let n = self.n;
         let rows = x[self.x..].chunks_mut(self.down).zip(row[self.at..].chunks(self.width)).take(self.rows);
@@ -272,7 +272,7 @@ impl Block {
     }
 }
 
-/// Copies between `N` and twice as many elements.
+/// Copies between `N` and `2 * N` elements, as two overlapping ends.
 #[inline(always)]
 fn ends<T: Copy, const N: usize>(to: &mut [T], from: &[T]) {
     if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {

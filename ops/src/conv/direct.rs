@@ -1,4 +1,4 @@
-//! Convolutions of single channels with few filters each: too little for products.
+//! Direct convolution of single channels with few filters each, for which matrix products do not pay.
 
 use autobwd::Cx;
 
@@ -6,22 +6,22 @@ use super::kernel::Convolution;
 use crate::common::Real;
 
 impl Convolution {
-    /// Adds to `y` what the filters of one group make of `x`, its only channel.
+    /// Adds the convolution of `x`, the only channel of a group, with the filters of the group to `y`.
     pub(super) fn apply<T: Real>(&self, x: &[T], filters: &[T], y: &mut [T]) {
         self.each_row(filters, |weight, n, [at, y_step], [from, x_step]| {
             add_scaled((&mut y[at..], y_step), (&x[from..], x_step), n, weight);
         });
     }
 
-    /// Adds to `dx` the gradient of what [`apply`](Convolution::apply) does.
+    /// Adds to `dx` the gradient of [`apply`](Convolution::apply).
     pub(super) fn apply_back<T: Real>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
         self.each_row(filters, |weight, n, [from, y_step], [at, x_step]| {
             add_scaled((&mut dx[at..], x_step), (&dy[from..], y_step), n, weight);
         });
     }
 
-    /// Calls `each(weight, n, y, x)` for every element of the filters of a group and every row of `n` pixels for which it
-    /// lies in the image: where `y` and `x` begin, and how far apart their elements are.
+    /// Calls `each(weight, n, y, x)` for every filter element of a group and every row of `n` pixels for which it lies
+    /// inside the image; `y` and `x` are start and stride of their elements.
     fn each_row<T: Real>(&self, filters: &[T], mut each: impl FnMut(T, usize, [usize; 2], [usize; 2])) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
@@ -35,7 +35,7 @@ impl Convolution {
         }
     }
 
-    /// The gradient of all filters.
+    /// Computes the gradient of all filters.
     pub(super) fn correlate<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
@@ -58,7 +58,7 @@ impl Convolution {
     }
 }
 
-/// `y += weight * x`, of `n` elements that are some steps apart.
+/// `y += weight * x` for `n` elements with strides.
 fn add_scaled<T: Real>((y, y_step): (&mut [T], usize), (x, x_step): (&[T], usize), n: usize, weight: T) {
     match (y_step, x_step) {
         (1, 1) => y[..n].iter_mut().zip(x).for_each(|(y, x)| *y += weight * *x),
@@ -69,7 +69,7 @@ fn add_scaled<T: Real>((y, y_step): (&mut [T], usize), (x, x_step): (&[T], usize
     }
 }
 
-/// The sum of products of `n` elements that are some steps apart.
+/// Dot product of `n` elements with strides.
 fn dot<T: Real>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T {
     if (x_step, y_step) == (1, 1) {
         let ((x, x_rest), (y, y_rest)) = (x[..n].as_chunks::<8>(), y[..n].as_chunks::<8>());

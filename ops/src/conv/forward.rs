@@ -1,4 +1,4 @@
-//! Convolutions.
+//! The operators `conv2d` and `depthwise_conv2d`.
 
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op};
 
@@ -7,20 +7,20 @@ use super::{ConvAttrs, nhwc, plain, same, valid};
 /// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
 /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
 ///
-/// What is over the edges counts as 0.
+/// Padding counts as 0.
 #[register_op(grad = Conv2dGrad)]
 pub struct Conv2dOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub input: V,
-    /// Filters, `[filters, channels / groups, height, width]`; the first of `groups` equal shares of them are for the
-    /// first share of the channels, and so on.
+    /// Filters, `[filters, channels / groups, height, width]`; the first of `groups` equal parts of the filters
+    /// convolves the first part of the channels, and so on.
     #[input]
     pub filter: V,
-    /// An image for each, with as many channels as there are filters.
+    /// One image for each input image, with one channel for each filter.
     #[output]
     pub output: V,
-    /// Where windows are.
+    /// Position of the windows.
     #[attrs]
     pub conv: ConvAttrs,
 }
@@ -48,7 +48,7 @@ autobwd::samples!(
         conv2d([1, 2, 4, 3], [5, 2, 3, 4], plain().paddings([1, 2])),
         conv2d([1, 2, 3, 4], [4, 2, 3, 1], plain().paddings([0, 1, 2, 3])),
         conv2d([1, 3, 4, 2], [4, 2, 3, 1], nhwc().paddings([0, 1, 2, 0])),
-        // Some windows lie beside the image.
+        // Some windows lie entirely in the padding.
         conv2d([1, 3, 2, 4], [5, 3, 2, 1], plain().paddings([3, 2])),
         conv2d([1, 2, 5, 7], [4, 2, 3, 1], plain().dilations([2, 3])),
         conv2d([1, 6, 7, 2], [5, 2, 3, 4], nhwc().dilations([1, 2]).strides([3, 2]).paddings([1, 2])),
@@ -56,11 +56,11 @@ autobwd::samples!(
         conv2d([3, 5, 2, 4], [6, 2, 3, 1], nhwc().groups(2)),
         conv2d([2, 3, 5, 4], [6, 1, 3, 2], plain().groups(3)),
         conv2d([2, 5, 4, 3], [12, 1, 3, 2], nhwc().groups(3)),
-        // Channels that are worth products by the rows of windows.
+        // Enough channels for products band by band.
         conv2d([2, 32, 4, 3], [3, 32, 3, 2], plain()),
         conv2d([1, 64, 3, 3], [2, 32, 2, 2], plain().paddings([2, 0, 1, 2]).dilations([2, 1]).groups(2)),
         conv2d([1, 4, 3, 64], [2, 32, 2, 2], nhwc().strides([1, 2]).paddings([1, 1]).groups(2)),
-        // Windows of one element.
+        // 1 × 1 windows.
         conv2d([3, 4, 5, 2], [6, 4, 1, 1], plain()),
         conv2d([3, 5, 2, 4], [6, 2, 1, 1], nhwc().groups(2)),
         conv2d([1, 2, 5, 6], [3, 2, 4, 5], same().strides([2, 3]).paddings([7, 7])),
@@ -129,19 +129,19 @@ impl Kernel for Conv2dGrad<Buf<'_>> {
     }
 }
 
-/// Convolution of every channel with filters of its own: `conv2d` with as many groups as channels.
+/// Depthwise convolution: every channel has filters of its own, as in `conv2d` with as many groups as channels.
 #[register_op(grad = DepthwiseConv2dGrad)]
 pub struct DepthwiseConv2d<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub input: V,
-    /// Filters, `[filters, 1, height, width]`, as many for each channel.
+    /// Filters, `[filters, 1, height, width]`, the same number for each channel.
     #[input]
     pub filter: V,
-    /// An image for each, with as many channels as there are filters.
+    /// One image for each input image, with one channel for each filter.
     #[output]
     pub output: V,
-    /// Where windows are; `groups` are as many as there are channels.
+    /// Position of the windows; `groups` equals the number of channels.
     #[attrs]
     pub conv: ConvAttrs,
 }
@@ -168,7 +168,7 @@ autobwd::samples!(
     [
         depthwise([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 3, 4, 5], [6, 1, 3, 2], plain().groups(3)),
-        // As many filters a channel as are worth products.
+        // Enough filters for each channel that products pay.
         depthwise([3, 2, 4, 5], [10, 1, 3, 2], plain().groups(2)),
         depthwise([2, 5, 4, 3], [3, 1, 2, 4], nhwc().groups(3)),
         depthwise([1, 5, 4, 2], [6, 1, 3, 2], nhwc().groups(2).strides([2, 1]).paddings([1, 2])),
@@ -178,7 +178,7 @@ autobwd::samples!(
             plain().groups(3).strides([2, 3]).paddings([0, 1, 2, 3]).dilations([2, 1])
         ),
         depthwise([2, 3, 5, 11], [3, 1, 2, 9], same().groups(3)),
-        // Rows of more than one step of a loop.
+        // Rows of more than one loop step.
         depthwise([1, 2, 3, 21], [2, 1, 3, 4], plain().groups(2)),
         depthwise([0, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),

@@ -1,4 +1,4 @@
-//! Convolutions as matrix products: of the filters with the columns that lie under the windows.
+//! Convolution as matrix products of the filters with im2col columns.
 
 use autobwd::{
     Cx, Result,
@@ -11,18 +11,18 @@ use crate::{
     image::Windows,
 };
 
-/// Multiplications that are worth sharing.
+/// Number of multiplications from which work is shared between threads.
 const WORK: usize = 1 << 19;
-/// Fewer units than that are done one after the other, each shared.
+/// With fewer units than this, units run in sequence and each is shared between threads.
 const FEW: usize = 4;
-/// Elements of the sums that are added up beside each other for the gradient of filters, and the most of these sums.
+/// Elements of the partial sums of the filter gradient, and their maximum number.
 const SUMS: (usize, usize) = (1 << 18, 8);
-/// So many filters for each channel are worth products.
+/// Number of filters for each channel from which products pay.
 const DIRECT: usize = 4;
-/// Elements of a band that are worth a product of its own.
+/// Elements of a band from which a product of its own pays.
 const BAND: usize = 64;
 
-/// A convolution from `x` to `y`, or back.
+/// A convolution from `x` to `y`, or its transpose.
 pub(super) struct Convolution {
     pub(super) images: usize,
     pub(super) groups: usize,
@@ -34,10 +34,10 @@ pub(super) struct Convolution {
 /// A group of channels of one image.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
-    /// Its number among all groups of an image.
+    /// Its index among all groups of an image.
     pub(super) number: usize,
     pub(super) unit: usize,
-    /// Its number within the unit.
+    /// Its index within the unit.
     pub(super) inside: usize,
 }
 
@@ -47,13 +47,13 @@ impl Convolution {
         self.columns().column().saturating_mul(self.y.channels)
     }
 
-    /// What lies under windows.
+    /// The im2col columns of `x`.
     pub(super) fn columns(&self) -> Columns<'_> {
         Columns::new(&self.x, self.windows, self.y.size)
     }
 
-    /// As [`columns`](Convolution::columns), in bands where that pays. The gradient of filters has none: its products
-    /// would be as small as a band.
+    /// As [`columns`](Convolution::columns), split into bands where that pays. The filter gradient has no bands: its
+    /// products would be as small as a band.
     fn bands(&self) -> Columns<'_> {
         let ([down, across], columns) = (&self.windows, self.columns());
         let pays = self.x.channels.saturating_mul(across.size) >= BAND;
@@ -64,7 +64,7 @@ impl Convolution {
         }
     }
 
-    /// Whether there are so few filters for each channel that products do not pay.
+    /// Whether there are too few filters for each channel for products to pay.
     fn is_direct(&self) -> bool {
         self.x.channels == 1 && self.y.channels < DIRECT
     }
@@ -74,32 +74,32 @@ impl Convolution {
         self.groups / self.x.inside
     }
 
-    /// The group of an image that has that number.
+    /// The group of an image with that index.
     pub(super) fn group(&self, image: usize, number: usize) -> Group {
         let each = self.x.inside;
         Group { number, unit: image * self.units() + number / each, inside: number % each }
     }
 
-    /// Units that make a fair share of work.
+    /// Units for each piece of shared work.
     fn share(&self) -> usize {
         let units = self.images * self.units();
         let work = self.filters().saturating_mul(self.y.pixels() * self.x.inside);
         if units < FEW { units.max(1) } else { (WORK / work.max(1)).max(1) }
     }
 
-    /// Sums for the gradient of the filters: how many, and images of each.
+    /// The number of partial sums of the filter gradient, and the images of each.
     fn sums(&self) -> (usize, usize) {
         let sums = (SUMS.0 / self.filters().saturating_mul(self.groups).max(1)).clamp(1, SUMS.1);
         let each = self.images.div_ceil(sums).max(1);
         (self.images.div_ceil(each), each)
     }
 
-    /// Whether there is nothing to multiply.
+    /// Whether the convolution has no multiplications.
     fn is_nothing(&self) -> bool {
         [self.images, self.filters(), self.x.pixels(), self.y.pixels()].contains(&0)
     }
 
-    /// Scratch elements that `forward` and `data_grad` need, and `filter_grad` if `filters` says so.
+    /// Scratch elements of `forward` and `data_grad`, and of `filter_grad` if `filters`.
     pub(super) fn scratch(&self, filters: bool, workers: usize) -> usize {
         if self.is_nothing() || self.is_direct() {
             return 0;
@@ -108,7 +108,7 @@ impl Convolution {
         if filters { scratch.max(self.filter_scratch(workers)) } else { scratch }
     }
 
-    /// Scratch elements that `filter_grad` needs.
+    /// Scratch elements of `filter_grad`.
     fn filter_scratch(&self, workers: usize) -> usize {
         let sums = match self.sums().0 {
             1 => 0,
@@ -117,12 +117,12 @@ impl Convolution {
         workers * self.columns().unfolded() + sums
     }
 
-    /// Elements of the filters that are packed band by band.
+    /// Elements of the filters packed band by band.
     fn packed(&self) -> usize {
         if self.bands().count > 1 { self.groups * self.filters() } else { 0 }
     }
 
-    /// Packs the filters, those of a band `[filters, column]` side by side.
+    /// Packs the filters band by band, each band as `[filters, column]`.
     fn pack<T: Real>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
         let (columns, bands) = (self.columns(), self.bands());
         let (rows, across, share) = (self.y.channels, self.windows[1].size, PART.div_ceil(bands.column()));
@@ -142,8 +142,8 @@ impl Convolution {
         Mat { data: nth(filters, band, rows * cols), rows, cols, transposed: false }.into()
     }
 
-    /// Calls `work` with every group of all images, its filters, what is to be set of the images `out` on one `side`, and
-    /// scratch memory. They are 0 at first if `zeroed` says so, else anything.
+    /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and
+    /// scratch memory. `out` is zeroed first if `zeroed`, otherwise uninitialised in value.
     fn each_group<T: Real>(
         &self,
         cx: &Cx,
@@ -176,7 +176,7 @@ impl Convolution {
         })
     }
 
-    /// `y` = the products of the filters with what lies under every window of `x`.
+    /// `y` = the products of the filters with the columns of `x`.
     pub(super) fn forward<T: Real>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let (bands, is_direct) = (self.bands(), self.is_direct());
         self.each_group(cx, filters, (&self.y, y, is_direct), |group, filters, y, scratch| {
@@ -197,7 +197,7 @@ impl Convolution {
         })
     }
 
-    /// `dx` = the gradient of `x` for `dy`, that of `y`: each element of `dy` times its filter, where its window was.
+    /// `dx`, from `dy`: adds each element of `dy` times its filter at the window of the element.
     pub(super) fn data_grad<T: Real>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
         let bands = self.bands();
         self.each_group(cx, filters, (&self.x, dx, true), |group, filters, dx, scratch| {
@@ -215,7 +215,7 @@ impl Convolution {
                 }
                 let n = bands.pixels(&tile);
                 let columns = &mut scratch[..bands.column() * n];
-                // What the first band does not write is only added to.
+                // Later bands only add to the pixels that the first band does not write.
                 columns.chunks_mut(n).for_each(|row| row[tile.pixels.len()..].fill(T::ZERO));
                 for band in 0..bands.count {
                     let columns = &mut columns[bands.at(&tile, band)..];
@@ -227,8 +227,7 @@ impl Convolution {
         })
     }
 
-    /// `dfilters` = the gradient of the filters for `dy`, that of `y`: each element of `dy` times what lay under its
-    /// window, summed.
+    /// `dfilters`, from `dy`: sums each element of `dy` times the elements under its window.
     pub(super) fn filter_grad<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) -> Result<()> {
         if self.is_nothing() {
             dfilters.fill(T::ZERO);

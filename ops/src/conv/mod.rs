@@ -1,7 +1,7 @@
 //! Convolutions of images.
 //!
-//! As everywhere in the field, filters are not mirrored: these are correlations. All are linear in images and in filters,
-//! so that gradients of gradients are convolutions again.
+//! As usual in deep learning, filters are not mirrored: these are cross-correlations. All are linear in images and in
+//! filters, so their double gradients are convolutions, too.
 
 mod columns;
 mod direct;
@@ -25,22 +25,22 @@ use side::Side;
 /// The attributes of convolutions.
 #[derive(Attrs, Clone, Debug)]
 pub struct ConvAttrs {
-    /// From one window to the next, down and across.
+    /// Strides of the windows, vertical and horizontal.
     #[attr(default = [1, 1])]
     pub strides: Vec<i32>,
-    /// How far windows reach over the edges: down and across, or top, bottom, left and right.
+    /// Padding: vertical and horizontal, or top, bottom, left and right.
     #[attr(default = [0, 0])]
     pub paddings: Vec<i32>,
-    /// Whether `paddings` counts.
+    /// Whether padding is explicit, `SAME` or `VALID`.
     #[attr(default = PaddingAlgorithm::Explicit)]
     pub padding_algorithm: PaddingAlgorithm,
-    /// From one element under a window to the next, down and across.
+    /// Dilation of the windows, vertical and horizontal.
     #[attr(default = [1, 1])]
     pub dilations: Vec<i32>,
-    /// Shares of channels that have filters of their own.
+    /// Number of groups of channels, each with filters of its own.
     #[attr(default = 1, min = 1)]
     pub groups: i32,
-    /// Order of the dimensions of images.
+    /// Order of the dimensions of images (`NCHW`, `NHWC`).
     #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
@@ -50,7 +50,7 @@ impl ConvAttrs {
         axes(&self.strides, &self.paddings, self.padding_algorithm, &self.dilations)
     }
 
-    /// Images, channels and size of `input`, and the dimensions of `filter`, with what holds for all of them.
+    /// Checks both shapes; returns images, channels and size of `input`, and the dimensions of `filter`.
     fn check(&self, input: &Meta, filter: &Meta) -> Result<(Dim, Dim, [Dim; 2], [Dim; 4])> {
         input.float()?;
         filter.same_dtype(input)?;
@@ -63,7 +63,7 @@ impl ConvAttrs {
         Ok((images, channels, size, filters))
     }
 
-    /// The shape of the convolution of `input` with `filter`.
+    /// The output shape of the convolution of `input` with `filter`.
     fn convolved(&self, input: &Meta, filter: &Meta) -> Result<Dims> {
         let (images, channels, size, [filters, share, kernel @ ..]) = self.check(input, filter)?;
         let groups = self.groups as usize;
@@ -82,7 +82,7 @@ impl ConvAttrs {
         Ok(self.data_format.join(images, filters, size).into_iter().collect())
     }
 
-    /// The convolution of `x` with `filter` to `y`; paddings by algorithm are those for the images `over`.
+    /// The convolution of `x` with `filter` to `y`; padding algorithms refer to the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
         let (format, groups, axes) = (self.data_format, self.groups as usize, self.axes()?);
         let [filters, share, kernel @ ..] = dims(filter)?;
@@ -100,7 +100,8 @@ impl ConvAttrs {
         with_float!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
     }
 
-    /// Those gradients that are wanted, each made of the two other slots: that of `y` is one of a transposed convolution.
+    /// Computes the gradients that are wanted, each from the two other slots. The gradient of `y` is that of a
+    /// transposed convolution.
     fn gradients(
         &self,
         cx: &Cx,
@@ -120,19 +121,19 @@ impl ConvAttrs {
         })
     }
 
-    /// Scratch memory of a kernel, with the gradient of the filters or without.
+    /// Scratch bytes of a kernel, with or without the filter gradient.
     fn scratch_bytes(&self, slots: [&Buf<'_>; 4], filters: bool, workers: usize) -> usize {
         let kernel = self.kernel(slots);
         kernel.map_or(0, |kernel| kernel.scratch(filters, workers) * slots[0].dtype().size())
     }
 }
 
-/// What rows of samples begin with.
+/// The attributes that samples start from.
 fn plain() -> ConvAttrs {
     ConvAttrs::default()
 }
 
-/// The same for images with channels last.
+/// The same with layout `NHWC`.
 fn nhwc() -> ConvAttrs {
     plain().data_format(DataLayout::Nhwc)
 }

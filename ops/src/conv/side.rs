@@ -1,4 +1,4 @@
-//! The images on either side of a convolution.
+//! Memory layout of the images on either side of a convolution.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::{
     norm::DataLayout,
 };
 
-/// The images on one side. They are cut in units: an image, or where its groups of channels lie one behind the other,
-/// one group of an image.
+/// The images on one side. They are divided into units: an image, or, where the groups of channels are contiguous, one
+/// group of an image.
 pub(super) struct Side {
     /// Channels of a group.
     pub(super) channels: usize,
@@ -35,7 +35,7 @@ impl Side {
         self.pixels().saturating_mul(self.channels * self.inside)
     }
 
-    /// From one channel to the next, and from one pixel to the next.
+    /// Strides of channels and of pixels.
     pub(super) fn steps(&self) -> (usize, usize) {
         match self.format {
             DataLayout::Nchw => (self.pixels(), 1),
@@ -43,17 +43,17 @@ impl Side {
         }
     }
 
-    /// Where a group begins within its unit.
+    /// Offset of a group within its unit.
     pub(super) fn start(&self, group: Group) -> usize {
         group.inside * self.channels
     }
 
-    /// The part of a unit of all images where a group begins.
+    /// The images from the start of a group to the end of its unit.
     pub(super) fn group<'a, T>(&self, all: &'a [T], group: Group) -> &'a [T] {
         &nth(all, group.unit, self.len())[self.start(group)..]
     }
 
-    /// Some pixels of a group, `[channels, pixels]`.
+    /// Some pixels of a group as a matrix, `[channels, pixels]`.
     pub(super) fn matrix<'a, T>(&self, group: &'a [T], pixels: Range<usize>) -> Strided<'a, T> {
         let ((channel, pixel), (channels, n)) = (self.steps(), (self.channels, pixels.len()));
         let data = &group[pixels.start * pixel..];
@@ -67,7 +67,7 @@ impl Side {
         }
     }
 
-    /// Writes, or adds to, the pixels of a group from `first` on: the product of `[channels, k]` and `[k, pixels]`.
+    /// Writes or adds the product of `[channels, k]` and `[k, pixels]` to the pixels of a group from `first` on.
     pub(super) fn put<T: Real>(
         &self,
         cx: &Cx,

@@ -1,4 +1,4 @@
-//! What convolutions are made of, as an operator: their transposes.
+//! Transposed convolution.
 
 use autobwd::{
     Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
@@ -13,31 +13,31 @@ use crate::{
     reduce::{ReduceAttrs, ReduceSum},
 };
 
-/// Transposed convolution, the gradient of `conv2d` for its images:
-/// `output[m, y * stride + i * dilation - padding, …] = Σ input[c, y, x] * filter[c, m, i, j] + bias[m]`, summed over the
-/// channels `c` of a group and all that meets there.
+/// Transposed convolution, the gradient of `conv2d` with respect to its images: `output[m, y * stride + i * dilation -
+/// padding, …] = Σ input[c, y, x] * filter[c, m, i, j] + bias[m]`, summed over the channels `c` of a group and all
+/// contributions to the pixel.
 #[register_op(grad = Conv2dTransposeRule)]
 pub struct Conv2dTransposeOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub input: V,
-    /// Filters, `[channels, channels of output / groups, height, width]`; each of `groups` equal shares of the channels
-    /// makes a share of those of the output.
+    /// Filters, `[channels, channels of output / groups, height, width]`; each of `groups` equal parts of the input
+    /// channels makes one part of the output channels.
     #[input]
     pub filter: V,
-    /// What is added to each channel of the output; nothing where absent.
+    /// Added to each channel of the output; may be absent.
     #[input]
     pub bias: Option<V>,
-    /// An image for each.
+    /// One image for each input image.
     #[output]
     pub output: V,
-    /// Where windows are: paddings reach over the edges of the output.
+    /// Position of the windows; padding refers to the output.
     #[attrs]
     pub conv: ConvAttrs,
-    /// Rows and columns that the output has more at its end, fewer than stride or dilation; none stands for 0.
+    /// Extra rows and columns at the end of the output, fewer than stride or dilation; empty means 0.
     #[attr(default = [])]
     pub output_padding: Vec<i32>,
-    /// Height and width of the output, where strides leave a choice; none stands for the smallest.
+    /// Height and width of the output, where strides leave a choice; empty means the smallest.
     #[attr(default = [])]
     pub output_size: Vec<i32>,
 }
@@ -54,7 +54,8 @@ impl Infer for Conv2dTransposeOp<Meta> {
     }
 }
 impl Conv2dTransposeOp<Meta> {
-    /// The shape of what `input` is the convolution of. As several are, `output_size` or `output_padding` may say which.
+    /// The output shape. Several outputs have the shape of `input` as convolution; `output_size` or `output_padding`
+    /// selects one.
     fn transposed(&self) -> Result<Dims> {
         let Conv2dTransposeOp { input, filter, conv, output_size, output_padding, .. } = self;
         let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
@@ -119,7 +120,7 @@ autobwd::samples!(
         },
         transpose([1, 2, 5, 4], [2, 4, 3, 1], same().strides([2, 1])),
         transpose([1, 2, 3, 4], [2, 4, 3, 1], valid().paddings([7, 7]).dilations([2, 1])),
-        // Windows of one element.
+        // 1 × 1 windows.
         transpose([3, 4, 5, 2], [4, 6, 1, 1], plain()),
         transpose([3, 5, 2, 4], [4, 6, 1, 1], nhwc()),
         biased(4, transpose([0, 3, 5, 2], [3, 4, 2, 1], plain())),
@@ -150,7 +151,7 @@ fn biased(channels: usize, row: Conv2dTransposeOp<Draw>) -> Conv2dTransposeOp<Dr
     Conv2dTransposeOp { bias: Some(uniform([channels])), ..row }
 }
 
-/// Adds to every channel its number.
+/// Adds to every channel its bias.
 fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], images: &mut [T]) {
     cx.chunks_mut(images, PART, |part, images| match format {
         DataLayout::Nchw => pieces(images, part * PART, pixels, usize::MAX, |plane, _, piece| {
@@ -163,7 +164,7 @@ fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], ima
     });
 }
 
-/// One gradient operator, and the sum for the bias: `dbias = Σ doutput` over images and pixels.
+/// One gradient operator, and a sum for the bias: `dbias = Σ doutput` over images and pixels.
 #[derive(Debug)]
 pub struct Conv2dTransposeRule;
 impl GradRule<Conv2dTransposeOp> for Conv2dTransposeRule {
@@ -176,7 +177,8 @@ impl GradRule<Conv2dTransposeOp> for Conv2dTransposeRule {
     }
 }
 
-/// `dinput` = `conv2d` of `doutput` with `filter`, `dfilter` = the gradient of its filter for `input`, that of its output.
+/// `dinput` = `conv2d` of `doutput` with `filter`; `dfilter` = the filter gradient of that `conv2d`, with `input` as
+/// gradient of its output.
 #[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,

@@ -1,4 +1,4 @@
-//! Cross entropy of the softmax of logits.
+//! Softmax cross entropy of logits.
 
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
@@ -13,38 +13,38 @@ use crate::{
     softmax::{Lanes, SoftmaxGrad, largest, softmax, sum, sum_along},
 };
 
-/// Softmax, and its cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`,
-/// `loss = -ln softmax[label]`, or `-Σ label * ln softmax` with soft labels. Without `use_softmax`, `softmax = logits`.
+/// Softmax cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`, `loss = -ln softmax[label]`, or
+/// `-Σ label * ln softmax` with soft labels. Without `use_softmax`, `softmax = logits`.
 ///
-/// Right however small a probability is.
+/// Stable for arbitrarily small probabilities.
 #[register_op(grad = SoftmaxWithCrossEntropyRule)]
 pub struct SoftmaxWithCrossEntropy<V = Var> {
-    /// Any shape with a dimension for the classes.
+    /// Any shape with a class dimension.
     #[input]
     pub logits: V,
-    /// The class numbers, `int64` or `int32`, in the shape of `loss` or without the axis; soft labels in the shape of
+    /// Class indices, `int64` or `int32`, in the shape of `loss` or without the class axis; soft labels in the shape of
     /// `logits`.
     #[input]
     pub label: V,
     /// Same shape as `logits`.
     #[output(like = logits)]
     pub softmax: V,
-    /// That of `logits`, with 1 in place of the classes.
+    /// The shape of `logits` with 1 in place of the classes.
     #[output]
     pub loss: V,
-    /// Whether labels are weights of all classes.
+    /// Whether labels are class probabilities.
     #[attr(default = false)]
     pub soft_label: bool,
-    /// The class number of lanes that do not count: their loss is 0.
+    /// Class index of ignored lanes: their loss is 0.
     #[attr(default = -100)]
     pub ignore_index: i32,
-    /// Accepted for the sake of old programs: the computation is always stable.
+    /// Accepted for compatibility: the computation is always stable.
     #[attr(default = true)]
     pub numeric_stable_mode: bool,
-    /// Whether `logits` are no probabilities yet.
+    /// Whether `logits` are logits, not probabilities.
     #[attr(default = true)]
     pub use_softmax: bool,
-    /// The axis of the classes, a negative one from behind.
+    /// Class axis; negative counts from the end.
     #[attr(default = -1)]
     pub axis: i32,
 }
@@ -146,7 +146,7 @@ fn soft(logits: Draw, label: Draw, axis: i32) -> SoftmaxWithCrossEntropy<Draw> {
     }
 }
 
-/// `softmax_with_cross_entropy_grad` for the loss, `softmax_grad` where the softmax is read elsewhere, too, and
+/// `softmax_with_cross_entropy_grad` for the loss, `softmax_grad` if the softmax is read elsewhere, and
 /// `dlabel = -dloss * ln softmax` for soft labels that have a gradient.
 #[derive(Debug)]
 pub struct SoftmaxWithCrossEntropyRule;
@@ -170,7 +170,7 @@ impl GradRule<SoftmaxWithCrossEntropy> for SoftmaxWithCrossEntropyRule {
 }
 
 /// `dlogits = dloss * (softmax - [class = label])`, or `dloss * (softmax * Σ label - label)` with soft labels; 0 in
-/// lanes that do not count. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
+/// ignored lanes. Without `use_softmax`, `-dloss / softmax` at the label, else 0, or `-dloss * label / softmax`.
 #[register_op(grad_of = SoftmaxWithCrossEntropy, grad = Composed, inferred)]
 pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
     pub label: V,
@@ -229,7 +229,7 @@ impl Composition for SoftmaxWithCrossEntropyGrad<Expr> {
 }
 
 fn hard_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, class: usize) -> T {
-    // A probability too small for its dtype says nothing any more.
+    // A probability below the smallest normal number is too inexact for its logarithm.
     if p[class] >= T::min_positive_value() { -p[class].ln() } else { log_sum_exp(x, p) - x[class] }
 }
 
@@ -238,7 +238,7 @@ fn soft_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, labels: ArrayV
     T::of(sum(x, labels, |x, label| weighted(label, log_sum_exp - x)))
 }
 
-/// From logits and their softmax. That of the largest logit is at least 1 / n.
+/// `ln Σ exp(x)` from logits and their softmax. The softmax of the largest logit is at least 1 / n.
 fn log_sum_exp<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>) -> T {
     largest(x) - largest(p).ln()
 }

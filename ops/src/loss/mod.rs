@@ -1,6 +1,6 @@
 //! Cross entropy along an axis.
 //!
-//! A lane is what lies along that axis, one element for each class.
+//! A lane is a one-dimensional slice along that axis, with one element for each class.
 
 mod logits;
 mod probabilities;
@@ -21,7 +21,7 @@ use crate::{
     softmax::{Lanes, sum},
 };
 
-/// `dlabel = -dloss * ln x`, if anybody wants it; class numbers have no gradient.
+/// `dlabel = -dloss * ln x`, if it is wanted; class indices have no gradient.
 fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
     if let Some(out) = g.wanted(label) {
         let (log, product) = (g.fresh("log"), g.fresh("product"));
@@ -35,12 +35,12 @@ fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
 fn of_probabilities(x: &Expr, weights: &Expr, dloss: &Expr) -> Expr {
     let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
     let ones = emit(FillAnyLike { x: x.into(), out: New, value: 1.0, dtype: None }).out;
-    // Of a probability of 0 without weight, there is no quotient.
+    // The quotient of a zero probability without weight is undefined, so such elements are divided by 1.
     let divisors = (weights.abs() + x.abs()).not_equal(&zeros).where_cond(x, &ones);
     -(weights / &divisors * dloss)
 }
 
-/// Soft labels in the shape of `x`, whatever labels are: 1 for the class of each lane that counts, else 0.
+/// Soft labels in the shape of `x`, from any labels: class indices become one-hot, ignored lanes 0.
 fn weights(label: &Expr, x: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr {
     if soft {
         return label.clone();
@@ -58,7 +58,7 @@ fn weights(label: &Expr, x: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr 
     chosen.transpose(&order) * counted
 }
 
-/// The shape of the loss.
+/// Infers the shape of the loss.
 fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
     x.float()?;
     let axis = x.axis("axis", axis.into())?;
@@ -81,7 +81,7 @@ fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
     Ok(dims)
 }
 
-/// What the classes are compared with.
+/// The targets of the classes.
 #[derive(Clone, Copy)]
 enum Target<'a, T> {
     Hard(Labels<'a>),
@@ -108,7 +108,7 @@ impl<T: Real> Target<'_, T> {
     }
 }
 
-/// Class numbers, of which those that count are within bounds.
+/// Class indices; indices that are not ignored are within bounds.
 #[derive(Clone, Copy)]
 struct Labels<'a> {
     numbers: Numbers<'a>,
@@ -145,15 +145,15 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The class of a lane that counts.
+    /// The class of a lane, `None` if the lane is ignored.
     fn class(&self, lane: usize) -> Option<usize> {
         let number = self.number(lane);
-        // A negative number is past any bound.
+        // A negative index is out of any bounds.
         (number != self.ignored).then(|| usize::try_from(number).unwrap_or(usize::MAX))
     }
 }
 
-/// `weight * x`, where no weight is 0 even of something infinite.
+/// `weight * x`, where weight 0 gives 0 even for infinite `x`.
 fn weighted(weight: f64, x: f64) -> f64 {
     if weight == 0.0 { 0.0 } else { weight * x }
 }

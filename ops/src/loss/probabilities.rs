@@ -15,16 +15,16 @@ pub struct CrossEntropy<V = Var> {
     /// Probabilities, `[.., classes]`.
     #[input]
     pub x: V,
-    /// The class numbers, `int64` or `int32`, `[.., 1]` or `[..]`; soft labels in the shape of `x`.
+    /// Class indices, `int64` or `int32`, `[.., 1]` or `[..]`; soft labels in the shape of `x`.
     #[input]
     pub label: V,
     /// `[.., 1]`.
     #[output]
     pub y: V,
-    /// Whether labels are weights of all classes.
+    /// Whether labels are class probabilities.
     #[attr(default = false)]
     pub soft_label: bool,
-    /// The class number of lanes that do not count: their loss is 0.
+    /// Class index of ignored lanes: their loss is 0.
     #[attr(default = -100)]
     pub ignore_index: i32,
 }
@@ -50,7 +50,7 @@ autobwd::samples!(
         cross_entropy(probabilities([4, 3]), integers_below(3, [4, 1]), false, -100),
         cross_entropy(probabilities([2, 4, 3]), integers_below(3, [2, 4]).of(DType::I32), false, -100),
         cross_entropy(probabilities([4, 3]), given([4, 1], [0.0, 7.0, 2.0, 7.0]).of(DType::I64), false, 7),
-        // Nobody reads a probability that is not the label's.
+        // Only the probability of the label is read.
         cross_entropy(
             given([2, 3], [0.0, 0.25, 0.75, 1.0, 0.0, 0.0]),
             given([2, 1], [1.0, 0.0]).of(DType::I64),

@@ -1,4 +1,4 @@
-//! Long short-term memory step by step.
+//! The composition of the LSTM, step by step.
 
 use std::array;
 
@@ -20,7 +20,7 @@ impl Composition for LstmSequence<Expr> {
             activations.push(concat(&[&i, &f, &g, &o], -1));
             (hidden, cell) = (hiddens.last().cloned(), cells.last().cloned());
         }
-        // Without steps, all of them have no elements.
+        // Without steps, all states are empty.
         let states = self.gates.slice(-1, 0, self.weight.dims()[0].get().unwrap_or(0) as i32);
         self.hidden = joined(&hiddens, &states);
         self.cell = joined(&cells, &states);
@@ -62,7 +62,7 @@ impl Composition for LstmSequenceGrad<Expr> {
     }
 }
 
-/// The states before each step: the initial ones, 0 where absent, and all but the last.
+/// The states before each step: the initial state, 0 if absent, then all but the last.
 fn before(states: &Expr, initial: &Option<Expr>) -> Expr {
     let first = first(initial).unwrap_or_else(|| states.slice(0, 0, 1) * 0.0);
     concat(&[&first, states], 0).slice(0, 0, -1)
@@ -92,7 +92,7 @@ fn quarters(x: &Expr) -> [Expr; 4] {
     array::from_fn(|k| parts.get(k).unwrap_or(x).clone())
 }
 
-/// The steps as one sequence, or `none` without steps.
+/// The concatenated steps, or `none` without steps.
 fn joined(steps: &[Expr], none: &Expr) -> Expr {
     match steps {
         [] => none.clone(),

@@ -1,7 +1,7 @@
-//! Long short-term memory over a sequence, all steps in one operator.
+//! LSTM over a sequence, all steps in one operator.
 //!
-//! The products of the inputs are outside, for all steps at once. Rows of a batch do not depend on each other: within a
-//! step, parts of the batch are shared out.
+//! The input projections are outside, as one product for all steps. Within a step, parts of the batch run in parallel,
+//! since batch rows are independent.
 
 mod composition;
 
@@ -17,30 +17,30 @@ use crate::common::{Real, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
-/// Rows of the least product that is fast.
+/// Fewest rows for which a matrix product is fast.
 const ROWS: usize = 8;
 
-/// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). With `i, f, g, o` the quarters of
-/// `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and `hidden[t] =
-/// sigmoid(o) * tanh(cell[t])` in every step `t`.
+/// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). In every step `t`, with `i, f, g, o`
+/// the quarters of `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and
+/// `hidden[t] = sigmoid(o) * tanh(cell[t])`.
 #[register_op(grad = LstmSequenceGrad)]
 pub struct LstmSequence<V = Var> {
-    /// The inputs' share of the gates, `[steps, batch, 4 * units]`.
+    /// Input projections of the gates, `[steps, batch, 4 * units]`.
     #[input]
     pub gates: V,
-    /// Weights of the states, `[units, 4 * units]`.
+    /// Recurrent weights, `[units, 4 * units]`.
     #[input]
     pub weight: V,
-    /// States before the first step, `[batch, units]`; 0 where absent.
+    /// Hidden state before the first step, `[batch, units]`; 0 if absent.
     #[input]
     pub initial_hidden: Option<V>,
-    /// Cells before the first step, `[batch, units]`; 0 where absent.
+    /// Cell state before the first step, `[batch, units]`; 0 if absent.
     #[input]
     pub initial_cell: Option<V>,
-    /// States after each step, `[steps, batch, units]`.
+    /// Hidden states after each step, `[steps, batch, units]`.
     #[output]
     pub hidden: V,
-    /// Cells after each step, same shape as `hidden`.
+    /// Cell states after each step, same shape as `hidden`.
     #[output]
     pub cell: V,
     /// `sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)`, same shape as `gates`.
@@ -103,7 +103,7 @@ autobwd::samples!(
         lstm([uniform([3, 2, 20]), uniform([5, 20])], [Some(uniform([2, 5])), Some(uniform([2, 5]))]),
         lstm([uniform([2, 9, 4]), uniform([1, 4])], [Some(uniform([9, 1])), None]),
         lstm([uniform([1, 3, 8]), uniform([2, 8])], [None, Some(uniform([3, 2]))]),
-        // Wider than a vector, by more than whole ones.
+        // Wider than one vector register, with a remainder.
         lstm([uniform([2, 1, 76]), uniform([19, 76])], [None, None]),
         lstm([uniform([0, 2, 4]), uniform([1, 4])], [Some(uniform([2, 1])), None]),
         lstm([uniform([2, 0, 4]), uniform([1, 4])], [None, None]),
@@ -144,7 +144,7 @@ pub struct LstmSequenceGrad<V = Var> {
     pub dinitial_hidden: Option<V>,
     #[output]
     pub dinitial_cell: Option<V>,
-    /// The weights, transposed.
+    /// Transposed weights.
     #[scratch(like = weight)]
     pub transposed: V,
 }
@@ -158,7 +158,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
             let dhidden = self.dhidden.slice::<T>()?;
             let (dcell, dactivations) = (self.dcell.slice()?, self.dactivations.slice()?);
             let transposed = self.transposed.slice_mut::<T>()?;
-            // Products run faster by a matrix that lies in order, and there are many.
+            // The products of all steps are faster with a contiguous transposed matrix.
             for (column, to) in transposed.chunks_exact_mut(units.max(1)).enumerate() {
                 let from = weight[column..].iter().step_by(4 * units);
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -169,7 +169,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                 zeros.fill(T::of(0.0));
                 let (back, zeros) = zeros.split_at_mut(2 * state);
                 let (back_hidden, back_cell) = back.split_at_mut(state);
-                // Activations at first, then gradients of the gates.
+                // Activations first, then gradients of the gates.
                 let gates = match &mut self.dgates {
                     Some(dgates) => dgates.inout::<T>(&self.activations)?.copied(),
                     None => {
@@ -229,7 +229,8 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
     }
 }
 impl LstmSequenceGrad<Buf<'_>> {
-    /// Zeros, what goes back from step to step, and the gates' gradient if nobody else has it.
+    /// Scratch elements: zeros, the gradients passed between steps, and the gradient of the gates if it is not an
+    /// output.
     fn scratch(&self) -> usize {
         let Sizes { units, state, .. } = Sizes::of(&self.hidden);
         let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
@@ -237,7 +238,7 @@ impl LstmSequenceGrad<Buf<'_>> {
     }
 }
 
-/// Dimensions of the states.
+/// Checks shapes; returns the dimensions of the states.
 fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Dims> {
     gates.float()?;
     let [steps, batch, width] = gates.unpack()?;
@@ -259,9 +260,9 @@ fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Di
 struct Sizes {
     steps: usize,
     units: usize,
-    /// Elements of the states of one step.
+    /// State elements of one step.
     state: usize,
-    /// Elements of the states of rows that are worked on together.
+    /// State elements of the batch rows that run together.
     part: usize,
 }
 
@@ -272,7 +273,7 @@ impl Sizes {
         Sizes { steps, units, state: batch * units, part: (rows * units).max(1) }
     }
 
-    /// The states of the step before, the last of `earlier` ones.
+    /// The states of the step before: the last of `earlier`, else `initial`.
     fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
         if earlier.is_empty() { initial } else { Some(&earlier[earlier.len() - self.state..]) }
     }
@@ -289,10 +290,10 @@ fn quarters<T>(all: &mut [T]) -> [&mut [T]; 4] {
     [left.0, left.1, right.0, right.1]
 }
 
-/// One step of some rows.
+/// One forward step of some batch rows.
 struct Forward<'a, T> {
     units: usize,
-    /// Sums of what reaches the gates, then the activations.
+    /// Pre-activations of the gates, then the activations.
     gates: &'a mut [T],
     hidden: &'a mut [T],
     cell: &'a mut [T],
@@ -318,14 +319,14 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     }
 }
 
-/// One step of some rows, backwards.
+/// One backward step of some batch rows.
 struct Backward<'a, T> {
     units: usize,
-    /// The activations, then the gradients of what reaches the gates.
+    /// The activations, then the gradients of the pre-activations.
     gates: &'a mut [T],
-    /// What comes from the step after.
+    /// The gradient of the hidden state from the step after.
     back_hidden: &'a [T],
-    /// What comes from the step after, then what goes to the one before.
+    /// The gradient of the cell state: from the step after, then for the step before.
     back_cell: &'a mut [T],
     cell: &'a [T],
     before: Option<&'a [T]>,

@@ -1,4 +1,4 @@
-//! What people call: methods on expressions, under the field's usual names.
+//! The trait `Math`: operators as methods on expressions, under their usual names.
 
 mod methods;
 
@@ -6,7 +6,7 @@ use autobwd::{DType, Expr, New, emit};
 
 use crate::shape::Concat;
 
-/// Mathematics on expressions; `+ - * /` come with the expressions themselves.
+/// Mathematical operators on expressions; `+ - * /` are operators of `Expr` itself.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -18,8 +18,8 @@ use crate::shape::Concat;
 /// assert_eq!(h.dims().to_string(), "[-1, 2]");
 /// ```
 ///
-/// A method whose shapes, dtypes or arguments do not fit gives a failed [expression](Expr), with operator, variables and
-/// the line of the call.
+/// A method whose shapes, dtypes or arguments do not fit returns a failed [expression](Expr), whose error names
+/// operator, variables and the line of the call.
 pub trait Math: Sized {
     /// `max(x, 0)`
     #[track_caller]
@@ -30,16 +30,16 @@ pub trait Math: Sized {
     /// `1 / (1 + exp(-x))`
     #[track_caller]
     fn sigmoid(&self) -> Expr;
-    /// `x` times the share of normally distributed numbers below it: exactly, or by `tanh` if `approximate`.
+    /// `x * Φ(x)`, with `Φ` the standard normal distribution function; its `tanh` approximation if `approximate`.
     #[track_caller]
     fn gelu(&self, approximate: bool) -> Expr;
     /// `x * sigmoid(x)`
     #[track_caller]
     fn silu(&self) -> Expr;
-    /// `x` where it is above 0, else `slope * x`.
+    /// `x` where it is positive, else `slope * x`.
     #[track_caller]
     fn leaky_relu(&self, slope: f64) -> Expr;
-    /// `x` where it is above 0, else `alpha * (exp(x) - 1)`.
+    /// `x` where it is positive, else `alpha * (exp(x) - 1)`.
     #[track_caller]
     fn elu(&self, alpha: f64) -> Expr;
     /// `ln(1 + exp(x))`
@@ -60,10 +60,10 @@ pub trait Math: Sized {
     /// Error function.
     #[track_caller]
     fn erf(&self) -> Expr;
-    /// `exp(x) - 1`, as exact near 0.
+    /// `exp(x) - 1`, accurate near 0.
     #[track_caller]
     fn expm1(&self) -> Expr;
-    /// `ln(1 + x)`, as exact near 0.
+    /// `ln(1 + x)`, accurate near 0.
     #[track_caller]
     fn log1p(&self) -> Expr;
     /// `1 / x`
@@ -93,31 +93,31 @@ pub trait Math: Sized {
     /// Cosine of an angle in radians.
     #[track_caller]
     fn cos(&self) -> Expr;
-    /// The largest whole number that is not larger.
+    /// `⌊x⌋`
     #[track_caller]
     fn floor(&self) -> Expr;
-    /// The nearest whole number, halves away from 0.
+    /// The nearest integer, halves away from 0.
     #[track_caller]
     fn round(&self) -> Expr;
-    /// 1, −1 or 0, as `x` is positive, negative or 0.
+    /// 1, −1 or 0 as `x` is positive, negative or 0.
     #[track_caller]
     fn sign(&self) -> Expr;
     /// `min(max(x, min), max)`
     #[track_caller]
     fn clip(&self, min: f64, max: f64) -> Expr;
-    /// The larger of two, element by element; operands of this and the following broadcast.
+    /// Elementwise maximum; operands of this and the following methods broadcast.
     #[track_caller]
     fn maximum(&self, other: &Expr) -> Expr;
-    /// The smaller of two, element by element.
+    /// Elementwise minimum.
     #[track_caller]
     fn minimum(&self, other: &Expr) -> Expr;
-    /// `x ^ y`, element by element.
+    /// Elementwise `x ^ y`.
     #[track_caller]
     fn pow(&self, exponent: &Expr) -> Expr;
-    /// `⌊x / y⌋`, element by element.
+    /// Elementwise `⌊x / y⌋`.
     #[track_caller]
     fn floor_divide(&self, other: &Expr) -> Expr;
-    /// What remains of `x` after [`floor_divide`](Math::floor_divide), element by element.
+    /// Elementwise remainder of [`floor_divide`](Math::floor_divide).
     #[track_caller]
     fn remainder(&self, other: &Expr) -> Expr;
     /// `x < y`
@@ -138,50 +138,50 @@ pub trait Math: Sized {
     /// `x != y`
     #[track_caller]
     fn not_equal(&self, other: &Expr) -> Expr;
-    /// Whether both hold.
+    /// Logical and.
     #[track_caller]
     fn logical_and(&self, other: &Expr) -> Expr;
-    /// Whether either holds.
+    /// Logical or.
     #[track_caller]
     fn logical_or(&self, other: &Expr) -> Expr;
-    /// Whether exactly one holds.
+    /// Logical exclusive or.
     #[track_caller]
     fn logical_xor(&self, other: &Expr) -> Expr;
-    /// Whether this does not hold.
+    /// Logical not.
     #[track_caller]
     fn logical_not(&self) -> Expr;
-    /// Of booleans: `yes` where they hold, else `no`; all of one shape.
+    /// For a bool mask: `yes` where it is true, else `no`; all of one shape.
     #[track_caller]
     fn where_cond(&self, yes: &Expr, no: &Expr) -> Expr;
-    /// Matrix product; more than two dimensions are batches, which broadcast.
+    /// Matrix product; dimensions before the last two are batch dimensions, which broadcast.
     #[track_caller]
     fn matmul(&self, other: &Expr) -> Expr;
-    /// Convolution of images `[n, channels, height, width]` with filters `[m, channels, height, width]`: windows are
-    /// `stride` elements apart and reach `padding` elements over the edges, where zeros are.
+    /// Convolution of images `[n, channels, height, width]` with filters `[m, channels, height, width]`, with equal
+    /// `stride` and zero `padding` in both directions.
     #[track_caller]
     fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Expr;
-    /// The largest element of every window of `size` by `size` in images `[n, channels, height, width]`.
+    /// Max pooling of images `[n, channels, height, width]` with windows of `size` by `size`.
     #[track_caller]
     fn max_pool2d(&self, size: i32, stride: i32) -> Expr;
-    /// The mean of every window of `size` by `size` in images `[n, channels, height, width]`.
+    /// Average pooling of images `[n, channels, height, width]` with windows of `size` by `size`.
     #[track_caller]
     fn avg_pool2d(&self, size: i32, stride: i32) -> Expr;
     /// Mean of all elements, rank 0.
     #[track_caller]
     fn mean(&self) -> Expr;
-    /// Sum over these axes, over all when there are none; they are dropped.
+    /// Sum over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn sum(&self, axes: &[i32]) -> Expr;
-    /// Mean over these axes, over all when there are none; they are dropped.
+    /// Mean over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn mean_over(&self, axes: &[i32]) -> Expr;
-    /// The largest element over these axes, over all when there are none; they are dropped.
+    /// Maximum over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn max_over(&self, axes: &[i32]) -> Expr;
-    /// Product over these axes; over all of them when there are none.
+    /// Product over these axes; over all axes if empty.
     #[track_caller]
     fn prod(&self, axes: &[i32]) -> Expr;
-    /// The smallest element over these axes, over all when there are none; they are dropped.
+    /// Minimum over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn min_over(&self, axes: &[i32]) -> Expr;
     /// `exp(x) / sum(exp(x))` along an axis.
@@ -190,18 +190,19 @@ pub trait Math: Sized {
     /// The logarithm of [`softmax`](Math::softmax).
     #[track_caller]
     fn log_softmax(&self, axis: i32) -> Expr;
-    /// `softmax(q · kᵀ / √d) · v` of every head, where `self` are the queries `q`, `[batch, queries, heads, d]`, and keys and
-    /// values `[batch, keys, heads, d]`. If `causal`, query `i` sees the keys up to `i` alone.
+    /// Scaled dot-product attention of every head, `softmax(q · kᵀ / √d) · v`: `self` are the queries `q`,
+    /// `[batch, queries, heads, d]`, keys and values are `[batch, keys, heads, d]`. If `causal`, query `i` attends to
+    /// keys `0..=i`.
     #[track_caller]
     fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Expr;
-    /// Cross entropy between `softmax(x)` along the last axis and class numbers of shape `[.., 1]`: one number a row.
+    /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]`: one loss a row.
     ///
-    /// Label −100 means that a row does not count: its loss is 0, and so is its gradient. [`mean`](Math::mean) divides by
-    /// all rows, those among them; [`mean_cross_entropy`](Math::mean_cross_entropy) by the rows that count.
+    /// Rows with label −100 are ignored: their loss and gradient are 0. [`mean`](Math::mean) divides by all rows,
+    /// including ignored ones; [`mean_cross_entropy`](Math::mean_cross_entropy) by the rows that are not ignored.
     #[track_caller]
     fn cross_entropy(&self, labels: &Expr) -> Expr;
-    /// The mean of [`cross_entropy`](Math::cross_entropy) over the rows that count, those with another label than −100;
-    /// rank 0. Where no row counts it is NaN, as PyTorch's.
+    /// The mean of [`cross_entropy`](Math::cross_entropy) over the rows that are not ignored, rank 0. NaN if all rows
+    /// are ignored, as in PyTorch.
     ///
     /// ```
     /// # use autobwd::Tensor;
@@ -215,13 +216,13 @@ pub trait Math: Sized {
     /// ```
     #[track_caller]
     fn mean_cross_entropy(&self, labels: &Expr) -> Expr;
-    /// Cross entropy between `sigmoid(x)` and probabilities of yes, element by element; both of one shape.
+    /// Elementwise binary cross entropy between `sigmoid(x)` and target probabilities of the same shape.
     #[track_caller]
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Expr;
-    /// `(x - y)²`, element by element.
+    /// Elementwise `(x - y)²`.
     #[track_caller]
     fn square_error(&self, other: &Expr) -> Expr;
-    /// The share of rows in which the largest element is at the label's position: shape `[1]`.
+    /// The fraction of rows whose largest element is at the label's position: shape `[1]`.
     #[track_caller]
     fn accuracy(&self, labels: &Expr) -> Expr;
     /// Position of the largest element along an axis, which is dropped.
@@ -233,62 +234,62 @@ pub trait Math: Sized {
     /// The same elements in another shape; −1 is inferred, 0 copied.
     #[track_caller]
     fn reshape(&self, shape: &[i32]) -> Expr;
-    /// Axes in another order.
+    /// Permutes the axes.
     #[track_caller]
     fn transpose(&self, axes: &[i32]) -> Expr;
-    /// Without those of these axes that are 1; without all that are, when there are none.
+    /// Drops those of these axes that have size 1; all such axes if empty.
     #[track_caller]
     fn squeeze(&self, axes: &[i32]) -> Expr;
-    /// With an axis of 1 more at each of these places.
+    /// Inserts axes of size 1 at these positions.
     #[track_caller]
     fn unsqueeze(&self, axes: &[i32]) -> Expr;
-    /// The axes from `first` to `last` merged to one.
+    /// Merges the axes from `first` to `last` into one.
     #[track_caller]
     fn flatten(&self, first: i32, last: i32) -> Expr;
-    /// Repeated along axes of 1, and new ones in front, up to this shape; −1 keeps an axis.
+    /// Broadcasts to this shape: repeats axes of size 1 and adds axes in front; −1 keeps an axis.
     #[track_caller]
     fn expand(&self, shape: &[i32]) -> Expr;
-    /// Repeated so many times along each axis.
+    /// Repeats the tensor `times` along each axis.
     #[track_caller]
     fn tile(&self, times: &[i32]) -> Expr;
-    /// The part from `start` to `end`, not included, along an axis; negative ones count from behind.
+    /// The slice from `start` to `end`, exclusive, along an axis; negative positions count from the end.
     #[track_caller]
     fn slice(&self, axis: i32, start: i32, end: i32) -> Expr;
-    /// In reverse order along these axes.
+    /// Reverses the order along these axes.
     #[track_caller]
     fn flip(&self, axes: &[i32]) -> Expr;
-    /// The parts with these numbers along an axis.
+    /// The slices with these indices along an axis.
     #[track_caller]
     fn gather(&self, index: &Expr, axis: i32) -> Expr;
-    /// The rows of a table that have the numbers `self`. Its gradient is a whole table;
+    /// The rows of a table with indices `self`. The gradient of the table is dense;
     /// [`nn::Embedding`](crate::nn::Embedding) has sparse ones, too.
     #[track_caller]
     fn embedding(&self, table: &Expr) -> Expr;
-    /// The numbers as rows of `depth` float32 numbers, 1 at the number and else 0.
+    /// One-hot encoding of the indices, with `depth` float32 classes.
     #[track_caller]
     fn one_hot(&self, depth: i32) -> Expr;
-    /// Running sum along an axis.
+    /// Cumulative sum along an axis.
     #[track_caller]
     fn cumsum(&self, axis: i32) -> Expr;
-    /// Elements dropped with that probability, those that are kept scaled by `1 / (1 - p)`. Equal seeds, one int64 or int32
-    /// number, give equal masks: feed another one at each run.
+    /// Dropout with that probability; kept elements are scaled by `1 / (1 - p)`. Equal seeds, one int64 or int32
+    /// number, give equal masks: feed a new seed at each run.
     #[track_caller]
     fn dropout(&self, probability: f32, seed: &Expr) -> Expr;
-    /// Pieces of these sizes along an axis.
+    /// Splits into pieces of these sizes along an axis.
     #[track_caller]
     fn split(&self, sizes: &[i32], axis: i32) -> Vec<Expr>;
-    /// The elements in another dtype.
+    /// Converts to another dtype.
     #[track_caller]
     fn cast(&self, dtype: DType) -> Expr;
-    /// A copy under a name of its own.
+    /// A copy with a name of its own.
     #[track_caller]
     fn copy(&self) -> Expr;
-    /// As [`stop_gradient`](Expr::stop_gradient): the same elements, through which no gradient flows.
+    /// The same elements without gradient flow, as [`stop_gradient`](Expr::stop_gradient).
     #[track_caller]
     fn detach(&self) -> Expr;
 }
 
-/// Tensors one behind the other along an axis. Fails if there are none, and for shapes that differ in another axis.
+/// Concatenates tensors along an axis. Fails without tensors, and if shapes differ in another axis.
 #[track_caller]
 pub fn concat(parts: &[&Expr], axis: i32) -> Expr {
     let x = parts.iter().map(|p| (*p).into()).collect();

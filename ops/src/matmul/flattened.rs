@@ -1,4 +1,4 @@
-//! Products of tensors that are flattened to matrices.
+//! Matrix product of tensors flattened to matrices.
 
 use autobwd::{
     Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -10,10 +10,10 @@ use autobwd::{
 
 /// Matrix product of flattened operands: `out = x · y`.
 ///
-/// The first `x_num_col_dims` dimensions of `x` make the rows of a matrix, the others its columns; `y` likewise.
+/// The first `x_num_col_dims` dimensions of `x` are the rows of its matrix, the others the columns; `y` likewise.
 #[register_op(grad = MulGrad)]
 pub struct Mul<V = Var> {
-    /// Left factor; its last dimensions multiply to as many as the first of `y`.
+    /// Left factor; the size of its columns equals the size of the rows of `y`.
     #[input]
     pub x: V,
     /// Right factor.
@@ -22,10 +22,10 @@ pub struct Mul<V = Var> {
     /// Row dimensions of `x`, then column dimensions of `y`.
     #[output]
     pub out: V,
-    /// How many dimensions of `x` make rows.
+    /// Number of dimensions of `x` that make rows.
     #[attr(default = 1, min = 1)]
     pub x_num_col_dims: i32,
-    /// How many dimensions of `y` make rows.
+    /// Number of dimensions of `y` that make rows.
     #[attr(default = 1, min = 1)]
     pub y_num_col_dims: i32,
 }
@@ -95,7 +95,7 @@ impl Kernel for MulGrad<Buf<'_>> {
     }
 }
 
-/// Dimensions of the product of flattened operands.
+/// Infers the dimensions of the product of flattened operands.
 fn mul_dims(x: &Meta, x_rows: i32, y: &Meta, y_rows: i32) -> Result<Dims> {
     x.float()?;
     y.same_dtype(x)?;

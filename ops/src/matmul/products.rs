@@ -1,4 +1,4 @@
-//! What products over the last two dimensions have in common.
+//! Batched matrix products over the last two dimensions, and their gradients.
 
 use autobwd::{
     Cx, Dims, Meta, Result,
@@ -8,10 +8,10 @@ use autobwd::{
 
 use crate::common::nth;
 
-/// Multiplications that are worth sharing.
+/// Multiplications from which a single product is shared between threads.
 const SHARED: usize = 1 << 20;
 
-/// Dimensions of the products over the last two dimensions.
+/// Infers the dimensions of batched products.
 pub(super) fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> Result<Dims> {
     x.float()?;
     y.same_dtype(x)?;
@@ -43,7 +43,7 @@ pub(super) fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> R
     batch.chain(m.map(Ok)).chain(n.map(Ok)).collect()
 }
 
-/// How many terms the sums of a product over the last two dimensions have.
+/// The contracted dimension of a batched product.
 pub(super) fn inner_dim(x: &Meta, trans_x: bool) -> Dim {
     match &*x.dims {
         [.., rows, _] if trans_x => *rows,
@@ -52,13 +52,13 @@ pub(super) fn inner_dim(x: &Meta, trans_x: bool) -> Dim {
     }
 }
 
-/// Both sides of broadcast products.
+/// Both factors of broadcast products.
 pub(super) struct Products<'a, T> {
     pub(super) x: Factor<'a, T>,
     pub(super) y: Factor<'a, T>,
 }
 
-/// The matrices of one side, one behind the other.
+/// The matrices of one factor, in memory order.
 pub(super) struct Factor<'a, T> {
     data: &'a [T],
     batch: &'a [usize],
@@ -68,7 +68,7 @@ pub(super) struct Factor<'a, T> {
 }
 
 impl<'a, T: Product> Products<'a, T> {
-    /// Of elements with their dimensions.
+    /// From elements with their dimensions.
     pub(super) fn new(
         x: (&'a [T], &'a [usize]),
         trans_x: bool,
@@ -85,7 +85,7 @@ impl<'a, T: Product> Products<'a, T> {
             [batch @ .., rows, cols] => Factor { data, batch, rows: *rows, cols: *cols, transposed: trans_y },
             _ => Factor { data, batch: &[], rows: data.len(), cols: 1, transposed: false },
         };
-        // One matrix on the right and rows in order on the left: all of it is one product.
+        // One matrix on the right and contiguous rows on the left make one product.
         if !vector && !x.transposed && y.count() == 1 {
             x.rows *= x.count();
             (x.batch, y.batch) = (&[], &[]);
@@ -99,8 +99,8 @@ impl<'a, T: Product> Products<'a, T> {
         Mat { data: nth(out, i, rows * cols), rows, cols, transposed: false }
     }
 
-    /// Calls `product(i, out)` for every product, with its part of `out`; those too small to be shared between workers are
-    /// shared out.
+    /// Calls `product(i, out)` for every product, with its part of `out`. Products that are too small to be shared
+    /// themselves run in parallel.
     pub(super) fn each(
         &self,
         cx: &Cx,
@@ -111,7 +111,7 @@ impl<'a, T: Product> Products<'a, T> {
         if count == 1 {
             return product(0, out);
         }
-        // Products without elements leave nothing to cut.
+        // Empty products have no part of `out`.
         let len = (out.len() / count.max(1)).max(1);
         let some = |first: usize, out: &mut [T]| {
             (first..).zip(out.chunks_mut(len)).try_for_each(|(i, out)| product(i, out))
@@ -156,8 +156,8 @@ impl<'a, T: Product> Products<'a, T> {
         })
     }
 
-    /// Calls `add(i, left, right)` for all products that `dy = xᵀ · dout` is the sum of, with the matrix that each
-    /// contributes to.
+    /// Calls `add(i, left, right)` for all products whose sum is `dy = xᵀ · dout`, with the index of the matrix that
+    /// each adds to.
     pub(super) fn right_gradients(
         &self,
         dout: &'a [T],
@@ -181,7 +181,7 @@ impl<'a, T: Product> Products<'a, T> {
         (if x.transposed { x.cols } else { x.rows }, if y.transposed { y.rows } else { y.cols })
     }
 
-    /// Dimensions that count products, the last first, on both sides.
+    /// Batch dimensions of both factors, the last first.
     fn batch(&self) -> impl Iterator<Item = (usize, usize)> {
         let rank = self.x.batch.len().max(self.y.batch.len());
         let dim = |batch: &[usize], i: usize| batch.len().checked_sub(i + 1).map_or(1, |i| batch[i]);
@@ -192,7 +192,7 @@ impl<'a, T: Product> Products<'a, T> {
         self.batch().map(|(x, y)| if x == 1 { y } else { x }).product()
     }
 
-    /// Which matrices make the `i`-th product.
+    /// The indices of the two matrices of the `i`-th product.
     pub(super) fn at(&self, mut i: usize) -> (usize, usize) {
         let (mut at, mut stride) = ((0, 0), (1, 1));
         for (x, y) in self.batch() {
@@ -209,7 +209,7 @@ impl<'a, T: Product> Products<'a, T> {
         at
     }
 
-    /// Zeros gradients that several products add to, and says whether these are such.
+    /// Zeroes a gradient that several products add to; returns whether it is one.
     pub(super) fn start_sums(&self, grads: &mut [T], of: &Factor<'_, T>) -> bool {
         let shared = of.count() != self.count();
         if shared {

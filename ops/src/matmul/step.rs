@@ -1,4 +1,4 @@
-//! Gradients of products that are used up at once.
+//! Fused gradient of a matrix product and SGD step.
 
 use autobwd::{
     Buf, Cx, Infer, Kernel, Meta, NoGrad, OpDesc, Result, Var,
@@ -17,9 +17,8 @@ use crate::{
     update::{SgdOp, one},
 };
 
-/// `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`: the gradient of a product with a step down
-/// that of the right factor, which is nowhere else. Not in the reference; plans put it in the place of `matmul_v2_grad`
-/// and `sgd`.
+/// Fused `matmul_v2_grad` and `sgd`: `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`. The
+/// gradient of the right factor is not materialised. This operator is not in the reference; plans substitute it.
 #[register_op(grad = NoGrad)]
 pub struct MatmulV2GradSgd<V = Var> {
     /// Left factors.
@@ -68,7 +67,7 @@ impl Kernel for MatmulV2GradSgd<Buf<'_>> {
             let (dout, rate) = (self.dout.slice::<T>()?, one::<T>(&self.learning_rate)?);
             let param = self.param_out.inout::<T>(&self.param)?.copied();
             if let Some(dx) = self.dx.slice_mut()? {
-                // With the factor as it was in the product.
+                // `param` still has the value that the product read.
                 let all = Products::new(x, self.trans_x, (&*param, dims), self.trans_y);
                 all.left_gradient(cx, dout, dx)?;
             }

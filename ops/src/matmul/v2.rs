@@ -1,4 +1,4 @@
-//! Products over the last two dimensions, those before them broadcast.
+//! Batched matrix product over the last two dimensions, with broadcast batch dimensions.
 
 use autobwd::{
     Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -12,8 +12,8 @@ use super::products::{Products, inner_dim, matmul_dims};
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
-/// The dimensions before the last two count products and broadcast against each other. A vector on the left is a row,
-/// on the right a column, without transposition, and has no dimension in `out`.
+/// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
+/// right a column; neither is transposed or has a dimension in `out`.
 #[register_op(grad = MatmulV2Grad)]
 pub struct MatmulV2<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
@@ -85,8 +85,8 @@ fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
     MatmulV2 { x, y, out: out(), trans_x: false, trans_y: false }
 }
 
-/// `dx = dout · yᵀ`, `dy = xᵀ · dout`, summed over the products that a factor takes part in; a factor that is stored
-/// transposed has a gradient that is.
+/// `dx = dout · yᵀ`, `dy = xᵀ · dout`, each summed over the broadcast batch dimensions of its factor; the gradient of a
+/// factor that is stored transposed is transposed, too.
 #[register_op(grad_of = MatmulV2, grad = Multilinear, inferred)]
 pub struct MatmulV2Grad<V = Var> {
     pub x: V,

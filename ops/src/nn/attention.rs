@@ -3,8 +3,8 @@ use autobwd::{Builder, DType, Error, Expr};
 use super::Linear;
 use crate::{Init, Math};
 
-/// Multi-head attention (Vaswani et al., 2017): projections of `x` look at each other, head by head, and what they find
-/// is projected back.
+/// Multi-head attention (Vaswani et al., 2017): scaled dot-product attention between projections of `x`, head by head,
+/// and an output projection.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -16,19 +16,19 @@ use crate::{Init, Math};
 /// ```
 #[derive(Debug)]
 pub struct MultiHeadAttention {
-    /// Projection to the queries.
+    /// Projection to queries.
     pub query: Linear,
-    /// Projection to the keys.
+    /// Projection to keys.
     pub key: Linear,
-    /// Projection to the values.
+    /// Projection to values.
     pub value: Linear,
-    /// Projection of what is found.
+    /// Output projection.
     pub output: Linear,
     heads: usize,
     causal: bool,
 }
 
-/// What a [`MultiHeadAttention`] layer is to be like.
+/// Builder of a [`MultiHeadAttention`] layer.
 #[derive(Debug)]
 pub struct MultiHeadAttentionBuilder<'a> {
     net: &'a Builder,
@@ -41,21 +41,21 @@ pub struct MultiHeadAttentionBuilder<'a> {
 }
 
 impl MultiHeadAttention {
-    /// A layer for vectors of `width` numbers, which `heads` share out evenly: float32, weights by
-    /// [`Init::XavierUniform`], bias 0; every vector sees all others.
+    /// A layer for vectors of `width` elements, divided evenly between `heads`: float32, weights by
+    /// [`Init::XavierUniform`], bias 0, no causal mask.
     pub fn builder(net: &Builder, width: usize, heads: usize) -> MultiHeadAttentionBuilder<'_> {
         let weight = Init::XavierUniform;
         MultiHeadAttentionBuilder { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
     }
 
-    /// Attention of `x`, `[batch, length, width]`, to itself. Fails for another width or dtype.
+    /// Self-attention of `x`, `[batch, length, width]`. Fails for another width or dtype.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         self.attend(x, x)
     }
 
-    /// Attention of `x` to `seen`, `[batch, .., width]` both. Fails for another width or dtype, and for different lengths
-    /// where the layer is causal.
+    /// Cross-attention of `x` to `seen`, both `[batch, .., width]`. Fails for another width or dtype, and for different
+    /// lengths if the layer is causal.
     #[track_caller]
     pub fn attend(&self, x: &Expr, seen: &Expr) -> Expr {
         let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
@@ -66,32 +66,32 @@ impl MultiHeadAttention {
 }
 
 impl MultiHeadAttentionBuilder<'_> {
-    /// With parameters of that dtype.
+    /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         MultiHeadAttentionBuilder { dtype, ..self }
     }
 
-    /// With weights initialised like that.
+    /// Sets the initialiser of the weights.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
         MultiHeadAttentionBuilder { weight, ..self }
     }
 
-    /// Every vector sees those before it and itself.
+    /// Adds a causal mask: every vector attends to itself and those before it.
     #[must_use]
     pub fn causal(self) -> Self {
         MultiHeadAttentionBuilder { causal: true, ..self }
     }
 
-    /// With random values that follow from `seed` and the parameters' names.
+    /// Sets the seed; random values follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         MultiHeadAttentionBuilder { seed, ..self }
     }
 
-    /// Adds the parameters of four [`Linear`] layers to the program. All weights fail for heads that do not share the width
-    /// out evenly.
+    /// Adds the parameters of four [`Linear`] layers to the program. All weights fail if the number of heads does not
+    /// divide the width.
     #[track_caller]
     pub fn build(self) -> MultiHeadAttention {
         let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, causal, seed } = self;

@@ -1,4 +1,4 @@
-//! Convolutions, and their transposes, as layers.
+//! Convolution layers: `Conv2d` and `Conv2dTranspose`.
 
 use autobwd::{Builder, DType, Error, Expr, New, emit};
 
@@ -9,7 +9,7 @@ use crate::{
     elementwise::ElementwiseAdd,
 };
 
-/// `out = conv2d(x, w) + b` for images in the order image, channel, row, column.
+/// 2-D convolution with bias, `out = conv2d(x, w) + b`, for images in layout `NCHW`.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -28,7 +28,7 @@ pub struct Conv2d {
     windows: Windows,
 }
 
-/// The transpose of [`Conv2d`], plus a bias: with a stride, images become larger.
+/// Transposed 2-D convolution with bias; a stride enlarges images.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -47,7 +47,7 @@ pub struct Conv2dTranspose {
     windows: Windows,
 }
 
-/// Where windows are.
+/// Position of the windows.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     stride: i32,
@@ -64,12 +64,12 @@ impl Windows {
     }
 }
 
-/// What a [`Conv2d`] or [`Conv2dTranspose`] layer is to be like.
+/// Builder of a [`Conv2d`] or [`Conv2dTranspose`] layer.
 #[derive(Debug)]
 pub struct Conv2dBuilder<'a, L = Conv2d> {
     net: &'a Builder,
     name: &'static str,
-    /// Channels on the filters' first side and on the other, which groups share.
+    /// Channels on the first and second side of the filters, without division by groups.
     filters: [usize; 2],
     outputs: usize,
     size: usize,
@@ -82,7 +82,7 @@ pub struct Conv2dBuilder<'a, L = Conv2d> {
 }
 
 impl Conv2d {
-    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
+    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, stride 1 and no padding:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_> {
         let layer = |weight, bias, windows| Conv2d { weight, bias, windows };
@@ -90,7 +90,7 @@ impl Conv2d {
     }
 
     /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Fails for another number of
-    /// channels, or another dtype, and for images that are too small.
+    /// channels, another dtype, and images that are too small.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let op = emit(conv::Conv2dOp {
@@ -109,7 +109,7 @@ impl Conv2d {
 }
 
 impl Conv2dTranspose {
-    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, one beside the other:
+    /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, stride 1 and no padding:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
     pub fn builder(
         net: &Builder,
@@ -121,9 +121,9 @@ impl Conv2dTranspose {
         Conv2dBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, size, layer)
     }
 
-    /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Of `height` become
-    /// `(height - 1) * stride + dilation * (size - 1) + 1 - 2 * padding`. Fails for another number of channels, or another
-    /// dtype, and for paddings that leave nothing.
+    /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. The output height is
+    /// `(height - 1) * stride + dilation * (size - 1) + 1 - 2 * padding`, the width likewise. Fails for another number
+    /// of channels, another dtype, and paddings that leave no output.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let op = emit(conv::Conv2dTransposeOp {
@@ -163,56 +163,56 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         }
     }
 
-    /// With parameters of that dtype.
+    /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         Conv2dBuilder { dtype, ..self }
     }
 
-    /// With weights initialised like that.
+    /// Sets the initialiser of the weights.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
         Conv2dBuilder { weight, ..self }
     }
 
-    /// With a bias initialised like that, or none.
+    /// Sets the initialiser of the bias; `None` for no bias.
     #[must_use]
     pub fn bias(self, bias: Option<Init>) -> Self {
         Conv2dBuilder { bias, ..self }
     }
 
-    /// With random values that follow from `seed` and the parameters' names.
+    /// Sets the seed; random values follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         Conv2dBuilder { seed, ..self }
     }
 
-    /// With windows that are so many elements apart.
+    /// Sets the stride of the windows; 1 by default.
     #[must_use]
     pub fn stride(self, stride: i32) -> Self {
         Conv2dBuilder { windows: Windows { stride, ..self.windows }, ..self }
     }
 
-    /// With windows that reach so far over the edges, where zeros are.
+    /// Sets the zero padding on all sides; 0 by default.
     #[must_use]
     pub fn padding(self, padding: i32) -> Self {
         Conv2dBuilder { windows: Windows { padding, ..self.windows }, ..self }
     }
 
-    /// With so many elements from one element of a window to the next.
+    /// Sets the dilation of the windows; 1 by default.
     #[must_use]
     pub fn dilation(self, dilation: i32) -> Self {
         Conv2dBuilder { windows: Windows { dilation, ..self.windows }, ..self }
     }
 
-    /// With so many equal shares of the channels, each of which has filters of its own.
+    /// Sets the number of channel groups, each with filters of its own; 1 by default.
     #[must_use]
     pub fn groups(self, groups: i32) -> Self {
         Conv2dBuilder { windows: Windows { groups, ..self.windows }, ..self }
     }
 
-    /// Adds the layer's parameters, `conv2d_0.w` and `conv2d_0.b`, say, to the program. The weight fails if the channels do
-    /// not make so many groups.
+    /// Adds the layer's parameters, such as `conv2d_0.w` and `conv2d_0.b`, to the program. The weight fails if the
+    /// number of groups does not divide the channels.
     #[track_caller]
     pub fn build(self) -> L {
         let Conv2dBuilder { net, filters: [first, shared], outputs, size, windows, .. } = self;

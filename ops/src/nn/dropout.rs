@@ -2,10 +2,10 @@ use autobwd::{Arg, Builder, DType, Expr, emit};
 
 use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 
-/// Elements dropped at random while a network is trained, others at each step (Srivastava et al., 2014).
+/// Dropout for training, with another mask at each step (Srivastava et al., 2014).
 ///
-/// The masks follow from the seed, the layer's name and the number of steps alone, on every machine: layers of one seed
-/// have different masks, and so have all steps.
+/// Masks depend on the seed, the layer's name and the number of steps only, on every machine: layers with one seed have
+/// different masks.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -16,17 +16,17 @@ use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 /// assert_eq!(trained.dims().to_string(), "[-1, 8]");
 /// ```
 ///
-/// A network that is used leaves the layer out: what is kept while training is scaled by `1 / (1 - p)`.
+/// At inference, leave the layer out: kept elements are scaled by `1 / (1 - p)` in training.
 #[derive(Debug)]
 pub struct Dropout {
-    /// What the mask of the last step followed from; it counts steps.
+    /// The seed of the last step's mask; it counts steps.
     pub seed: Expr,
     probability: f32,
 }
 
 impl Dropout {
-    /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`: a counter that
-    /// starts at a number of 62 bits, a hash of `seed` and its name.
+    /// A layer that drops elements with that probability. Adds a variable to the program, `dropout_0.seed`: a counter
+    /// that starts at a 62-bit hash of `seed` and its name.
     #[track_caller]
     pub fn new(net: &Builder, probability: f32, seed: i32) -> Dropout {
         let name = format!("{}.seed", net.layer_name("dropout"));
@@ -39,8 +39,8 @@ impl Dropout {
         Dropout { seed: seed.freeze(), probability }
     }
 
-    /// `x` without some of its elements, and what is kept scaled. Fails for a probability that is none, and for another
-    /// dtype than floating point numbers.
+    /// Drops elements of `x` and scales the others. Fails for a probability outside [0, 1], and for dtypes other than
+    /// floating point.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let seed = emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 }).out;

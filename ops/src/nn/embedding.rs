@@ -3,11 +3,11 @@ use autobwd::{Builder, DType, Expr, New, emit};
 use super::parameter;
 use crate::{Init, lookup::LookupTableV2};
 
-/// `out = w[ids]`: words, say, as rows of numbers that are learned.
+/// Embedding look-up: `out = w[ids]`, rows of a learned table.
 ///
-/// With a [sparse](EmbeddingBuilder::sparse) gradient, a step takes memory for the rows that are looked up, however large
-/// the table is. So it does time, with `Sgd`, and with `Momentum` and `Adam` that are `lazy`: otherwise these change every
-/// row in every step.
+/// With a [sparse](EmbeddingBuilder::sparse) gradient, the memory of a step depends on the number of rows looked up,
+/// not on the size of the table. So does its time with `Sgd`, and with `Momentum` and `Adam` if they are `lazy`;
+/// otherwise these two change every row in every step.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor};
@@ -28,7 +28,7 @@ use crate::{Init, lookup::LookupTableV2};
 /// session.run(&mut scope)?;
 /// assert_eq!(session.rows::<f32>(&gradient)?.numbers(), [7, 123, 40_000]);
 /// assert_eq!(session.fetch(&gradient)?.dims(), [50_000, 16]);
-/// // Nothing but these rows: the whole table would take 3.2 MB.
+/// These rows only: the whole table would take 3.2 MB.
 /// assert!(session.arena_bytes() < 2_000);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
@@ -40,7 +40,7 @@ pub struct Embedding {
     sparse: bool,
 }
 
-/// What an [`Embedding`] layer is to be like.
+/// Builder of an [`Embedding`] layer.
 #[derive(Debug)]
 pub struct EmbeddingBuilder<'a> {
     net: &'a Builder,
@@ -53,15 +53,15 @@ pub struct EmbeddingBuilder<'a> {
 }
 
 impl Embedding {
-    /// A table of so many rows: float32, normal with standard deviation 1, with a gradient of the whole table.
+    /// A table of `rows` rows: float32, normal with standard deviation 1, with a dense gradient.
     pub fn builder(net: &Builder, rows: usize, width: usize) -> EmbeddingBuilder<'_> {
         let weight = Init::Normal(0.0, 1.0);
         let dims = [rows, width];
         EmbeddingBuilder { net, dims, dtype: DType::F32, weight, padding: None, sparse: false, seed: 0 }
     }
 
-    /// The rows with the numbers `ids`, int64 or int32 of any shape; the result has one dimension more.
-    /// Fails for another dtype.
+    /// The rows with indices `ids`, int64 or int32 of any shape; the result has one dimension more. Fails for another
+    /// dtype.
     #[track_caller]
     pub fn forward(&self, ids: &Expr) -> Expr {
         let (ids, w) = (ids.into(), (&self.weight).into());
@@ -71,31 +71,31 @@ impl Embedding {
 }
 
 impl EmbeddingBuilder<'_> {
-    /// With a table of that dtype.
+    /// Sets the dtype of the table.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         EmbeddingBuilder { dtype, ..self }
     }
 
-    /// With a table initialised like that.
+    /// Sets the initialiser of the table.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
         EmbeddingBuilder { weight, ..self }
     }
 
-    /// With a number that stands for zeros and has no gradient.
+    /// Sets the padding index, whose row reads as zeros and has no gradient.
     #[must_use]
     pub fn padding(self, number: usize) -> Self {
         EmbeddingBuilder { padding: Some(number), ..self }
     }
 
-    /// With a gradient of the rows that are looked up.
+    /// Makes the gradient sparse: it holds the looked-up rows only.
     #[must_use]
     pub fn sparse(self) -> Self {
         EmbeddingBuilder { sparse: true, ..self }
     }
 
-    /// With random values that follow from `seed` and the parameters' names.
+    /// Sets the seed; random values follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         EmbeddingBuilder { seed, ..self }

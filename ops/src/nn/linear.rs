@@ -3,7 +3,7 @@ use autobwd::{Builder, DType, Expr};
 use super::{bias, parameter};
 use crate::{Init, Math};
 
-/// `out = x · w + b`
+/// Fully connected layer: `out = x · w + b`.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -21,7 +21,7 @@ pub struct Linear {
     pub bias: Option<Expr>,
 }
 
-/// What a [`Linear`] layer is to be like.
+/// Builder of a [`Linear`] layer.
 #[derive(Debug)]
 pub struct LinearBuilder<'a> {
     net: &'a Builder,
@@ -34,7 +34,7 @@ pub struct LinearBuilder<'a> {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` numbers: float32, weights by [`Init::XavierUniform`], bias 0.
+    /// A layer from `inputs` to `outputs` features: float32, weights by [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, outputs: usize) -> LinearBuilder<'_> {
         let (weight, bias) = (Init::XavierUniform, Some(Init::Constant(0.0)));
         LinearBuilder { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
@@ -52,25 +52,25 @@ impl Linear {
 }
 
 impl LinearBuilder<'_> {
-    /// With parameters of that dtype.
+    /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         LinearBuilder { dtype, ..self }
     }
 
-    /// With weights initialised like that.
+    /// Sets the initialiser of the weights.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
         LinearBuilder { weight, ..self }
     }
 
-    /// With a bias initialised like that, or none.
+    /// Sets the initialiser of the bias; `None` for no bias.
     #[must_use]
     pub fn bias(self, bias: Option<Init>) -> Self {
         LinearBuilder { bias, ..self }
     }
 
-    /// With random values that follow from `seed` and the parameters' names.
+    /// Sets the seed; random values follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         LinearBuilder { seed, ..self }

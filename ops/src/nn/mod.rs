@@ -1,4 +1,4 @@
-//! Layers: parameters with what is done with them.
+//! Layers: parameters with the operators that use them.
 
 mod attention;
 mod conv;
@@ -22,13 +22,13 @@ use autobwd::{Builder, DType, Expr};
 
 use crate::Init;
 
-/// A parameter of that name.
+/// Declares a parameter with that name.
 #[track_caller]
 fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init, seed: i32) -> Expr {
     net.parameter(name, dtype, dims, |parameter| init.emit(parameter, seed))
 }
 
-/// The bias of a layer, if it is to have one.
+/// Declares the bias of a layer, if it has one.
 #[track_caller]
 fn bias(
     net: &Builder,

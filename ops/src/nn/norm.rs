@@ -5,18 +5,18 @@ use autobwd::{Arg, Builder, DType, Expr, New, emit};
 use super::parameter;
 use crate::{Init, norm};
 
-/// What a layer that normalises has: factors and summands, and what keeps its divisor above 0.
+/// Parameters of a normalisation layer: scale, bias and epsilon.
 #[derive(Clone, Debug)]
 pub struct Affine {
-    /// Factors, 1 at first.
+    /// Scale, 1 at first.
     pub scale: Expr,
-    /// Summands, 0 at first.
+    /// Bias, 0 at first.
     pub bias: Expr,
-    /// Added to variances.
+    /// Added to variances, so that divisors stay above 0.
     pub epsilon: f32,
 }
 
-/// What a layer that normalises is to be like.
+/// Builder of a normalisation layer.
 pub struct NormBuilder<'a, L> {
     net: &'a Builder,
     name: &'static str,
@@ -35,7 +35,7 @@ impl<L> fmt::Debug for NormBuilder<'_, L> {
     }
 }
 
-/// Makes a layer of its name and its factors and summands.
+/// Makes a layer from its name and its affine parameters.
 type Make<'a, L> = dyn FnOnce(&str, Affine) -> L + 'a;
 
 impl<'a, L> NormBuilder<'a, L> {
@@ -48,19 +48,19 @@ impl<'a, L> NormBuilder<'a, L> {
         NormBuilder { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
     }
 
-    /// With parameters of that dtype.
+    /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         NormBuilder { dtype, ..self }
     }
 
-    /// With that number added to variances, so that divisors stay above 0; 1e-5 unless given.
+    /// Sets `epsilon`, which is added to variances; 1e-5 by default.
     #[must_use]
     pub fn epsilon(self, epsilon: f32) -> Self {
         NormBuilder { epsilon, ..self }
     }
 
-    /// Adds the layer's parameters to the program: `layer_norm_0.scale` and `layer_norm_0.bias`, say.
+    /// Adds the layer's parameters, such as `layer_norm_0.scale` and `layer_norm_0.bias`, to the program.
     #[track_caller]
     pub fn build(self) -> L {
         let NormBuilder { net, width, dtype, epsilon, .. } = self;
@@ -73,7 +73,7 @@ impl<'a, L> NormBuilder<'a, L> {
     }
 }
 
-/// Each vector along the last axis brought to mean 0 and variance 1, then scaled and shifted (Ba et al., 2016).
+/// Layer normalisation over the last axis, with scale and bias (Ba et al., 2016).
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -91,12 +91,12 @@ impl<'a, L> NormBuilder<'a, L> {
 /// ```
 #[derive(Debug)]
 pub struct LayerNorm {
-    /// Factors and summands, one for each element of a vector.
+    /// Scale and bias, one for each element of a vector.
     pub affine: Affine,
 }
 
 impl LayerNorm {
-    /// A layer for vectors of so many elements: float32.
+    /// A layer for vectors of `width` elements: float32.
     pub fn builder(net: &Builder, width: usize) -> NormBuilder<'_, LayerNorm> {
         NormBuilder::new(net, "layer_norm", width, |_, affine| LayerNorm { affine })
     }
@@ -119,8 +119,7 @@ impl LayerNorm {
     }
 }
 
-/// Groups of channels of each sample brought to mean 0 and variance 1, then each channel scaled and shifted (Wu and He,
-/// 2018).
+/// Group normalisation, with scale and bias for each channel (Wu and He, 2018).
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -132,19 +131,19 @@ impl LayerNorm {
 /// ```
 #[derive(Debug)]
 pub struct GroupNorm {
-    /// Factors and summands, one for each channel.
+    /// Scale and bias, one for each channel.
     pub affine: Affine,
     groups: usize,
 }
 
 impl GroupNorm {
-    /// A layer for so many channels in so many groups: float32.
+    /// A layer for `channels` channels in `groups` groups: float32.
     pub fn builder(net: &Builder, groups: usize, channels: usize) -> NormBuilder<'_, GroupNorm> {
         NormBuilder::new(net, "group_norm", channels, move |_, affine| GroupNorm { affine, groups })
     }
 
-    /// The normalised `x`: samples, channels, positions. Fails for another number of channels, or one that the groups do
-    /// not divide, and for another dtype.
+    /// The normalised `x`: samples, channels, positions. Fails for another number of channels, a number that the groups
+    /// do not divide, and another dtype.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let Affine { scale, bias, epsilon } = &self.affine;
@@ -163,7 +162,7 @@ impl GroupNorm {
     }
 }
 
-/// Each channel of each sample brought to mean 0 and variance 1, then scaled and shifted (Ulyanov et al., 2016).
+/// Instance normalisation, with scale and bias for each channel (Ulyanov et al., 2016).
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -175,12 +174,12 @@ impl GroupNorm {
 /// ```
 #[derive(Debug)]
 pub struct InstanceNorm {
-    /// Factors and summands, one for each channel.
+    /// Scale and bias, one for each channel.
     pub affine: Affine,
 }
 
 impl InstanceNorm {
-    /// A layer for so many channels: float32.
+    /// A layer for `channels` channels: float32.
     pub fn builder(net: &Builder, channels: usize) -> NormBuilder<'_, InstanceNorm> {
         NormBuilder::new(net, "instance_norm", channels, |_, affine| InstanceNorm { affine })
     }
@@ -202,9 +201,10 @@ impl InstanceNorm {
     }
 }
 
-/// Each channel brought to mean 0 and variance 1 over all samples, then scaled and shifted (Ioffe and Szegedy, 2015).
+/// Batch normalisation, with scale and bias for each channel (Ioffe and Szegedy, 2015).
 ///
-/// While a network is trained, running statistics follow those of the samples; [`infer`](BatchNorm::infer) uses them.
+/// Training uses the statistics of the batch and updates the running statistics; [`infer`](BatchNorm::infer) uses the
+/// running statistics.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
@@ -219,25 +219,25 @@ impl InstanceNorm {
 /// let x = Tensor::from_vec([2, 1], vec![4.0_f32, 8.0])?;
 /// let y = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&y.name()])?;
 /// assert_eq!(y[0].slice::<f32>()?, [-1.0, 1.0]);
-/// // Half of what they were, 0 and 1, and half of what the samples' are, 6 and 4.
+/// Half of the initial 0 and 1, and half of the batch's 6 and 4.
 /// assert_eq!(scope.get(&norm.mean.name())?.item()?, 3.0);
 /// assert_eq!(scope.get(&norm.variance.name())?.item()?, 2.5);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct BatchNorm {
-    /// Factors and summands, one for each channel.
+    /// Scale and bias, one for each channel.
     pub affine: Affine,
     /// Running means, 0 at first.
     pub mean: Expr,
     /// Running variances, 1 at first.
     pub variance: Expr,
-    /// How much of the running statistics stays at each step.
+    /// Decay of the running statistics: the part that is kept at each step.
     pub momentum: f32,
 }
 
 impl BatchNorm {
-    /// A layer for so many channels: float32, with a momentum of 0.9.
+    /// A layer for `channels` channels: float32, with a momentum of 0.9.
     pub fn builder(net: &Builder, channels: usize) -> NormBuilder<'_, BatchNorm> {
         NormBuilder::new(net, "batch_norm", channels, move |name, affine| {
             let dtype = affine.scale.dtype();
@@ -250,15 +250,15 @@ impl BatchNorm {
         })
     }
 
-    /// The normalised `x`, samples, channels, positions, while a network is trained. Fails for another number of channels,
-    /// or another dtype.
+    /// Training: `x` (samples, channels, positions) normalised by its own statistics. Fails for another number of
+    /// channels, or another dtype.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         self.emit(x, false)
     }
 
-    /// `x` normalised by the running statistics, which stay what they are: for a network that is used.
-    /// Fails as [`forward`](BatchNorm::forward).
+    /// Inference: `x` normalised by the running statistics, which are unchanged. Fails as
+    /// [`forward`](BatchNorm::forward) does.
     #[track_caller]
     pub fn infer(&self, x: &Expr) -> Expr {
         self.emit(x, true)

@@ -2,7 +2,7 @@ use autobwd::{Expr, New, emit};
 
 use crate::pool::{self, PoolAttrs, PoolingType};
 
-/// The largest element or the mean of every window of images in the order image, channel, row, column.
+/// Max or average pooling of images in layout `NCHW`.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -26,12 +26,12 @@ pub struct Pool2d {
 }
 
 impl Pool2d {
-    /// The largest element of windows of `size` by `size` elements, side by side.
+    /// Max pooling with windows of `size` by `size` elements and stride `size`.
     pub fn max(size: i32) -> Pool2d {
         Pool2d::new(PoolingType::Max, size)
     }
 
-    /// The mean of windows of `size` by `size` elements, side by side.
+    /// Average pooling with windows of `size` by `size` elements and stride `size`.
     pub fn average(size: i32) -> Pool2d {
         Pool2d::new(PoolingType::Avg, size)
     }
@@ -41,44 +41,44 @@ impl Pool2d {
         Pool2d { kind, size, stride, padding, ceil: false, exclusive: true, adaptive: false }
     }
 
-    /// With windows of so many rows and columns.
+    /// Sets rows and columns of the windows.
     #[must_use]
     pub fn size(self, rows: i32, columns: i32) -> Pool2d {
         Pool2d { size: [rows, columns], ..self }
     }
 
-    /// With windows that are so many elements apart.
+    /// Sets the stride of the windows.
     #[must_use]
     pub fn stride(self, stride: i32) -> Pool2d {
         Pool2d { stride: Some(stride), ..self }
     }
 
-    /// With windows that reach so far over the edges.
+    /// Sets the padding on all sides.
     #[must_use]
     pub fn padding(self, padding: i32) -> Pool2d {
         Pool2d { padding, ..self }
     }
 
-    /// With one window more where the others do not reach the end.
+    /// Adds a partial window at the end, where the others do not reach it (`ceil_mode`).
     #[must_use]
     pub fn ceil(self) -> Pool2d {
         Pool2d { ceil: true, ..self }
     }
 
-    /// With means for which what is over the edges counts as zeros.
+    /// Counts padding as zeros in averages.
     #[must_use]
     pub fn counting_padding(self) -> Pool2d {
         Pool2d { exclusive: false, ..self }
     }
 
-    /// With as many windows as were elements of one, that share the image out evenly.
+    /// Adaptive pooling: the size becomes the number of windows, which divide the image evenly.
     #[must_use]
     pub fn adaptive(self) -> Pool2d {
         Pool2d { adaptive: true, ..self }
     }
 
-    /// One element for each window of `x`. Fails for another rank or dtype, for images that are too small, and for sizes
-    /// below 1.
+    /// The pooled `x`, one element for each window. Fails for another rank or dtype, for images that are too small, and
+    /// for sizes below 1.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
         let strides = match self.stride {

@@ -1,4 +1,4 @@
-//! Recurrent layers: what a step does, and going through sequences with it.
+//! Recurrent layers: the trait `Cell` of one step, and `Recurrence`, which runs it over sequences.
 
 use std::marker::PhantomData;
 
@@ -7,28 +7,28 @@ use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 use super::parameter;
 use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at};
 
-/// What a recurrent layer does in a step.
+/// One step of a recurrent layer.
 pub trait Cell {
-    /// What parameters are called: `gru` in `gru_0.wx`.
+    /// Name of the layer in parameter names: `gru` in `gru_0.wx`.
     const NAME: &'static str;
-    /// Numbers that a step computes for each unit from its input, and as many from the output before.
+    /// Number of gates: pre-activations for each unit, from the input and from the previous output.
     const GATES: usize;
-    /// Values of each unit that go from step to step; the first is the output.
+    /// Number of states of each unit; the first is the output.
     const STATES: usize;
 
-    /// The states after a step, `[batch, units]` each, from the input's share of the gates, `[batch, GATES * units]`, the
-    /// states before, and the weights of the output before, `[units, GATES * units]`.
+    /// The states after a step, `[batch, units]` each, from the input projections of the gates,
+    /// `[batch, GATES * units]`, the previous states, and the recurrent weights, `[units, GATES * units]`.
     fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr>;
 
-    /// The states after every step, `[steps, batch, units]` each, if one operator computes them all; from 0 on without
-    /// `states`.
+    /// The states after every step, `[steps, batch, units]` each, if one operator computes all steps; without `states`,
+    /// they start from 0.
     fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Vec<Expr>> {
         let _ = (gates, states, weight);
         None
     }
 }
 
-/// `h ← tanh(x · wx + b + h · wh)` (Elman, 1990).
+/// Simple RNN: `h ← tanh(x · wx + b + h · wh)` (Elman, 1990).
 #[derive(Debug)]
 pub enum RnnCell {}
 impl Cell for RnnCell {
@@ -41,9 +41,9 @@ impl Cell for RnnCell {
     }
 }
 
-/// With `r, z, n` the thirds of `x · wx + b` and `r', z', n'` those of `h · wh` (Cho et al., 2014; the product before the
-/// reset, as in cuDNN): `r ← sigmoid(r + r')`, `z ← sigmoid(z + z')`, `n ← tanh(n + r * n')` and
-/// `h ← (1 - z) * n + z * h`.
+/// GRU (Cho et al., 2014; with the product before the reset gate, as in cuDNN). With `r, z, n` the thirds of
+/// `x · wx + b` and `r', z', n'` those of `h · wh`: `r ← sigmoid(r + r')`, `z ← sigmoid(z + z')`,
+/// `n ← tanh(n + r * n')` and `h ← (1 - z) * n + z * h`.
 #[derive(Debug)]
 pub enum GruCell {}
 impl Cell for GruCell {
@@ -60,7 +60,7 @@ impl Cell for GruCell {
     }
 }
 
-/// With `i, f, g, o` the quarters of `x · wx + b + h · wh` (Hochreiter and Schmidhuber, 1997; Gers et al., 2000):
+/// LSTM (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). With `i, f, g, o` the quarters of `x · wx + b + h · wh`:
 /// `c ← sigmoid(f) * c + sigmoid(i) * tanh(g)` and `h ← sigmoid(o) * tanh(c)`. The states are `h` and `c`.
 #[derive(Debug)]
 pub enum LstmCell {}
@@ -90,20 +90,20 @@ impl Cell for LstmCell {
     }
 }
 
-/// Equal parts of the last of two dimensions, one number for each unit.
+/// Splits the last of two dimensions into `count` equal parts, one element for each unit.
 fn parts(gates: &Expr, count: usize, weight: &Expr) -> Vec<Expr> {
     gates.split(&vec![units(weight) as i32; count], 1)
 }
 
-/// Rows of the weights of the states.
+/// The number of rows of the recurrent weights.
 fn units(weight: &Expr) -> usize {
     weight.dims().first().and_then(|units| units.get()).unwrap_or(0)
 }
 
-/// A layer, or several, of [`RnnCell`]s over sequences, built and called as [`Gru`].
+/// One or more layers of [`RnnCell`]s over sequences, built and called as [`Gru`].
 pub type Rnn = Recurrence<RnnCell>;
 
-/// A layer, or several, of [`GruCell`]s over sequences.
+/// One or more layers of [`GruCell`]s over sequences.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -114,17 +114,17 @@ pub type Rnn = Recurrence<RnnCell>;
 /// let gru = Gru::builder(&net, 8, 16).layers(2).bidirectional().seed(7).build();
 /// let (out, last) = gru.forward_with(&x, None, Some(&goes_on));
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
-/// // Of each layer, the state at the end and, from the other direction, the state at the start.
+/// The last state of each layer, and, for the reverse direction, the state at the first step.
 /// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
 /// Sgd { rate: 0.01 }.minimize(&out.square().mean())?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub type Gru = Recurrence<GruCell>;
 
-/// A layer, or several, of [`LstmCell`]s over sequences, built and called as [`Gru`].
+/// One or more layers of [`LstmCell`]s over sequences, built and called as [`Gru`].
 ///
-/// Without a mask, one operator does all the steps, `lstm_sequence`, which is fast but has no third derivative; with one,
-/// `recurrent` does.
+/// Without a mask, one operator, `lstm_sequence`, computes all steps; it is fast but has no third derivative. With a
+/// mask, `recurrent` computes them.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -142,25 +142,24 @@ pub type Lstm = Recurrence<LstmCell>;
 /// Recurrent layers of one kind of [`Cell`]: [`Rnn`], [`Gru`] and [`Lstm`].
 #[derive(Debug)]
 pub struct Recurrence<C> {
-    /// Layer by layer; of each the one from the first step to the last, then the one in the other direction, if there is
-    /// one.
+    /// Layer by layer: the forward direction, then the reverse direction, if the layer is bidirectional.
     pub passes: Vec<Pass>,
     directions: usize,
     cell: PhantomData<C>,
 }
 
-/// Parameters of a layer in one direction.
+/// Parameters of one direction of a layer.
 #[derive(Debug)]
 pub struct Pass {
-    /// Weights of the inputs, `[inputs, GATES * units]`.
+    /// Input weights, `[inputs, GATES * units]`.
     pub input_weight: Expr,
-    /// Weights of the output before, `[units, GATES * units]`.
+    /// Recurrent weights, `[units, GATES * units]`.
     pub state_weight: Expr,
     /// Bias, `[GATES * units]`.
     pub bias: Expr,
 }
 
-/// What a [`Recurrence`] is to be like.
+/// Builder of a [`Recurrence`].
 #[derive(Debug)]
 pub struct RecurrenceBuilder<'a, C> {
     net: &'a Builder,
@@ -175,7 +174,7 @@ pub struct RecurrenceBuilder<'a, C> {
 }
 
 impl<C: Cell> Recurrence<C> {
-    /// One layer from `inputs` numbers to `units`, from the first step to the last: float32, weights by
+    /// One layer from `inputs` to `units` features, forward direction only: float32, weights by
     /// [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, units: usize) -> RecurrenceBuilder<'_, C> {
         RecurrenceBuilder {
@@ -191,27 +190,27 @@ impl<C: Cell> Recurrence<C> {
         }
     }
 
-    /// Layers with these parameters, from the first step to the last.
+    /// Layers with these parameters, forward direction only.
     pub fn of(passes: Vec<Pass>) -> Recurrence<C> {
         Recurrence { passes, directions: 1, cell: PhantomData }
     }
 
-    /// As [`forward_with`](Recurrence::forward_with), from 0 on, over sequences of one length.
+    /// As [`forward_with`](Recurrence::forward_with), with initial states 0, over sequences of one length.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> (Expr, Vec<Expr>) {
         self.forward_with(x, None, None)
     }
 
-    /// Goes through sequences `x`, `[steps, batch, inputs]`; returns the output of the last layer after each step,
-    /// `[steps, batch, units]`, and the states at the end, `[batch, units]` each, of one of the `passes` after the other.
-    /// Outputs of both directions stand side by side.
+    /// Runs over sequences `x`, `[steps, batch, inputs]`. Returns the outputs of the last layer,
+    /// `[steps, batch, units]`, and the final states, `[batch, units]` each, of all `passes` in order. The outputs of
+    /// both directions are concatenated.
     ///
-    /// `states` are those before the first step, in the same order as those at the end; 0 without.
+    /// `states` are the initial states, in the order of the final ones; 0 if absent.
     ///
-    /// `mask`, booleans `[steps, batch]`, says which steps belong to the sequences. Others change no state, and outputs
-    /// are 0 there: what comes after a sequence's end has no influence, nor has what its reverse starts with.
+    /// `mask`, bool `[steps, batch]`, says which steps belong to the sequences. Masked steps change no state, and their
+    /// outputs are 0: padding after a sequence has no influence in either direction.
     ///
-    /// All of these fail without steps, for other shapes or dtypes, and for another number of states.
+    /// All results fail without steps, for other shapes or dtypes, and for another number of states.
     #[track_caller]
     pub fn forward_with(&self, x: &Expr, states: Option<&[Expr]>, mask: Option<&Expr>) -> (Expr, Vec<Expr>) {
         let needed = self.passes.len() * C::STATES;
@@ -239,7 +238,7 @@ impl<C: Cell> Recurrence<C> {
     }
 }
 
-/// Refuses what [`Recurrence::forward_with`] does not take.
+/// Checks the arguments of [`Recurrence::forward_with`].
 fn checked(x: &Expr, states: Option<&[Expr]>, needed: usize, mask: Option<&Expr>) -> Result<()> {
     let dims = x.check()?.dims();
     if dims.len() != 3 {
@@ -262,11 +261,11 @@ fn checked(x: &Expr, states: Option<&[Expr]>, needed: usize, mask: Option<&Expr>
     Ok(())
 }
 
-/// Outputs and states.
+/// Outputs and final states.
 type Found = (Expr, Vec<Expr>);
 
 impl Pass {
-    /// The outputs of all steps and the states after the last. The mask is `[steps, batch, 1]`.
+    /// The outputs of all steps and the final states. The mask is `[steps, batch, 1]`.
     #[track_caller]
     fn forward<C: Cell>(
         &self,
@@ -275,7 +274,7 @@ impl Pass {
         mask: Option<&Expr>,
         reverse: bool,
     ) -> Found {
-        // The products of the inputs for all steps at once.
+        // One product projects the inputs of all steps.
         let gates = x.matmul(&self.input_weight) + &self.bias;
         if mask.is_none() {
             let turned = |x: &Expr| if reverse { x.flip(&[0]) } else { x.clone() };
@@ -300,7 +299,7 @@ impl Pass {
     }
 }
 
-/// The outputs of all steps and the states after the last.
+/// The outputs of all steps and the final states, by `static_rnn`.
 #[track_caller]
 fn over_steps(
     sequences: &[Expr],
@@ -328,31 +327,31 @@ fn zeros_like(x: &Expr) -> Expr {
 }
 
 impl<C: Cell> RecurrenceBuilder<'_, C> {
-    /// So many layers, each over the outputs of the one before.
+    /// Sets the number of layers, each over the outputs of the one before.
     #[must_use]
     pub fn layers(self, layers: usize) -> Self {
         RecurrenceBuilder { layers, ..self }
     }
 
-    /// With a second pass in each layer, from the last step to the first.
+    /// Adds a reverse direction to each layer.
     #[must_use]
     pub fn bidirectional(self) -> Self {
         RecurrenceBuilder { directions: 2, ..self }
     }
 
-    /// With parameters of that dtype.
+    /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
         RecurrenceBuilder { dtype, ..self }
     }
 
-    /// With weights initialised like that.
+    /// Sets the initialiser of the weights.
     #[must_use]
     pub fn init(self, weight: Init) -> Self {
         RecurrenceBuilder { weight, ..self }
     }
 
-    /// With random values that follow from `seed` and the parameters' names.
+    /// Sets the seed; random values follow from `seed` and the parameters' names.
     #[must_use]
     pub fn seed(self, seed: i32) -> Self {
         RecurrenceBuilder { seed, ..self }

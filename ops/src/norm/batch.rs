@@ -1,4 +1,4 @@
-//! Each channel brought to mean 0 and variance 1.
+//! Batch normalisation.
 
 use std::ops::Range;
 
@@ -18,62 +18,62 @@ use crate::{
     fill::FillConstant,
 };
 
-/// Each channel brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`.
+/// Batch normalisation of each channel: `y = scale * (x - m) / √(v + epsilon) + bias`.
 ///
-/// While a network is trained, `m` and `v` are mean and variance of the channel in `x`, and `mean` and `variance` follow
-/// them: `mean_out = momentum * mean + (1 - momentum) * m`, as a rule written over `mean`, and `variance_out` alike. With
-/// `is_test` (unless `trainable_statistics`) or `use_global_stats` they are `mean` and `variance`, which stay what they are.
+/// In training, `m` and `v` are mean and variance of the channel in `x`, and the running statistics are updated,
+/// usually in place: `mean_out = momentum * mean + (1 - momentum) * m`, and `variance_out` likewise. With `is_test`
+/// (unless `trainable_statistics`) or `use_global_stats`, `m` and `v` are `mean` and `variance`, which are unchanged.
 #[register_op(grad = BatchNormRule)]
 pub struct BatchNormOp<V = Var> {
     /// Two to five dimensions.
     #[input]
     pub x: V,
-    /// Factors, one a channel; 1 where absent.
+    /// Scale, one for each channel; 1 if absent.
     #[input]
     pub scale: Option<V>,
-    /// Summands, one a channel; 0 where absent.
+    /// Bias, one for each channel; 0 if absent.
     #[input]
     pub bias: Option<V>,
-    /// Running means, one a channel.
+    /// Running mean of each channel.
     #[input]
     pub mean: V,
-    /// Running variances, one a channel.
+    /// Running variance of each channel.
     #[input]
     pub variance: V,
     /// Same shape as `x`.
     #[output(like = x)]
     pub y: V,
-    /// Running means from now on.
+    /// Updated running means.
     #[output(inplace = mean, like = mean)]
     pub mean_out: V,
-    /// Running variances from now on.
+    /// Updated running variances.
     #[output(inplace = variance, like = variance)]
     pub variance_out: V,
-    /// `m`; a single 0 where `is_test` says that no gradient will be needed.
+    /// `m`; a single 0 with `is_test`, when no gradient needs it.
     #[output]
     pub saved_mean: V,
-    /// `1 / √(v + epsilon)`; a single 0 as `saved_mean`.
+    /// `1 / √(v + epsilon)`; a single 0 like `saved_mean`.
     #[output]
     pub saved_variance: V,
-    /// Nothing: no elements.
+    /// Unused: has no elements.
     #[output]
     pub reserve_space: Option<V>,
-    /// How much of the running statistics stays.
+    /// Decay of the running statistics: the part that is kept.
     #[attr(default = 0.9)]
     pub momentum: f32,
-    /// Keeps the divisor above 0.
+    /// Added to the variance, so that the divisor stays above 0.
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
-    /// Where the channels are.
+    /// Position of the channel dimension.
     #[attr(default = DataLayout::Nchw)]
     pub data_layout: DataLayout,
-    /// The network is used, not trained.
+    /// Inference mode.
     #[attr(default = false)]
     pub is_test: bool,
-    /// The running statistics are used even while it is trained.
+    /// Use the running statistics even in training.
     #[attr(default = false)]
     pub use_global_stats: bool,
-    /// Statistics of `x` are used even if `is_test`.
+    /// Use the statistics of `x` even if `is_test`.
     #[attr(default = false)]
     pub trainable_statistics: bool,
 }
@@ -132,7 +132,7 @@ impl Kernel for BatchNormOp<Buf<'_>> {
     }
 }
 impl<V> BatchNormOp<V> {
-    /// Whether it is used, not trained, and whether statistics are given.
+    /// Whether this is inference, and whether the running statistics are used.
     fn modes(&self) -> (bool, bool) {
         let test = self.is_test && !self.trainable_statistics;
         (test, test || self.use_global_stats)
@@ -205,7 +205,7 @@ fn batch_norm(x: Draw, channels: usize) -> BatchNormOp<Draw> {
         scale: Some(away_from(0.0, [channels])),
         bias: Some(uniform([channels])),
         mean: uniform([channels]),
-        // Drawn like nothing else: one variable for it and a bias would make it negative.
+        // Has values of its own: a variable shared with a bias would make it negative.
         variance: given([channels], (1..=channels).map(|c| c as f64 / 2.0)),
         y: out(),
         mean_out: out(),
@@ -249,7 +249,7 @@ fn follow<T: Real>(running: &mut [T], new: &[T], momentum: f64) {
     }
 }
 
-/// One gradient operator; others for statistics, where gradients arrive at them or they have some.
+/// One gradient operator for `y`; gradients of statistics come from the composition.
 #[derive(Debug)]
 pub struct BatchNormRule;
 impl GradRule<BatchNormOp> for BatchNormRule {
@@ -287,11 +287,11 @@ impl GradRule<BatchNormOp> for BatchNormRule {
     }
 }
 
-/// `dscale = Σ dy * n` and `dbias = Σ dy` over each channel, where `n = (x - m) / √(v + epsilon)`, and
-/// `dx = scale * (dy - (dbias + n * dscale) / count) / √(v + epsilon)`, or `scale * dy / √(v + epsilon)` where the
-/// statistics `m` and `v` are given.
+/// `dscale = Σ dy * n` and `dbias = Σ dy` over each channel, where `n = (x - m) / √(v + epsilon)`, and `dx = scale *
+/// (dy - (dbias + n * dscale) / count) / √(v + epsilon)`, or `scale * dy / √(v + epsilon)` if `m` and `v` are the
+/// running statistics.
 ///
-/// Those that were saved are taken for functions of `x`.
+/// The saved statistics are treated as functions of `x`.
 #[register_op(grad_of = BatchNormOp, grad = Composed)]
 pub struct BatchNormGrad<V = Var> {
     pub x: V,
@@ -322,7 +322,7 @@ pub struct BatchNormGrad<V = Var> {
     pub trainable_statistics: bool,
 }
 impl<V> BatchNormGrad<V> {
-    /// Whether statistics are given.
+    /// Whether the running statistics are used.
     fn given(&self) -> bool {
         (self.is_test && !self.trainable_statistics) || self.use_global_stats
     }

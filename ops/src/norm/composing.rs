@@ -1,4 +1,4 @@
-//! What compositions of normalisations are made of.
+//! Building blocks of the compositions of normalisations.
 
 use autobwd::{Expr, New, emit};
 
@@ -19,14 +19,14 @@ pub(super) fn mul(x: &Expr, y: &Expr, axis: i32) -> Expr {
     emit(ElementwiseMul { x: x.into(), y: y.into(), out: New, axis }).out
 }
 
-/// `scale * x + bias`, likewise, without what is absent.
+/// `scale * x + bias`, likewise, without absent terms.
 pub(super) fn affine(x: Expr, scale: &Option<Expr>, bias: &Option<Expr>, axis: i32) -> Expr {
     let x = scale.as_ref().map_or(x.clone(), |scale| mul(&x, scale, axis));
     let add = |y: &Expr| emit(ElementwiseAdd { x: (&x).into(), y: y.into(), out: New, axis }).out;
     bias.as_ref().map_or(x.clone(), add)
 }
 
-/// The mean along these axes, which stay as ones of length 1 if they are kept; that of nothing is 0.
+/// The mean along these axes, kept with size 1 if `keep_dim`; 0 for no elements.
 pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Expr {
     let reduce = ReduceAttrs::over(axes).keep_dim(keep_dim);
     match x.dims().iter().any(|dim| *dim == 0) {
@@ -35,9 +35,9 @@ pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Expr {
     }
 }
 
-/// Rows along the last axis.
+/// Statistics of rows along the last axis.
 pub(super) struct Rows {
-    /// Of length 1 along the last axis.
+    /// Size 1 along the last axis.
     pub(super) mean: Expr,
     pub(super) variance: Expr,
     /// `1 / √(variance + epsilon)`.
@@ -57,7 +57,7 @@ impl Rows {
     }
 }
 
-/// A tensor in another shape, and the way back.
+/// A reshaped tensor, with its original shape.
 pub(super) struct Reshaped {
     pub(super) x: Expr,
     x_shape: Expr,
@@ -70,7 +70,7 @@ impl Reshaped {
         Reshaped { x: op.out, x_shape: op.x_shape, shape }
     }
 
-    /// Brings a tensor of that other shape to the shape before.
+    /// Reshapes a tensor to the original shape.
     pub(super) fn restore(&self, x: &Expr) -> Expr {
         let (x_shape, shape) = ((&self.x_shape).into(), self.shape.clone());
         emit(Reshape2Grad { x_shape, dout: x.into(), dx: New, shape }).dx

@@ -1,4 +1,4 @@
-//! How a tensor is cut for normalising it.
+//! Tiling of a tensor for normalisation.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use autobwd::{Buf, Cx};
 use super::DataLayout;
 use crate::common::{PART, Real, around, pieces};
 
-/// Groups of which sums are kept at a time.
+/// Groups whose sums are computed at a time.
 const GROUPS: usize = 512;
-/// Fewer elements than these are not worth reading from a cache line.
+/// Runs shorter than this number of elements waste most of a cache line.
 const RUN: usize = 64;
 
-/// A tensor as `[outer, groups, inner]`: elements of one group have one mean and one variance.
+/// A tensor as `[outer, groups, inner]`: the elements of a group have one mean and one variance.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) outer: usize,
@@ -27,13 +27,13 @@ impl Cut {
         Cut { outer, groups, inner }
     }
 
-    /// Elements of a group; 1 where there are none, so that it can divide.
+    /// Elements of a group; 1 for empty groups, since it is a divisor.
     pub(crate) fn terms(&self) -> usize {
         (self.outer * self.inner).max(1)
     }
 
-    /// Calls `then(first, sums)` with the sums of what `f(group, range)` gives for the runs of each group, for all groups,
-    /// some at a time.
+    /// Calls `then(first, sums)` with the sums of `f(group, range)` over the runs of each group, for all groups, some
+    /// at a time.
     pub(crate) fn sums<const K: usize>(
         &self,
         cx: &Cx,
@@ -59,7 +59,7 @@ impl Cut {
         }
     }
 
-    /// Mean and variance of each group: the mean square of what differs from the mean.
+    /// Mean and variance of each group; the variance is the mean squared deviation.
     pub(crate) fn moments<T: Real>(&self, cx: &Cx, x: &[T], mean: &mut [T], variance: &mut [T]) {
         let n = self.terms() as f64;
         let put = |out: &mut [T], sums: &[[f64; 1]]| {
@@ -78,8 +78,8 @@ impl Cut {
         self.sums(cx, squares, |first, sums| put(&mut variance[first..], sums));
     }
 
-    /// Calls `f(group, at, piece)` for the pieces of `out` that lie in groups `first..first + n`, `at` being the place of
-    /// the piece's first element.
+    /// Calls `f(group, at, piece)` for the pieces of `out` in groups `first..first + n`, where `at` is the index of the
+    /// piece's first element.
     pub(crate) fn write<T: Send>(
         &self,
         cx: &Cx,
@@ -87,7 +87,7 @@ impl Cut {
         (first, n): (usize, usize),
         f: impl Fn(usize, usize, &mut [T]) + Sync,
     ) {
-        // All groups at once lie in one slab.
+        // All groups together are contiguous.
         let (slabs, len) = if n == self.groups { (1, out.len()) } else { (self.outer, n * self.inner) };
         for slab in 0..slabs {
             let start = (slab * self.groups + first) * self.inner;
@@ -100,7 +100,7 @@ impl Cut {
     }
 }
 
-/// The sums of the terms for each pair of elements; several at once are faster than one, and more exact.
+/// `K` sums over pairs of elements; several accumulators are faster than one, and more exact.
 pub(crate) fn sums<T: Real, const K: usize>(
     x: &[T],
     y: &[T],

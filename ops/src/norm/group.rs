@@ -18,17 +18,16 @@ use crate::{
     common::{Real, pieces, wide},
 };
 
-/// Groups of channels of each sample brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) +
-/// bias`.
+/// Group normalisation of each sample: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 #[register_op(grad = Composed)]
 pub struct GroupNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions in the order of `data_layout`.
     #[input]
     pub x: V,
-    /// Factors, one a channel; 1 where absent.
+    /// Scale, one for each channel; 1 if absent.
     #[input]
     pub scale: Option<V>,
-    /// Summands, one a channel; 0 where absent.
+    /// Bias, one for each channel; 0 if absent.
     #[input]
     pub bias: Option<V>,
     /// Same shape as `x`.
@@ -40,13 +39,13 @@ pub struct GroupNormOp<V = Var> {
     /// Variance of each group, same shape as `mean`.
     #[output]
     pub variance: V,
-    /// Keeps the divisor above 0.
+    /// Added to the variance, so that the divisor stays above 0.
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
-    /// How many groups a sample has; it divides the number of channels.
+    /// Number of groups of a sample; it divides the number of channels.
     #[attr(min = 1)]
     pub groups: i32,
-    /// Where the channels are.
+    /// Position of the channel dimension.
     #[attr(default = DataLayout::Nchw)]
     pub data_layout: DataLayout,
 }
@@ -68,7 +67,7 @@ impl Kernel for GroupNormOp<Buf<'_>> {
         let cut = Cut::channels(&self.x, self.data_layout);
         let (samples, channels) = (self.x.dims()[0], cut.groups);
         let width = channels / groups;
-        // Of channels that come last, groups of one sample at a time have one pattern.
+        // With channels last, the groups of one sample have one access pattern.
         let (cut, step) = match self.data_layout {
             DataLayout::Nchw => {
                 (Cut { outer: 1, groups: samples * groups, inner: width * cut.inner }, cut.inner)
@@ -129,7 +128,7 @@ fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNormOp<Draw> {
     }
 }
 
-/// How many channels there are; what has a number for each must fit.
+/// Returns the number of channels; checks that parameters have one element for each.
 fn channels(x: &Meta, layout: DataLayout, vectors: [&Option<Meta>; 2]) -> Result<Dim> {
     x.float()?;
     x.require(x.rank() >= 2, || "two dimensions or more are needed".into())?;
@@ -142,7 +141,7 @@ fn channels(x: &Meta, layout: DataLayout, vectors: [&Option<Meta>; 2]) -> Result
     Ok(channels)
 }
 
-/// What becomes of normalised elements: groups of a sample have `width` channels, of `step` contiguous elements each.
+/// The affine part: groups of a sample have `width` channels of `step` contiguous elements each.
 struct Affine<'a, T> {
     scale: Option<&'a [T]>,
     bias: Option<&'a [T]>,
@@ -161,7 +160,7 @@ impl<'a, T: Real> Affine<'a, T> {
         Ok(Affine { scale, bias, groups, width, step })
     }
 
-    /// Fills mean, variance and `y`, in blocks of the size that `cut` says.
+    /// Computes mean, variance and `y`, in tiles of the size that `cut` says.
     fn normalise(
         &self,
         cx: &Cx,
@@ -192,17 +191,17 @@ impl<'a, T: Real> Affine<'a, T> {
     }
 }
 
-/// Each channel of each sample brought to mean 0 and variance 1: `y = scale * (x - m) / √(v + epsilon) + bias`, where `m`
-/// and `v` are its mean and variance.
+/// Instance normalisation of each channel of each sample: `y = scale * (x - m) / √(v + epsilon) + bias`, with its mean
+/// `m` and variance `v`.
 #[register_op(grad = Composed)]
 pub struct InstanceNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions.
     #[input]
     pub x: V,
-    /// Factors, one a channel; 1 where absent.
+    /// Scale, one for each channel; 1 if absent.
     #[input]
     pub scale: Option<V>,
-    /// Summands, one a channel; 0 where absent.
+    /// Bias, one for each channel; 0 if absent.
     #[input]
     pub bias: Option<V>,
     /// Same shape as `x`.
@@ -214,7 +213,7 @@ pub struct InstanceNormOp<V = Var> {
     /// `1 / √(v + epsilon)`, same shape as `saved_mean`.
     #[output]
     pub saved_variance: V,
-    /// Keeps the divisor above 0.
+    /// Added to the variance, so that the divisor stays above 0.
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
 }

@@ -1,4 +1,4 @@
-//! Each row brought to mean 0 and variance 1.
+//! Layer normalisation.
 
 use autobwd::{
     Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, New, Result, Var,
@@ -20,18 +20,18 @@ use crate::{
 /// Elements of a unit of shared work.
 const PART: usize = 1 << 14;
 
-/// Every row brought to mean 0 and variance 1: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
+/// Layer normalisation of every row: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 ///
-/// Dimensions before `begin_norm_axis` number the rows, the others are those of a row.
+/// Dimensions before `begin_norm_axis` index the rows, the others are those of a row.
 #[register_op(grad = LayerNormGrad)]
 pub struct LayerNormOp<V = Var> {
     /// At least one dimension.
     #[input]
     pub x: V,
-    /// Factors, as many as a row has elements, in one dimension; 1 where absent.
+    /// Scale, one for each element of a row, in one dimension; 1 if absent.
     #[input]
     pub scale: Option<V>,
-    /// Summands, as many as a row has elements, in one dimension; 0 where absent.
+    /// Bias, one for each element of a row, in one dimension; 0 if absent.
     #[input]
     pub bias: Option<V>,
     /// Same shape as `x`.
@@ -40,13 +40,13 @@ pub struct LayerNormOp<V = Var> {
     /// Mean of each row: the dimensions of `x` before `begin_norm_axis`.
     #[output]
     pub mean: V,
-    /// Variance of each row, same shape as `mean`: the mean square of what differs from the mean.
+    /// Variance of each row, the mean squared deviation, same shape as `mean`.
     #[output]
     pub variance: V,
     /// The first dimension of a row.
     #[attr(default = 1, min = 0)]
     pub begin_norm_axis: i32,
-    /// Keeps the divisor above 0.
+    /// Added to the variance, so that the divisor stays above 0.
     #[attr(default = 1e-5, min = 0.0)]
     pub epsilon: f32,
 }
@@ -115,7 +115,7 @@ fn layer_norm(
     LayerNormOp { x, scale, bias, y: out(), mean: out(), variance: out(), begin_norm_axis, epsilon }
 }
 
-/// The dimensions that number the rows; what goes with each element of a row must fit.
+/// Returns the dimensions that index rows; checks that parameters have one element for each of a row.
 fn rows(x: &Meta, begin: i32, parameters: &[&Option<Meta>]) -> Result<Dims> {
     x.float()?;
     let (rows, row) = x.dims.split_at(x.axis("begin_norm_axis", begin.into())?);
@@ -133,12 +133,12 @@ fn width(x: &Buf<'_>, begin: i32) -> usize {
     x.dims()[x.axis(begin.into())..].iter().product()
 }
 
-/// What differs from the mean is multiplied by this.
+/// The factor of deviations from the mean, `1 / √(variance + epsilon)`.
 fn factor<T: Real>(variance: T, epsilon: f64) -> f64 {
     1.0 / (wide(variance) + epsilon).sqrt()
 }
 
-/// Some rows.
+/// Forward pass over some rows.
 struct Forward<'a, T> {
     x: &'a [T],
     scale: Option<&'a [T]>,
@@ -154,7 +154,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let width = self.x.len() / self.mean.len().max(1);
-        // The mean of nothing is 0.
+        // The mean of no elements is 0.
         let terms = width.max(1) as f64;
         for (row, (mean, variance)) in self.mean.iter_mut().zip(self.variance).enumerate() {
             let (x, y) = (nth(self.x, row, width), &mut self.y[row * width..][..width]);
@@ -182,7 +182,7 @@ impl<T: Real> Loops<T> for Forward<'_, T> {
     }
 }
 
-/// Gradients of some rows.
+/// Backward pass over some rows.
 struct Backward<'a, T> {
     x: &'a [T],
     dy: &'a [T],
@@ -217,7 +217,7 @@ impl<T: Real> Loops<T> for Backward<'_, T> {
 /// `dx = (g - mean(g) - n * mean(g * n)) / √(variance + epsilon)` in each row, `dscale = Σ dy * n` and `dbias = Σ dy`
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
-/// Mean and variance are taken for functions of `x`.
+/// Mean and variance are treated as functions of `x`.
 #[register_op(grad_of = LayerNormOp, grad = Composed, inferred)]
 pub struct LayerNormGrad<V = Var> {
     pub x: V,
@@ -272,10 +272,10 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
 
 /// Columns that are summed at a time.
 const COLUMNS: usize = 64;
-/// Rows of which the sums are added up in the tensor's dtype.
+/// Rows whose sums are accumulated in the tensor's dtype.
 const RUN: usize = 256;
 
-/// What gradients are multiplied by before they are summed.
+/// The normalised elements, factors of gradients before summation.
 struct Normal<'a, T> {
     x: &'a [T],
     mean: &'a [T],
@@ -283,7 +283,7 @@ struct Normal<'a, T> {
     epsilon: f64,
 }
 
-/// Sums over the rows, of as many columns from the `first` on as `out` has.
+/// Sums over the rows, for the columns from `first` on, as many as `out` has.
 struct ColumnSums<'a, T> {
     first: usize,
     width: usize,

@@ -1,6 +1,6 @@
-//! Tensors brought to mean 0 and variance 1.
+//! Normalisation layers' operators.
 //!
-//! Second derivatives, and what gradient operators leave out, are those of compositions.
+//! Second derivatives, and gradients that gradient operators leave out, come from compositions.
 
 mod batch;
 mod composing;
@@ -15,7 +15,7 @@ pub use group::{GroupNormOp, InstanceNormOp};
 pub use layer::{LayerNormGrad, LayerNormOp};
 
 autobwd::op::attr_enum! {
-    /// Where the channels of a tensor are.
+    /// Position of the channel dimension.
     pub enum DataLayout {
         /// Samples, channels, positions.
         Nchw = "NCHW",
@@ -25,7 +25,7 @@ autobwd::op::attr_enum! {
 }
 
 impl DataLayout {
-    /// The dimension of the channels, of so many.
+    /// The channel dimension of a tensor of that rank.
     pub(crate) fn channels(self, rank: usize) -> usize {
         match self {
             DataLayout::Nchw => 1,
@@ -33,12 +33,12 @@ impl DataLayout {
         }
     }
 
-    /// All dimensions but that of the channels, of so many.
+    /// All dimensions of a tensor of that rank except the channel dimension.
     pub(crate) fn but_channels(self, rank: usize) -> Vec<i32> {
         (0..rank).filter(|axis| *axis != self.channels(rank)).map(|axis| axis as i32).collect()
     }
 
-    /// Where a vector of channels starts, for operators that broadcast.
+    /// The `axis` with which a vector of channels broadcasts.
     pub(crate) fn axis(self) -> i32 {
         match self {
             DataLayout::Nchw => 1,

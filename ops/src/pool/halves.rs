@@ -1,4 +1,4 @@
-//! Maxima of windows of 2 by 2, side by side, on planes that they cover: the usual case, some windows at a time.
+//! Max pooling with 2 × 2 windows and stride 2 on planes of even size, several windows at a time.
 
 use std::array::from_fn;
 
@@ -6,7 +6,7 @@ use super::windows::Pooling;
 use crate::{common::Real, image::Windows};
 
 impl Pooling {
-    /// Whether that is the case.
+    /// Whether this special case applies.
     pub(super) fn halves(&self) -> bool {
         let half = |i: usize| {
             let Windows { size, stride, before, .. } = self.windows[i];
@@ -15,7 +15,7 @@ impl Pooling {
         self.lanes == 1 && !self.adaptive && half(0) && half(1)
     }
 
-    /// The maxima of a plane.
+    /// The forward pass of a plane.
     pub(super) fn maxima<T: Real>(&self, x: &[T], out: &mut [T]) {
         let larger = |a: T, b: T| if b > a || b.is_nan() { b } else { a };
         let (width, half) = (self.x[1], self.out[1]);
@@ -36,8 +36,8 @@ impl Pooling {
         }
     }
 
-    /// Their gradient: to the first of each window that is its maximum, and 0 to others. A maximum that is NaN is
-    /// nowhere.
+    /// The gradient of a plane: `dout` at the first maximum of each window, 0 elsewhere. A NaN maximum equals no
+    /// element, so its gradient is dropped.
     pub(super) fn to_maxima<T: Real>(&self, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
         match self.out[1].is_multiple_of(4) {
             true => to_maxima_by_fours(self.x[1], dx, x, out, dout),
@@ -46,7 +46,7 @@ impl Pooling {
     }
 }
 
-/// Four numbers as a vector. Elements are written out: so they do become vectors, in loops they may not.
+/// Four elements as a vector. Operations are written out, since loops over them are not reliably vectorised.
 type Four<T> = [T; 4];
 
 #[inline(always)]
@@ -64,7 +64,7 @@ fn woven<T: Copy>(a: Four<T>, b: Four<T>) -> [T; 8] {
     [a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]]
 }
 
-/// What is `left` where `x` is the maximum; there, nothing is left then.
+/// Returns the elements of `left` where `x` is the maximum, and zeroes them in `left`.
 #[inline(always)]
 fn take<T: Real>(left: &mut Four<T>, x: Four<T>, out: &Four<T>) -> Four<T> {
     let [a, b, c, d] = [x[0] == out[0], x[1] == out[1], x[2] == out[2], x[3] == out[3]];
@@ -73,7 +73,7 @@ fn take<T: Real>(left: &mut Four<T>, x: Four<T>, out: &Four<T>) -> Four<T> {
     taken
 }
 
-/// Of four windows; by itself, since as a part of a loop it is compiled to something slower.
+/// The gradient of four windows. A function of its own, since it compiles to slower code as part of a loop.
 #[inline(never)]
 fn four_to_maxima<T: Real>(
     dx_top: &mut [T; 8],

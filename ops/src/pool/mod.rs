@@ -1,4 +1,4 @@
-//! Pooling of images: every window becomes one number.
+//! Pooling of images: every window becomes one element.
 
 mod halves;
 mod windows;
@@ -10,11 +10,11 @@ use autobwd::{
 use crate::{common::nth, image::PaddingAlgorithm, norm::DataLayout};
 
 autobwd::op::attr_enum! {
-    /// What becomes of a window.
+    /// How a window is reduced.
     pub enum PoolingType {
-        /// Its largest element.
+        /// Maximum of its elements.
         Max = "max",
-        /// The mean of its elements.
+        /// Mean of its elements.
         Avg = "avg",
     }
 }
@@ -25,38 +25,38 @@ pub struct PoolAttrs {
     /// Height and width of a window; with `adaptive`, of the output.
     #[attr]
     pub ksize: Vec<i32>,
-    /// From one window to the next, down and across.
+    /// Strides of the windows, vertical and horizontal.
     #[attr(default = [1, 1])]
     pub strides: Vec<i32>,
-    /// How far windows reach over the edges: down and across, or top, bottom, left and right.
+    /// Padding: vertical and horizontal, or top, bottom, left and right.
     #[attr(default = [0, 0])]
     pub paddings: Vec<i32>,
-    /// Whether `paddings` counts.
+    /// Whether padding is explicit, `SAME` or `VALID`.
     #[attr(default = PaddingAlgorithm::Explicit)]
     pub padding_algorithm: PaddingAlgorithm,
-    /// What becomes of a window.
+    /// How a window is reduced.
     #[attr]
     pub pooling_type: PoolingType,
-    /// One window more where the others do not reach the end.
+    /// Adds a partial window at the end, where the others do not reach it.
     #[attr(default = false)]
     pub ceil_mode: bool,
-    /// A mean is that of the elements there are. Otherwise paddings count as zeros, below and on the right no more than
-    /// above and on the left.
+    /// Averages leave padding out. Otherwise padding counts as zeros, at the bottom and right no more than at the top
+    /// and left.
     #[attr(default = true)]
     pub exclusive: bool,
-    /// One window, the whole image; `ksize` and `paddings` do not count.
+    /// One window, the whole image; `ksize` and `paddings` are ignored.
     #[attr(default = false)]
     pub global_pooling: bool,
-    /// Windows that share the image out evenly, `ksize` of them; `strides` and `paddings` do not count.
+    /// Adaptive pooling: `ksize` windows that divide the image evenly; `strides` and `paddings` are ignored.
     #[attr(default = false)]
     pub adaptive: bool,
-    /// Order of the dimensions of images.
+    /// Order of the dimensions of images (`NCHW`, `NHWC`).
     #[attr(default = DataLayout::Nchw)]
     pub data_format: DataLayout,
 }
 
 impl PoolAttrs {
-    /// Windows of `ksize` elements, one step apart.
+    /// Windows of `ksize` elements with stride 1.
     pub fn new(pooling_type: PoolingType, ksize: Vec<i32>) -> PoolAttrs {
         PoolAttrs {
             ksize,
@@ -73,18 +73,18 @@ impl PoolAttrs {
     }
 }
 
-/// The largest element or the mean of every window, channel by channel.
+/// Max or average pooling of every channel.
 ///
-/// What is over the edges is left out. NaN counts as larger than all.
+/// Padding is excluded. NaN counts as the largest number.
 #[register_op(grad = Pool2dGrad)]
 pub struct Pool2dOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
     pub x: V,
-    /// As many images and channels, with an element for each window.
+    /// As many images and channels, with one element for each window.
     #[output]
     pub out: V,
-    /// What windows are.
+    /// Size and position of the windows.
     #[attrs]
     pub pool: PoolAttrs,
 }
@@ -154,7 +154,7 @@ autobwd::samples!(
         pool(uniform([1, 2, 7, 5]), mean([3, 6]).adaptive(true).exclusive(false)),
         pool(uniform([1, 7, 5, 2]), nhwc(mean([3, 4])).adaptive(true)),
         pool(distinct([1, 2, 3, 4]), max([1, 1]).adaptive(true).global_pooling(true)),
-        // Windows of nothing but padding.
+        // Windows that lie entirely in the padding.
         pool(uniform([1, 2, 5, 4]), mean([2, 1]).paddings([2, 0, 0, 3]).exclusive(false)),
         pool(distinct([0, 3, 5, 4]), max([2, 3])),
         pool(uniform([2, 5, 4, 0]), nhwc(mean([2, 3]))),
@@ -201,8 +201,8 @@ fn nhwc(pool: PoolAttrs) -> PoolAttrs {
     pool.data_format(DataLayout::Nhwc)
 }
 
-/// Of a maximum, `dx = dout` for the first of the largest elements of a window, row by row; of a mean, `dx = dout / n` for
-/// all `n` elements. Where windows meet, the sum.
+/// Max pooling: `dx = dout` for the first maximum of a window in row-major order; average pooling: `dx = dout / n` for
+/// all `n` elements. Overlapping windows add up.
 #[register_op(grad_of = Pool2dOp, grad = Pool2dGradRule, inferred)]
 pub struct Pool2dGrad<V = Var> {
     pub x: V,
@@ -255,7 +255,7 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
     }
 }
 
-/// `ddout` = `pool2d` of `ddx`, or of a maximum, what `ddx` is for the first of the largest elements.
+/// `ddout` = `pool2d` of `ddx`; for max pooling, the elements of `ddx` at the first maxima.
 #[derive(Debug)]
 pub struct Pool2dGradRule;
 impl GradRule<Pool2dGrad> for Pool2dGradRule {
@@ -270,7 +270,7 @@ impl GradRule<Pool2dGrad> for Pool2dGradRule {
     }
 }
 
-/// `ddout` = what `ddx` is for the first of the largest elements of each window; 0 for NaN.
+/// `ddout` = the elements of `ddx` at the first maximum of each window; 0 for NaN.
 #[register_op(grad_of = Pool2dGrad, grad = Pool2dGradGradRule)]
 pub struct Pool2dGradGrad<V = Var> {
     pub x: V,

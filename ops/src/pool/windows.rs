@@ -1,4 +1,4 @@
-//! Which elements lie under which window.
+//! Maps the windows of pooling to the elements under them.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use crate::{
 };
 
 impl PoolAttrs {
-    /// Height and width of windows; `None` where they are those of the images.
+    /// Height and width of windows; `None` for the size of the images.
     fn size(&self) -> Result<Option<[usize; 2]>> {
         if self.global_pooling { Ok(None) } else { pair("ksize", &self.ksize, 1).map(Some) }
     }
 
-    /// The windows over so many rows or columns.
+    /// The windows over `input` rows or columns.
     fn windows(&self, i: usize, input: usize) -> Result<Windows> {
         let axes = axes(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
         let size = self.size()?.map_or(input.max(1), |size| size[i]);
@@ -26,7 +26,7 @@ impl PoolAttrs {
         Ok(if unpadded { Windows { before: 0, after: 0, ..windows } } else { windows })
     }
 
-    /// How many windows there are over so many rows or columns.
+    /// The number of windows over `input` rows or columns.
     fn count(&self, i: usize, input: Dim, x: &Meta) -> Result<Dim> {
         let windows = self.windows(i, input.get().unwrap_or(1))?;
         let Some(input) = input.get() else {
@@ -55,14 +55,14 @@ impl PoolAttrs {
         Ok(self.data_format.join(images, channels, size).into_iter().collect())
     }
 
-    /// Refuses an output of another dtype or shape.
+    /// Returns an error for an output of another dtype or shape.
     pub(super) fn check(&self, x: &Meta, out: &Meta) -> Result<()> {
         let dims = self.pooled(x)?;
         out.same_dtype(x)?;
         out.require(out.dims.agrees(&dims), || format!("the shape of the output, {dims}, is needed"))
     }
 
-    /// What the kernels need to know.
+    /// Parameters of the kernels.
     pub(super) fn pooling(&self, x: &Buf<'_>, out: &Buf<'_>) -> Result<Pooling> {
         let (_, channels, x) = self.data_format.split(dims(x)?);
         let (_, _, out) = self.data_format.split(dims(out)?);
@@ -71,13 +71,13 @@ impl PoolAttrs {
         Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
     }
 
-    /// Scratch memory of the gradients: a plane of the output for each worker.
+    /// Scratch bytes of the gradients: a plane of the output for each thread.
     pub(super) fn scratch_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
         self.pooling(x, out).map_or(0, |pooling| pooling.lens()[1] * workers * x.dtype().size())
     }
 }
 
-/// Pooling of planes: the pixels of a channel, or with `lanes` channels side by side, of an image.
+/// Pooling of planes: the pixels of a channel, or, with channels last, of an image with `lanes` channels.
 pub(super) struct Pooling {
     pub(super) x: [usize; 2],
     pub(super) out: [usize; 2],
@@ -87,12 +87,12 @@ pub(super) struct Pooling {
     exclusive: bool,
 }
 
-/// Windows beside each other, and what lies under them of one row of `x`: under the `k`-th, `size` elements from
+/// Adjacent windows and the elements under them in one row of `x`: for the `k`-th window, `size` elements from
 /// `x + k * stride` on.
 pub(super) struct Strip {
-    /// Where the first of the windows is in a plane of the output.
+    /// Offset of the first window in a plane of the output.
     at: usize,
-    /// How many there are.
+    /// Number of windows.
     len: usize,
     x: usize,
     stride: usize,
@@ -105,17 +105,17 @@ impl Strip {
         self.at..self.at + self.len
     }
 
-    /// What lies under the `k`-th window.
+    /// The elements under the `k`-th window.
     pub(super) fn under(&self, k: usize) -> Range<usize> {
         let start = self.x + k * self.stride;
         start..start + self.size
     }
 
-    /// Calls `f(under, out)` for every window, of a plane of `x` and one of the output.
+    /// Calls `f(under, out)` for every window, with a plane of `x` and a plane of the output.
     #[inline(always)]
     pub(super) fn gather<T: Copy>(&self, x: &[T], out: &mut [T], f: impl Fn(&[T], &mut T)) {
         let out = &mut out[self.out()];
-        // Of known size, the loop can do many windows at a time.
+        // Constant sizes let the compiler vectorise over windows.
         match (self.size, self.stride) {
             (1, 1) => out.iter_mut().zip(x[self.x..].as_chunks::<1>().0).for_each(|(out, x)| f(x, out)),
             (2, 2) => out.iter_mut().zip(x[self.x..].as_chunks::<2>().0).for_each(|(out, x)| f(x, out)),
@@ -124,7 +124,8 @@ impl Strip {
         }
     }
 
-    /// Calls `f(under dx, under x, out, left)` for every window, of planes of `dx` and `x`, and two of the output.
+    /// Calls `f(under dx, under x, out, left)` for every window, with planes of `dx` and `x`, and two planes of the
+    /// output.
     #[inline(always)]
     pub(super) fn scatter<T: Copy>(
         &self,
@@ -156,7 +157,7 @@ fn side_by_side<'a, T: Copy + 'a, const N: usize>(
 }
 
 impl Pooling {
-    /// The rows or columns under a window, and over how many a mean is.
+    /// The rows or columns under a window, and the divisor of its mean.
     fn span(&self, i: usize, window: usize) -> (Range<usize>, usize) {
         let (input, count, Windows { size, stride, before, .. }) = (self.x[i], self.out[i], self.windows[i]);
         if self.adaptive {
@@ -170,10 +171,10 @@ impl Pooling {
         (span, len)
     }
 
-    /// Calls `each` with strips that together make all windows, what lies under a window row by row.
+    /// Calls `each` with strips that together cover all windows, row by row.
     pub(super) fn strips(&self, mut each: impl FnMut(Strip)) {
         let (width, Windows { size, stride, before, .. }) = (self.x[1], self.windows[1]);
-        // Windows that are as wide as any.
+        // Windows of full width.
         let whole = match self.lanes == 1 && !self.adaptive {
             true => {
                 let end = (width + before).checked_sub(size).map_or(0, |way| way / stride + 1);
@@ -195,7 +196,7 @@ impl Pooling {
         }
     }
 
-    /// The strips of one window and one row of `x`: of one channel, or a pixel at a time.
+    /// The strips of one window and one row of `x`: of one channel, or pixel by pixel.
     fn strips_of(&self, (row, col): (usize, usize), y: usize, each: &mut impl FnMut(Strip)) {
         let (cols, at) = (self.span(1, col).0, (row * self.out[1] + col) * self.lanes);
         if self.lanes > 1 {
@@ -213,7 +214,7 @@ impl Pooling {
         }
     }
 
-    /// Divides every element of a plane of the output by the number of elements that the mean is over.
+    /// Divides every element of a plane of the output by the divisor of its mean.
     pub(super) fn divide<T: Real>(&self, out: &mut [T]) {
         for (row, out) in out.chunks_mut(self.out[1] * self.lanes).enumerate() {
             for (col, out) in out.chunks_mut(self.lanes).enumerate() {
@@ -223,12 +224,12 @@ impl Pooling {
         }
     }
 
-    /// Elements of a plane of `x`, and of the output.
+    /// Number of elements of a plane of `x`, and of the output.
     pub(super) fn lens(&self) -> [usize; 2] {
         [self.x, self.out].map(|[height, width]| height * width * self.lanes)
     }
 
-    /// Calls `work(plane, elements, scratch)` for every plane of `planes`, which have `len` elements each, with so many
+    /// Calls `work(plane, elements, scratch)` for every plane of `planes`, of `len` elements each, with `scratch`
     /// elements of scratch memory.
     pub(super) fn each_plane<T: Real>(
         &self,

@@ -1,4 +1,4 @@
-//! How a tensor is cut for reducing it over some of its dimensions.
+//! Tiling of a tensor for reductions over some of its dimensions.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Meta, Result,
@@ -9,7 +9,7 @@ use autobwd::{
 use super::ReduceAttrs;
 use crate::common::{Number, PART, Real, add_up, convert, pieces};
 
-/// Most dimensions that can be reduced: one bit each.
+/// Maximum rank: one bit for each dimension.
 const MAX_RANK: usize = 64;
 
 impl ReduceAttrs {
@@ -43,7 +43,7 @@ impl ReduceAttrs {
         Ok(result.collect())
     }
 
-    /// The dtype of the result, to which `x` is converted first.
+    /// The dtype of the result; `x` is converted to it first.
     fn result_dtype(&self, x: &Meta) -> Result<DType> {
         if let Some(dtype) = self.in_dtype.filter(|dtype| *dtype != x.dtype) {
             return Err(x.wrong(&format!("{dtype} is needed, as attribute `in_dtype` says")));
@@ -64,14 +64,14 @@ impl ReduceAttrs {
         self.reduce_all || self.dim.is_empty()
     }
 
-    /// How a kernel cuts `x`.
+    /// The reduction of `x` for a kernel.
     pub(super) fn cut<'a>(&self, x: &'a Buf<'_>) -> Reduction<'a> {
         let none = if self.is_full() { u64::MAX } else { 0 };
         let dim = if x.dims().is_empty() { &[][..] } else { &self.dim };
         Reduction::of(x.dims(), dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis))))
     }
 
-    /// The full shape with ones where it is reduced.
+    /// The full shape with 1 for reduced dimensions.
     pub(super) fn ones_where_reduced(&self, full: &[usize]) -> Shape {
         let rank = full.len() as i32;
         let is_reduced =
@@ -80,7 +80,7 @@ impl ReduceAttrs {
     }
 }
 
-/// Computes a gradient of `x` with the dtype of the result: `work` gets `x` and `dx` with that dtype.
+/// Computes a gradient of `x` in the dtype of the result: `work` gets `x` and `dx` in that dtype.
 pub(super) fn with_result_dtype<T: Real + Number>(
     cx: &Cx,
     x: &Buf<'_>,
@@ -102,13 +102,13 @@ pub(super) fn with_result_dtype<T: Real + Number>(
     })
 }
 
-/// What reductions compute with.
+/// Element types of reductions.
 pub(super) trait Reduce: Number + PartialOrd {
-    /// Sums; of integers they wrap around.
+    /// Sums; integers wrap around.
     fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
-    /// Products; of integers they wrap around.
+    /// Products; integers wrap around.
     fn product(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
-    /// The term that none is `better` than.
+    /// Selects the `better` of the terms.
     fn pick(
         cut: &Reduction<'_>,
         cx: &Cx,
@@ -156,7 +156,7 @@ macro_rules! integers {
                 better: impl Fn($t, $t) -> bool + Sync,
             ) {
                 let choose = |best, x| if better(x, best) { x } else { best };
-                // The shape rule has refused to choose from nothing.
+                // The shape rule has rejected empty reductions.
                 cut.fold(cx, out, |i| cut.terms_of(i).map(|at| x[at]).reduce(choose).unwrap_or_default());
             }
         }
@@ -169,22 +169,22 @@ const PARTIAL_SUMS: usize = 256;
 /// Columns that are summed at a time.
 const COLUMNS: usize = 64;
 
-/// A tensor as blocks of `inner` contiguous elements, either all summed or all kept, below the outer dimensions.
+/// A tensor as blocks of `inner` contiguous elements, either all reduced or all kept, below the outer dimensions.
 pub(crate) struct Reduction<'a> {
     outer: &'a [usize],
     inner: usize,
     inner_reduced: bool,
-    /// One bit a dimension.
+    /// One bit for each dimension.
     reduced: u64,
-    /// Elements that go into one of the result.
+    /// Number of terms of each element of the result.
     pub(super) terms: usize,
 }
 
 impl<'a> Reduction<'a> {
-    /// Over the dimensions whose bits are set.
+    /// Reduces the dimensions whose bits are set.
     pub(crate) fn of(dims: &'a [usize], reduced: u64) -> Reduction<'a> {
         let is_reduced = |axis: usize| reduced >> axis & 1 == 1;
-        // A dimension of 1 can pass for both.
+        // A dimension of size 1 counts as either.
         let mut sized = (0..dims.len()).rev().filter(|axis| dims[*axis] != 1);
         let inner_reduced = sized.next().is_none_or(is_reduced);
         let outer = sized.find(|axis| is_reduced(*axis) != inner_reduced).map_or(0, |axis| axis + 1);
@@ -193,18 +193,17 @@ impl<'a> Reduction<'a> {
         Reduction { outer, inner: inner.iter().product(), inner_reduced, reduced, terms }
     }
 
-    /// Outer dimensions, the last first, and whether they are reduced.
+    /// Outer dimensions, the last first, and whether each is reduced.
     fn outer(&self) -> impl Iterator<Item = (usize, bool)> {
         self.outer.iter().enumerate().rev().map(|(axis, n)| (*n, self.reduced >> axis & 1 == 1))
     }
 
-    /// Where in the tensor the block is that has index `i` among the kept outer dimensions, or among the reduced ones,
-    /// and 0 in the others.
+    /// Offset of the block with index `i` among the kept (or `reduced`) outer dimensions, and 0 in the others.
     fn block(&self, mut i: usize, reduced: bool) -> usize {
         let (mut at, mut stride) = (0, self.inner);
         for (n, is_reduced) in self.outer() {
             if is_reduced == reduced {
-                // Divisions cost more than all else; there is none for the first dimension.
+                // Divisions dominate the cost; the first dimension needs none.
                 if i < n {
                     return at + i * stride;
                 }
@@ -216,7 +215,7 @@ impl<'a> Reduction<'a> {
         at
     }
 
-    /// Index of a block among the kept outer dimensions.
+    /// Index of a block's position among the kept outer dimensions.
     fn kept(&self, mut block: usize) -> usize {
         let (mut at, mut stride) = (0, 1);
         for (n, is_reduced) in self.outer() {
@@ -229,7 +228,7 @@ impl<'a> Reduction<'a> {
         at
     }
 
-    /// Where the elements are that go into element `i` of the result.
+    /// Offsets of the terms of element `i` of the result.
     pub(super) fn terms_of(&self, i: usize) -> impl Iterator<Item = usize> + Clone + '_ {
         let (run, start) = match self.inner_reduced {
             true => (self.inner, self.block(i, false)),
@@ -238,7 +237,7 @@ impl<'a> Reduction<'a> {
         (0..self.terms).map(move |k| start + self.block(k / run, true) + k % run)
     }
 
-    /// Each element of the result by its index.
+    /// Computes each element of the result from its index.
     fn fold<T: Send>(&self, cx: &Cx, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
         let size = (PART / self.terms.max(1)).max(1);
         cx.chunks_mut(out, size, |part, out| {
@@ -280,7 +279,7 @@ impl<'a> Reduction<'a> {
         }
     }
 
-    /// `dx = dout / divisor`, repeated over what was reduced.
+    /// `dx = dout / divisor`, broadcast over the reduced dimensions.
     pub(super) fn spread<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T], divisor: f64) {
         let divisor = T::of(divisor);
         cx.chunks_mut(dx, PART, |part, dx| {
@@ -296,7 +295,7 @@ impl<'a> Reduction<'a> {
         });
     }
 
-    /// The one of its terms that none is `better` than; NaN is better than all.
+    /// Selects the `better` of the terms; NaN wins.
     pub(super) fn pick<T: Real>(
         &self,
         cx: &Cx,
@@ -331,7 +330,7 @@ impl<'a> Reduction<'a> {
         }
     }
 
-    /// `dx = dout` where `x` is the one that was picked, else 0.
+    /// `dx = dout` where `x` is the selected term, else 0.
     pub(super) fn put_back<T: Real>(&self, cx: &Cx, x: &[T], (out, dout): (&[T], &[T]), dx: &mut [T]) {
         let put = |dx: &mut T, x: T, out: T, dout: T| *dx = if x == out { dout } else { T::ZERO };
         cx.chunks_mut(dx, PART, |part, dx| {
@@ -353,7 +352,7 @@ impl<'a> Reduction<'a> {
     }
 }
 
-/// The best of at least one element; several at once are faster.
+/// The best of at least one element; several accumulators are faster than one.
 fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
     let (blocks, rest) = x.as_chunks::<8>();
     let mut best = [x[0]; 8];
@@ -363,7 +362,7 @@ fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
     best.iter().chain(rest).fold(x[0], |best, x| choose(best, *x))
 }
 
-/// The sum of `f(x)` over all elements, shared between workers.
+/// The sum of `f(x)` over all elements, shared between threads.
 pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
     let size = x.len().div_ceil(PARTIAL_SUMS).max(PART);
     let mut sums = [0.0; PARTIAL_SUMS];
@@ -373,7 +372,7 @@ pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + S
     add_up(sums.iter().copied())
 }
 
-/// Several sums at once are faster than one, and more exact.
+/// Several accumulators are faster than one, and more exact.
 fn sum<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
     let (blocks, rest) = x.as_chunks::<8>();
     let mut sums = [0.0; 8];

@@ -1,6 +1,6 @@
-//! The largest and the smallest element over dimensions.
+//! Maximum and minimum over dimensions.
 //!
-//! NaN counts as larger than all and as smaller than all.
+//! NaN propagates: it counts as larger and as smaller than all numbers.
 
 use autobwd::{
     Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
@@ -19,7 +19,7 @@ use crate::{
     fill::FillAnyLike,
 };
 
-/// The rows that both share.
+/// Samples shared by both operators.
 macro_rules! extreme_samples {
     ($op:ident) => {
         const _: () = {
@@ -72,7 +72,7 @@ macro_rules! extreme_samples {
     };
 }
 
-/// Both gradients of gradients are the same, as both gradients are.
+/// The double gradient, the same for both operators.
 macro_rules! extreme_grad_grad {
     ($rule:ident, $grad:ident) => {
         impl GradRule<$grad> for $rule {
@@ -97,7 +97,7 @@ impl ReduceAttrs {
         x.require(!nothing, || "at least one element to choose from is needed".into())
     }
 
-    /// The largest of the terms, or the smallest.
+    /// Selects the largest or the smallest of the terms.
     fn pick<const LARGEST: bool>(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
         let cut = self.cut(x);
         with_signed!(out, T => elements::<T, _>(cx, x, |x| {
@@ -118,16 +118,16 @@ impl ReduceAttrs {
     }
 }
 
-/// The largest element over dimensions: `out = max(x)`.
+/// Maximum over dimensions: `out = max(x)`.
 #[register_op(grad = ReduceMaxGrad)]
 pub struct ReduceMax<V = Var> {
-    /// At least one element for each of the result.
+    /// At least one element for each element of the result.
     #[input]
     pub x: V,
-    /// `x` without the dimensions that are searched; with `keep_dim` they are 1.
+    /// `x` without the reduced dimensions, or with 1 in their place if `keep_dim`.
     #[output]
     pub out: V,
-    /// What is searched.
+    /// Which dimensions are reduced.
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -147,7 +147,7 @@ impl Kernel for ReduceMax<Buf<'_>> {
 }
 extreme_samples!(ReduceMax);
 
-/// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
+/// `dx = dout` where `x = out`, including all ties; else 0.
 #[register_op(grad_of = ReduceMax, grad = ReduceMaxGradGrad, inferred)]
 pub struct ReduceMaxGrad<V = Var> {
     pub x: V,
@@ -168,21 +168,21 @@ impl Kernel for ReduceMaxGrad<Buf<'_>> {
     }
 }
 
-/// `ddout` = the sum of `ddx` where `x = out`.
+/// `ddout` = the sum of `ddx` over `x = out`.
 #[derive(Debug)]
 pub struct ReduceMaxGradGrad;
 extreme_grad_grad!(ReduceMaxGradGrad, ReduceMaxGrad);
 
-/// The smallest element over dimensions: `out = min(x)`.
+/// Minimum over dimensions: `out = min(x)`.
 #[register_op(grad = ReduceMinGrad)]
 pub struct ReduceMin<V = Var> {
-    /// At least one element for each of the result.
+    /// At least one element for each element of the result.
     #[input]
     pub x: V,
-    /// `x` without the dimensions that are searched; with `keep_dim` they are 1.
+    /// `x` without the reduced dimensions, or with 1 in their place if `keep_dim`.
     #[output]
     pub out: V,
-    /// What is searched.
+    /// Which dimensions are reduced.
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -202,7 +202,7 @@ impl Kernel for ReduceMin<Buf<'_>> {
 }
 extreme_samples!(ReduceMin);
 
-/// `dx = dout` where `x = out`, which all of several equal elements are; else 0.
+/// `dx = dout` where `x = out`, including all ties; else 0.
 #[register_op(grad_of = ReduceMin, grad = ReduceMinGradGrad, inferred)]
 pub struct ReduceMinGrad<V = Var> {
     pub x: V,
@@ -223,7 +223,7 @@ impl Kernel for ReduceMinGrad<Buf<'_>> {
     }
 }
 
-/// `ddout` = the sum of `ddx` where `x = out`.
+/// `ddout` = the sum of `ddx` over `x = out`.
 #[derive(Debug)]
 pub struct ReduceMinGradGrad;
 extreme_grad_grad!(ReduceMinGradGrad, ReduceMinGrad);

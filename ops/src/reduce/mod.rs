@@ -1,4 +1,4 @@
-//! Sums, means, products and extremes over dimensions of one tensor.
+//! Reductions over dimensions: sum, mean, product, maximum, minimum.
 
 mod cut;
 mod extreme;
@@ -17,16 +17,16 @@ pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, R
 /// The attributes of reductions.
 #[derive(Attrs, Clone, Debug)]
 pub struct ReduceAttrs {
-    /// The dimensions to reduce, negative ones from behind; none means all.
+    /// The dimensions to reduce; negative counts from the end, empty means all.
     #[attr(default = [0])]
     pub dim: Vec<i32>,
     /// Keep the number of dimensions.
     #[attr(default = false)]
     pub keep_dim: bool,
-    /// Reduce all dimensions, whatever `dim` says.
+    /// Reduce all dimensions; `dim` is ignored.
     #[attr(default = false)]
     pub reduce_all: bool,
-    /// The dtype of `x`, or −1, which means the same.
+    /// The dtype of `x`; −1 means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
     /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
@@ -35,17 +35,17 @@ pub struct ReduceAttrs {
 }
 
 impl ReduceAttrs {
-    /// Over these dimensions, which are dropped; over all where there are none.
+    /// Reduces and drops these dimensions; all if empty.
     pub fn over(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
         ReduceAttrs::default().dim(dim)
     }
 
-    /// Over these dimensions, which become 1; over all where there are none.
+    /// Reduces these dimensions to size 1; all if empty.
     pub fn keeping(dim: impl Into<Vec<i32>>) -> ReduceAttrs {
         ReduceAttrs::over(dim).keep_dim(true)
     }
 
-    /// Of elements of one dtype, converted to another.
+    /// Converts from one dtype to another.
     pub fn converting(self, from: DType, to: DType) -> ReduceAttrs {
         self.in_dtype(Some(from)).out_dtype(Some(to))
     }

@@ -21,13 +21,13 @@ use crate::{
 /// Product over dimensions: `out = Π x`.
 #[register_op(grad = ReduceProdGrad)]
 pub struct ReduceProd<V = Var> {
-    /// Any shape; the product of nothing is 1.
+    /// Any shape; the empty product is 1.
     #[input]
     pub x: V,
-    /// `x` without the dimensions that are multiplied over; with `keep_dim` they are 1.
+    /// `x` without the reduced dimensions, or with 1 in their place if `keep_dim`.
     #[output]
     pub out: V,
-    /// What is reduced.
+    /// Which dimensions are reduced.
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -62,8 +62,8 @@ impl Composition for ReduceProd<Expr> {
     }
 }
 
-/// The product along an axis, which stays as one of length 1: that of the halves, and so on. Unlike a quotient of the whole
-/// product, its gradients of any order are right where factors are 0.
+/// The product along an axis, kept with size 1, by recursive halving. Unlike a quotient of the whole product, its
+/// gradients of any order are correct where factors are 0.
 fn product_along(mut x: Expr, axis: i32) -> Expr {
     let Some(mut len) = x.dims()[axis as usize].get().map(|len| len as i32) else {
         let text =
@@ -118,7 +118,7 @@ fn reduce_prod(x: Draw, reduce: ReduceAttrs) -> ReduceProd<Draw> {
     ReduceProd { x, out: out(), reduce }
 }
 
-/// Factors of one product: that of those which are not 0, and how many are.
+/// The product of the nonzero factors, and the number of zeros.
 struct Factors {
     others: f64,
     zeros: usize,
@@ -132,7 +132,7 @@ impl Factors {
         })
     }
 
-    /// The product without that factor.
+    /// The product without one factor.
     fn without(&self, x: f64) -> f64 {
         match (self.zeros, x == 0.0) {
             (0, _) => self.others / x,

@@ -1,4 +1,4 @@
-//! Sums and means over dimensions of one tensor.
+//! Sums and means over dimensions.
 
 use autobwd::{
     Buf, Cx, DType, Float, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
@@ -19,7 +19,7 @@ use crate::{
 /// Mean of all elements: `out = Σ x / n`.
 #[register_op(grad = MeanGrad, decomposed)]
 pub struct Mean<V = Var> {
-    /// Any shape; the mean of nothing is NaN.
+    /// Any shape; the mean of no elements is NaN.
     #[input]
     pub x: V,
     /// A scalar, `[]`.
@@ -92,13 +92,13 @@ impl Kernel for MeanGrad<Buf<'_>> {
 /// Sum over dimensions: `out = Σ x`.
 #[register_op(grad = ReduceSumGrad, decomposed)]
 pub struct ReduceSum<V = Var> {
-    /// Any shape; the sum of nothing is 0.
+    /// Any shape; the empty sum is 0.
     #[input]
     pub x: V,
-    /// `x` without the dimensions that are summed over; with `keep_dim` they are 1.
+    /// `x` without the reduced dimensions, or with 1 in their place if `keep_dim`.
     #[output]
     pub out: V,
-    /// What is reduced.
+    /// Which dimensions are reduced.
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -169,7 +169,7 @@ fn reduce_sum(x: Draw, reduce: ReduceAttrs) -> ReduceSum<Draw> {
     ReduceSum { x, out: out(), reduce }
 }
 
-/// `dx = dout`, repeated over the dimensions that were summed over.
+/// `dx = dout`, broadcast over the reduced dimensions.
 #[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceSumGrad<V = Var> {
     #[input(shape_only)]
@@ -202,13 +202,13 @@ impl Kernel for ReduceSumGrad<Buf<'_>> {
 /// Mean over dimensions: `out = Σ x / n`.
 #[register_op(grad = ReduceMeanGrad, decomposed)]
 pub struct ReduceMean<V = Var> {
-    /// Any shape; the mean of nothing is NaN.
+    /// Any shape; the mean of no elements is NaN.
     #[input]
     pub x: V,
-    /// `x` without the dimensions that the mean is taken over; with `keep_dim` they are 1.
+    /// `x` without the reduced dimensions, or with 1 in their place if `keep_dim`.
     #[output]
     pub out: V,
-    /// What is reduced.
+    /// Which dimensions are reduced.
     #[attrs]
     pub reduce: ReduceAttrs,
 }
@@ -260,7 +260,7 @@ fn reduce_mean(x: Draw, reduce: ReduceAttrs) -> ReduceMean<Draw> {
     ReduceMean { x, out: out(), reduce }
 }
 
-/// `dx = dout / n`, repeated over the dimensions that the mean was taken over.
+/// `dx = dout / n`, broadcast over the reduced dimensions.
 #[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed, inferred)]
 pub struct ReduceMeanGrad<V = Var> {
     #[input(shape_only)]
@@ -299,7 +299,7 @@ pub struct MeanTerm<V = Var> {
     /// Same shape as `x`.
     #[output(inplace = x)]
     pub out: V,
-    /// How many terms there are.
+    /// Number of terms.
     #[attr]
     pub n: f64,
 }
@@ -313,22 +313,22 @@ autobwd::samples!(
     [MeanTerm { x: uniform([2, 3]), out: out(), n: 6.0 }, MeanTerm { x: uniform([4]), out: out(), n: 1.0 }]
 );
 
-/// A sum, or a repetition where it is `out` that has the full shape.
+/// Decomposes into a sum, or into a broadcast if `out` has the full shape.
 fn sum_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, reduce: &ReduceAttrs) {
     if line_up(parts, [x, out], full, reduce).is_some() {
         parts.push(Scale { x, out, scale: 1.0, bias: 0.0, bias_after_scale: true });
     }
 }
 
-/// As `sum_over`, of quotients by the number of elements that become one.
+/// As `sum_over`, with terms divided by their number.
 fn mean_over(parts: &mut Parts<'_>, [x, out]: [Var; 2], full: Var, reduce: &ReduceAttrs) {
     if let Some(n) = line_up(parts, [x, out], full, reduce) {
         parts.push(MeanTerm { x, out, n: n as f64 });
     }
 }
 
-/// Lines the reduced one of two variables up with the full one; returns how many elements become one. Where there are
-/// none, the kernel knows what to do.
+/// Aligns the reduced variable with the full one; returns the number of terms of each element. `None` for empty
+/// tensors, which the kernel handles.
 fn line_up(parts: &mut Parts<'_>, ends: [Var; 2], full: Var, reduce: &ReduceAttrs) -> Option<usize> {
     let dims = parts.dims(full);
     let ones = reduce.ones_where_reduced(&dims);

@@ -1,4 +1,4 @@
-//! Dimensions of one element dropped and added, neighbours merged: the elements stay where they are.
+//! Operators that drop, add or merge dimensions without moving elements.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -10,19 +10,19 @@ use autobwd::{
 
 use super::order::copies;
 
-/// Dimensions of one element dropped: `out = x`.
+/// Drops dimensions of size 1: `out = x`.
 #[register_op(grad = Squeeze2Grad)]
 pub struct Squeeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// `x` without those of the dimensions `axes` that are 1.
+    /// `x` without those of the dimensions `axes` that have size 1.
     #[output(inplace = x)]
     pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    /// Records the shape of `x`: `[0]` and its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// The dimensions, negative ones from behind; none means every one that is 1.
+    /// The dimensions; negative counts from the end, empty means all of size 1.
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
@@ -85,19 +85,19 @@ impl Infer for Squeeze2Grad<Meta> {
 }
 copies!(Squeeze2Grad, dx from dout);
 
-/// Dimensions of one element added: `out = x`.
+/// Inserts dimensions of size 1: `out = x`.
 #[register_op(grad = Unsqueeze2Grad)]
 pub struct Unsqueeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// `x` with one dimension more for each of `axes`.
+    /// `x` with one more dimension for each of `axes`.
     #[output(inplace = x)]
     pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    /// Records the shape of `x`: `[0]` and its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// Where the dimensions are, added one after the other; −1 is behind the last.
+    /// Positions of the dimensions, inserted one after the other; −1 appends one.
     #[attr]
     pub axes: Vec<i32>,
 }
@@ -154,22 +154,22 @@ impl Infer for Unsqueeze2Grad<Meta> {
 }
 copies!(Unsqueeze2Grad, dx from dout);
 
-/// Neighbouring dimensions merged to one: `out = x`.
+/// Merges adjacent dimensions: `out = x`.
 #[register_op(grad = FlattenContiguousRangeGrad)]
 pub struct FlattenContiguousRange<V = Var> {
-    /// Any shape, any dtype; a scalar counts as one dimension of 1.
+    /// Any shape, any dtype; a scalar counts as one dimension of size 1.
     #[input]
     pub x: V,
     /// `x` with one dimension in place of those from `start_axis` to `stop_axis`.
     #[output(inplace = x)]
     pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    /// Records the shape of `x`: `[0]` and its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// The first of the dimensions, negative from behind.
+    /// The first of the dimensions; negative counts from the end.
     #[attr(default = 1)]
     pub start_axis: i32,
-    /// The last of the dimensions, negative from behind.
+    /// The last of the dimensions; negative counts from the end.
     #[attr(default = 1)]
     pub stop_axis: i32,
 }

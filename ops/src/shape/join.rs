@@ -1,4 +1,4 @@
-//! Tensors cut into several.
+//! Splitting of tensors.
 
 use autobwd::{
     Buf, Cx, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
@@ -8,22 +8,22 @@ use autobwd::{
     tensor::Dim,
 };
 
-/// A tensor cut into pieces along an axis: `out[0], out[1], … = x`.
+/// Splits a tensor along an axis: `out[0], out[1], … = x`.
 #[register_op(grad = SplitGrad)]
 pub struct Split<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// The pieces, which differ from `x` in dimension `axis` alone.
+    /// The pieces, which differ from `x` in dimension `axis` only.
     #[output]
     pub out: Vec<V>,
-    /// The dimension, negative from behind.
+    /// The dimension; negative counts from the end.
     #[attr(default = 0)]
     pub axis: i32,
-    /// How many equal pieces, whatever `sections` says; 0 when `sections` says it.
+    /// Number of equal pieces, in place of `sections`; 0 if `sections` is used.
     #[attr(default = 0, min = 0)]
     pub num: i32,
-    /// Lengths of the pieces; one −1 stands for what remains.
+    /// Lengths of the pieces; one −1 stands for the remainder.
     #[attr(default = [])]
     pub sections: Vec<i32>,
 }
@@ -88,7 +88,7 @@ fn equal(x: &Meta, axis: usize, num: usize) -> Result<Dim> {
     }
 }
 
-/// Lengths of the pieces that `sections` says.
+/// Lengths of the pieces given by `sections`.
 fn lengths(x: &Meta, axis: usize, sections: &[i32]) -> Result<Vec<Dim>> {
     let (mut lengths, mut rest, mut sum) = (vec![], None, 0);
     for (i, length) in sections.iter().enumerate() {

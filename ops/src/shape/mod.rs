@@ -1,4 +1,4 @@
-//! The same elements elsewhere: copied, in another shape or order, joined, cut or repeated.
+//! Operators that move elements without changing them: reshape, permute, concatenate, split, repeat, pad.
 
 mod axes;
 mod join;

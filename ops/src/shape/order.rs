@@ -1,4 +1,4 @@
-//! The same elements in another order.
+//! Permuting and flipping dimensions.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -10,7 +10,7 @@ use autobwd::{
 
 use crate::common::around;
 
-/// The kernel of an operator that leaves the elements where they are.
+/// Implements the kernel of an operator that copies elements without moving them.
 macro_rules! copies {
     ($op:ident, $to:ident from $from:ident) => {
         impl Kernel for $op<Buf<'_>> {
@@ -22,7 +22,7 @@ macro_rules! copies {
 }
 pub(super) use copies;
 
-/// Permuted dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
+/// Permutes dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
 #[register_op(grad = Transpose2Grad)]
 pub struct Transpose2<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
@@ -31,10 +31,10 @@ pub struct Transpose2<V = Var> {
     /// `x` with its dimensions permuted.
     #[output]
     pub out: V,
-    /// Remembers the shape of `x`: `[0]` and its dimensions, thus without elements.
+    /// Records the shape of `x`: `[0]` and its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// Every dimension of `x` once; negative ones count from behind.
+    /// Every dimension of `x` once; negative counts from the end.
     #[attr]
     pub axis: Vec<i32>,
 }
@@ -100,7 +100,7 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
     if complete { Ok(axes) } else { Err(refuse()) }
 }
 
-/// `dx = dout` with its dimensions back in place.
+/// `dx` = `dout` with the inverse permutation.
 #[register_op(grad_of = Transpose2, grad = Multilinear)]
 pub struct Transpose2Grad<V = Var> {
     #[input(shape_only)]
@@ -136,7 +136,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
     }
 }
 
-/// Reversed dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
+/// Reverses dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
 #[register_op(grad = SelfAdjoint)]
 pub struct Flip<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
@@ -145,7 +145,7 @@ pub struct Flip<V = Var> {
     /// Same shape and dtype.
     #[output]
     pub out: V,
-    /// The dimensions to reverse, negative ones from behind.
+    /// The dimensions to reverse; negative counts from the end.
     #[attr]
     pub axis: Vec<i32>,
 }

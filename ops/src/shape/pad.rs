@@ -1,4 +1,4 @@
-//! Tensors in a larger frame, and parts of matrices on one side of a diagonal.
+//! Padding, and triangular parts of matrices.
 
 use autobwd::{
     Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -11,19 +11,19 @@ use autobwd::{
 
 use crate::common::{Number, PART, Wide, around, pieces};
 
-/// A tensor with a number around it.
+/// Padding with a constant.
 #[register_op(grad = PadGrad)]
 pub struct Pad<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
     pub x: V,
-    /// `x`, longer by what is added.
+    /// `x`, extended by the padding.
     #[output]
     pub out: V,
-    /// How many elements are added before and behind, for each dimension.
+    /// Number of elements added before and after, for each dimension.
     #[attr]
     pub paddings: Vec<i32>,
-    /// The number.
+    /// Value of the padding.
     #[attr(default = 0.0)]
     pub pad_value: f32,
 }
@@ -65,7 +65,7 @@ autobwd::samples!(
     ]
 );
 
-/// What is added before and behind each dimension.
+/// Padding before and after each dimension.
 fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
     if paddings.len() != 2 * x.rank() {
         let text = format!("{} numbers are needed, two for each dimension", 2 * x.rank());
@@ -76,7 +76,7 @@ fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
     paddings.chunks_exact(2).map(|pair| Ok((length(pair[0])?, length(pair[1])?))).collect()
 }
 
-/// Where what has `dims` lies in the frame.
+/// The region of the padded tensor with dimensions `dims` of the original.
 fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
     let mut loops = Loops::default();
     for (axis, n) in dims.iter().enumerate() {
@@ -87,7 +87,7 @@ fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
     loops
 }
 
-/// `dx` = the inner part of `dout`.
+/// `dx` = the unpadded part of `dout`.
 #[register_op(grad_of = Pad, grad = Multilinear)]
 pub struct PadGrad<V = Var> {
     pub dout: V,
@@ -116,20 +116,20 @@ impl Kernel for PadGrad<Buf<'_>> {
     }
 }
 
-/// Matrices with 0 on one side of a diagonal: `out[i][j] = x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
+/// Triangular part of matrices, with 0 elsewhere: keeps `x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
 #[register_op(grad = SelfAdjoint)]
 pub struct TrilTriu<V = Var> {
-    /// At least two dimensions, of which the last two are those of matrices; any dtype.
+    /// At least two dimensions, the last two for matrices; any dtype.
     #[input]
     pub x: V,
     /// Same shape as `x`.
     #[output]
     pub out: V,
-    /// How far right of the main diagonal the diagonal is.
+    /// Offset of the diagonal to the right of the main diagonal.
     #[attr(default = 0)]
     pub diagonal: i32,
-    /// What is below is kept, not what is above.
+    /// Keep the lower part, not the upper one.
     #[attr(default = false)]
     pub lower: bool,
 }
@@ -149,7 +149,7 @@ impl Kernel for TrilTriu<Buf<'_>> {
             let size = PART.div_ceil(cols.max(1)) * cols;
             cx.chunks_mut(self.out.slice_mut::<T>()?, size, |part, out| {
                 pieces(out, part * size, cols, usize::MAX, |row, _, out| {
-                    // Where the diagonal, or what follows it, cuts the row.
+                    // Column at which the diagonal, or its successor, cuts the row.
                     let cut = (row % rows) as i64 + diagonal + i64::from(lower);
                     let cut = cut.clamp(0, cols as i64) as usize;
                     let kept = if lower { 0..cut } else { cut..cols };

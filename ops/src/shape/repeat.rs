@@ -1,4 +1,4 @@
-//! Tensors whose elements are repeated.
+//! Broadcasting to a shape, and tiling.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
@@ -11,16 +11,16 @@ use autobwd::{
 
 use crate::{common::around, reduce::Reduction};
 
-/// Dimensions of 1 repeated up to a shape, and dimensions added in front: `out = x`, broadcast.
+/// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
 #[register_op(grad = ExpandV2Grad)]
 pub struct ExpandV2<V = Var> {
     /// Any shape that broadcasts to `shape`, any dtype.
     #[input]
     pub x: V,
-    /// The shape that `shape` says, of at most 9 dimensions.
+    /// The shape given by `shape`, of at most 9 dimensions.
     #[output]
     pub out: V,
-    /// Dimensions; −1 stands for that of `x` at this place from behind.
+    /// Dimensions; −1 keeps the aligned dimension of `x`.
     #[attr]
     pub shape: Vec<i32>,
 }
@@ -66,7 +66,7 @@ autobwd::samples!(
     ]
 );
 
-/// The shape that attribute `shape` says.
+/// The shape that attribute `shape` denotes.
 fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
     let refuse = || x.wrong(&format!("a shape that broadcasts to {shape:?} is needed"));
     let added = shape.len().checked_sub(x.rank()).ok_or_else(refuse)?;
@@ -89,7 +89,7 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
     Ok(dims)
 }
 
-/// `dx = dout`, summed over what was repeated.
+/// `dx = dout`, summed over the broadcast dimensions.
 #[register_op(grad_of = ExpandV2, grad = Multilinear, inferred)]
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
@@ -112,16 +112,16 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
     }
 }
 
-/// A tensor repeated along its dimensions: `out[i] = x[i mod n]`.
+/// Repeats a tensor along its dimensions: `out[i] = x[i mod n]`.
 #[register_op(grad = TileGrad)]
 pub struct Tile<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// Each dimension of `x` so many times as long; at most 9 dimensions.
+    /// Each dimension of `x` times its repetitions; at most 9 dimensions.
     #[output]
     pub out: V,
-    /// How many times, a number a dimension; where there are fewer of these or those, 1 is put in front.
+    /// Repetitions of each dimension; the shorter of shape and list is extended with 1 in front.
     #[attr]
     pub repeat_times: Vec<i32>,
 }
@@ -181,7 +181,7 @@ fn tiled(x: &Meta, repeat_times: &[i32]) -> Result<Dims> {
     Ok(dims)
 }
 
-/// For each dimension of the result how often, and how long, that of `x` is; and how many there are.
+/// For each dimension of the result: repetitions and size in `x`; and the number of dimensions.
 fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
     let rank = x.len().max(repeat_times.len());
     let mut rounds = [1; 2 * MAX_RANK];
@@ -208,7 +208,7 @@ impl Kernel for TileGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
             let (dims, rank) = rounds(self.x.dims(), &self.repeat_times);
-            // Every other dimension is one of repetitions.
+            // Every other dimension is a repetition.
             let repeated = u64::MAX / 3;
             let cut = Reduction::of(&dims[..2 * rank], repeated);
             cut.reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);

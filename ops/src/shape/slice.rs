@@ -1,4 +1,4 @@
-//! A part of a tensor.
+//! Slices of a tensor.
 
 use autobwd::{Expr, New, emit, operators::Slice};
 
