@@ -1,4 +1,4 @@
-//! Operators of a third party, by the public interface of autobwd alone.
+//! A third-party operator crate that uses the public interface of autobwd only.
 //!
 //! [`bell`](bell()) is elementwise and has its gradient derived from its formula; [`dense`](dense()) has a shape rule, a
 //! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule. The README of this crate is the guide for authors of others.
@@ -13,8 +13,6 @@ pub use dense::dense;
 
 // Backward parts also consist of this crate's operators: `sum`, for one.
 use autobwd_ops as _;
-
-// Bell, Center, Dense, DenseGrad.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
