@@ -1,4 +1,4 @@
-//! Running a prepared session allocates nothing, and plans keep their promises about memory.
+//! Running a prepared session allocates nothing, and plans predict memory correctly.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -28,24 +28,24 @@ use autobwd_ops::{
 use clap::ValueEnum;
 use libtest_mimic::{Arguments, Trial};
 
-/// Counts allocations: those of the matrix product library, which alone asks for more than 64-byte alignment, apart.
+/// Counts allocations, separately for the matrix product library, which alone requests more than 64-byte alignment.
 struct Counting;
 static OWN: AtomicUsize = AtomicUsize::new(0);
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of tensor memory, which alone is aligned to 64.
+/// Bytes of tensor memory, which alone has 64-byte alignment.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of everything that is held at the moment.
+/// Bytes of all live allocations.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 const LINE: usize = 64;
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: forwards everything to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let counter = if layout.align() > LINE { &PRODUCTS } else { &OWN };
         counter.fetch_add(1, Ordering::Relaxed);
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -54,12 +54,12 @@ unsafe impl GlobalAlloc for Counting {
             TENSORS.fetch_add(layout.size(), Ordering::Relaxed);
         }
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A step over rows of a table, of which some are looked up twice.
+/// A step with an embedding, some of whose rows are looked up twice.
 fn words(optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     let net = Builder::new();
     let ids = net.input("ids", DType::I64, &[-1]);
@@ -81,7 +81,7 @@ fn words(optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Ok(Case { net, scope, feeds: vec![("ids", Tensor::from_vec([4_000], numbers)?)], loss: loss.name() })
 }
 
-/// A training step with data and the names of what is fed.
+/// A training step with data and the names of its feeds.
 struct Case {
     net: Builder,
     scope: Scope,
@@ -102,7 +102,7 @@ fn classifier(sizes: &[usize], batch: usize, optimizer: &dyn Fn(&Expr) -> Result
     })
 }
 
-/// A classifier of images: its convolutions are single-channel, grouped, of one element, and one for each channel.
+/// An image classifier with single-channel, grouped, 1 × 1 and depthwise convolutions.
 fn images(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[1, 28, 28], 10, optimizer, &|net, x| {
         let h = Conv2d::builder(net, 1, 6, 5).padding(2).seed(0).build().forward(x).max_pool2d(2, 2);
@@ -113,7 +113,7 @@ fn images(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case>
     })
 }
 
-/// A classifier of sequences: its vectors look at each other, then they are read one by one.
+/// A sequence classifier with attention and a recurrence.
 fn sequences(batch: usize, optimizer: &dyn Fn(&Expr) -> Result<()>) -> Result<Case> {
     Case::new(batch, &[70, 32], 10, optimizer, &|net, x| {
         let seen = MultiHeadAttention::builder(net, 32, 4).causal().seed(0).build().forward(x);
@@ -172,7 +172,7 @@ impl Case {
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // Counters are of the whole process: one test after the other, and no thread that reports beside it.
+    // Counters are global to the process: tests run one after the other, without a concurrent reporter thread.
     arguments.test_threads = Some(1);
     let trial = |name: &str, test: fn() -> Result<()>| Trial::test(name, move || Ok(test()?));
     let trials = vec![
@@ -231,7 +231,7 @@ fn a_step_allocates_nothing() -> Result<()> {
     for (name, mut case) in cases.into_iter().chain(workloads.collect::<Result<Vec<_>>>()?) {
         for threads in [1, 2] {
             let mut session = case.session(threads)?;
-            // The library's scratch and the helper thread's own state come with the first steps.
+            // The library's scratch memory and the worker's own state are allocated in the first steps.
             for _ in 0..3 {
                 case.step(&mut session)?;
             }
@@ -254,7 +254,7 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
     ];
     let workloads = Workload::value_variants().iter().map(|w| Ok((w.name(), Case::of(*w)?)));
     for (name, mut case) in cases.into_iter().chain(workloads.collect::<Result<Vec<_>>>()?) {
-        // Parameters stand in the scope; what the session takes is the rest, and running takes no more.
+        // Parameters are in the scope; the session allocates the rest, and running allocates no more.
         drop(case.session(2)?);
         let before = TENSORS.load(Ordering::SeqCst);
         let mut session = case.session(2)?;
@@ -266,7 +266,7 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
             let taken = TENSORS.load(Ordering::SeqCst) - before;
             assert_eq!(session.peak_bytes(), taken, "{name} after {steps} steps");
         }
-        // What the matrix product library takes on top, it takes for products alone.
+        // The matrix product library allocates more for products only.
         let products = PRODUCTS.load(Ordering::SeqCst) - products;
         assert!(products == 0 || !name.starts_with("chain"), "{name}: {products}");
         let ratio = session.arena_bytes() as f64 / session.live_bytes() as f64;
@@ -296,7 +296,7 @@ fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
     Ok(())
 }
 
-/// The columns of a matrix in reverse, by views of fixed and of any rank.
+/// Reverses the columns of a matrix, by views of fixed and of dynamic rank.
 #[register_op(grad = NoGrad)]
 struct ReverseColumns<V = Var> {
     /// `[m, n]`.
@@ -342,7 +342,7 @@ fn nets_are_planned_once() -> Result<()> {
     let gradient = backward(&net, &[])?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
     let mut counts = vec![];
-    // The third is of another shape.
+    // The third has another shape.
     for n in [8, 8, 9, 8, 9] {
         for name in ["x0", "x30@GRAD"] {
             scope.set(name, Tensor::from_vec([n], vec![0.5_f32; n])?);
@@ -352,7 +352,7 @@ fn nets_are_planned_once() -> Result<()> {
         gradient.run(&mut executor, &mut scope)?;
         counts.push(OWN.load(Ordering::SeqCst) - before);
     }
-    // Of what is known, only the results are copied to the scope; planning takes thousands of allocations.
+    // With a known shape, only results are copied to the scope; planning takes thousands of allocations.
     assert!(counts[1].max(counts[3]).max(counts[4]) * 5 < counts[0].min(counts[2]), "{counts:?}");
     Ok(())
 }
@@ -368,7 +368,7 @@ fn arrays_are_not_copied() -> Result<()> {
 
 const SIDE: usize = 48;
 
-/// `h ← tanh(h · w + x)` so many times, in a loop or as a recurrence, with its loss and its updates.
+/// `h ← tanh(h · w + x)`, `count` times, in a loop or as a recurrence, with its loss and its updates.
 fn steps(count: usize, is_loop: bool) -> Result<Case> {
     let net = Builder::new();
     let dims = [SIDE, SIDE];
@@ -414,11 +414,11 @@ fn memory_of_steps_is_what_the_backward_part_reads() -> Result<()> {
             for _ in 0..3 {
                 case.step(&mut session)?;
             }
-            // What steps have left serves the next run.
+            // The next run reuses the saved step state.
             assert_eq!(OWN.load(Ordering::SeqCst) - before, 0, "{count} steps, loop: {is_loop}");
             Ok(taken)
         };
-        // Of each step, the gradient reads the state before and the one after.
+        // For each step, the gradient reads the state before and the one after.
         let step = 2 * SIDE * SIDE * 4;
         let (few, some, many) = (taken(10)?, taken(20)?, taken(40)?);
         assert_eq!((some - few, many - some), (10 * step, 20 * step), "loop: {is_loop}");
@@ -477,13 +477,13 @@ fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
         drop(x);
         held.push(HELD.load(Ordering::SeqCst));
     }
-    // 16 sessions are kept, the program that initialises among the first; each new one takes less than the one that goes.
+    // 16 sessions are kept, the start-up program among the first; each new one is smaller than the one it evicts.
     assert!(held[..15].is_sorted_by(|a, b| a < b), "{held:?}");
     assert!(held[16..].is_sorted_by(|a, b| a > b), "{held:?}");
     Ok(())
 }
 
-/// 10,000 steps, more sizes in turn than sessions are kept: each is planned anew.
+/// 10,000 steps, with more sizes in turn than cached sessions: each is planned again.
 fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
     const SIZES: usize = 25;
     let net = Builder::new();
@@ -502,14 +502,14 @@ fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
         }
         held.push(HELD.load(Ordering::SeqCst));
     }
-    // A thread keeps up to 4,096 freed cache lines. Once it has them, nothing changes any more.
+    // A thread pools up to 4,096 freed cache lines; from then on, its memory is constant.
     const FREE_LINES: usize = 4096 * LINE;
     assert!(held.iter().all(|bytes| *bytes <= held[0] + FREE_LINES), "{held:?}");
     assert!(held[held.len() / 2..].iter().all(|bytes| Some(bytes) == held.last()), "{held:?}");
     Ok(())
 }
 
-/// How often helper threads have gone to sleep, now that they sleep.
+/// How often workers have gone to sleep, once they sleep.
 #[cfg(target_os = "linux")]
 fn sleeps() -> u64 {
     let field = |status: &str, name: &str| {

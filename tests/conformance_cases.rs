@@ -1,6 +1,6 @@
 //! Every case of the corpus is a named test: `cargo test -p autobwd-tests --test conformance_cases case::diamond`.
 //!
-//! Besides, the runner itself is tested: whatever is changed in a golden case that passes, it must report.
+//! The runner itself is tested, too: it must report every change of a golden case that passes.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 
-/// A case as a test; one that cannot be compared yet is ignored. The binary, and `--ignored`, say why.
+/// A case as a test, ignored if it cannot be compared yet. The binary, and `--ignored`, give the reason.
 fn case(entry: Entry, ops: &'static OpInfoMap) -> Trial {
     let skipped = entry.case.as_ref().is_ok_and(|case| matches!(skip_reason(case, ops), Ok(Some(_))));
     let trial = Trial::test(format!("case::{}", entry.name), move || match entry.check(ops) {
@@ -63,7 +63,7 @@ fn case(entry: Entry, ops: &'static OpInfoMap) -> Trial {
     trial.with_ignored_flag(skipped)
 }
 
-/// The cases that pass, with what was compared.
+/// The passing cases, with their comparisons.
 fn passing(folder: &Path) -> Result<Vec<(Case, Compared)>, Failed> {
     let ops = OpInfoMap::linked()?;
     let cases = load_folder(folder, "")?.into_iter().filter_map(|entry| entry.case.ok());
@@ -74,7 +74,7 @@ fn passing(folder: &Path) -> Result<Vec<(Case, Compared)>, Failed> {
     Ok(passing.collect())
 }
 
-/// Changes every case in every way there is: each must fail.
+/// Changes every case in every possible way: each must fail.
 fn reports(passing: &[(Case, Compared)], change: Changes) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     let (mut count, mut missed) = (0, vec![]);
@@ -110,7 +110,7 @@ fn with_op(case: &Case, index: usize, change: impl FnOnce(&mut Value)) -> Case {
     case
 }
 
-/// Names and positions of the variables of the root block that the call has added.
+/// Names and positions of the variables that the call has added to the root block.
 fn new_variables(case: &Case) -> Vec<(usize, String)> {
     let names = |program: &Value| -> Vec<String> {
         let vars = program["blocks"][0]["vars"].as_array();
@@ -154,7 +154,7 @@ fn swap_operands(case: &Case) -> Vec<(String, Case)> {
     changed
 }
 
-/// Renames a new variable wherever the program mentions it.
+/// Renames a new variable throughout the program.
 fn rename(case: &Case) -> Vec<(String, Case)> {
     fn walk(value: &mut Value, old: &str) {
         match value {
@@ -185,7 +185,7 @@ fn change_variables(case: &Case, change: fn(&mut Value)) -> Vec<(String, Case)> 
     new_variables(case).into_iter().map(changed).collect()
 }
 
-/// Changes attributes that autobwd declares as little as possible.
+/// Changes each attribute that autobwd declares by the smallest amount.
 fn change_attribute(case: &Case) -> Vec<(String, Case)> {
     let mut changed = vec![];
     for (index, op) in ops(case).iter().enumerate() {
@@ -225,14 +225,14 @@ fn nudge(tag: &str, value: &mut Value) {
     *value = next;
 }
 
-/// Whether any tensor of the program is of dtype float32.
+/// Whether any tensor of the program has dtype float32.
 fn computes_in_f32(case: &Case) -> bool {
     let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
     let mut vars = blocks.iter().filter_map(|block| block["vars"].as_array()).flatten();
     vars.any(|var| var["dtype"] == "float32")
 }
 
-/// Changes values by three times what their precision allows.
+/// Changes values by three times their tolerance.
 fn change_value(case: &Case) -> Vec<(String, Case)> {
     let step = if computes_in_f32(case) { 3e-6 } else { 3e-9 };
     let mut changed = vec![];
@@ -249,7 +249,7 @@ fn change_value(case: &Case) -> Vec<(String, Case)> {
     changed
 }
 
-/// A gradient for which autobwd finds no path is zero, and has no dtype.
+/// A gradient without a path in autobwd is zero, and has no dtype.
 fn change_value_dtype(case: &Case) -> Vec<(String, Case)> {
     let mut changed = vec![];
     for (index, (name, value)) in
@@ -268,28 +268,28 @@ fn change_value_dtype(case: &Case) -> Vec<(String, Case)> {
     changed
 }
 
-/// Table A3: the class of an error does not matter, that the call is refused does.
+/// Table A3: the class of an error does not matter, only that the call fails.
 fn refusals(passing: &[(Case, Compared)]) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
         let mut refusing = case.clone();
         refusing.first.error = Some(Refusal { class: "ValueError".into() });
         if !matches!(check(&refusing, ops), Outcome::Failed(_)) {
-            return Err(format!("{}: the call was accepted, and nobody noticed", case.name).into());
+            return Err(format!("{}: the call succeeded, and the runner did not report it", case.name).into());
         }
     }
     Ok(())
 }
 
-/// Whether a sub-block stops a gradient: what a step computes cannot be held fast while differences are taken.
+/// Whether a sub-block has `stop_gradient`: central differences cannot hold values of a step constant.
 fn stops_inside(case: &Case) -> bool {
     let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
     let vars = blocks.iter().skip(1).filter_map(|block| block["vars"].as_array()).flatten();
     vars.into_iter().any(|var| var["stop_gradient"] == true && var["dtype"] == "float64")
 }
 
-/// Row 10: where the reference has no gradient, the gradients that autobwd builds are compared with central differences,
-/// for made-up numbers if need be.
+/// Row 10: where the reference has no gradient, autobwd's gradients are compared with central differences, if necessary
+/// at generated values.
 fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     let mut count = 0;
@@ -299,7 +299,7 @@ fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
         unmade.first.error = Some(Refusal { class: "RuntimeError".into() });
         (unmade.first.backward, unmade.first.result) = (None, None);
         (unmade.then, unmade.fetch) = (vec![], vec![]);
-        // Whole numbers stay: one and the same row of a table everywhere would be a tie for a maximum.
+        // Integers stay: equal indices everywhere would tie maxima.
         unmade.tensors.retain(|(_, tensor)| !tensor.dtype().is_float());
         match check(&unmade, ops) {
             Outcome::Passed(compared) => count += compared.differences,

@@ -1,4 +1,4 @@
-//! Every sample row of every operator is a named test: `cargo test -p autobwd-tests --test samples relu`.
+//! Every sample of every operator is a named test: `cargo test -p autobwd-tests --test samples relu`.
 
 use autobwd::check;
 use autobwd_ops as _;
@@ -7,17 +7,17 @@ use libtest_mimic::{Arguments, Trial};
 #[global_allocator]
 static ALLOCATOR: check::CountingAllocator = check::CountingAllocator;
 
-/// Warnings that are as they should be: operator, and what the warning says.
+/// Expected warnings: operator, and text of the warning.
 const KNOWN: &[(&str, &str)] = &[
     // Updates are not differentiated.
     ("adam", "it is declared to have `NoGrad`"),
     ("momentum", "it is declared to have `NoGrad`"),
     ("sgd", "it is declared to have `NoGrad`"),
     ("matmul_v2_grad_sgd", "it is declared to have `NoGrad`"),
-    // The rank of what comes out depends on these dimensions.
+    // The rank of the output depends on these dimensions.
     ("gather_nd", "refused where dimensions are unknown"),
     ("squeeze2", "refused where dimensions are unknown"),
-    // A variance, of which small negative ones are taken beside epsilon.
+    // A variance; small negative ones are possible because of epsilon.
     ("batch_norm", "input `Variance` has no negative numbers"),
 ];
 
@@ -54,7 +54,7 @@ fn main() {
             }
         }));
     }
-    // Kernels and formulas are chosen for the machine: those for others run here, too.
+    // Kernels and formulas are chosen for the machine; this also runs those of other instruction sets.
     if std::env::var_os("AUTOBWD_ISA").is_none() {
         for isa in ["avx2", "baseline"] {
             let again = move || Ok(autobwd_tests::run_again(isa, "::")?);

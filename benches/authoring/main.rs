@@ -1,7 +1,7 @@
-//! What many operators cost their author: time to check and to build, size of the binary, time to start.
+//! Costs of many operators for their author: time to check and to build, size of the binary, start-up time.
 //!
 //! `cargo run --release -p autobwd-benches --bin authoring -- --operators 200` generates crates under
-//! `target/authoring`, builds what they depend on, and prints one JSON line a figure.
+//! `target/authoring`, builds their dependencies, and prints one JSON line for each result.
 
 use std::process::{Command, ExitCode};
 
@@ -12,18 +12,18 @@ use autobwd_benches::{
 use clap::Parser;
 use serde_json::{Value, json};
 
-/// Measures what many operators cost their author, one JSON line a figure.
+/// Measures the costs of many operators for their author, one JSON line for each result.
 #[derive(Parser)]
 struct Args {
-    /// Number of operators, half of them with a gradient operator besides.
+    /// Number of operators, half of them with an additional gradient operator.
     #[arg(long, default_value_t = 200)]
     operators: usize,
-    /// How often every figure is measured, in turn with the others.
+    /// Number of repetitions, in turn with the others.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
-/// Crates that are compared: package, what it holds, whether it holds any.
+/// Compared crates: package, contents, whether it has operators.
 const PACKAGES: [(&str, Content, bool); 3] = [
     ("empty", Content::Operators, false),
     ("structs", Content::Structs, true),
@@ -32,7 +32,7 @@ const PACKAGES: [(&str, Content, bool); 3] = [
 
 const DEBUG: Profile = Profile { release: false, fat_lto: false };
 const RELEASE: Profile = Profile { release: true, fat_lto: false };
-/// How often a binary is started.
+/// Number of starts of a binary.
 const STARTS: usize = 51;
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn generate(operators: usize) -> Outcome<Generated> {
     Ok(generated)
 }
 
-/// Medians by package of the seconds that cargo takes after a change to the library.
+/// Median seconds of cargo after a change to the library, for each package.
 fn seconds(generated: &Generated, profile: Profile, command: &str, rounds: usize) -> Outcome<[f64; 3]> {
     let mut times = [const { Vec::new() }; 3];
     for i in 0..rounds.max(1) {
@@ -96,7 +96,7 @@ fn sizes(generated: &Generated, count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Microseconds of the first look at the registry, over many starts.
+/// Microseconds of the first access to the registry, over many starts.
 fn starts(generated: &Generated, count: usize) -> Outcome<()> {
     for package in ["empty", "operators"] {
         let (mut micros, mut linked) = (vec![], 0);

@@ -1,4 +1,4 @@
-//! What building takes: CPU-seconds and seconds of clean builds and of a rebuild, and the size of a binary.
+//! Costs of builds: CPU-seconds and seconds of clean builds and of a rebuild, and the size of a binary.
 //!
 //! `cargo run -p autobwd-benches --bin build_cost -- release tests touch` prints a JSON line for each. It builds in
 //! `target/build_cost`, which is empty for `release` and `tests`, and needs Linux and the command `size`.
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// Measures builds, one JSON line each.
 #[derive(Parser)]
 struct Args {
-    /// What is built.
+    /// Builds to measure.
     #[arg(required = true)]
     builds: Vec<Build>,
 }
@@ -26,15 +26,15 @@ struct Args {
 enum Build {
     /// A clean release build of the example `digits`, and the bytes of its text segment.
     Release,
-    /// A clean build of all tests, and running them: long.
+    /// A clean build of all tests, and their run: takes long.
     Tests,
-    /// The samples of `relu`, after one file of operators was touched.
+    /// The samples of `relu`, after a change to one file of operators.
     Touch,
 }
 
-/// The file of operators that is touched.
+/// The file of operators to change.
 const TOUCHED: &str = "ops/src/activation.rs";
-/// How many ticks of `/proc` are a second, on every Linux.
+/// Ticks of `/proc` in a second, on every Linux.
 const TICKS: f64 = 100.0;
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder that all is built in.
+/// The target folder of all builds.
 struct Target {
     folder: PathBuf,
 }
@@ -101,12 +101,12 @@ impl Target {
         Ok(fs::create_dir_all(&self.folder)?)
     }
 
-    /// What a cargo command takes.
+    /// The costs of a cargo command.
     fn cargo(&self, args: &[&str]) -> Outcome<Cost> {
         eprintln!("cargo {}", args.join(" "));
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root()).args(args).arg("--quiet").env("CARGO_TARGET_DIR", &self.folder);
-        // What cargo says of this command's own package is not for the packages that it builds.
+        // Cargo's variables for this package must not reach the packages that it builds.
         for (name, _) in env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_")) {
                 cargo.env_remove(name);
@@ -120,7 +120,7 @@ impl Target {
 }
 
 struct Cost {
-    /// Seconds of all cores, user and system.
+    /// Seconds on all cores, user and system.
     cpu: f64,
     wall: f64,
 }
@@ -131,10 +131,10 @@ impl Cost {
     }
 }
 
-/// CPU-seconds of all child processes that have ended, and of theirs.
+/// CPU-seconds of all terminated child processes and their children.
 fn children_cpu() -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The second field, a name in parentheses, may have spaces; fields 16 and 17 are user and system time.
+    // The second field, a name in parentheses, may contain spaces; fields 16 and 17 are user and system time.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: Vec<f64> = fields.skip(13).take(2).map(str::parse).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<f64>() / TICKS)

@@ -1,14 +1,14 @@
-//! One operator alone, ready to run on data that stands in the scope.
+//! A single operator, ready to run on data in the scope.
 
 use autobwd::{
     Attr, DType, Dims, Executor, OpDesc, OpInfo, Program, Result, Scope, Session, Tensor, Var, VarDesc,
 };
 
-/// Prepares an operator: every slot has so many elements of `dtype`, inputs within 0 and 1; attributes have their default
-/// values, or 1.
+/// Prepares an operator: every slot has `elements` elements of `dtype`, inputs are in [0, 1]; attributes have their
+/// default values, or 1.
 ///
 /// # Errors
-/// The operator does not take that.
+/// The operator does not accept these.
 pub fn alone(executor: &Executor, info: &OpInfo, dtype: DType, elements: usize) -> Result<(Scope, Session)> {
     let schema = info.schema();
     let (mut program, mut scope, mut op) = (Program::new(), Scope::new(), OpDesc::new(schema.name));
@@ -40,7 +40,7 @@ pub fn alone(executor: &Executor, info: &OpInfo, dtype: DType, elements: usize) 
     Ok((scope, session))
 }
 
-/// Numbers within 0 and 1, others for every slot.
+/// Numbers in [0, 1], different for every slot.
 fn numbers(slot: usize, n: usize) -> Vec<f64> {
     (1..=n).map(|i| (i as f64 * 0.618_034 + slot as f64 * 0.3).fract().max(0.01)).collect()
 }

@@ -14,14 +14,14 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// How generated crates are compiled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
-    /// `--release`, else as in development.
+    /// `--release`, or the dev profile.
     pub release: bool,
-    /// One compilation for everything, in one unit.
+    /// Fat LTO with one codegen unit.
     pub fat_lto: bool,
 }
 
 impl Profile {
-    /// All there are.
+    /// All profiles.
     pub const ALL: [Profile; 4] = [
         Profile { release: false, fat_lto: false },
         Profile { release: false, fat_lto: true },
@@ -29,27 +29,28 @@ impl Profile {
         Profile { release: true, fat_lto: true },
     ];
 
-    /// The folder that cargo puts artefacts into.
+    /// Cargo's folder for artefacts.
     pub fn folder(self) -> &'static str {
         if self.release { "release" } else { "debug" }
     }
 
-    /// What is said about link-time optimisation.
+    /// Name of the link-time optimisation.
     pub fn lto(self) -> &'static str {
         if self.fat_lto { "fat" } else { "off" }
     }
 }
 
-/// A workspace of generated crates, with a target folder of its own; what was built before is kept.
+/// A workspace of generated crates, with a target folder of its own; earlier builds are kept.
 pub struct Generated {
     folder: PathBuf,
 }
 
 impl Generated {
-    /// An empty workspace `target/NAME` with these packages as members, and versions as this workspace has them.
+    /// An empty workspace `target/NAME` with these packages as members, and dependencies in the versions of this
+    /// workspace.
     ///
     /// # Errors
-    /// The file system's.
+    /// File system errors.
     pub fn new(name: &str, members: &[&str]) -> Outcome<Generated> {
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(ROOT).join("target"), PathBuf::from);
@@ -70,25 +71,26 @@ impl Generated {
         self.folder.join(within)
     }
 
-    /// What was built for a profile.
+    /// An artefact of a profile.
     pub fn built(&self, profile: Profile, file: &str) -> PathBuf {
         self.path("target").join(profile.folder()).join(file)
     }
 
-    /// Writes a file and the folders it is in.
+    /// Writes a file and creates its folders.
     ///
     /// # Errors
-    /// The file system's.
+    /// File system errors.
     pub fn write(&self, path: &str, text: &str) -> Outcome<()> {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
         Ok(fs::write(path, text)?)
     }
 
-    /// Writes a package's manifest, which depends on `autobwd`; `more` is the rest of it, from further dependencies on.
+    /// Writes the manifest of a package that depends on `autobwd`; `more` is the rest of it, from further dependencies
+    /// on.
     ///
     /// # Errors
-    /// The file system's.
+    /// File system errors.
     pub fn manifest(&self, package: &str, more: &str) -> Outcome<()> {
         let head = format!("[package]\nname = \"{package}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
         let autobwd = fs::canonicalize(Path::new(ROOT).join("autobwd"))?;
@@ -96,7 +98,7 @@ impl Generated {
         self.write(&format!("{package}/Cargo.toml"), &text)
     }
 
-    /// Runs a cargo command with these arguments and returns what it prints.
+    /// Runs a cargo command with these arguments and returns its output.
     ///
     /// # Errors
     /// It cannot be started, or fails.
@@ -104,7 +106,7 @@ impl Generated {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.folder).args([command, "--offline", "--quiet"]);
         cargo.args(profile.release.then_some("--release")).args(args);
-        // Nothing is taken over from the last build, so that times are those of a whole crate.
+        // No incremental builds, so that times are those of a whole crate.
         cargo.env("CARGO_TARGET_DIR", self.path("target")).env("CARGO_INCREMENTAL", "0");
         let prefix = if profile.release { "CARGO_PROFILE_RELEASE" } else { "CARGO_PROFILE_DEV" };
         cargo.env(format!("{prefix}_LTO"), profile.lto());
@@ -114,7 +116,7 @@ impl Generated {
         output(&mut cargo)
     }
 
-    /// Seconds that cargo takes when a source file has just been changed.
+    /// Seconds of cargo after a change to a source file.
     ///
     /// # Errors
     /// As [`cargo`](Generated::cargo).
@@ -129,7 +131,7 @@ impl Generated {
     }
 }
 
-/// Runs a command and returns what it prints.
+/// Runs a command and returns its output.
 ///
 /// # Errors
 /// It cannot be started, or fails.

@@ -1,5 +1,4 @@
-//! What the measuring commands share: workloads, figures, the way a command ends, and crates that are generated to be
-//! measured.
+//! Shared code of the benchmarks: workloads, statistics, results of commands, and generated crates.
 
 mod alone;
 mod generated;
@@ -15,10 +14,10 @@ pub use timing::{
 
 use std::{error::Error, process::ExitCode};
 
-/// What a command returns; errors of all kinds end it alike.
+/// Result of a command, for errors of all kinds.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Ends a command: an error is printed on stderr.
+/// Ends a command; prints an error to stderr.
 pub fn finish(outcome: Outcome<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|e| {
         eprintln!("error: {e}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What a generated crate is made of.
+/// Contents of a generated crate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Operators: every other one with a gradient written by hand, the others with `grad = Derived`.
@@ -11,7 +11,7 @@ pub enum Content {
     Structs,
 }
 
-/// The library with that many operators.
+/// The library with `operators` operators.
 pub fn library(content: Content, operators: usize) -> String {
     let mut text = String::from("//! Generated.\n#![allow(unused_imports)]\n");
     text += "use autobwd::{Derived, Expr, Float, New, NoGrad, Pointwise, Result, Var, check::*, emit, register_op};\n";
@@ -24,14 +24,14 @@ pub fn library(content: Content, operators: usize) -> String {
     text
 }
 
-/// How many operators of such a library the registry holds: besides gradients written by hand three for every derived one,
-/// which is differentiated as often.
+/// The number of registered operators of such a library: with hand-written gradients and three derived operators for
+/// each derived gradient, up to third order.
 pub fn linked(operators: usize) -> usize {
     let derived = operators / 2;
     operators + (operators - derived) + 3 * derived
 }
 
-/// A `main` that prints how many operators there are and how many microseconds it took to find out.
+/// A `main` that prints the number of operators and the microseconds of the first access to the registry.
 pub fn main(library: &str) -> String {
     format!(
         r#"use {library} as _;
@@ -44,7 +44,7 @@ fn main() {{
     )
 }
 
-/// Operators have different formulas, as those that people write.
+/// Different formulas, as in real operator crates.
 fn formula(i: usize) -> String {
     let k = 0.5 + i as f64 / 64.0;
     match i / 2 % 4 {
@@ -85,7 +85,7 @@ impl<F: Float> Pointwise for Op{i}<F> {{
 }}
 autobwd::samples!(Op{i}, [Op{i} {{ x: uniform([2, 3]), out: out(), beta: 1.5 }}]);
 
-/// That of an expression.
+/// The activation of an expression.
 #[track_caller]
 pub fn op{i}(x: &Expr, beta: f32) -> Result<Expr> {{
     emit(Op{i} {{ x: x.into(), out: New, beta }}).out
@@ -127,7 +127,7 @@ impl<F: Float> Pointwise for Op{i}Grad<F> {{
     );
 }
 
-/// What stays of an operator when everything about autobwd but its number type is left out.
+/// The operator's struct and formula without any use of autobwd except its number type.
 fn structs(text: &mut String, i: usize) {
     plain(text, &format!("Op{i}"), &["x", "out"], &format!("self.out = {}", formula(i)));
     if by_hand(i) {

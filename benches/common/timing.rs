@@ -1,4 +1,4 @@
-//! Times and their figures, alike for ourselves and for the Rust peers, which include this file.
+//! Timing and statistics, shared with the Rust peers, which include this file.
 
 use std::{
     fs,
@@ -7,12 +7,12 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Milliseconds since then.
+/// Milliseconds since an instant.
 pub fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// The value below which that share of the values is.
+/// The quantile below which that share of the values lies.
 ///
 /// # Panics
 /// There are no values.
@@ -21,7 +21,7 @@ pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values[(values.len() as f64 * share) as usize]
 }
 
-/// The value in the middle.
+/// The median.
 ///
 /// # Panics
 /// There are no values.
@@ -29,17 +29,17 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
 }
 
-/// Memory of this process that is resident now; 0 where the system does not tell.
+/// Resident bytes of this process; 0 if the system does not report them.
 pub fn resident_bytes() -> usize {
     status_bytes("VmRSS:")
 }
 
-/// Most memory that this process ever had resident; 0 where the system does not tell.
+/// Peak resident bytes of this process; 0 if the system does not report them.
 pub fn peak_resident_bytes() -> usize {
     status_bytes("VmHWM:")
 }
 
-/// Has [`peak_resident_bytes`] count from now on; `false` where the system does not do so.
+/// Resets [`peak_resident_bytes`]; `false` if the system does not support it.
 pub fn forget_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
@@ -50,13 +50,13 @@ fn status_bytes(key: &str) -> usize {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok()).map_or(0, |kb| kb * 1024)
 }
 
-/// Rounds to a number of digits behind the point.
+/// Rounds to a number of decimal places.
 pub fn round(x: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (x * scale).round() / scale
 }
 
-/// Training steps: what they took, and the losses of the first and the tenth.
+/// Training steps: their times, and the losses of the first and the tenth.
 pub struct Steps {
     /// Loss of the first step.
     pub loss1: f64,
@@ -66,7 +66,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Ten steps whose losses are kept, a warm-up, then as many steps as fit into the time; `step` returns the loss.
+    /// Runs ten steps whose losses are kept, a warm-up, then as many steps as fit into the time; `step` returns the
+    /// loss.
     ///
     /// # Errors
     /// Those of a step.
@@ -89,7 +90,7 @@ impl Steps {
         Ok(Steps { loss1, loss10, ms: times })
     }
 
-    /// The line that is printed of them.
+    /// The JSON line of a run.
     pub fn to_json(&self, lib: &str, workload: &str, threads: usize, build_ms: f64) -> Value {
         let mut times = self.ms.clone();
         let mut at = |share: f64| round(quantile(&mut times, share), 5);
@@ -109,9 +110,9 @@ impl Steps {
     }
 }
 
-/// Times rows of `length` equal operators, each `rounds` times, and prints a line for each operator and one with the medians
-/// over the operators; a row returns what recording it took and what going back took. Returns the nanoseconds of the
-/// operator in the middle.
+/// Times rows of `length` equal operators, each `rounds` times, and prints a line for each operator and one with the
+/// medians over the operators; `row` returns the durations of recording and of the backward pass. Returns the median
+/// nanoseconds of an operator.
 ///
 /// # Errors
 /// Those of a row.

@@ -1,4 +1,4 @@
-//! Ten activations with `grad = Derived`, and their gradients as people write them.
+//! Ten activations with `grad = Derived`, and hand-written gradients of them.
 
 use autobwd::{Derived, Float, NoGrad, Pointwise, Var, register_op};
 
@@ -6,11 +6,11 @@ use autobwd::{Derived, Float, NoGrad, Pointwise, Var, register_op};
 pub(crate) const ACTIVATIONS: [&str; 10] =
     ["relu", "tanh", "sigmoid", "swish", "softplus", "elu", "leaky_relu", "gelu", "exp", "square"];
 
-/// Those of them whose gradient can be had from the output for less: `hand_relu_out_grad`. `Derived` starts from the
-/// input always.
+/// The activations with a cheaper gradient in terms of the output: `hand_relu_out_grad`. `Derived` always starts from
+/// the input.
 pub(crate) const FROM_OUTPUT: [&str; 6] = ["relu", "tanh", "sigmoid", "elu", "leaky_relu", "exp"];
 
-/// An activation with `grad = Derived`, and its gradient written by hand.
+/// An activation with `grad = Derived`, and its hand-written gradient.
 macro_rules! activation {
     ($derived:ident: |$x:ident| $formula:expr, $grad:ident: |$from:ident, $dout:ident| $gradient:expr) => {
         #[doc = concat!("The activation of `", stringify!($derived), "`.")]
@@ -33,7 +33,7 @@ macro_rules! activation {
     };
 }
 
-/// A gradient written by hand, from the input `x` or the output `out`.
+/// A hand-written gradient, from the input `x` or the output `out`.
 macro_rules! gradient {
     ($grad:ident: |$from:ident, $dout:ident| $gradient:expr) => {
         #[doc = concat!("`", stringify!($grad), "`, written by hand.")]

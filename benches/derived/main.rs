@@ -1,7 +1,8 @@
-//! Time per element of derived gradient operators against those written by hand, and of all pointwise operators.
+//! Time per element of derived and hand-written gradient operators, and of all pointwise operators.
 //!
 //! `cargo run --release -p autobwd-benches --bin derived` prints a JSON line for each of ten activations and for each
-//! operator; `--bound` flags operators so many times slower than `tanh`, whose formulas may not have been vectorised.
+//! operator; `--bound` flags operators that are slower than `tanh` by this factor, whose formulas may not have been
+//! vectorised.
 
 mod activations;
 mod timing;
@@ -19,10 +20,10 @@ use timing::Timed;
 /// Times gradient operators made by `grad = Derived` and all pointwise operators, one JSON line each.
 #[derive(Parser)]
 struct Args {
-    /// How often every operator is timed, in turn with the others.
+    /// Number of repetitions, in turn with the others.
     #[arg(long, default_value_t = 31)]
     rounds: usize,
-    /// Operators so many times slower than `tanh` are flagged.
+    /// Flags operators that are slower than `tanh` by this factor.
     #[arg(long, default_value_t = 3.0)]
     bound: f64,
 }
@@ -44,7 +45,7 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All registered operators with a formula, and the gradients that are made for them; not the gradients of those.
+/// All registered operators with a formula, and their derived gradients, but not the gradients of those.
 fn pointwise() -> autobwd::Result<Vec<&'static OpInfo>> {
     let registered = OpInfoMap::linked()?.iter().filter(|info| info.crate_name() != "autobwd");
     let with_gradient = |info: &'static OpInfo| match info.grad_kind() {

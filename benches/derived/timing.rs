@@ -1,18 +1,18 @@
-//! One operator, prepared to run on data that stands in the scope, and its time.
+//! A prepared operator, and its time.
 
 use std::time::Instant;
 
 use autobwd::{DType, Executor, OpInfo, Result, Scope, Session};
 use autobwd_benches::{alone, median, ms};
 
-/// Elements of every slot: what an operator reads and writes stays in the caches next to the core.
+/// Elements of every slot, such that inputs and outputs stay in the core's caches.
 const ELEMENTS: usize = 4096;
-/// Runs between two looks at the clock.
+/// Runs between two readings of the clock.
 const RUNS: usize = 10;
-/// Milliseconds of a round at least.
+/// Minimum duration of a round, in milliseconds.
 const ROUND_MS: f64 = 1.5;
 
-/// An operator that is timed.
+/// A timed operator.
 pub(crate) struct Timed {
     name: &'static str,
     scope: Scope,
@@ -22,7 +22,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// As [`alone`] prepares it.
+    /// Prepared by [`alone`].
     pub(crate) fn new(executor: &Executor, info: &OpInfo) -> Result<Timed> {
         let (scope, session) = alone(executor, info, DType::F32, ELEMENTS)?;
         Ok(Timed { name: info.schema().name, scope, session, rounds: vec![] })

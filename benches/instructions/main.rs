@@ -1,17 +1,17 @@
-//! Instructions of a step of the workloads whose time is overhead: counted by valgrind, so that a regression shows on a
-//! busy machine, too.
+//! Instruction counts of steps of the workloads dominated by overhead, by valgrind, so that regressions show on a busy
+//! machine, too.
 //!
-//! `cargo run --release -p autobwd-benches --bin instructions` compares with `benches/instructions.txt` and fails where
-//! there are more by a fiftieth; `UPDATE=1` rewrites the file.
+//! `cargo run --release -p autobwd-benches --bin instructions` compares with `benches/instructions.txt` and fails if a
+//! count is more than 2 % higher; `UPDATE=1` rewrites the file.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command, process::ExitCode};
 
 use autobwd_benches::{Outcome, finish};
 
 const WORKLOADS: [&str; 2] = ["tiny_mlp", "chain_small"];
-/// Steps of two runs: what lies between them is nothing but steps.
+/// Steps of two runs, whose difference consists of steps only.
 const STEPS: [u64; 2] = [20, 60];
-/// Valgrind knows no AVX-512.
+/// Valgrind does not support AVX-512.
 const INSTRUCTIONS: &str = "avx2";
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
@@ -47,7 +47,7 @@ fn run() -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Instructions of a whole run of so many steps.
+/// Instructions of a whole run of `steps` steps.
 fn instructions(workload: &str, steps: u64) -> Outcome<u64> {
     let workloads = env::current_exe()?.with_file_name("workloads");
     let mut command = Command::new("valgrind");

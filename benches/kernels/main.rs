@@ -1,7 +1,7 @@
-//! Kernels alone: vector functions beside those of the standard library, matrix products, convolutions.
+//! Kernels in isolation: vector functions compared with the standard library, matrix products, convolutions.
 //!
-//! `cargo bench -p autobwd-benches --bench kernels`, on one thread. Functions run on 1,000 elements: what is printed in µs
-//! is ns for each.
+//! `cargo bench -p autobwd-benches --bench kernels`, on one thread. Functions run on 1,000 elements, so that
+//! microseconds are nanoseconds per element.
 
 use autobwd::{Builder, DType, Executor, Expr, OpInfoMap, Scope, Tensor, tensor::Element};
 use autobwd_benches::alone;
@@ -30,7 +30,7 @@ fn main() {
     divan::main();
 }
 
-/// As a formula, with the instructions named above; `AUTOBWD_ISA=baseline` or `avx2` chooses others.
+/// As a formula, with the instruction set named above; `AUTOBWD_ISA=baseline` or `avx2` selects another.
 #[divan::bench(args = FUNCTIONS, types = [f32, f64])]
 fn function<T: Element>(bencher: Bencher<'_, '_>, name: &str) {
     let executor = Executor::with_threads(1);
@@ -39,7 +39,7 @@ fn function<T: Element>(bencher: Bencher<'_, '_>, name: &str) {
     bencher.counter(ItemsCount::new(ELEMENTS)).bench_local(|| session.run(&mut scope).unwrap());
 }
 
-/// A number that the standard library has functions for.
+/// Number types with functions in the standard library.
 trait Std: Copy + From<f32> {
     fn function(name: &str) -> Option<fn(Self) -> Self>;
 }
@@ -67,7 +67,7 @@ macro_rules! std_functions {
 }
 std_functions!(f32 f64);
 
-/// One element after the other, by the standard library, where it has the function.
+/// Element by element, by the standard library, if it has the function.
 #[divan::bench(args = FUNCTIONS, types = [f32, f64])]
 fn std<T: Std>(bencher: Bencher<'_, '_>, name: &str) {
     let x: Vec<T> = (1..=ELEMENTS).map(|i| T::from((i as f32 * 0.618_034).fract().max(0.01))).collect();
@@ -79,7 +79,7 @@ fn std<T: Std>(bencher: Bencher<'_, '_>, name: &str) {
     });
 }
 
-/// Runs an expression of variables of these shapes; `count` is of what is printed per second.
+/// Runs an expression on variables of these shapes; `count` is the work for the printed rate.
 fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&[Expr]) -> Expr) {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let variable = |(i, dims): (usize, &&[usize])| {
@@ -95,13 +95,13 @@ fn run(bencher: Bencher<'_, '_>, shapes: &[&[usize]], count: usize, f: impl Fn(&
     bencher.counter(ItemsCount::new(count)).bench_local(|| session.run(&mut scope).unwrap());
 }
 
-/// Square products; what is printed per second are floating point operations.
+/// Square products; the printed rate is floating-point operations per second.
 #[divan::bench(args = [8, 16, 32, 64, 128, 256, 512, 1024])]
 fn product(bencher: Bencher<'_, '_>, n: usize) {
     run(bencher, &[&[n, n], &[n, n]], 2 * n * n * n, |x| x[0].matmul(&x[1]));
 }
 
-/// The convolutions of `lenet`: channels, height and width of 64 images, and filters of 5 by 5.
+/// The convolutions of `lenet`: channels, height and width of 64 images, and 5 × 5 filters.
 #[divan::bench(args = [(1, 28, 20), (20, 12, 50)])]
 fn convolution(bencher: Bencher<'_, '_>, (channels, size, filters): (usize, usize, usize)) {
     let flop = 64 * 2 * (size - 4) * (size - 4) * channels * 25 * filters;
@@ -109,7 +109,7 @@ fn convolution(bencher: Bencher<'_, '_>, (channels, size, filters): (usize, usiz
     run(bencher, &shapes, flop, |x| x[0].conv2d(&x[1], 1, 0));
 }
 
-/// The maximum of 2 by 2 in `lenet`: channels, height and width of 64 images.
+/// The max pooling of `lenet`: channels, height and width of 64 images.
 #[divan::bench(args = [(20, 24), (50, 8)])]
 fn maximum(bencher: Bencher<'_, '_>, (channels, size): (usize, usize)) {
     let dims = [64, channels, size, size];

@@ -1,4 +1,4 @@
-//! Whether all operators of a crate are linked, whatever is made of it.
+//! Tests whether all operators of a crate are linked into every kind of artefact.
 //!
 //! `cargo run --release -p autobwd-benches --bin linking` generates an operator crate under `target/linking`, builds a
 //! binary, a test, an example, a shared and a static library with it for every profile, and prints one JSON line each.
@@ -15,10 +15,10 @@ use autobwd_benches::{
 use clap::Parser;
 use serde_json::json;
 
-/// Counts the operators that are linked into whatever is made of their crate, one JSON line each.
+/// Counts the operators that are linked into each kind of artefact, one JSON line each.
 #[derive(Parser)]
 struct Args {
-    /// Number of operators, half of them with a gradient operator besides.
+    /// Number of operators, half of them with an additional gradient operator.
     #[arg(long, default_value_t = 8)]
     operators: usize,
 }
@@ -87,7 +87,7 @@ fn generate(operators: usize) -> Outcome<Generated> {
     Ok(generated)
 }
 
-/// How many operators each kind of artefact sees.
+/// The number of operators in each kind of artefact.
 fn counts(generated: &Generated, profile: Profile) -> Outcome<Vec<(&'static str, usize)>> {
     generated.cargo(profile, "build", &["--package", "app", "--bins", "--examples"])?;
     generated.cargo(profile, "build", &["--package", "native"])?;
@@ -110,7 +110,7 @@ fn counts(generated: &Generated, profile: Profile) -> Outcome<Vec<(&'static str,
     ])
 }
 
-/// Compiles a C program, runs it and returns what it prints; the libraries are also its argument.
+/// Compiles a C program, runs it and returns its output; the libraries are also its argument.
 fn c(generated: &Generated, source: &str, with: &[&str]) -> Outcome<String> {
     let (from, program) = (generated.path(format!("c/{source}.c")), generated.path("c/program"));
     output(Command::new("cc").arg("-o").arg(&program).arg(from).args(with))?;
@@ -122,7 +122,7 @@ fn text(path: &Path) -> Outcome<&str> {
 }
 
 fn first_number(text: &str) -> Outcome<usize> {
-    // A test says more than that.
+    // A test prints more than the count.
     let text = text.split("count ").last().unwrap_or(text);
     let number = text.split_whitespace().find_map(|word| word.parse().ok());
     Ok(number.ok_or_else(|| format!("there is no number in {text:?}"))?)

@@ -1,9 +1,9 @@
-//! What loops and recurrences cost.
+//! Costs of loops and recurrences.
 //!
-//! `cargo run --release -p autobwd-benches --bin loops` prints three JSON lines: a training step of a long short-term memory
-//! whose steps are a recurrence, beside the same with one step after another in the program; an iteration of a loop that
-//! does nothing but count; and a recurrence of 10,000 steps of which every hundredth leaves something for the gradient, beside
-//! the same where all do. The measured peak is what the process gains in resident memory from planning to the end of a step.
+//! `cargo run --release -p autobwd-benches --bin loops` prints three JSON lines: a training step of an LSTM as a
+//! recurrence, compared with the unrolled one; an iteration of a loop that only counts; and a recurrence of 10,000
+//! steps with a checkpoint every hundred steps, compared with one that saves all steps. The measured peak is the growth
+//! of resident memory from planning to the end of a step.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -27,7 +27,7 @@ struct Args {
     /// Threads to run on.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// How often each is timed, in turn; the long recurrence a tenth as often.
+    /// Number of repetitions, in turn; a tenth of it for the long recurrence.
     #[arg(long, default_value_t = 101)]
     rounds: usize,
     /// Iterations of the loop.
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Outcome<ExitCode> {
     let executor = Executor::with_threads(args.threads);
-    // All are made first: memory that one has given back would serve the next without being noticed.
+    // All are prepared first: memory freed by one would hide that of the next.
     let lstm = [
         ("recurrent", Step::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass), &pass))?),
         ("unrolled", Step::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass), &pass))?),
@@ -59,12 +59,12 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What steps find of the inputs.
+/// Input projections of the gates.
 fn gates(x: &Expr, pass: &Pass) -> Expr {
     x.matmul(&pass.input_weight) + &pass.bias
 }
 
-/// The states before the first step.
+/// The initial states.
 fn zeros(x: &Expr, pass: &Pass) -> Expr {
     let dims = [&x.dims()[1], &pass.state_weight.dims()[0]].map(|dim| dim.get().unwrap_or(0) as i64);
     let (shape, value, str_value) = (dims.to_vec(), 0.0, String::new());
@@ -76,7 +76,7 @@ fn recurrent(gates: &Expr, pass: &Pass) -> Expr {
     over_steps(gates, pass, 0, Expr::clone)
 }
 
-/// The same where little is there for all steps at once.
+/// The same with little memory for all steps together.
 fn long(x: &Expr, pass: &Pass, every: usize) -> Expr {
     over_steps(x, pass, every, |x| gates(x, pass))
 }
@@ -94,7 +94,7 @@ fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Expr
     last.swap_remove(0)
 }
 
-/// The last output, one step after another.
+/// The last output, unrolled.
 fn unrolled(gates: &Expr, pass: &Pass) -> Expr {
     let zeros = zeros(gates, pass);
     let mut states = vec![zeros.clone(), zeros];
@@ -162,7 +162,7 @@ fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Ste
     }))
 }
 
-/// A loop that counts.
+/// A loop that only counts.
 fn count(executor: &Executor, args: &Args) -> Outcome<Value> {
     let net = Builder::new();
     let number = |value: u32| {

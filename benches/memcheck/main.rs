@@ -1,8 +1,8 @@
-//! Attacks and a few samples under valgrind's memcheck: reads and writes outside of what was allocated, and decisions on
-//! bytes that nobody has written, fail.
+//! Runs attacks and a few samples under valgrind's memcheck, which fails on accesses outside of allocations and on
+//! decisions based on uninitialised bytes.
 //!
-//! `cargo run -p autobwd-benches --bin memcheck` builds the tests as `cargo test` does; it takes some minutes. What lies
-//! within one allocation, such as an arena, memcheck does not tell apart.
+//! `cargo run -p autobwd-benches --bin memcheck` builds the tests as `cargo test` does; it takes some minutes. Memcheck
+//! cannot detect errors within one allocation, such as an arena.
 
 use std::{
     env,
@@ -13,14 +13,14 @@ use std::{
 use autobwd_benches::{Outcome, finish};
 use serde_json::Value;
 
-/// Tests to run, by target, with the instructions that kernels use, and filters on their names. Valgrind knows no AVX-512.
-/// Many threads run without AVX2: for each of them, the library for products takes twice the size of the largest cache,
-/// which valgrind may not have.
+/// Tests to run, by target, with the instruction set of kernels, and filters on their names. Valgrind does not support
+/// AVX-512. Tests with many threads run without AVX2: for each thread, the matrix product library allocates twice the
+/// size of the largest cache, which valgrind may not have.
 const TESTS: [(&str, &str, &[&str]); 2] = [
     ("framework", "baseline", &["attacks::"]),
     ("samples", "avx2", &["matmul_v2", "conv2d::", "lstm", "concat", "lookup_table_v2", "top_k_v2"]),
 ];
-/// Without it, valgrind returns what the tests do, whatever it finds.
+/// Without it, valgrind returns the exit code of the tests.
 const FOUND: &str = "--error-exitcode=99";
 
 fn main() -> ExitCode {
@@ -33,7 +33,7 @@ fn run() -> Outcome<ExitCode> {
         for filter in filters {
             let mut valgrind = Command::new("valgrind");
             valgrind.args(["--tool=memcheck", "--quiet", "--fair-sched=yes", FOUND]);
-            // Tests of the framework find their files from where cargo runs them.
+            // Tests of the framework find their files relative to cargo's working directory.
             valgrind.arg(&test).arg(filter).args(["--test-threads", "1"]).current_dir(root().join("tests"));
             let output = valgrind.env("AUTOBWD_ISA", instructions).stdin(Stdio::null()).output()?;
             let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! The results as a chart: what each library takes in proportion to us.
+//! The results as a chart: times of each library relative to autobwd.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub(crate) fn of(results: &Results) -> Outcome<String> {
     Ok(svg)
 }
 
-/// Bars of the workloads, those of a workload side by side, and what their colours mean.
+/// Bars of the workloads, grouped by workload, with a legend.
 fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: usize) -> Outcome<()> {
     let mut shares = vec![];
     for (place, workload) in WORKLOADS.into_iter().enumerate() {
@@ -83,7 +83,7 @@ fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: u
     Ok(())
 }
 
-/// The workload there, if any.
+/// The workload at a position of the axis, if any.
 fn name(place: f64) -> &'static str {
     let whole = (place - place.round()).abs() < 1e-9 && place > -0.5;
     WORKLOADS.get(place.round() as usize).filter(|_| whole).map_or("", |workload| workload.name())

@@ -35,7 +35,7 @@ def numbers(seed, shape, scale):
 
 
 def integers(seed, shape, bound):
-    """Whole numbers below a bound."""
+    """Integers below a bound."""
     x = (hashed(seed, int(np.prod(shape))) >> np.uint64(8)) % np.uint64(bound)
     return x.astype(np.int64).reshape(shape)
 
@@ -53,7 +53,7 @@ def ones(*shape):
 
 
 def layers(first, sizes):
-    """Weights and biases of linear layers, of which the first has that seed."""
+    """Weights and biases of linear layers, the first with that seed."""
     out = []
     for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
         out += [weights(first + i, (inputs, outputs), inputs), zeros(outputs)]
@@ -136,7 +136,7 @@ def bench(lib, workload, build_ms, step):
 
 
 def rows(lib, operators, row, length=1000, rounds=201):
-    """Times rows of operators as benches/common/timing.rs does; `row` returns the seconds of recording and of going back."""
+    """Times rows of operators as benches/common/timing.rs does; `row` returns the seconds of recording and of the backward pass."""
     middle = lambda numbers: sorted(numbers)[len(numbers) // 2]
 
     def show(name, forward, backward, both):

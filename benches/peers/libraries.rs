@@ -1,4 +1,4 @@
-//! The libraries: how each is installed, and what starts it.
+//! The libraries: installation and start command of each.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +11,14 @@ use std::{
 
 use autobwd_benches::{Outcome, output};
 
-/// Ourselves first.
+/// autobwd first.
 pub(crate) const LIBRARIES: [&str; 7] =
     ["autobwd", "JAX", "PyTorch", "PyTorch, compiled", "burn", "dfdx", "candle"];
 
-/// A program and its first arguments; those that say what to run go last.
+/// A program and its first arguments; those that select the workload follow.
 pub(crate) type Start = Vec<OsString>;
 
-/// Builds and installs what is not there yet, of ourselves that command; a library that cannot be had is left out.
+/// Builds and installs missing libraries (for autobwd the command `ours`); omits those that cannot be installed.
 pub(crate) fn install(root: &Path, ours: &str, libraries: &[&'static str]) -> BTreeMap<&'static str, Start> {
     let python = python(root);
     let python = |args: &[&str]| -> Outcome<Start> {
@@ -48,13 +48,13 @@ fn cargo(root: &Path) -> Command {
     cargo
 }
 
-/// One of our own commands, which stands beside this one.
+/// A command of this package, in the same folder as this one.
 fn autobwd(root: &Path, name: &str) -> Outcome<Start> {
     output(cargo(root).args(["-p", "autobwd-benches", "--bin", name]))?;
     Ok(vec![env::current_exe()?.with_file_name(name).into()])
 }
 
-/// A peer of the workspace `rust`, each with no other library than its own.
+/// A peer of the workspace `rust`, built with its own library only.
 fn rust(root: &Path, library: &str) -> Outcome<Start> {
     let (target, name) = (root.join("target/peers/rust"), format!("{library}_peer"));
     eprintln!("building {library} in {}", target.display());
@@ -79,8 +79,8 @@ fn python(root: &Path) -> Outcome<PathBuf> {
     Ok(python)
 }
 
-/// The command that runs on so many threads. Where there is to be one, it stays on one core: libraries do not all keep to
-/// what they are told.
+/// The command that runs on `threads` threads. A single thread is pinned to one core, since some libraries ignore their
+/// limit.
 pub(crate) fn command(start: &Start, arguments: &[&str], threads: usize) -> Command {
     let pinned = threads == 1 && Command::new("taskset").arg("--version").output().is_ok();
     let mut command = Command::new(if pinned { "taskset".into() } else { start[0].clone() });

@@ -1,8 +1,8 @@
-//! How fast others train the workloads, side by side with autobwd: installs them, runs all in turn, and writes a table
-//! into `README.md` and a chart, `benches/peers.svg`. A library whose losses are wrong is left out, with the reason.
+//! Compares training steps with other libraries: installs them, runs all in turn, and writes a table into `README.md`
+//! and a chart, `benches/peers.svg`. A library with wrong losses is omitted, with the reason.
 //!
-//! `cargo run --release -p autobwd-benches --bin peers -- --repeat 3`. Needs Python 3 with `venv` and, for the first run,
-//! the network; what is installed is below `target/peers`, those written in Rust are built from `benches/peers/rust`.
+//! `cargo run --release -p autobwd-benches --bin peers -- --repeat 3`. Needs Python 3 with `venv` and, for the first
+//! run, the network; libraries are installed in `target/peers`, those in Rust are built from `benches/peers/rust`.
 
 mod chart;
 mod libraries;
@@ -21,16 +21,16 @@ use clap::Parser;
 
 use libraries::LIBRARIES;
 
-/// Times the workloads in autobwd and in other libraries, side by side.
+/// Times the workloads in autobwd and in other libraries.
 #[derive(Parser)]
 struct Args {
-    /// How often each is run; medians of that many count.
+    /// Number of runs of each; the median counts.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
     /// Seconds to measure for in each run.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Only that many threads, instead of one and two.
+    /// Only this number of threads, instead of one and two.
     #[arg(long)]
     threads: Option<usize>,
     /// Only these workloads.
@@ -38,7 +38,7 @@ struct Args {
     /// Print the table instead of writing it and the chart.
     #[arg(long)]
     print: bool,
-    /// Instead, what recording an operator costs in libraries that do so: the table in `benches/README.md`.
+    /// Instead, time recorded operators in libraries with a tape: the table in `benches/README.md`.
     #[arg(long, conflicts_with_all = ["workloads", "threads", "seconds"])]
     tape: bool,
 }
@@ -54,18 +54,18 @@ const WORKLOADS: [Workload; 7] = [
     Workload::Gpt,
 ];
 
-/// What is known of one library on one workload with so many threads.
+/// Results of one library on one workload with one number of threads.
 #[derive(Clone, Debug, Default)]
 struct Times {
-    /// Median milliseconds of a step, one a run.
+    /// Median milliseconds of a step, for each run.
     median_ms: Vec<f64>,
     peak_mb: f64,
 }
 
-/// By threads, workload and library; or why there are none.
+/// By threads, workload and library; or the reason for their absence.
 type Results = BTreeMap<(usize, &'static str, &'static str), Result<Times, String>>;
 
-/// The median of the runs, if there were any.
+/// The median of the runs, if there are any.
 fn median_of(results: &Results, threads: usize, workload: Workload, library: &'static str) -> Option<f64> {
     let times = results.get(&(threads, workload.name(), library))?.as_ref().ok()?;
     Some(median(times.median_ms.clone()))
@@ -98,7 +98,7 @@ fn measured_in_turn(args: &Args, root: &Path) -> Results {
     for count in args.threads.map_or(vec![1, 2], |threads| vec![threads]) {
         let threads = count.to_string();
         for workload in WORKLOADS.into_iter().filter(wanted) {
-            // In turn, so that a busy neighbour slows all alike.
+            // In turn, so that other load slows all alike.
             for library in LIBRARIES.repeat(args.repeat) {
                 let Some(start) = starts.get(library) else { continue };
                 let name = workload.name();
@@ -117,7 +117,7 @@ fn measured_in_turn(args: &Args, root: &Path) -> Results {
                     }
                     Err(e) => {
                         eprintln!("{name}, {threads} threads, {library}: {e}");
-                        // Programs say last what is wrong.
+                        // The last line of the error has the reason.
                         let reason = e.to_string();
                         let reason = reason.trim().lines().last().unwrap_or_default();
                         *found = Err(reason.trim_start_matches("error: ").into());
@@ -129,7 +129,7 @@ fn measured_in_turn(args: &Args, root: &Path) -> Results {
     results
 }
 
-/// Puts a table into its place in a file, or prints it.
+/// Writes a table to its place in a file, or prints it.
 fn written(args: &Args, file: &Path, place: &str, table: &str) -> Outcome<ExitCode> {
     if args.print {
         println!("{table}");
@@ -139,7 +139,7 @@ fn written(args: &Args, file: &Path, place: &str, table: &str) -> Outcome<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Median milliseconds of a step, and the most memory that was resident.
+/// Median milliseconds of a step, and peak resident memory.
 fn measured(command: &mut Command, workload: Workload) -> Outcome<(f64, f64)> {
     let line = line(command)?;
     let number = |key: &str| line[key].as_f64().ok_or_else(|| format!("no `{key}` in {line}"));

@@ -1,4 +1,4 @@
-//! The results as a Markdown table, and its place in a file.
+//! The results as a Markdown table, which replaces the one in a file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +9,8 @@ use autobwd_benches::{Outcome, median, workload::Workload};
 
 use crate::{LIBRARIES, Results, Times, WORKLOADS, median_of};
 
-/// For every number of threads: medians of the runs and how far these are apart, our share of the best peer's, and memory;
-/// then what is left out.
+/// For every number of threads: medians of the runs with their range, memory, and the ratio to the best peer; then the
+/// omitted libraries.
 pub(crate) fn of(results: &Results) -> Outcome<String> {
     let mut text = String::new();
     let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
@@ -66,14 +66,14 @@ fn short(ms: f64) -> String {
     format!("{ms:.digits$}")
 }
 
-/// Our median to that of the best peer.
+/// The ratio of autobwd's median to that of the best peer.
 fn ratio(results: &Results, threads: usize, workload: Workload) -> Option<f64> {
     let of = |library| median_of(results, threads, workload, library);
     let best = LIBRARIES[1..].iter().filter_map(|library| of(library)).min_by(f64::total_cmp)?;
     Some(of(LIBRARIES[0])? / best)
 }
 
-/// The text with the table in its place, between comments of that name.
+/// The text with the table in its place, between comments with that name.
 pub(crate) fn replaced(text: &str, name: &str, table: &str) -> Outcome<String> {
     let (start, end) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
     let place = text.split_once(&start).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));

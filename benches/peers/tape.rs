@@ -1,4 +1,4 @@
-//! What recording an operator and going back over it costs in libraries that do so while they run.
+//! Times of recording an operator and of its backward pass, in libraries with a tape.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -9,10 +9,10 @@ use crate::{
     line,
 };
 
-/// Those that record; ourselves first.
+/// Libraries with a tape; autobwd first.
 const LIBRARIES: [&str; 5] = ["autobwd", "PyTorch", "burn", "dfdx", "candle"];
 
-/// The table: medians over the operators, of so many runs in turn.
+/// The table: medians over the operators, each of `repeat` runs in turn.
 pub(crate) fn table(root: &Path, repeat: usize) -> Outcome<String> {
     let starts = install(root, "tape", &LIBRARIES);
     let mut runs: Vec<[Vec<f64>; 3]> = vec![Default::default(); LIBRARIES.len()];

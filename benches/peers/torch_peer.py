@@ -1,4 +1,4 @@
-"""The workloads in PyTorch, each in its best way: `THREADS=1 python torch_peer.py eager mlp` (or `compile`).
+"""The workloads in PyTorch, in eager mode or compiled: `THREADS=1 python torch_peer.py eager mlp` (or `compile`).
 
 `eager tape` times rows of operators on tensors of one element.
 """
@@ -108,7 +108,7 @@ model = models[workload] if mode == "eager" else torch.compile(models[workload])
 
 
 def step():
-    # Quicker than `torch.optim.SGD` on small models.
+    # Faster than `torch.optim.SGD` on small models.
     for value in values:
         value.grad = None
     loss = model(values, x, y)

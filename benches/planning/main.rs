@@ -1,8 +1,8 @@
-//! What a batch of a size never seen before costs: planning and binding a training step anew.
+//! Time to plan and bind a training step for a new batch size.
 //!
-//! `cargo run --release -p autobwd-benches --bin planning` prints a JSON line for each depth of network: microseconds an
-//! operator, of the plan alone and of a session ready to run; and what `Executor::run` takes a step, beside running, when
-//! the size of the batch changes every time.
+//! `cargo run --release -p autobwd-benches --bin planning` prints a JSON line for each depth of network: microseconds
+//! per operator, of the plan alone and of a prepared session; and the time of a step by `Executor::run`, without
+//! running, if the batch size changes every time.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -22,7 +22,7 @@ struct Args {
     /// Layers of the networks, each a product, a sum and a tanh.
     #[arg(long, default_values_t = [3, 30, 300])]
     layers: Vec<usize>,
-    /// Sizes of batches, one after the other.
+    /// Number of batch sizes.
     #[arg(long, default_value_t = 100)]
     sizes: usize,
     /// Steps, each with the next size, starting over after the last; as many as there are sizes unless given.

@@ -1,8 +1,8 @@
-//! What memory budgets cost: forward and backward part of two networks that compute again what does not fit.
+//! Costs of memory budgets: forward and backward part of two networks with recomputation.
 //!
-//! `cargo run --release -p autobwd-benches --bin recompute` prints a JSON line for each budget, from that with which
-//! everything is kept down to the last tenth of it that can be met. The measured peak is what the process gains in
-//! resident memory from planning to the end of a step.
+//! `cargo run --release -p autobwd-benches --bin recompute` prints a JSON line for each budget, from that without
+//! recomputation down to the last tenth of it that is feasible. The measured peak is the growth of resident memory from
+//! planning to the end of a step.
 
 mod models;
 
@@ -23,7 +23,7 @@ struct Args {
     /// Threads to run on.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// How often every budget is timed, in turn with everything kept.
+    /// Number of repetitions, in turn with the step without recomputation.
     #[arg(long, default_value_t = 15)]
     rounds: usize,
 }
@@ -36,7 +36,7 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     let executor = Executor::with_threads(args.threads);
     for model in [models::deep()?, models::transformer()?] {
         let mut kept = Step::new(&executor, &model, Checkpoints::None)?;
-        // Memory that is given back might serve the next one without being noticed.
+        // Memory freed by one would hide that of the next.
         let mut steps = vec![];
         for tenths in (0..=10).rev() {
             let budget_bytes = kept.session.arena_bytes() * tenths / 10;

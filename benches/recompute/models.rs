@@ -48,14 +48,14 @@ pub(crate) fn deep() -> Result<Model> {
     })
 }
 
-/// Sequences in a batch, their length, numbers that describe a position, and heads.
+/// Batch size, sequence length, width, and heads.
 const BATCH: usize = 8;
 const LENGTH: usize = 64;
 const WIDTH: usize = 128;
 const HEADS: usize = 4;
 const VOCABULARY: usize = 256;
 
-/// Two blocks of a language model with causal attention.
+/// Two transformer blocks with causal attention.
 pub(crate) fn transformer() -> Result<Model> {
     Model::new("transformer", |net, scope| {
         let ids = data(net, scope, "ids", &[BATCH, LENGTH], |i| (i * 7 % VOCABULARY) as i64)?;

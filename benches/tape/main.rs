@@ -1,7 +1,7 @@
-//! What an operator costs on the eager tape, forward and backward, beside computing its one element.
+//! Time of an operator on the eager tape, forward and backward.
 //!
-//! `cargo run --release -p autobwd-benches --bin tape` prints a JSON line for each operator: a row of them on tensors of one
-//! element is recorded and differentiated, on one thread. The last line has the medians over the operators.
+//! `cargo run --release -p autobwd-benches --bin tape` prints a JSON line for each operator: a row of them on tensors
+//! of one element is recorded and differentiated, on one thread. The last line has the medians over the operators.
 
 use std::{
     process::ExitCode,
@@ -16,13 +16,13 @@ use clap::Parser;
 /// Times recorded operators, one JSON line each.
 #[derive(Parser)]
 struct Args {
-    /// How many operators are in a row.
+    /// Number of operators in a row.
     #[arg(long, default_value_t = 1000)]
     length: usize,
-    /// How often every row is run.
+    /// Number of runs of every row.
     #[arg(long, default_value_t = 201)]
     rounds: usize,
-    /// Fails if the median is more nanoseconds.
+    /// Maximum median in nanoseconds; fails above.
     #[arg(long)]
     bound: Option<f64>,
 }
@@ -54,7 +54,7 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(if args.bound.is_some_and(|bound| median > bound) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What recording a row of operators takes, and what going back and letting go of it.
+/// Durations of recording a row of operators, and of its backward pass and destruction.
 fn row(tape: &Builder, step: Step, length: usize) -> autobwd::Result<[Duration; 2]> {
     let (x, w) = (tape.leaf("x", Tensor::scalar(0.5_f32)?), tape.leaf("w", Tensor::scalar(1.01_f32)?));
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What building the backward part costs, per operator of the forward part.
+//! Time and memory of building the backward part, per operator of the forward part.
 
 use std::{env, process::Command, time::Instant};
 
@@ -7,10 +7,10 @@ use autobwd_benches::{Outcome, median, ms, output, peak_resident_bytes, resident
 use clap::ValueEnum;
 use serde_json::json;
 
-/// Forward parts there are.
+/// Kinds of forward parts.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Shape {
-    /// Linear layers, one behind the other: products and sums in turn, each with a parameter.
+    /// Consecutive linear layers: products and sums in turn, each with a parameter.
     Chain,
     /// One parameter that every operator reads.
     Fanout,
@@ -21,7 +21,7 @@ impl Shape {
         self.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
     }
 
-    /// How many parameters a forward part of so many operators has.
+    /// The number of parameters of a forward part with `ops` operators.
     fn parameters(self, ops: usize) -> usize {
         match self {
             Shape::Chain => ops.saturating_sub(1),
@@ -30,11 +30,11 @@ impl Shape {
     }
 }
 
-/// Programs are built anew for every look at the clock, for about that many milliseconds.
+/// Milliseconds for which programs are built anew for each measurement.
 const MEASURED_MS: f64 = 1500.0;
 const DIM: usize = 8;
 
-/// One line for each size and shape, each from a process of its own: memory that one has used is not the other's.
+/// One line for each size and shape, each from a process of its own, so that they share no memory.
 pub(crate) fn run(ops: &[usize], shape: Option<Shape>, check: bool) -> Outcome<()> {
     if let ([ops], Some(shape)) = (ops, shape) {
         return measure(*ops, shape, check);
@@ -77,7 +77,7 @@ fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// A forward part of so many operators, the last of which makes `loss`.
+/// A forward part of `ops` operators; the last one writes `loss`.
 fn forward(ops: usize, shape: Shape) -> Program {
     let mut program = Program::new();
     let x = declare(&mut program, "x", VarDesc::data(DType::F32, Dims::from([DIM, DIM])));

@@ -1,4 +1,4 @@
-//! Products of square matrices, beside the fused multiply-adds that the machine attains at the same time.
+//! Products of square matrices, relative to the peak rate of fused multiply-adds at the same time.
 
 use std::{hint::black_box, thread, time::Instant};
 
@@ -19,7 +19,7 @@ pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> Outcome<
     Ok(())
 }
 
-/// Products and multiply-adds in turn, so that a busy neighbour slows both.
+/// Products and multiply-adds in turn, so that other load slows both.
 fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde_json::Value> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let mut factor = |name: &str, seed| {
@@ -29,7 +29,7 @@ fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde
     let out = factor("x", 1).matmul(&factor("y", 2)).name();
     let mut session = Executor::with_threads(threads).prepare(&net.program()?, &mut scope, &[], &[&out])?;
     let flops = 2.0 * (n as f64).powi(3);
-    // About a millisecond between two looks at the clock.
+    // About a millisecond between two readings of the clock.
     let runs = (1e8 / flops).ceil();
     let (mut gflops, mut peaks, mut shares, start) = (vec![], vec![], vec![], Instant::now());
     while gflops.len() < 5 || ms(start) < seconds * 1e3 {
@@ -61,7 +61,7 @@ fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde
     }))
 }
 
-/// Fails unless `out = x · y`, computed in f64 for some of the elements.
+/// Checks `out = x · y` against f64 for some of the elements.
 fn is_product(scope: &Scope, out: &[f32], n: usize) -> Outcome<()> {
     let (x, y) = (scope.get("x")?, scope.get("y")?);
     let (x, y) = (x.slice::<f32>()?, y.slice::<f32>()?);
@@ -77,7 +77,7 @@ fn is_product(scope: &Scope, out: &[f32], n: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// What so many threads attain at once in nothing but fused multiply-adds: 10⁹ floating point operations a second.
+/// The peak rate of `threads` threads on fused multiply-adds, in GFLOP/s.
 fn peak(threads: usize) -> f64 {
     let (start, arch) = (Instant::now(), Arch::new());
     let flops: usize = thread::scope(|scope| {
@@ -88,12 +88,12 @@ fn peak(threads: usize) -> f64 {
     flops as f64 / ms(start) / 1e6
 }
 
-/// As many sums as there are fused multiply-adds under way at a time, and no more than there are registers.
+/// Number of independent sums: fused multiply-adds in flight, limited by the registers.
 const SUMS: usize = 12;
-/// Enough to make starting a thread a trifle.
+/// Enough to make the start of a thread negligible.
 const ROUNDS: usize = 1_000_000;
 
-/// Sums of products that do not wait for each other; returns how many operations that took.
+/// Independent sums of products; returns the number of operations.
 struct MultiplyAdds;
 
 impl WithSimd for MultiplyAdds {

@@ -1,8 +1,8 @@
 //! Times one whole training step of a workload: forward, backward, update.
 //!
 //! `cargo run --release -p autobwd-benches --bin workloads -- mlp --threads 1` prints one JSON line; `--check` compares
-//! the losses with the expected ones, `--profile` says where the time goes. `-- build` times `append_backward`, `-- gemm`
-//! products of matrices.
+//! the losses with the expected ones, `--profile` prints the time of each operator type. `-- build` times
+//! `append_backward`, `-- gemm` matrix products.
 
 mod build;
 mod gemm;
@@ -19,10 +19,10 @@ use clap::{Parser, Subcommand};
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What to train.
+    /// Workload to train.
     #[arg(required = true)]
     workload: Option<Workload>,
-    /// Threads to run on; all cores when left out.
+    /// Threads to run on; all cores by default.
     #[arg(long, global = true)]
     threads: Option<usize>,
     /// Seconds to measure for.
@@ -31,28 +31,28 @@ struct Args {
     /// Fail unless the losses, the products or the number of gradients are the expected ones.
     #[arg(long, global = true)]
     check: bool,
-    /// Print what share of the time goes to which operators, instead of the JSON line.
+    /// Print the share of each operator type instead of the JSON line.
     #[arg(long)]
     profile: bool,
-    /// Run so many steps and print nothing: for those who count instructions.
+    /// Run this number of steps and print nothing: for counting instructions.
     #[arg(long, conflicts_with_all = ["check", "profile"])]
     steps: Option<usize>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Times building the backward part, which one thread does, and prints one JSON line for each size and shape of the
-    /// forward part.
+    /// Times building the backward part, on one thread, and prints one JSON line for each size and shape of the forward
+    /// part.
     Build {
         /// Operators of the forward parts.
         #[arg(long, default_values_t = [10_000, 100_000, 1_000_000])]
         ops: Vec<usize>,
-        /// Only that shape.
+        /// Only this shape.
         #[arg(long)]
         shape: Option<build::Shape>,
     },
-    /// Times products of square matrices and prints one JSON line for each size and number of threads (one and two, when
-    /// left out), with the share of what the machine attains in fused multiply-adds.
+    /// Times products of square matrices and prints one JSON line for each size and number of threads (one and two by
+    /// default), with the ratio to the peak rate of fused multiply-adds.
     Gemm {
         /// Seconds to measure each for.
         #[arg(long, default_value_t = 1.0)]

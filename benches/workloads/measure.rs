@@ -1,4 +1,4 @@
-//! A workload on our executor.
+//! A workload on autobwd's executor.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -30,7 +30,7 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
     Ok(Measured { workload, threads, build_ms, steps, peak_bytes })
 }
 
-/// Runs so many steps.
+/// Runs `steps` steps.
 pub(crate) fn steps(workload: Workload, threads: Option<usize>, steps: usize) -> Result<()> {
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
@@ -39,7 +39,7 @@ pub(crate) fn steps(workload: Workload, threads: Option<usize>, steps: usize) ->
     (0..steps).try_for_each(|_| session.run(&mut model.scope))
 }
 
-/// Prints by type of operator, or of the operators of a region: frames, microseconds a step and their share. Frames are
+/// Prints for each operator type, or fused kernel: instructions, microseconds a step and their share. Instructions are
 /// timed one by one, over all steps.
 pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<()> {
     let mut model = workload.model()?;

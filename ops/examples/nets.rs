@@ -53,14 +53,14 @@ fn examples() -> Result<Vec<Example>> {
     Ok(vec![
         ("add_two, which is called elementwise_add now", add("x", "y", "out"), &[]),
         ("mul", mul("x", "W", "out"), &[]),
-        ("mul, of which the data has no gradient", mul("x", "W", "out"), &["x"]),
-        ("mul, of which the output has no gradient", mul("x", "W", "out"), &["out"]),
+        ("mul, without the gradient of the data", mul("x", "W", "out"), &["x"]),
+        ("mul, without the gradient of the output", mul("x", "W", "out"), &["out"]),
         ("minus: its gradient is a net", Operator::of(Minus { x: "x", y: "y", out: "out" }), &[]),
         ("a fully connected layer", fc("x", "W", "b", "y")?, &[]),
         ("a variable that two operators share", shared.into(), &[]),
         ("a variable that an operator reads twice", twice.into(), &[]),
         ("variables that two nets share", nested.into(), &["x"]),
-        ("a gradient of which a part is zero", part.into(), &[]),
+        ("a gradient with a zero part", part.into(), &[]),
         ("a recurrent network", rnn()?, &[]),
     ])
 }

@@ -27,7 +27,7 @@ macro_rules! extremum_samples {
                     row(away_from(0.0, [2, 3]), between(-0.2, 0.2, [])),
                     row(uniform([0, 3]), uniform([3])),
                     row(given([3], [0.0, 1.0, 2.0]), given([3], [0.0, 1.0, 2.5]))
-                        .not_a_derivative("on a tie the gradient is all that of `y`"),
+                        .not_a_derivative("on a tie, `y` gets the whole gradient"),
                     row(
                         given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
                         given([3], [2.0, -3.0, -1.0]).of(DType::I32)

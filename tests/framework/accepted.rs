@@ -1,4 +1,4 @@
-//! What programs of the reference contain: dtypes of results, shapes and attributes that are seldom written by hand.
+//! Programs as the reference writes them: dtypes of results, shapes and attributes that are rarely written by hand.
 
 use autobwd::{
     Arg, Builder, DType, ErrorKind, Executor, Expr, Feed, New, Program, Result, Scope, Tensor, emit,
@@ -26,7 +26,7 @@ macro_rules! reductions {
 }
 type Reduction = fn(&Expr, Option<DType>) -> Expr;
 
-/// The gradient of the weighted sum of `f(x)`, by a program and eagerly.
+/// The gradient of the weighted sum of `f(x)`, from a program and from eager mode.
 fn gradient(x: &Tensor, weights: &[f64], f: &dyn Fn(&Expr) -> Expr) -> Result<Tensor> {
     let net = Builder::new();
     let dims: Vec<i64> = x.dims().iter().map(|n| *n as i64).collect();

@@ -22,7 +22,7 @@ fn owned_arrays_are_taken_over_and_given_back() -> Result<()> {
     assert_eq!((any.as_ptr(), any.shape()), (at, &[2, 3][..]));
     let numbers = Tensor::from_vec([3, 2], any.into_raw_vec_and_offset().0)?.into_vec::<f64>()?;
     assert_eq!((numbers.as_ptr(), &numbers[..2]), (at, &[1.0, 2.0][..]));
-    // What is fetched belongs to nobody else, either.
+    // A fetched value has no other owner, either.
     let net = Builder::new();
     let y = net.input("x", DType::F32, &[3]).tanh().name();
     let x = Tensor::from_vec([3], vec![0.0_f32; 3])?;
@@ -39,7 +39,7 @@ fn arrays_of_any_layout_become_row_major_tensors() -> Result<()> {
     let transposed = array.clone().reversed_axes();
     assert_eq!(Tensor::try_from(&transposed)?, expected(&transposed)?);
     assert_eq!(Tensor::try_from(transposed.clone())?, expected(&transposed)?);
-    // An array that is a part of what it was: the rows behind the first, the first two columns.
+    // An array that is a slice of its memory: all rows but the first, the first two columns.
     let mut rows = array.clone();
     rows.slice_axis_inplace(Axis(0), Slice::from(1..));
     assert_eq!(Tensor::try_from(rows.clone())?, expected(&rows)?);
@@ -49,7 +49,7 @@ fn arrays_of_any_layout_become_row_major_tensors() -> Result<()> {
     let mut columns = array.clone();
     columns.slice_axis_inplace(Axis(1), Slice::from(..2));
     assert_eq!(Tensor::try_from(columns.clone())?, expected(&columns)?);
-    // One number, and none.
+    // One element, and none.
     assert_eq!(Tensor::try_from(Array::from_elem((), 3_i32))?.into_array::<i32, Ix0>()?[()], 3);
     let none = Tensor::try_from(Array2::<u8>::zeros((0, 3)))?;
     assert_eq!((none.dims(), none.view::<u8, Ix2>()?.dim()), (&[0, 3][..], (0, 3)));
@@ -71,7 +71,7 @@ fn views_read_and_write() -> Result<()> {
             (ErrorKind::Shape, "the tensor has shape [2, 3], not 3 dimensions")
         );
         assert_eq!(tensor.view_mut::<f64, Ix2>().unwrap_err().kind(), ErrorKind::DType);
-        // Memory of the tensor's own becomes an array by a copy.
+        // Memory owned by the tensor is copied into an array.
         assert_eq!(tensor.clone().into_array::<f32, Ix2>()?, tensor.into_array::<f32, Ix2>()?);
     }
     assert!(Tensor::scalar(1.0)?.into_array::<f64, Ix1>().is_err());
@@ -92,7 +92,7 @@ fn arrays_are_fed_and_fetched() -> Result<()> {
     let labels = [0_i64, 2, 1, 1];
     let names = [scores.name(), loss.name()];
     let names = names.each_ref().map(String::as_str);
-    // Tensors, arrays, and views that are not row-major say the same.
+    // Tensors, arrays, and views that are not row-major give the same results.
     let tensors = (Tensor::try_from(&data)?, Tensor::from_vec([4, 1], labels.to_vec())?);
     let expected =
         executor.run(&net.program()?, &mut scope, &[("x", &tensors.0), ("label", &tensors.1)], &names)?;
@@ -102,7 +102,7 @@ fn arrays_are_fed_and_fetched() -> Result<()> {
     assert_eq!(fetched, expected);
     let feeds: [(&str, &dyn Feed); 2] = [("x", &columns.t()), ("label", &tensors.1)];
     assert_eq!(executor.run(&net.program()?, &mut scope, &feeds, &names)?, expected);
-    // Shapes and dtypes are checked as those of tensors.
+    // Shapes and dtypes are checked like those of tensors.
     let wrong = Array1::<f32>::zeros(4);
     let e = executor.run(&net.program()?, &mut scope, &[("x", &wrong), ("label", &column)], &names);
     assert_eq!(e.unwrap_err().kind(), ErrorKind::Feed);
@@ -121,7 +121,7 @@ fn arrays_are_fed_and_fetched() -> Result<()> {
 
 #[test]
 fn parameters_and_eager_values_are_made_from_arrays() -> Result<()> {
-    // Both work on memory of their own: what was taken over is copied once, and may have any alignment.
+    // Both use memory of their own: adopted memory is copied once, and may have any alignment.
     let mut numbers: Vec<f32> = (0..36).map(|i| i as f32).collect();
     numbers.remove(0);
     let net = Builder::new();
@@ -139,7 +139,7 @@ fn parameters_and_eager_values_are_made_from_arrays() -> Result<()> {
     Ok(())
 }
 
-/// The rows of a matrix in reverse, by views, once the wrong rank has been refused.
+/// Reverses the rows of a matrix by views, after a view of the wrong rank is rejected.
 #[register_op(grad = NoGrad)]
 pub(crate) struct ReverseRows<V = Var> {
     /// `[m, n]`.

@@ -1,7 +1,8 @@
-//! Operators that lie, forge, move and panic, written without unsafe code: each ends in an error or in the right value.
+//! Misbehaving operators without unsafe code (false shape rules, forged implementations, moved slots, panics): each
+//! gives an error or the right value.
 //!
-//! Nothing here may touch memory that is not its own: `cargo run --release -p autobwd-benches --bin memcheck` runs it
-//! under valgrind. What must not even compile is in `ui/`.
+//! No test may access foreign memory: `cargo run --release -p autobwd-benches --bin memcheck` runs them under valgrind.
+//! Code that must not compile is in `ui/`.
 
 mod forged;
 mod interrupted;
@@ -13,14 +14,14 @@ mod wild;
 
 use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
 
-/// What a program of one input, `x: float32 [-1]`, computes from these elements.
+/// Runs a program with one input, `x: float32 [-1]`, on these elements.
 fn run(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let net = Builder::new();
     let out = build(&net.input("x", DType::F32, &[-1])).name();
     let fed = Tensor::from_vec([x.len()], x.to_vec())?;
     let (mut executor, mut scope) = (Executor::with_threads(2), Scope::new());
     let mut results = vec![];
-    // What the second run finds is what the first one has left.
+    // The second run sees the state that the first one leaves.
     for _ in 0..2 {
         results.push(executor.run(&net.program()?, &mut scope, &[("x", &fed)], &[&out])?[0].to_f64s());
     }
@@ -28,7 +29,7 @@ fn run(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     results.pop().ok_or_else(|| autobwd::Error::data("no run"))
 }
 
-/// The same at once.
+/// The same in eager mode.
 fn run_eagerly(x: &[f32], build: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let tape = autobwd::eager();
     Ok(build(&tape.leaf("x", Tensor::from_vec([x.len()], x.to_vec())?)).tensor()?.to_f64s())

@@ -1,4 +1,4 @@
-//! The attributes of the reference's operators: taken, or refused with attribute, value and reason.
+//! The attributes of the reference's operators: accepted, or rejected with attribute, value and reason.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -10,7 +10,7 @@ use autobwd::{
 
 use crate::{compare, is_of_library};
 
-/// `clip: max FLOAT, min FLOAT`, a line an operator; see the head of the file.
+/// `clip: max FLOAT, min FLOAT`, one operator per line; see the head of the file.
 fn reference() -> BTreeMap<String, BTreeMap<String, String>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference_attributes.txt");
     let text = fs::read_to_string(path).unwrap();
@@ -20,7 +20,7 @@ fn reference() -> BTreeMap<String, BTreeMap<String, String>> {
     operators.map(|(op, attrs)| (op.into(), attrs.split(", ").filter_map(pair).collect())).collect()
 }
 
-/// Values on both sides of every bound that attributes have.
+/// Values on both sides of every bound.
 fn values(ty: &str) -> Vec<Attr> {
     match ty {
         "BOOLEAN" => [false, true].map(Attr::Bool).into(),
@@ -62,13 +62,13 @@ fn described(info: &OpInfo) -> OpDesc {
     };
     fill(schema.inputs, &mut |slot, var| desc.inputs.set(slot, [var]));
     fill(schema.outputs, &mut |slot, var| desc.outputs.set(slot, [var]));
-    // Gradients whose outputs are all optional write one.
+    // A gradient operator whose outputs are all optional writes one of them.
     if let Some(slot) = schema.outputs.first().filter(|_| desc.outputs.args().next().is_none()) {
         desc.outputs.set(slot.name, [program.var(slot.name)]);
     }
     for attr in schema.attrs.iter().filter(|attr| attr.default.is_none()) {
         desc.attrs.set(attr.name, any(attr));
-        // One of several texts: the message offers them.
+        // For an enum of strings, the message lists them.
         if let (AttrType::Str, Err(e)) = (attr.ty, info.check(&desc))
             && let Some(offered) = e.message().split('"').nth(1)
         {
@@ -82,7 +82,7 @@ fn list(values: &[String]) -> String {
     if values.is_empty() { "nothing".into() } else { values.join(" ") }
 }
 
-/// What an attribute takes and refuses of the probed values, messages once.
+/// Which of the probed values an attribute accepts, and the errors of the others, each once.
 fn row(info: &OpInfo, plain: &OpDesc, name: &str, ty: &str) -> String {
     let (mut taken, mut refused): (Vec<String>, Vec<(String, Vec<String>)>) = (vec![], vec![]);
     for value in values(ty) {
@@ -113,7 +113,7 @@ fn row(info: &OpInfo, plain: &OpDesc, name: &str, ty: &str) -> String {
     text
 }
 
-/// Bounds and types; what depends on shapes and dtypes (an axis, a fraction beside integers) is refused by shape rules.
+/// Bounds and types only: shape rules check conditions on shapes and dtypes (an axis, a fraction with integers).
 #[test]
 fn the_table_of_attributes_is_true() -> Result<()> {
     let reference = reference();
@@ -143,7 +143,7 @@ fn the_table_of_attributes_is_true() -> Result<()> {
     Ok(())
 }
 
-/// Each operator of the reference that is registered is in the table, if it has attributes at all.
+/// Each operator of the reference that is registered and has attributes is in the table.
 #[test]
 fn the_facts_on_the_reference_are_of_registered_operators() -> Result<()> {
     let linked = OpInfoMap::linked()?;

@@ -1,4 +1,4 @@
-//! What authors of operators write, and what they are spared.
+//! Conveniences for operator authors.
 
 use autobwd::{
     Arg, Buf, Builder, Cx, DType, Derived, Float, Infer, Kernel, Meta, New, Pointwise, Result, Var,
@@ -38,7 +38,7 @@ fn formulas_take_attributes_and_constants_as_they_are() -> Result<()> {
     Ok(())
 }
 
-/// Sums of rows, which are no adjoint of themselves.
+/// Sums of rows; not self-adjoint.
 #[register_op(grad = SelfAdjoint, name = "authors_row_sums")]
 pub(crate) struct RowSums<V = Var> {
     /// Two dimensions.
@@ -78,7 +78,7 @@ fn no_operator_whose_output_has_another_shape_is_its_own_adjoint() -> Result<()>
     Ok(())
 }
 
-/// `out = x`, and `half = x / 2` if it is wanted, each plus `bias` if there is one.
+/// `out = x`, and `half = x / 2` if wanted, each plus `bias` if present.
 #[register_op(grad = autobwd::NoGrad, name = "authors_copies")]
 pub(crate) struct Copies<V = Var> {
     /// Any shape.
@@ -123,7 +123,7 @@ fn optional_slots_are_read_and_written_in_one_line() -> Result<()> {
     Ok(())
 }
 
-/// Traits that these globs bring into scope leave methods of the standard library and of users alone.
+/// The traits that these globs import do not shadow methods of the standard library or of users.
 mod globs {
     use autobwd::prelude::*;
     use autobwd::*;

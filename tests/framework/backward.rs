@@ -1,4 +1,4 @@
-//! Backward parts: their structure, and what is refused.
+//! Backward parts: structure, and errors.
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad,
@@ -9,7 +9,7 @@ use autobwd_ops::Math;
 
 use crate::numeric::parameter;
 
-/// The backward part, one operator a line, without attributes and source lines.
+/// The backward part, one operator per line, without attributes and source lines.
 fn backward_part(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<String>> {
     let mut program = net.program()?.clone();
     let forward = program.root().ops.len();
@@ -25,7 +25,7 @@ fn short(line: &str) -> String {
     let line = line.split("  # ").next().unwrap_or(line).trim();
     let (head, args) = line.split_once('(').unwrap_or((line, ")"));
     let args = args.trim_end_matches(')').split(", ");
-    // Lists of variables hold `, ` themselves: a piece without `=` continues the one before.
+    // Lists of variables contain `, `: a piece without `=` continues the one before.
     let mut kept: Vec<String> = vec![];
     let mut keeps = false;
     for piece in args {
@@ -86,7 +86,7 @@ fn nothing_is_computed_for_what_has_no_gradient() -> Result<()> {
     let sum = "elementwise_mul_1@GRAD = elementwise_add_grad(Out@GRAD=elementwise_add_0@GRAD, X=assign_0, \
                Y=elementwise_mul_1)";
     assert_eq!(part[2], sum);
-    // As in the reference, the gradient of what only reads `v` is still computed, but nothing behind it.
+    // As in the reference, the gradients of direct readers of `v` are still computed, but no further ones.
     let none = backward_part(&net, &loss, &Backward { no_grad: &["v"], ..Default::default() })?;
     assert_eq!(none.last().map(String::as_str), Some(sum));
     Ok(())
@@ -160,7 +160,7 @@ fn a_missing_gradient_is_explained() -> Result<()> {
     Ok(())
 }
 
-/// Passes `x` on; nobody has written its gradient.
+/// Copies `x`; has no gradient.
 #[register_op(grad = NoGrad)]
 pub(crate) struct Opaque<V = Var> {
     /// Any shape.
@@ -187,7 +187,7 @@ fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> 
     let net = Builder::new();
     let (w, x) = (parameter(&net, "w", &[3]), net.input("x", DType::F64, &[3]));
     let opaque = |x: &Expr| Ok(emit(Opaque { x: x.into(), out: autobwd::New }).out);
-    // Not needed: nothing that is trained lies behind it.
+    // Not needed: no trained parameter is behind it.
     let fine = (&w + opaque(&x)?).mean();
     append_backward(&mut net.program()?.clone(), &fine.name(), &Backward::default())?;
     let bad = opaque(&w)?.mean();
@@ -196,7 +196,7 @@ fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> 
     Ok(())
 }
 
-/// A rule that emits an operator that nobody knows.
+/// A rule that emits an unregistered operator.
 pub(crate) struct WildRule;
 impl GradRule<Wild> for WildRule {
     fn emit(fwd: &Wild, g: &mut GradCx<'_>) {
@@ -205,7 +205,7 @@ impl GradRule<Wild> for WildRule {
         }
     }
 }
-/// Passes `x` on.
+/// Copies `x`.
 #[register_op(grad = WildRule)]
 pub(crate) struct Wild<V = Var> {
     /// Any shape.
@@ -227,7 +227,7 @@ impl Kernel for Wild<autobwd::Buf<'_>> {
     }
 }
 
-/// A rule that brings back what an operator in place has overwritten.
+/// A rule that restores the value that an in-place operator has overwritten.
 pub(crate) struct UndoRule;
 impl GradRule<Undone> for UndoRule {
     fn emit(fwd: &Undone, g: &mut GradCx<'_>) {
@@ -303,7 +303,7 @@ fn gradients_answer_for_every_input() -> Result<()> {
     let found = gradients(program, &[&name], &["a", "b"], &Default::default())?;
     assert!(found.of(a.var()).is_some() && found.of(b.var()).is_none());
     assert_eq!(found.missing[0].to_string(), "`b` has no gradient: no path leads from it to `exp_1`");
-    // Every name is looked at.
+    // Every name is checked.
     for (targets, inputs, given, no_grad, unknown) in [
         (["exp_2"], ["a"], None, &[][..], "exp_2"),
         ([&*name], ["q"], None, &[], "q"),
@@ -365,7 +365,7 @@ fn a_program_can_be_differentiated_again() -> Result<()> {
 
 #[test]
 fn a_given_gradient_counts_as_one() -> Result<()> {
-    // Of two pieces only one is a target, and its gradient is given: the other one's is zero.
+    // Only one of two pieces is a target, with a given gradient: the gradient of the other one is zero.
     let net = Builder::new();
     let x = parameter(&net, "x", &[4]);
     let pieces = x.split(&[1, 3], 0);
@@ -389,7 +389,7 @@ fn a_given_gradient_counts_as_one() -> Result<()> {
 
 #[test]
 fn several_softmax_outputs_share_one_rule() -> Result<()> {
-    // Both outputs are read, and one of them twice: a sum stands between the operators of one rule.
+    // Both outputs are read, one of them twice: a sum is inserted between the operators of one rule.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let x = w.reshape(&[1, 3]);

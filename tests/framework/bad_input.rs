@@ -1,4 +1,4 @@
-//! Everything that a user can get wrong has an error of its own, and nothing panics.
+//! User errors: each has an error of its own, and none panics.
 
 use std::{error::Error as _, io};
 
@@ -57,7 +57,7 @@ fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
         ErrorKind::Slot,
         &["operator `scale`, input `X`: an input is a variable that exists"],
     );
-    // Whatever is done after it, the first of them is what the program says.
+    // The program reports the first error, whatever follows it.
     assert_eq!(net.program().unwrap_err().to_string(), e.to_string());
 }
 

@@ -1,4 +1,4 @@
-//! A builder never panics, and whatever happens in the closures of others leaves it as it was before.
+//! A builder never panics, and closures that panic or fail leave it unchanged.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -17,7 +17,7 @@ fn a_program_can_be_run_and_built_in_one_line() -> Result<()> {
     let x = net.input("x", DType::F32, &[2]);
     let t = Tensor::from_vec([2], vec![1.0_f32, 2.0])?;
     let mut scope = Scope::new();
-    // The program is taken before the operator is added: it has no such variable.
+    // The program was taken before the operator was added, so it has no such variable.
     let e = Executor::new().run(&net.program()?, &mut scope, &[("x", &t)], &[&x.exp().name()]).unwrap_err();
     assert_eq!(e.to_string(), "cannot fetch: the program has no variable `exp_0`");
     let found = Executor::new().run(&net.program()?, &mut scope, &[("x", &t)], &["exp_0"])?;
@@ -72,7 +72,7 @@ fn an_edit_takes_place_as_a_whole_or_not() -> Result<()> {
     assert!(panic::catch_unwind(edit).is_err());
     assert!(*net.program()? == before);
 
-    // Within an edit, the builder works; then the edit does not, since one of both would be lost.
+    // Within `edit`, the builder works; then `edit` fails, since one of the two changes would be lost.
     let text = "the program was changed through its builder while `edit` changed a copy of it";
     let e = net.edit(|p| Ok((p.add_block(Some(BlockId::ROOT), None), x.exp()))).unwrap_err();
     assert_eq!(e.to_string(), text);
@@ -100,12 +100,12 @@ fn initialisers_may_build() -> Result<()> {
         (1.0, 2.0, "w")
     );
 
-    // What panics declares nothing.
+    // A closure that panics declares no variable.
     let (before, startup) = (net.program()?.clone(), net.startup().program()?.clone());
     let panics = || net.parameter("v", DType::F32, &[2], |v| panic!("{v}"));
     assert!(panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
     assert!(*net.program()? == before && *net.startup().program()? == startup);
-    // Nor does what fails: the name is free, but both programs are withheld.
+    // Neither does one that fails: the name is free, but both programs are withheld.
     let fails = |v: &Expr| v.builder().failed(Error::new(ErrorKind::Data, "mine"));
     let half = |v: &Expr| {
         Init::Constant(1.0).emit(v, 0);
@@ -124,12 +124,12 @@ fn initialisers_may_build() -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong in a closure.
+/// Faults of a closure.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     Panic,
     Error,
-    /// It returns what does not fit.
+    /// It returns values that do not fit.
     Misfit,
 }
 
@@ -145,13 +145,13 @@ impl Fault {
 
 type Construct<'a> = Box<dyn Fn() -> Vec<Expr> + 'a>;
 
-/// What runs closures, by name.
+/// The functions that run closures, by name.
 fn constructs<'a>(
     net: &'a Builder,
     [x, b, w]: [&'a Expr; 3],
     fault: Fault,
 ) -> Vec<(&'static str, Construct<'a>)> {
-    // Whatever it adds, in the block and around it, is taken back.
+    // Its changes, in the block and around it, are rolled back.
     let wrong = move || {
         x.exp();
         net.parameter(&net.unique("p"), DType::F32, &[2], |p| Init::Constant(1.0).emit(p, 0));
@@ -251,7 +251,7 @@ fn blocks_are_left_when_a_panic_passes() -> Result<()> {
     assert!(panic::catch_unwind(AssertUnwindSafe(within)).is_err());
     assert_eq!(net.block(), BlockId::ROOT);
 
-    // A transaction that is not committed, and one that is.
+    // One transaction is not committed, another one is.
     let count = || net.program().unwrap().root().ops.len();
     let open = net.transaction();
     x.tanh();
@@ -261,7 +261,7 @@ fn blocks_are_left_when_a_panic_passes() -> Result<()> {
     x.tanh();
     open.commit();
     assert_eq!(count(), 1);
-    // A program that was replaced meanwhile stays.
+    // A program that replaced the old one meanwhile stays.
     let open = net.transaction();
     net.edit(|p| {
         p.root_mut().ops.clear();

@@ -1,4 +1,4 @@
-//! Operators that are wrong on purpose: the checker says what is wrong, and where.
+//! Deliberately wrong operators: the checker reports what is wrong, and where.
 
 use autobwd::{
     Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap, Pointwise,
@@ -16,16 +16,16 @@ use autobwd_ops::{
 
 use crate::unrolled::number;
 
-/// An operator with a shape rule and a kernel for floating point numbers, without gradient, and its sample.
+/// An operator with a shape rule and a floating-point kernel, without gradient, and its sample.
 macro_rules! operator {
     ($op:ident, |$meta:ident| $shape:expr, |$x:ident, $out:ident, $cx:ident| $run:block, $scratch:expr) => {
-        /// Wrong on purpose.
+        /// Deliberately wrong.
         #[register_op(grad = NoGrad)]
         pub(crate) struct $op<V = Var> {
             /// Any shape.
             #[input]
             pub x: V,
-            /// What the shape rule says.
+            /// The result of the shape rule.
             #[output]
             pub out: V,
         }
@@ -57,7 +57,7 @@ macro_rules! operator {
 /// An elementwise operator with a formula, and its sample.
 macro_rules! formula {
     ($op:ident, $grad:ident, $draw:expr, |$x:ident| $value:expr) => {
-        /// Wrong on purpose.
+        /// Deliberately wrong.
         #[register_op(grad = $grad, pointwise)]
         pub(crate) struct $op<V = Var> {
             /// Any shape.
@@ -80,7 +80,7 @@ macro_rules! formula {
 /// The gradient operator of a formula with one input.
 macro_rules! gradient {
     ($op:ident, |$x:ident, $dout:ident| $dx:expr) => {
-        /// Wrong on purpose.
+        /// Deliberately wrong.
         #[register_op(grad = NoGrad, pointwise)]
         pub(crate) struct $op<V = Var> {
             #[input]
@@ -201,7 +201,7 @@ operator!(
     0
 );
 
-/// Wrong on purpose: refuses what it does not know.
+/// Deliberately wrong: rejects unknown dimensions.
 #[register_op(grad = NoGrad)]
 pub(crate) struct RefusesUnknown<V = Var> {
     /// Any shape.
@@ -248,7 +248,7 @@ fn outcome(op: &str) -> Result<Checked> {
     check_sample(samples.iter().find(|sample| sample.op() == op).unwrap())
 }
 
-/// Asserts that the sample of an operator fails with all of that.
+/// Asserts that the sample of an operator fails with all of `parts`.
 #[track_caller]
 fn wrong(op: &str, parts: &[&str]) {
     let e = outcome(op).expect_err(op).to_string();
@@ -374,7 +374,7 @@ fn operators_with_a_block_are_sampled_as_programs() -> Result<()> {
     Ok(())
 }
 
-/// Its samples leave out what they can.
+/// Its samples cover as little as possible.
 #[register_op(grad = Derived, pointwise, broadcast)]
 pub(crate) struct OneSided<V = Var> {
     /// Any shape.
@@ -383,7 +383,7 @@ pub(crate) struct OneSided<V = Var> {
     /// Any shape that broadcasts.
     #[input]
     pub y: V,
-    /// What both broadcast to.
+    /// The broadcast shape.
     #[output]
     pub out: V,
 }
@@ -394,7 +394,7 @@ impl<F: Float> Pointwise for OneSided<F> {
 }
 autobwd::samples!(OneSided, [OneSided { x: positive([2, 3]), y: uniform([2, 3]), out: out() }]);
 
-/// Takes the first of any tensors, of any dtype.
+/// Copies the first of any tensors, of any dtype.
 #[register_op(grad = NoGrad)]
 pub(crate) struct FirstOf<V = Var> {
     /// Any shapes.
@@ -403,7 +403,7 @@ pub(crate) struct FirstOf<V = Var> {
     /// The first.
     #[output]
     pub out: V,
-    /// Does nothing.
+    /// Has no effect.
     #[attr(default = 1)]
     pub idle: i32,
 }
@@ -422,7 +422,7 @@ impl Kernel for FirstOf<Buf<'_>> {
 }
 autobwd::samples!(FirstOf, [FirstOf { x: vec![uniform([2, 3])], out: out(), idle: 1 }]);
 
-/// Has an integer input, of which the gradient operator has a gradient.
+/// Has an integer input, for which the gradient operator writes a gradient.
 #[register_op(grad = ScaledByGrad)]
 pub(crate) struct ScaledBy<V = Var> {
     /// Any shape.
@@ -448,7 +448,7 @@ impl Kernel for ScaledBy<Buf<'_>> {
         Ok(())
     }
 }
-/// `dx = dout * by`, and a gradient that nothing can ask for.
+/// `dx = dout * by`, and a gradient that can never be requested.
 #[register_op(grad = NoGrad)]
 pub(crate) struct ScaledByGrad<V = Var> {
     #[input]
@@ -511,7 +511,7 @@ fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
 #[test]
 fn the_package_that_is_named_is_checked() -> Result<()> {
     assert_eq!(check_coverage("autobwd-tests")?, check_coverage("autobwd_tests")?);
-    // Of this file, as a test's own library is called.
+    // For this file, since a test is its own library.
     assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);
     let e = check_crate("my-operators").unwrap_err().to_string();
     let packages = "packages with samples are `autobwd-core`, `autobwd-ops`, `autobwd-tests`";

@@ -1,4 +1,4 @@
-//! Steps that fail leave the scope as it was.
+//! Failing steps leave the scope unchanged.
 
 use autobwd::{Builder, DType, Executor, Expr, Feed, Meta, Result, Scope, Tensor};
 use autobwd_ops::{
@@ -10,7 +10,7 @@ use autobwd_ops::{
 
 use crate::unrolled::number;
 
-/// A classifier with statistics and a counter that a step overwrites long before it looks at labels.
+/// A classifier with statistics and a counter that a step overwrites long before it reads labels.
 fn classifier(net: &Builder) -> Expr {
     let (x, y) = (net.input("x", DType::F32, &[-1, 3]), net.input("y", DType::I64, &[-1, 1]));
     let h = nn::Dropout::new(net, 0.5, 1).forward(&nn::BatchNorm::builder(net, 3).build().forward(&x));
@@ -57,7 +57,7 @@ fn a_bad_label_leaves_no_trace() -> Result<()> {
         }
         Ok(scope)
     };
-    // A loop that skips bad batches is what it would be without them.
+    // A loop that skips bad batches gives the same results as one without them.
     assert_same(&run(&[9, 1, 9, 9, 2, 9])?, &run(&[1, 2])?);
     Ok(())
 }
@@ -193,7 +193,7 @@ fn training_copies_no_parameter() -> Result<()> {
         let mut scope = started(&net, &mut Executor::new())?;
         let feeds = [("x", Meta::new(DType::F32, [1, 1, 8, 8])), ("y", Meta::new(DType::I64, [1, 1]))];
         let session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&loss.name()])?;
-        // A matrix has half a million.
+        // One matrix has half a million bytes.
         assert!(session.scratch_bytes() < 400_000, "{} bytes", session.scratch_bytes());
     }
     Ok(())

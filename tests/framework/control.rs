@@ -1,4 +1,4 @@
-//! Loops, branches and recurrences: what they need, and what is refused.
+//! Loops, branches and recurrences: memory, and errors.
 
 use std::slice::from_ref;
 
@@ -52,7 +52,8 @@ fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
     };
     let (all, some) = (run(10_000, 0)?, run(10_000, 100)?);
     assert_eq!(some.1, all.1);
-    // All steps leave the state before them and the one after; now 100 of them do, and 100 leave the former alone.
+    // Without checkpoints, every step saves its initial and final state; now 100 steps save both, and 100 the initial
+    // state only.
     let state = SIZE * 8;
     assert_eq!(state % LINE, 0);
     let body = all.0 - run(9_900, 0)?.0 - (run(10_000, 100)?.0 - run(9_900, 100)?.0);
@@ -89,15 +90,14 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
     let all = run(Checkpoints::None)?;
     let some = run(Checkpoints::Named(&[&scaled.name(), &last[0].name()]))?;
     assert_eq!(some.1, all.1);
-    // Of 200 steps, 15 leave the state before them, and 14 at a time that and the one after.
-    // A second body takes some, too.
+    // Of 200 steps, 15 save the initial state, and 14 at a time both states. The second body needs some memory, too.
     assert!(all.0 - some.0 > (2 * 200 - 15 - 2 * 14 - 30) * 8 * 8 * 8, "{} {}", some.0, all.0);
     let every = |ty: &str| some.2.root().ops.iter().find(|op| op.ty == ty)?.attrs.get("checkpoint_every");
     assert_eq!([every("recurrent"), every("while")], [Some(&Attr::I32(i32::MAX)); 2]);
     Ok(())
 }
 
-/// Why what a construct returns has failed, built from a variable of shape `DIMS`: its program says the same.
+/// The error of a construct, built from a variable of shape `DIMS`; its program has the same error.
 fn refused(construct: impl Fn(&Expr) -> Vec<Expr>) -> String {
     let net = Builder::new();
     let found = construct(&net.input("x", DType::F64, &DIMS));
@@ -248,7 +248,7 @@ fn the_last_state_is_that_of_the_last_step() -> Result<()> {
         rnn.step_output(&next);
     });
     let [states, last] = &found[..] else { panic!("{found:?}") };
-    // Backwards, the first step is the last.
+    // In reverse, the first step is the last.
     let same = states.slice(0, 0, 1);
     let mut found = vec![];
     for loss in [last.sum(&[]), same.sum(&[])] {
@@ -358,7 +358,7 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
     assert_eq!(refused(&|_| {}), (String::new(), String::new()));
     let at = "operator `while` (block 0, operator 5, added at tests/framework/control.rs:";
     let loop_of = |p: &mut Program| p.root_mut().ops.iter_mut().position(|op| op.ty == "while").unwrap_or(0);
-    // A condition that is no boolean.
+    // A condition that is not a bool.
     let (verified, run) = refused(&|p| {
         let i = loop_of(p);
         let x = p.expect_var("x").expect("it is there");
@@ -369,7 +369,7 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
         "{verified}"
     );
     assert!(run.contains("the condition `x` is float64 [2, 2], not one boolean"), "{run}");
-    // A body that reads what is not among the inputs.
+    // A body that reads a variable that is not an input.
     let (verified, run) = refused(&|p| {
         let i = loop_of(p);
         let kept: Vec<_> = p.root().ops[i].outputs.get("Out").to_vec();
@@ -414,14 +414,14 @@ fn memory_of_a_recurrence_is_what_its_backward_part_reads() -> Result<()> {
         Ok(Executor::new().prepare(&program, &mut scope, &feeds, fetches)?.peak_bytes())
     };
     const STATE: usize = 64 * 64 * 8;
-    // A step more is one more of the input, and of the state before it and after it; 8 steps also fill a line of each
-    // sequence of numbers.
+    // One more step needs one more input step and two more states, before it and after it; 8 steps also fill a cache
+    // line of each sequence of scalars.
     assert_eq!(peak(101, false)? - peak(100, false)?, STATE);
     assert_eq!(peak(108, true)? - peak(100, true)?, 8 * 3 * STATE + 192);
     Ok(())
 }
 
-/// `x ← tanh(x · w)` so often, from the counter's start to its end; the gradient of the loss with respect to `w`.
+/// `x ← tanh(x · w)`, from the counter's start to its end; and the gradient of the loss with respect to `w`.
 fn counted(start: i64, end: impl Fn(&Builder) -> Expr) -> Result<(Program, String)> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[2, 2], |w| Init::Uniform(-0.9, 0.9).emit(w, 1));
@@ -446,13 +446,13 @@ fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
             let before = run(&program, &[("w", w)], &[&last])?;
             let next = gradients(&mut program, &[&last], &["w"], &Default::default())?.entries()[0];
             verify(&program)?;
-            // Nobody runs what has been replaced, and nobody sees it.
+            // The replaced operators do not run and are not printed.
             let text = program.to_string();
             let shown = |id: usize| text.contains(&format!("\nblock {id} in block"));
             let ops = program.blocks().iter().flat_map(|block| &block.ops);
             let owned: Vec<usize> = ops.flat_map(|op| op.attrs.blocks()).map(BlockId::index).collect();
             assert!((1..program.blocks().len()).all(|id| shown(id) == owned.contains(&id)), "{text}");
-            // The loop that has become something else computes what it did.
+            // The replaced loop computes the same values.
             assert_near(&run(&program, &[("w", w)], &[&last])?[0], &before[0], 1e-12);
             let next = program.name(next.expect("a path leads there")).to_string();
             assert_derivative(&program, &[("w", w)], &last, "w", &next);

@@ -1,9 +1,9 @@
-//! Constants that stand for a variable, and variables that are frozen: the same in a program and in eager mode.
+//! Detached copies of variables, and frozen parameters: the same in programs and in eager mode.
 
 use autobwd::{Backward, Builder, DType, Executor, Expr, Meta, Result, Scope, Tensor, append_backward};
 use autobwd_ops::{Init, Math};
 
-/// `x² · constant(x²)`, and a use of `x²` behind it.
+/// `x² · constant(x²)`, and a later use of `x²`.
 fn loss(x: &Expr) -> Expr {
     let h = x.square();
     let target = h.clone().stop_gradient();

@@ -1,4 +1,4 @@
-//! What remains after division has a gradient; the division without a fraction has none.
+//! The remainder of division has a gradient; floor division has none.
 
 use autobwd::{Arg, Builder, DType, Expr, New, Result, append_backward, emit, gradients};
 use autobwd_ops::{

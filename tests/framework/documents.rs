@@ -1,5 +1,5 @@
-//! The documents of the repository: links lead to files, every chapter of the book is listed and run, and the tests that
-//! the book names exist.
+//! The documents of the repository: links lead to files, every chapter of the book is listed and run, and the tests
+//! that the book names exist.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -16,12 +16,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The text outside of fenced code.
+/// The text outside of fenced code blocks.
 fn prose(text: &str) -> String {
     text.split("\n```").step_by(2).collect()
 }
 
-/// The targets of links, `](…)`, that lead to files.
+/// The targets of links, `](…)`, to files.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
     links.filter(|target| !target.contains("://"))

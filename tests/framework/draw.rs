@@ -1,4 +1,4 @@
-//! Random programs, which become smaller when a property fails.
+//! Random programs, which shrink when a property fails.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use proptest::{
     test_runner::{Config, RngSeed, TestCaseError, TestRunner},
 };
 
-/// One operator, or a few: which, on which of the values that there are, and what becomes of the result.
+/// One operator, or a few: which one, its operands, and the use of its result.
 type Step = (usize, [usize; 2], usize);
 
-/// What a program, and questions about it, are made from.
+/// The random choices for a program and for calls on it.
 #[derive(Clone)]
 pub(crate) struct Recipe {
     steps: Vec<Step>,
-    /// For whatever is to be chosen among names.
+    /// Choices among names.
     pub(crate) picks: Vec<usize>,
 }
 
@@ -39,7 +39,7 @@ impl Recipe {
         self
     }
 
-    /// The same, with nothing detached.
+    /// The same, without detached values.
     pub(crate) fn without_detached(mut self) -> Recipe {
         self.steps.iter_mut().filter(|(.., fate)| *fate == 0).for_each(|(.., fate)| *fate = 3);
         self
@@ -52,7 +52,7 @@ pub(crate) fn recipes() -> impl Strategy<Value = Recipe> {
     (vec(step, 1..14), vec(any(), 20)).prop_map(|(steps, picks)| Recipe { steps, picks })
 }
 
-/// Checks a property of so many random values, always the same.
+/// Checks a property of `cases` random values, the same in each run.
 pub(crate) fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::Value) -> Result<()>) {
     let config =
         Config { cases, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Config::default() };
@@ -63,22 +63,22 @@ pub(crate) fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::V
     }
 }
 
-/// What parameters a program has, all kept in the scope, with their shapes.
+/// Parameters of the programs with their shapes, all kept in the scope.
 pub(crate) const PARAMETERS: [(&str, &[usize]); 4] =
     [("v", &[2, 3]), ("w", &[2, 3]), ("row", &[3]), ("square", &[3, 3])];
-/// Values without gradient, of the shape of most values.
+/// Values without gradient, in the shape of most values.
 pub(crate) const GIVEN: [&str; 2] = ["g", "h"];
 
 pub(crate) struct Drawn {
     pub(crate) net: Builder,
-    /// Variables of shape `[2, 3]`, some of which are written several times.
+    /// Variables of shape `[2, 3]`, some written several times.
     pub(crate) values: Vec<String>,
     /// Has one element.
     pub(crate) loss: String,
 }
 
 impl Drawn {
-    /// A scope with the parameters' first values.
+    /// A scope with the initial values of the parameters.
     pub(crate) fn scope(&self) -> Result<Scope> {
         let mut scope = Scope::new();
         Executor::with_threads(1).run(&self.net.startup().program()?, &mut scope, &[], &[])?;
@@ -93,8 +93,7 @@ pub(crate) fn draw(recipe: &Recipe) -> Drawn {
     Drawn { net, values: values.iter().map(Expr::name).collect(), loss: loss.name() }
 }
 
-/// Operators drawn one after the other, each on values drawn from all there are: all values, and a loss. Values stay
-/// small.
+/// Random operators, each on random existing values: returns all values, and a loss. Values stay small.
 pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> (Vec<Expr>, Expr) {
     let uniform = |seed| move |w: &Expr| Init::Uniform(-1.0, 1.0).emit(w, seed);
     let mut leaves = vec![];
@@ -132,7 +131,7 @@ pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> (Vec<Expr>, Expr) {
         };
         match fate {
             0 => values.push(new.detach()),
-            // The same name again, which the operator may just have read.
+            // Reuses the name, which the operator may just have read.
             1 => rename(&new, &a),
             2 => rename(&new, &b),
             _ => values.push(new),
@@ -143,7 +142,7 @@ pub(crate) fn draw_on(net: &Builder, recipe: &Recipe) -> (Vec<Expr>, Expr) {
     (values, loss)
 }
 
-/// Lets the last operator that writes a value write another variable instead.
+/// Makes the last operator that writes `new` write `old` instead.
 fn rename(new: &Expr, old: &Expr) {
     let mut program = new.builder().program().unwrap().clone();
     let root = program.root_mut();

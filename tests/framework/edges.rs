@@ -1,4 +1,4 @@
-//! Loops, recurrences and lists at their limits.
+//! Loops, recurrences and tensor arrays at their limits.
 
 use autobwd::{
     Backward, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit, gradients,
@@ -33,7 +33,7 @@ fn a_list_is_as_long_as_its_last_position_says() -> Result<()> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let x = Tensor::zeros(DType::F64, &[2, 2])?;
     let mut executor = Executor::new();
-    // What a run has left does not make the list of the next one longer.
+    // Leftovers of a run do not extend the array of the next one.
     for _ in 0..2 {
         let found = executor.run(&net.program()?, &mut Scope::new(), &[("x", &x)], &names)?;
         let found: Vec<&[i64]> = found.iter().map(Tensor::slice).collect::<Result<_>>()?;
@@ -72,12 +72,12 @@ fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
     assert_eq!(found[0].dims(), [0, 2]);
     let numbers: Vec<Vec<f64>> = found[1..].iter().map(Tensor::to_f64s).collect();
     assert_eq!(numbers, [vec![3.0, -4.0], vec![6.0, -8.0], vec![0.0, 0.0], vec![25.0]]);
-    // The same program has steps, too.
+    // The same program with steps.
     assert_near(&run(1)?[1].to_f64s(), &[1.5_f64.tanh(), (-1.0_f64).tanh()], 1e-14);
     Ok(())
 }
 
-/// The mark `stop_gradient` of data is not about what the steps of the backward part hand on.
+/// The mark `stop_gradient` of data does not apply to gradients between steps of the backward part.
 #[test]
 fn a_state_that_starts_with_data_has_second_derivatives() -> Result<()> {
     for reverse in [false, true] {
@@ -153,7 +153,7 @@ fn what_is_not_asked_for_leaves_other_gradients_of_a_recurrence_alone() -> Resul
     let (others, has) = run(&["w"], false)?;
     assert!(!has);
     assert_eq!(others, all[..3]);
-    // A sequence that nobody reads, beside the one that is read.
+    // An unread sequence and a read one.
     assert_eq!(run(&[], true)?, (all, true));
     Ok(())
 }
@@ -181,7 +181,7 @@ fn a_limit_of_steps_holds_for_loops_within_loops() -> Result<()> {
         e.ends_with("the loop has not ended after 5 steps, its limit; `Executor::loop_limit` sets another"),
         "{e}"
     );
-    // Steps of all runs of a loop together may be more.
+    // The limit is for one run of a loop; all runs together may take more steps.
     let found = executor.loop_limit(10).run(&program, &mut scope, &[("x", &x)], &[&name])?;
     assert_eq!(found[0].to_f64s(), [30.0; 4]);
     Ok(())

@@ -1,4 +1,4 @@
-//! What is told about gradients, compared with the texts in `stories/`.
+//! Explanations of gradients, compared with the texts in `stories/`.
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Expr, Program, Result, append_backward,
@@ -19,7 +19,7 @@ fn differentiate(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<
     Ok((program, found))
 }
 
-/// Compares a text with a file, the line numbers of sources left out.
+/// Compares a text with a file, ignoring the line numbers of sources.
 #[track_caller]
 fn told(story: &str, text: &str) {
     let mut pieces = text.split(".rs:");
@@ -74,7 +74,7 @@ fn a_fan_out_is_told_with_its_readers() -> Result<()> {
     told("fan_out", &explain(&program, "w@GRAD")?);
     told("fan_out_report", &found.report(&program).to_string());
     told("contribution", &explain(&program, "tanh_0@GRAD@RENAME@1")?);
-    // A file keeps all of it.
+    // A saved file keeps all of it.
     let loaded = Program::from_json(&program.to_json())?;
     assert_eq!(explain(&loaded, "w@GRAD")?, explain(&program, "w@GRAD")?);
     Ok(())
@@ -124,7 +124,7 @@ fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
         differentiate(&net, &loss, &Backward { no_grad: &["tanh_0"], ..Default::default() })?;
     told("cut_report", &found.report(&program).to_string());
     assert_eq!(found.missing.len(), 6);
-    // The program alone knows the same, but for what it was not to compute.
+    // The program alone has the same information, except the no-grad set.
     for missing in &found.missing {
         let alone = explain(&program, &format!("{}@GRAD", missing.name))?;
         match missing.name.as_str() {
@@ -166,7 +166,7 @@ fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
     )?;
     told("given", &explain(&program, "x@GRAD")?);
     told("given_report", &first.report(&program).to_string());
-    // A target on another one's path: what is given is added.
+    // A target on another one's path: the given gradient is added.
     let mut program = net.program()?.clone();
     gradients(
         &mut program,

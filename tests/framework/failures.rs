@@ -1,4 +1,4 @@
-//! Expressions carry their errors to wherever something leaves the model, and nothing is lost on the way.
+//! Expressions carry their errors to the point where a result leaves the model, and no error is lost.
 
 use std::panic::Location;
 
@@ -15,7 +15,7 @@ use autobwd_ops::{
     shape::{Concat, Split},
 };
 
-/// Five calls, the second of which is wrong, and the line of that.
+/// Five calls, the second one wrong, and the line of that.
 fn chain(x: &Expr, w: &Expr) -> (Expr, u32) {
     let h = x.tanh();
     let (h, line) = (h.matmul(&h), line!());
@@ -60,7 +60,7 @@ fn every_exit_of_a_program_reports_the_first_wrong_call() {
         assert_first(Sgd { rate: 0.1 }.minimize(&(&x * &w).mean()), line);
         assert_first(net.sub_block(|| Ok(net.program()?.blocks().len())), line);
     }
-    // What is failed has a name, a dtype and dimensions, which nothing else has.
+    // A failed expression has a name, a dtype and dimensions that are otherwise impossible.
     assert_eq!((loss.name().as_str(), loss.dtype()), ("@FAILED@", DType::F32));
     assert!(loss.dims().iter().all(|dim| dim.get().is_none()) && loss.dims()[3].get().is_none());
     assert_eq!((loss.to_string(), format!("{loss:?}")), {
@@ -97,13 +97,13 @@ fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
     assert_first(Adam::new(0.1).minimize(&loss), line);
     assert!(loss.to_string().contains(&format!("failures.rs:{line}")));
     assert!(!loss.has_derivative() && !loss.is_leaf());
-    // The engine has nothing to do with it.
+    // The engine is not affected.
     tape.check()?;
     assert_eq!(tape.program()?.parameters().count(), 2);
     let loss = (&x * &w).mean();
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     assert_eq!(loss.item()?, 0.25);
-    // What a hook makes is looked at, too.
+    // The result of a hook is checked, too.
     let y = x.square();
     y.hook(|d| d.reshape(&[7]))?;
     assert!(y.mean().backward().unwrap_err().to_string().contains("operator `reshape2`"));
@@ -119,7 +119,7 @@ fn a_failed_expression_that_nobody_uses_withholds_the_program() {
     x.exp();
     assert_first(net.program(), line);
 
-    // Also if it was not to stay.
+    // Also for a program that is discarded.
     let net = Builder::new();
     let (x, _) = model(&net);
     let transaction = net.transaction();
@@ -127,7 +127,7 @@ fn a_failed_expression_that_nobody_uses_withholds_the_program() {
     x.matmul(&x);
     drop(transaction);
     assert_first(net.program(), line);
-    // Another program, set in its place, changes nothing.
+    // Setting another program does not clear the failure.
     net.set_program(autobwd::Program::new());
     assert_first(net.program(), line);
 }
@@ -141,13 +141,13 @@ fn what_fails_elsewhere_fails_here() -> Result<()> {
     assert_first((&y + &failed).check(), line);
     assert_first(two.program(), line);
 
-    // An operator of two programs is neither's.
+    // An operator on two programs belongs to neither.
     let (one, two) = (Builder::new(), Builder::new());
     let sum = model(&one).0 + model(&two).0;
     for e in [sum.check().map(drop), one.check(), two.check()] {
         assert!(e.unwrap_err().to_string().contains("expressions of two programs"));
     }
-    // Values are not poisoned, and poison what they meet.
+    // Failed values do not poison the tape, but operators on them fail.
     let (net, tape) = (Builder::new(), autobwd::tape::eager_with_threads(1));
     let value = tape.constant(Tensor::scalar(1.0_f32)?);
     assert!((&value + net.input("x", DType::F32, &[1])).check().is_err());
@@ -168,7 +168,7 @@ fn all_outputs_of_an_operator_fail() {
     let op = emit(Concat { x: op.out.iter().map(Into::into).collect(), out: New, axis: 0 });
     assert_eq!(op.out.check().unwrap_err().to_string(), e);
 
-    // What is overwritten has failed as a result, but is what it was.
+    // The overwritten variable fails as a result, but keeps its value.
     let tape = autobwd::tape::eager_with_threads(1);
     let zeros = |length| tape.constant(Tensor::zeros(DType::F32, &[length]).unwrap());
     let kept = zeros(2);
@@ -177,7 +177,7 @@ fn all_outputs_of_an_operator_fail() {
     assert!(e.contains("operator `square` (run at ") && e.contains("failures.rs:"), "{e}");
     assert_eq!(kept.tensor().unwrap().to_f64s(), [0.0, 0.0]);
 
-    // Without inputs, there is no program to tell.
+    // Without inputs, no program can report the failure.
     for failed in [emit(Square { x: New, out: New }).out, concat(&[], 0), apply(Nothing, &[])] {
         let e = failed.check().unwrap_err().to_string();
         assert!(failed.builder().program().is_err(), "{e}");
@@ -243,7 +243,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
     assert_eq!(tape.failed(mine()).exp().item().unwrap_err().message(), "mine");
     tape.check()?;
 
-    // Errors of a body say where the block is, in the program, too.
+    // Errors of a body name the block, in programs, too.
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[3, 2]);
     let e = net.sub_block(|| Ok(x.matmul(&x))).unwrap_err().to_string();

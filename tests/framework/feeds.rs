@@ -24,11 +24,11 @@ fn a_program_is_cut_at_what_is_fed() -> Result<()> {
     let mut run = |feeds: &[(&str, &dyn Feed)]| -> Result<f64> {
         executor.run(&program, &mut scope, feeds, &[&y, &z])?[0].item()
     };
-    // In turn: a plan for one is none for the other.
+    // Alternately: each set of feeds needs a plan of its own.
     for _ in 0..2 {
         assert_eq!(run(&[("x", &one)])?, 2.0);
         assert_eq!(run(&[("x", &one), (&z, &hundred)])?, 101.0);
-        // What only the cut part reads need not be fed.
+        // Variables that only the cut part reads need not be fed.
         assert_eq!(run(&[(&z, &hundred)])?, 101.0);
     }
     let plan = Executor::new().plan(&program, &Scope::new(), &[(&z, Meta::new(DType::F32, [1]))], &[&y])?;

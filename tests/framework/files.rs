@@ -1,5 +1,5 @@
-//! Files that are saved are whole, and memory that runs out is an error: both need a process of their own, which is this
-//! test binary again.
+//! Saved files are complete even after a kill, and running out of memory is an error. Both tests run this test binary
+//! as a child process.
 
 use std::{
     env, fs,
@@ -19,9 +19,9 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-/// Says to [`saves_until_it_is_killed`] where.
+/// Tells [`saves_until_it_is_killed`] where to save.
 const SAVE: &str = "AUTOBWD_TEST_SAVE";
-/// Says to [`loops_until_memory_runs_out`] how many elements a step leaves.
+/// Tells [`loops_until_memory_runs_out`] how many elements a step saves.
 const LOOP: &str = "AUTOBWD_TEST_LOOP";
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -37,7 +37,7 @@ fn filled(value: f32) -> Result<Scope> {
     Ok(scope)
 }
 
-/// Not a test by itself: what [`a_kill_leaves_a_whole_file`] runs and kills.
+/// Not a test itself: the process that [`a_kill_leaves_a_whole_file`] runs and kills.
 #[test]
 fn saves_until_it_is_killed() -> Result<()> {
     let Some(folder) = env::var_os(SAVE).map(PathBuf::from) else { return Ok(()) };
@@ -99,7 +99,7 @@ fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
     for name in others.iter().chain(&[".w.abcdef.autobwd-tmp"]) {
         fs::write(at(name), "half").unwrap();
     }
-    // This one is still being written.
+    // This file is still being written.
     fs::write(at(".w.locked.autobwd-tmp"), "half").unwrap();
     let locked = fs::File::open(at(".w.locked.autobwd-tmp")).unwrap();
     locked.lock().unwrap();
@@ -111,7 +111,7 @@ fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
     locked.unlock().unwrap();
     write_beside(at("w"), b"whole")?;
     assert!(!at(".w.locked.autobwd-tmp").exists());
-    // A name that leaves no room for more.
+    // A name of maximal length.
     let long = "x".repeat(255);
     write_beside(at(&long), b"whole")?;
     assert_eq!(fs::read(at(&long)).unwrap(), b"whole");
@@ -158,7 +158,7 @@ fn links_stay_links_and_permissions_stay() -> Result<()> {
     assert!(fs::symlink_metadata(at("dangling")).unwrap().is_symlink());
     let e = write_beside(at("round"), b"").unwrap_err().to_string();
     assert!(e.ends_with("round`: more than 40 symbolic links"), "{e}");
-    // A device is written to, not replaced.
+    // Devices are written to, not replaced.
     write_beside("/dev/null", b"gone")?;
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
     if Path::new("/dev/full").exists() {
@@ -214,7 +214,7 @@ fn what_is_saved_can_be_loaded() -> Result<()> {
     Ok(())
 }
 
-/// Not a test by itself: what [`memory_that_a_loop_cannot_have_is_an_error`] runs with little memory.
+/// Not a test itself: [`memory_that_a_loop_cannot_have_is_an_error`] runs it with little memory.
 #[test]
 fn loops_until_memory_runs_out() -> Result<()> {
     let Some(width) = env::var(LOOP).ok().map(|text| text.parse().unwrap()) else { return Ok(()) };
@@ -241,7 +241,7 @@ fn loops_until_memory_runs_out() -> Result<()> {
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_that_a_loop_cannot_have_is_an_error() {
-    // Which allocation is the last one depends on how much a step leaves: once the list of steps, once a step.
+    // The failing allocation depends on the size of the saved step state: once the list of steps, once a step.
     for (width, kilobytes) in [(1, 300_000), (1, 500_000), (40, 400_000), (5000, 400_000)] {
         let mut limited = Command::new("sh");
         let script = format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"");

@@ -1,4 +1,4 @@
-//! Runs that look for NaN and infinities.
+//! Runs that check for NaN and infinities.
 
 use autobwd::{
     Arg, Backward, Builder, DType, Error, ErrorKind, Executor, Expr, Program, Result, Scope, Tensor,
@@ -17,7 +17,7 @@ fn tensor(elements: &[f64]) -> Tensor {
     Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()
 }
 
-/// What a checking run of a program of `w` says; without the check, it runs through.
+/// The error of a checking run of a program of `w`; without the check, it succeeds.
 #[track_caller]
 fn refused(program: &Program, w: &[f64], fetch: &str) -> Error {
     let mut scope = Scope::new();
@@ -39,11 +39,11 @@ fn assert_message(e: &Error, op: &str, message: &str) {
 fn the_first_operator_that_leaves_the_numbers_is_named() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[4]);
-    // Fused, the value in the middle has no memory of its own.
+    // Fused, the intermediate value has no memory of its own.
     let (h, line) = ((&w * 2.0).exp(), line!());
     let out = (h.log() + &h).tanh();
     let e = refused(&*net.program()?, &[1.0, 500.0, 0.0, f64::NAN], &out.name());
-    // What is fed or kept may be anything.
+    // Fed and kept variables may have any value.
     assert_message(
         &e,
         &format!(
@@ -119,7 +119,7 @@ fn the_scope_keeps_what_it_had_before() -> Result<()> {
     assert!(e.op().is_some_and(|op| op.to_string().starts_with("operator `sgd`")), "{e}");
     assert!(e.message().starts_with("`w` is not finite\n"), "{e}");
     assert_eq!(scope.get("w")?.to_f64s(), [3.0, 1e150]);
-    // The session goes on with better numbers.
+    // The session continues with better values.
     scope.slice_mut::<f64>("learning_rate_0")?[0] = 0.25;
     assert_eq!(run(&mut executor, &mut scope)?, [6.0, 2e150]);
     assert_eq!(scope.get("w")?.to_f64s(), [1.5, 5e149]);
@@ -156,7 +156,7 @@ fn finite_results_of_anything_pass() -> Result<()> {
     let mut run = |x: &[f64], fetch: &Expr| {
         executor.run(&net.program()?, &mut Scope::new(), &[("x", &tensor(x))], &[&fetch.name()])
     };
-    // Infinities that go in and do not come out; integers; nothing at all.
+    // Infinite inputs with finite outputs; integers; empty tensors.
     assert_eq!(run(&[f64::NEG_INFINITY, f64::INFINITY], &bounded)?[0].to_f64s(), [0.0, 1.0]);
     assert_eq!(run(&[1.0, f64::INFINITY], &index)?[0].to_f64s(), [1.0]);
     assert_eq!(run(&[], &bounded)?[0].to_f64s(), [0.0; 0]);

@@ -1,4 +1,4 @@
-//! Forms of operators that compile, whatever surrounds them.
+//! Forms of operator definitions that must compile in any context.
 #![allow(missing_docs)]
 
 pub mod from_macro_rules;

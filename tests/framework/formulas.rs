@@ -1,4 +1,4 @@
-//! Formulas as data: what they compute, what they read, and what a plan makes of it.
+//! Formulas as data: values, dependencies, and their effect on plans.
 
 use autobwd::{
     Attr, Backward, Builder, DType, Derived, Dims, Executor, Expr, Feed, Float, New, OpDesc, OpInfo,
@@ -18,7 +18,7 @@ use autobwd_ops::{
 
 use crate::numeric::parameter;
 
-/// `out = x + y²`: the gradient of neither depends on `x`.
+/// `out = x + y²`: neither gradient depends on `x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub(crate) struct PlusSquare<V = Var> {
     #[input]
@@ -50,7 +50,7 @@ impl<F: Float> Pointwise for SumOfSquares<F> {
     }
 }
 
-/// The operator with a variable of three numbers in every slot.
+/// The operator with a variable of three elements in every slot.
 fn example(info: &OpInfo, program: &mut Program) -> OpDesc {
     let (schema, mut desc) = (info.schema(), OpDesc::new(info.schema().name));
     let var = |program: &mut Program, name: String| {
@@ -77,7 +77,7 @@ fn example(info: &OpInfo, program: &mut Program) -> OpDesc {
     desc
 }
 
-/// Formulas of operators that run by nothing else, each with a program of the operator alone.
+/// Formulas of operators without a kernel, each with a program of the operator alone.
 fn formulas() -> Result<Vec<(Program, OpDesc, Formula)>> {
     let mut found = vec![];
     for info in OpInfoMap::linked()?.iter().filter(|info| info.schema().pointwise && !info.has_kernel()) {
@@ -93,7 +93,7 @@ fn formulas() -> Result<Vec<(Program, OpDesc, Formula)>> {
     Ok(found)
 }
 
-/// What the operator computes, output by output, of three numbers in every input.
+/// Runs the operator on three elements in every input.
 fn run(program: &Program, desc: &OpDesc, inputs: &[[f64; 3]]) -> Result<Vec<Vec<f64>>> {
     let schema = OpInfoMap::linked()?.get(&desc.ty)?.schema();
     let names: Vec<String> = schema.inputs.iter().map(|slot| format!("in_{}", slot.name)).collect();
@@ -111,7 +111,7 @@ fn bits(x: f64) -> u64 {
     if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() }
 }
 
-/// Numbers of all kinds, the same for a seed.
+/// Numbers of all kinds, determined by the seed.
 fn numbers(seed: usize) -> [f64; 3] {
     const SPECIAL: [f64; 12] =
         [0.0, -0.0, 1.0, -1.0, 0.5, f64::INFINITY, -f64::INFINITY, f64::NAN, 1e300, -1e-310, 40.0, -750.0];
@@ -153,7 +153,7 @@ fn what_a_formula_does_not_read_changes_no_bit() -> Result<()> {
             for (k, slot) in slots.iter().enumerate() {
                 let mut changes = false;
                 for seed in 0..200 {
-                    // Ordinary numbers, so that a NaN among them does not hide the one that is changed.
+                    // Finite numbers, so that a NaN does not hide the changed one.
                     let ordinary = |k: usize| ((seed * 37 + k * 29) % 101) as f64 / 12.0 - 4.0;
                     let mut x: Vec<f64> = (0..slots.len()).map(ordinary).collect();
                     let before = bits(formula.evaluate(&x)?[o]);
@@ -170,7 +170,7 @@ fn what_a_formula_does_not_read_changes_no_bit() -> Result<()> {
         }
     }
     assert!(unread > 50, "{unread}");
-    // Of higher order, some products have a factor that is 0 but computed; `clip` has no room between its bounds here.
+    // At higher order, some products have a computed factor of 0; the bounds of `clip` leave no room here.
     assert!(idle.is_empty(), "{idle:#?}");
     Ok(())
 }
@@ -187,7 +187,7 @@ fn equations_are_as_people_write_them() -> Result<()> {
         ("elementwise_div_grad", "dx = dout / y\ndy = -(dout / y) * out"),
         ("elementwise_max_grad", "dx = select(x > y, dout, 0)\ndy = select(x > y, 0, dout)"),
         ("plus_square_grad", "dx = 0.5 * dout\ndy = dout * (y + y)"),
-        // What has the name of an input has a prime.
+        // A variable named like an input has a prime.
         ("expm1_grad_grad", "dout' = ddx * dout\nddout = ddx * (out + 1)"),
     ] {
         let info = ops.get(op)?;
@@ -198,7 +198,7 @@ fn equations_are_as_people_write_them() -> Result<()> {
     let desc = example(swish, &mut Program::new()).attr("beta", Attr::F32(0.1));
     let formula = swish.formula(&desc)?.unwrap();
     assert_eq!(formula.to_string(), "out = x * sigmoid(0.1 * x)");
-    // As it is computed, and for reading; operands come first.
+    // As computed, and simplified for reading; operands come first.
     assert!(formula.nodes().contains(&FormulaNode::Constant(f64::from(0.1_f32))));
     for (number, node) in formula.nodes().iter().enumerate() {
         assert!(node.operands().all(|operand| operand < number));
@@ -216,7 +216,7 @@ fn equations_are_as_people_write_them() -> Result<()> {
     Ok(())
 }
 
-/// Gradients of products with parameters, each added to the square of what was before.
+/// Gradients of products with parameters, each added to the square of the value before.
 fn chain(join: impl Fn(&Expr, &Expr) -> Expr) -> Result<(Builder, Expr)> {
     let net = Builder::new();
     let c = net.input("c", DType::F64, &[64, 64]);
@@ -243,7 +243,7 @@ fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
     };
     let (less, _) = live(|x, y| emit(PlusSquare { x: x.into(), y: y.into(), out: New }).out)?;
     let (more, _) = live(|x, y| emit(SumOfSquares { x: x.into(), y: y.into(), out: New }).out)?;
-    // Five of the six products die at once.
+    // The values of five of the six products are freed immediately.
     assert!(less + 4 * 64 * 64 * 8 <= more, "{less} {more}");
     Ok(())
 }

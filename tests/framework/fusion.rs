@@ -1,4 +1,4 @@
-//! Regions: which operators run together, and that this changes no bit.
+//! Fused kernels: which operators are fused, and that fusion changes no bit.
 
 use autobwd::{
     Arg, Attr, Backward, Buf, Builder, Cx, DType, Dims, Executor, Expr, Feed, Kernel, Meta, New, NoGrad,
@@ -40,7 +40,7 @@ fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
     let w = parameter(&net, "w", &[1000]);
     let loss = (w.tanh() * 1.01 + &w).tanh().sum(&[]);
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
-    // The rate stands in the scope; the 1 that gradients start from is computed once.
+    // The rate is in the scope; the initial gradient 1 is computed once.
     let (session, _) = session(&net, &[&loss.name()])?;
     assert_eq!(session.frames(), 1, "{}", net.program()?);
     Ok(())
@@ -52,11 +52,11 @@ fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> 
     let (w, square) = (parameter(&net, "w", &[3, 3]), parameter(&net, "square", &[3, 3]));
     let h = w.tanh();
     let product = square.matmul(&square);
-    // `h` is not needed afterwards: nothing is gained by waiting.
+    // `h` is not needed later: waiting saves no memory.
     let late = h.exp();
     let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.frames());
     assert_eq!(frames(&[&product.name(), &late.name()])?, 2);
-    // With `h` kept as well, `late` would only take memory earlier.
+    // If `h` is kept, computing `late` early would only extend its lifetime.
     assert_eq!(frames(&[&product.name(), &late.name(), &h.name()])?, 3);
     Ok(())
 }
@@ -84,7 +84,7 @@ fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
     for (row, got) in all.slice::<f32>(names[3])?.iter().enumerate() {
         near((*got).into(), h[row * 500..][..500].iter().sum::<f64>() * 3.0);
     }
-    // Each by itself: the same bits.
+    // Each alone: the same bits.
     for name in &names {
         let (mut one, mut scope) = session(&net, &[name])?;
         one.run(&mut scope)?;
@@ -116,8 +116,8 @@ fn constants_are_computed_once_and_stay() -> Result<()> {
 /// Names and dtypes of inputs.
 type Feeds = Vec<(String, DType)>;
 
-/// A program that runs a formula on inputs of one shape, with another formula before each input and behind each output;
-/// the inputs and the names of all that is computed.
+/// A program that runs a formula on inputs of one shape, with another formula before each input and after each output;
+/// returns the inputs and the names of all computed variables.
 fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Program, Feeds, Vec<String>)> {
     let schema = ops.get(name)?.schema();
     let mut program = Program::new();
@@ -168,11 +168,11 @@ fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Prog
 fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
-    // Comparisons and casts, which have a kernel beside their formula, are looked at below.
+    // Comparisons and casts, which have a kernel and a formula, are tested below.
     let is_arithmetic =
         |info: &OpInfo| !matches!(info.grad_kind(), GradKind::Zero) && info.schema().name != "cast";
     let formula = |info: &&OpInfo| info.schema().pointwise && (!info.has_kernel() || is_arithmetic(info));
-    // Those of tests lie.
+    // The tests' own operators have false shape rules.
     let is_own = |info: &&OpInfo| info.crate_name() == env!("CARGO_PKG_NAME");
     for info in ops.iter().filter(formula).filter(|info| !is_own(info)) {
         let name = info.schema().name;
@@ -259,7 +259,7 @@ fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
     let together = Executor::with_threads(1).prepare(&program, &mut scope, &feeds, &last)?;
     assert_eq!(together.frames(), 1, "{}", Executor::new().plan(&program, &scope, &feeds, &last)?);
 
-    // With booleans in memory, and with kernels in place of formulas.
+    // With bools in memory, and with kernels in place of formulas.
     let names: Vec<String> =
         compared.iter().chain([&and, &or, &xor, &not, &out, &sign]).map(Expr::name).collect();
     let all: Vec<&str> = last.into_iter().chain(names.iter().map(String::as_str)).collect();
@@ -292,7 +292,7 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
         cast(&product, single, double).square(),
         cast(&product, single, int),
         cast(&product, single, DType::U8),
-        // What is rounded in between stays so.
+        // Intermediate rounding is kept.
         (cast(&cast(&wide.square(), double, single), single, double) - &wide),
         (&product - cast(&wide, double, single)),
     ];
@@ -305,7 +305,7 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
     let metas = feeds.map(|(name, x)| (name, x.meta()));
     let mut scope = Scope::new();
     let session = Executor::with_threads(1).prepare(&net.program()?, &mut scope, &metas, &fetches)?;
-    // Twelve operators; neighbours over the same elements run together, conversions with either side.
+    // Twelve operators; neighbours over the same elements are fused, conversions with either side.
     let plan = Executor::new().plan(&net.program()?, &scope, &metas, &fetches)?;
     assert_eq!(session.frames(), 7, "{plan}");
     let together = Executor::with_threads(1).run(&net.program()?, &mut scope, &feeds, &fetches)?;
@@ -330,7 +330,7 @@ fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
         Executor::with_threads(2).prepare(&net.program()?, &mut scope, &[("x", x.meta())], &fetches)?;
     session.feed("x", &x)?;
     session.run(&mut scope)?;
-    // The first is where `x` was.
+    // The first is in the place of `x`.
     assert_eq!((session.frames(), session.arena_bytes()), (1, 2 * N.next_multiple_of(64)));
     assert_eq!(session.fetch(&same.name())?, x);
     let not = session.fetch(&not.name())?;
@@ -361,7 +361,7 @@ fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
     let h = w.tanh();
     let sum = &h + b.sin();
     let copy = emit(Assign { x: (&sum).into(), out: New }).out;
-    // What is overwritten later is not what was copied.
+    // Later writes do not change the copy.
     let before = emit(Assign { x: (&b).into(), out: New }).out;
     let loss = (&copy * &copy).sum(&[]);
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
@@ -424,7 +424,7 @@ fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     Ok(())
 }
 
-/// Says of its output what is not true.
+/// Has a false shape rule.
 #[register_op(grad = NoGrad, decomposed)]
 pub(crate) struct Crooked<V = Var> {
     #[input]
@@ -446,7 +446,7 @@ impl Kernel for Crooked<Buf<'_>> {
     }
 }
 
-/// Has a stand-in, together with another of its kind, that does something else.
+/// Has a wrong registered replacement for a pair of its kind.
 #[register_op(grad = NoGrad)]
 pub(crate) struct Mistaken<V = Var> {
     #[input]

@@ -1,4 +1,4 @@
-//! Loops whose variables change their shapes, against the same programs without loops.
+//! Loops whose variables change shape, compared with unrolled programs.
 
 use std::slice::from_ref;
 
@@ -16,7 +16,7 @@ use autobwd_ops::{
 
 use crate::unrolled::number;
 
-/// A program in the making, with loops or without.
+/// A program builder, with loops or unrolled.
 struct Net {
     net: Builder,
     control: bool,
@@ -34,7 +34,7 @@ impl Net {
         Net { net, control, w, first }
     }
 
-    /// A loop over rows, which may become more or less.
+    /// A loop over rows, whose number may change.
     fn repeat(&self, times: i64, rows: &Expr, body: impl Fn(&Expr) -> Expr) -> Expr {
         if !self.control {
             return (0..times).fold(rows * 1.0, |rows, _| body(&rows));
@@ -45,7 +45,7 @@ impl Net {
         while_loop(&vars, |v| v[0].less_than(&end), step).remove(1)
     }
 
-    /// What a step makes of the rows and a state, one after another.
+    /// Folds the rows into a state, one after another.
     fn fold(&self, rows: &Expr, state: &Expr, body: impl Fn(&Expr, &Expr) -> Expr) -> Expr {
         if !self.control {
             let count = rows.meta().dims[0].get().unwrap_or(0) as i32;
@@ -67,7 +67,7 @@ impl Net {
         cond(&pred, || vec![if_true()], || vec![if_false()]).remove(0)
     }
 
-    /// A row more: the last one, times a matrix; all others change, too.
+    /// Appends a row, the last one times a matrix; all others change, too.
     fn row_more(&self, rows: &Expr) -> Expr {
         let last = rows.slice(0, -1, i32::MAX);
         concat(&[&rows.tanh(), &(last.matmul(&self.w) + &self.first)], 0)
@@ -96,14 +96,14 @@ fn run(executor: &mut Executor, (program, loss): &(Program, String)) -> Result<V
         ["w@GRAD", "first@GRAD"].into_iter().filter(|g| program.find(g).is_some()).collect();
     let fetches = [&[&**loss], &grads[..]].concat();
     let first = executor.run(program, &mut scope, &[], &fetches)?;
-    // What the first run has planned and left serves the second.
+    // The second run reuses plans and memory of the first.
     assert_eq!(executor.run(program, &mut scope, &[], &fetches)?, first);
     let mut apart = Executor::with_threads(2).check_finite(true);
     assert_eq!(apart.run(program, &mut scope, &[], &fetches)?, first);
     Ok(first)
 }
 
-/// Compares a program with loops with the same one without.
+/// Compares a program with loops with the unrolled one.
 #[track_caller]
 fn assert_unrolled(model: impl Fn(&Net) -> Expr) {
     let of = |control: bool| -> Result<Vec<Tensor>> {
@@ -145,11 +145,11 @@ fn rows_can_become_less_and_more_again() {
 #[test]
 fn loops_that_grow_can_be_within_others() {
     let mean = |rows: &Expr| rows.mean_over(&[0]).reshape(&[1, 3]);
-    // In a loop whose variables stay what they are.
+    // In a loop whose variables keep their shapes.
     assert_unrolled(|net| {
         net.repeat(3, &net.first, |row| mean(&net.repeat(2, row, |rows| net.row_more(rows))))
     });
-    // In another one that grows.
+    // In another loop with growing variables.
     assert_unrolled(|net| {
         net.repeat(2, &net.first, |rows| {
             let more = net.repeat(2, rows, |rows| net.row_more(rows));
@@ -183,7 +183,7 @@ fn the_backward_part_of_a_step_may_need_nothing_of_it() {
 fn loops_that_grow_can_have_others_within() {
     assert_unrolled(|net| {
         net.repeat(3, &net.first, |rows| {
-            // As many steps as there are rows.
+            // One step for each row.
             let state = net.fold(rows, &net.first.reshape(&[3]), |row, state| {
                 (row * state + net.w.mean_over(&[0])).tanh()
             });
@@ -195,7 +195,7 @@ fn loops_that_grow_can_have_others_within() {
     });
 }
 
-/// A program that reads its number of steps, of a loop that starts with a row and leaves rows; and the loss.
+/// A program that reads the number of steps, with a loop over rows; and its loss.
 fn fed(net: &Net) -> Result<(Program, String)> {
     let steps = net.net.input("steps", DType::I64, &[1]);
     let vars = [number(&net.net, 0), varying(&net.first, &[0])];
@@ -214,7 +214,7 @@ fn how_often_a_loop_runs_may_differ_from_run_to_run() -> Result<()> {
         let rows = net.repeat(times, &net.first, |rows| net.row_more(rows));
         let (unrolled, same) = net.finish(&rows)?;
         let fetches = [&*same, "first@GRAD", "w@GRAD"];
-        // Without a step, nothing reads the matrix: its gradient is zero.
+        // Without steps, the matrix is not read: its gradient is zero.
         let fetches = &fetches[..if times == 0 { 2 } else { 3 }];
         let mut expected = Executor::with_threads(1).run(&unrolled, &mut start()?, &[], fetches)?;
         if times == 0 {
@@ -265,7 +265,7 @@ fn lists_are_written_and_read_around_loops_that_grow() {
                 vec![next, rows]
             };
             let rows = while_loop(&vars, |v| v[0].less_than(&end), body).remove(1);
-            // Nobody reads the others.
+            // The other elements are not read.
             (&rows + written(&net, &list, 1)?) * written(&net, &list, 3)?
         } else {
             let (mut rows, mut lasts) = (net.first.clone(), vec![]);
@@ -286,7 +286,7 @@ fn elements_of_several_shapes_are_not_read() -> Result<()> {
     let write = |net: &Net, x: &Expr, i: i64, out: Arg| {
         emit(WriteToArray { x: x.into(), i: (&number(&net.net, i)).into(), out }).out
     };
-    // What is declared counts.
+    // The declared shape counts.
     let list = write(&net, &net.first, 0, New);
     let e = write(&net, &net.w, 1, (&list).into()).check().unwrap_err().to_string();
     assert!(e.contains("operator `write_to_array` (block 0, operator") && e.contains("growing.rs:"), "{e}");
@@ -319,7 +319,7 @@ fn memory_does_not_grow_with_the_number_of_shapes() -> Result<()> {
     let mut session = Executor::with_threads(1).prepare(&program, &mut scope, &feeds, &[&rows])?;
     session.feed("steps", &Tensor::from_vec([1], vec![300_i64])?)?;
     session.run(&mut scope)?;
-    // Sixteen steps of 285 to 300 rows, each of which finds them, takes one out, and leaves them with one more.
+    // Memory of sixteen steps with 285 to 300 rows: each has its initial rows, a slice, and its final rows, one more.
     let row = 3 * 8;
     assert!(session.peak_bytes() < 16 * 4 * 301 * row, "{}", session.peak_bytes());
     let found = session.item(&rows)?;
@@ -390,7 +390,7 @@ fn a_session_says_what_shapes_there_are() -> Result<()> {
 
 #[test]
 fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
-    // What nobody has declared may become anything, but not of another rank.
+    // An undeclared shape may change, but not the rank.
     let net = Net::new(true);
     let flag = || net.w.mean().less_than(&net.w.mean());
     let rows = varying(&net.first, &[0]);
@@ -402,7 +402,7 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
         varying(&net.first, &[2]).check().unwrap_err().message(),
         "first: float64 [1, 3] has no dimension 2"
     );
-    // A dimension that is declared may not change.
+    // A declared dimension must not change.
     let e =
         while_loop(from_ref(&net.first), |_| flag(), |v| vec![net.row_more(&v[0])])[0].check().unwrap_err();
     assert!(e.message().ends_with("float64 [1, 3], after it is concat_0: float64 [2, 3]"), "{e}");

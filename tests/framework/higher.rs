@@ -1,4 +1,4 @@
-//! Products with Hessians, and Jacobians.
+//! Hessian-vector products and Jacobians.
 
 use autobwd::{
     Arg, Builder, ErrorKind, Expr, Program, Result, Var,
@@ -32,8 +32,7 @@ fn name(program: &Program, var: Option<Var>) -> String {
     program.name(var.expect("there is a path")).to_string()
 }
 
-/// The products with `p` in place of `w` and `q` in place of `v`: found, and by differences of first gradients along these
-/// directions.
+/// The products with `p` for `w` and `q` for `v`: computed, and by differences of gradients along these directions.
 fn products(net: &Builder, loss: &Expr) -> Result<[Vec<Vec<f64>>; 2]> {
     let mut program = net.program()?.clone();
     let found =
@@ -58,7 +57,7 @@ fn products(net: &Builder, loss: &Expr) -> Result<[Vec<Vec<f64>>; 2]> {
 
 type Function = fn(&Expr, &Expr) -> Expr;
 
-/// What three queries see of three keys.
+/// Attention of three queries to three keys.
 fn seen(w: &Expr, v: &Expr) -> Expr {
     let heads = |x: &Expr| x.reshape(&[1, 3, 1, 1]);
     heads(w).attention(&heads(v), &heads(&v.exp()), true)
@@ -70,14 +69,14 @@ fn products_with_hessians_are_those_of_differences() -> Result<()> {
         |w, v| w.tanh() * v.square(),
         |w, v| (w * v).exp() + w / (v.square() + 1.0),
         |w, v| (w.softmax(0) * v).reshape(&[1, 3]).matmul(&w.reshape(&[3, 1])),
-        // The same name for several values.
+        // One name for several values.
         |w, v| {
             let h = w * v;
             let squared = emit(Square { x: (&h).into(), out: Arg::from(&h) }).out;
             squared.sin() * w
         },
         seen,
-        // Of the states alone, from zeros on.
+        // States only, starting from zeros.
         |w, v| {
             let weight = concat(&[v, &v.slice(0, 0, 1)], 0).reshape(&[1, 4]);
             let gates = w.reshape(&[3, 1]).matmul(&weight).reshape(&[3, 1, 4]);
@@ -125,7 +124,7 @@ fn the_hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
     let p = AT[2].1;
     let found = run(&program, AT, &[&name(&program, found[0])])?;
     assert_near(&found[0], &[2.0 * p[1], 2.0 * p[0], 6.0 * p[2]], 1e-12);
-    // Of what is linear, there is nothing to multiply with.
+    // Linear functions have no Hessian.
     let linear = (&w * 2.0).sum(&[]).name();
     assert_eq!(
         hessian_vector_product(&mut net.program()?.clone(), &linear, &[("w", "p")], &Default::default())?,
@@ -168,7 +167,7 @@ fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
     let found = run(&program, AT, &[&name(&program, hessian), &name(&program, products[0])])?;
     let rows = found[0].chunks(3).map(|row| row.iter().zip(AT[2].1).map(|(h, p)| h * p).sum());
     assert_near(&found[1], &rows.collect::<Vec<f64>>(), 1e-12);
-    // One element by one element: no dimensions at all.
+    // One element by one element: scalar shapes.
     let single = w.slice(0, 0, 1).reshape(&[]);
     let (x, y) = (single.name(), single.exp().name());
     let mut program = net.program()?.clone();

@@ -1,4 +1,4 @@
-//! Programs that no honest model has: refused before anything is planned, in the words of `verify`.
+//! Malformed programs: rejected before planning, with the errors of `verify`.
 
 use std::thread;
 
@@ -16,7 +16,7 @@ use autobwd_ops::{
 };
 use autobwd_tests::fuzz;
 
-/// All that may be asked of a program, on a stack as threads have it: errors other than those of `verify` are not its
+/// Every request about a program, on a stack of default thread size; errors other than those of `verify` are not its
 /// fault.
 fn ask(program: Program, feeds: Vec<(&'static str, Tensor)>, loss: &'static str) -> Vec<Result<()>> {
     let all = move || {
@@ -53,7 +53,7 @@ fn scalar(value: f32) -> Tensor {
     Tensor::scalar(value).unwrap()
 }
 
-/// `cond` of a number; its blocks are 1 and 2.
+/// `cond` on a number; its blocks are 1 and 2.
 fn branch() -> (Builder, &'static str) {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[]);
@@ -62,7 +62,7 @@ fn branch() -> (Builder, &'static str) {
     (net, "select_input_0")
 }
 
-/// Has the operators of the root block that run the first block run another.
+/// Redirects the operators of the root block that run the first block.
 fn redirect(program: &mut Program, to: BlockId) {
     for op in &mut program.root_mut().ops {
         if op.attrs.blocks().any(|block| block.index() == 1) {
@@ -83,7 +83,7 @@ fn blocks_that_contain_themselves_are_refused() -> Result<()> {
     redirect(&mut program, BlockId::ROOT);
     all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "block 0 is not within block 0");
 
-    // Two operators of one block, each running the next block twice, would run 2^n blocks.
+    // Two operators of each block that run the next block would run 2^n blocks.
     let mut program = net.program()?.clone();
     let second = program.root().ops.iter().flat_map(|op| op.attrs.blocks()).find(|block| block.index() == 2);
     redirect(&mut program, second.unwrap());
@@ -91,7 +91,7 @@ fn blocks_that_contain_themselves_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// `y = relu(x)` within so many branches.
+/// `y = relu(x)` within `depth` nested branches.
 fn nested(depth: usize) -> Program {
     let mut program = Program::new();
     let [c, x, y, loss] = ["c", "x", "y", "loss"].map(|name| program.var(name));
@@ -121,7 +121,7 @@ fn blocks_are_nested_at_most_32_deep() -> Result<()> {
         let x = Tensor::from_vec([2], vec![1_f32, 2.0])?;
         Ok(vec![("x", x), ("c", Tensor::from_vec([1], vec![Bool::from(true)])?)])
     };
-    // Of the rest, the gradient of what a branch may leave as it is.
+    // The remaining requests include the gradient of a value that a branch may leave unchanged.
     for outcome in ask(nested(32), feeds()?, "loss").into_iter().take(4) {
         outcome?;
     }
@@ -160,7 +160,7 @@ fn a_program_is_looked_at_again_when_it_has_changed() -> Result<()> {
     let mut run = |program: &Program| executor.run(program, &mut scope, &[("x", &x)], &[out]);
     assert_eq!(run(&program)?[0].item()?, 2.0);
     let fine = program.clone();
-    // An operator that nothing needs.
+    // An operator that is not needed.
     let (var, ghost) = (program.expect_var("x")?, program.var("ghost"));
     program.root_mut().ops.push(OpDesc::new("relu").input("X", [var]).output("Out", [ghost]));
     assert!(run(&program).unwrap_err().to_string().contains("`ghost` is declared nowhere"));
@@ -212,7 +212,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
         let loaded = Program::from_json(&program.to_json())?;
         assert_eq!(verify(&loaded).unwrap_err().to_string(), e);
     }
-    // Names of leaves are for messages; a program calls such a one otherwise.
+    // Names of leaves occur in messages only; programs rename such leaves.
     for name in ["", "a b", "w@GRAD", "@EMPTY@"] {
         let x = tape.leaf(name, Tensor::from_vec([1], vec![1_f32])?);
         let traced = trace(&tape, &[], || Ok(vec![x.relu()]))?;
@@ -241,7 +241,7 @@ fn gradients_have_the_shapes_of_what_they_are_the_gradients_of() -> Result<()> {
         program.root_mut().ops.push(op.output("X@GRAD", [out]));
         program
     };
-    // From the forward operator's shape rule, and from the output where the gradient operator reads that.
+    // From the forward operator's shape rule, and from the output if the gradient operator reads it.
     let add = |dout: &[usize]| {
         program("elementwise_add_grad", &[("X", &[4, 4]), ("Y", &[4, 4]), ("Out@GRAD", dout)])
     };
@@ -310,7 +310,7 @@ fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
     Ok(())
 }
 
-/// The gradient of a branch takes one that nothing computes for zero; a later backward part computes it, for itself.
+/// The gradient of a branch treats an uncomputed gradient as zero; a later backward part computes it for itself.
 #[test]
 fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     let net = Builder::new();
@@ -332,7 +332,7 @@ fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     Ok(())
 }
 
-/// Inputs of the fuzzer that have led to something that must not be.
+/// Inputs of the fuzzer that have triggered bugs.
 #[test]
 fn inputs_that_have_failed() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/inputs");

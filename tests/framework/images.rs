@@ -1,4 +1,4 @@
-//! Convolutions and pooling: what samples, being small and free of ties, cannot show.
+//! Convolution and pooling cases that samples, being small and free of ties, do not cover.
 
 use autobwd::{
     Builder, DType, Executor, Expr, New, Result, Scope, Tensor, backward::GradientOptions, emit, gradients,
@@ -9,7 +9,7 @@ use autobwd_ops::{
     pool::{Pool2dGrad, Pool2dOp, PoolAttrs, PoolingType},
 };
 
-/// The output of a model and those gradients of its inputs that there are, for a given gradient of the output.
+/// The output of a model and the existing gradients of its inputs, for a given gradient of the output.
 fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Expr) -> Result<Vec<Vec<f64>>> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
@@ -34,13 +34,13 @@ fn run(inputs: &[Tensor], dout: &Tensor, model: impl Fn(&[Expr]) -> Expr) -> Res
     Ok(fetched.iter().map(Tensor::to_f64s).collect())
 }
 
-/// Numbers within −1 and 1.
+/// Numbers in [−1, 1].
 fn numbers(dims: [usize; 4], seed: f64) -> Tensor {
     let n = dims.iter().product();
     Tensor::from_vec(dims, (0..n).map(|i: usize| ((i as f64 + seed) * 1.7).sin()).collect()).unwrap()
 }
 
-/// Where an element of images or filters is.
+/// Offset of an element of images or filters.
 fn at(format: DataLayout, [_, channels, height, width]: [usize; 4], [n, c, y, x]: [usize; 4]) -> usize {
     match format {
         DataLayout::Nchw => ((n * channels + c) * height + y) * width + x,
@@ -50,8 +50,8 @@ fn at(format: DataLayout, [_, channels, height, width]: [usize; 4], [n, c, y, x]
 
 #[test]
 fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Result<()> {
-    // Tiles are whole rows, or parts of them; a few images are done one after the other. From 13 channels of a group on,
-    // the rows of a window are multiplied one after the other.
+    // Tiles are whole rows, or parts of them; a few images run in sequence. From 13 channels per group on, the rows of
+    // a window are multiplied one after the other.
     for (format, images, [height, width], groups, share, dilation) in [
         (DataLayout::Nchw, 9, [40, 30], 1, 6, 1),
         (DataLayout::Nhwc, 5, [40, 30], 1, 6, 1),
@@ -117,7 +117,7 @@ fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Res
     Ok(())
 }
 
-/// The largest element of every window.
+/// Max pooling.
 fn max(x: &Expr, ksize: [i32; 2], data_format: DataLayout) -> Expr {
     emit(Pool2dOp { x: x.into(), out: New, pool: windows(ksize, data_format) }).out
 }
@@ -126,7 +126,7 @@ fn windows(ksize: [i32; 2], data_format: DataLayout) -> PoolAttrs {
     PoolAttrs::new(PoolingType::Max, ksize.to_vec()).data_format(data_format)
 }
 
-/// The gradient operator of the largest of `ksize` elements: of `x`, the result and its gradient.
+/// The gradient operator of max pooling: from `x`, the result and its gradient.
 fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout) -> Expr {
     let op = Pool2dGrad {
         x: x.into(),
@@ -141,7 +141,7 @@ fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout
 #[test]
 fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
     let nan = f64::NAN;
-    // Pixels of a row in brackets, then what they get from windows of 2 by 2 with gradients 1 and 10.
+    // Pixels of a row in brackets, then their gradients from windows of 2 × 2 with gradients 1 and 10.
     let cases = [
         ([1.0, 2.0, 2.0, 2.0, 0.0, 2.0], [0.0, 11.0, 0.0, 0.0, 0.0, 0.0]),
         ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 10.0, 0.0, 0.0, 0.0, 0.0]),
@@ -163,8 +163,8 @@ fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
 
 #[test]
 fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Result<()> {
-    // Many ties. Windows of adaptive pooling are the same, but are not looked at together. Four windows are looked at
-    // at a time where they make a row.
+    // Many ties. Adaptive pooling has the same windows, but another code path. Four windows that make a row are
+    // processed together.
     for cols in [5, 8] {
         let elements =
             (0..2 * 3 * 8 * 2 * cols).map(|i| if i % 31 == 30 { f64::NAN } else { f64::from(i * 7 % 5) });

@@ -1,4 +1,4 @@
-//! Gradients where formulas have kinks: the reference's choices.
+//! Gradients at kinks of formulas: the reference's choices.
 
 use autobwd::{Arg, Builder, Expr, New, Result, emit, gradients};
 use autobwd_ops::{
@@ -21,7 +21,7 @@ fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
     run(&program, at, &names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The derivative of `f` at each of these points.
+/// The derivative of `f` at each point.
 fn at(points: &[f64], f: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let net = Builder::new();
     let y = f(&parameter(&net, "x", &[points.len()]));

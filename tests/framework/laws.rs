@@ -1,5 +1,5 @@
-//! Laws of backward parts, over random programs: gradients are those of a plain differentiator, which are those of
-//! differences; whatever is asked, in whatever order, programs stay valid, and calls that fail leave no trace.
+//! Properties of backward parts over random programs: gradients equal those of a plain differentiator and central
+//! differences, programs stay valid in any order of calls, and failing calls change nothing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ use crate::{
     plain::{Matrix, Tape},
 };
 
-/// What `gradients` is asked: names.
+/// The arguments of `gradients`, as names.
 struct Question<'a> {
     targets: Vec<&'a str>,
     given: Option<Vec<Option<&'a str>>>,
@@ -29,8 +29,8 @@ struct Question<'a> {
     no_grad: Vec<&'a str>,
 }
 
-/// Draws one or several targets, of which some are the same, lie on each other's path or have given gradients; parameters
-/// and some values as inputs; and some names without gradient.
+/// Draws targets, some of them repeated, on each other's path or with given gradients; parameters and some values as
+/// inputs; and some names for the no-grad set.
 fn question<'a>(drawn: &'a Drawn, picks: &[usize]) -> Question<'a> {
     let values: Vec<&str> = drawn.values.iter().map(String::as_str).collect();
     let one_of = |i: usize, n: usize| picks[i] % n;
@@ -57,7 +57,7 @@ impl Question<'_> {
         Ok(gradients(program, &self.targets, &self.inputs, &options)?.entries())
     }
 
-    /// What a plain differentiator answers.
+    /// The answer of the plain differentiator.
     fn plain(&self, program: &Program, tape: &Tape<'_>) -> Vec<Vec<f64>> {
         let cut = cut(program, &self.no_grad);
         let weight = |i: usize, target: &str| match self.given.as_ref().and_then(|given| given[i]) {
@@ -73,13 +73,13 @@ impl Question<'_> {
     }
 }
 
-/// Variables that no gradient flows into or through.
+/// Variables without gradient flow.
 fn cut(program: &Program, no_grad: &[&str]) -> HashSet<Var> {
     let stopped = program.root().vars.iter().filter(|(_, desc)| desc.stop_gradient).map(|(var, _)| *var);
     stopped.chain(no_grad.iter().map(|name| program.find(name).unwrap())).collect()
 }
 
-/// What the parameters hold at the start.
+/// Initial values of the parameters.
 fn leaves(drawn: &Drawn) -> Result<HashMap<String, Matrix>> {
     let scope = drawn.scope()?;
     let all = PARAMETERS.iter().map(|(name, _)| *name).chain(GIVEN);
@@ -87,7 +87,7 @@ fn leaves(drawn: &Drawn) -> Result<HashMap<String, Matrix>> {
         .collect()
 }
 
-/// Fails unless the values of gradients, zeros where there are none, are as expected.
+/// Compares gradients (0 if absent) with expected values.
 fn compare(
     drawn: &Drawn,
     program: &Program,
@@ -126,7 +126,7 @@ fn gradients_are_those_of_a_plain_differentiator() {
         let forward = drawn.net.program()?.clone();
         let at = leaves(&drawn)?;
         let tape = Tape::new(&forward, &at, None);
-        // Two questions to one program; the first answer still holds after the second.
+        // Two calls for one program; the first result is still valid after the second.
         let (one, two) = (question(&drawn, &recipe.picks), question(&drawn, &recipe.picks[10..]));
         let mut program = forward.clone();
         let first = one.ask(&mut program)?;
@@ -181,7 +181,7 @@ fn the_plain_differentiator_is_that_of_differences() {
                 continue;
             }
             for (k, own) in grad.iter().enumerate() {
-                // Variables without gradient keep the values that they have.
+                // Variables without gradient keep their values.
                 let side = |step: f64| {
                     let mut at = at.clone();
                     at.get_mut(*name).unwrap().data[k] += step;
@@ -215,7 +215,7 @@ fn a_backward_part_adds_and_changes_nothing() {
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
             let before = program.clone();
             question(&drawn, picks).ask(&mut program)?;
-            // What was there is there, in order; between, there are copies alone.
+            // Existing operators are kept in order; only copies are inserted between them.
             let mut old = before.root().ops.iter().peekable();
             let mut written = HashSet::new();
             for op in &program.root().ops {
@@ -237,7 +237,7 @@ fn a_backward_part_adds_and_changes_nothing() {
                 (program.root().ops.len() - before.root().ops.len(), before.root().ops.len());
             ensure(added <= 4 * there + 3, || format!("{added} operators for {there}\n{program}"))?;
         }
-        // The same questions have the same answers.
+        // The same calls give the same results.
         let again = draw(&recipe);
         let mut same = again.net.program()?.clone();
         for picks in [&recipe.picks[..], &recipe.picks[10..]] {
@@ -312,8 +312,8 @@ fn products_with_hessians_are_differences_of_plain_gradients() {
     });
 }
 
-/// How many operators two calls add to a program of so many repetitions of a pattern with sums, zero fills, overwritten
-/// values and operators in place.
+/// The number of operators that two calls add to a program with `times` repetitions of a pattern with sums, zero fills,
+/// overwritten values and in-place operators.
 fn added(times: usize) -> Result<usize> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[4]).tanh();

@@ -1,4 +1,4 @@
-//! Layers: what they compute, beside what other operators make of the same, and how they train.
+//! Layers: their values, compared with other operators, and their training.
 
 use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, gradients};
 use autobwd_ops::{
@@ -10,7 +10,7 @@ use autobwd_ops::{
     optim::{Adam, Optimizer, Sgd},
 };
 
-/// A network in float64 of which some variables stand in the scope.
+/// A float64 network with some variables in the scope.
 pub(crate) struct Net {
     pub(crate) net: Builder,
     pub(crate) scope: Scope,
@@ -21,7 +21,7 @@ impl Net {
         Net { net: Builder::new(), scope: Scope::new() }
     }
 
-    /// Numbers between -1 and 1 that have no order.
+    /// Unordered numbers between -1 and 1.
     pub(crate) fn data(&mut self, name: &str, dims: &[usize]) -> Result<Expr> {
         let numbers = (1..=dims.iter().product()).map(|i| (i as f64 * 1.37).sin()).collect();
         self.scope.set(name, Tensor::from_vec(dims, numbers)?);
@@ -63,7 +63,7 @@ fn assert_near(a: &[f64], b: &[f64]) {
     }
 }
 
-/// Losses of a training in float32.
+/// Losses of training in float32.
 fn train(build: impl FnOnce(&Builder) -> Expr, steps: usize) -> Result<Vec<f64>> {
     let net = Builder::new();
     let loss = build(&net);
@@ -79,7 +79,7 @@ fn train(build: impl FnOnce(&Builder) -> Expr, steps: usize) -> Result<Vec<f64>>
     Ok(losses)
 }
 
-/// Normally distributed numbers, the same at each run.
+/// Normally distributed numbers, the same in each run.
 fn noise(net: &Builder, name: &str, dims: &[usize], seed: i32) -> Expr {
     net.persistable(name, DType::F32, dims, |x| Init::Normal(0.0, 1.0).emit(x, seed)).freeze()
 }
@@ -205,7 +205,7 @@ fn products_have_third_derivatives_where_factors_are_zero() -> Result<()> {
     let mut scope = Scope::new();
     scope.set("x", Tensor::from_vec([2, 5, 2], (0..20).map(at).collect())?);
     let third = Executor::new().run(&program, &mut scope, &[], &[&last])?[0].to_f64s();
-    // Two of the other three factors drop out, in either order.
+    // Two of the other three factors cancel, in either order.
     let expected: Vec<f64> =
         (0..20).map(|i| 2.0 * (factors[i / 2 % 5].iter().sum::<f64>() - at(i))).collect();
     assert_eq!(third, expected);
@@ -237,7 +237,7 @@ fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
     let one_group = GroupNorm::builder(&net.net, 1, 6).dtype(DType::F64).build().forward(&x);
     let groups = GroupNorm::builder(&net.net, 6, 6).dtype(DType::F64).build().forward(&x);
     let channels = InstanceNorm::builder(&net.net, 6).dtype(DType::F64).build().forward(&x);
-    // Channels of one sample.
+    // Channels as one sample.
     let as_channels = x.reshape(&[1, 12, 15]);
     let batch = BatchNorm::builder(&net.net, 12).dtype(DType::F64).build().forward(&as_channels);
     let values = net.run(1, &[&rows, &one_group, &groups, &channels, &batch])?;
@@ -362,7 +362,7 @@ fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
 
 #[test]
 fn layers_train() -> Result<()> {
-    // The sum of the first numbers of a sequence, from its last state.
+    // The sum of the first elements of a sequence, from its last state.
     let sequences = train(
         |net| {
             let x = noise(net, "x", &[6, 32, 3], 1);
@@ -374,7 +374,7 @@ fn layers_train() -> Result<()> {
         },
         200,
     )?;
-    // What is farthest from 0 anywhere in the sequence.
+    // The element of a sequence that is farthest from 0.
     let attention = train(
         |net| {
             let x = noise(net, "x", &[32, 5, 8], 4);

@@ -1,4 +1,4 @@
-//! Gradients that are missing: whoever asks is told, and nothing trains in silence.
+//! Missing gradients are reported, and do not silently stop training.
 
 use autobwd::{
     Attr, Backward, Builder, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc, append_backward,
@@ -16,7 +16,7 @@ use autobwd_ops::{
 
 use crate::numeric::{assert_derivative, parameter};
 
-/// Parameters `w` and `b`; no gradient flows into `b`.
+/// Parameters `w` and `b`; `b` has no gradient.
 fn half_trained(net: &Builder) -> Expr {
     let w = net.parameter("w", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0));
     let b = net.parameter("b", DType::F32, &[3], |p| Init::Constant(1.0).emit(p, 0));
@@ -60,7 +60,7 @@ fn parameters_that_are_not_trained_are_named() -> Result<()> {
     Ok(())
 }
 
-/// Whoever excludes a parameter need not be told; names mean the same in a program and at once.
+/// Excluded parameters are not reported; names mean the same in programs and in eager mode.
 #[test]
 fn no_grad_excludes_parameters_and_refuses_unknown_names() -> Result<()> {
     for net in [Builder::new(), autobwd::eager()] {
@@ -100,7 +100,7 @@ fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
     assert!(why(&loss, &numbers)?.ends_with("only floating point numbers have gradients"));
     assert!(why(&y.detach().sum(&[]), &y)?.ends_with("was computed from constants alone"));
     assert!(why(&loss, &tape.no_grad(|| x.exp()))?.contains("it has no history"));
-    // It tells so exactly where there is none.
+    // Exactly the missing ones are reported.
     for input in [&x, &y, &constant, &numbers] {
         let found = grad(&[&loss], &[input], &Grad::default())?;
         assert_eq!(found[0].is_none(), missing(&[&loss], input)?.is_some());
@@ -112,8 +112,8 @@ fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
 
 const AT: [(&str, &[f64]); 2] = [("w", &[0.6, 0.9]), ("x", &[0.7, 1.1])];
 
-/// `h ← tanh(h · w)` twice, starting with what `first` makes of data `x` and of `w`, and a loss that `h` and `w` lead to.
-/// The carried variable is marked.
+/// `h ← tanh(h · w)` twice, starting from `first` of data `x` and of `w`, and a loss of `h` and `w`. The carried
+/// variable is marked with `stop_gradient`.
 fn marked_loop(first: impl Fn(&Expr, &Expr) -> Expr) -> Result<(Program, String, String)> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[2]);
@@ -131,7 +131,7 @@ fn marked_loop(first: impl Fn(&Expr, &Expr) -> Expr) -> Result<(Program, String,
     Ok((net.program()?.clone(), loss, h))
 }
 
-/// The reference marks copies of data; that says nothing about what a loop overwrites them with.
+/// The reference marks copies of data; the mark does not apply to values that a loop overwrites them with.
 #[test]
 fn a_mark_that_follows_from_data_cuts_no_loop() -> Result<()> {
     for first in
@@ -145,7 +145,7 @@ fn a_mark_that_follows_from_data_cuts_no_loop() -> Result<()> {
     Ok(())
 }
 
-/// Marks an expression itself.
+/// Marks the variable of an expression itself.
 fn mark(x: Expr) -> Expr {
     let marked = x.builder().edit(|program| {
         if let Some(desc) = program.root().vars.get(&x.var()).cloned() {
@@ -158,7 +158,7 @@ fn mark(x: Expr) -> Expr {
 
 #[test]
 fn a_mark_that_cuts_part_of_a_gradient_is_reported() -> Result<()> {
-    // The first value depends on `w`: the mark is somebody's wish.
+    // The initial value depends on `w`: the user asked for the mark.
     let (mut program, loss, h) = marked_loop(|x, w| x * w)?;
     let found = append_backward(&mut program, &loss, &Backward::default())?;
     assert_eq!(found.partial.len(), 1);
@@ -209,7 +209,7 @@ fn target_gradients_that_do_not_fit_are_named() -> Result<()> {
     Ok(())
 }
 
-/// As in the reference, which writes it to its log.
+/// The reference writes the same to its log.
 #[test]
 fn checkpoints_without_effect_are_reported() -> Result<()> {
     let net = Builder::new();

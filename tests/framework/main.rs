@@ -1,4 +1,4 @@
-//! The framework over real operators: programs, backward parts, runs, and what is refused.
+//! Tests of the framework with real operators: programs, backward parts, runs, errors.
 
 mod accepted;
 mod arrays;
@@ -75,12 +75,12 @@ mod words;
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 
-/// Whether an operator is one of the library: of its core, or of `ops`.
+/// Whether an operator is from the core or from `ops`.
 fn is_of_library(info: &autobwd::OpInfo) -> bool {
     info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
 }
 
-/// Compares with a file that is part of the repository; `UPDATE=1 cargo test` rewrites it.
+/// Compares with a file of the repository; `UPDATE=1 cargo test` rewrites it.
 #[track_caller]
 fn compare(path: &str, expected: &str) {
     let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! Nets: trees of operators, their text, their gradients, runs and programs. The documents' nets are those of the
-//! example.
+//! Nets: trees of operators, their text, gradients, runs and programs. The nets of the design documents are those of
+//! the example.
 
 use autobwd::{
     BlockId, DType, ErrorKind, Executor, Feed, Meta, Result, Scope, Tensor,
@@ -21,7 +21,7 @@ use autobwd_ops::{
 
 use crate::{compare, numeric::assert_near};
 
-/// The example's own text is what is compared.
+/// The example's own text is compared.
 #[path = "../../ops/examples/nets.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod nets;
@@ -80,14 +80,15 @@ fn a_net_finds_what_it_reads_and_writes() -> Result<()> {
     let inner = net("inner", [times("a", "w", "h"), tanh("h", "b")]);
     let outer = NetOp::new("outer", [inner, times("h", "b", "y"), tanh("b", "z")])?;
     assert_eq!(outer.inputs(), ["a", "w"]);
-    // What a net within keeps for itself, others may read all the same.
+    // Variables that a nested net keeps are readable outside.
     assert_eq!(outer.outputs(), ["y", "z"]);
     assert_eq!(outer.intermediates(), ["b", "h"]);
     let narrow = outer.clone().returning(["z"])?;
     assert_eq!((narrow.outputs(), narrow.intermediates()), (vec!["z"], vec!["b", "h", "y"]));
     let wider = NetOp::new("wider", [narrow.into(), tanh("q", "r")])?;
     assert_eq!((wider.outputs(), wider.inputs()), (vec!["z", "r"], vec!["a", "w", "q"]));
-    // What is read first and overwritten then is both; what is written last, nobody has read.
+    // A variable that is read first and overwritten later is input and output; one that is written last has not been
+    // read.
     let overwritten = NetOp::new("overwritten", [tanh("a", "b"), tanh("b", "a"), tanh("c", "b")])?;
     assert_eq!((overwritten.inputs(), overwritten.outputs()), (vec!["a", "c"], vec!["a", "b"]));
     let empty = NetOp::new("empty", [])?;
@@ -103,14 +104,14 @@ fn a_net_finds_what_it_reads_and_writes() -> Result<()> {
 
 #[test]
 fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
-    // What is registered says which slots are needed: of `mul` both factors, of `tanh` the output.
+    // The registry knows the slots that gradients need: both factors of `mul`, the output of `tanh`.
     let mul = Operator::of(Mul { x: "x", y: "w", out: "y", x_num_col_dims: 2, y_num_col_dims: 1 });
     let expected = "X@GRAD=x@GRAD, Y@GRAD=w@GRAD = \
                     mul_grad(Out@GRAD=y@GRAD, X=x, Y=w, x_num_col_dims=2, y_num_col_dims=1)\n";
     assert_eq!(build_grad_op(named(&mul))?.to_string(), expected);
     let expected = "x@GRAD = tanh_grad(Out=y, Out@GRAD=y@GRAD)\n";
     assert_eq!(build_grad_op(named(&tanh("x", "y")))?.to_string(), expected);
-    // Gradient operators have the line of their forward operators.
+    // Gradient operators have the source line of their forward operators.
     let tanh = tanh("x", "y");
     assert_eq!(named(&build_grad_op(named(&tanh))?).site, named(&tanh).site);
     // A rule makes a net.
@@ -118,7 +119,7 @@ fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
     let Operator::Net(net) = &minus else { panic!("{minus}") };
     assert_eq!((net.inputs(), net.outputs()), (vec!["z@GRAD"], vec!["x@GRAD", "y@GRAD"]));
     assert_eq!(net.ops().iter().map(|op| &*named(op).ty).collect::<Vec<_>>(), ["scale", "scale"]);
-    // Nothing comes of a comparison; of the gradient of a rule of the tests' own, an error.
+    // A comparison has no gradient; the rule of this operator of the tests is an error.
     let equal = Operator::of(Equal { x: "x", y: "y", out: "z", axis: -1 });
     assert!(matches!(build_grad_op(named(&equal))?, Operator::Nop));
     let sgd = Operator::of(SgdOp { param: "w", learning_rate: "rate", grad: "g", param_out: "v" });
@@ -188,7 +189,7 @@ fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
         Operator::of(Split { x: "x", out: out.to_vec(), axis: 0, num: 0, sections: vec![1, 2, 1] })
     };
     let tree = NetOp::new("net", [split(["a", "b", "c"]), tanh("b", "y")])?;
-    // Either nobody needs the others outside, or they are to have no gradient.
+    // Either the others are not needed outside, or they are in the no-grad set.
     let narrow = Operator::from(tree.clone().returning(["y"])?);
     let gradients = [backward(&narrow, &[])?, backward(&tree.clone().into(), &["a", "c"])?];
     for gradient in &gradients {
@@ -206,7 +207,7 @@ fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
     // Otherwise their gradients come from outside.
     let gradient = backward(&tree.into(), &[])?;
     assert!(gradient.inputs().contains(&"a@GRAD") && gradient.inputs().contains(&"c@GRAD"));
-    // A gradient that only what comes to nothing would contribute to is not there.
+    // A gradient without contributions is absent.
     let equal = Operator::of(Equal { x: "b", y: "a", out: "same", axis: -1 });
     let tree = NetOp::new("net", [tanh("x", "a"), tanh("x", "b"), equal, tanh("a", "y")])?;
     let gradient = backward(&tree.returning(["y"])?.into(), &[])?;
@@ -268,7 +269,7 @@ fn a_step_net_runs_over_time_and_its_gradient_in_reverse() -> Result<()> {
 
 #[test]
 fn what_does_not_arrive_at_late_steps_is_not_computed_there() -> Result<()> {
-    // What a step makes of `x` reaches the output two steps later: the last steps have other gradients.
+    // The input `x` of a step reaches the output two steps later: the last steps have other gradients.
     let step = NetOp::new("step", [tanh("x", "a"), tanh("a@pre", "b"), times("b@pre", "w", "y")])?;
     let rnn = RnnOp::new("delay", step)?.step_input("xs", "x")?.memory("a0", "a@pre", "a")?;
     let tree = Operator::from(rnn.memory("b0", "b@pre", "b")?.step_output("y", "ys")?);
@@ -329,7 +330,7 @@ fn steps_may_have_steps() -> Result<()> {
 
 #[test]
 fn a_net_and_its_program_have_the_same_gradients() -> Result<()> {
-    // Of the contributions to the gradient of `w`, the operator has two: any other order of the sum shows.
+    // The operator contributes twice to the gradient of `w`: another order of the sum changes bits.
     let square = Operator::of(Square { x: "w", out: "square" });
     let add = Operator::of(ElementwiseAdd { x: "hs", y: "square", out: "loss", axis: -1 });
     let tree = net("net", [times("v", "v", "w"), recurrent("w")?.into(), square, add]);

@@ -1,4 +1,4 @@
-//! What is refused of nets: every fault with operator, slot and variable, and nothing panics.
+//! Errors of nets: each names operator, slot and variable, and none panics.
 
 use autobwd::{
     Attr, BlockId, DType, ErrorKind, Executor, GradCx, GradRule, Meta, OpInfoMap, Pointwise, Result, Scope,
@@ -54,7 +54,7 @@ fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
         let found = text.lines().nth(line).unwrap();
         parts.iter().for_each(|part| assert!(found.contains(part), "{found}\nlacks\n{part}"));
     }
-    // Nothing else takes them, either, and nothing panics.
+    // Other functions reject them, too, without panic.
     let mut executor = Executor::with_threads(1);
     for op in &ops {
         let mut scope = scope(&[("x", &[1.0, 2.0])]);
@@ -120,7 +120,7 @@ fn gradients_that_cannot_be_are_refused() {
         &["`hh` cannot be a step output: the step net does not write it; did you mean `h` or `x`?"],
     );
     refused(backward(&rnn.into(), &[]), ErrorKind::NoGradient, &["operator `tanh`", "`x` is overwritten"]);
-    // A gradient over time has none itself.
+    // A gradient over time has no gradient.
     let tree = Operator::from(recurrent("boot").unwrap());
     let first = backward(&tree, &[]).unwrap();
     let second = net("net", [tanh("gs", "hs@GRAD"), first]);
@@ -158,7 +158,7 @@ fn sequences_that_do_not_fit_are_refused() -> Result<()> {
         ErrorKind::Program,
         &["recurrent operator `rnn`: another one of that name"],
     );
-    // Its gradient needs what its steps have left.
+    // Its gradient needs the saved step state.
     let gradient = backward(&tree, &[])?;
     let alone = gradient.lower(&[("xs", of(&[2, 3])), ("zs", of(&[2, 3])), ("ys@GRAD", of(&[2, 3]))]);
     refused(
@@ -186,7 +186,7 @@ fn depth_is_limited_and_length_is_not() -> Result<()> {
     Ok(())
 }
 
-/// `out = x²`, the gradient of which is composed wrongly.
+/// `out = x²`, with a wrong composition of its gradient.
 #[register_op(grad = WrongGrad, pointwise)]
 struct Wrong<V = Var> {
     /// Any shape.

@@ -1,5 +1,5 @@
-//! Laws of nets, over random trees with nets in nets and steps over time: what a tree computes as a gradient, the program
-//! lowered from it computes to the same bits, and it is that of differences.
+//! Properties of nets, over random trees with nested nets and steps over time: gradients of a tree equal those of the
+//! lowered program to the bit, and central differences.
 
 use std::{cell::Cell, fmt};
 
@@ -23,12 +23,12 @@ use proptest::{collection::vec, strategy::Strategy};
 
 use crate::{draw::check, net::bits, numeric::near};
 
-/// What trees read, with their shapes.
+/// Inputs of trees, with their shapes.
 const INPUTS: [(&str, [usize; 2]); 4] = [("v", [2, 3]), ("w", [2, 3]), ("row", [1, 3]), ("square", [3, 3])];
 /// Gradients of the two outputs.
 const SEEDS: [&str; 2] = ["y0@GRAD", "y1@GRAD"];
 
-/// Numbers to choose by.
+/// Random choices.
 #[derive(Clone)]
 struct Choices(Vec<usize>);
 impl fmt::Debug for Choices {
@@ -48,7 +48,7 @@ struct Drawn {
     tree: Operator,
     /// Variables without gradient.
     no_grad: Vec<String>,
-    /// Such variables of steps.
+    /// Variables without gradient within steps.
     inner: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ struct Draw<'a> {
     inner: Vec<String>,
 }
 
-/// Values of shape `[2, 3]` that an operator may read.
+/// Readable values of shape `[2, 3]`.
 type Values = Vec<String>;
 
 impl Draw<'_> {
@@ -66,7 +66,7 @@ impl Draw<'_> {
         Draw { choices: choices.0.iter(), names: 0, inner: vec![] }
     }
 
-    /// A number below; 0 when there are no choices left.
+    /// A number below `n`; 0 when no choices are left.
     fn below(&mut self, n: usize) -> usize {
         self.choices.next().map_or(0, |choice| choice % n)
     }
@@ -80,7 +80,7 @@ impl Draw<'_> {
         values[self.below(values.len())].clone()
     }
 
-    /// One of the last values, so that most of them are used.
+    /// One of the last values, so that most values are used.
     fn late(&mut self, values: &[String]) -> String {
         self.one_of(&values[values.len().saturating_sub(4)..])
     }
@@ -96,7 +96,7 @@ impl Draw<'_> {
         let mut no_grad = vec![];
         let others = net.outputs().into_iter().filter(|name| !name.starts_with('y')).map(String::from);
         match self.below(2) {
-            // Nobody needs the others outside: either they are not outputs, or they have no gradient.
+            // The others are not needed outside: either they are no outputs, or they are in the no-grad set.
             0 => no_grad.extend(others),
             _ => net = net.returning(["y0", "y1"])?,
         }
@@ -109,7 +109,7 @@ impl Draw<'_> {
         Ok(Drawn { tree: net.into(), no_grad, inner: std::mem::take(&mut self.inner) })
     }
 
-    /// Some operators; the values that they write are added.
+    /// Draws some operators; adds the values that they write.
     fn operators(&mut self, values: &mut Values, depth: usize) -> Result<Vec<Operator>> {
         let mut ops = vec![];
         for _ in 0..1 + self.below(5) {
@@ -146,7 +146,7 @@ impl Draw<'_> {
                     ops.push(Operator::of(Tanh { x: product, out: out.clone() }));
                 }
                 7 => {
-                    // Of which one is used.
+                    // One of them is used.
                     let (joined, other) = (self.name("j"), self.name("o"));
                     ops.push(Operator::of(Concat { x: vec![a, b], out: joined.clone(), axis: 0 }));
                     let pieces = vec![out.clone(), other];
@@ -177,7 +177,7 @@ impl Draw<'_> {
         Ok(ops)
     }
 
-    /// A step net over sequences that are stacked of values, and taken apart again.
+    /// A step net over stacked sequences of values, which are then split again.
     fn steps(&mut self, values: &mut Values, depth: usize, ops: &mut Vec<Operator>) -> Result<()> {
         let count = 1 + self.below(3);
         let (mut inner, mut inputs, mut memories) = (vec!["w".to_string()], vec![], vec![]);
@@ -225,7 +225,7 @@ impl Draw<'_> {
             let sequence = self.name("zs");
             rnn = rnn.step_output(self.late(written), sequence.clone())?;
             let y: Vec<String> = (0..count).map(|_| self.name("z")).collect();
-            // Of which some are used.
+            // Some of them are used.
             values.push(y[self.below(count)].clone());
             taken.push(Operator::of(Unstack { x: sequence, y, axis: 0, num: count as i32 }));
         }
@@ -253,7 +253,7 @@ fn ensure(holds: bool, text: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::new(ErrorKind::Check, text())) }
 }
 
-/// The gradients of the inputs by the program that the tree is lowered to.
+/// Gradients of the inputs, by the lowered program.
 fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
     let mut program = drawn.tree.lower(&metas())?;
     let targets = ["y0", "y1"];
@@ -262,7 +262,7 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
         program.root_mut().vars.insert(var, VarDesc::data(DType::F64, [2, 3].into()));
     }
     let given = [Some("given.y0@GRAD"), Some("given.y1@GRAD")];
-    // In every step, a name stands for a variable of its own.
+    // In every step, a name stands for another variable.
     let named = |program: &Program, name: &str| -> Vec<String> {
         let vars = program.root().vars.keys().map(|var| program.name(*var));
         vars.filter(|var| var.rsplit('/').next() == Some(name)).map(String::from).collect()
@@ -289,7 +289,7 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
     Ok(found.iter().map(|var| var.and_then(|_| fetched.next())).collect())
 }
 
-/// The same by the tree's own gradient, run behind the tree.
+/// Gradients of the inputs, by the tree's own gradient, run after the tree.
 pub(crate) fn by_net(
     tree: &Operator,
     no_grad: &[String],
@@ -341,7 +341,7 @@ fn the_gradient_of_a_net_is_that_of_its_program_to_the_bit() {
             for ((name, program), net) in inputs.iter().zip(&program).zip(&net) {
                 let same = match (program, net) {
                     (Some(program), Some(net)) => bits(program) == bits(net),
-                    // There are too few steps for the gradient of a memory to arrive.
+                    // Too few steps for the gradient of a memory to arrive.
                     (None, Some(net)) => net.to_f64s().iter().all(|x| *x == 0.0),
                     (None, None) => true,
                     (Some(_), None) => false,
@@ -359,7 +359,7 @@ fn the_gradient_of_a_net_is_that_of_its_program_to_the_bit() {
     assert!(seen.iter().zip([300, 80, 80, 600]).all(|(seen, least)| *seen >= least), "{seen:?}");
 }
 
-/// A tree whose variables of these names are not written, so that they keep the values that they have.
+/// A tree that does not write the variables with these names, so that they keep their values.
 fn without(op: &Operator, names: &[String]) -> Result<Operator> {
     Ok(match op {
         Operator::Op(op) => {

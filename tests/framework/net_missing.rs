@@ -8,7 +8,7 @@ use autobwd_ops::fill::FillZerosLike;
 
 use crate::net::{net, refused, tanh, times};
 
-/// `y = tanh(x) * w`, beside which `zeros(dead)` is added to nothing that `y` reads.
+/// `y = tanh(x) * w`, and `zeros(dead)` added to a value that `y` does not read.
 fn tree() -> Operator {
     let zeros = Operator::of(FillZerosLike { x: "dead", out: "zero" });
     net(
@@ -24,7 +24,7 @@ fn tree() -> Operator {
 
 fn why(tree: &Operator, no_grad: &[&str], name: &str) -> Result<String> {
     let why = missing(tree, no_grad, name)?.unwrap_or_default();
-    // Source lines are not the subject.
+    // Ignore source lines.
     Ok(match why.split_once(" (") {
         Some((before, after)) => format!("{before}{}", after.split_once(')').unwrap_or_default().1),
         None => why,

@@ -1,4 +1,4 @@
-//! Nets draw themselves: the figures of the design documents.
+//! Pictures of nets: the figures of the design documents.
 
 use autobwd::{
     Result,
@@ -12,7 +12,7 @@ fn mul(x: &str, y: &str, out: &str) -> Operator {
     Operator::of(Mul { x, y, out, x_num_col_dims: 1, y_num_col_dims: 1 })
 }
 
-/// The lines that mention something.
+/// The lines that contain a text.
 fn lines<'a>(text: &'a str, what: &str) -> Vec<&'a str> {
     text.lines().filter(|line| line.contains(what)).map(str::trim).collect()
 }
@@ -21,7 +21,7 @@ fn lines<'a>(text: &'a str, what: &str) -> Vec<&'a str> {
 fn the_shared_variable_and_the_added_sum_are_drawn() -> Result<()> {
     let tree = net("net", [mul("x", "W", "h"), mul("h", "W", "y")]);
     let dot = tree.to_dot();
-    // One node of the shared variable, from which both operators read.
+    // One node for the shared variable that both operators read.
     let shared = lines(&dot, "[label=\"W\", shape=ellipse")[0].split(' ').next().unwrap();
     assert_eq!(
         lines(&dot, &format!("{shared} -> ")),
@@ -31,7 +31,7 @@ fn the_shared_variable_and_the_added_sum_are_drawn() -> Result<()> {
     let mermaid = tree.to_mermaid();
     assert!(mermaid.contains("op0_0[\"0: mul\"]:::forward"), "{mermaid}");
 
-    // Both contributions under names of their own, and the operator that adds them up.
+    // Both contributions under names of their own, and the operator that sums them.
     let gradient = backward(&tree, &["x"])?.to_dot();
     assert_eq!(
         lines(&gradient, "-> op0_2 "),
@@ -52,10 +52,10 @@ fn nets_in_nets_and_steps_have_frames() -> Result<()> {
     let tree = net("net", [fc("x", "h")?, fc("h", "y")?]);
     let dot = tree.to_dot();
     assert_eq!(lines(&dot, "label=\"fc\";").len(), 2, "{dot}");
-    // What the first net computes, the second reads; the variables that they share are outside of both.
+    // The second net reads the output of the first; shared variables are outside of both.
     assert!(dot.contains("op0_0 -> op2_0 [label=\"X = h\"]"), "{dot}");
     assert_eq!(lines(&dot, "[label=\"W\", shape=ellipse").len(), 1);
-    // Forward and backward in one picture: gradients read what a net has kept for itself.
+    // Forward and backward in one picture: gradients read the saved values of a net.
     let both = net("both", [tree.clone(), backward(&tree, &["x"])?]).to_dot();
     assert!(both.contains("h.product"), "{both}");
 
@@ -67,13 +67,13 @@ fn nets_in_nets_and_steps_have_frames() -> Result<()> {
     for (op, count) in [("step_input", 1), ("memory", 1), ("next_step", 1), ("step_output", 1)] {
         assert_eq!(lines(&dot, &format!(": {op}\", shape=box")).len(), count, "{dot}");
     }
-    // Variables of a step are its own.
+    // Variables of a step are local.
     assert!(dot.contains("[label=\"rnn@t/x\"]") || dot.contains("= rnn@t/x\"]"), "{dot}");
     let gradient = backward(&rnn, &[])?.to_dot();
     assert!(gradient.contains("label=\"rnn, the last step\";"), "{gradient}");
     assert!(gradient.contains("label=\"rnn, all steps before\";"), "{gradient}");
     assert_eq!(lines(&gradient, ": elementwise_mul_grad\", shape=box").len(), 4, "{gradient}");
-    // Names cannot break out of their quotes, and nothing is nothing.
+    // Names are escaped, and an empty net is empty.
     let odd = net("a\"b", [net("c\"d\\", [tanh("\"x\"", "<y>")])]);
     assert!(
         odd.to_dot().contains("label=\"c\\\"d\\\\\";") && odd.to_mermaid().contains("#34;x#34;"),

@@ -1,4 +1,4 @@
-//! Statistics that run on in place, and gradients beside them.
+//! Running statistics updated in place, and gradients with them.
 
 use autobwd::{
     Arg, Backward, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, append_backward,
@@ -27,7 +27,7 @@ impl Net {
         Net { net, x, mean, variance }
     }
 
-    /// Statistics run on in place; nothing that was saved has a gradient.
+    /// Updates statistics in place; saved values have no gradient.
     fn batch_norm(&self, x: &Expr, is_test: bool) -> Expr {
         let op = emit(BatchNormOp {
             x: x.into(),

@@ -1,4 +1,4 @@
-//! Numbers in expressions, and integers: exact, or refused.
+//! Number literals in expressions, and integers: exact, or an error.
 
 use autobwd::{
     Attr, Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, gradients,
@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math, activation::Scale};
 
-/// What a formula of one variable gives, eagerly and as a program.
+/// The values of a formula of one variable, from eager mode and from a program.
 fn both<X: Element, Y: Element>(x: &[X], f: impl Fn(&Expr) -> Expr) -> Result<Vec<Y>> {
     let x = Tensor::from_vec([x.len()], x.to_vec())?;
     let tape = autobwd::eager();
@@ -20,7 +20,7 @@ fn both<X: Element, Y: Element>(x: &[X], f: impl Fn(&Expr) -> Expr) -> Result<Ve
     Ok(eager.slice::<Y>()?.to_vec())
 }
 
-/// Data has no gradient unless somebody asks for one.
+/// Gives data a gradient.
 pub(crate) fn differentiable(net: &Builder, x: &Expr) {
     net.edit(|program| {
         program.root_mut().vars.get_mut(&x.var()).into_iter().for_each(|desc| desc.stop_gradient = false);
@@ -29,7 +29,7 @@ pub(crate) fn differentiable(net: &Builder, x: &Expr) {
     .unwrap();
 }
 
-/// Both refusals of a formula, eager and as a program.
+/// The errors of a formula, in eager mode and in a program.
 fn refused(dtype: DType, f: impl Fn(&Expr) -> Expr) -> [String; 2] {
     let tape = autobwd::eager();
     let eager = f(&tape.constant(Tensor::zeros(dtype, &[2]).unwrap())).check().unwrap_err();
@@ -180,7 +180,7 @@ fn integers_refuse_what_is_no_integer_of_their_dtype() {
     assert!(described.contains("operator `scale`"), "{described}");
 }
 
-/// Two operands that broadcast, eagerly, by a program and by a program on four threads.
+/// Two operands that broadcast: eager, by a program, and by a program on four threads.
 fn of_two<T: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&Expr, &Expr) -> Expr) -> Result<Vec<T>> {
     let tape = autobwd::eager();
     let eager = f(&tape.constant(x.clone()), &tape.constant(y.clone())).tensor()?;
@@ -270,7 +270,7 @@ fn integers_have_no_gradient() -> Result<()> {
     Ok(())
 }
 
-/// A description by hand says what the operator's struct would.
+/// A hand-written description is checked like the operator's struct.
 #[test]
 fn descriptions_check_numbers_for_integers() {
     let net = Builder::new();

@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Executor, Expr, Program, Result, Scope, Tensor};
 use autobwd_ops::Init;
 
-/// Values of what a program keeps in the scope.
+/// Values of variables in the scope.
 pub(crate) type Point<'a> = [(&'a str, &'a [f64])];
 
 /// A parameter in double precision.
@@ -11,7 +11,7 @@ pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Expr {
     net.parameter(name, DType::F64, dims, |w| Init::Uniform(0.5, 1.5).emit(w, 3))
 }
 
-/// The values of some variables, where the program starts at a point.
+/// The values of some variables, for a program that starts at a point.
 pub(crate) fn run(program: &Program, at: &Point<'_>, fetch: &[&str]) -> Result<Vec<Vec<f64>>> {
     let mut scope = Scope::new();
     for (name, value) in at {
@@ -23,7 +23,7 @@ pub(crate) fn run(program: &Program, at: &Point<'_>, fetch: &[&str]) -> Result<V
     Ok(fetched.iter().map(Tensor::to_f64s).collect())
 }
 
-/// The derivative of the sum of a variable's elements with respect to the value that another one has at the start.
+/// The derivative of the sum of a variable's elements with respect to another variable's initial value.
 pub(crate) fn numeric(program: &Program, at: &Point<'_>, target: &str, of: &str) -> Result<Vec<f64>> {
     let start = at.iter().find(|(name, _)| *name == of).map_or(&[][..], |(_, value)| value);
     let mut derivative = vec![];

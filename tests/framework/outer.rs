@@ -1,4 +1,4 @@
-//! Bodies of loops, branches and recurrences that overwrite variables around them.
+//! Bodies of loops, branches and recurrences that overwrite variables of the surrounding block.
 
 use std::slice::from_ref;
 
@@ -22,7 +22,7 @@ enum Kind {
     Loop,
     /// Two loops around the step.
     Nested,
-    /// Not all steps of a loop.
+    /// Some steps of a loop.
     Branch,
     /// In a step of a recurrence.
     Scan,
@@ -38,8 +38,8 @@ fn overwrite(product: &Expr, h: &Expr) -> Expr {
     emit(Assign { x: (product * h + 0.5).into(), out: product.into() }).out
 }
 
-/// Layers that keep something, and a variable that is overwritten, in every step; or the same steps one after another.
-/// Returns what is of interest afterwards, the loss first.
+/// Layers with state, and a variable that every step overwrites; or the same steps unrolled. Returns the variables to
+/// compare, the loss first.
 fn model(kind: Kind, control: bool) -> (Builder, Vec<String>) {
     let net = Builder::new();
     let w = parameter(&net, "w", &[4, 3]);
@@ -47,7 +47,7 @@ fn model(kind: Kind, control: bool) -> (Builder, Vec<String>) {
     let (product, first) = (w.square(), &w * 1.0);
     let step = |h: &Expr, row: &Expr| {
         let h = (dropout.forward(&norm.forward(h)) * &w + row).tanh();
-        // A gradient through what a block within a block overwrites is refused so far.
+        // The gradient through variables that a block within a block overwrites is not supported yet.
         if !matches!(kind, Kind::Nested | Kind::Branch) {
             overwrite(&product, &h);
         }
@@ -78,7 +78,7 @@ fn model(kind: Kind, control: bool) -> (Builder, Vec<String>) {
     (net, kept.to_vec())
 }
 
-/// What there is after each of two runs.
+/// The values after each of two runs.
 fn run(kind: Kind, control: bool, every: i32) -> Result<Vec<Tensor>> {
     let (net, names) = model(kind, control);
     let mut program = net.program()?.clone();
@@ -142,7 +142,7 @@ fn dropout_in_a_loop_drops_others_at_each_step() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[64]);
     let dropout = Dropout::new(&net, 0.5, 1);
-    // Digits, of which each says what a step has kept.
+    // Digits that each record the mask of a step.
     let digits = repeat(&net, 3, &(&x * 0.0), |_, sum| sum * 10.0 + dropout.forward(&x) * 0.5);
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;

@@ -1,4 +1,4 @@
-//! Names that are written several times: every gradient is that of the value that its operator has read.
+//! Names that are written several times: each gradient uses the value that its operator has read.
 
 use autobwd::{
     Arg, Backward, BlockId, Builder, DType, Dims, ErrorKind, Expr, New, OpInfoMap, Program, Result, Var,
@@ -23,7 +23,7 @@ use crate::{
 
 const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2])];
 
-/// The program with its backward part, whose gradient of `w` is compared with central differences.
+/// The program with its backward part; compares the gradient of `w` with central differences.
 #[track_caller]
 fn differentiated(net: &Builder, loss: &Expr) -> Program {
     let mut program = net.program().unwrap().clone();
@@ -35,7 +35,7 @@ fn differentiated(net: &Builder, loss: &Expr) -> Program {
     program
 }
 
-/// Gradient operators know the operator that they are the gradient of, wherever copies have moved it.
+/// Gradient operators refer to their forward operators, wherever copies have moved these.
 #[track_caller]
 fn assert_origins(program: &Program) {
     for op in &program.root().ops {
@@ -45,7 +45,7 @@ fn assert_origins(program: &Program) {
     }
 }
 
-/// The operators that write a copy, with the operator behind each.
+/// The operators that write a copy, each with the operator after it.
 fn copies(program: &Program) -> Vec<(String, String)> {
     let ops = &program.root().ops;
     let copies = ops.windows(2).filter(|pair| pair[0].origin == Origin::Kept);
@@ -69,7 +69,7 @@ fn a_name_written_twice_keeps_its_gradients_apart() {
     let h = &w * 3.0;
     let first = (&h + &h).sum(&[]);
     double_into(&w, &h);
-    // Nobody needs the overwritten value: of sums, the shape is enough.
+    // The overwritten value is not needed: sums need the shape only.
     let program = differentiated(&net, &(&first + h.square().sum(&[])));
     assert_eq!(copies(&program), []);
 }
@@ -97,7 +97,7 @@ fn operators_in_place_are_differentiated() -> Result<()> {
     emit(Relu { x: (&h).into(), out: (&h).into() }).out.check()?;
     let program = differentiated(&net, &(&before + h.square().sum(&[])));
     assert_eq!(copies(&program), []);
-    // The gradient of a square needs the value that it overwrites, that of the other one the result as well.
+    // The gradient of `square` needs the overwritten value, that of the other one the result, too.
     let between = h.exp();
     emit(Square { x: (&h).into(), out: (&h).into() }).out.check()?;
     emit(Square { x: (&h).into(), out: (&h).into() }).out.check()?;
@@ -108,7 +108,7 @@ fn operators_in_place_are_differentiated() -> Result<()> {
 
 #[test]
 fn a_later_value_that_nobody_reads_takes_nothing_away() {
-    // `h` is read, then overwritten by an output that is not.
+    // `h` is read, then overwritten by a variable that is not read.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -122,7 +122,7 @@ fn a_later_value_that_nobody_reads_takes_nothing_away() {
 fn what_leads_to_an_overwritten_value_does_not_matter() {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
-    // This operator has no gradient, but what it writes is gone when the name is read.
+    // This operator has no gradient, but the value that it writes is gone when the name is read.
     let h = emit(Opaque { x: (&w).into(), out: New }).out;
     double_into(&w, &h);
     differentiated(&net, &h.square().sum(&[]));
@@ -130,7 +130,7 @@ fn what_leads_to_an_overwritten_value_does_not_matter() {
 
 #[test]
 fn a_value_without_gradient_takes_nothing_over() -> Result<()> {
-    // The gradient of the constant in `h` is none of the `h` before it.
+    // The constant in `h` has another gradient than the earlier `h`.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -141,7 +141,7 @@ fn a_value_without_gradient_takes_nothing_over() -> Result<()> {
     Ok(())
 }
 
-/// Leaves the length of a vector open.
+/// Makes the length of a vector unknown.
 fn of_any_length(vector: &Expr) {
     let open = autobwd::Dims::from_wire(&[-1]).expect("-1 is allowed");
     let mut program = vector.builder().program().unwrap().clone();
@@ -161,7 +161,7 @@ fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
     let program = differentiated(&net, &(&mean + h.square().sum(&[])));
     assert_eq!(copies(&program), [copy("scale_0@KEPT@0", "concat")]);
 
-    // The first piece has no gradient: zeros in its shape, not in that of what comes later.
+    // The first piece has no gradient: zeros in its shape, not in the later shape.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let pieces = w.split(&[1, 2], 0);
@@ -174,7 +174,7 @@ fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
 
 #[test]
 fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
-    // `h` is computed: its last value is meant. `w` is there before: so is what is meant.
+    // `h` is computed, so its last value is meant. `w` exists before, so its first value is meant.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -193,7 +193,7 @@ fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
 
 #[test]
 fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
-    // Both losses come before the first update, and the second one needs the weights as they were.
+    // Both losses come before the first update, and the second one needs the old weights.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let one = w.square().sum(&[]);
@@ -212,13 +212,13 @@ fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
     let expected = (0..3).map(|i| start[i] - 0.25 * steps[1][i] - 0.5 * steps[2][i]).collect::<Vec<_>>();
     assert_near(&steps[0], &expected, 1e-12);
 
-    // What is computed from updated weights has no derivative with respect to them.
+    // Values computed from updated weights have no derivative with respect to them.
     let three = w.exp().sum(&[]).name();
     let e = append_backward(&mut net.program()?.clone(), &three, &Backward::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient);
     assert!(e.to_string().contains("operator `sgd`"), "{e}");
     assert!(e.message().contains("that of `w` has to pass through it"), "{e}");
-    // The first part is as it would be without the second one.
+    // The first part is the same without the second.
     let own = first_part.root().ops.iter().map(|op| op.ty);
     let kept: Vec<_> = program.root().ops.iter().filter(|op| op.origin != Origin::Kept).collect();
     assert!(own.eq(kept[..first_part.root().ops.len()].iter().map(|op| op.ty)));
@@ -279,7 +279,7 @@ fn what_a_block_overwrites_is_kept() -> Result<()> {
     })
     .scope
     .check()?;
-    // The gradient of the branch finds what it needs in its step scope, that of `tanh` does not.
+    // The gradient of the branch finds its values in the step scope, that of `tanh` does not.
     let program = differentiated(&net, &h.square().sum(&[]));
     assert_eq!(copies(&program), [copy("tanh_0@KEPT@0", "conditional_block")]);
     Ok(())
@@ -352,7 +352,7 @@ fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
         assert!(e.message().contains(part), "{e}");
     }
     assert_eq!(program.to_string(), before);
-    // Names that the failed call has made up are free again.
+    // The names that the failed call generated are free again.
     let mut fresh = net.program()?.clone();
     for program in [&mut program, &mut fresh] {
         append_backward(program, &loss, &Backward::default())?;

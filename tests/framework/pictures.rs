@@ -1,4 +1,4 @@
-//! Programs as pictures: what is drawn, in which colours, and that names cannot break out of their quotes.
+//! Programs as pictures: contents, colours, and escaping of names.
 
 use autobwd::{Attr, BlockId, Builder, DType, Dims, OpDesc, Program, Result, VarDesc, append_backward};
 use autobwd_ops::{
@@ -48,7 +48,7 @@ fn the_picture_in_the_readme_is_true() -> Result<()> {
     Ok(())
 }
 
-/// A loop around a branch, as operators that nobody has heard of.
+/// A loop around a branch, as unregistered operators.
 fn nested() -> Program {
     let mut p = Program::new();
     let (i, x, y) = (p.var("i"), p.var("x"), p.var("y"));
@@ -104,7 +104,7 @@ fn blocks_are_drawn_inside_each_other() {
         assert!(places.is_sorted(), "{text}");
     }
     for line in [
-        // What a block reads was written before the operator that has it.
+        // The variables that a block reads were written before its operator.
         "op0_0 -> op1_0 [label=\"i\\nfloat32 [1]\"]",
         "op0_0 -> op2_0 [label=\"i\\nfloat32 [1]\"]",
         "op1_0 -> op2_0 [label=\"y\\nfloat32 [1]\"]",

@@ -1,5 +1,5 @@
-//! A plain differentiator of programs, to compare with: it computes all values on matrices, remembers who made what from
-//! what, and goes back. It shares no code with the backward builder or with any kernel.
+//! A plain reference differentiator of programs: it computes all values on matrices, records the graph, and runs a
+//! backward pass. It shares no code with the backward builder or with kernels.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ impl Matrix {
         Matrix { dims: [at(2), at(1)], data }
     }
 
-    /// Ones in the shape of another one.
+    /// Ones in the shape of another matrix.
     pub(crate) fn ones(like: &Matrix) -> Matrix {
         Matrix { dims: like.dims, data: vec![1.0; like.data.len()] }
     }
@@ -28,12 +28,12 @@ impl Matrix {
         Matrix { dims, data: data.collect() }
     }
 
-    /// An element; single rows and columns stand for as many as are needed.
+    /// An element; single rows and columns broadcast.
     fn at(&self, i: usize, j: usize) -> f64 {
         self.data[(i % self.dims[0]) * self.dims[1] + j % self.dims[1]]
     }
 
-    /// Adds elements to those that they were broadcast from.
+    /// Adds elements, summed over broadcast rows and columns.
     fn add(&mut self, other: &Matrix) {
         for (k, x) in other.data.iter().enumerate() {
             let (i, j) = (k / other.dims[1] % self.dims[0], k % other.dims[1] % self.dims[1]);
@@ -76,7 +76,7 @@ fn unary(op: &OpDesc, x: f64) -> Option<[f64; 2]> {
     })
 }
 
-/// An elementwise function of two numbers and its derivatives.
+/// An elementwise function of two variables and its derivatives.
 fn binary(op: &OpDesc, x: f64, y: f64) -> Option<[f64; 3]> {
     Some(match op.ty.as_str() {
         "elementwise_add" => [x + y, 1.0, 1.0],
@@ -87,7 +87,7 @@ fn binary(op: &OpDesc, x: f64, y: f64) -> Option<[f64; 3]> {
     })
 }
 
-/// What an operator makes of its inputs; `shape` is that of its first output.
+/// The outputs of an operator; `shape` is that of the first.
 fn forward(op: &OpDesc, x: &[&Matrix], shape: [usize; 2]) -> Vec<Matrix> {
     let each = |f: &dyn Fn(usize, usize) -> f64| vec![Matrix::of(shape, f)];
     match op.ty.as_str() {
@@ -164,13 +164,13 @@ fn backward(op: &OpDesc, x: &[&Matrix], y: &[&Matrix], dy: &[Matrix]) -> Vec<Mat
     }
 }
 
-/// A program that has run: every value that any of its variables has had.
+/// A program that has run, with every value of its variables.
 pub(crate) struct Tape<'a> {
     program: &'a Program,
     values: Vec<Matrix>,
-    /// Of each value, the variable.
+    /// The variable of each value.
     of: Vec<Var>,
-    /// Of each operator, the values that it has read and made.
+    /// The values that each operator has read and written.
     steps: Vec<(Vec<usize>, Vec<usize>)>,
     first: HashMap<Var, usize>,
     last: HashMap<Var, usize>,
@@ -179,7 +179,7 @@ pub(crate) struct Tape<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// Runs a program. Variables that are `fixed` have the values of that other run, whatever the operators say.
+    /// Runs a program. `fixed` variables have the values of that other run, whatever the operators compute.
     pub(crate) fn new(
         program: &'a Program,
         at: &HashMap<String, Matrix>,
@@ -216,7 +216,7 @@ impl<'a> Tape<'a> {
                 if met.insert(var) {
                     tape.given.remove(&var);
                 }
-                // What only remembers a shape has no elements.
+                // Slots that record a shape have no elements.
                 let empty = Matrix { dims: [0, 0], data: vec![] };
                 writes.push(tape.define(var, made.next().unwrap_or(empty), fixed));
             }
@@ -237,18 +237,18 @@ impl<'a> Tape<'a> {
         id
     }
 
-    /// What a variable holds at the end.
+    /// The final value of a variable.
     pub(crate) fn value(&self, name: &str) -> &Matrix {
         &self.values[self.last[&self.program.find(name).unwrap()]]
     }
 
-    /// Whether a variable has a value at the start that is read.
+    /// Whether the initial value of a variable is read.
     pub(crate) fn is_given(&self, var: Var) -> bool {
         self.given.contains(&var)
     }
 
-    /// The derivatives of `Σ weight · target` with respect to some variables, through none that is `cut`: those of the
-    /// value at the start where that was read, else of the last one.
+    /// The gradients of `Σ weight · target` with respect to some variables, through no variable in `cut`: with respect
+    /// to the initial value if it was read, else to the last one.
     pub(crate) fn gradients(
         &self,
         targets: &[(&str, Matrix)],

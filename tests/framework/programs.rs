@@ -105,7 +105,7 @@ fn truncated_or_mangled_json_never_panics() -> Result<()> {
     for end in (0..json.len()).step_by(37) {
         assert!(Program::from_json(&json[..end]).is_err());
     }
-    // One byte changed: refused, or a program that `verify` can look at.
+    // One byte changed: an error, or a program that `verify` can check.
     for at in (0..json.len()).step_by(11) {
         let mut bytes = json.clone().into_bytes();
         bytes[at] = b"0\"{-z"[at % 5];
@@ -193,7 +193,7 @@ fn differences_are_told() -> Result<()> {
             "  - operator 5: mean_0@GRAD = fill_constant(dtype=5, shape=[], value=1.0)",
         ),
         (
-            // Gradient operators belong to operators that now stand elsewhere.
+            // Gradient operators refer to operators that have moved.
             &|p| {
                 p.root_mut().ops.insert(2, OpDesc::new("print"));
                 for op in &mut p.root_mut().ops {

@@ -1,5 +1,4 @@
-//! Where autobwd differs from the reference on purpose: each promise with the true derivative. That overwritten values
-//! do not lead to wrong numbers is in `overwritten`.
+//! Deliberate differences from the reference, each with the true derivative. For overwritten values, see `overwritten`.
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Expr, Float, New, NoGrad, Pointwise, Program, Result, Var,
@@ -48,7 +47,7 @@ fn targets_on_each_others_path_add_up() -> Result<()> {
     let (net, w, v) = net();
     let h = w.tanh();
     let out = &h * &v;
-    // Everything twice: as seeds of one, and given.
+    // Everything twice: with default seeds, and with given gradients.
     for given in [None, Some([Some("v"), None, Some("w")])] {
         let mut program = net.program()?.clone();
         let (h, out) = (h.name(), out.name());
@@ -68,7 +67,7 @@ fn targets_on_each_others_path_add_up() -> Result<()> {
         let (w, v) = (AT[0].1, AT[1].1);
         for i in 0..3 {
             let tanh = w[i].tanh();
-            // The cotangents of `h`, without what comes from `out`.
+            // The gradients of `h`, without the contribution of `out`.
             let own = if given.is_some() { v[i] + w[i] } else { 2.0 };
             let expected = [(own + v[i]) * (1.0 - tanh * tanh), tanh, own + v[i]];
             assert_near(&[found[0][i], found[1][i], found[2][i]], &expected, 1e-12);
@@ -94,7 +93,7 @@ fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
     assert_eq!(found[0], AT[1].1);
     let expected: Vec<f64> = found[2].iter().zip(AT[1].1).map(|(h, v)| h * v).collect();
     assert_near(&found[1], &expected, 1e-12);
-    // Nothing flows into a target that has no gradient, given or not.
+    // A target without gradient gets none, given or not.
     for given in [None, Some([Some("v")])] {
         let given = given.as_ref().map(|given| &given[..]);
         let options = GradientOptions { target_gradients: given, no_grad: &[&h], ops: None };
@@ -112,7 +111,7 @@ fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
     let first = net.edit(|p| gradients(p, &[&y], &["w"], &Default::default()))?.entries()[0];
     let grad = name(&*net.program()?, first);
     let grad = net.expr(&grad).freeze();
-    // w · (3 w²), of which only the first factor has a gradient.
+    // w · (3 w²), where only the first factor has a gradient.
     let loss = (&w * &grad).sum(&[]);
     let program = &mut net.program()?.clone();
     let second = gradients(program, &[&loss.name()], &["w", &grad.name()], &Default::default())?.entries();
@@ -175,7 +174,7 @@ fn a_failed_call_leaves_no_trace() -> Result<()> {
         assert!(call(&mut program).is_err(), "call {i}");
         assert_eq!(program.to_string(), net.program()?.to_string(), "call {i}");
     }
-    // What follows comes out as if nothing had been.
+    // Later results are as without the failed call.
     let mut fresh = net.program()?.clone();
     for program in [&mut program, &mut fresh] {
         for _ in 0..2 {

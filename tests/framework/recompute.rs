@@ -1,4 +1,4 @@
-//! Forward values computed again: the same bits from less memory, and the cheapest choice for a budget.
+//! Recomputation of forward values: the same bits with less memory, and the cheapest choice for a budget.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use autobwd_ops::{
 
 use crate::draw::{check, draw, recipes};
 
-/// A model, its loss and the shape of `x`, which it is fed.
+/// A model, its loss and the shape of its input `x`.
 struct Model {
     net: Builder,
     loss: String,
@@ -64,7 +64,7 @@ impl Model {
         Ok(Built { program, found, fetches, arena_bytes })
     }
 
-    /// What is fetched, in bits.
+    /// The bits of the fetched values.
     fn run(&self, built: &Built) -> Result<Vec<Tensor>> {
         let dims = self.feeds[0].1.dims.known().unwrap();
         let elements = (0..dims.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -80,7 +80,7 @@ impl Model {
         vars.map(|v| program.name(v).to_string()).collect()
     }
 
-    /// By operator: what it costs, and what it computes first.
+    /// For each operator: its cost, and its first output.
     fn costs(&self) -> Result<Vec<(u64, String)>> {
         let program = self.net.program()?;
         let of = |v: Var| Ok(program.root().vars.get(&v).unwrap().meta());
@@ -92,7 +92,7 @@ impl Model {
         costs.collect()
     }
 
-    /// Every set of operators that can be computed again: cost and arena, the cheapest first.
+    /// Every set of operators that can be recomputed: cost and arena bytes, the cheapest first.
     fn all_sets(&self) -> Result<Vec<(u64, usize)>> {
         let computed = self.computed();
         let all: Vec<&str> = computed.iter().map(String::as_str).collect();
@@ -113,7 +113,7 @@ impl Model {
         Ok(sets)
     }
 
-    /// The smallest budget, which an error tells.
+    /// The smallest budget, from an error message.
     fn least(&self) -> usize {
         let e = self.build(Checkpoints::auto(0, &self.feeds)).err().unwrap();
         assert_eq!(e.kind(), ErrorKind::Budget, "{e}");
@@ -122,7 +122,7 @@ impl Model {
     }
 }
 
-/// Layers one after the other, and the mean of squares.
+/// Consecutive layers, and the mean of squares.
 fn layers(depth: usize, layer: impl Fn(&Builder, &Expr) -> Expr) -> Result<Model> {
     Model::new([16, 8], |net, x| {
         let mut h = x;
@@ -152,7 +152,7 @@ fn dropout(x: &Expr, seed: i32) -> Expr {
     emit(op).out
 }
 
-/// A small generator with the same numbers everywhere.
+/// A small generator with the same numbers on every machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -162,7 +162,7 @@ impl Numbers {
     }
 }
 
-/// Operators drawn one after the other, each on values drawn from the last few.
+/// Random operators, each on some of the last values.
 fn graph(numbers: &mut Numbers, ops: usize) -> Result<Model> {
     Model::new([32, 16], |net, x| {
         let mut values = vec![x.matmul(&weight(net, &[16, 8]))];
@@ -248,7 +248,7 @@ fn random_programs_have_the_same_gradients() {
         let written = forward.root().ops.iter().flat_map(|op| op.writes());
         let all: Vec<&str> = written.map(|v| forward.name(v)).collect();
         let some: Vec<&str> = all.iter().copied().step_by(3).collect();
-        // What is overwritten cannot be computed again.
+        // Overwritten values cannot be recomputed.
         let again: Vec<&str> =
             all.iter().copied().filter(|name| append(Checkpoints::Without(&[*name])).is_ok()).collect();
         let expected = run(append(Checkpoints::None)?)?;
@@ -307,7 +307,7 @@ fn a_larger_budget_takes_no_more_time() -> Result<()> {
 
 #[test]
 fn deep_networks_need_a_fraction_of_the_memory() -> Result<()> {
-    // Gradients of the weights, which stay until the end, are 50 · 256 bytes of it.
+    // Gradients of the weights, which live until the end, are 50 · 256 bytes of it.
     let deep = Model::new([256, 8], |net, x| {
         let mut h = x;
         for _ in 0..50 {
@@ -326,7 +326,7 @@ fn deep_networks_need_a_fraction_of_the_memory() -> Result<()> {
     Ok(())
 }
 
-/// The cost of what is computed again for a budget, and the least cost.
+/// The cost of recomputation for a budget, and the minimal cost.
 fn compare(model: &Model, what: &str) -> Result<()> {
     let sets = model.all_sets()?;
     let costs = model.costs()?;
@@ -355,7 +355,7 @@ fn no_choice_is_cheaper() -> Result<()> {
 
 #[test]
 fn no_choice_is_cheaper_on_longer_chains() -> Result<()> {
-    // More sets than are all tried.
+    // More sets than an exhaustive search covers.
     let equal = layers(13, |net, x| x.matmul(&weight(net, &[8, 8])))?;
     compare(&equal, "equal layers")?;
     Ok(())
@@ -368,7 +368,7 @@ fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
     let budget = long.build(Checkpoints::None)?.arena_bytes * 3 / 4;
     let built = long.build(Checkpoints::auto(budget, &long.feeds))?;
     assert!(built.arena_bytes <= budget);
-    // Far from what it takes, far below what a scan of the program for each operator would.
+    // Far more than needed, far less than a scan of the program for each operator would take.
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     Ok(())
 }
@@ -471,7 +471,7 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
         let h = dropout(&x.matmul(&weight(net, &[8, 8])), 11);
         h.matmul(&weight(net, &[8, 8])).tanh().mean()
     })?;
-    // The mask is not held: all of the operator is computed again, although its output is.
+    // The mask is not saved: the whole operator is recomputed, although its output is saved.
     let built = model.build(Checkpoints::Named(&["dropout_0"]))?;
     let lines: Vec<String> = built.program.to_string().lines().map(String::from).collect();
     let line = |start: &str| lines.iter().filter(|l| l.trim_start().starts_with(start)).count();
@@ -479,7 +479,7 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
     assert_eq!(line("Mask="), 2, "{}", built.program);
     assert!(lines.iter().filter(|l| l.contains("dropout(")).all(|l| l.contains("Seed=seed_0.tmp_0")));
     assert_eq!(model.run(&built)?, model.run(&model.build(Checkpoints::None)?)?);
-    // Its place moved the others by one.
+    // Its insertion has moved the others by one.
     let of = |op: &autobwd::OpDesc| match op.origin {
         Origin::Gradient { of } => built.program.root().ops[of].ty == op.ty.trim_end_matches("_grad"),
         Origin::Recompute { of } => built.program.root().ops[of].ty == op.ty,
@@ -491,7 +491,7 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
 
 #[test]
 fn what_would_come_out_differently_is_kept() -> Result<()> {
-    // The seed counts up after the mask has been drawn; statistics may change but once.
+    // The seed changes after the mask has been drawn; statistics may change only once.
     let model = Model::new([16, 8], |net, x| {
         let seed = net.persistable("seed", DType::I64, &[1], |s| Init::Constant(3.0).emit(s, 0));
         let h = dense(net, &x).tanh().dropout(0.5, &seed);

@@ -1,4 +1,4 @@
-//! Recurrent layers beside loops in plain Rust: values, gradients, and what is refused.
+//! Recurrent layers compared with loops in plain Rust: values, gradients, errors.
 
 use autobwd::{Builder, DType, Executor, Expr, Feed, Result, Tensor, gradients, tape, tensor::Bool};
 use autobwd_ops::{
@@ -18,7 +18,7 @@ const UNITS: usize = 3;
 /// Steps of each sequence.
 const LENGTHS: [usize; BATCH] = [2, 4, 0];
 
-/// What a unit does with its shares of the gates, from the input and from the output before, and its states before.
+/// One step of a unit, from its gates of the input and of the previous output, and its previous states.
 type Unit = fn(&[f64], &[f64], &[f64]) -> Vec<f64>;
 
 fn sigmoid(x: f64) -> f64 {
@@ -46,8 +46,8 @@ fn product(x: &[f64], matrix: &[f64], columns: usize, i: usize) -> f64 {
     x.iter().enumerate().map(|(row, x)| x * matrix[row * columns + i]).sum()
 }
 
-/// Goes through sequences, `[steps][batch][inputs]`, from `[state][batch][unit]` on, which become those at the end.
-/// Returns the outputs.
+/// Runs over sequences, `[steps][batch][inputs]`, from the states `[state][batch][unit]`, which it updates. Returns the
+/// outputs.
 fn by_hand(
     unit: Unit,
     x: &[Vec<Vec<f64>>],
@@ -77,7 +77,7 @@ fn by_hand(
     outputs
 }
 
-/// Two layers in both directions, as they are described, with what they are to be compared with.
+/// Two bidirectional layers, and the values to compare them with.
 struct Case {
     net: Net,
     states: Vec<Expr>,
@@ -104,7 +104,7 @@ fn case<C: Cell>(masked: bool, given: bool) -> Result<Case> {
     let layers = Recurrence::<C>::builder(&net.net, INPUTS, UNITS).layers(2).bidirectional();
     let layers = layers.dtype(DType::F64).init(Init::Uniform(-1.0, 1.0)).seed(5).build();
     Executor::new().run(&net.net.startup().program()?, &mut net.scope, &[], &[])?;
-    // Biases that are 0 would hide what is done with them.
+    // Biases that are 0 would hide errors.
     for (i, pass) in layers.passes.iter().enumerate() {
         let bias = (0..C::GATES * UNITS).map(|j| ((7 * i + j) as f64).cos()).collect();
         net.scope.set(&pass.bias.name(), Tensor::from_vec([C::GATES * UNITS], bias)?);
@@ -164,7 +164,7 @@ fn check<C: Cell>(unit: Unit) -> Result<()> {
 fn check_gradients<C: Cell>() -> Result<()> {
     for (masked, given) in [(true, true), (false, true), (false, false)] {
         let case = case::<C>(masked, given)?;
-        // Everything that comes out counts, each element otherwise.
+        // All outputs contribute, each element differently.
         let mut loss = case.out.square().sum(&[]);
         for (i, last) in case.last.iter().enumerate() {
             loss = &loss + (last * (i as f64 + 0.5)).exp().sum(&[]);
@@ -205,7 +205,7 @@ fn gradients_flow_through_recurrent_layers() -> Result<()> {
     check_gradients::<LstmCell>()
 }
 
-/// The loss of a layer that goes both ways, from some sequences that have ended.
+/// The loss of a bidirectional layer, from masked sequences.
 fn loss<C: Cell>(net: &Builder, x: &Expr, mask: &Expr) -> (Expr, Expr) {
     let layer = Recurrence::<C>::builder(net, INPUTS, UNITS).bidirectional().seed(2).build();
     let (out, last) = layer.forward_with(x, None, Some(mask));
@@ -255,7 +255,7 @@ type Forward<'a> = &'a dyn Fn(&Gru, &Expr, &Expr) -> (Expr, Vec<Expr>);
 
 #[test]
 fn what_recurrent_layers_cannot_do_is_refused() {
-    // Each in a program of its own, which says the same.
+    // Each in a program of its own, which reports the same error.
     let error = |dtype: DType, dims: &[i64], forward: Forward<'_>| {
         let net = Builder::new();
         let x = net.input("x", DType::F32, &[4, 3, 2]);

@@ -1,4 +1,4 @@
-//! What the registry tells of an operator: its gradient operators, and its reference.
+//! Information of the registry on an operator: its gradient operators, and its reference.
 
 use autobwd::{
     Builder, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc, gradients,
@@ -15,13 +15,13 @@ use autobwd_ops::{
     update::SgdOp,
 };
 
-/// The gradient operators of one operator as text, and of what each gradient is the gradient.
+/// The gradient operators of one operator as text, and the variable of each gradient.
 fn made(op: impl FnOnce(&mut Program) -> OpDesc, no_grad: &[&str]) -> Result<(Vec<String>, Vec<String>)> {
     let mut program = Program::new();
     let op = op(&mut program);
     let no_grad: Vec<_> = no_grad.iter().map(|name| program.var(name)).collect();
     let found = OpInfoMap::linked()?.gradient_ops(&mut program, &op, &no_grad)?;
-    // Nothing is added to the program.
+    // The program is unchanged.
     assert!(program.root().ops.is_empty() && program.root().vars.is_empty());
     let ops = found.ops.iter().map(|op| program.op_text(op).to_string()).collect();
     let of = |(grad, of): &(_, _)| format!("{} of {}", program.name(*grad), program.name(*of));
@@ -42,7 +42,7 @@ fn an_operator_gives_its_gradient_operators() -> Result<()> {
         (ops, of),
         (vec![text.into()], ["h@GRAD of h", "x@GRAD of x", "w@GRAD of w"].map(Into::into).into())
     );
-    // What is in the no-grad set has no gradient; where nothing has, there is nothing to compute.
+    // Variables in the no-grad set have no gradient; without any gradient, there are no operators.
     let (ops, of) = made(mul, &["x"])?;
     assert!(ops[0].starts_with("w@GRAD = mul_grad("), "{ops:?}");
     assert_eq!(of, ["h@GRAD of h", "w@GRAD of w"]);
@@ -52,7 +52,7 @@ fn an_operator_gives_its_gradient_operators() -> Result<()> {
 
 #[test]
 fn rules_derived_gradients_and_zeros_are_those_of_programs() -> Result<()> {
-    // By a rule: one operator an input, which read the same gradient.
+    // By a rule: one operator for each input, all reading the same gradient.
     let sum = |program: &mut Program| -> OpDesc {
         let x = ["a", "b", "c"].map(|name| program.var(name)).to_vec();
         Sum { x, out: program.var("s") }.into()
@@ -81,7 +81,7 @@ fn rules_derived_gradients_and_zeros_are_those_of_programs() -> Result<()> {
         Equal { x, y, out, axis: -1 }.into()
     };
     assert_eq!(made(equal, &[])?, (vec![], vec![]));
-    // An operator that reads a variable twice writes its gradient twice: adding up is what programs do.
+    // An operator that reads a variable twice writes its gradient twice: programs do the accumulation.
     let twice = |program: &mut Program| -> OpDesc {
         let [x, out] = ["x", "y"].map(|name| program.var(name));
         ElementwiseAdd { x, y: x, out, axis: -1 }.into()
@@ -168,7 +168,7 @@ fn an_operator_prints_its_reference() -> Result<()> {
         let text = ops.get(op)?.to_string();
         assert!(text.lines().any(|known| known == line), "{text}lacks {line}");
     }
-    // All of them: every slot, attribute and bound, with its documentation.
+    // All operators: every slot, attribute and bound, with its documentation.
     for info in ops.iter() {
         let (text, schema) = (info.to_string(), info.schema());
         let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();

@@ -1,4 +1,4 @@
-//! The registry: what is in it, and what is said when something is wrong with it.
+//! The registry: its contents, and its errors.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Executors: what runs, where values live, what comes out.
+//! Executors: runs, placement of values, results.
 
 use autobwd::{
     Arg, Attr, Backward, Builder, DType, Executor, Feed, New, OpDesc, Result, Scope, Tensor, VarDesc,
@@ -27,7 +27,7 @@ fn run(net: &Builder, feeds: &[(&str, &dyn Feed)], fetch: &str) -> Result<Tensor
 
 #[test]
 fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Result<()> {
-    // None of these is worth sharing by itself; all of them are, also where one side is the same for several.
+    // Each product alone is too small to share; together they are shared, also if several have one side in common.
     for y_batch in [&[12][..], &[1], &[]] {
         let net = Builder::new();
         let y_dims = [y_batch, &[40, 56]].concat();
@@ -92,7 +92,7 @@ fn a_variable_may_be_written_again() -> Result<()> {
 fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
     let net = Builder::new();
     let w = net.persistable("w", DType::F32, &[2, 2], |w| Init::Constant(1.0).emit(w, 0));
-    // A matrix product cannot work in place: its result is written back afterwards.
+    // A matrix product cannot work in place: its result is copied back afterwards.
     emit(autobwd_ops::matmul::MatmulV2 {
         x: (&w).into(),
         y: (&w).into(),
@@ -151,7 +151,7 @@ fn values_in_the_scope_can_be_set_between_runs() -> Result<()> {
 
 #[test]
 fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
-    // Larger than a block and a chunk, odd sizes; one region with a row, a column and a scalar.
+    // Larger than a block and a chunk, odd sizes; one fused kernel with a row, a column and a scalar.
     let net = Builder::new();
     let (rows, cols) = (301, 257);
     let x = net.input("x", DType::F64, &[rows as i64, cols as i64]);
@@ -231,7 +231,7 @@ fn fusing_and_reusing_memory_change_nothing() {
         let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();
         append_backward(&mut program, &drawn.loss, &Default::default())?;
-        // Fetching every value keeps each in memory of its own: nothing in registers, nothing in place.
+        // Fetching every value gives each its own memory: none in registers, none in place.
         let written = program.root().ops.iter().flat_map(|op| op.writes());
         let names: Vec<String> = written.map(|v| program.name(v).to_string()).collect();
         let all: Vec<&str> = names.iter().map(String::as_str).collect();

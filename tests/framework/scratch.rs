@@ -112,7 +112,7 @@ fn plans_lend_it_while_the_operator_runs() -> Result<()> {
     Ok(())
 }
 
-/// Adds to its scratch memory what it has not written there.
+/// Accumulates in scratch memory without clearing it.
 #[register_op(grad = NoGrad, name = "scratch_not_cleared")]
 pub(crate) struct NotCleared<V = Var> {
     /// Any shape.
@@ -121,7 +121,7 @@ pub(crate) struct NotCleared<V = Var> {
     /// Same shape as `x`.
     #[output(like = x)]
     pub(crate) out: V,
-    /// What is never cleared.
+    /// Never cleared.
     #[scratch(like = x)]
     pub(crate) sum: V,
 }

@@ -1,4 +1,4 @@
-//! Random numbers: streams of their own, the same on every machine.
+//! Random streams: independent, and the same on every machine.
 
 use autobwd::{Attr, Builder, DType, Executor, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
@@ -6,7 +6,7 @@ use autobwd_ops::{
     nn::{Conv2d, Dropout, Embedding, Gru, Linear},
 };
 
-/// Masks of steps, one after another.
+/// Masks of consecutive steps.
 fn masks(net: &Builder, layers: &[&Dropout], steps: usize) -> Result<Vec<Vec<Tensor>>> {
     let x = net.input("x", DType::F32, &[-1]);
     let out = layers.iter().map(|layer| Ok(layer.forward(&x).name())).collect::<Result<Vec<_>>>()?;
@@ -22,7 +22,7 @@ fn no_two_masks_of_layers_and_steps_are_equal() -> Result<()> {
     let net = Builder::new();
     let layers = [1, 2, 3, 1].map(|seed| Dropout::new(&net, 0.5, seed));
     let layers: Vec<Dropout> = layers.into_iter().collect();
-    // One of them is called twice.
+    // One layer is called twice.
     let called: Vec<&Dropout> = layers.iter().chain(&layers[..1]).collect();
     let all: Vec<Tensor> = masks(&net, &called, 4)?.into_iter().flatten().collect();
     assert_eq!(all.len(), 20);
@@ -42,7 +42,7 @@ fn one_text_of_a_program_gives_one_set_of_masks() -> Result<()> {
     Ok(())
 }
 
-/// Layers of all kinds, without seeds.
+/// All kinds of layers, without seeds.
 fn weights(net: &Builder) -> Vec<Expr> {
     let (a, b) = (Linear::builder(net, 4, 4).build(), Linear::builder(net, 4, 4).build());
     let conv = [Conv2d::builder(net, 1, 4, 2).build(), Conv2d::builder(net, 1, 4, 2).build()];
@@ -72,7 +72,7 @@ fn parameters_without_a_seed_differ_and_are_those_of_eager_mode() -> Result<()> 
 
 #[test]
 fn first_values_are_the_same_on_every_machine() -> Result<()> {
-    // Computed apart, from the published constants of FNV-1a and SplitMix64.
+    // Computed independently, from the published constants of FNV-1a and SplitMix64.
     let net = Builder::new();
     for (name, seed) in [("a.w", 0), ("b.w", 0), ("a.w2", -1)] {
         net.parameter(name, DType::F32, &[2], |w| Init::Uniform(0.0, 1.0).emit(w, seed));

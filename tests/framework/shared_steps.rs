@@ -1,4 +1,4 @@
-//! Several gradient operators that go through the saved steps of one loop, branch or recurrence in one run.
+//! Several gradient operators that read the saved steps of one loop, branch or recurrence in one run.
 
 use autobwd::{
     Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, backward::jacobian,
@@ -9,7 +9,7 @@ use autobwd_ops::{
     control::{cond, scan, while_loop},
 };
 
-/// The gradients of both outputs, fetched in one run and in runs of their own.
+/// The gradients of both outputs, fetched in one run and in separate runs.
 fn compare(model: impl Fn(&Builder, [&Expr; 2]) -> Vec<Expr>) -> Result<()> {
     let net = Builder::new();
     let parameter =
@@ -29,7 +29,7 @@ fn compare(model: impl Fn(&Builder, [&Expr; 2]) -> Vec<Expr>) -> Result<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let expected = executor.run(&alone, &mut scope, &[], &["u@GRAD"])?.remove(0);
     assert!(expected.to_f64s().iter().all(|x| *x != 0.0));
-    // The state of a run is left clean for the next.
+    // A run leaves a clean state for the next.
     for _ in 0..2 {
         let fetched = executor.run(&both, &mut scope, &[], &["w@GRAD", &of_u])?;
         assert!(fetched[0].to_f64s().iter().all(|x| *x != 0.0));

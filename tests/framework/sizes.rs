@@ -1,4 +1,4 @@
-//! Shapes without elements, and shapes that no memory holds.
+//! Empty shapes, and shapes too large for memory.
 
 use autobwd::{Backward, Builder, DType, Executor, Expr, Feed, Meta, Result, Scope, Tensor, append_backward};
 use autobwd_ops::Math;
@@ -15,7 +15,7 @@ fn dimensions_whose_product_overflows_are_refused_whether_there_are_elements_or_
         assert!(Tensor::from_vec(dims, Vec::<f32>::new()).is_err());
         assert_eq!(Meta::new(DType::F32, dims).bytes(), None);
     }
-    // What is left prints, saves and has views.
+    // Empty tensors print, save and have views.
     let long = Tensor::zeros(DType::F32, &[HUGE, 0, 3])?;
     assert_eq!(
         (long.numel(), long.view::<f32, autobwd::ndarray::IxDyn>()?.len(), long.dims()),
@@ -63,7 +63,7 @@ fn programs_of_shapes_that_no_memory_holds_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Sums of nothing, with the shape `[0, 3]` of what is summed.
+/// Empty sums, with shape `[0, 3]` of their terms.
 fn sums(x: &Expr) -> Vec<Expr> {
     let flat = x.reshape(&[-1]);
     vec![

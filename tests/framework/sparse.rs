@@ -1,4 +1,4 @@
-//! Sparse gradients: where they come from, what takes them, and that they are what whole tensors would be.
+//! Sparse gradients: their sources, their readers, and equality with dense gradients.
 
 use autobwd::{
     Arg, Backward, Buf, Builder, Cx, DType, ErrorKind, Executor, Expr, Feed, Infer, Kernel, Meta, New,
@@ -21,8 +21,8 @@ use autobwd_ops::{
 const ROWS: usize = 11;
 const WIDTH: usize = 3;
 
-/// Two looks into one table, `embedding_0.w`, the second by numbers of its own, with 2 as padding; the loss weighs all
-/// elements differently. With `dense_too`, every row counts besides.
+/// Two look-ups in one table, `embedding_0.w`, the second with separate indices and padding index 2; the loss weights
+/// all elements differently. With `dense_too`, every row contributes as well.
 fn model(sparse: bool, dense_too: bool) -> (Builder, Expr) {
     let net = Builder::new();
     let table = Embedding::builder(&net, ROWS, WIDTH).dtype(DType::F64).padding(2).seed(5);
@@ -42,8 +42,8 @@ fn ids(dims: &[usize], numbers: &[i64]) -> Tensor {
     Tensor::from_vec(dims, numbers.to_vec()).unwrap()
 }
 
-/// What is fed, step by step: repeated rows within a look and across, padding, all rows alike, and nothing at all. Rows
-/// 9 and 10 never occur.
+/// Feeds of each step: indices repeated within a look-up and across, padding, all equal, and none. Rows 9 and 10 never
+/// occur.
 fn steps() -> [(Tensor, Tensor); 5] {
     [
         (ids(&[2, 2], &[0, 4, 4, 2]), ids(&[3], &[4, 8, 0])),
@@ -54,7 +54,7 @@ fn steps() -> [(Tensor, Tensor); 5] {
     ]
 }
 
-/// The values in the scope after so many steps, by name.
+/// The values in the scope after `steps` steps, by name.
 fn trained(
     optimizer: &dyn Optimizer,
     sparse: bool,
@@ -72,7 +72,7 @@ fn trained(
     Ok(scope.iter().map(|(name, value)| (name.to_string(), value.to_f64s())).collect())
 }
 
-/// Momentum whose gradient is scaled and has the parameter added.
+/// Momentum with a scaled gradient and weight decay.
 struct Decayed;
 impl Optimizer for Decayed {
     fn learning_rate(&self) -> f32 {
@@ -145,23 +145,23 @@ fn lazy_updates_leave_other_rows_alone() -> Result<()> {
                 }
                 for row in 0..ROWS {
                     let of = |values: &[f64]| values[row * WIDTH..][..WIDTH].to_vec();
-                    // A row of padding has no gradient: it does not occur.
+                    // The padding row has no gradient: it does not occur.
                     let changes = row != 2 && occurs.contains(&(row as f64));
                     assert_eq!(of(before) != of(after), changes, "{name}, row {row}, step {n}");
                 }
             }
         }
-        // The first step knows no past: there is no difference yet, to the last bit.
+        // In the first step, there is no difference, to the bit, since there is no history.
         assert_eq!(history[1], trained(eager, true, false, 1)?);
         assert_ne!(history[2], trained(eager, true, false, 2)?);
-        // Of a whole gradient, every row occurs.
+        // A dense gradient holds every row.
         let [lazy, eager] = [lazy, eager].map(|optimizer| trained(optimizer, false, false, 5));
         assert_eq!(lazy?, eager?);
     }
     Ok(())
 }
 
-/// A large table and many numbers: work is cut in parts.
+/// A large table and many indices: work is split.
 fn large(sparse: bool, threads: usize) -> Result<(Vec<f64>, Session)> {
     let net = Builder::new();
     let table = Embedding::builder(&net, 40_000, 8).seed(5);
@@ -206,8 +206,8 @@ fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
     let rows = |n: usize| (n * size_of::<i64>()).next_multiple_of(64) + n * 8 * size_of::<f32>();
     assert!(session(false)?.peak_bytes() >= 2 * whole);
     let sparse = session(true)?;
-    // When the contributions are added up, there are two of 50 rows, and room for 100; and the 1 that the loss starts
-    // from, which is kept.
+    // During accumulation, there are two gradients of 50 rows, and room for 100; and the initial gradient 1, which is
+    // kept.
     assert_eq!(sparse.live_bytes(), 2 * rows(50).next_multiple_of(64) + rows(100).next_multiple_of(64) + 64);
     assert!(sparse.peak_bytes() < whole / 100, "{}", sparse.peak_bytes());
     Ok(())
@@ -215,7 +215,7 @@ fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
 
 const GRADIENT: &str = "embedding_0.w@GRAD";
 
-/// A program with the sparse gradient of the table, and what it is fed.
+/// A program with the sparse gradient of the table, and its feeds.
 fn fetched() -> Result<(Program, Vec<(&'static str, Tensor)>)> {
     let (net, loss) = model(true, false);
     let mut program = net.program()?.clone();
@@ -251,7 +251,7 @@ fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
         let own = rows.iter().find(|(number, _)| *number == row).map(|(_, values)| values);
         assert_eq!(whole.slice::<f64>()?[row * WIDTH..][..WIDTH], *own.unwrap_or(&[0.0; WIDTH]));
     }
-    // The second look alone: d(0.3 · exp(w)) of row 8.
+    // The second look-up alone: d(0.3 · exp(w)) of row 8.
     let expected = scope.get("embedding_0.w")?.slice::<f64>()?[8 * WIDTH].exp() * 0.3;
     assert!((rows.values()[2 * WIDTH] - expected).abs() < 1e-15);
 
@@ -266,7 +266,7 @@ fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
 #[test]
 fn programs_with_rows_print_and_save() -> Result<()> {
     let (program, _) = fetched()?;
-    // What operators compute has no line of its own.
+    // Computed variables are not declared in the text.
     let mut bare = program.clone();
     bare.root_mut().ops.clear();
     let text = bare.to_string();
@@ -292,7 +292,7 @@ fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
 
 #[test]
 fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
-    // The table is computed: its gradient is read by one that knows no rows.
+    // The table is computed: its gradient is read by an operator without support for rows.
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0));
     let ids = net.input("ids", DType::I64, &[3]);
@@ -324,7 +324,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     let other = net.input("other", DType::F64, &[ROWS as i64, 2]);
     let e = emit(Sum { x: vec![(&gradient).into(), (&other).into()], out: New }).out.check().unwrap_err();
     assert!(e.to_string().contains("`X`: shape [11, 2] does not match [11, 3]"), "{e}");
-    // Nothing but the shape of it is needed here.
+    // Only the shape is needed here.
     let zeros = emit(autobwd_ops::fill::FillZerosLike { x: (&gradient).into(), out: New }).out;
     assert_eq!(zeros.to_string(), format!("{}: float64 [11, 3]", zeros.name()));
     Ok(())
@@ -347,7 +347,7 @@ fn rows_are_neither_fed_nor_kept() -> Result<()> {
     let text = "but `embedding_0.w@GRAD` is kept in the scope, as a whole tensor";
     assert!(e.to_string().contains(text), "{e}");
 
-    // Nor does a program run that says otherwise than its operators.
+    // Nor does a program run if its declarations contradict its operators.
     program.root_mut().vars.insert(var, VarDesc { kind: VarKind::Tensor, ..desc });
     let text = "`Out` is rows of float64 [11, 3], but `embedding_0.w@GRAD` is declared";
     for e in [
@@ -380,7 +380,7 @@ fn gradients_go_on_through_rows() -> Result<()> {
     assert_eq!(sparse, dense);
     assert!(sparse.iter().all(|tensor| tensor.to_f64s().iter().any(|x| *x != 0.0)));
 
-    // What puts a Jacobian together takes whole tensors.
+    // Jacobians need dense tensors.
     let (net, loss) = model(true, false);
     let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"], &Default::default())
         .unwrap_err();
@@ -435,13 +435,13 @@ fn updates_may_write_elsewhere() -> Result<()> {
     let expected = w.get("embedding_0.w")?.to_f64s();
     let expected = expected.iter().zip(values[0].to_f64s()).map(|(w, dw)| w - 0.5 * dw);
     assert_eq!(values[1].to_f64s(), expected.collect::<Vec<_>>());
-    // One rate a column is what the formula takes, not the rows.
+    // The formula accepts one rate per column; rows do not.
     let e = run(&[0.5, 0.5, 0.5]).unwrap_err();
     assert!(e.to_string().contains("`LearningRate`: one element is needed, not float64 [3]"), "{e}");
     Ok(())
 }
 
-/// Reads rows as if they were a whole tensor.
+/// Reads rows as if they were a dense tensor.
 #[register_op(grad = NoGrad)]
 pub(crate) struct Careless<V = Var> {
     #[input(sparse)]

@@ -1,5 +1,5 @@
-//! Sparse gradients meet loops, branches and recurrences: what crosses the border of a block is the whole tensor, and
-//! gradients are those of dense look-ups.
+//! Sparse gradients in loops, branches and recurrences: values that cross the border of a block are dense, and
+//! gradients equal those of dense look-ups.
 
 use autobwd::{
     Backward, Builder, DType, Executor, Expr, Feed, New, Program, Result, Scope, Tensor, append_backward,
@@ -14,7 +14,7 @@ use autobwd_ops::{
 const STEPS: usize = 3;
 const ROWS: usize = 5;
 
-/// A model with parameters, and look-ups that are sparse or not.
+/// A model with parameters, and sparse or dense look-ups.
 struct Model {
     net: Builder,
     sparse: bool,
@@ -31,7 +31,7 @@ impl Model {
         emit(op).out
     }
 
-    /// `[STEPS, 4]`, repeated rows among them.
+    /// `[STEPS, 4]`, with repeated rows.
     fn ids(&self) -> Expr {
         self.net.input("ids", DType::I64, &[STEPS as i64, 4])
     }
@@ -72,7 +72,7 @@ fn trained(sparse: bool, build: &dyn Fn(&Model) -> Expr) -> Result<Vec<(String, 
     let data = data(&program)?;
     let feeds: Vec<(&str, &dyn Feed)> = data.iter().map(|(name, x)| (*name, x as &dyn Feed)).collect();
     let fetches: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Twice: what is left of the first run must not count.
+    // Twice: the state of the first run must not matter.
     executor.run(&program, &mut scope, &feeds, &fetches)?;
     let found = executor.run(&program, &mut scope, &feeds, &fetches)?;
     Ok(names.into_iter().zip(found.iter().map(Tensor::to_f64s)).collect())
@@ -145,7 +145,7 @@ fn outputs_that_are_looked_up() -> Result<()> {
     compare(|m| {
         let w = m.parameter("w", &[2]);
         let y = scan(&[m.tables()], &[], true, |x, _| (vec![], vec![(&x[0] * &w).sum(&[0])]));
-        // Rows 0 to 2 of what three steps have written, some repeated, one not at all.
+        // Rows 0 to 2 of the outputs of three steps, some repeated, one absent.
         let one = m.net.input("one", DType::I64, &[4]);
         let rows = (one.cast(DType::F64) * 0.5).cast(DType::I64);
         m.look(&y[0], &rows).exp().sum(&[])
@@ -187,7 +187,7 @@ fn a_variable_of_a_loop_that_is_looked_up_in_it() -> Result<()> {
         last[2].sum(&[]) + last[1].square().sum(&[])
     };
     compare(|m| of(m, &|t| (t * 0.9).tanh()))?;
-    // Nothing depends on the table that a step finds but the look-up.
+    // Only the look-up depends on the table of a step.
     compare(|m| {
         let w = m.parameter("w", &[2]);
         of(m, &|t| (t * 0.0).stop_gradient() + &w)
@@ -270,7 +270,7 @@ fn derivatives_of_derivatives() -> Result<()> {
 
 #[test]
 fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
-    // Behind the loop, all of the gradient is rows, under the name that it has in the loop.
+    // After the loop, the gradient, under its name in the loop, consists of rows.
     let e = trained(true, &|m| {
         let t = m.parameter("t", &[ROWS, 2]);
         let one = m.net.input("one", DType::I64, &[4]);
@@ -284,7 +284,7 @@ fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
         "{e}"
     );
     assert!(e.starts_with("operator `while_grad` (block 0, "), "{e}");
-    // A choice between branches hands on whole tensors alone.
+    // A choice between branches passes on dense tensors only.
     let e = trained(true, &|m| {
         let t = m.parameter("t", &[ROWS, 2]);
         let (one, k) = (m.net.input("one", DType::I64, &[4]), m.number("k"));

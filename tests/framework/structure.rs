@@ -1,6 +1,6 @@
-//! The shape of the source: modules import no other in a circle, and files stay short.
+//! Structure of the source: no import cycles between modules, and a limit on file length.
 //!
-//! Packages cannot import each other in a circle: Cargo sees to it.
+//! Cargo rules out cycles between packages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,11 +20,11 @@ const PACKAGES: [&str; 9] = [
     "ops",
 ];
 
-/// Modules that others may import in a circle. Compositions of operators are written with the methods of expressions, each
-/// of which stands for an operator.
+/// Modules that may be in an import cycle. Compositions of operators use the methods of expressions, each of which
+/// stands for an operator.
 const EXEMPT: [(&str, &str); 1] = [("ops", "math")];
 
-/// The most lines of code in a file; documentation and blank lines do not count.
+/// Maximum lines of code in a file, without documentation and blank lines.
 const LINES: usize = 500;
 
 /// The folder of the workspace.
@@ -78,7 +78,7 @@ fn heads(tree: &str) -> Vec<String> {
     found.iter().map(|head| head.trim_end_matches(':').to_string()).collect()
 }
 
-/// By module of a package: the other modules that it imports, also through names that `lib.rs` exports.
+/// For each module of a package: the other modules that it imports, also through re-exports of `lib.rs`.
 fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = vec![];
     files(source, &["rs"], &mut all);
@@ -120,9 +120,9 @@ fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// A circle among imports, if there is one.
+/// A cycle of imports, if there is one.
 fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<&str>> {
-    // Modules that import nothing but what is gone already go, until nothing changes.
+    // Remove modules that only import removed ones, until nothing changes.
     let mut left: BTreeSet<&str> = imports.keys().map(String::as_str).collect();
     loop {
         let stays = |module: &&str| imports[*module].iter().any(|import| left.contains(import.as_str()));

@@ -1,4 +1,4 @@
-//! The eager tape: the same functions as in programs, going back, and what is refused.
+//! The eager tape: the same functions as in programs, backward passes, and errors.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -12,7 +12,7 @@ use autobwd_ops::{Init, Math, activation::Relu};
 
 use crate::compare;
 
-/// The example's own text is what is compared.
+/// The example's own text is compared.
 #[path = "../../ops/examples/scalars.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod scalars;
@@ -34,7 +34,7 @@ pub(super) fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
 fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
-    // Two ways lead from each value to the next.
+    // Two paths lead from each value to the next.
     let mut y = x.clone();
     for _ in 0..10 {
         y = &y + &y;
@@ -87,7 +87,7 @@ fn what_is_used_often_is_added_up_in_order() -> Result<()> {
 
 #[test]
 fn reductions_are_those_of_a_program_whatever_stands_beside_them() -> Result<()> {
-    // Some are taken apart, some are not, some have more elements than one worker takes.
+    // Some are decomposed, some are not, some have more elements than one thread processes.
     for (dims, axes) in
         [([300, 400], vec![]), ([300, 400], vec![0]), ([70_000, 2], vec![1]), ([2, 70_000], vec![-1])]
     {
@@ -154,7 +154,7 @@ fn operators_that_do_not_lead_to_what_is_asked_for_are_not_visited() -> Result<(
         Ok((found, tape.operators_run() - before))
     };
     let expected = side.item()? * 4.0_f64.exp();
-    // Those of `*`, `exp` and `square`; no further back than what is asked for.
+    // Gradients of `*`, `exp` and `square`; the backward pass stops at the requested values.
     assert_eq!(run(&[&x])?, (vec![Some(expected * 4.0)], 3));
     assert_eq!(run(&[&inner])?, (vec![Some(expected)], 2));
     assert_eq!(run(&[&w])?.1, 11);
@@ -215,7 +215,7 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
         assert_eq!(&found.as_ref().unwrap().tensor()?, expected);
     }
 
-    // Seeds of one output, which the leaves add up.
+    // Seeds of one output, whose gradients the leaves accumulate.
     for (out, seed) in outputs.iter().zip(&seeds) {
         let how = Grad { seeds: Some(&[seed]), create_graph: false };
         let found = grad(&[out], &[&x, &w], &how)?;
@@ -243,11 +243,11 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
         let expected = (0.7 + std::f64::consts::FRAC_PI_2 * f64::from(order)).sin();
         assert!((y.item()? - expected).abs() < 1e-14, "{order}: {y:?}");
     }
-    // What was not recorded has none.
+    // Without recording, it has no gradient.
     let once = grad(&[&x.sin()], &[&x], &Grad::default())?[0].clone().unwrap();
     assert!(!once.has_derivative());
 
-    // The product of Hessian and vector, as a program has it.
+    // The Hessian-vector product, as in a program.
     let model = |x: &Expr| (x.tanh().softmax(-1) * x).square().mean();
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2, 3], |w| Init::Constant(0.0).emit(w, 0));
@@ -313,7 +313,7 @@ fn what_is_not_finite_is_found_where_it_comes_about() -> Result<()> {
     );
     let (root, line) = (x.sqrt(), line!());
     let e = (&root * 2.0).backward().unwrap_err().to_string();
-    // The gradient operator, with the line of its forward operator.
+    // The gradient operator, with the source line of its forward operator.
     assert!(e.starts_with("operator `sqrt_grad` (run at ") && e.contains(&format!("tape.rs:{line};")), "{e}");
     tape.check_finite(false);
     root.backward()?;
@@ -355,7 +355,7 @@ fn numbers_read_like_formulas() -> Result<()> {
     let found = [x.gradient()?.item()?, y.gradient()?.item()?];
     assert!(found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9));
     assert!(x.item()? < y.item()? && y.item()? > 2.5 && x.item()? == leaf(&tape, "x", 0.5).item()?);
-    // A number that does not exist says so, whatever is computed from it.
+    // A NaN is reported where it arises, whatever is computed from it.
     tape.check_finite(true);
     let none = tape.constant(Tensor::scalar(-1.0)?).log();
     assert_eq!(none.item().unwrap_err().kind(), ErrorKind::NotFinite);
@@ -422,7 +422,7 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         grad(&[&sum], &[&x], &Grad { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
         "0 seeds for 1 outputs",
     );
-    // An operator without gradient, when one is needed.
+    // A needed gradient of an operator without one.
     let hard = x.mean().less_than(&x.mean());
     refused(hard.backward().map(|()| x.clone()), "no history");
     let integers = tape.leaf("labels", Tensor::from_vec([1], vec![1_i64])?);

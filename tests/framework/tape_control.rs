@@ -1,4 +1,4 @@
-//! Loops, branches and recurrences on values: the same functions as in programs, run by Rust.
+//! Loops, branches and recurrences in eager mode: the same functions as in programs, run by Rust.
 
 use std::{cell::Cell, slice::from_ref};
 
@@ -19,7 +19,7 @@ fn numbers(dims: &[usize]) -> Tensor {
     Tensor::from_vec(dims, (0..n).map(|i| (i as f64 * 1.7).sin()).collect()).unwrap()
 }
 
-/// What the last output is, and gradients of it, are the same both ways; values to the bit.
+/// The last output and its gradients are the same in both modes; values to the bit.
 fn both_ways(given: &[Tensor], function: impl Fn(&[Expr]) -> Vec<Expr>) -> Result<()> {
     let net = Builder::new();
     let names: Vec<String> = (0..given.len()).map(|i| format!("x{i}")).collect();
@@ -68,7 +68,7 @@ fn loops_and_branches_are_the_same_both_ways() -> Result<()> {
             let (x, scale) = (&x[0], &x[1]);
             let limit = scale * 0.0 + 30.0;
             let size = |x: &Expr| x.square().sum(&[]);
-            // As often as it takes, perhaps never.
+            // A variable number of steps, perhaps none.
             let grown = while_loop(
                 &[x * scale, x.sum(&[])],
                 |v| size(&v[0]).less_than(&limit),
@@ -106,7 +106,7 @@ fn recurrences_are_the_same_both_ways() -> Result<()> {
     for reverse in [false, true] {
         both_ways(&[numbers(&[4, 2]), numbers(&[2]), numbers(&[2])], |x| {
             let (sequence, w, first) = (&x[0], &x[1], &x[2]);
-            // Memories that start alike, and one value for two of them.
+            // Memories with one initial value, and one value for two of them.
             let mut found = static_rnn(w.builder(), reverse, |rnn| {
                 rnn.checkpoint_every(2);
                 let x = rnn.step_input(sequence);

@@ -1,4 +1,4 @@
-//! Looking at the eager tape: histories, queues, and functions of the user's own.
+//! Inspection of the eager tape: histories, queues, and user-defined functions.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
     let rest = tape.constant(Tensor::from_vec([5], vec![1.0; 5])?);
     let z = (&x * &y).named("z");
     let h = ((z.log() + z.exp()) * &rest).sum(&[]);
-    // The way back does not change it, nor does what has been forgotten belong to it.
+    // Neither the backward pass nor unrecorded values change it.
     let _ = tape.no_grad(|| h.square());
     for _ in 0..2 {
         let history = autobwd::tape::history(&h)?;
@@ -50,12 +50,12 @@ fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
     let history = autobwd::tape::history(&h)?;
     let (dot, mermaid) = (history.to_dot(), history.to_mermaid());
     assert!(dot.starts_with("digraph program {") && mermaid.starts_with("flowchart TD\n"));
-    // Operators are boxes, values arrows with what they were; long ones are left to `value`.
+    // Operators are boxes, values are arrows with their elements; long values are left to `value`.
     assert!(dot.contains(r#"op0_0 [label="0: elementwise_mul", shape=box"#), "{dot}");
     assert!(dot.contains(r#"op0_0 -> op0_1 [label="z\nfloat64 []\n= 6"]"#), "{dot}");
     assert!(dot.contains(r#"label="constant_0\nfloat64 [5]", shape=ellipse"#), "{dot}");
     assert!(mermaid.contains(r#"op0_0 -->|"z<br/>float64 []<br/>= 6"| op0_1"#), "{mermaid}");
-    // A value without history stands for itself.
+    // A value without history is its own history.
     let alone = autobwd::tape::history(autobwd::tape::history(&h)?.value("y")?)?;
     assert_eq!((alone.program.root().ops.len(), alone.values.len()), (0, 1));
     let e = autobwd::tape::history(&Builder::new().input("x", autobwd::DType::F32, &[])).err().unwrap();
@@ -141,14 +141,14 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
         let y = function(&x);
         assert!(y.has_derivative());
         y.backward()?;
-        // Derivatives on request as well, and only of what is asked for.
+        // Also gradients on request, and only those that are requested.
         let asked = grad(&[&y], &[&x], &Grad::default())?[0].clone().unwrap();
         assert_eq!(asked.tensor()?, x.gradient()?.tensor()?);
         gradients.push((y.item()?, x.gradient()?.tensor()?.to_f64s()));
     }
     assert_eq!(gradients[0].0, gradients[1].0);
     gradients[0].1.iter().zip(&gradients[1].1).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{a} {b}"));
-    // It stands in histories, between operators; nothing is remembered where nothing is wanted.
+    // Histories show it between operators; it saves nothing if no gradient is wanted.
     let x = tape.leaf("x", Tensor::try_from(&data)?);
     let history = autobwd::tape::history(&by_hand(&x))?;
     let ops: Vec<_> = history.program.root().ops.iter().map(|op| &*op.ty).collect();
@@ -159,7 +159,7 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
     Ok(())
 }
 
-/// Does what it is told.
+/// Calls a given function in its backward pass.
 struct Told(fn(&[Tensor]) -> Result<Vec<Tensor>>);
 impl Function for Told {
     fn name(&self) -> &'static str {
@@ -196,14 +196,14 @@ fn what_is_wrong_with_a_function_is_said_with_its_line() -> Result<()> {
     refused(told(|_| Err(Error::data("not here"))).backward(), ErrorKind::Data, "not here");
     let nan = tape.constant(number(f64::NAN));
     refused(apply(Told(fine), &[&nan]).check().map(drop), ErrorKind::Data, "NaN is not taken");
-    // Its backward is not recorded.
+    // Its backward pass is not recorded.
     let y = told(fine);
     let again = grad(&[&y], &[&x], &Grad { create_graph: true, ..Grad::default() });
     refused(again.map(drop), ErrorKind::NoGradient, "no derivative of its derivative");
-    // A program has operators alone.
+    // A program consists of operators only.
     let traced = trace(&tape, &[("x", &x)], || Ok(vec![apply(Told(fine), &[&x])]));
     refused(traced.map(drop), ErrorKind::Program, "register it as one");
-    // What its backward needs must be there.
+    // Values that its backward pass needs must be saved.
     let y = told(fine);
     x.set(number(3.0))?;
     refused(y.backward(), ErrorKind::NoGradient, "version 0 of `x` is needed");
@@ -215,7 +215,7 @@ fn what_is_wrong_with_a_function_is_said_with_its_line() -> Result<()> {
     Ok(())
 }
 
-/// A function of one number, as one of tensors: its value and its derivative.
+/// A function of one number, as a function of tensors: its value and its derivative.
 struct OfNumber<V, D>(V, D);
 impl<V, D> Function for OfNumber<V, D>
 where
@@ -242,7 +242,7 @@ fn numbers_have_functions_of_their_own() -> Result<()> {
     assert!((y.item()? - 2.0 * 1.5 * 1.5).abs() < 1e-12);
     y.backward()?;
     assert!((x.gradient()?.item()? - 2.0 * 2.0 * 1.5).abs() < 1e-12);
-    // As long as any history: neither the way back nor the end of it is a recursion.
+    // As long as any history: neither the backward pass nor the destructor recurses.
     let mut z = tape.leaf("z", Tensor::scalar(1.0)?);
     let first = z.clone();
     for _ in 0..200_000 {

@@ -1,5 +1,4 @@
-//! The eager tape on random graphs: the same graph on the tape, as a program and as a net has the same derivatives, which
-//! are those of central differences.
+//! The eager tape on random graphs: tape, program and net have the same gradients, which equal central differences.
 
 use autobwd::{
     Backward, Error, ErrorKind, Executor, OpDesc, Program, Result, Tensor, Var, append_backward,
@@ -45,7 +44,7 @@ fn named(program: &Program, op: &OpDesc) -> Operator {
     named.into()
 }
 
-/// The same operators as a tree: some that follow each other are a net of their own, or nets in nets.
+/// The same operators as a tree, with some sequences as nested nets.
 fn tree(drawn: &Drawn, picks: &[usize]) -> Result<Operator> {
     let program = drawn.net.program()?;
     let mut ops: Vec<Operator> = program.root().ops.iter().map(|op| named(&program, op)).collect();
@@ -70,7 +69,7 @@ fn of_net(drawn: &Drawn, picks: &[usize]) -> Result<Derivatives> {
     by_net(&tree(drawn, picks)?, &no_grad, scope, &PARAMETERS.map(|(name, _)| name), false)
 }
 
-/// What the tape, the program and a net find, which is the same to the bit, by parameter.
+/// The gradients by parameter from tape, program and net, which are the same to the bit.
 fn derivatives(recipe: &Recipe) -> Result<Derivatives> {
     let drawn = draw(recipe);
     let (program, tape) = (by_program(&drawn)?, by_tape(recipe)?);
@@ -87,14 +86,14 @@ fn derivatives(recipe: &Recipe) -> Result<Derivatives> {
 
 #[test]
 fn random_graphs_have_the_same_derivatives_on_the_tape_as_programs_and_as_nets() {
-    // What is written to the same name again, or to a name that is cut, means something in programs alone.
+    // Repeated writes, and writes to names that are cut, exist in programs only.
     let recipes = recipes().prop_map(Recipe::with_new_names);
     check(300, recipes, |recipe: Recipe| derivatives(&recipe).map(drop));
 }
 
 #[test]
 fn random_graphs_have_the_derivatives_of_central_differences_in_all_three_forms() {
-    // Differences see through what is detached.
+    // Differences do not stop at detached values.
     let recipes = recipes().prop_map(|recipe| recipe.with_new_names().without_detached());
     check(100, recipes, |recipe: Recipe| {
         let (drawn, derivatives) = (draw(&recipe), derivatives(&recipe)?);

@@ -1,4 +1,4 @@
-//! Whole models on the eager tape: trained as programs are, and traced.
+//! Models on the eager tape: trained like programs, and traced.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -18,7 +18,7 @@ use super::{
     tape::{leaf, numbers, tape},
 };
 
-/// The parts of one model, made once for programs and tapes alike.
+/// The parts of one model, for programs and tapes.
 struct Model(Linear, Linear);
 
 impl Model {
@@ -35,7 +35,8 @@ impl Model {
     }
 }
 
-/// Trains a model as a program and on the tape, with the same data: losses, and all that is kept, are the same to the bit.
+/// Trains a model as a program and on the tape, with the same data: losses and all kept variables are the same to the
+/// bit.
 fn train_both_ways<M>(
     optimizer: &dyn Optimizer,
     data: impl Fn(usize) -> Vec<(&'static str, Tensor)>,
@@ -64,7 +65,7 @@ fn train_both_ways<M>(
         assert_eq!(bits(&loss.tensor()?), bits(&fetched[0]), "step {step}");
         optimizer.minimize(&loss)?.complete()?;
     }
-    // The learning rate is kept by programs alone.
+    // Only programs keep the learning rate.
     let kept: Vec<String> = scope.iter().map(|(name, _)| name.to_string()).collect();
     let kept: Vec<String> = kept.into_iter().filter(|name| !name.starts_with("learning_rate")).collect();
     for name in &kept {
@@ -80,7 +81,7 @@ fn a_model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
         Box::new(Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }),
         Box::new(Adam::new(0.05)),
     ];
-    // Four parameters, with one value kept for each, or four.
+    // Four parameters, with one or four state values for each.
     for (optimizer, expected) in optimizers.into_iter().zip([4, 8, 20]) {
         let data = |step| vec![("x", numbers(&[4, 3], step)), ("y", numbers(&[4, 2], step + 1))];
         let kept = train_both_ways(&*optimizer, data, Model::new, |model, x| model.loss(&x[0], &x[1]))?;
@@ -89,7 +90,7 @@ fn a_model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
     Ok(())
 }
 
-/// Layers that overwrite what they keep, draw at random or have gradients of some rows.
+/// Layers with state, random numbers or sparse gradients.
 struct Layers {
     table: Embedding,
     attention: MultiHeadAttention,
@@ -161,7 +162,7 @@ fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
     let mut executor = Executor::new();
     for step in 0..4 {
         let (x, y) = (numbers(&[4, 3], step), numbers(&[4, 2], step + 1));
-        // The step that was traced has been done already.
+        // The traced step has been done already.
         let loss = match step {
             0 => traced.values[0].clone(),
             _ => {
@@ -210,12 +211,12 @@ fn what_a_traced_function_sets_is_refused() -> Result<()> {
     let e = traced.err().unwrap();
     assert_eq!(e.kind(), ErrorKind::Program);
     assert_eq!(e.to_string(), "`x` is set while a function is traced: use an operator, `assign` say");
-    // It is as it was, and afterwards it can be set.
+    // It is unchanged, and can be set afterwards.
     assert_eq!(x.item()?, 2.0);
     x.set(Tensor::scalar(3.0)?)?;
     assert_eq!(x.item()?, 3.0);
 
-    // What an operator writes, the program knows.
+    // The program knows the variables that an operator writes.
     let c = tape.constant(Tensor::scalar(0.0)?);
     let mut traced = trace(&tape, &[("x", &x)], || {
         let before = &c + &x;

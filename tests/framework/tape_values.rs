@@ -14,7 +14,7 @@ use super::tape::{leaf, tape};
 fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
     let tape = tape();
     let (x, y) = (leaf(&tape, "x", 2.0), leaf(&tape, "y", 3.0));
-    // A sum needs neither, a product both.
+    // A sum saves neither operand, a product both.
     let (sum, product) = (&x + &y, &x * &y);
     x.set(Tensor::scalar(5.0)?)?;
     sum.backward()?;
@@ -46,7 +46,7 @@ fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
 
 #[test]
 fn what_is_read_is_what_was_written_last() -> Result<()> {
-    // Small values and large ones are kept differently.
+    // Small and large values are stored differently.
     for n in [1, 40] {
         let tape = tape();
         let filled = |number: f32| Tensor::from_vec([n], vec![number; n]);
@@ -83,7 +83,7 @@ fn values_go_from_thread_to_thread() -> Result<()> {
 
 #[test]
 fn what_threads_have_made_alike_is_kept_apart() -> Result<()> {
-    // Both make as many values, in the same order, before these meet.
+    // Both create as many values, in the same order, before they are combined.
     let there = |number: f64| {
         let made = move || -> Result<_> {
             let tape = autobwd::tape::eager_with_threads(1);
@@ -114,14 +114,14 @@ fn what_is_detached_is_a_constant() -> Result<()> {
     assert!(square.has_derivative());
     assert_eq!(detached.backward().unwrap_err().kind(), ErrorKind::NoGradient);
 
-    // d (9 x + x^2) = 9 + 2x, with 9 = x^2 held fast.
+    // d (9 x + x^2) = 9 + 2x, where 9 = x^2 is detached.
     (&detached * &x + &square).backward()?;
     assert_eq!(x.gradient()?.item()?, 15.0);
     assert!(detached.gradient().is_err());
     assert_eq!(grad(&[&(&detached * &x)], &[&square], &Grad::default())?.len(), 1);
     assert!(grad(&[&(&detached * &x)], &[&square], &Grad::default())?[0].is_none());
 
-    // It does not change with what it was made from.
+    // It does not change with the value it was made from.
     let leaf = x.detach();
     assert!(x.has_derivative() && !leaf.has_derivative());
     x.set(Tensor::scalar(5.0)?)?;
@@ -129,10 +129,10 @@ fn what_is_detached_is_a_constant() -> Result<()> {
     Ok(())
 }
 
-/// How many operators the longest chains have.
+/// Number of operators of the longest chains.
 const LENGTH: u64 = 1_000_000;
 
-/// Has a function look at a chain, from `x` over its middle to its end, on a small stack.
+/// Passes a chain, `x`, its middle and its end, to a function, on a small stack.
 fn with_a_chain(look: impl FnOnce(&Builder, &Expr, Expr, Expr) -> Result<()> + Send + 'static) -> Result<()> {
     let run = move || -> Result<()> {
         let tape = tape();
@@ -163,7 +163,7 @@ fn derivatives_of_a_million_operators_that_remember_them_overflow_no_stack() -> 
         assert_eq!(tape.operators_run(), 2 * LENGTH);
         end.backward()?;
         assert_eq!(first.item()?.to_bits(), x.gradient()?.item()?.to_bits());
-        // The history of the derivative holds that of the value; it alone is left.
+        // The history of the gradient holds that of the value; only the gradient is left.
         drop((middle, end));
         let second = grad(&[&first], &[x], &Grad::default())?.remove(0).unwrap();
         assert!(second.item()? < 0.0);
@@ -220,7 +220,7 @@ fn what_was_wanted_of_a_value_is_not_wanted_of_later_ones() -> Result<()> {
         assert_eq!(x.gradient()?.item()?, 10.0 * 4.0 * 4.0_f64.exp());
         x.zero_grad();
     }
-    // Of values that were let go of in one row, nothing is left either.
+    // Values freed together in one chain leave nothing, either.
     let z = x.square().exp().stop_gradient();
     assert!(!z.has_derivative() && z.clone().square().backward().is_err());
     Ok(())

@@ -11,28 +11,28 @@ use autobwd_ops::Math;
 
 use crate::numeric::{assert_derivative, parameter, run as run_at};
 
-/// Runs a block so many times.
+/// Runs a block a fixed number of times.
 #[register_op(grad = ApplyRule, name = "times_apply")]
 pub(crate) struct Apply<V = Var> {
-    /// What the first step finds.
+    /// Initial value of the first step.
     #[input]
     pub(crate) first: V,
-    /// All that the block reads of the variables around it.
+    /// All variables of the surrounding block that the block reads.
     #[input]
     pub(crate) reads: Vec<V>,
-    /// Parts of it go to the steps.
+    /// Slices of it are inputs of the steps.
     #[input]
     pub(crate) parts: Option<V>,
-    /// What the last step leaves.
+    /// Final value of the last step.
     #[output]
     pub(crate) last: V,
-    /// What the steps leave for the gradient.
+    /// Saved step state for the gradient.
     #[output]
     pub(crate) scopes: V,
-    /// What the block calls the value when a step starts, and when it ends.
+    /// Names of the value within the block, at the start and at the end of a step.
     #[attr]
     pub(crate) names: Vec<String>,
-    /// How often.
+    /// Number of steps.
     #[attr(min = 0)]
     pub(crate) times: i64,
     /// The step.
@@ -111,7 +111,7 @@ impl Control for ApplyGrad {
     }
 }
 
-/// `h ← tanh(h · w)`, so many times.
+/// `h ← tanh(h · w)`, `times` times.
 fn apply(net: &Builder, [h, w]: [&Expr; 2], parts: Option<&Expr>, times: i64) -> Result<Expr> {
     let of_state = || VarDesc::new(DType::F64, [3].into());
     let (body, names) = net.sub_block(|| {
@@ -148,7 +148,7 @@ fn steps_and_their_gradients_are_those_of_the_unrolled_program() -> Result<()> {
             let sum = (&last * &last).sum(&[]);
             let mut program = (*net.program()?).clone();
             let grads = gradients(&mut program, &[&sum.name()], &["h0", "w"], &Default::default())?.entries();
-            // No step reads `w` where there is none.
+            // Without steps, `w` is not read.
             let grads: Vec<&str> = grads.into_iter().flatten().map(|grad| program.name(grad)).collect();
             if !unrolled {
                 assert_derivative(&program, &at, &sum.name(), "h0", grads[0]);

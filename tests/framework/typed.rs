@@ -1,4 +1,4 @@
-//! The library builds and recognises operators as structs, not by their names.
+//! The framework builds and recognises operators as structs, not by their names.
 
 use std::{
     fs, io,
@@ -7,7 +7,7 @@ use std::{
 
 use autobwd::{OpInfoMap, Result};
 
-/// Sources of the library's core, except for those of its own operators.
+/// Sources of the core, without its own operators.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -21,8 +21,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a line of code says by a string which operator it means. A prefix of names of variables may be one, and so may
-/// an attribute: random operators have a `seed`.
+/// Whether a line of code identifies an operator by a string. Prefixes of variable names may be strings, and so may
+/// attributes: random operators have a `seed`.
 fn names_an_operator(line: &str, core: &[&str]) -> bool {
     let compared = ["OpDesc::new(\"", ".ty == \"", ".ty != \"", ".ty) == \"", ".ty) != \""];
     let literal = |name: &&str| *name != "seed" && line.contains(&format!("\"{name}\""));

@@ -1,4 +1,4 @@
-//! Random loops, branches and recurrences: against the same programs without any.
+//! Random loops, branches and recurrences, compared with unrolled programs.
 
 use autobwd::{
     Attr, Backward, BlockId, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor,
@@ -10,7 +10,7 @@ use autobwd_ops::{
     fill::FillConstant,
 };
 
-/// What a random program says. Numbers are positions among the values there are, the inner ones last.
+/// One step of a random program. Numbers are indices of existing values, the inner ones last.
 #[derive(Debug)]
 enum Step {
     Mul(usize, usize),
@@ -24,15 +24,15 @@ enum Step {
         body: Vec<Step>,
         next: Vec<usize>,
     },
-    /// A branch that depends on the counter of the loop around it.
+    /// A branch that depends on the counter of the surrounding loop.
     Choose {
         below: i64,
         yes: (Vec<Step>, usize),
         no: (Vec<Step>, usize),
     },
-    /// One of two branches, or what else there is, which the counter of the loop around it numbers.
+    /// One of two branches, or a default, selected by the counter of the surrounding loop.
     Switch {
-        /// By conditions, the first that holds.
+        /// By conditions: the first one that holds.
         ordered: bool,
         branches: Vec<(Vec<Step>, usize)>,
     },
@@ -47,7 +47,7 @@ enum Step {
     },
 }
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers.
 struct Dice {
     state: u64,
 }
@@ -77,7 +77,7 @@ impl Dice {
     }
 
     fn step(&mut self, known: usize, depth: usize) -> Step {
-        // Later values are likelier, so that programs hang together.
+        // Later values are likelier, so that programs are connected.
         let pick = |dice: &mut Dice| known - 1 - dice.below(known).min(dice.below(known));
         match self.below(if depth == 0 { 4 } else { 9 }) {
             0 => Step::Mul(pick(self), pick(self)),
@@ -129,7 +129,7 @@ pub(crate) fn number(net: &Builder, value: i64) -> Expr {
     net.emit(fill).out
 }
 
-/// The counter of the loop around: a variable, or, in a program without loops, a number.
+/// The counter of the surrounding loop: a variable, or, in an unrolled program, a number.
 #[derive(Clone)]
 enum Counter {
     Variable(Expr),
@@ -230,7 +230,7 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
     }
 }
 
-/// Has loops and recurrences keep what every so many steps find, and run the others again.
+/// Sets `checkpoint_every` of loops and recurrences.
 pub(crate) fn keep_every(program: &mut Program, steps: i32) {
     let mut blocks = vec![BlockId::ROOT];
     while let Some(block) = blocks.pop() {
@@ -265,7 +265,7 @@ fn model(steps: &[Step], control: bool) -> Result<(Program, String)> {
     Ok((program, loss.name()))
 }
 
-/// Runs it twice, with numbers for the parameters.
+/// Runs it twice, with values for the parameters.
 fn run_twice(program: &Program, fetches: &[String]) -> Result<Vec<Tensor>> {
     verify(program)?;
     let mut scope = Scope::new();
@@ -276,7 +276,7 @@ fn run_twice(program: &Program, fetches: &[String]) -> Result<Vec<Tensor>> {
     let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
     let mut executor = Executor::with_threads(1);
     let first = executor.run(program, &mut scope, &[], &fetches)?;
-    // Memory of the first run serves the second.
+    // The second run reuses memory of the first.
     assert_eq!(executor.run(program, &mut scope, &[], &fetches)?, first);
     Ok(first)
 }
@@ -296,7 +296,7 @@ fn run_second(steps: &[Step], control: bool) -> Result<Vec<Vec<f64>>> {
     let second = gradients(&mut program, &["b@GRAD"], &NAMES, &Default::default())?.entries();
     let names: Vec<String> = second.iter().flatten().map(|v| program.name(*v).to_string()).collect();
     let mut found = run_twice(&program, &names)?.into_iter();
-    // Where no path leads, it is zero.
+    // Without a path, the gradient is zero.
     let numbers =
         |there: &Option<_>| there.as_ref().and_then(|_| found.next()).map_or(vec![0.0; 4], |t| t.to_f64s());
     Ok(second.iter().map(numbers).collect())

@@ -1,4 +1,4 @@
-//! Updates of parameters: within the product of a gradient, and side by side.
+//! Parameter updates: fused with the gradient's product, and horizontally fused.
 
 use autobwd::{Arg, Builder, DType, Executor, Expr, Result, Scope, Tensor, emit};
 use autobwd_ops::{
@@ -77,7 +77,7 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
         assert_eq!(step(Executor::with_threads(threads))?, apart, "{threads} threads");
     }
 
-    // The second reads what the first writes.
+    // The second reads a variable that the first writes.
     let net = Builder::new();
     let (w, v, rate) =
         (parameter(&net, "w", &[8, 4]), parameter(&net, "v", &[4]), parameter(&net, "rate", &[1]));

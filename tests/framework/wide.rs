@@ -1,5 +1,5 @@
-//! Operators with very many inputs or outputs, and variables with very many readers: work grows with their number, not with
-//! its square. Sizes are such that the square would take minutes.
+//! Operators with very many inputs or outputs, and variables with very many readers: work is linear in their number. At
+//! these sizes, quadratic work would take minutes.
 
 use autobwd::{
     Backward, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, append_backward,
@@ -9,7 +9,7 @@ use autobwd_ops::{Init, Math, concat, sum::Sum};
 
 const MANY: usize = 20_000;
 
-/// What fetches are of a program in which `w` is [0.5].
+/// Fetched values of a program where `w` is [0.5].
 fn fetched(program: &Program, fetches: &[&str]) -> Result<Vec<Vec<f64>>> {
     let mut scope = Scope::new();
     scope.set("w", Tensor::from_vec([1], vec![0.5])?);
@@ -26,7 +26,7 @@ fn model() -> (Builder, Expr) {
 #[test]
 fn a_concat_of_very_many_with_its_gradient() -> Result<()> {
     let (net, w) = model();
-    // One variable that all read, and copies, which plans leave out.
+    // One variable that all read, and copies, which plans elide.
     let parts: Vec<Expr> = (0..MANY).map(|i| if i % 2 == 0 { w.square() } else { w.copy() }).collect();
     let all = concat(&parts.iter().collect::<Vec<_>>(), 0);
     let loss = all.sum(&[]).name();
@@ -72,7 +72,7 @@ fn a_jacobian_grows_with_its_rows() -> Result<()> {
         let name = program.name(found).to_string();
         Ok((program, name))
     };
-    // So many operators for each row.
+    // The number of operators for each row.
     let count = |n: usize| Ok::<_, autobwd::Error>(of(n)?.0.root().ops.len());
     let each = count(3)? - count(2)?;
     assert_eq!(count(3000)?, count(2)? + 2998 * each);

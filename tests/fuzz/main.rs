@@ -1,7 +1,8 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors]`: programs and weights changed at random.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors]`: fuzzes programs and weights.
 //!
-//! An input is in `target/fuzz/TARGET.current` while it is executed, so that it is there if the process dies, with the
-//! options that execute it again in `TARGET.options`. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on stderr.
+//! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
+//! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
+//! stderr.
 
 mod memory;
 
@@ -29,24 +30,24 @@ use serde_json::json;
 #[global_allocator]
 static ALLOCATOR: memory::Limited = memory::Limited;
 
-/// Changes programs and weights at random, and looks what becomes of them.
+/// Fuzzes programs and weights.
 #[derive(Parser)]
 struct Options {
-    /// For how long, all targets together.
+    /// Duration in seconds, all targets together.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Another one, other inputs.
+    /// Seed of the inputs.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// One target alone.
+    /// Fuzz one target only.
     #[arg(long)]
     target: Option<Target>,
     /// Executes these inputs instead, program by program.
     inputs: Vec<PathBuf>,
-    /// Of these inputs, the number of the seed on whose values they run, as told with a failure.
+    /// For these inputs, the number of the initial input whose values they use, as reported with a failure.
     #[arg(long, default_value_t = 0, requires = "inputs")]
     values: usize,
-    /// Of these inputs, what says which variables are differentiated, as told with a failure.
+    /// For these inputs, the seed that selects differentiated variables, as reported with a failure.
     #[arg(long, default_value_t = 0, requires = "inputs")]
     draw: u64,
 }
@@ -68,17 +69,17 @@ impl Target {
     }
 }
 
-/// The longest that one execution may take.
+/// Maximum duration of one execution.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How many inputs are kept beside the seeds because they led somewhere new, and how long they may be.
+/// Maximum number and length of kept inputs that reached new outcomes.
 const KEPT: usize = 20_000;
 const KEPT_BYTES: usize = 40_000;
-/// Of how many the shortest is changed.
+/// Number of inputs to draw; the shortest one is changed.
 const DRAWN: usize = 3;
 
-/// When the present execution started, in milliseconds; 0 when there is none.
+/// Start of the current execution, in milliseconds; 0 if there is none.
 static STARTED: AtomicU64 = AtomicU64::new(0);
-/// What the last panic said.
+/// Message of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 type Outcomes<T> = Result<T, Box<dyn std::error::Error>>;
@@ -116,7 +117,7 @@ fn run(options: &Options) -> Outcomes<usize> {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
-        // Programs are what there is most to say about.
+        // Programs have the most outcomes.
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
             (None, Target::Json) => options.seconds * 5 / 6,

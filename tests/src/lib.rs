@@ -1,5 +1,5 @@
-//! Tests across the crates of autobwd. Everything that needs registered operators is tested here: inside `autobwd` the
-//! crate is compiled twice, and operators register with the other copy.
+//! Tests across the crates of autobwd, for everything that needs registered operators: inside `autobwd`, the crate is
+//! compiled twice, and operators register with the other copy.
 
 /// The examples of the README are compiled and run.
 #[cfg(doctest)]
@@ -9,17 +9,17 @@ pub struct Readme;
 #[cfg(doctest)]
 pub mod book;
 
-// Named, so that every binary and test that uses this crate links the operators.
+// Named so that every binary and test that uses this crate links the operators.
 use autobwd_ops as _;
 
 pub mod conformance;
 pub mod fuzz;
 
-/// Runs the tests of the present binary again that have `filter` in their names, with fewer instructions: `baseline` or
-/// `avx2`, as `AUTOBWD_ISA` takes them.
+/// Reruns the tests of the current binary that have `filter` in their names, with the instruction set `isa`: `baseline`
+/// or `avx2`, as in `AUTOBWD_ISA`.
 ///
 /// # Errors
-/// What they print, if one of them fails or there is none.
+/// Their output, if one of them fails or there are none.
 pub fn run_again(isa: &str, filter: &str) -> Result<(), String> {
     let binary = std::env::current_exe().map_err(|e| e.to_string())?;
     let output = std::process::Command::new(binary).arg(filter).env("AUTOBWD_ISA", isa).output();

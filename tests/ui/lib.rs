@@ -1,1 +1,1 @@
-//! The package of the test `ui`; it has nothing of its own.
+//! The package of the test `ui`, without code of its own.

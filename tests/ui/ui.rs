@@ -1,7 +1,7 @@
-//! What the compiler says about mistakes: a directory is a mistake, a file a case.
+//! Compiler errors for mistakes in operators: each directory is a mistake, each file a case.
 //!
-//! `TRYBUILD=overwrite cargo test -p autobwd-ui` writes the expected messages anew. They are those of the
-//! pinned toolchain without `rust-src`.
+//! `TRYBUILD=overwrite cargo test -p autobwd-ui` rewrites the expected errors, which are those of the pinned toolchain
+//! without `rust-src`.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ fn every_message_has_a_case() {
     assert!(missing.is_empty(), "no .stderr has these messages: {missing:#?}");
 }
 
-/// A message is about the author's code, not about how operators are registered.
+/// Errors are about the author's code, not about the registration of operators.
 #[test]
 fn messages_are_about_the_authors_code() {
-    // Whoever forges an entry names it; and the compiler shows the bound on what is sent between threads where it is.
+    // Forged entries name themselves, and the compiler shows the bound on values sent between threads where it stands.
     let may_name_entry = |case: &Path| {
         case.starts_with("cases/forged_registration") || case.ends_with("not_between_threads.stderr")
     };
@@ -54,7 +54,7 @@ fn with_extension(directory: &Path, extension: &str) -> Vec<PathBuf> {
     below.filter(|path| path.extension().is_some_and(|e| e == extension)).collect()
 }
 
-/// All expected messages, with the files that they are in.
+/// All expected errors, with their files.
 fn expected() -> Vec<(PathBuf, String)> {
     let files = with_extension(Path::new("cases"), "stderr").into_iter();
     files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
@@ -66,7 +66,7 @@ fn is_excerpt(line: &str) -> bool {
     ["|", "+ ", "- ", "--> ", "::: "].iter().any(|mark| text.starts_with(mark))
 }
 
-/// All pieces of messages in the sources: of the macro, of the contract between operator and gradient, of traits.
+/// All message templates in the sources: of the macro, of the contract between operator and gradient, of traits.
 fn templates() -> Vec<String> {
     let mut templates = Vec::new();
     for path in with_extension(Path::new("../../autobwd-macros/src"), "rs") {
@@ -84,12 +84,12 @@ fn templates() -> Vec<String> {
         let source = fs::read_to_string(path).unwrap();
         let attributes = source.split("#[diagnostic::on_unimplemented(").skip(1);
         let attributes = attributes.map(|text| text.split(")]\n").next().unwrap());
-        // A type that is not a gradient rule is reported as such, whatever the reason.
+        // A type that is not a gradient rule has the same error for every reason.
         for attribute in attributes.filter(|text| !text.contains("grad = Derived")) {
             templates.extend(literals(attribute));
         }
     }
-    // Words are names and keys; the rest are panics that nobody should ever see.
+    // Single words are names and keys; `autobwd bug` marks panics that must not occur.
     templates.retain(|text| text.contains(' ') && !text.starts_with("autobwd bug"));
     templates
 }
@@ -103,7 +103,7 @@ fn literals(source: &str) -> Vec<String> {
     quoted.map(|text| text.replace('\u{1}', "\"")).collect()
 }
 
-/// Whether a line has the fixed pieces of a template in their order.
+/// Whether a line contains the fixed pieces of a template in order.
 fn fits(template: &str, line: &str) -> bool {
     let template = template.replace("{{", "\u{1}").replace("}}", "\u{2}");
     let mut rest = line;

@@ -13,7 +13,7 @@ pub fn numbers(seed: u32, n: usize, scale: f64) -> Vec<f32> {
     (0..n as u32).map(number).collect()
 }
 
-/// `n` whole numbers below `bound`.
+/// `n` integers below `bound`.
 pub fn integers(seed: u32, n: usize, bound: u32) -> Vec<i64> {
     (0..n as u32).map(|i| i64::from((hash(seed, i) >> 8) % bound)).collect()
 }

@@ -1,4 +1,4 @@
-//! The training steps that speed is measured on.
+//! The workloads: training steps whose speed is measured.
 
 mod data;
 mod models;
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 pub use data::{integers, numbers};
 pub use models::{LSTM, LstmSizes, Model};
 
-/// The networks there are.
+/// The networks.
 #[derive(Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Workload {
@@ -16,13 +16,13 @@ pub enum Workload {
     Mlp,
     /// 4-8-8-1, tanh, batch 4, mean square error.
     TinyMlp,
-    /// Convolution 5×5×20, maximum of 2×2, convolution 5×5×50, maximum of 2×2, 800-500-10, relu, batch 64.
+    /// Convolution 5×5×20, max pooling 2×2, convolution 5×5×50, max pooling 2×2, 800-500-10, relu, batch 64.
     Lenet,
     /// 1,000 elementwise operators on 16 elements, sum.
     ChainSmall,
     /// 20 elementwise operators on 1,000,000 elements, sum.
     ChainBig,
-    /// Long short-term memory, 32 steps, batch 32, 64 inputs, 128 units, mean square error of the last state.
+    /// LSTM, 32 steps, batch 32, 64 inputs, 128 units, mean square error of the last state.
     Lstm,
     /// Two transformer blocks of width 128 with 4 heads, sequences of 64, batch 8, 256 words.
     Gpt,
@@ -42,7 +42,7 @@ impl Workload {
         }
     }
 
-    /// As commands and results call it.
+    /// Its name in commands and results.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Mlp => "mlp",
@@ -57,7 +57,7 @@ impl Workload {
 
     /// Whether the losses of the first and of the tenth step are close enough to the expected ones.
     pub fn expects(self, loss1: f64, loss10: f64) -> bool {
-        // Summing a million numbers rounds differently in every library.
+        // Every library rounds sums of a million numbers differently.
         let tolerance = if matches!(self, Workload::ChainBig) { 1e-4 } else { 1e-5 };
         let near = |a: f64, b: f64| (a - b).abs() <= tolerance * b.abs();
         near(loss1, self.expected().0) && near(loss10, self.expected().1)

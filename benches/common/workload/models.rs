@@ -1,4 +1,4 @@
-//! The models, and their data in the scope: nothing is fed, so that a step is nothing but the step.
+//! The models, with data in the scope: nothing is fed, so that only the step is timed.
 
 use autobwd::{Builder, DType, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
@@ -22,7 +22,7 @@ pub struct Model {
     pub loss: String,
 }
 
-/// Declares a value that stands in the scope.
+/// Declares variables with values in the scope.
 struct Values {
     net: Builder,
     scope: Scope,
@@ -44,7 +44,7 @@ impl Values {
         Ok(self.net.persistable(name, T::DTYPE, dims, Expr::clone))
     }
 
-    /// With the backward part and the updates.
+    /// Appends the backward part and the updates.
     fn minimize(mut self, loss: &Expr, rate: f32) -> Result<Model> {
         Sgd { rate }.minimize(loss)?.complete()?;
         self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
@@ -59,7 +59,7 @@ impl Values {
         Ok((w, b))
     }
 
-    /// Layers with activations between them, the first of which has number `first`.
+    /// Layers with activations between them; the first has number `first`.
     fn layers(
         &mut self,
         x: &Expr,
@@ -76,7 +76,7 @@ impl Values {
         Ok(h)
     }
 
-    /// Convolution with `size` by `size` elements and a maximum of 2 by 2.
+    /// Convolution with `size` by `size` elements and max pooling 2 × 2.
     fn filters(&mut self, x: &Expr, l: usize, outputs: usize, inputs: usize, size: usize) -> Result<Expr> {
         let dims = [outputs, inputs, size, size];
         let (w, b) = self.weights(l, inputs * size * size, &dims, &[outputs, 1, 1])?;
@@ -97,7 +97,7 @@ impl Values {
         Ok(h.sum(&[]))
     }
 
-    /// The mean square error of the last state, which `last` computes.
+    /// The mean square error of the last state, computed by `last`.
     fn lstm(&mut self, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Expr> {
         let LstmSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
@@ -108,7 +108,7 @@ impl Values {
         Ok(last(&x, Pass { input_weight, state_weight, bias }).square_error(&y).mean())
     }
 
-    /// The mean cross-entropy of the word after each word.
+    /// The mean cross-entropy of the next word.
     fn gpt(&mut self, sizes: &Gpt) -> Result<Expr> {
         let Gpt { batch, length, width, heads, words, blocks } = *sizes;
         let (rows, each) = (batch * length, width / heads);
@@ -152,7 +152,7 @@ impl Values {
     }
 }
 
-/// The last state, all steps by one operator.
+/// The last state, from one operator for all steps.
 fn fused(x: &Expr, pass: Pass) -> Expr {
     let (hidden, _) = Lstm::of(vec![pass]).forward(x);
     hidden.slice(0, -1, i32::MAX)
@@ -170,23 +170,23 @@ struct Gpt {
 
 const GPT: Gpt = Gpt { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
 
-/// Sizes of a long short-term memory.
+/// Sizes of an LSTM.
 pub struct LstmSizes {
     /// Steps of the sequences.
     pub steps: usize,
-    /// Sequences.
+    /// Batch size.
     pub batch: usize,
-    /// Numbers that a step reads.
+    /// Input features.
     pub inputs: usize,
     /// Units.
     pub units: usize,
 }
 
-/// Those of the workload.
+/// The sizes of the workload.
 pub const LSTM: LstmSizes = LstmSizes { steps: 32, batch: 32, inputs: 64, units: 128 };
 
 impl Model {
-    /// The workload `lstm`, of other sizes, with the last state as `last` computes it from the inputs.
+    /// The workload `lstm` with other sizes; `last` computes the last state from the inputs.
     ///
     /// # Errors
     /// Those of `last`.
@@ -198,7 +198,7 @@ impl Model {
 }
 
 impl Workload {
-    /// A training step of it.
+    /// Its training step.
     ///
     /// # Errors
     /// None, unless the operator library is broken.

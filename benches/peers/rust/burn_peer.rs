@@ -1,4 +1,4 @@
-//! The workloads in burn on its fastest backend for processors, flex: `THREADS=1 burn_peer mlp`.
+//! The workloads in burn on its fastest CPU backend, flex: `THREADS=1 burn_peer mlp`.
 
 use std::{
     cell::RefCell,
@@ -25,7 +25,7 @@ fn classes<const D: usize>(seed: u32, dims: [usize; D], bound: u32) -> Tensor<D,
     Tensor::from_data(TensorData::new(integers(seed, dims.iter().product(), bound), dims), &device())
 }
 
-/// A tensor that steps change.
+/// A tensor that steps update.
 #[derive(Clone)]
 struct Parameter<const D: usize>(Rc<RefCell<Option<Tensor<D>>>>);
 
@@ -35,7 +35,7 @@ impl<const D: usize> Parameter<D> {
     }
 
     fn descend(&self, gradients: &mut Gradients, rate: f64) {
-        // Taken out, so that nobody else holds it and it is changed in place.
+        // Taken out, so that it has no other owner and is updated in place.
         let value = self.0.take().expect("a value");
         let gradient = value.grad_remove(gradients).expect("a gradient");
         let value = value.inner() - gradient.mul_scalar(rate);
@@ -43,7 +43,7 @@ impl<const D: usize> Parameter<D> {
     }
 }
 
-/// What changes each parameter.
+/// The updates of all parameters.
 #[derive(Default)]
 struct Parameters(Vec<Box<dyn Fn(&mut Gradients, f64)>>);
 
@@ -101,7 +101,7 @@ impl Linear {
 struct Filters(Parameter<4>, Parameter<1>);
 
 impl Filters {
-    /// Convolution and the maximum of 2 by 2.
+    /// Convolution and max pooling 2 × 2.
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let options = ConvOptions::new([1, 1], [0, 0], [1, 1], 1);
         module::max_pool2d(
@@ -156,7 +156,7 @@ fn lstm() -> Step {
     let (wx, wh) = (p.weights(1, inputs, 4 * units), p.weights(2, units, 4 * units));
     let b = p.add(vec![0.0; 4 * units], [4 * units]);
     p.descend(RATE, move || {
-        // The inputs' product at once, for all steps.
+        // One input projection for all steps.
         let inputs = (x.clone().matmul(wx.get()) + b.get().unsqueeze()).split(batch, 0);
         let wh = wh.get();
         let mut h = Tensor::zeros([batch, units], &device());
@@ -194,7 +194,7 @@ impl Block {
         }
     }
 
-    /// Of `batch` sequences.
+    /// For `batch` sequences.
     fn forward(&self, h: Tensor<2>, batch: usize, heads: usize) -> Tensor<2> {
         let [rows, width] = h.dims();
         let mut parts = self

@@ -9,7 +9,7 @@ use candle_core::{D, Device::Cpu, Result, Tensor, Var};
 use candle_nn::{loss, ops};
 use peer::{CHAIN_RATE, Outcome, RATE, Row, Step, integers, numbers, weights};
 
-/// Parameters in the order in which they were made.
+/// Parameters in order of creation.
 #[derive(Default)]
 struct Parameters(Vec<Var>);
 
@@ -64,7 +64,7 @@ impl Linear {
         x.matmul(&self.0)?.broadcast_add(&self.1)
     }
 
-    /// Convolution and the maximum of 2 by 2; `max_pool2d` has a wrong gradient.
+    /// Convolution and max pooling 2 × 2; `max_pool2d` has a wrong gradient.
     fn filter(&self, x: &Tensor) -> Result<Tensor> {
         let h = x.conv2d(&self.0, 0, 1, 1, 1)?.broadcast_add(&self.1)?;
         let (n, c, height, width) = h.dims4()?;
@@ -124,7 +124,7 @@ fn lstm() -> Result<Step> {
         let zeros = Tensor::zeros((batch, units), x.dtype(), &Cpu)?;
         let (mut h, mut c) = (zeros.clone(), zeros);
         for t in 0..steps {
-            // One product of all inputs would be slower: its gradient is filled up and added for every step.
+            // One input projection for all steps would be slower: its gradient is padded and added for every step.
             let gates = (x.get(t)?.matmul(&wx)? + h.matmul(&wh)?)?.broadcast_add(&b)?.chunk(4, 1)?;
             let [i, f, o] = [0, 1, 3].map(|gate| ops::sigmoid(&gates[gate].contiguous()?));
             c = ((f? * c)? + (i? * gates[2].contiguous()?.tanh()?)?)?;
@@ -156,7 +156,7 @@ impl Block {
         })
     }
 
-    /// Of `batch` sequences; the mask is added to the scores.
+    /// For `batch` sequences; the mask is added to the scores.
     fn forward(&self, h: &Tensor, batch: usize, heads: usize, mask: &Tensor) -> Result<Tensor> {
         let (rows, width) = h.dims2()?;
         let (length, each) = (rows / batch, width / heads);

@@ -1,4 +1,4 @@
-//! What the peers written in Rust share: data, initial values and timing are those of autobwd.
+//! Shared code of the Rust peers: data, initial values and timing are those of autobwd.
 //!
 //! `THREADS=1 SECONDS=2 …_peer mlp` prints the JSON line of a workload, `…_peer tape` those of rows of operators.
 
@@ -20,7 +20,8 @@ pub use data::{integers, numbers};
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 /// A training step, which returns the loss.
 pub type Step = Box<dyn FnMut() -> Outcome<f64>>;
-/// Records a row of so many operators on tensors of one element, goes back and lets go of it: what both take.
+/// Records a row of operators on tensors of one element, runs its backward pass and frees it: durations of forward and
+/// backward.
 pub type Row = fn(usize) -> Outcome<[Duration; 2]>;
 
 /// Learning rate of the networks.
@@ -28,7 +29,7 @@ pub const RATE: f64 = 0.01;
 /// Learning rate of the chains.
 pub const CHAIN_RATE: f64 = 1e-5;
 
-/// Runs a peer; `step` makes a workload's step, or says why the library has none.
+/// Runs a peer; `step` makes the step of a workload, or returns why the library has none.
 pub fn run(lib: &str, step: fn(&str) -> Outcome<Step>, rows: &[(&'static str, Row)]) -> ExitCode {
     if let Err(e) = measure(lib, step, rows) {
         eprintln!("error: {e}");
@@ -57,7 +58,7 @@ pub fn weights(seed: u32, inputs: usize, outputs: usize) -> Vec<f32> {
     numbers(seed, inputs * outputs, 1.0 / (inputs as f64).sqrt())
 }
 
-/// Rows with a 1 where the whole number says.
+/// One-hot rows.
 pub fn one_hot(indices: &[i64], classes: usize) -> Vec<f32> {
     indices.iter().flat_map(|&i| (0..classes).map(move |c| f32::from(c as i64 == i))).collect()
 }

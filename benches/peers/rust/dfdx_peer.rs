@@ -94,7 +94,7 @@ fn lstm() -> Step {
     let y = values::<Rank2<BATCH, UNITS>>(numbers(101, BATCH * UNITS, 0.5));
     let p = (layer::<64, 512>(1), values::<Rank2<UNITS, 512>>(weights(2, UNITS, 512)));
     descend(p, x, RATE, move |x, (input, wh)| {
-        // The inputs' product at once, for all steps.
+        // One input projection for all steps.
         let (inputs, tape) = linear(x, input).split_tape();
         let zeros: Values<Rank2<BATCH, UNITS>> = Cpu::default().zeros();
         let (mut h, mut c) = (zeros.clone().put_tape(tape), zeros.retaped::<Tape>());
@@ -122,7 +122,7 @@ fn norm(x: Traced<Hidden>, (scale, bias): &Norm) -> Traced<Hidden> {
     x + bias.retaped::<Tape>().broadcast()
 }
 
-/// The heads' part of the queries, keys or values.
+/// The heads of queries, keys or values.
 fn heads(a: Traced<Rank2<TOKENS, 384>>, k: usize) -> Traced<Rank4<8, 4, 64, 32>> {
     let a = a.slice((.., k * WIDTH..(k + 1) * WIDTH)).realize::<Hidden>();
     a.reshape::<Rank4<8, 64, 4, 32>>().permute()

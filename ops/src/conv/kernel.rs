@@ -143,7 +143,7 @@ impl Convolution {
     }
 
     /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and
-    /// scratch memory. `out` is zeroed first if `zeroed`, otherwise uninitialised in value.
+    /// scratch memory. `out` is zeroed first if `zeroed`, otherwise its contents are arbitrary.
     fn each_group<T: Real>(
         &self,
         cx: &Cx,

@@ -1,4 +1,4 @@
-//! How much an author writes for an operator.
+//! Number of lines of an operator.
 
 /// Lines that are not blank, comments included, between the markers.
 fn lines(source: &str) -> usize {

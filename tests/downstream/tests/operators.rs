@@ -1,4 +1,4 @@
-//! The operators of this crate in a program that is trained.
+//! The operators of this crate in a training program.
 
 use autobwd::{
     Builder, DType, Executor, Scope, Tensor,

@@ -1,3 +1,3 @@
-//! Every sample holds, and samples leave nothing out.
+//! Every sample passes, and samples are complete.
 
 autobwd::check_all!(autobwd_downstream);

@@ -1,4 +1,4 @@
-//! What the macro writes, written by hand: it may be wrong, and does no harm.
+//! Hand-written forgeries of generated implementations: they may be wrong, but do no harm.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math};
 
-/// What a slot holds, and what is to be done with it when the frame goes.
+/// The contents of a slot, and a function that runs when the kernel is dropped.
 struct Holder<V> {
     held: Option<V>,
     at_the_end: Option<fn(&mut V)>,
@@ -28,7 +28,7 @@ impl<V> Drop for Holder<V> {
     }
 }
 
-/// `out = w[0]`; the kernel looks at `w` and writes `out` once more when it is dropped.
+/// `out = w[0]`; the kernel reads `w` and writes `out` again when it is dropped.
 struct LastWords<V = Var> {
     w: Holder<V>,
     out: Holder<V>,
@@ -90,7 +90,7 @@ impl Infer for LastWords<Meta> {
     }
 }
 thread_local! {
-    /// What kernels were told in the end.
+    /// Reports of dropped kernels.
     static TOLD: RefCell<Vec<String>> = const { RefCell::new(vec![]) };
 }
 fn tell<T>(outcome: Result<T>) {
@@ -119,7 +119,7 @@ fn with(info: &'static OpInfo) -> Result<OpInfoMap> {
 
 static LAST_WORDS: OpInfo = OpInfo::kernel::<LastWords>("attacks", "0");
 
-/// Asserts that kernels that were dropped got at no memory.
+/// Asserts that dropped kernels had no access to memory.
 #[track_caller]
 fn assert_told() {
     let told = TOLD.take();
@@ -141,7 +141,7 @@ fn a_kernel_that_is_dropped_gets_at_no_memory() -> Result<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let fetched = executor.run(&net.program()?, &mut scope, &[], &[&out.name()])?;
     assert_eq!(fetched[0].to_f64s(), [0.5]);
-    // The memory of `w` goes before the kernel does.
+    // The memory of `w` is freed before the kernel.
     drop(scope);
     assert!(TOLD.take().is_empty());
     drop(executor);
@@ -149,7 +149,7 @@ fn a_kernel_that_is_dropped_gets_at_no_memory() -> Result<()> {
     Ok(())
 }
 
-/// `out = x`, by a formula that reads and writes slots that are not there.
+/// `out = x`, by a formula that accesses nonexistent slots.
 #[register_op(grad = MadeFromIt, name = "attack_peek")]
 pub(crate) struct Peek<V = Var> {
     /// Any shape.
@@ -165,7 +165,7 @@ impl Kernel for Peek<Buf<'_>> {
         self.out.copy_from(&self.x)
     }
 }
-/// How often a formula was asked for.
+/// How often a formula was requested.
 static COUNT: Mutex<Vec<u64>> = Mutex::new(vec![]);
 impl Lanes for Peek<Var> {
     const SLOTS: Schema = Peek::SCHEMA;
@@ -206,7 +206,7 @@ fn a_formula_reads_and_writes_its_own_slots_alone() -> Result<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let fetched = executor.run(&program, &mut scope, &[], &[&out, &grad])?;
     assert!(fetched[0].to_f64s().iter().all(|out| (out - 0.5_f64.tanh()).abs() < 1e-6));
-    // It says four times what it writes, so its derivative is four times too large: wrong, but a number.
+    // It reports each output four times, so its gradient is four times too large: wrong, but finite.
     assert_eq!(fetched[1].to_f64s(), [4.0; 20]);
     assert!(!COUNT.lock().unwrap().is_empty());
     Ok(())

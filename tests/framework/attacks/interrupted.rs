@@ -1,4 +1,4 @@
-//! Kernels that fail or panic half-way, in a recurrence within a recurrence: the same executor goes on.
+//! Kernels that fail or panic within nested recurrences: the executor stays usable.
 
 use std::{
     cell::Cell,
@@ -11,7 +11,7 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math, control::scan, increment::Increment};
 
-/// Passes on what it gets, until it is told to stop.
+/// Copies its input, until it is told to fail.
 #[register_op(grad = TripGrad, name = "attack_trip")]
 pub(crate) struct Trip<V = Var> {
     /// Any shape.
@@ -21,7 +21,7 @@ pub(crate) struct Trip<V = Var> {
     #[output(like = x)]
     pub out: V,
 }
-/// The same backwards.
+/// The same for gradients.
 #[register_op(grad = NoGrad, name = "attack_trip_grad")]
 pub(crate) struct TripGrad<V = Var> {
     /// Gradient of `out`.
@@ -38,7 +38,7 @@ enum How {
     Panics,
 }
 thread_local! {
-    /// In how many calls of the kernels of one of the operators it happens, and how.
+    /// After how many kernel calls the operator fails, and how.
     static FORWARD: Cell<Option<(u32, How)>> = const { Cell::new(None) };
     static BACKWARD: Cell<Option<(u32, How)>> = const { Cell::new(None) };
 }

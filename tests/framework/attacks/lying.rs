@@ -1,5 +1,5 @@
-//! Shape rules that say what is not so, of operators that have a formula beside their kernel: among elementwise
-//! neighbours, the formula would write as many elements as its inputs have.
+//! False shape rules of operators that have a formula and a kernel: in a fused kernel, the formula would write as many
+//! elements as its inputs have.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result, Var, emit,
@@ -11,13 +11,13 @@ use autobwd_ops::Math;
 
 use super::{run, run_eagerly};
 
-/// `out = x + 1`, of a shape and dtype that are not those of `x`.
+/// `out = x + 1`, with a shape and dtype that differ from those of `x`.
 #[register_op(grad = NoGrad, pointwise, kernel, name = "attack_liar")]
 pub(crate) struct Liar<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// What the lie is.
+    /// The false output.
     #[output(inplace = x)]
     pub out: V,
     /// Number of the lie.
@@ -107,7 +107,7 @@ fn a_formula_does_not_write_what_the_shape_rule_has_not_said() {
     let mut told = 0;
     for lie in 0..LIES {
         let liar = |h: &autobwd::Expr| emit(Liar { x: h.into(), out: New, lie }).out;
-        // By itself, it runs by its kernel.
+        // Alone, it runs by its kernel.
         let alone = run(&x, liar);
         let beside = run(&x, |x| liar(&(x * 1.0)));
         let between = run(&x, |x| {
@@ -116,11 +116,11 @@ fn a_formula_does_not_write_what_the_shape_rule_has_not_said() {
         });
         let eagerly = run_eagerly(&x, liar);
         let of = |outcome: &Result<Vec<f64>>| outcome.as_ref().ok().cloned();
-        // Of another dtype, formula and kernel differ; what is not of that shape, the kernel alone can make.
+        // With another dtype, formula and kernel differ; another shape is possible with the kernel only.
         if ![4, 5, 6, 17].contains(&lie) {
             assert_eq!(of(&alone), of(&beside), "lie {lie}: {alone:?} {beside:?}");
         }
-        // Of rows, there are no elements that are read one by one.
+        // Rows have no elements for a formula.
         if ![4, 5, 6, 13, 17, 22].contains(&lie) {
             assert_eq!(
                 (of(&alone), of(&alone)),
@@ -143,7 +143,7 @@ fn a_formula_does_not_write_what_the_shape_rule_has_not_said() {
     assert!(told > 0);
 }
 
-/// Twice `x`, as rows.
+/// `2 * x`, as rows.
 #[register_op(grad = NoGrad, pointwise, kernel, name = "attack_twice_as_rows")]
 pub(crate) struct TwiceAsRows<V = Var> {
     /// Any shape.

@@ -1,4 +1,4 @@
-//! Kernels that move what is in their slots, use the wrong partner, or run programs of their own.
+//! Kernels that move the contents of their slots, pair the wrong slots, or run programs.
 
 use std::{cell::RefCell, mem};
 
@@ -10,7 +10,7 @@ use autobwd_ops::{Init, Math};
 
 use super::{run, run_eagerly};
 
-/// Two outputs that may both take the place of one input.
+/// Two outputs that may both reuse the memory of one input.
 #[register_op(grad = NoGrad, name = "attack_two_over")]
 pub(crate) struct TwoOver<V = Var> {
     /// Any shape.
@@ -28,7 +28,7 @@ pub(crate) struct TwoOver<V = Var> {
 }
 impl Kernel for TwoOver<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        // If one output shares its memory with `x`, it is `a`: the other gets nothing of it.
+        // If one output shares memory with `x`, it is `a`, so `b` must not.
         let b_is_x = matches!(self.b.inout::<f32>(&self.x)?, InOut::Same(_));
         let a_is_x = matches!(self.a.inout::<f32>(&self.x)?, InOut::Same(_));
         assert_eq!(a_is_x, b_is_x);
@@ -74,7 +74,7 @@ fn an_output_may_be_a_variable_that_is_read_and_no_two_outputs_one() -> Result<(
     Ok(())
 }
 
-/// A formula that may overwrite an operand that is broadcast.
+/// A formula with a broadcast operand that may be overwritten.
 #[register_op(grad = Derived, pointwise, broadcast, name = "attack_add_over")]
 pub(crate) struct AddOver<V = Var> {
     /// Any shape.
@@ -122,7 +122,7 @@ fn an_operand_that_is_broadcast_is_not_overwritten() -> Result<()> {
     Ok(())
 }
 
-/// Swaps, rotates and drops what its slots hold, and writes all that it can.
+/// Swaps, rotates and drops the contents of its slots, and writes all outputs.
 #[register_op(grad = NoGrad, name = "attack_mover")]
 pub(crate) struct Mover<V = Var> {
     /// Any shape.
@@ -169,7 +169,7 @@ impl Kernel for Mover<Buf<'_>> {
             if let Ok(bytes) = buf.bytes_mut() {
                 assert_eq!(bytes.len(), 4000);
             }
-            // Neither of these can be had; what can be read is there.
+            // Neither is accessible; readable slots are.
             assert!(
                 buf.slice::<i32>().is_err() && buf.rows::<f32>().is_err() && buf.rows_mut::<f32>().is_err()
             );
@@ -178,7 +178,7 @@ impl Kernel for Mover<Buf<'_>> {
                 assert_eq!(elements.len(), 1000);
             }
         }
-        // As many as it has outputs, wherever they are now.
+        // As many as it has outputs, in whichever slots they are now.
         assert_eq!(written, 4);
         Ok(())
     }
@@ -192,7 +192,7 @@ fn a_kernel_that_moves_its_slots_writes_its_outputs_alone() -> Result<()> {
             let list = vec![(&k).into(), (&k).into()];
             let moved =
                 emit(Mover { x: (&h).into(), list, out: New, more: vec![New, New], maybe: Some(New), lists });
-            // `k` is read again: it is what it was.
+            // `k` is read again: it is unchanged.
             &moved.out + &moved.more[1] + &k + 0.0
         };
         assert_eq!(run(&[0.5; 1000], all)?, [15.5; 1000]);
@@ -201,7 +201,7 @@ fn a_kernel_that_moves_its_slots_writes_its_outputs_alone() -> Result<()> {
     Ok(())
 }
 
-/// Runs the operator itself in a program of its own, and on the tape that is running it.
+/// Runs itself in a program of its own, and on the tape that runs it.
 #[register_op(grad = NoGrad, name = "attack_inner")]
 pub(crate) struct Inner<V = Var> {
     /// Any shape.
@@ -210,12 +210,12 @@ pub(crate) struct Inner<V = Var> {
     /// Like `x`.
     #[output(like = x)]
     pub out: V,
-    /// How often it does so.
+    /// Depth of the recursion.
     #[attr(min = 0)]
     pub depth: i64,
 }
 thread_local! {
-    /// What a kernel finds of the tape that runs it.
+    /// The tape that runs the kernel.
     static TAPE: RefCell<Option<Expr>> = const { RefCell::new(None) };
 }
 impl Kernel for Inner<Buf<'_>> {

@@ -1,4 +1,4 @@
-//! Sessions whose scope is swapped, cloned, dropped or replaced, and executors that are gone.
+//! Sessions whose scope is swapped, cloned, dropped or replaced, and executors that are dropped.
 
 use autobwd::{Builder, DType, ErrorKind, Executor, Meta, Result, Scope, Tensor};
 use autobwd_ops::{Init, Math};
@@ -22,7 +22,7 @@ fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
     };
     assert_eq!(run(&mut scope)?, 500.0);
 
-    // A scope may move, a copy of it is another one.
+    // A scope may move; a clone of it is a different scope.
     let mut copy = scope.clone();
     assert!(run(&mut copy).is_err());
     std::mem::swap(&mut scope, &mut copy);
@@ -32,7 +32,7 @@ fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
     moved.set("w", Tensor::from_vec([1000], vec![2.0_f32; 1000])?);
     assert_eq!(run(&mut moved)?, 2000.0);
 
-    // Other memory is not that which the session knows, even of the same bytes.
+    // The session only knows its own memory, even if other memory has the same bytes.
     for other in [Tensor::zeros(DType::F32, &[1001])?, Tensor::zeros(DType::I32, &[1000])?] {
         let mut other_scope = Scope::new();
         other_scope.set("w", Tensor::zeros(DType::F32, &[1000])?);
@@ -42,7 +42,7 @@ fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
     moved.set("w", Tensor::zeros(DType::F32, &[1001])?);
     assert!(run(&mut moved).is_err());
     drop(moved);
-    // What was fetched is in the session's own memory.
+    // Fetched values are in the session's own memory.
     assert_eq!(session.slice::<f32>("w")?.len(), 1000);
     let e = session.slice::<f32>("v").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Fetch);

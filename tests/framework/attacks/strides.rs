@@ -1,4 +1,4 @@
-//! Matrix products whose strides lead nowhere.
+//! Matrix products with strides out of bounds.
 
 use autobwd::{
     Buf, Cx, Kernel, NoGrad, Result, Var, emit,
@@ -45,12 +45,12 @@ impl Kernel for Strides<Buf<'_>> {
                 let row = matrix(&x[..N], 1, N, usize::MAX);
                 cx.product_strided(&mut out[..N * N], N, false, row.t(), row)
             }
-            // Large enough to be cut, into a half of all rows and one of none, behind which there is no memory.
+            // Large enough to be split, into half of all rows and no rows, with no memory after them.
             3 => {
                 let (rows, other) = (matrix(&x[..N * K], N, K, K), matrix(&x[..N * K], N, K, K).t());
                 cx.product_strided(&mut out[..N * N], N, false, rows, other)
             }
-            // These do not fit.
+            // These are out of bounds.
             4 => cx.product_strided(
                 &mut out[..N * N],
                 N,

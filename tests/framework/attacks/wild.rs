@@ -1,4 +1,4 @@
-//! An operator with a block that says anything about how its block runs, and something else each time it is asked.
+//! An operator with a block whose `Call` is random and changes with every request.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math};
 
-/// Runs its block in some way.
+/// Runs its block in a random way.
 #[register_op(grad = NoGrad, name = "attack_wild")]
 pub(crate) struct Wild<V = Var> {
     /// Tensors of several shapes and dtypes.
@@ -21,20 +21,20 @@ pub(crate) struct Wild<V = Var> {
     /// Four tensors.
     #[output]
     pub out: Vec<V>,
-    /// What steps leave.
+    /// Saved step state.
     #[output]
     pub scopes: V,
-    /// What is run.
+    /// The block.
     #[block]
     pub body: BlockId,
 }
 
 thread_local! {
-    /// What the next call depends on, and by how much that changes with each.
+    /// Seed of the next call, and its increment.
     static SEED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -116,7 +116,7 @@ impl Control for Wild {
     }
 }
 
-/// How many of the four outputs could be computed.
+/// The number of outputs that could be computed.
 fn run(seed: u64) -> Result<usize> {
     SEED.set((seed, if seed.is_multiple_of(11) { 7919 } else { 0 }));
     let net = Builder::new();
@@ -167,7 +167,7 @@ fn run(seed: u64) -> Result<usize> {
 
 #[test]
 fn whatever_an_operator_says_of_its_block_is_run_or_refused() {
-    // The last ones are those that once panicked.
+    // The last seeds once caused panics.
     let (mut ran, mut refused) = (0, 0);
     for seed in (0..400).chain(5700..5720) {
         match run(seed) {

@@ -1,4 +1,4 @@
-//! A struct that `macro_rules!` makes is an operator like any other.
+//! An operator struct made by `macro_rules!`.
 use autobwd::{Float, NoGrad, Op, Pointwise, Var, register_op};
 
 macro_rules! operator {

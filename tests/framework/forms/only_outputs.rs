@@ -1,4 +1,4 @@
-//! An operator that reads nothing.
+//! An operator without inputs.
 use autobwd::{Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Op, Result, Var, register_op};
 
 #[register_op(grad = NoGrad, name = "count_up")]

@@ -1,4 +1,4 @@
-//! The author's crate may have types of its own that are named as those of the prelude.
+//! An author's crate with types named like those of the prelude.
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, NoGrad, OpDesc, Var, register_op};
 
 pub struct Option;

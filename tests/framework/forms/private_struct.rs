@@ -1,4 +1,4 @@
-//! An operator that nobody else sees.
+//! A private operator.
 use autobwd::{Float, OpInfoMap, Pointwise, Var, register_op};
 
 mod inner {

@@ -1,4 +1,4 @@
-//! Generated code gives no cause for complaint.
+//! Generated code passes strict lints.
 #![forbid(unsafe_code)]
 #![deny(warnings, missing_docs, unused_qualifications, unreachable_pub)]
 

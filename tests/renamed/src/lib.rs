@@ -1,5 +1,5 @@
-//! An operator crate that needs `autobwd-core` alone, and calls it by another name: `bwd = { package = "autobwd-core", .. }`.
-//! What `#[register_op]` makes finds it by the name that stands here.
+//! An operator crate that depends on `autobwd-core` alone, under another name:
+//! `bwd = { package = "autobwd-core", .. }`. The code that `#[register_op]` generates finds it by the name below.
 
 extern crate bwd as autobwd;
 

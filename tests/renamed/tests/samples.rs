@@ -1,3 +1,3 @@
-//! Everything that is generated finds autobwd under its other name.
+//! Generated code finds autobwd under its other name.
 
 autobwd_check::check_all!(autobwd_renamed);

@@ -1,20 +1,20 @@
-//! Which attributes count.
+//! Attributes that are compared.
 
 use autobwd::{OpInfo, program::AttrMap};
 
 use super::Difference;
 
-/// Attributes of the reference's operators that autobwd has no use for, with the operators they are left out of where
-/// these do not declare them. One that is neither declared nor here is a difference, not an oversight.
+/// Attributes of the reference's operators that autobwd does not need, with the operators that may omit them. Any other
+/// undeclared attribute is a difference.
 const IGNORED: &[(&str, &[&str])] = &[
-    // Left over from `split`: the number of operands says it all.
+    // Left over from `split`; the number of operands is known.
     ("num", &["concat"]),
     ("sections", &["concat"]),
-    // Layouts of vendors' libraries, always "AnyLayout" or empty.
+    // Layouts of vendor libraries, always "AnyLayout" or empty.
     ("data_format", &["softmax", "softmax_grad", "transpose2", "transpose2_grad"]),
     ("x_data_format", &["elementwise_min", "elementwise_min_grad"]),
     ("y_data_format", &["elementwise_min", "elementwise_min_grad"]),
-    // Training and inference are the same for these.
+    // Training and inference are the same for these operators.
     (
         "is_test",
         &[
@@ -36,20 +36,20 @@ const IGNORED: &[(&str, &[&str])] = &[
             "while_grad",
         ],
     ),
-    // Which elements were chosen is in `Indices`.
+    // `Indices` has the positions.
     ("largest", &["top_k_v2_grad"]),
     ("sorted", &["top_k_v2_grad"]),
-    // Generators of vendors' devices.
+    // Generators of vendor devices.
     ("deterministic", &["seed"]),
     ("rng_name", &["seed"]),
     // The mask has been drawn.
     ("fix_seed", &["dropout_grad"]),
     ("seed", &["dropout_grad"]),
-    // What stood around the inner part has no gradient.
+    // Padding has no gradient.
     ("pad_value", &["pad_grad"]),
-    // Of the running statistics, which have no gradient.
+    // For the running statistics, which have no gradient.
     ("momentum", &["batch_norm_grad"]),
-    // Whether a bound is known while building, which the shapes say as well.
+    // Whether a bound is known while building; shapes tell the same.
     ("infer_flags", &["slice", "slice_grad"]),
 ];
 
@@ -57,10 +57,10 @@ fn is_ignored(ty: &str, name: &str) -> bool {
     IGNORED.iter().any(|(ignored, of)| *ignored == name && of.contains(&ty))
 }
 
-/// The attributes that count: those that the operator declares, all when nobody knows the operator.
+/// The attributes to compare: those that the operator declares, or all of an unknown operator.
 ///
 /// # Errors
-/// One that is neither declared nor known to be of no use.
+/// An attribute that is neither declared nor ignored.
 pub(super) fn relevant(ty: &str, info: Option<&OpInfo>, attrs: &AttrMap) -> Result<AttrMap, Difference> {
     let mut kept = AttrMap::default();
     for (name, value) in attrs.iter() {

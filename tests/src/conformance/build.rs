@@ -1,4 +1,4 @@
-//! Replaying calls: what they must lead to, by table A3, and what autobwd makes of them.
+//! Replays calls: the expected outcome by table A3, and the outcome in autobwd.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use super::{Answer, Call, Difference, Step, attributes::relevant};
 
-/// Reads a program.
+/// Parses a program.
 pub(super) fn parse(program: &Value) -> Result<Program, Difference> {
     Ok(Program::from_json(&program.to_string())?)
 }
 
-/// The operators of a program that are not part of an earlier state of it: those past its end.
+/// The operators after the end of an earlier state of a program.
 pub(super) fn new_ops<'a>(
     program: &'a Program,
     before: Option<&'a Program>,
@@ -25,19 +25,19 @@ pub(super) fn new_ops<'a>(
     program.blocks().iter().enumerate().flat_map(move |(i, block)| block.ops.iter().skip(old(i)))
 }
 
-/// What a call must lead to.
+/// The expected outcome of a call.
 pub(super) enum Expected {
-    /// An error, because of this.
+    /// An error, for this reason.
     Refused(String),
-    /// What is recorded.
+    /// The recorded program.
     Recorded,
     /// The true derivative, although the reference fails.
     Derivative,
 }
 
-/// The rules for whole calls: unknown names and losses that are no scalars are refused whatever is recorded (rows 6 and
-/// 12); what the reference refuses is refused, unless it fails for want of a gradient maker (row 10) or because
-/// it cannot recompute control flow (row 11).
+/// The rules for whole calls: unknown names and non-scalar losses are errors in any case (rows 6 and 12); an error of
+/// the reference is an error, unless the cause is a missing gradient maker (row 10) or recomputation over control flow
+/// (row 11).
 ///
 /// # Errors
 /// A program that cannot be read.
@@ -61,7 +61,7 @@ pub(super) fn expected(step: &Step) -> Result<Expected, Difference> {
     })
 }
 
-/// Makes a call on a program, with missing gradients allowed (row 13).
+/// Makes a call on a program, allowing missing gradients (row 13).
 pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> autobwd::Result<Answer> {
     let no_grad = call.no_grad();
     match call {
@@ -94,29 +94,29 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
     }
 }
 
-/// A call that autobwd has made.
+/// A completed call of autobwd.
 pub(super) struct Made {
     /// The call in autobwd's names.
     pub(super) call: Call,
     pub(super) answer: Answer,
-    /// What the reference returned.
+    /// The result of the reference.
     pub(super) recorded: Answer,
-    /// Whether the reference has no right numbers for it.
+    /// Whether the reference has no correct values for it.
     pub(super) derivative: bool,
 }
 
-/// A case in the making: autobwd's program, and what its names are called there.
+/// The replay of a case: autobwd's program, and its names.
 pub(super) struct Replay<'a> {
     ops: &'a OpInfoMap,
     pub(super) program: Program,
     pub(super) made: Vec<Made>,
-    /// Recorded gradients of later calls for which autobwd finds no path.
+    /// Recorded gradients of later calls without a path in autobwd.
     pub(super) zeros: Vec<String>,
-    /// The golden program as far as replayed, of which only the size matters.
+    /// The golden program so far; only its size is used.
     reference: Program,
-    /// How many blocks the model itself has: others of the golden program have no counterpart.
+    /// The number of blocks of the model itself; other blocks of the golden program have no counterpart.
     own_blocks: usize,
-    /// By golden name: autobwd's.
+    /// From golden names to autobwd's.
     names: HashMap<String, String>,
 }
 
@@ -156,12 +156,12 @@ impl<'a> Replay<'a> {
         call.renamed(|name| self.name(name))
     }
 
-    /// What the last call has returned.
+    /// The result of the last call.
     pub(super) fn last_answer(&self) -> &[(String, Option<String>)] {
         self.made.last().map_or(&[], |made| &made.answer)
     }
 
-    /// Makes a call that must succeed, and remembers what its results are called.
+    /// Makes a call that must succeed, and records the names of its results.
     pub(super) fn call(&mut self, call: Call, step: &Step, derivative: bool) -> Result<(), Difference> {
         let answer = run_call(self.ops, &mut self.program, &call)
             .map_err(|e| Difference::new(format!("the call was refused: {e}")))?;
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
                 (Some(golden), Some(own)) => {
                     self.names.insert(golden.clone(), own);
                 }
-                // Later calls are compared by value, and no path means zero.
+                // Later calls are compared by value, and a missing path means zero.
                 (Some(golden), None) if !self.made.is_empty() => self.zeros.push(golden.clone()),
                 (Some(_), None) => return Err(Difference::new(format!("`{var}` has no gradient"))),
                 (None, _) => {}
@@ -185,8 +185,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Appends the operators that the model gains before a later call; the golden program's own gradient operators,
-    /// which stand before them, are not read.
+    /// Appends the operators that the model gains before a later call; the golden program's gradient operators before
+    /// them are skipped.
     pub(super) fn extend(&mut self, step: &Step) -> Result<(), Difference> {
         let next = parse(&step.forward)?;
         let first_new = self.reference.blocks().len();
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Appends what a block of `next` has more than `old` to a block of autobwd's program.
+    /// Appends the operators of a block of `next` that are not in `old` to a block of autobwd's program.
     fn append(
         &mut self,
         next: &Program,
@@ -263,7 +263,8 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// autobwd's block for one of the golden program: the model's own have the same number, new ones are in `ids`.
+    /// autobwd's block for one of the golden program: the model's own blocks have the same number, new ones are in
+    /// `ids`.
     fn block(&self, id: BlockId, first_new: usize, ids: &[BlockId]) -> Result<BlockId, Difference> {
         let new = id.index().checked_sub(first_new).and_then(|i| ids.get(i)).copied();
         new.or_else(|| Some(id).filter(|id| id.index() < self.own_blocks)).ok_or_else(|| {
@@ -276,7 +277,7 @@ fn known(ops: &OpInfoMap, op: &OpDesc) -> Result<AttrMap, Difference> {
     relevant(&op.ty, ops.get(&op.ty).ok(), &op.attrs)
 }
 
-/// The ids of all blocks, the root first: those that operators refer to.
+/// The ids of all referenced blocks, the root first.
 fn block_ids(program: &Program) -> Vec<BlockId> {
     let mut ids = vec![BlockId::ROOT];
     ids.extend(program.blocks().iter().flat_map(|b| &b.ops).flat_map(|op| op.attrs.blocks()));
@@ -311,7 +312,7 @@ mod tests {
         serde_json::json!({"type": ty, "inputs": {"X": [x]}, "outputs": {"Out": [out]}, "attrs": attrs})
     }
 
-    /// The reference's backward part is passed over; names of its results and numbers of blocks become autobwd's.
+    /// The reference's backward part is skipped; names of its results and numbers of blocks are translated.
     #[test]
     fn what_the_model_gains_is_appended_under_own_names() -> Result<(), Difference> {
         let model = op("first", "x", "y", None);

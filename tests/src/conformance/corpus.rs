@@ -1,4 +1,4 @@
-//! Reading cases. Must not interpret them: programs stay JSON here.
+//! Reads cases without interpreting them: programs stay JSON here.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::{Difference, Outcome};
 
-/// A program and what the reference made of it.
+/// A program and the reference's results for it.
 #[derive(Clone, Deserialize)]
 pub struct Case {
-    /// Its name, for people.
+    /// Its name.
     pub name: String,
     /// The first call, with the program before and after.
     #[serde(flatten)]
@@ -29,7 +29,7 @@ pub struct Case {
     /// By leaf: the relative difference of the recorded gradient from central differences.
     #[serde(default)]
     pub fd_check: BTreeMap<String, Option<f64>>,
-    /// What the reference gets wrong, if it does.
+    /// The reference's error in this case, if any.
     #[serde(default)]
     pub quirk: Option<String>,
     /// `feed/NAME`, `param/NAME` and `fetch/NAME` with their values.
@@ -40,18 +40,18 @@ pub struct Case {
 /// One backward build.
 #[derive(Clone, Deserialize)]
 pub struct Step {
-    /// What was asked for.
+    /// The arguments of the call.
     pub call: Call,
-    /// How many backward parts the program had before.
+    /// The number of earlier backward parts.
     #[serde(default)]
     pub calls_before: u32,
     /// The program before.
     pub forward: Value,
-    /// The program after; nothing when the reference refused.
+    /// The program after; `None` if the reference fails.
     pub backward: Option<Value>,
-    /// What the call returned.
+    /// The result of the call.
     pub result: Option<Value>,
-    /// The exception when the reference refused.
+    /// The exception if the reference fails.
     #[serde(default)]
     pub error: Option<Refusal>,
 }
@@ -83,11 +83,11 @@ pub enum Call {
     },
 }
 
-/// Variables asked for, each with the name of its gradient.
+/// Requested variables, each with the name of its gradient.
 pub type Answer = Vec<(String, Option<String>)>;
 
 impl Case {
-    /// Reads a case and the values beside it.
+    /// Reads a case and its file of values.
     ///
     /// # Errors
     /// Files that cannot be read or are not of the corpus' form.
@@ -104,7 +104,7 @@ impl Case {
         std::iter::once(&self.first).chain(&self.then)
     }
 
-    /// Names and values whose key begins with `kind/`.
+    /// Names and values whose key starts with `kind/`.
     pub fn values<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
         let of_kind = move |key: &'a str| key.strip_prefix(kind).and_then(|rest| rest.strip_prefix('/'));
         self.tensors.iter().filter_map(move |(key, value)| Some((of_kind(key)?, value)))
@@ -112,8 +112,8 @@ impl Case {
 }
 
 impl Step {
-    /// What the reference returned, in one form for both kinds of calls: a parameter without gradient variable is
-    /// absent, a single missing input is `None`.
+    /// The reference's result, in one form for both kinds of calls: a parameter without gradient variable is absent, a
+    /// single missing input is `None`.
     ///
     /// # Errors
     /// A result of another form.
@@ -159,7 +159,7 @@ impl Call {
         }
     }
 
-    /// Every name that the call mentions.
+    /// Every name in the call.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&String> = vec![];
         match self {
@@ -175,19 +175,19 @@ impl Call {
         names.into_iter().map(String::as_str).chain(self.no_grad()).collect()
     }
 
-    /// The no-grad set that was given.
+    /// The no-grad set of the call.
     pub fn no_grad(&self) -> Vec<&str> {
         let (Call::AppendBackward { no_grad_set, .. } | Call::Gradients { no_grad_set, .. }) = self;
         no_grad_set.iter().flatten().map(String::as_str).collect()
     }
 
-    /// Whether forward values are to be computed again.
+    /// Whether the call recomputes forward values.
     pub fn recomputes(&self) -> bool {
         matches!(self, Call::AppendBackward { checkpoints: Some(names), .. } if !names.is_empty())
     }
 }
 
-/// A file of the corpus: the case, or why it is none.
+/// A file of the corpus: the case, or the error in reading it.
 pub struct Entry {
     /// The file's name without extension.
     pub name: String,
@@ -196,7 +196,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Compares the case; a file that holds none has failed.
+    /// Compares the case; an unreadable file fails.
     pub fn check(&self, ops: &autobwd::OpInfoMap) -> Outcome {
         match &self.case {
             Ok(case) => super::check(case, ops),
@@ -205,11 +205,11 @@ impl Entry {
     }
 }
 
-/// The cases of a folder that holds the files, or a `cases/` with them, sorted by name; of these, those whose name
+/// The cases of a folder that contains the files, or a `cases/` with them, sorted by name; only cases whose name
 /// contains `filter`.
 ///
 /// # Errors
-/// A folder that cannot be listed or holds no cases at all.
+/// A folder that cannot be listed or has no cases.
 pub fn load_folder(folder: &Path, filter: &str) -> Result<Vec<Entry>, Difference> {
     let inner = folder.join("cases");
     let folder = if inner.is_dir() { inner.as_path() } else { folder };

@@ -1,25 +1,25 @@
-//! Derivatives by central differences, for calls of which the reference has no right numbers.
+//! Central differences, for calls for which the reference has no correct values.
 
 use autobwd::{DType, OpDesc, Program, Tensor, Var, VarDesc, program::VarKind};
 
 use super::{Call, Difference, values::Machine};
 
-/// How differences are taken and what they are good for.
+/// Step width and tolerances of central differences.
 #[derive(Clone, Copy)]
 pub(super) struct Precision {
-    /// Relative width: rounding and curvature err alike.
+    /// Relative width, which balances rounding and truncation errors.
     width: f64,
-    /// Of differences, relative to the largest number, or to 1.
+    /// Tolerance of differences, relative to the largest value, or to 1.
     pub(super) tolerance: f64,
-    /// Of recorded numbers, likewise: some units in the last place of what is added up.
+    /// Tolerance of recorded values, likewise: some units in the last place of the sums.
     pub(super) golden: f64,
 }
 
 impl Precision {
-    /// As good as the least exact dtype of the program allows.
+    /// According to the least precise dtype of the program.
     pub(super) fn of(program: &Program) -> Precision {
         let vars = program.blocks().iter().flat_map(|block| block.vars.values());
-        // Step scopes hold no elements; their dtype means nothing.
+        // Step scopes have no elements; their dtype is meaningless.
         let in_f32 = |desc: &VarDesc| desc.kind != VarKind::StepScopes && desc.dtype == DType::F32;
         match vars.into_iter().any(in_f32) {
             true => Precision { width: 3e-3, tolerance: 1e-4, golden: 1e-6 },
@@ -28,7 +28,7 @@ impl Precision {
     }
 }
 
-/// The derivative of a call's targets with respect to a variable, where variables without gradient stay as they are.
+/// The derivative of a call's targets with respect to a variable, where variables without gradient are constant.
 pub(super) fn derivative(
     machine: &mut Machine,
     program: &Program,
@@ -44,7 +44,7 @@ pub(super) fn derivative(
     derivative
 }
 
-/// What is differentiated: the sum of the targets' elements, each times its weight.
+/// The differentiated function: the weighted sum of the targets' elements.
 struct Objective {
     targets: Vec<String>,
     weights: Vec<Vec<f64>>,
@@ -75,8 +75,8 @@ impl Objective {
     }
 }
 
-/// A copy of the program in which the variable asked for, and those without gradient, are fed with the values that they
-/// have: what is differentiated then depends on the former alone, and not through the latter.
+/// A copy of the program in which the requested variable, and variables without gradient, are fed with their values:
+/// the objective then depends on the former, and not through the latter.
 fn frozen(
     machine: &mut Machine,
     program: &Program,
@@ -88,7 +88,7 @@ fn frozen(
     for (var, desc) in program.root().vars.iter() {
         let name = program.name(*var);
         let fixed = name == asked || desc.stop_gradient || no_grad.contains(&name);
-        // A name that is written again and again is no single value; what is kept or fed has no writer.
+        // A name that is written repeatedly has no single value; kept or fed variables have no writer.
         if fixed && desc.dtype.is_float() && !desc.persistable && writers(program, *var) == 1 {
             let elsewhere = copy.fresh(&format!("{name}@FROZEN"));
             let root = copy.root_mut();

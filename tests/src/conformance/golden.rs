@@ -1,5 +1,5 @@
-//! Bringing the reference's program into the form that autobwd promises: its names, and the rows of table A3 that change
-//! the golden side. Must not look at autobwd's program.
+//! Converts the reference's program into autobwd's form: its names, and the rows of table A3 that change the golden
+//! side. Must not read autobwd's program.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,12 +13,12 @@ use super::{
 
 const EMPTY: &str = "@EMPTY@";
 
-/// Reads a golden program: contributions in the root block do not name it.
+/// Parses a golden program: contributions in the root block do not name the block.
 pub(super) fn parse(program: &Value) -> Result<Program, Difference> {
     Ok(Program::from_json(&root_renames(&program.to_string()))?)
 }
 
-/// What the reference returned, in autobwd's names.
+/// The reference's result, in autobwd's names.
 pub(super) fn answer(step: &Step) -> Result<Answer, Difference> {
     let recorded = step.recorded()?.into_iter();
     Ok(recorded.map(|(var, grad)| (var, grad.map(|name| root_renames(&name)))).collect())
@@ -28,7 +28,7 @@ fn root_renames(text: &str) -> String {
     text.replace("@RENAME@block0@", "@RENAME@")
 }
 
-/// Gradients that autobwd composes of other operators than the reference, and why.
+/// Gradients that autobwd composes of other operators than the reference, with reasons.
 pub const COMPOSED: &[(&str, &str)] = &[
     ("argsort", "by the gradient of `take_along_axis`, which has gradients of any order"),
     (
@@ -43,9 +43,9 @@ pub const COMPOSED: &[(&str, &str)] = &[
     ("tril_triu", "the same operator again, which has gradients of any order"),
 ];
 
-/// Whether only the values are to be compared: rows 14 and 15 say so (an increment, or a cast to an integer dtype, that the
-/// reference has differentiated), the reference loses a gradient in a loop or a branch (row 9), or autobwd composes it of
-/// other operators.
+/// Whether only values are compared: by rows 14 and 15 (the reference has differentiated an increment, or a cast to an
+/// integer dtype), if the reference loses a gradient in a loop or a branch (row 9), or if autobwd composes a gradient
+/// of other operators.
 pub(super) fn by_value_only(golden: &Program, forward: &Program) -> bool {
     let added = || build::new_ops(golden, Some(forward));
     let is_read = |name: &str| added().any(|op| op.reads().any(|v| golden.name(v) == name));
@@ -54,7 +54,7 @@ pub(super) fn by_value_only(golden: &Program, forward: &Program) -> bool {
         return true;
     }
     build::new_ops(forward, None).any(|op| match op.ty.as_str() {
-        // Its gradient is an increment back.
+        // Its gradient is an increment by the negative step.
         "increment" => added().any(|op| op.ty == "increment"),
         "cast" => {
             let integer = match op.attrs.get("out_dtype") {
@@ -67,8 +67,8 @@ pub(super) fn by_value_only(golden: &Program, forward: &Program) -> bool {
     })
 }
 
-/// Row 9: the gradient of a branch that is left empty; the gradient of a loop in which what a step computes for the value
-/// that it finds does not reach the step before, or none is computed and the step before reads that of the step behind.
+/// Row 9: an empty gradient of a branch; or a gradient of a loop whose carried gradient does not reach the previous
+/// step, or is not written although the previous step reads it.
 fn loses_gradients(golden: &Program, op: &OpDesc) -> bool {
     let is_empty = |id: BlockId| golden.block(id).is_some_and(|b| b.forward.is_some() && b.ops.is_empty());
     if op.attrs.blocks().any(is_empty) {
@@ -82,8 +82,8 @@ fn loses_gradients(golden: &Program, op: &OpDesc) -> bool {
     carried.any(|(v, grad)| (*grad != Var::EMPTY) != reaches(*v, *grad))
 }
 
-/// Names that mean nothing in the reference's loops: gradients that nothing declares are read as zeros, but handed over by
-/// name; of a carried gradient that its block declares, the dtype is never set.
+/// Removes meaningless names of the reference's loops: undeclared gradients read as zeros, but are passed by name; the
+/// dtype of a carried gradient that its block declares is never set.
 pub(super) fn clean_loops(golden: &mut Program) {
     let ids =
         golden.blocks().iter().flat_map(|b| &b.ops).flat_map(|op| op.attrs.blocks()).collect::<Vec<_>>();
@@ -128,8 +128,8 @@ pub(super) fn read_zero_fills(golden: &mut Outline) {
     }
 }
 
-/// Row 5: what gradient blocks write for variables that are no-grad or stopped outside them goes, with the operators
-/// that serve nothing else.
+/// Row 5: removes gradients that gradient blocks write for variables without gradient flow outside them, and the
+/// operators that only serve these.
 pub(super) fn remove_cut_gradients(golden: &mut Outline, forward: &Program, no_grad: &[&str]) {
     for b in 0..golden.blocks.len() {
         let Some(of) = golden.blocks[b].forward else { continue };
@@ -141,7 +141,7 @@ pub(super) fn remove_cut_gradients(golden: &mut Outline, forward: &Program, no_g
     }
 }
 
-/// The variable that a name is the gradient of, or a contribution to it.
+/// The variable whose gradient, or contribution to it, has this name.
 fn base(name: &str) -> Option<&str> {
     name.split_once("@GRAD@").map(|(base, _)| base).or_else(|| name.strip_suffix("@GRAD"))
 }
@@ -162,14 +162,14 @@ fn cut_outside(forward: &Program, block: usize, no_grad: &[&str], name: Option<&
     false
 }
 
-/// The gradients that the operator which owns a gradient block takes out of it.
+/// The gradients that the owner of a gradient block takes out of it.
 fn results(golden: &Outline, b: usize, is_cut: &dyn Fn(&str) -> bool) -> HashSet<String> {
     let owners = golden.blocks.iter().flat_map(|block| &block.ops).filter(|op| op.blocks.contains(&b));
     let inputs = owners.flat_map(|op| op.inputs.values().flatten());
     inputs.map(|name| format!("{name}@GRAD")).filter(|grad| !is_cut(grad)).collect()
 }
 
-/// All names that the blocks within a block mention.
+/// All names in the blocks within a block.
 fn mentioned_below(golden: &Outline, b: usize) -> HashSet<String> {
     let mut names = HashSet::new();
     let mut next: Vec<usize> = golden.blocks[b].ops.iter().flat_map(|op| op.blocks.clone()).collect();
@@ -180,8 +180,8 @@ fn mentioned_below(golden: &Outline, b: usize) -> HashSet<String> {
     names
 }
 
-/// Removes outputs, then operators left without one, then the outputs that only those read, and so on; variables that
-/// nothing mentions any more go as well.
+/// Removes outputs, then operators without outputs, then outputs that only those read, and so on; unmentioned variables
+/// are removed as well.
 fn remove(block: &mut BlockOutline, is_cut: &dyn Fn(&str) -> bool, is_needed: &dyn Fn(&str) -> bool) {
     let mentioned = |block: &BlockOutline| -> HashSet<String> {
         block.ops.iter().flat_map(OpOutline::names).map(str::to_string).collect()
@@ -208,7 +208,7 @@ fn remove(block: &mut BlockOutline, is_cut: &dyn Fn(&str) -> bool, is_needed: &d
     block.new_vars.retain(|name, _| after.contains(name) || !before.contains(name) || is_needed(name));
 }
 
-/// In a list `@EMPTY@` keeps the position; a slot of one is left empty, which equals absent.
+/// In a list, `@EMPTY@` keeps the position; a slot with one variable becomes empty, which equals absent.
 fn remove_outputs(outputs: &mut BTreeMap<String, Vec<String>>, gone: &HashSet<String>) {
     outputs.retain(|_, args| args.len() > 1 || !args.iter().any(|name| gone.contains(name)));
     for name in outputs.values_mut().flatten().filter(|name| gone.contains(*name)) {
@@ -222,8 +222,8 @@ mod tests {
 
     use super::*;
 
-    /// A loop over `h = h · w · s` whose weights have no gradient outside: of the gradient block only what carries
-    /// `h@GRAD` stays.
+    /// A loop over `h = h · w · s` whose weights have no gradient outside: only operators that carry `h@GRAD` stay in
+    /// the gradient block.
     #[test]
     fn gradients_cut_outside_are_removed_with_what_serves_them() -> Result<(), Difference> {
         let var = |name: &str, stop: bool| {

@@ -1,8 +1,8 @@
-//! Comparing autobwd with recorded cases of the reference implementation, by the rules of `corpus/README.md`.
+//! Compares autobwd with recorded cases of the reference implementation, by the rules of `corpus/README.md`.
 //!
-//! One file a step: `corpus` reads cases, `build` replays their calls, `structure` compares programs after
-//! `golden` has brought the reference's into autobwd's form, `values` compares numbers, where need be with those of
-//! `differences`, `report` prints. Must not know the name of any case.
+//! One file for each step: `corpus` reads cases, `build` replays their calls, `golden` converts the reference's
+//! programs into autobwd's form, `structure` compares programs, `values` compares values, if necessary with those of
+//! `differences`, and `report` prints. The code must not depend on names of cases.
 
 mod attributes;
 mod build;
@@ -26,7 +26,7 @@ pub use report::{Summary, run};
 
 use build::{Expected, Replay};
 
-/// Why a case fails.
+/// The reason why a case fails.
 #[derive(Clone, Debug)]
 pub struct Difference(String);
 
@@ -47,27 +47,27 @@ impl From<autobwd::Error> for Difference {
     }
 }
 
-/// What was compared of a case that passes.
+/// The comparisons of a passing case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Whether its program was.
+    /// Whether the program was compared.
     pub structure: bool,
-    /// How many recorded values were.
+    /// Number of recorded values.
     pub recorded: usize,
-    /// How many gradients were compared with central differences.
+    /// Number of gradients compared with central differences.
     pub differences: usize,
-    /// Whether a call was refused, as it should be.
+    /// Whether a call failed, as expected.
     pub refused: bool,
 }
 
-/// How a case fares.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// All that there is to compare agrees.
+    /// Everything agrees.
     Passed(Compared),
     /// The first difference.
     Failed(String),
-    /// It cannot be compared yet, and why.
+    /// It cannot be compared yet, with the reason.
     Skipped(String),
 }
 
@@ -78,7 +78,7 @@ pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
         Ok(None) => {}
         Err(e) => return Outcome::Failed(e.to_string()),
     }
-    // A panic is a fault of one case, not the end of all.
+    // A panic fails one case, not the whole run.
     match catch_unwind(AssertUnwindSafe(|| compare(case, ops))) {
         Ok(Ok(compared)) => Outcome::Passed(compared),
         Ok(Err(difference)) => Outcome::Failed(difference.to_string()),
@@ -90,7 +90,7 @@ pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
     }
 }
 
-/// Why a case cannot be compared yet, if so: something it needs is missing in autobwd.
+/// The reason why a case cannot be compared yet: a feature that autobwd lacks.
 ///
 /// # Errors
 /// A program that cannot be read.
@@ -122,7 +122,7 @@ fn compare(case: &Case, ops: &OpInfoMap) -> Result<Compared, Difference> {
         match build::expected(step)? {
             Expected::Refused(why) => {
                 refused(&mut replay, &call, &why)?;
-                // A program without its backward part has no values to compare, nor anything to go on with.
+                // Without its backward part, the program has no values to compare, and later calls have no basis.
                 return Ok(Compared { refused: true, ..compared });
             }
             Expected::Derivative => replay.call(call, step, true)?,
@@ -139,7 +139,7 @@ fn compare(case: &Case, ops: &OpInfoMap) -> Result<Compared, Difference> {
     Ok(Compared { recorded, differences, ..compared })
 }
 
-/// A call that must be refused, and leave the program as it was.
+/// Checks that a call fails and leaves the program unchanged.
 fn refused(replay: &mut Replay<'_>, call: &Call, why: &str) -> Result<(), Difference> {
     let before = replay.program.clone();
     match build::run_call(replay.ops(), &mut replay.program, call) {
@@ -151,8 +151,8 @@ fn refused(replay: &mut Replay<'_>, call: &Call, why: &str) -> Result<(), Differ
     }
 }
 
-/// The reference's program in autobwd's names, if the case is one whose structure is compared: a first call, and no
-/// rule of table A3 says that values alone count.
+/// The reference's program in autobwd's names, if its structure is compared: for a first call, unless a rule of table
+/// A3 compares values only.
 fn comparable(case: &Case, golden: &serde_json::Value) -> Result<Option<Program>, Difference> {
     if case.quirk.is_some() || case.first.calls_before > 0 {
         return Ok(None);

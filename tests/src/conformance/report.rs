@@ -1,4 +1,4 @@
-//! A line a case, why it fails, and how many did.
+//! Report: a line for each case with the reason of failure, and totals.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use autobwd::OpInfoMap;
 
 use super::{Compared, Entry, Outcome};
 
-/// How the cases of a folder fare.
+/// Totals of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Cases in which everything agrees.
@@ -44,7 +44,8 @@ impl fmt::Display for Compared {
     }
 }
 
-/// Compares all cases and writes a line for each: skipped ones, with their reason, after the others; the summary last.
+/// Compares all cases and writes a line for each; skipped ones, with their reason, come after the others, the summary
+/// last.
 ///
 /// # Errors
 /// Those of writing.

@@ -1,4 +1,4 @@
-//! Comparing programs: operators in order, slots, names, attributes, block parents, new variables, results.
+//! Compares programs: operators in order, slots, names, attributes, block parents, new variables, results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +10,27 @@ use autobwd::{
 
 use super::{Difference, attributes::relevant};
 
-/// What is compared of a program: the blocks that operators refer to, in their order.
+/// The compared part of a program: the blocks that operators refer to, in order.
 pub(super) struct Outline {
     pub(super) blocks: Vec<BlockOutline>,
 }
 
-/// What is compared of a block.
+/// The compared part of a block.
 pub(super) struct BlockOutline {
-    /// Position of the parent.
+    /// Index of the parent.
     pub(super) parent: Option<usize>,
-    /// Position of the block that it is the gradient of. Not compared.
+    /// Index of the block whose gradient it is. Not compared.
     pub(super) forward: Option<usize>,
     /// Its number in the program. Not compared.
     pub(super) number: usize,
-    /// How many of its operators are the model's own. Not compared.
+    /// Number of operators of the model itself. Not compared.
     pub(super) own_ops: usize,
     pub(super) ops: Vec<OpOutline>,
     /// Variables that the model does not declare, with kind, dtype and shape.
     pub(super) new_vars: BTreeMap<String, String>,
 }
 
-/// What is compared of an operator.
+/// The compared part of an operator.
 #[derive(Clone, PartialEq)]
 pub(super) struct OpOutline {
     pub(super) ty: String,
@@ -38,17 +38,17 @@ pub(super) struct OpOutline {
     pub(super) inputs: BTreeMap<String, Vec<String>>,
     /// Without empty slots.
     pub(super) outputs: BTreeMap<String, Vec<String>>,
-    /// Type and value, such that texts are equal if and only if values are, to the last bit.
+    /// Type and value as text, equal if and only if the values are bitwise equal.
     pub(super) attrs: BTreeMap<String, String>,
-    /// Positions of its sub-blocks.
+    /// Indices of its sub-blocks.
     pub(super) blocks: Vec<usize>,
 }
 
 impl Outline {
-    /// The outline of `program`, which has grown out of `model`.
+    /// The outline of `program`, which was built from `model`.
     ///
     /// # Errors
-    /// An attribute that autobwd neither declares nor is known to have no use for.
+    /// An attribute that autobwd neither declares nor ignores.
     pub(super) fn of(ops: &OpInfoMap, program: &Program, model: &Program) -> Result<Outline, Difference> {
         let numbers = referenced(program);
         let position = |id: BlockId| numbers.iter().position(|n| *n == id.index());
@@ -135,7 +135,7 @@ impl OpOutline {
     }
 }
 
-/// Attributes as text; one that a program leaves out has its default.
+/// Attributes as text; an absent one has its default.
 fn attr_texts(
     info: Option<&OpInfo>,
     attrs: &AttrMap,
@@ -155,7 +155,7 @@ fn attr_texts(
 /// Compares two programs.
 ///
 /// # Errors
-/// The first difference: operators side by side.
+/// The first difference, with both operators.
 pub(super) fn compare(golden: &Outline, found: &Outline) -> Result<(), Difference> {
     for (b, (expected, found)) in golden.blocks.iter().zip(&found.blocks).enumerate() {
         compare_ops(b, &expected.ops, &found.ops)?;
@@ -208,7 +208,7 @@ fn compare_vars(
     Ok(())
 }
 
-/// Compares what a call has returned.
+/// Compares the results of a call.
 ///
 /// # Errors
 /// Other variables, gradients or another order.

@@ -1,4 +1,4 @@
-//! Comparing values: those recorded, and central differences where the reference has no right ones.
+//! Compares values with recorded ones, or with central differences if the reference's are wrong.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use autobwd::{DType, Executor, Feed, Program, Scope, Tensor, Var};
 
 use super::{Case, Difference, build::Replay, differences};
 
-/// Above this, a recorded gradient is not the derivative.
+/// Above this difference, a recorded gradient is not the derivative.
 const FD_LIMIT: f64 = 1e-4;
-/// What an unknown dimension is taken for where a case has no numbers.
+/// Value of an unknown dimension in a case without values.
 const UNKNOWN_DIM: usize = 2;
 
-/// Compares all values of a case, in one run of its final program: how many recorded ones there were, and how many
-/// gradients that had to be compared with central differences.
+/// Compares all values of a case, in one run of its final program. Returns the number of recorded values, and of
+/// gradients compared with central differences.
 pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize), Difference> {
     let by_difference = by_difference(case, replay);
     if case.fetch.is_empty() && by_difference.is_empty() {
@@ -49,18 +49,18 @@ pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize)
     Ok((recorded.len(), by_difference.len()))
 }
 
-/// A gradient for which the case has no right numbers.
+/// A gradient without correct values in the case.
 struct Wanted {
     golden: String,
     own: String,
-    /// The call that it answers.
+    /// The call that requested it.
     call: usize,
-    /// The variable that it is the gradient of, in autobwd's names.
+    /// The variable whose gradient it is, in autobwd's names.
     var: String,
 }
 
-/// The gradients to be compared with central differences: of a case with a quirk those that are not known to be the
-/// derivative, and all of a call that the reference could not make.
+/// The gradients to compare with central differences: in a case with a quirk, those not known to be the derivative; and
+/// all gradients of a call on which the reference failed.
 fn by_difference(case: &Case, replay: &Replay<'_>) -> Vec<Wanted> {
     let mut wanted = vec![];
     for (call, made) in replay.made.iter().enumerate().filter(|(_, made)| made.derivative) {
@@ -84,7 +84,7 @@ fn by_difference(case: &Case, replay: &Replay<'_>) -> Vec<Wanted> {
     wanted
 }
 
-/// The call that a recorded gradient belongs to, and its variable: as returned, or by name in the first call.
+/// The call of a recorded gradient, and its variable: from the result, or by name in the first call.
 fn differentiated(replay: &Replay<'_>, name: &str) -> Option<(usize, String)> {
     let returned = replay.made.iter().enumerate().rev().find_map(|(call, made)| {
         let own = made.recorded.iter().find(|(_, grad)| grad.as_deref() == Some(name));
@@ -114,11 +114,11 @@ fn close(name: &str, what: &str, golden: &[f64], found: &[f64], tolerance: f64) 
     Ok(())
 }
 
-/// An executor with everything that a case puts in.
+/// An executor with all inputs of a case.
 pub(super) struct Machine {
     executor: Executor,
     pub(super) feeds: BTreeMap<String, Tensor>,
-    /// What the scope holds when a run starts.
+    /// Contents of the scope at the start of a run.
     pub(super) kept: BTreeMap<String, Tensor>,
 }
 
@@ -132,12 +132,12 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Makes up what a case without numbers reads.
+    /// Generates the inputs of a case without values.
     fn invent(&mut self, program: &Program) -> Result<(), Difference> {
         let mut written: Vec<Var> = vec![];
         for op in &program.root().ops {
             for var in op.reads().filter(|v| !written.contains(v)) {
-                // A gradient that nobody has written counts as zero.
+                // An unwritten gradient counts as zero.
                 let desc = program.root().vars.get(&var).filter(|desc| desc.gradient_of.is_none());
                 let Some(desc) = desc else { continue };
                 let dims: Vec<usize> = desc.dims.iter().map(|d| d.get().unwrap_or(UNKNOWN_DIM)).collect();
@@ -150,7 +150,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs a program from the start.
+    /// Runs a program from the initial state.
     pub(super) fn run(&mut self, program: &Program, fetch: &[String]) -> Result<Vec<Tensor>, Difference> {
         let mut scope = Scope::new();
         for (name, value) in &self.kept {
@@ -163,7 +163,7 @@ impl Machine {
     }
 }
 
-/// Numbers between 0.25 and 0.75, where most operators are smooth; zeros where there are no fractions.
+/// Numbers between 0.25 and 0.75, where most operators are smooth; zeros for integers.
 fn invented(dtype: DType, dims: &[usize], seed: usize) -> Result<Tensor, Difference> {
     let number = |i: usize| 0.5 + 0.25 * ((1 + i + 7 * seed) as f64 * 1.37).sin();
     let numbers = 0..dims.iter().product();

@@ -1,7 +1,7 @@
-//! Programs and weights changed at random, and what must hold whatever they say.
+//! Fuzzing of programs and weights: random changes, and the properties that must still hold.
 //!
-//! One file a step: `seeds` has what is changed, `mutate` changes it, this one runs it and says what is wrong. Must not
-//! know files and clocks: `fuzz/main.rs` does.
+//! One file for each step: `seeds` has the initial inputs, `mutate` changes them, this one runs them and reports
+//! violations. It must not use files and clocks: `fuzz/main.rs` does.
 
 mod mutate;
 mod seeds;
@@ -17,29 +17,29 @@ use autobwd::{
 pub use mutate::{Rng, mutate, mutate_bytes};
 pub use seeds::{Seed, seeds};
 
-/// Loops end early, and larger arenas are not run: there are many executions to come.
+/// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
 const ARENA_LIMIT: usize = 1 << 20;
-/// The most elements of a value that is made for a variable.
+/// Maximum number of elements of a generated value.
 const ELEMENTS: usize = 1 << 14;
 
-/// How far an input got.
+/// The last stage that an input reached.
 pub type Outcome = &'static str;
 
-/// What an execution has found: how far the input got, and the errors that it met.
+/// Results of an execution.
 #[derive(Default)]
 pub struct Found {
-    /// How far the input got.
+    /// The last stage that the input reached.
     pub outcome: Outcome,
-    /// Messages, without names and numbers: what is new among them makes an input worth keeping.
+    /// Error messages, without names and numbers: an input with a new message is kept.
     pub messages: Vec<String>,
 }
 
 impl Found {
-    /// Notes an error.
+    /// Records an error.
     ///
     /// # Errors
-    /// One that no input may lead to.
+    /// An error that no input may cause.
     fn note(&mut self, doing: &str, e: &autobwd::Error) -> Result<(), String> {
         let text = e.to_string();
         self.messages.push(format!("{doing}: {}", pattern(e.message())));
@@ -49,7 +49,7 @@ impl Found {
         }
     }
 
-    /// Compares what came of a program with what `verify` said of it: it must be refused in the same words, or get past.
+    /// Compares the outcome of a program with the result of `verify`: the same error, or success.
     fn agree<T>(
         &mut self,
         doing: &str,
@@ -76,7 +76,7 @@ impl Found {
     }
 }
 
-/// A message without what differs from input to input.
+/// A message without the parts that differ between inputs.
 fn pattern(message: &str) -> String {
     let (mut pattern, mut quoted) = (String::new(), false);
     for c in message.chars().take(400) {
@@ -94,10 +94,10 @@ fn pattern(message: &str) -> String {
     pattern
 }
 
-/// Reads a program and does with it all that there is to do.
+/// Reads a program and makes every request about it.
 ///
 /// # Errors
-/// What must not happen; panics are the caller's.
+/// A violated property; panics are left to the caller.
 pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> Result<Found, String> {
     let mut found = Found { outcome: "not loaded", ..Found::default() };
     let program = match Program::from_json(text) {
@@ -160,7 +160,7 @@ pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> R
     Ok(found)
 }
 
-/// Runs a program on these values, and on ones of the shapes that it declares.
+/// Runs a program on these values, and on values with its declared shapes.
 fn run(
     program: &Program,
     values: &HashMap<String, Tensor>,
@@ -205,7 +205,7 @@ fn run(
 /// Loads weights from a file and runs a program with them.
 ///
 /// # Errors
-/// What must not happen; panics are the caller's.
+/// A violated property; panics are left to the caller.
 pub fn weights(path: &std::path::Path, model: &Seed) -> Result<Found, String> {
     let mut found = Found { outcome: "not loaded", ..Found::default() };
     let mut scope = Scope::new();

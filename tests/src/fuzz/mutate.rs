@@ -1,4 +1,4 @@
-//! Mutations of JSON texts that know its structure, and of bytes.
+//! Structure-aware mutations of JSON texts, and mutations of bytes.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
 pub struct Rng(pub u64);
@@ -11,12 +11,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; 0 if there is none.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// One of a list.
+    /// A random element of a list.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         all.get(self.below(all.len()))
     }
@@ -27,19 +27,19 @@ impl Rng {
 struct Node {
     start: usize,
     end: usize,
-    /// Of an object's member, where its key starts and ends.
+    /// Start and end of the key of an object's member.
     key: Option<(usize, usize)>,
 }
 
 impl Node {
-    /// Where it starts with its key.
+    /// Its start, including its key.
     fn whole(&self) -> usize {
         self.key.map_or(self.start, |(start, _)| start)
     }
 }
 
-/// The values of a JSON text without spaces, as `Program::to_json` writes it, parents first; what follows on a mistake is
-/// left out.
+/// The values of a JSON text without spaces, as `Program::to_json` writes it, parents first; stops at the first syntax
+/// error.
 fn scan(text: &str) -> Vec<Node> {
     let bytes = text.as_bytes();
     let (mut nodes, mut open): (Vec<Node>, Vec<usize>) = (vec![], vec![]);
@@ -82,7 +82,7 @@ fn scan(text: &str) -> Vec<Node> {
     nodes
 }
 
-/// How many of the numbers are whole.
+/// The number of integers among the numbers.
 const WHOLE: usize = 22;
 const NUMBERS: [&str; 27] = [
     "0",
@@ -128,7 +128,7 @@ const TEXTS: [&str; 12] = [
     "\"selected_rows\"",
 ];
 
-/// A JSON text with one to four changes; `words` are further texts that mean something.
+/// A JSON text with one to four changes; `words` are other meaningful strings.
 pub fn mutate(text: &str, words: &[&str], rng: &mut Rng) -> String {
     let mut text = text.to_string();
     loop {
@@ -148,7 +148,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
     let of = |node: &Node| &text[node.start..node.end];
     let key = |node: &Node| node.key.and_then(|(start, end)| text.get(start..end));
     let replace = |from: usize, to: usize, with: &str| format!("{}{with}{}", &text[..from], &text[to..]);
-    // The parents of values in lists have the keys.
+    // Values in lists have the key of their parents.
     let group = |n: &Node| {
         key(n).or_else(|| nodes.iter().find(|p| p.start < n.start && p.end >= n.end).and_then(key))
     };
@@ -167,7 +167,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
     let children = || {
         let at = nodes.iter().position(|n| n.start == node.start).unwrap_or(0);
         let inside = nodes[at + 1..].iter().take_while(|n| n.start < node.end);
-        // Those that are in no other of them.
+        // The direct children only.
         let mut end = 0;
         inside
             .filter(|n| {
@@ -199,7 +199,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
             let mut parts: Vec<&str> = children.iter().map(part).collect();
             let (i, j) = (rng.below(parts.len()), rng.below(parts.len()));
             let other;
-            // An object that lacks a member is mostly refused at once.
+            // An object without a member is mostly rejected immediately.
             let kind = if open == "{" && rng.below(4) > 0 { 5 } else { rng.below(6) };
             match kind {
                 0 if !parts.is_empty() => _ = parts.remove(i),
@@ -220,7 +220,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
                 0 => like(rng),
                 1 => old.wrapping_add(1).to_string(),
                 2 => old.wrapping_sub(1).to_string(),
-                // Whole numbers where there is one.
+                // Integers replace integers.
                 _ if !of(&node).contains('.') => {
                     rng.pick(&NUMBERS[..WHOLE]).map_or(String::new(), ToString::to_string)
                 }
@@ -231,7 +231,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
     }
 }
 
-/// Bytes with some changed, left out, doubled or moved.
+/// Bytes with some changed, removed, doubled or moved.
 pub fn mutate_bytes(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     loop {

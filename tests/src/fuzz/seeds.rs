@@ -1,4 +1,4 @@
-//! What mutations start from: programs of every operator, of models, and of the reference.
+//! Initial inputs for mutations: programs of every operator, of models, and of the reference.
 
 use std::{collections::HashMap, path::Path};
 
@@ -19,18 +19,18 @@ use crate::conformance::load_folder;
 pub struct Seed {
     /// The program.
     pub program: Program,
-    /// Values of data and of what is kept.
+    /// Values of data and of kept variables.
     pub values: HashMap<String, Tensor>,
 }
 
-/// All of them.
+/// All initial inputs.
 ///
 /// # Errors
-/// A model that cannot be built; the corpus cannot be read.
+/// A model that cannot be built; a corpus that cannot be read.
 pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
     let mut seeds = models()?;
     for sample in check::samples() {
-        // Rows that are refused say so at once.
+        // Samples that must fail do so here.
         if let Ok((mut program, values)) = check::sample_program(&sample, DType::F32) {
             let written: Vec<String> =
                 program.root().ops[0].writes().map(|v| program.name(v).to_string()).collect();
@@ -116,7 +116,7 @@ fn models() -> Result<Vec<Seed>> {
     seeds.push(Seed { program, ..forward.clone() });
     seeds.push(forward);
 
-    // Shapes that differ from step to step, and steps that know those before.
+    // Shapes that differ from step to step, and steps that read earlier ones.
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 2]);
     let end = net.input("end", DType::F32, &[]);
