@@ -13,7 +13,7 @@ pub use autobwd::operators::{Scale, ScaleGrad};
 
 use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
 
-/// Rectifier: `out = max(x, 0)`; NaN stays NaN.
+/// ReLU: `out = max(x, 0)`; NaN stays NaN.
 #[register_op(grad = ReluGrad, pointwise)]
 pub struct Relu<V = Var> {
     /// Any shape.
@@ -83,7 +83,7 @@ impl<F: Float> Pointwise for TanhGrad<F> {
     }
 }
 
-/// Logistic function: `out = 1 / (1 + exp(-x))`.
+/// Logistic sigmoid: `out = 1 / (1 + exp(-x))`.
 #[register_op(grad = SigmoidGrad, pointwise)]
 pub struct Sigmoid<V = Var> {
     /// Any shape.
@@ -218,7 +218,7 @@ impl GradRule<LogGrad> for LogGradGrad {
     }
 }
 
-/// `out = x²`.
+/// Square: `out = x²`.
 #[register_op(grad = SquareGrad, pointwise, integers)]
 pub struct Square<V = Var> {
     /// Any shape.

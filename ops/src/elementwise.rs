@@ -14,7 +14,7 @@ use autobwd::{
     register_op,
 };
 
-/// `out = x - y` of equal shapes.
+/// Difference of equal shapes: `out = x - y`.
 #[register_op(grad = MinusGrad, pointwise, integers)]
 pub struct Minus<V = Var> {
     /// Any shape.

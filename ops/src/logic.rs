@@ -22,7 +22,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
     integers_below(2, dims).of(DType::Bool)
 }
 
-/// `out = x` where the condition holds, else `y`.
+/// Selection by a mask: `out = x` where the condition holds, else `y`.
 #[register_op(grad = WhereGrad, pointwise, kernel)]
 pub struct Where<V = Var> {
     /// Bool, any shape.

@@ -15,13 +15,13 @@ use crate::{
 
 /// The `k` largest elements along an axis, and their positions: `out = x[indices]`.
 ///
-/// Of equal elements the first comes first; NaN counts as the largest number.
+/// Ties are in the order of `x`; NaN counts as the largest number.
 #[register_op(grad = TopKV2Grad)]
 pub struct TopKV2<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
-    /// The elements; `k` of them along the axis.
+    /// The elements, `k` along the axis.
     #[output]
     pub out: V,
     /// Their positions along the axis, int64; same shape as `out`.
@@ -228,7 +228,7 @@ impl GradRule<TopKV2Grad> for TopKV2GradGrad {
 
 /// Position of the largest element along an axis.
 ///
-/// Of equal elements the first is taken; NaN counts as the largest number.
+/// Ties give the first position; NaN counts as the largest number.
 #[register_op(grad = ZeroGrad)]
 pub struct ArgMax<V = Var> {
     /// At least one element along the axis.

@@ -215,7 +215,7 @@ fn probabilities_have_a_cross_entropy_without_softmax() -> Result<()> {
     Ok(())
 }
 
-/// A program whose last operator is an `accuracy` with results of that declared shape.
+/// A program whose last operator is an `accuracy` with results declared with that shape.
 fn accuracy(shape: &str) -> Result<(Program, String)> {
     let net = Builder::new();
     let (scores, label) =

@@ -200,7 +200,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
     for name in ["", "a b", "w@GRAD", "@EMPTY@"] {
         let e = trace(&tape, &[(name, &x)], || Ok(vec![x.relu()])).map(drop).unwrap_err();
         assert!(e.to_string().starts_with(&format!("{name:?} cannot be a variable")), "{e}");
-        // Gradients are fed under such names.
+        // Gradients are fed under this kind of name.
         if name == "w@GRAD" {
             continue;
         }

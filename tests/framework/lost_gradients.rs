@@ -232,7 +232,7 @@ fn checkpoints_without_effect_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// A program with a NaN would not equal itself.
+/// A program with a NaN attribute would not equal itself.
 #[test]
 fn attributes_are_no_nan() -> Result<()> {
     for net in [Builder::new(), autobwd::eager()] {

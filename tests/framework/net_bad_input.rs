@@ -195,7 +195,7 @@ struct Wrong<V = Var> {
     /// Same shape.
     #[output]
     out: V,
-    /// How its gradient is wrong.
+    /// The kind of wrong gradient.
     #[attr(default = 0)]
     how: i32,
 }

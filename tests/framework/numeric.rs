@@ -39,7 +39,7 @@ pub(crate) fn numeric(program: &Program, at: &Point<'_>, target: &str, of: &str)
     Ok(derivative)
 }
 
-/// Whether no number is further off than that, relative to the largest one, or to 1.
+/// Whether all numbers agree up to a tolerance relative to the largest one, or to 1.
 pub(crate) fn near(found: &[f64], expected: &[f64], tolerance: f64) -> bool {
     let scale = expected.iter().fold(1.0_f64, |max, x| max.max(x.abs()));
     found.len() == expected.len()

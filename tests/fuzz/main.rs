@@ -133,7 +133,7 @@ fn run(options: &Options) -> Outcomes<usize> {
     Ok(failures)
 }
 
-/// Ends the process when an execution does not.
+/// Ends the process when an execution exceeds the deadline.
 fn watch(begin: Instant) {
     thread::spawn(move || {
         loop {
@@ -159,12 +159,12 @@ fn guarded(begin: Instant, execute: impl FnOnce() -> Result<Found, String>) -> R
     })
 }
 
-/// One target, for some time.
+/// Fuzzes one target for a given time.
 struct Campaign<'a> {
     target: Target,
     folder: &'a Path,
     seeds: Vec<Seed>,
-    /// Seeds first, by number: each with what is changed.
+    /// Initial inputs first, by number: each with its changed part.
     inputs: Vec<(usize, Vec<u8>)>,
     known: HashSet<String>,
     rng: Rng,
@@ -202,7 +202,7 @@ impl Campaign<'_> {
         let mut options_file = fs::File::create(current.with_extension("options"))?;
         let (mut executions, mut told) = (0_u64, Instant::now());
         while Instant::now() < end {
-            // At first, one in two is a seed as it is; later, one in two is a changed seed.
+            // At first, every other input is an initial one; later, every other one is a changed initial one.
             let replayed = usize::try_from(executions / 2)
                 .ok()
                 .filter(|at| executions % 2 == 0 && *at < self.seeds.len());
@@ -218,7 +218,7 @@ impl Campaign<'_> {
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
             let draw = self.rng.0;
-            // In place: it takes a third of the time of writing new files.
+            // Overwritten in place, which takes a third of the time of a new file.
             write_over(&mut current_file, &input)?;
             write_over(&mut options_file, format!("--values {seed} --draw {draw}").as_bytes())?;
             let model = &self.seeds[seed];
@@ -263,14 +263,14 @@ impl Campaign<'_> {
         Ok(self.failures.len())
     }
 
-    /// An input to change: the shortest of some, since short ones say as much in less time.
+    /// An input to change: the shortest of some, since short inputs cover as much in less time.
     fn pick(&mut self) -> usize {
         let among = if self.rng.below(2) == 0 { self.seeds.len() } else { self.inputs.len() };
         let drawn = [(); DRAWN].map(|()| self.rng.below(among));
         drawn.into_iter().min_by_key(|at| self.inputs[*at].1.len()).unwrap_or_default()
     }
 
-    /// Tells a failure, each kind once.
+    /// Reports each kind of failure once.
     fn failed(
         &mut self,
         (execution, values, draw): (u64, usize, u64),
@@ -299,7 +299,7 @@ impl Campaign<'_> {
     }
 }
 
-/// Makes these the contents of a file.
+/// Replaces the contents of a file.
 fn write_over(file: &mut fs::File, contents: &[u8]) -> io::Result<()> {
     file.rewind()?;
     file.write_all(contents)?;

@@ -1,4 +1,4 @@
-//! An allocator that gives no more than a process of the fuzzer may have.
+//! An allocator with a limit on the memory of a fuzzer process.
 #![allow(unsafe_code)]
 
 use std::{
@@ -7,13 +7,13 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// The most bytes that are held at a time. The library for products takes twice the size of the largest cache for each
-/// thread, which may be a gigabyte.
+/// Maximum of live bytes. The matrix product library allocates twice the size of the largest cache for each thread,
+/// which may be a gigabyte.
 const LIMIT: usize = 1 << 32;
-/// Larger pieces may fill no more than half of it: who asks for them can be told that there is no memory.
+/// Large allocations may fill half of it only: their callers can handle failure.
 const LARGE: usize = 1 << 16;
 
-/// Bytes that are held.
+/// Live bytes.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, up to a limit.
@@ -29,19 +29,19 @@ fn take(bytes: usize) -> bool {
     fits
 }
 
-// SAFETY: passes on to the system's allocator, or says that there is no memory.
+// SAFETY: forwards to the system's allocator, or reports that memory is exhausted.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         if take(layout.size()) { unsafe { System.alloc(layout) } } else { ptr::null_mut() }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         if take(layout.size()) { unsafe { System.alloc_zeroed(layout) } } else { ptr::null_mut() }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

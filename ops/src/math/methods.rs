@@ -48,7 +48,7 @@ macro_rules! binary {
     )*};
 }
 
-/// With the attribute `axis`.
+/// Implements methods of operators with the attribute `axis`.
 macro_rules! broadcasting {
     ($($f:ident $op:ident),*) => {$(
         fn $f(&self, other: &Expr) -> Expr {

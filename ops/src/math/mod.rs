@@ -231,7 +231,7 @@ pub trait Math: Sized {
     /// The `k` largest elements along the last axis, largest first, and their positions.
     #[track_caller]
     fn top_k(&self, k: i32) -> (Expr, Expr);
-    /// The same elements in another shape; −1 is inferred, 0 copied.
+    /// Reshapes to these dimensions; −1 is inferred, 0 copies the dimension.
     #[track_caller]
     fn reshape(&self, shape: &[i32]) -> Expr;
     /// Permutes the axes.

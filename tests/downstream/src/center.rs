@@ -10,7 +10,7 @@ use autobwd::{
 };
 
 // The operator.
-/// Columns without their mean: `out[i, j] = x[i, j] - Σₖ x[k, j] / m`.
+/// Subtracts the mean of each column: `out[i, j] = x[i, j] - Σₖ x[k, j] / m`.
 #[register_op(grad = CenterGrad)]
 pub struct Center<V = Var> {
     /// `[m, n]`.
@@ -49,7 +49,7 @@ autobwd::samples!(
     ]
 );
 
-/// `dx` is `dout` without the mean of its columns: the operator again.
+/// `dx` is `dout` minus the mean of each column: the same operator.
 pub struct CenterGrad;
 impl GradRule<Center> for CenterGrad {
     fn emit(fwd: &Center, g: &mut GradCx<'_>) {
@@ -61,7 +61,7 @@ impl GradRule<Center> for CenterGrad {
 }
 // End of the operator.
 
-/// Columns of an expression without their mean. Fails for anything but a matrix of floating point numbers.
+/// Subtracts the mean of each column. Fails unless `x` is a floating-point matrix.
 #[track_caller]
 pub fn center(x: &Expr) -> Expr {
     emit(Center { x: x.into(), out: New }).out

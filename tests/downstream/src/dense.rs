@@ -69,7 +69,7 @@ impl Kernel for DenseGrad<Buf<'_>> {
 }
 // End of the operator.
 
-/// Matrix product of two expressions. Fails for anything but matrices that fit each other.
+/// Matrix product of two expressions. Fails unless both are matrices of matching shapes.
 #[track_caller]
 pub fn dense(x: &Expr, w: &Expr) -> Expr {
     emit(Dense { x: x.into(), w: w.into(), out: New }).out

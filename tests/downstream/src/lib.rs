@@ -1,7 +1,8 @@
 //! A third-party operator crate that uses the public interface of autobwd only.
 //!
-//! [`bell`](bell()) is elementwise and has its gradient derived from its formula; [`dense`](dense()) has a shape rule, a
-//! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule. The README of this crate is the guide for authors of others.
+//! [`bell`](bell()) is elementwise, with a gradient derived from its formula; [`dense`](dense()) has a shape rule, a
+//! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule. The README of this
+//! crate is the guide for authors of operator crates.
 
 pub mod bell;
 pub mod center;
@@ -11,7 +12,7 @@ pub use bell::bell;
 pub use center::center;
 pub use dense::dense;
 
-// Backward parts also consist of this crate's operators: `sum`, for one.
+// Backward parts also need operators of this crate, such as `sum`.
 use autobwd_ops as _;
 
 #[cfg(doctest)]

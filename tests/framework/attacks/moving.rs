@@ -80,7 +80,7 @@ pub(crate) struct AddOver<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// One that broadcasts with it.
+    /// A shape that broadcasts with it.
     #[input]
     pub y: V,
     /// The shape of both.

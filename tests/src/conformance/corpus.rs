@@ -64,7 +64,7 @@ pub struct Refusal {
     pub class: String,
 }
 
-/// The arguments of a backward build, by name; `None` where not given.
+/// The arguments of a backward build, by name; `None` if absent.
 #[derive(Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -90,7 +90,7 @@ impl Case {
     /// Reads a case and its file of values.
     ///
     /// # Errors
-    /// Files that cannot be read or are not of the corpus' form.
+    /// Files that cannot be read, or do not have the corpus' format.
     pub fn load(path: &Path) -> Result<Case, Difference> {
         let bad = |e: &dyn std::fmt::Display| Difference::new(format!("cannot read {}: {e}", path.display()));
         let text = fs::read_to_string(path).map_err(|e| bad(&e))?;
