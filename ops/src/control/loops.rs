@@ -40,7 +40,7 @@ pub(super) fn copy(x: &Expr) -> Expr {
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
 /// use autobwd_ops::{Math, concat, control::{varying, while_loop}};
 ///
-/// Append doubled rows until their sum reaches a limit.
+/// // Append doubled rows until their sum reaches a limit.
 /// let net = Builder::new();
 /// let row = net.input("row", DType::F32, &[1, 2]);
 /// let rows = while_loop(

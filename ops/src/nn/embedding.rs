@@ -28,7 +28,7 @@ use crate::{Init, lookup::LookupTableV2};
 /// session.run(&mut scope)?;
 /// assert_eq!(session.rows::<f32>(&gradient)?.numbers(), [7, 123, 40_000]);
 /// assert_eq!(session.fetch(&gradient)?.dims(), [50_000, 16]);
-/// These rows only: the whole table would take 3.2 MB.
+/// // These rows only: the whole table would take 3.2 MB.
 /// assert!(session.arena_bytes() < 2_000);
 /// # Ok::<(), autobwd::Error>(())
 /// ```

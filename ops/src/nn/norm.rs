@@ -219,7 +219,7 @@ impl InstanceNorm {
 /// let x = Tensor::from_vec([2, 1], vec![4.0_f32, 8.0])?;
 /// let y = executor.run(&net.program()?, &mut scope, &[("x", &x)], &[&y.name()])?;
 /// assert_eq!(y[0].slice::<f32>()?, [-1.0, 1.0]);
-/// Half of the initial 0 and 1, and half of the batch's 6 and 4.
+/// // Half of the initial 0 and 1, and half of the batch's 6 and 4.
 /// assert_eq!(scope.get(&norm.mean.name())?.item()?, 3.0);
 /// assert_eq!(scope.get(&norm.variance.name())?.item()?, 2.5);
 /// # Ok::<(), autobwd::Error>(())

@@ -114,7 +114,7 @@ pub type Rnn = Recurrence<RnnCell>;
 /// let gru = Gru::builder(&net, 8, 16).layers(2).bidirectional().seed(7).build();
 /// let (out, last) = gru.forward_with(&x, None, Some(&goes_on));
 /// assert_eq!(out.dims().to_string(), "[-1, -1, 32]");
-/// The last state of each layer, and, for the reverse direction, the state at the first step.
+/// // The last state of each layer, and, for the reverse direction, the state at the first step.
 /// assert_eq!((last.len(), last[0].dims().to_string()), (4, "[-1, 16]".into()));
 /// Sgd { rate: 0.01 }.minimize(&out.square().mean())?.complete()?;
 /// # Ok::<(), autobwd::Error>(())
