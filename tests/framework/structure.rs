@@ -20,7 +20,7 @@ const PACKAGES: [&str; 9] = [
     "ops",
 ];
 
-/// Modules that may be in an import cycle. Compositions of operators use the methods of expressions, each of which
+/// Modules that may be in an import cycle. Compositions of operators use the methods of expressions, and each method
 /// stands for an operator.
 const EXEMPT: [(&str, &str); 1] = [("ops", "math")];
 

@@ -34,6 +34,11 @@ fn comment(line: &str) -> Option<&str> {
     (!line[..at].ends_with(':')).then(|| &line[at..])
 }
 
+/// A line without its code spans.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect()
+}
+
 fn contains_word(text: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(word).any(|(at, _)| {
@@ -57,9 +62,15 @@ fn prose_uses_the_words_of_the_field() {
         }
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         let text = fs::read_to_string(&path).unwrap().to_lowercase();
+        let mut in_code = false;
         for (number, line) in text.lines().enumerate() {
             let Some(prose) = (if is_rust { comment(line) } else { Some(line) }) else { continue };
-            for (word, instead) in WORDS.iter().filter(|(word, _)| contains_word(prose, word)) {
+            in_code ^= prose.trim_start_matches(['/', '!', ' ']).starts_with("```");
+            if in_code {
+                continue;
+            }
+            let prose = without_code(prose);
+            for (word, instead) in WORDS.iter().filter(|(word, _)| contains_word(&prose, word)) {
                 faults.push(format!("{}:{}: \"{word}\"; {instead}", name.display(), number + 1));
             }
         }

@@ -270,7 +270,7 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-/// The input of which another input is the gradient.
+/// The input whose gradient another input is.
 fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
     let name = gradient.ident.to_string();
     let of = |prefix| {
