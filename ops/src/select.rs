@@ -9,9 +9,7 @@ use crate::common::whole_number;
 
 fn is_mask(mask: &Meta) -> Result<()> {
     let whole = matches!(mask.dtype, DType::I32 | DType::I64);
-    mask.require(whole && mask.dims.numel().get().is_none_or(|n| n == 1), || {
-        "one integer is needed".into()
-    })
+    mask.require(whole && mask.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
 }
 
 /// The selected index, checked to be below `count`.

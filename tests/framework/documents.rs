@@ -1,7 +1,7 @@
 //! The documents of the repository: links lead to files, every chapter of the book is listed and run, and the tests
 //! that the book names exist.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use crate::structure::root;
 

@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
         Ok(Value::of(self.eager.call(self.builder, words, desc, parts, site)?, 0))
     }
 
-    /// The gradients of an operator's inputs, computed from the complete gradients of its outputs; `of` is one of the outputs.
+    /// The gradients of an operator's inputs, from the complete gradients of its outputs; `of` is one of these.
     #[inline(always)]
     fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);

@@ -377,8 +377,9 @@ impl Builder {
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {
         let declared = if self.is_eager() {
-            let text =
-                format!("`{name}` cannot be fed later: an eager builder computes immediately; use `constant`");
+            let text = format!(
+                "`{name}` cannot be fed later: an eager builder computes immediately; use `constant`"
+            );
             Err(Error::new(ErrorKind::Feed, text))
         } else {
             Dims::from_wire(dims).and_then(|dims| self.declare(name, VarDesc::data(dtype, dims)))

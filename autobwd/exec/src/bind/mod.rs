@@ -321,7 +321,10 @@ impl Bind<'_> {
     }
 
     fn late(&mut self, late: &Arc<Late>) -> Result<LateFrame> {
-        let planner = self.options.planner.ok_or_else(|| Error::internal("no planner for the operators of dynamic shape"))?;
+        let planner = self
+            .options
+            .planner
+            .ok_or_else(|| Error::internal("no planner for the operators of dynamic shape"))?;
         let mut inputs = vec![];
         for id in late.entering.inputs().into_iter().filter_map(|(_, id)| id) {
             inputs.push((id, self.input(&mut Binder::default(), id)?));
