@@ -1,4 +1,4 @@
-//! Normalisation layers' operators.
+//! Operators of batch, layer, group and instance normalisation.
 //!
 //! Second derivatives, and gradients that gradient operators leave out, come from compositions.
 
