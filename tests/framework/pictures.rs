@@ -35,7 +35,7 @@ fn loops_and_branches_are_drawn_around_their_blocks() -> Result<()> {
 }
 
 #[test]
-fn the_picture_in_the_readme_is_true() -> Result<()> {
+fn the_picture_in_the_book_is_true() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 3]);
     let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));
@@ -43,8 +43,8 @@ fn the_picture_in_the_readme_is_true() -> Result<()> {
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Default::default())?;
     let picture = format!("```mermaid\n{}```\n", program.to_mermaid());
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    assert!(std::fs::read_to_string(readme).unwrap().contains(&picture), "{readme} lacks\n{picture}");
+    let chapter = concat!(env!("CARGO_MANIFEST_DIR"), "/../autobwd/book/src/debugging.md");
+    assert!(std::fs::read_to_string(chapter).unwrap().contains(&picture), "{chapter} lacks\n{picture}");
     Ok(())
 }
 

@@ -153,7 +153,10 @@ fn an_operator_prints_its_reference() -> Result<()> {
         .expect(&text);
     let expected = "  input `X`: one variable\n";
     assert!(text[..place].contains(expected), "{text}");
-    assert!(text.contains("  attribute `axis`: i32, default -1, min = -1\n    Where the operand"), "{text}");
+    assert!(
+        text.contains("  attribute `axis`: i32, default -1, min = -1\n    The dimension at which"),
+        "{text}"
+    );
     assert!(text.contains("  gradient: operator `elementwise_add_grad`\n"), "{text}");
     for (op, line) in [
         ("silu", "  gradient: operator `silu_grad`, derived from the formula"),
