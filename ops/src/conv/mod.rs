@@ -100,8 +100,7 @@ impl ConvAttrs {
         with_float!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
     }
 
-    /// Computes the gradients that are wanted, each from the two other slots. The gradient of `y` is that of a
-    /// transposed convolution.
+    /// Computes the wanted gradients, each from the two other slots; `dy` is that of a transposed convolution.
     fn gradients(
         &self,
         cx: &Cx,

@@ -54,8 +54,7 @@ impl Infer for Conv2dTransposeOp<Meta> {
     }
 }
 impl Conv2dTransposeOp<Meta> {
-    /// The output shape. Several outputs have the shape of `input` as convolution; `output_size` or `output_padding`
-    /// selects one.
+    /// The output shape; where strides leave a choice, `output_size` or `output_padding` selects one.
     fn transposed(&self) -> Result<Dims> {
         let Conv2dTransposeOp { input, filter, conv, output_size, output_padding, .. } = self;
         let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
