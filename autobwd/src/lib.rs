@@ -255,7 +255,7 @@ pub mod tensor {
     #[doc(inline)]
     pub use autobwd_core::tensor::{
         Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
-        load_tensors, save_tensors, write_beside,
+        load_tensors, save_tensors, write_atomically,
     };
 }
 

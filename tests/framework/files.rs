@@ -11,7 +11,7 @@ use std::{
 
 use autobwd::{
     Builder, DType, ErrorKind, Executor, Feed, OpDesc, Program, Result, Scope, Tensor,
-    tensor::{load_tensors, save_tensors, write_beside},
+    tensor::{load_tensors, save_tensors, write_atomically},
 };
 use autobwd_ops::{
     Init, Math,
@@ -103,17 +103,17 @@ fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
     fs::write(at(".w.locked.autobwd-tmp"), "half").unwrap();
     let locked = fs::File::open(at(".w.locked.autobwd-tmp")).unwrap();
     locked.lock().unwrap();
-    write_beside(at("w"), b"whole")?;
+    write_atomically(at("w"), b"whole")?;
     let mut expected = others.to_vec();
     expected.extend([".w.locked.autobwd-tmp", "w"]);
     expected.sort_unstable();
     assert_eq!(names_in(folder.path()), expected);
     locked.unlock().unwrap();
-    write_beside(at("w"), b"whole")?;
+    write_atomically(at("w"), b"whole")?;
     assert!(!at(".w.locked.autobwd-tmp").exists());
     // A name of maximal length.
     let long = "x".repeat(255);
-    write_beside(at(&long), b"whole")?;
+    write_atomically(at(&long), b"whole")?;
     assert_eq!(fs::read(at(&long)).unwrap(), b"whole");
     Ok(())
 }
@@ -125,7 +125,7 @@ fn threads_that_save_the_same_file_do_not_meet() -> Result<()> {
     thread::scope(|scope| {
         for byte in b'a'..b'e' {
             let path = &path;
-            scope.spawn(move || (0..20).try_for_each(|_| write_beside(path, &[byte; 5000])).unwrap());
+            scope.spawn(move || (0..20).try_for_each(|_| write_atomically(path, &[byte; 5000])).unwrap());
         }
     });
     let bytes = fs::read(&path).unwrap();
@@ -153,16 +153,16 @@ fn links_stay_links_and_permissions_stay() -> Result<()> {
         assert_eq!(load_tensors(at(link))?[0].1.numel(), 200_000);
     }
     assert_eq!(fs::metadata(at("models/real")).unwrap().permissions().mode() & 0o777, 0o640);
-    write_beside(at("dangling"), b"whole")?;
+    write_atomically(at("dangling"), b"whole")?;
     assert_eq!(fs::read(at("models/new")).unwrap(), b"whole");
     assert!(fs::symlink_metadata(at("dangling")).unwrap().is_symlink());
-    let e = write_beside(at("round"), b"").unwrap_err().to_string();
+    let e = write_atomically(at("round"), b"").unwrap_err().to_string();
     assert!(e.ends_with("round`: more than 40 symbolic links"), "{e}");
     // Devices are written to, not replaced.
-    write_beside("/dev/null", b"gone")?;
+    write_atomically("/dev/null", b"gone")?;
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
     if Path::new("/dev/full").exists() {
-        assert_eq!(write_beside("/dev/full", b"too much").unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(write_atomically("/dev/full", b"too much").unwrap_err().kind(), ErrorKind::Io);
     }
     Ok(())
 }
@@ -171,7 +171,7 @@ fn links_stay_links_and_permissions_stay() -> Result<()> {
 fn what_cannot_be_written_is_told_in_plain_words() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let told = |path: PathBuf| write_beside(path, b"").unwrap_err().to_string();
+    let told = |path: PathBuf| write_atomically(path, b"").unwrap_err().to_string();
     let missing = told(at("no/such/w"));
     let expected = format!(
         "cannot write `{}`: there is no folder `{}`",

@@ -27,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_beside};
+use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_atomically};
 use clap::Parser;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
@@ -67,9 +67,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Describe the network, and write it before training, so that an output folder without write access fails early.
     let network = Network::new(&mut rng)?;
     create_folder(&options.out)?;
-    write_beside(out("program.txt"), network.reader.program.to_string().as_bytes())?;
+    write_atomically(out("program.txt"), network.reader.program.to_string().as_bytes())?;
     network.reader.program.save(out("program.json"))?;
-    write_beside(out("training-program.txt"), network.training.to_string().as_bytes())?;
+    write_atomically(out("training-program.txt"), network.training.to_string().as_bytes())?;
     network.training.save(out("training-program.json"))?;
 
     // Train it.
@@ -80,8 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Draw the results.
     let answers = network.reader.read(&mut executor, &mut scope, &test)?;
-    write_beside(out("learning-curve.svg"), pictures::learning_curve(&trained.epochs)?.as_bytes())?;
-    write_beside(out("misread.svg"), pictures::misread(&test, &answers)?.as_bytes())?;
+    write_atomically(out("learning-curve.svg"), pictures::learning_curve(&trained.epochs)?.as_bytes())?;
+    write_atomically(out("misread.svg"), pictures::misread(&test, &answers)?.as_bytes())?;
 
     // Load program and weights from the files.
     let program = Program::load(out("program.json"))?;

@@ -14,7 +14,7 @@ mod points;
 
 use std::{error::Error, path::PathBuf, time::Instant};
 
-use autobwd::{Builder, Expr, Result, Tensor, tensor::write_beside};
+use autobwd::{Builder, Expr, Result, Tensor, tensor::write_atomically};
 use autobwd_ops::{
     Init, Math,
     nn::Linear,
@@ -84,7 +84,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = right(&tape, &network, &points)? as f64 / points.len() as f64;
         let file = options.out.join(format!("{name}.svg"));
-        write_beside(
+        write_atomically(
             &file,
             pictures::boundary(name, &points, |grid| odds(&tape, &network, grid))?.as_bytes(),
         )?;

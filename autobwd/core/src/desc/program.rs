@@ -13,7 +13,7 @@ use rustc_hash::FxHasher;
 
 use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
 use crate::{
-    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean, tensor::write_beside,
+    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean, tensor::write_atomically,
 };
 
 /// The most decimal digits of the number in a name.
@@ -443,7 +443,7 @@ impl Program {
     /// # Errors
     /// Those of the file system, with the path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_beside(path, self.to_json().as_bytes())
+        write_atomically(path, self.to_json().as_bytes())
     }
 
     /// Reads a program that was [saved](Program::save).

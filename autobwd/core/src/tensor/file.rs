@@ -34,7 +34,7 @@ pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Er
 ///
 /// # Errors
 /// A missing folder, a path that is a folder, and other errors of the file system, with the path.
-pub fn write_beside(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     let refuse = |text: String| failure(path, "write", text);
     // Temporary names mean nothing to the caller, so only the kind of error is reported.

@@ -17,7 +17,7 @@ mod whole;
 pub use array::TensorArray;
 pub use array::{Cell, Step, Steps};
 pub use dtype::{Bool, DType, Element};
-pub use file::write_beside;
+pub use file::write_atomically;
 use memory::Vector;
 pub use memory::{Binder, LINE, Lease, Memory, Place, Reach, dimension, padded};
 pub use memory::{Buf, InOut};

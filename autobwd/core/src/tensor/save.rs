@@ -6,7 +6,7 @@ use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
 
 use super::{
     DType, Tensor,
-    file::{failure, write_beside},
+    file::{failure, write_atomically},
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -36,7 +36,7 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
 ///
 /// # Errors
 /// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; those of
-/// [`write_beside`].
+/// [`write_atomically`].
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
@@ -62,7 +62,7 @@ pub fn save_tensors<'a>(
     }
     // The reader finds all other faults of names and sizes.
     SafeTensors::read_metadata(&bytes).map_err(format)?;
-    write_beside(path, &bytes)
+    write_atomically(path, &bytes)
 }
 
 /// Reads all tensors of a safetensors file, sorted by name.

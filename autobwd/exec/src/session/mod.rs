@@ -337,8 +337,8 @@ fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
 /// The operator types of a frame, each once.
 fn label(plan: &Plan, frame: &Frame) -> String {
     let first = plan.groups.partition_point(|group| group.nodes.start < frame.node);
-    let beside = plan.groups[first + 1..].iter().take_while(|group| group.beside);
-    let end = beside.last().unwrap_or(&plan.groups[first]).nodes.end;
+    let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_frame);
+    let end = fused.last().unwrap_or(&plan.groups[first]).nodes.end;
     let mut types: Vec<&str> = vec![];
     for node in &plan.graph.nodes[frame.node..end] {
         let ty = &*node.desc.ty;
