@@ -34,7 +34,7 @@ pub struct Group {
     /// The iteration space of a region; `None` for a kernel.
     pub region: Option<Extent>,
     /// Whether the region shares a frame with the previous one.
-    pub beside: bool,
+    pub shares_frame: bool,
 }
 
 /// Dimensions of a formula's operand in the iteration space, with ones where it is broadcast.
@@ -174,7 +174,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Gro
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
         let region = draft.region.into_iter().next().filter(|_| !alone);
         graph.nodes.extend(draft.nodes);
-        groups.push(Group { nodes: start..graph.nodes.len(), region, beside: false });
+        groups.push(Group { nodes: start..graph.nodes.len(), region, shares_frame: false });
     }
     graph.number_writers();
     Ok((groups, constants))

@@ -3,18 +3,18 @@
 //!
 //! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
 //! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) →
-//! `place::place` → `beside::mark`.
+//! `place::place` → `horizontal_fusion::mark`.
 
 // Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]
 
-mod beside;
 mod copies;
 mod feeds;
 mod formulas;
 pub mod frame;
 mod graph;
 mod group;
+mod horizontal_fusion;
 mod join;
 mod offsets;
 mod place;
@@ -60,7 +60,7 @@ impl Plan {
         let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;
         let layout = place::place(&graph, &groups, constants, request.apart);
         if !request.apart {
-            beside::mark(&graph, &mut groups, constants, &layout);
+            horizontal_fusion::mark(&graph, &mut groups, constants, &layout);
         }
         // Sub-blocks allocate saved step state, and tensor arrays their elements.
         let is_list =
@@ -80,7 +80,7 @@ impl Plan {
     /// The groups of every frame.
     pub fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
         let mut first = 0;
-        self.groups.chunk_by(|_, next| next.beside).map(move |groups| {
+        self.groups.chunk_by(|_, next| next.shares_frame).map(move |groups| {
             first += groups.len();
             (first - groups.len(), groups)
         })

@@ -85,8 +85,8 @@ fn place_in(order: &[usize], buffers: &[Buffer], comparisons: usize) -> Option<(
     Some((offsets, top))
 }
 
-/// In the order of allocation, forwards and backwards in time, each in the smallest free gap ("best fit"), in `O(n log
-/// n)`. Returns the better of both.
+/// In the order of allocation, forwards and backwards in time, each in the smallest free gap ("best fit"), in
+/// `O(n log n)`. Returns the better of both.
 fn by_time(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     let end = buffers.iter().map(|b| b.last).max().unwrap_or(0);
     let reversed = |b: &Buffer| Buffer { first: end - b.last, last: end - b.first, ..*b };

@@ -31,7 +31,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
                     && written.is_disjoint(&writes)
                     && read.is_disjoint(&writes) =>
             {
-                group.beside = true;
+                group.shares_frame = true;
                 read.extend(reads);
                 written.extend(writes);
             }
