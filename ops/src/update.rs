@@ -201,8 +201,8 @@ fn momentum(mu: f32, use_nesterov: bool) -> MomentumOp<Draw> {
     }
 }
 
-/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`, `param_out = param -
-/// learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
+/// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
+/// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
 ///
 /// The powers are those of this step: `beta1` in the first step.
 #[register_op(grad = NoGrad)]

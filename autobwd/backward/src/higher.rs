@@ -79,8 +79,8 @@ fn require_no_target_gradients(function: &str, options: &GradientOptions<'_>) ->
     Err(Error::new(ErrorKind::NoGradient, text))
 }
 
-/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`: `∂target[i,
-/// …]/∂input[j, …]` at `[i, …, j, …]`, or `None` if the target does not depend on the input.
+/// Appends the operators that compute the Jacobian of `target` with respect to each of `inputs`:
+/// `∂target[i, …]/∂input[j, …]` at `[i, …, j, …]`, or `None` if the target does not depend on the input.
 ///
 /// Each element of the target has its own backward pass, so the program grows with the number of elements. For the
 /// product of a vector and a Jacobian, use [`gradients`](crate::gradients) with the vector as gradient of the target.

@@ -166,8 +166,8 @@ fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttent
     ScaledDotProductAttention { q, k, v, out: out(), log_sum: out(), causal }
 }
 
-/// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`, `dk =
-/// dsᵀ · q`, `dv = pᵀ · dout`.
+/// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`,
+/// `dk = dsᵀ · q`, `dv = pᵀ · dout`.
 #[register_op(grad_of = ScaledDotProductAttention, grad = Composed, inferred)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub q: V,

@@ -287,9 +287,9 @@ impl GradRule<BatchNormOp> for BatchNormRule {
     }
 }
 
-/// `dscale = Σ dy * n` and `dbias = Σ dy` over each channel, where `n = (x - m) / √(v + epsilon)`, and `dx = scale *
-/// (dy - (dbias + n * dscale) / count) / √(v + epsilon)`, or `scale * dy / √(v + epsilon)` if `m` and `v` are the
-/// running statistics.
+/// `dscale = Σ dy * n` and `dbias = Σ dy` over each channel, where `n = (x - m) / √(v + epsilon)`, and
+/// `dx = scale * (dy - (dbias + n * dscale) / count) / √(v + epsilon)`, or `scale * dy / √(v + epsilon)` if `m` and `v`
+/// are the running statistics.
 ///
 /// The saved statistics are treated as functions of `x`.
 #[register_op(grad_of = BatchNormOp, grad = Composed)]

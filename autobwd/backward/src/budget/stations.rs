@@ -124,14 +124,14 @@ fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Op
             }
             let kept = choice.kept + station.own;
             let room = limit.checked_sub(kept + station.fixed);
-            let beside = room.is_some_and(|room| choice.run_bytes() <= room);
+            let fits = room.is_some_and(|room| choice.run_bytes() <= room);
             // The run continues after this cut point,
-            if beside && choice.run.is_some_and(|run| run.last_reader > k) {
+            if fits && choice.run.is_some_and(|run| run.last_reader > k) {
                 next.push(Choice { kept: kept + station.later, ..choice.clone() });
             }
             // or ends with the previous one.
             let read_before = k > 0 && choice.is_again(k - 1) && stations[k - 1].read_before;
-            if beside || (room.is_some() && !read_before) {
+            if fits || (room.is_some() && !read_before) {
                 next.push(Choice { kept: kept + station.later, run: None, ..choice });
             }
         }

@@ -8,20 +8,20 @@ use crate::{Buf, Cx, Product, Result, Rows};
 /// The number of parts of a tensor: each part has to find its rows.
 pub const PARTS: usize = 64;
 
-/// `x = new(x, beside, grad)`, element by element: in the rows of `grad` and, unless `lazy`, with a gradient of 0 in
-/// all others. The tensors `beside` have the shape of `x`.
+/// `x = new(x, others, grad)`, element by element: in the rows of `grad` and, unless `lazy`, with a gradient of 0 in
+/// all others. The tensors `others` have the shape of `x`.
 pub fn update_rows<T: Product + AddAssign, const N: usize>(
     cx: &Cx,
     x: &mut [T],
-    beside: [&[T]; N],
+    others: [&[T]; N],
     grad: Rows<'_, T>,
     lazy: bool,
     new: impl Fn(T, [T; N], T) -> T + Sync,
 ) {
     let piece = |at: usize, x: &mut [T], grad: Option<&[T]>| {
-        let beside = beside.map(|other| &other[at..][..x.len()]);
+        let others = others.map(|other| &other[at..][..x.len()]);
         for (i, x) in x.iter_mut().enumerate() {
-            *x = new(*x, beside.map(|other| other[i]), grad.map_or(T::ZERO, |grad| grad[i]));
+            *x = new(*x, others.map(|other| other[i]), grad.map_or(T::ZERO, |grad| grad[i]));
         }
     };
     let width = grad.width();
