@@ -13,7 +13,8 @@ use rustc_hash::FxHasher;
 
 use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
 use crate::{
-    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean, tensor::write_atomically,
+    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
+    tensor::write_atomically,
 };
 
 /// The most decimal digits of the number in a name.
