@@ -1,6 +1,6 @@
 //! Derivatives by central differences.
 
-use autobwd::{Builder, DType, Executor, Expr, Program, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Executor, Expr, Program, Result, Scope, Tensor, gradients};
 use autobwd_ops::Init;
 
 /// Values of variables in the scope.
@@ -58,4 +58,21 @@ pub(crate) fn assert_derivative(program: &Program, at: &Point<'_>, target: &str,
     let expected = numeric(program, at, target, of).unwrap();
     let outcome = std::panic::catch_unwind(|| assert_near(&built[0], &expected, 1e-7));
     assert!(outcome.is_ok(), "the gradient of `{of}` is another in\n{program}");
+}
+
+/// Asserts that the first `orders` derivatives of the sum of the elements of `target` with respect to `of` are right.
+#[track_caller]
+pub(crate) fn assert_derivatives(
+    mut program: Program,
+    at: &Point<'_>,
+    mut target: String,
+    of: &str,
+    orders: usize,
+) {
+    for _ in 0..orders {
+        let found = gradients(&mut program, &[&target], &[of], &Default::default()).unwrap().entries()[0];
+        let grad = program.name(found.expect("a path leads there")).to_string();
+        assert_derivative(&program, at, &target, of, &grad);
+        target = grad;
+    }
 }
