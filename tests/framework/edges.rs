@@ -1,8 +1,7 @@
 //! Loops, recurrences and tensor arrays at their limits.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit, gradients,
-    verify,
+    Backward, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, append_backward, emit, verify,
 };
 use autobwd_ops::{
     Math,
