@@ -4,8 +4,8 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     graph::{Graph, Node, ValueId},
-    group::Group,
-    place::{Layout, Spot},
+    fusion::Group,
+    memory_planning::{Layout, Spot},
 };
 use autobwd_core::Var;
 

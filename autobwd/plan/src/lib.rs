@@ -8,26 +8,26 @@
 // Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]
 
-mod copies;
+mod copy_elision;
 mod feeds;
 mod formulas;
 pub mod frame;
 mod graph;
-mod group;
+mod fusion;
 mod horizontal_fusion;
-mod join;
+mod peephole;
 mod offsets;
-mod place;
+mod memory_planning;
 mod relevance;
 mod report;
 
 pub use feeds::cut;
 pub use graph::control::{Again, Called, Entry, Record, StepPlan};
-pub use graph::enter::{Entering, StepEnds, StepInputs, check_carried, check_term};
-pub use graph::late::Late;
+pub use graph::captures::{Entering, StepEnds, StepInputs, check_carried, check_term};
+pub use graph::dynamic_shapes::Late;
 pub use graph::{Given, Graph, Node, Request, ScratchValues, Source, Value, ValueId, Wires};
-pub use group::{Extent, Group, extent, group, is_native, operand_dims};
-pub use place::{Layout, Spot};
+pub use fusion::{Extent, Group, extent, group, is_native, operand_dims};
+pub use memory_planning::{Layout, Spot};
 
 pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
 
@@ -54,11 +54,11 @@ impl Plan {
         if !request.apart {
             let mut formulas = Formulas::default();
             relevance::leave_out(&mut graph, &mut formulas)?;
-            copies::leave_out(&mut graph, &mut formulas)?;
+            copy_elision::leave_out(&mut graph, &mut formulas)?;
         }
-        join::join(&mut graph, ops)?;
-        let (mut groups, constants) = group::group(&mut graph, ops, request.apart)?;
-        let layout = place::place(&graph, &groups, constants, request.apart);
+        peephole::join(&mut graph, ops)?;
+        let (mut groups, constants) = fusion::group(&mut graph, ops, request.apart)?;
+        let layout = memory_planning::place(&graph, &groups, constants, request.apart);
         if !request.apart {
             horizontal_fusion::mark(&graph, &mut groups, constants, &layout);
         }
@@ -88,6 +88,6 @@ impl Plan {
 
     /// By value: the last group that reads its elements; one past the last group for fetches.
     pub fn last_reads(&self) -> Vec<Option<usize>> {
-        place::last_reads(&self.graph, &self.groups)
+        memory_planning::last_reads(&self.graph, &self.groups)
     }
 }

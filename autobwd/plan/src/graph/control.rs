@@ -6,7 +6,7 @@ use crate::{
     Plan,
     graph::{
         Build, Node, Request, ScratchValues, Source, ValueId, Wires,
-        enter::{Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
+        captures::{Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
 use autobwd_core::{

@@ -2,8 +2,8 @@
 
 pub(crate) mod control;
 pub(crate) mod decompose;
-pub(crate) mod enter;
-pub(crate) mod late;
+pub(crate) mod captures;
+pub(crate) mod dynamic_shapes;
 mod request;
 
 pub use request::{Given, Request};
@@ -20,7 +20,7 @@ use autobwd_core::{
 
 use crate::graph::{
     control::{Called, Record},
-    late::Late,
+    dynamic_shapes::Late,
 };
 
 /// Index of a value.

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     graph::{Graph, Node, Source, Value, ValueId},
-    group::{Extent, Group, is_whole},
+    fusion::{Extent, Group, is_whole},
     offsets::{Buffer, live_bytes, offsets},
 };
 use autobwd_core::{Var, tensor::padded};

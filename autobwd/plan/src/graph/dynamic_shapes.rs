@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::graph::{
     Build, Source, ValueId,
     control::Record,
-    enter::{Entering, unsupplied},
+    captures::{Entering, unsupplied},
 };
 use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
