@@ -237,7 +237,7 @@ pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{Executor, Feed, Scope, Session};
     #[doc(inline)]
-    pub use autobwd_plan::{PlannedBuffer, PlannedFrame, RunPlan};
+    pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};
 }
 
 /// Programs as data: blocks, operators and variables, and the builders and expressions that create them.

@@ -10,7 +10,7 @@ use std::{process::ExitCode, time::Instant};
 
 use autobwd::{
     Backward, ErrorKind, Executor, Scope, Session, append_backward,
-    backward::{Checkpoints, Recomputed},
+    backward::{Recompute, RecomputeReport},
 };
 use autobwd_benches::{Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round};
 use clap::Parser;
@@ -35,12 +35,12 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Outcome<ExitCode> {
     let executor = Executor::with_threads(args.threads);
     for model in [models::deep()?, models::transformer()?] {
-        let mut kept = Step::new(&executor, &model, Checkpoints::None)?;
+        let mut kept = Step::new(&executor, &model, Recompute::None)?;
         // Memory freed by one would hide that of the next.
         let mut steps = vec![];
         for tenths in (0..=10).rev() {
             let budget_bytes = kept.session.arena_bytes() * tenths / 10;
-            match Step::new(&executor, &model, Checkpoints::auto(budget_bytes, &[])) {
+            match Step::new(&executor, &model, Recompute::auto(budget_bytes, &[])) {
                 Ok(mut step) => {
                     row(&model, budget_bytes, &mut step, &mut kept, args.rounds)?;
                     steps.push(step);
@@ -63,7 +63,7 @@ fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rou
         kept_ms.push(kept.time()?);
     }
     let (step_ms, kept_ms) = (median(step_ms), median(kept_ms));
-    let share = |planned: autobwd::backward::Planned| {
+    let share = |planned: autobwd::backward::RecomputeCost| {
         planned.again.picoseconds() as f64 / planned.forward.picoseconds() as f64
     };
     let line = json!({
@@ -86,13 +86,13 @@ fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rou
 struct Step {
     session: Session,
     scope: Scope,
-    recomputed: Recomputed,
+    recomputed: RecomputeReport,
     search_ms: f64,
     measured_bytes: Option<usize>,
 }
 
 impl Step {
-    fn new(executor: &Executor, model: &Model, checkpoints: Checkpoints<'_>) -> autobwd::Result<Step> {
+    fn new(executor: &Executor, model: &Model, checkpoints: Recompute<'_>) -> autobwd::Result<Step> {
         let (mut program, mut scope) = (model.net.program()?.clone(), model.scope.clone());
         let start = Instant::now();
         let backward = Backward { checkpoints, ..Backward::default() };

@@ -4,8 +4,8 @@ use std::fmt;
 
 use autobwd::{
     Arg, Backward, Builder, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
-    backward::{Checkpoints, Cut, Missing, Recomputed, Stop},
-    tape::{Grad, grad, missing},
+    backward::{MissingGradient, PathEnd, Recompute, RecomputeReport, StopReason},
+    tape::{GradOptions, grad, missing},
 };
 
 use crate::{
@@ -105,7 +105,7 @@ pub struct Updates {
     /// Parameters without gradient.
     pub untrained: Vec<Untrained>,
     /// Operators that the backward part recomputes; empty in eager mode.
-    pub recomputed: Recomputed,
+    pub recomputed: RecomputeReport,
 }
 
 impl Updates {
@@ -194,16 +194,16 @@ fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
 }
 
 /// Whether the caller wants a parameter to have no gradient.
-fn is_excluded(missing: &Missing) -> bool {
-    let wish = |stop: &Stop| matches!(stop, Stop::NoGradSet | Stop::StopGradient);
-    matches!(&missing.cut, Cut::Variable { name, stop, .. } if *name == missing.name && wish(stop))
+fn is_excluded(missing: &MissingGradient) -> bool {
+    let wish = |stop: &StopReason| matches!(stop, StopReason::NoGradSet | StopReason::StopGradient);
+    matches!(&missing.cut, PathEnd::Variable { name, stop, .. } if *name == missing.name && wish(stop))
 }
 
 /// Computes the gradients of an eager loss from its history; returns parameters with their gradients.
 #[track_caller]
 fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
-    if !matches!(backward.checkpoints, Checkpoints::None) {
+    if !matches!(backward.checkpoints, Recompute::None) {
         return refuse("checkpoints are for programs: a tape keeps all values".into());
     }
     if loss.check()?.dims().numel() != 1 {
@@ -225,8 +225,8 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
         ));
     }
     parameters.retain(|p| !excluded(p));
-    let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &Grad::default())?;
-    let mut updates = Updates { trained: vec![], untrained: vec![], recomputed: Recomputed::default() };
+    let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &GradOptions::default())?;
+    let mut updates = Updates { trained: vec![], untrained: vec![], recomputed: RecomputeReport::default() };
     for (parameter, gradient) in parameters.into_iter().zip(found) {
         match gradient {
             Some(gradient) => updates.trained.push((parameter, gradient)),

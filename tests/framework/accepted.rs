@@ -78,9 +78,10 @@ fn second_gradients_of_reductions_to_another_dtype() -> Result<()> {
             let tape = autobwd::eager();
             let leaf = tape.leaf("x", x.clone());
             let y = f(&(&leaf * &leaf), out_dtype).square().cast(DType::F32).sum(&[]);
-            let create_graph = tape::Grad { create_graph: true, ..tape::Grad::default() };
+            let create_graph = tape::GradOptions { create_graph: true, ..tape::GradOptions::default() };
             let first = tape::grad(&[&y], &[&leaf], &create_graph)?.remove(0).unwrap();
-            let second = tape::grad(&[&first.square().sum(&[])], &[&leaf], &tape::Grad::default())?.remove(0);
+            let second =
+                tape::grad(&[&first.square().sum(&[])], &[&leaf], &tape::GradOptions::default())?.remove(0);
             second.unwrap().tensor()
         };
         let (plain, up) = (of(None)?.to_f64s(), of(Some(DType::F64))?.to_f64s());

@@ -243,7 +243,7 @@ gradient!(WrongAboveGrad, |x, dout| {
     F::select(x.gt(F::from(1.0)), right * 2.0, right)
 });
 
-fn outcome(op: &str) -> Result<Checked> {
+fn outcome(op: &str) -> Result<CheckedSample> {
     let samples = check::samples();
     check_sample(samples.iter().find(|sample| sample.op() == op).unwrap())
 }
@@ -311,7 +311,7 @@ fn shape_rules_are_right_where_dimensions_are_unknown() {
 fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
     let start = "its gradient is declared to be `ZeroGrad`, but its outputs change with `X`[";
     wrong("smooth_zero", &[start, "by differences, the derivative is "]);
-    assert_eq!(outcome("whole_zero")?, Checked::default());
+    assert_eq!(outcome("whole_zero")?, CheckedSample::default());
     let warnings = outcome("smooth_without_gradient")?.warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("it is declared to have `NoGrad`, though its outputs change with `X`["));

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use autobwd::{
     Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope, Tensor,
-    append_backward, backward::Checkpoints, emit, gradients, verify,
+    append_backward, backward::Recompute, emit, gradients, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -76,7 +76,7 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
     let first = states[0].square().sum(&[]);
     let last = while_loop(&[first], |v| v[0].less_than(&end), |v| vec![&v[0] * w.square().sum(&[])]);
     let loss = last[0].log();
-    let run = |checkpoints: Checkpoints<'_>| -> Result<(usize, Vec<Tensor>, Program)> {
+    let run = |checkpoints: Recompute<'_>| -> Result<(usize, Vec<Tensor>, Program)> {
         let mut program = net.program()?.clone();
         append_backward(&mut program, &loss.name(), &Backward { checkpoints, ..Backward::default() })?;
         verify(&program)?;
@@ -87,8 +87,8 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
         let peak = executor.prepare(&program, &mut scope, &[("x", x.meta())], &fetches)?.peak_bytes();
         Ok((peak, executor.run(&program, &mut scope, &[("x", &x)], &fetches)?, program))
     };
-    let all = run(Checkpoints::None)?;
-    let some = run(Checkpoints::Named(&[&scaled.name(), &last[0].name()]))?;
+    let all = run(Recompute::None)?;
+    let some = run(Recompute::Named(&[&scaled.name(), &last[0].name()]))?;
     assert_eq!(some.1, all.1);
     // Of 200 steps, 15 save the initial state, and 14 at a time both states. The second body needs some memory, too.
     assert!(all.0 - some.0 > (2 * 200 - 15 - 2 * 14 - 30) * 8 * 8 * 8, "{} {}", some.0, all.0);

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use autobwd::{
     Arg, Builder, DType, Error, ErrorKind, Executor, Expr, New, Result, Scope, Tensor, emit,
-    tape::{Grad, apply, grad, missing, trace},
+    tape::{GradOptions, apply, grad, missing, trace},
 };
 use autobwd_ops::{
     Init, Math,
@@ -89,7 +89,7 @@ fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
     assert_first(loss.clone().into_value(), line);
     assert_first(loss.clone().named("loss").detach().copy().item(), line);
     assert_first(loss.clone().freeze().item(), line);
-    assert_first(grad(&[&loss], &[&x], &Grad::default()), line);
+    assert_first(grad(&[&loss], &[&x], &GradOptions::default()), line);
     assert_first(missing(&[&loss], &x), line);
     assert_first(trace(&tape, &[("loss", &loss)], || Ok(vec![])), line);
     assert_first(trace(&tape, &[], || Ok(vec![loss.clone()])), line);

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use autobwd::{
     Arg, Backward, Builder, DType, Executor, Expr, Feed, Meta, New, Program, Result, Scope, Tensor,
-    append_backward, backward::Checkpoints, emit, verify,
+    append_backward, backward::Recompute, emit, verify,
 };
 use autobwd_ops::{
     Init, Math,
@@ -339,7 +339,7 @@ fn a_plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
     let late = plan.late().unwrap_or_default();
     assert!(late.starts_with("operator `while` (block 0, operator"), "{late}");
     assert!(plan.to_string().contains(&format!("then {late} and what is behind it")), "{plan}");
-    let checkpoints = Checkpoints::auto(1 << 20, &[]);
+    let checkpoints = Recompute::auto(1 << 20, &[]);
     let e = append_backward(&mut program, &loss, &Backward { checkpoints, ..Backward::default() });
     let e = e.unwrap_err().to_string();
     assert!(e.starts_with("operator `while` (block 0, operator"), "{e}");

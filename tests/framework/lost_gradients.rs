@@ -2,9 +2,9 @@
 
 use autobwd::{
     Attr, Backward, Builder, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc, append_backward,
-    backward::{Checkpoints, GradientOptions},
+    backward::{GradientOptions, Recompute},
     gradients,
-    tape::{Grad, grad, missing},
+    tape::{GradOptions, grad, missing},
     verify,
 };
 use autobwd_ops::{
@@ -102,7 +102,7 @@ fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
     assert!(why(&loss, &tape.no_grad(|| x.exp()))?.contains("it has no history"));
     // Exactly the missing ones are reported.
     for input in [&x, &y, &constant, &numbers] {
-        let found = grad(&[&loss], &[input], &Grad::default())?;
+        let found = grad(&[&loss], &[input], &GradOptions::default())?;
         assert_eq!(found[0].is_none(), missing(&[&loss], input)?.is_some());
     }
     loss.backward()?;
@@ -219,7 +219,7 @@ fn checkpoints_without_effect_are_reported() -> Result<()> {
     let names: Vec<String> = halves.iter().map(Expr::name).collect();
     let found = |names: &[&str]| {
         let mut program = net.program()?.clone();
-        let backward = Backward { checkpoints: Checkpoints::Named(names), ..Backward::default() };
+        let backward = Backward { checkpoints: Recompute::Named(names), ..Backward::default() };
         let found = append_backward(&mut program, &loss, &backward)?;
         Ok::<_, autobwd::Error>((found.recomputed.clone(), found.report(&program).to_string()))
     };

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use autobwd::{
     Arg, Backward, Builder, DType, ErrorKind, Executor, Expr, Meta, New, OpDesc, OpInfoMap, Program, Result,
     Scope, Tensor, Var, append_backward,
-    backward::{Checkpoints, Gradients},
+    backward::{Gradients, Recompute},
     emit, gradients,
     program::Origin,
 };
@@ -49,11 +49,11 @@ impl Model {
         Ok(Model { net, loss, feeds: [("x", Meta::new(DType::F32, dims))], executor, scope })
     }
 
-    fn append(&self, program: &mut Program, checkpoints: Checkpoints<'_>) -> Result<Gradients> {
+    fn append(&self, program: &mut Program, checkpoints: Recompute<'_>) -> Result<Gradients> {
         append_backward(program, &self.loss, &Backward { checkpoints, ..Backward::default() })
     }
 
-    fn build(&self, checkpoints: Checkpoints<'_>) -> Result<Built> {
+    fn build(&self, checkpoints: Recompute<'_>) -> Result<Built> {
         let mut program = self.net.program()?.clone();
         let found = self.append(&mut program, checkpoints)?;
         let mut fetches = vec![self.loss.clone()];
@@ -97,7 +97,7 @@ impl Model {
         let computed = self.computed();
         let all: Vec<&str> = computed.iter().map(String::as_str).collect();
         let most: HashSet<String> =
-            self.build(Checkpoints::Without(&all))?.found.recomputed.names.into_iter().collect();
+            self.build(Recompute::Without(&all))?.found.recomputed.names.into_iter().collect();
         let costs: Vec<_> = self.costs()?.into_iter().filter(|(_, name)| most.contains(name)).collect();
         let mut sets = vec![];
         for chosen in 0..1_usize << costs.len() {
@@ -106,7 +106,7 @@ impl Model {
             let names: Vec<&str> = set.iter().map(|(_, name)| name.as_str()).collect();
             sets.push((
                 set.iter().map(|(cost, _)| cost).sum(),
-                self.build(Checkpoints::Without(&names))?.arena_bytes,
+                self.build(Recompute::Without(&names))?.arena_bytes,
             ));
         }
         sets.sort();
@@ -115,7 +115,7 @@ impl Model {
 
     /// The smallest budget, from an error message.
     fn least(&self) -> usize {
-        let e = self.build(Checkpoints::auto(0, &self.feeds)).err().unwrap();
+        let e = self.build(Recompute::auto(0, &self.feeds)).err().unwrap();
         assert_eq!(e.kind(), ErrorKind::Budget, "{e}");
         let (_, rest) = e.message().split_once("a run takes ").unwrap();
         rest.split_once(' ').unwrap().0.parse().unwrap()
@@ -206,19 +206,19 @@ fn models() -> Result<Vec<(&'static str, Model)>> {
 #[test]
 fn values_computed_again_have_the_same_bits() -> Result<()> {
     for (name, model) in models()? {
-        let kept = model.build(Checkpoints::None)?;
+        let kept = model.build(Recompute::None)?;
         let expected = model.run(&kept)?;
         let computed = model.computed();
         let all: Vec<&str> = computed.iter().map(String::as_str).collect();
         let some: Vec<&str> = all.iter().enumerate().filter(|(i, _)| i % 3 > 0).map(|(_, n)| *n).collect();
         let least = model.least();
         let ways = [
-            Checkpoints::Named(&all[all.len() / 2..][..1]),
-            Checkpoints::Named(&some),
-            Checkpoints::Without(&all),
-            Checkpoints::Without(&some),
-            Checkpoints::auto(least, &model.feeds),
-            Checkpoints::auto((least + kept.arena_bytes) / 2, &model.feeds),
+            Recompute::Named(&all[all.len() / 2..][..1]),
+            Recompute::Named(&some),
+            Recompute::Without(&all),
+            Recompute::Without(&some),
+            Recompute::auto(least, &model.feeds),
+            Recompute::auto((least + kept.arena_bytes) / 2, &model.feeds),
         ];
         for way in ways {
             let built = model.build(way)?;
@@ -236,7 +236,7 @@ fn random_programs_have_the_same_gradients() {
     check(100, recipes(), |recipe| {
         let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
-        let append = |checkpoints: Checkpoints<'_>| {
+        let append = |checkpoints: Recompute<'_>| {
             let mut built = forward.clone();
             append_backward(&mut built, &drawn.loss, &Backward { checkpoints, ..Backward::default() })
                 .map(|found| (built, found))
@@ -250,12 +250,12 @@ fn random_programs_have_the_same_gradients() {
         let some: Vec<&str> = all.iter().copied().step_by(3).collect();
         // Overwritten values cannot be recomputed.
         let again: Vec<&str> =
-            all.iter().copied().filter(|name| append(Checkpoints::Without(&[*name])).is_ok()).collect();
-        let expected = run(append(Checkpoints::None)?)?;
-        for way in [Checkpoints::Named(&some), Checkpoints::Without(&again)] {
+            all.iter().copied().filter(|name| append(Recompute::Without(&[*name])).is_ok()).collect();
+        let expected = run(append(Recompute::None)?)?;
+        for way in [Recompute::Named(&some), Recompute::Without(&again)] {
             assert_eq!(run(append(way)?)?, expected, "{way:?}\n{forward}");
         }
-        match append(Checkpoints::auto(1500, &[])) {
+        match append(Recompute::auto(1500, &[])) {
             Ok(built) => assert_eq!(run(built)?, expected, "{forward}"),
             Err(e) => assert_eq!(e.kind(), ErrorKind::Budget, "{e}"),
         }
@@ -287,11 +287,11 @@ fn costs_follow_from_shapes() -> Result<()> {
 #[test]
 fn a_larger_budget_takes_no_more_time() -> Result<()> {
     for (name, model) in models()? {
-        let (least, kept) = (model.least(), model.build(Checkpoints::None)?.arena_bytes);
+        let (least, kept) = (model.least(), model.build(Recompute::None)?.arena_bytes);
         let mut last = u64::MAX;
         for step in 0..=20 {
             let budget = least + (kept - least) * step / 20;
-            let built = model.build(Checkpoints::auto(budget, &model.feeds))?;
+            let built = model.build(Recompute::auto(budget, &model.feeds))?;
             let planned = built.found.recomputed.planned.unwrap();
             assert_eq!(planned.arena_bytes, built.arena_bytes);
             assert_eq!(planned.kept_arena_bytes, kept);
@@ -300,7 +300,7 @@ fn a_larger_budget_takes_no_more_time() -> Result<()> {
             last = planned.again.picoseconds();
         }
         assert_eq!(last, 0, "{name}");
-        assert!(model.build(Checkpoints::auto(least - 1, &model.feeds)).is_err(), "{name}");
+        assert!(model.build(Recompute::auto(least - 1, &model.feeds)).is_err(), "{name}");
     }
     Ok(())
 }
@@ -315,13 +315,13 @@ fn deep_networks_need_a_fraction_of_the_memory() -> Result<()> {
         }
         h.mean()
     })?;
-    let kept = deep.build(Checkpoints::None)?.arena_bytes;
+    let kept = deep.build(Recompute::None)?.arena_bytes;
     assert!(deep.least() * 3 < kept, "{} of {kept}", deep.least());
     let root: Vec<String> = (1..7).map(|i| format!("tanh_{}", 7 * i)).collect();
     let names: Vec<&str> = root.iter().map(String::as_str).collect();
-    let named = deep.build(Checkpoints::Named(&names))?;
+    let named = deep.build(Recompute::Named(&names))?;
     assert!(named.arena_bytes * 2 < kept, "{} of {kept}", named.arena_bytes);
-    let auto = deep.build(Checkpoints::auto(named.arena_bytes, &deep.feeds))?;
+    let auto = deep.build(Recompute::auto(named.arena_bytes, &deep.feeds))?;
     assert!(auto.found.recomputed.names.len() <= named.found.recomputed.names.len());
     Ok(())
 }
@@ -334,7 +334,7 @@ fn compare(model: &Model, what: &str) -> Result<()> {
     assert_eq!(budgets.iter().min(), sets.iter().map(|(_, a)| a).min());
     for budget in budgets {
         let (best, _) = sets.iter().find(|(_, arena_bytes)| *arena_bytes <= budget).unwrap();
-        let built = model.build(Checkpoints::auto(budget, &model.feeds))?;
+        let built = model.build(Recompute::auto(budget, &model.feeds))?;
         let names = built.found.recomputed.names;
         let cost: u64 = costs.iter().filter(|(_, name)| names.contains(name)).map(|(cost, _)| cost).sum();
         assert_eq!(cost, built.found.recomputed.planned.unwrap().again.picoseconds());
@@ -365,8 +365,8 @@ fn no_choice_is_cheaper_on_longer_chains() -> Result<()> {
 fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
     let long = layers(333, |net, x| dense(net, x).relu())?;
     let start = std::time::Instant::now();
-    let budget = long.build(Checkpoints::None)?.arena_bytes * 3 / 4;
-    let built = long.build(Checkpoints::auto(budget, &long.feeds))?;
+    let budget = long.build(Recompute::None)?.arena_bytes * 3 / 4;
+    let built = long.build(Recompute::auto(budget, &long.feeds))?;
     assert!(built.arena_bytes <= budget);
     // Far more than needed, far less than a scan of the program for each operator would take.
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
@@ -376,10 +376,10 @@ fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
 #[test]
 fn results_can_be_given_back() -> Result<()> {
     let (_, model) = models()?.remove(2);
-    let budget = (model.least() + model.build(Checkpoints::None)?.arena_bytes) / 2;
-    let auto = model.build(Checkpoints::auto(budget, &model.feeds))?;
+    let budget = (model.least() + model.build(Recompute::None)?.arena_bytes) / 2;
+    let auto = model.build(Recompute::auto(budget, &model.feeds))?;
     let names: Vec<&str> = auto.found.recomputed.names.iter().map(String::as_str).collect();
-    let again = model.build(Checkpoints::Without(&names))?;
+    let again = model.build(Recompute::Without(&names))?;
     assert_eq!(again.program, auto.program);
     assert_eq!(again.found.recomputed.names, names);
     Ok(())
@@ -388,15 +388,15 @@ fn results_can_be_given_back() -> Result<()> {
 #[test]
 fn the_choice_is_put_into_words() -> Result<()> {
     let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
-    assert_eq!(model.build(Checkpoints::None)?.found.recomputed.to_string(), "nothing is computed again");
-    let found = model.build(Checkpoints::Named(&["tanh_1"]))?.found;
+    assert_eq!(model.build(Recompute::None)?.found.recomputed.to_string(), "nothing is computed again");
+    let found = model.build(Recompute::Named(&["tanh_1"]))?.found;
     let names = "`matmul_v2_0`, `tanh_0`, `matmul_v2_1`";
     assert_eq!(found.recomputed.to_string(), format!("computed again: {names}"));
     let computed = model.computed();
     let all: Vec<&str> = computed.iter().map(String::as_str).collect();
-    let text = model.build(Checkpoints::Without(&all))?.found.recomputed.to_string();
+    let text = model.build(Recompute::Without(&all))?.found.recomputed.to_string();
     assert!(text.starts_with("computed again: `matmul_v2_0`, `tanh_0`,"), "{text}");
-    let recomputed = model.build(Checkpoints::auto(model.least(), &model.feeds))?.found.recomputed;
+    let recomputed = model.build(Recompute::auto(model.least(), &model.feeds))?.found.recomputed;
     let (planned, text) = (recomputed.planned.unwrap(), recomputed.to_string());
     let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
     assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
@@ -410,29 +410,25 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
     let least = model.least();
     let wrong = [("x", Meta::new(DType::F32, [16, 9]))];
     let cases = [
-        (Checkpoints::Named(&["tan_0"]), ErrorKind::UnknownVar, "no variable `tan_0`; did you mean `tanh_0`"),
+        (Recompute::Named(&["tan_0"]), ErrorKind::UnknownVar, "no variable `tan_0`; did you mean `tanh_0`"),
         (
-            Checkpoints::Named(&["tanh_0", "nothing like it"]),
+            Recompute::Named(&["tanh_0", "nothing like it"]),
             ErrorKind::UnknownVar,
             "no variable `nothing like it`",
         ),
         (
-            Checkpoints::Without(&["tanh_1"]),
+            Recompute::Without(&["tanh_1"]),
             ErrorKind::UnknownVar,
             "no variable `tanh_1`; did you mean `tanh_0`",
         ),
         (
-            Checkpoints::Without(&["x"]),
+            Recompute::Without(&["x"]),
             ErrorKind::Program,
             "`x` cannot be computed again: no operator computes it",
         ),
-        (
-            Checkpoints::auto(least - 1, &model.feeds),
-            ErrorKind::Budget,
-            "bytes cannot be met: computing again",
-        ),
-        (Checkpoints::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
-        (Checkpoints::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
+        (Recompute::auto(least - 1, &model.feeds), ErrorKind::Budget, "bytes cannot be met: computing again"),
+        (Recompute::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
+        (Recompute::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
     ];
     for (checkpoints, kind, text) in cases {
         let e = model.append(&mut program, checkpoints).unwrap_err();
@@ -446,7 +442,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
 #[test]
 fn copies_say_what_they_are() -> Result<()> {
     let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
-    let built = model.build(Checkpoints::Named(&["tanh_1"]))?;
+    let built = model.build(Recompute::Named(&["tanh_1"]))?;
     let copies: Vec<(&str, Origin)> = (built.program.root().ops.iter())
         .filter(|op| matches!(op.origin, Origin::Recompute { .. }))
         .map(|op| (built.program.name(op.writes().next().unwrap()), op.origin))
@@ -472,13 +468,13 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
         h.matmul(&weight(net, &[8, 8])).tanh().mean()
     })?;
     // The mask is not saved: the whole operator is recomputed, although its output is saved.
-    let built = model.build(Checkpoints::Named(&["dropout_0"]))?;
+    let built = model.build(Recompute::Named(&["dropout_0"]))?;
     let lines: Vec<String> = built.program.to_string().lines().map(String::from).collect();
     let line = |start: &str| lines.iter().filter(|l| l.trim_start().starts_with(start)).count();
     assert_eq!(line("seed_0.tmp_0 = seed(seed=11)"), 1);
     assert_eq!(line("Mask="), 2, "{}", built.program);
     assert!(lines.iter().filter(|l| l.contains("dropout(")).all(|l| l.contains("Seed=seed_0.tmp_0")));
-    assert_eq!(model.run(&built)?, model.run(&model.build(Checkpoints::None)?)?);
+    assert_eq!(model.run(&built)?, model.run(&model.build(Recompute::None)?)?);
     // Its insertion has moved the others by one.
     let of = |op: &autobwd::OpDesc| match op.origin {
         Origin::Gradient { of } => built.program.root().ops[of].ty == op.ty.trim_end_matches("_grad"),
@@ -498,21 +494,21 @@ fn what_would_come_out_differently_is_kept() -> Result<()> {
         drop(emit(Increment { x: (&seed).into(), out: Arg::from(&seed), step: 1.0 }));
         h.matmul(&weight(net, &[8, 8])).tanh().mean()
     })?;
-    let kept = model.build(Checkpoints::None)?;
+    let kept = model.build(Recompute::None)?;
     let (expected, computed) = (model.run(&kept)?, model.computed());
     let again: Vec<&str> =
         computed.iter().map(String::as_str).filter(|n| !n.starts_with("dropout") && *n != "seed").collect();
     for way in [
-        Checkpoints::Named(&["matmul_v2_1"]),
-        Checkpoints::Without(&again),
-        Checkpoints::auto(model.least(), &model.feeds),
+        Recompute::Named(&["matmul_v2_1"]),
+        Recompute::Without(&again),
+        Recompute::auto(model.least(), &model.feeds),
     ] {
         let built = model.build(way)?;
         assert!(built.found.recomputed.names.contains(&"tanh_0".into()));
         assert!(!built.found.recomputed.names.iter().any(|n| n.starts_with("dropout")));
         assert_eq!(model.run(&built)?, expected, "{way:?}");
     }
-    let e = model.build(Checkpoints::Without(&["dropout_0"])).err().unwrap();
+    let e = model.build(Recompute::Without(&["dropout_0"])).err().unwrap();
     assert!(e.to_string().contains("or it or what it is computed from is overwritten"), "{e}");
     Ok(())
 }
@@ -523,19 +519,17 @@ fn gradients_of_gradients_pass_through_copies() -> Result<()> {
         let h = dropout(&x.matmul(&weight(net, &[8, 8])).tanh(), 2);
         h.matmul(&weight(net, &[8, 3])).square().mean()
     })?;
-    let second = |way: Checkpoints<'_>| -> Result<Vec<f64>> {
+    let second = |way: Recompute<'_>| -> Result<Vec<f64>> {
         let mut built = model.build(way)?;
         let grads = gradients(&mut built.program, &["w_0@GRAD"], &["w_0"], &Default::default())?.entries();
         autobwd::verify(&built.program)?;
         built.fetches = vec![built.program.name(grads[0].unwrap()).to_string()];
         Ok(model.run(&built)?[0].to_f64s())
     };
-    let expected = second(Checkpoints::None)?;
-    for way in [
-        Checkpoints::Named(&["dropout_0"]),
-        Checkpoints::Named(&["tanh_0"]),
-        Checkpoints::Without(&["tanh_0"]),
-    ] {
+    let expected = second(Recompute::None)?;
+    for way in
+        [Recompute::Named(&["dropout_0"]), Recompute::Named(&["tanh_0"]), Recompute::Without(&["tanh_0"])]
+    {
         let close = second(way)?.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(close, "{way:?}");
     }
@@ -545,9 +539,9 @@ fn gradients_of_gradients_pass_through_copies() -> Result<()> {
 #[test]
 fn a_second_backward_part_has_copies_of_its_own() -> Result<()> {
     let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
-    let mut built = model.build(Checkpoints::Named(&["tanh_1"]))?;
+    let mut built = model.build(Recompute::Named(&["tanh_1"]))?;
     let expected = model.run(&built)?;
-    let found = model.append(&mut built.program, Checkpoints::Named(&["tanh_1"]))?;
+    let found = model.append(&mut built.program, Recompute::Named(&["tanh_1"]))?;
     autobwd::verify(&built.program)?;
     assert_eq!(found.recomputed, built.found.recomputed);
     let names = found.pairs.iter().map(|(_, grad)| built.program.name(*grad).to_string());

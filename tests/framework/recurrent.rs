@@ -235,7 +235,7 @@ fn check_eager<C: Cell>() -> Result<()> {
 
     let eager = autobwd::tape::eager_with_threads(1);
     let (at_once, weight) = loss::<C>(&eager, &eager.constant(x), &eager.constant(mask));
-    let gradient = tape::grad(&[&at_once], &[&weight], &tape::Grad::default())?;
+    let gradient = tape::grad(&[&at_once], &[&weight], &tape::GradOptions::default())?;
     assert_near(&at_once.tensor()?.to_f64s(), &fetched[0].to_f64s(), 1e-6);
     let gradient = gradient[0].as_ref().unwrap().tensor()?;
     assert_near(&gradient.to_f64s(), &fetched[1].to_f64s(), 1e-6);

@@ -6,7 +6,7 @@ use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, Feed, New, Result, Scope, Tensor, append_backward,
     backward::{GradientOptions, hessian_vector_product},
     emit, gradients,
-    tape::{Grad, grad, trace},
+    tape::{GradOptions, grad, trace},
 };
 use autobwd_ops::{Init, Math, activation::Relu};
 
@@ -149,7 +149,7 @@ fn operators_that_do_not_lead_to_what_is_asked_for_are_not_visited() -> Result<(
     let out = inner.exp() * &side;
     let run = |inputs: &[&Expr]| -> Result<(Vec<Option<f64>>, u64)> {
         let before = tape.operators_run();
-        let found = grad(&[&out], inputs, &Grad::default())?;
+        let found = grad(&[&out], inputs, &GradOptions::default())?;
         let found = found.iter().map(|d| d.as_ref().map(|d| d.item()).transpose()).collect::<Result<_>>()?;
         Ok((found, tape.operators_run() - before))
     };
@@ -210,14 +210,14 @@ fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
     let seeds: Vec<Expr> = seeds.iter().map(|t| tape.constant(t.clone())).collect();
     let seeds: Vec<&Expr> = seeds.iter().collect();
     let outputs: Vec<&Expr> = outputs.iter().collect();
-    let found = grad(&outputs, &[&x, &w], &Grad { seeds: Some(&seeds), create_graph: false })?;
+    let found = grad(&outputs, &[&x, &w], &GradOptions { seeds: Some(&seeds), create_graph: false })?;
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(&found.as_ref().unwrap().tensor()?, expected);
     }
 
     // Seeds of one output, whose gradients the leaves accumulate.
     for (out, seed) in outputs.iter().zip(&seeds) {
-        let how = Grad { seeds: Some(&[seed]), create_graph: false };
+        let how = GradOptions { seeds: Some(&[seed]), create_graph: false };
         let found = grad(&[out], &[&x, &w], &how)?;
         [&x, &w].iter().for_each(|leaf| leaf.zero_grad());
         autobwd::tape::backward_with(out, Some(seed), &mut |_| {})?;
@@ -237,14 +237,14 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 0.7);
     let mut y = x.sin();
-    let again = Grad { create_graph: true, ..Grad::default() };
+    let again = GradOptions { create_graph: true, ..GradOptions::default() };
     for order in 1..=6 {
         y = grad(&[&y], &[&x], &again)?[0].clone().unwrap();
         let expected = (0.7 + std::f64::consts::FRAC_PI_2 * f64::from(order)).sin();
         assert!((y.item()? - expected).abs() < 1e-14, "{order}: {y:?}");
     }
     // Without recording, it has no gradient.
-    let once = grad(&[&x.sin()], &[&x], &Grad::default())?[0].clone().unwrap();
+    let once = grad(&[&x.sin()], &[&x], &GradOptions::default())?[0].clone().unwrap();
     assert!(!once.has_derivative());
 
     // The Hessian-vector product, as in a program.
@@ -263,7 +263,7 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
     let expected = Executor::new().run(&program, &mut scope, &[("v", &v)], &[name])?;
     let (w, v) = (tape.leaf("w", w), tape.constant(v));
     let first = grad(&[&model(&w)], &[&w], &again)?[0].clone().unwrap();
-    let product = grad(&[&first], &[&w], &Grad { seeds: Some(&[&v]), create_graph: false })?;
+    let product = grad(&[&first], &[&w], &GradOptions { seeds: Some(&[&v]), create_graph: false })?;
     let (found, expected) = (product[0].as_ref().unwrap().tensor()?.to_f64s(), expected[0].to_f64s());
     found.iter().zip(&expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{found:?} {expected:?}"));
     Ok(())
@@ -417,9 +417,9 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         autobwd::tape::backward_with(&sum, Some(&seed), &mut |_| {}).map(|()| x.clone()),
         "`seed`: shape [2] does not match [3] of `output`",
     );
-    refused(grad(&[], &[&x], &Grad::default()).map(|_| x.clone()), "derivatives of nothing");
+    refused(grad(&[], &[&x], &GradOptions::default()).map(|_| x.clone()), "derivatives of nothing");
     refused(
-        grad(&[&sum], &[&x], &Grad { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
+        grad(&[&sum], &[&x], &GradOptions { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
         "0 seeds for 1 outputs",
     );
     // A needed gradient of an operator without one.

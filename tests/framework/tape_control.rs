@@ -51,7 +51,7 @@ fn both_ways(given: &[Tensor], function: impl Fn(&[Expr]) -> Vec<Expr>) -> Resul
     let derivatives = tape::grad(
         &[at_once.last().expect("there is one")],
         &leaves.iter().collect::<Vec<_>>(),
-        &tape::Grad::default(),
+        &tape::GradOptions::default(),
     )?;
     let arrived: Vec<bool> = found.iter().map(Option::is_some).collect();
     assert_eq!(derivatives.iter().map(Option::is_some).collect::<Vec<_>>(), arrived);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use autobwd::{
     Builder, Error, ErrorKind, Expr, Result, Tensor,
     ndarray::{Array1, Ix1},
-    tape::{Function, Grad, apply, grad, trace},
+    tape::{Function, GradOptions, apply, grad, trace},
 };
 use autobwd_ops::Math;
 
@@ -142,7 +142,7 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
         assert!(y.has_derivative());
         y.backward()?;
         // Also gradients on request, and only those that are requested.
-        let asked = grad(&[&y], &[&x], &Grad::default())?[0].clone().unwrap();
+        let asked = grad(&[&y], &[&x], &GradOptions::default())?[0].clone().unwrap();
         assert_eq!(asked.tensor()?, x.gradient()?.tensor()?);
         gradients.push((y.item()?, x.gradient()?.tensor()?.to_f64s()));
     }
@@ -198,7 +198,7 @@ fn what_is_wrong_with_a_function_is_said_with_its_line() -> Result<()> {
     refused(apply(Told(fine), &[&nan]).check().map(drop), ErrorKind::Data, "NaN is not taken");
     // Its backward pass is not recorded.
     let y = told(fine);
-    let again = grad(&[&y], &[&x], &Grad { create_graph: true, ..Grad::default() });
+    let again = grad(&[&y], &[&x], &GradOptions { create_graph: true, ..GradOptions::default() });
     refused(again.map(drop), ErrorKind::NoGradient, "no derivative of its derivative");
     // A program consists of operators only.
     let traced = trace(&tape, &[("x", &x)], || Ok(vec![apply(Told(fine), &[&x])]));

@@ -4,7 +4,7 @@ use std::thread;
 
 use autobwd::{
     Arg, Builder, ErrorKind, Expr, Result, Tensor, emit,
-    tape::{Grad, grad},
+    tape::{GradOptions, grad},
 };
 use autobwd_ops::{Math, shape::Assign};
 
@@ -97,7 +97,7 @@ fn what_threads_have_made_alike_is_kept_apart() -> Result<()> {
     let [(a, f), (b, g)] = [there(3.0), there(5.0)].map(|(x, y)| (tape.hold(x), tape.hold(y)));
     (&f * &g).backward()?;
     assert_eq!((a.gradient()?.item()?, b.gradient()?.item()?), (5.0 * 1024.0, 3.0 * 1024.0));
-    let found = grad(&[&(&f + &g)], &[&b, &g], &Grad::default())?;
+    let found = grad(&[&(&f + &g)], &[&b, &g], &GradOptions::default())?;
     let found: Vec<f64> = found.iter().flatten().map(|d| d.item()).collect::<Result<_>>()?;
     assert_eq!(found, [32.0, 1.0]);
     Ok(())
@@ -118,8 +118,8 @@ fn what_is_detached_is_a_constant() -> Result<()> {
     (&detached * &x + &square).backward()?;
     assert_eq!(x.gradient()?.item()?, 15.0);
     assert!(detached.gradient().is_err());
-    assert_eq!(grad(&[&(&detached * &x)], &[&square], &Grad::default())?.len(), 1);
-    assert!(grad(&[&(&detached * &x)], &[&square], &Grad::default())?[0].is_none());
+    assert_eq!(grad(&[&(&detached * &x)], &[&square], &GradOptions::default())?.len(), 1);
+    assert!(grad(&[&(&detached * &x)], &[&square], &GradOptions::default())?[0].is_none());
 
     // It does not change with the value it was made from.
     let leaf = x.detach();
@@ -158,14 +158,14 @@ fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
 #[test]
 fn derivatives_of_a_million_operators_that_remember_them_overflow_no_stack() -> Result<()> {
     with_a_chain(|tape, x, middle, end| {
-        let again = Grad { create_graph: true, ..Grad::default() };
+        let again = GradOptions { create_graph: true, ..GradOptions::default() };
         let first = grad(&[&end], &[x], &again)?.remove(0).unwrap();
         assert_eq!(tape.operators_run(), 2 * LENGTH);
         end.backward()?;
         assert_eq!(first.item()?.to_bits(), x.gradient()?.item()?.to_bits());
         // The history of the gradient holds that of the value; only the gradient is left.
         drop((middle, end));
-        let second = grad(&[&first], &[x], &Grad::default())?.remove(0).unwrap();
+        let second = grad(&[&first], &[x], &GradOptions::default())?.remove(0).unwrap();
         assert!(second.item()? < 0.0);
         drop(first);
         Ok(())
@@ -200,7 +200,7 @@ fn adding_derivatives_up_changes_none_that_others_have() -> Result<()> {
     let x = leaf(&tape, "x", 3.0);
     let y = x.square();
     let (one, two) = (tape.constant(Tensor::scalar(5.0)?), tape.constant(Tensor::scalar(7.0)?));
-    let how = Grad { seeds: Some(&[&one, &two]), ..Grad::default() };
+    let how = GradOptions { seeds: Some(&[&one, &two]), ..GradOptions::default() };
     let found = grad(&[&y, &y], &[&x], &how)?.remove(0).unwrap();
     assert_eq!([found.item()?, one.item()?, two.item()?], [2.0 * 3.0 * 12.0, 5.0, 7.0]);
     Ok(())

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::names::GradNames;
+use crate::grad_names::GradNames;
 use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, op, operators};
 
 /// A gradient with several contributions, during the walk.
@@ -42,7 +42,8 @@ pub(super) fn accumulate(
         return emitted;
     }
     let label = if block == BlockId::ROOT { String::new() } else { format!("block{}@", block.index()) };
-    let mut walk = Walk { program, names, label, ops: emitted, sums: vec![], repeated, of, at: 0 };
+    let mut walk =
+        GradientAccumulator { program, names, label, ops: emitted, sums: vec![], repeated, of, at: 0 };
     while walk.at < walk.ops.len() {
         walk.op();
         walk.at += 1;
@@ -87,7 +88,7 @@ fn repeated(
     (repeated, of)
 }
 
-struct Walk<'a> {
+struct GradientAccumulator<'a> {
     program: &'a mut Program,
     names: &'a mut GradNames,
     label: String,
@@ -99,7 +100,7 @@ struct Walk<'a> {
     at: usize,
 }
 
-impl Walk<'_> {
+impl GradientAccumulator<'_> {
     fn find(&self, grad: Var) -> Option<usize> {
         (*self.of.get(grad.index())? as usize).checked_sub(1)
     }

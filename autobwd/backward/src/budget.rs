@@ -4,26 +4,26 @@
 //! depend on the budget, so a larger budget never costs more time. A small program tries all sets, a larger one those
 //! found by dynamic programming (`stations`).
 
-mod model;
-mod stations;
+mod cost_model;
+mod cut_points;
 
 use std::iter;
 
 use crate::{
-    Done,
-    checkpoints::Planned,
-    recompute::{Needs, weave},
+    FinishedBackward,
+    checkpoints::RecomputeCost,
+    recompute::{ForwardReads, insert_recomputation},
 };
 use autobwd_core::{BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var};
-use autobwd_plan::{Plan, Request};
-use model::Model;
+use autobwd_plan::{Plan, PlanRequest};
+use cost_model::CostModel;
 
 /// Number of sets up to which all are tried (those of twelve operators); fewer where planning takes longer.
 const ALL: usize = 1 << 12;
 const ALL_TIMES_OPERATORS: usize = 1 << 16;
 
 /// Operators to recompute.
-struct Set {
+struct RecomputeSet {
     /// By operator of the program.
     again: Vec<bool>,
     /// Picoseconds, estimated.
@@ -40,25 +40,25 @@ struct Set {
 pub(super) fn choose(
     ops: &OpInfoMap,
     program: &Program,
-    done: &Done,
-    needs: &Needs,
+    done: &FinishedBackward,
+    needs: &ForwardReads,
     loss: Var,
     budget: usize,
     feeds: &[(&str, Meta)],
-) -> Result<(Vec<bool>, Planned)> {
+) -> Result<(Vec<bool>, RecomputeCost)> {
     let fetches: Vec<&str> =
         iter::once(&loss).chain(done.grads.iter().flatten()).map(|v| program.name(*v)).collect();
     let kept = |name: &str| Some(program.root().vars.get(&program.find(name)?)?.meta());
     let plan = |again: &[bool]| {
         let mut draft = program.clone();
-        let woven = weave(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
+        let woven = insert_recomputation(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
         let root = draft.root_mut();
         root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(woven.vars));
         root.ops.extend(woven.ops);
-        Plan::new(&draft, ops, &Request::new(feeds, &kept, &fetches, false))
+        Plan::new(&draft, ops, &PlanRequest::new(feeds, &kept, &fetches, false))
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
-    if let Some(late) = &all_kept.graph.late {
+    if let Some(late) = &all_kept.graph.tail {
         let text = "shapes are known only when it has run: there is no telling whether a budget is met";
         let e = Error::new(ErrorKind::Budget, text);
         return Err(match program.root().ops.get(late.index) {
@@ -66,21 +66,21 @@ pub(super) fn choose(
             None => e,
         });
     }
-    let kept_arena_bytes = all_kept.layout.arena_bytes;
-    let model = Model::new(program, done, needs, &all_kept)?;
+    let kept_arena_bytes = all_kept.memory.arena_bytes;
+    let model = CostModel::new(program, done, needs, &all_kept)?;
     let mut sets = match kept_arena_bytes <= budget {
         true => vec![model.set(vec![false; model.costs.len()])],
-        false => all_sets(&model).unwrap_or_else(|| stations::sets(&model)),
+        false => all_sets(&model).unwrap_or_else(|| cut_points::sets(&model)),
     };
     sets.sort_by_key(|set| (set.time, set.least));
     sets.dedup_by(|a, b| a.again == b.again);
 
     let mut reached = usize::MAX;
     for set in sets.iter().filter(|set| set.least <= budget) {
-        let arena_bytes = plan(&set.again)?.layout.arena_bytes;
+        let arena_bytes = plan(&set.again)?.memory.arena_bytes;
         reached = reached.min(arena_bytes);
         if arena_bytes <= budget {
-            let planned = Planned {
+            let planned = RecomputeCost {
                 again: model.cost(&set.again),
                 forward: model.cost(&vec![true; set.again.len()]),
                 arena_bytes,
@@ -95,7 +95,7 @@ pub(super) fn choose(
         if set.least >= reached {
             break;
         }
-        reached = reached.min(plan(&set.again)?.layout.arena_bytes.max(set.least));
+        reached = reached.min(plan(&set.again)?.memory.arena_bytes.max(set.least));
     }
     let text = format!(
         "a budget of {budget} bytes cannot be met: computing again what can be, a run takes {reached} bytes at least, \
@@ -105,7 +105,7 @@ pub(super) fn choose(
 }
 
 /// Every set without useless recomputation, if there are not too many.
-fn all_sets(model: &Model) -> Option<Vec<Set>> {
+fn all_sets(model: &CostModel) -> Option<Vec<RecomputeSet>> {
     let count = model.costs.len();
     let mut sets = vec![vec![false; count]];
     for op in model.candidates.iter().rev() {

@@ -36,7 +36,7 @@ use autobwd_core::{Cost, Meta};
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub enum Checkpoints<'a> {
+pub enum Recompute<'a> {
     /// Keep all values that it reads.
     #[default]
     None,
@@ -54,30 +54,30 @@ pub enum Checkpoints<'a> {
     },
 }
 
-impl<'a> Checkpoints<'a> {
+impl<'a> Recompute<'a> {
     /// Recomputes the cheapest set of values for which a run on data of these shapes fits into so many bytes. A larger
     /// budget never costs more time.
-    pub fn auto(budget_bytes: usize, feeds: &'a [(&'a str, Meta)]) -> Checkpoints<'a> {
-        Checkpoints::Auto { budget_bytes, feeds }
+    pub fn auto(budget_bytes: usize, feeds: &'a [(&'a str, Meta)]) -> Recompute<'a> {
+        Recompute::Auto { budget_bytes, feeds }
     }
 }
 
 /// The forward values that a backward pass recomputes.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Recomputed {
+pub struct RecomputeReport {
     /// Names of the forward variables, in the order of recomputation.
     pub names: Vec<String>,
     /// The named checkpoints, if they cause no recomputation: no operators stand before or between them.
     pub without_effect: Vec<String>,
     /// Cost and savings, if planned by [`Checkpoints::Auto`].
-    pub planned: Option<Planned>,
+    pub planned: Option<RecomputeCost>,
 }
 
 /// Cost and savings of recomputation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Planned {
+pub struct RecomputeCost {
     /// Cost of the recomputed operators.
     pub again: Cost,
     /// Cost of all forward operators.
@@ -91,7 +91,7 @@ pub struct Planned {
 /// Maximum number of listed names.
 const LISTED: usize = 8;
 
-impl fmt::Display for Recomputed {
+impl fmt::Display for RecomputeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |names: &[String]| -> Vec<String> {
             names.iter().take(LISTED).map(|name| format!("`{name}`")).collect()
@@ -108,7 +108,7 @@ impl fmt::Display for Recomputed {
             (names, 0) => write!(f, "computed again: {names}")?,
             (names, more) => write!(f, "computed again: {names} and {more} more")?,
         }
-        let Some(Planned { again, forward, arena_bytes, kept_arena_bytes }) = self.planned else {
+        let Some(RecomputeCost { again, forward, arena_bytes, kept_arena_bytes }) = self.planned else {
             return Ok(());
         };
         let share = again.picoseconds() as f64 / forward.picoseconds().max(1) as f64;

@@ -1,25 +1,25 @@
 //! Shape inference for the variables that the backward pass adds.
 
-use crate::{emit::block::Inner, names::GradNames};
+use crate::{grad_names::GradNames, gradient_ops::block::PendingGradBlock};
 use autobwd_core::{
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
     op::{Lookup, ShapeCache},
 };
 
 /// The declarations of enclosing blocks, from the inside out.
-struct Around<'a> {
+struct BlockDeclarations<'a> {
     vars: &'a Vars,
-    around: Option<&'a Around<'a>>,
+    around: Option<&'a BlockDeclarations<'a>>,
 }
 
-impl Around<'_> {
+impl BlockDeclarations<'_> {
     fn get(&self, var: Var) -> Option<&VarDesc> {
         self.vars.get(&var).or_else(|| self.around?.get(var))
     }
 }
 
 /// The operators to be appended to a block.
-struct Part<'a> {
+struct AppendedOps<'a> {
     block: BlockId,
     names: &'a GradNames,
     ops: &'a [OpDesc],
@@ -37,19 +37,24 @@ pub(super) fn declare(
     names: &GradNames,
     new: Vars,
     appended: &[OpDesc],
-    inners: &[Inner],
+    inners: &[PendingGradBlock],
 ) -> Result<(Vars, Vec<(BlockId, Vars)>)> {
-    let mut declare =
-        Declare { ops: Lookup::new(ops), program, shapes: ShapeCache::new(), inners, inner_vars: vec![] };
-    let vars = declare.part(&Part { block: BlockId::ROOT, names, ops: appended }, new, None)?;
+    let mut declare = ShapeInference {
+        ops: Lookup::new(ops),
+        program,
+        shapes: ShapeCache::new(),
+        inners,
+        inner_vars: vec![],
+    };
+    let vars = declare.part(&AppendedOps { block: BlockId::ROOT, names, ops: appended }, new, None)?;
     Ok((vars, declare.inner_vars))
 }
 
-struct Declare<'a> {
+struct ShapeInference<'a> {
     ops: Lookup<'a>,
     shapes: ShapeCache,
     program: &'a Program,
-    inners: &'a [Inner],
+    inners: &'a [PendingGradBlock],
     inner_vars: Vec<(BlockId, Vars)>,
 }
 
@@ -69,15 +74,20 @@ fn is_own(program: &Program, block: BlockId, var: Var) -> bool {
     forward.is_some_and(|forward| forward.vars.contains_key(&var))
 }
 
-impl Declare<'_> {
-    fn part(&mut self, part: &Part<'_>, mut new: Vars, around: Option<&Around<'_>>) -> Result<Vars> {
+impl ShapeInference<'_> {
+    fn part(
+        &mut self,
+        part: &AppendedOps<'_>,
+        mut new: Vars,
+        around: Option<&BlockDeclarations<'_>>,
+    ) -> Result<Vars> {
         let (program, inners) = (self.program, self.inners);
         let first = if part.block == BlockId::ROOT { program.root().ops.len() } else { 0 };
         let mut metas: Vec<(Var, Meta)> = vec![];
         for (i, op) in part.ops.iter().enumerate() {
             for inner in op.attrs.blocks().filter_map(|id| inners.iter().find(|inner| inner.block == id)) {
                 let ops = program.block(inner.block).map_or(&[][..], |block| &block.ops);
-                let near = Around { vars: &new, around };
+                let near = BlockDeclarations { vars: &new, around };
                 let mut found = Vars::default();
                 for (grad, var) in &inner.given {
                     // Outside of the block it may be rows of a tensor; inside it is dense.
@@ -91,7 +101,7 @@ impl Declare<'_> {
                         found.insert(*grad, VarDesc { gradient_of: Some(*var), ..own });
                     }
                 }
-                let part = Part { block: inner.block, names: &inner.names, ops };
+                let part = AppendedOps { block: inner.block, names: &inner.names, ops };
                 let vars = self.part(&part, found, Some(&near))?;
                 self.inner_vars.push((inner.block, vars));
             }

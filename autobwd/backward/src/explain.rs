@@ -5,7 +5,7 @@ use std::fmt;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::flow::{LISTED, forward_ops, given_for, incoming, listed};
-use crate::report::{Cut, OpRef, missing};
+use crate::report::{OpLocation, PathEnd, missing};
 use autobwd_core::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean};
 
 /// Number of operators shown of a long explanation: the first ones, and those that lead to the gradient.
@@ -48,7 +48,7 @@ pub fn explain(program: &Program, gradient: &str) -> Result<String> {
     let Some(var) = program.find(gradient) else { return cut(program, gradient) };
     let writes = |op: &OpDesc| op.origin != Origin::Model && op.writes().any(|v| v == var);
     match program.blocks().iter().position(|block| block.ops.iter().any(writes)) {
-        Some(block) => Ok(Story::of(program, BlockId::new(block), var).to_string()),
+        Some(block) => Ok(Explanation::of(program, BlockId::new(block), var).to_string()),
         None => cut(program, gradient),
     }
 }
@@ -76,7 +76,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
     let mut text = String::new();
     for missing in missing(program, &targets, &[], having, &|_| false, &[var]) {
         text = missing.to_string();
-        if let Cut::Operator { name, .. } = &missing.cut {
+        if let PathEnd::Operator { name, .. } = &missing.cut {
             // The program does not record which gradients were requested.
             text += &format!("; or `{name}` was in the no-grad set, or not asked for");
         }
@@ -85,7 +85,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
 }
 
 /// The operators of a block that compute a gradient.
-struct Story<'a> {
+struct Explanation<'a> {
     program: &'a Program,
     block: BlockId,
     gradient: Var,
@@ -97,10 +97,16 @@ struct Story<'a> {
     given: Vec<(Var, Var)>,
 }
 
-impl<'a> Story<'a> {
-    fn of(program: &'a Program, block: BlockId, gradient: Var) -> Story<'a> {
-        let mut story =
-            Story { program, block, gradient, ops: vec![], writer: FxHashMap::default(), given: vec![] };
+impl<'a> Explanation<'a> {
+    fn of(program: &'a Program, block: BlockId, gradient: Var) -> Explanation<'a> {
+        let mut story = Explanation {
+            program,
+            block,
+            gradient,
+            ops: vec![],
+            writer: FxHashMap::default(),
+            given: vec![],
+        };
         let mut wanted = FxHashSet::from_iter([gradient]);
         for (index, op) in story.block_ops().iter().enumerate().rev() {
             if op.origin == Origin::Model || !op.writes().any(|v| wanted.contains(&v)) {
@@ -171,7 +177,9 @@ impl<'a> Story<'a> {
                     text += &format!("operator {index} `{}`, itself the gradient of ", op.ty);
                     index = of;
                 }
-                Origin::Model | Origin::Gradient { .. } => return text + &OpRef::of(index, op).to_string(),
+                Origin::Model | Origin::Gradient { .. } => {
+                    return text + &OpLocation::of(index, op).to_string();
+                }
                 Origin::Kept
                 | Origin::Recompute { .. }
                 | Origin::Seed
@@ -228,7 +236,7 @@ impl<'a> Story<'a> {
                 let value = op.reads().next().unwrap_or(out);
                 let mut later = self.block_ops().iter().enumerate().skip(index + 1);
                 let next = later.find(|(_, op)| op.writes().any(|v| v == value));
-                let next = next.map(|(i, op)| format!(", which {} overwrites", OpRef::of(i, op)));
+                let next = next.map(|(i, op)| format!(", which {} overwrites", OpLocation::of(i, op)));
                 format!("keeps {}{}", self.quoted(value), next.unwrap_or_default())
             }
             Origin::Seed => {
@@ -298,7 +306,7 @@ impl<'a> Story<'a> {
     }
 }
 
-impl fmt::Display for Story<'_> {
+impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ops: Vec<(usize, &OpDesc)> = self.own_ops().collect();
         let name = self.quoted(self.gradient);

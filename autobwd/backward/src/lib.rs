@@ -26,19 +26,19 @@ mod accumulate;
 mod budget;
 mod checkpoints;
 mod declare;
-mod emit;
 mod explain;
 mod flow;
-mod higher;
-mod keep;
-mod lower;
-mod marks;
-mod names;
-mod path;
+mod grad_names;
+mod gradient_ops;
+mod higher_order;
+mod lower_control_flow;
+mod preserve_overwritten;
 mod prune;
 mod recompute;
+mod relevance;
 mod report;
-mod trips;
+mod stop_gradients;
+mod trip_count;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -49,16 +49,16 @@ use autobwd_core::{
     operators::{Assign, FillAnyLike, FillConstant},
     verify::{note_valid, require_valid},
 };
-pub use checkpoints::{Checkpoints, Planned, Recomputed};
-use emit::{Emit, emit};
+pub use checkpoints::{Recompute, RecomputeCost, RecomputeReport};
 pub use explain::explain;
-pub use higher::{hessian_vector_product, jacobian};
-use keep::{Copies, Values};
-use names::GradNames;
-use path::Question;
-use recompute::{Needs, Segments};
+use grad_names::GradNames;
+use gradient_ops::{GradientEmitter, emit};
+pub use higher_order::{hessian_vector_product, jacobian};
+use preserve_overwritten::{InsertedCopies, ValueVersions};
+use recompute::{CheckpointSegments, ForwardReads};
+use relevance::GradientRequest;
 pub use report::missing;
-pub use report::{Cut, Gradients, Missing, OpRef, Stop};
+pub use report::{Gradients, MissingGradient, OpLocation, PathEnd, StopReason};
 
 /// Options of [`append_backward`]: the variables to differentiate with respect to, and the ones without gradient.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ pub struct Backward<'a> {
     /// Variables without gradient, in addition to those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
     /// The forward values kept for the backward pass; the others are recomputed.
-    pub checkpoints: Checkpoints<'a>,
+    pub checkpoints: Recompute<'a>,
     /// Whether gradients requested by name may be missing.
     pub allow_missing: bool,
     /// The operators; those linked into this binary when `None`.
@@ -112,7 +112,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
     require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
     match backward.checkpoints {
-        Checkpoints::None => whole(program, differentiate),
+        Recompute::None => whole(program, differentiate),
         // These add seeds and copies to the model before anything can fail.
         _ => {
             let mut draft = program.clone();
@@ -171,16 +171,19 @@ fn differentiate_loss(
     let desc = program.root().vars.get(&loss);
     let known = desc.map(|desc| (vec![1; desc.dims.len()], desc.dtype));
     let targets = [loss];
-    let mut build = Build::start(ops, program, &targets, &asked, false, backward.no_grad)?;
-    let mut segments = Segments::default();
-    if let Checkpoints::Named(names @ [_, ..]) = backward.checkpoints {
+    let mut build = BackwardBuilder::start(ops, program, &targets, &asked, false, backward.no_grad)?;
+    let mut segments = CheckpointSegments::default();
+    if let Recompute::Named(names @ [_, ..]) = backward.checkpoints {
         let names = names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>()?;
         let mut path = build.path;
         recompute::seed(ops, program, &mut path)?;
         segments = recompute::segments(program, &path, &names);
         segments.run_loops_again(ops, program)?;
         // Its tables do not include the new seeds.
-        build = Build { path, ..Build::start(ops, program, &targets, &asked, false, backward.no_grad)? };
+        build = BackwardBuilder {
+            path,
+            ..BackwardBuilder::start(ops, program, &targets, &asked, false, backward.no_grad)?
+        };
     }
     let out = build.targets[0];
     let seed = match known {
@@ -196,12 +199,12 @@ fn differentiate_loss(
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
     }
     match backward.checkpoints {
-        Checkpoints::None | Checkpoints::Named(_) => {}
-        Checkpoints::Without(names) => {
+        Recompute::None | Recompute::Named(_) => {}
+        Recompute::Without(names) => {
             let needs = done.needs(ops, program)?;
             done.recompute(program, &needs, &needs.writers_of(program, names)?);
         }
-        Checkpoints::Auto { budget_bytes, feeds } => {
+        Recompute::Auto { budget_bytes, feeds } => {
             let needs = done.needs(ops, program)?;
             let (again, planned) = budget::choose(ops, program, &done, &needs, loss, budget_bytes, feeds)?;
             done.recompute(program, &needs, &again);
@@ -209,7 +212,7 @@ fn differentiate_loss(
         }
     }
     found.recomputed.names = done.again.iter().map(|v| program.name(*v).to_string()).collect();
-    if let (Checkpoints::Named(names), true) = (backward.checkpoints, done.again.is_empty()) {
+    if let (Recompute::Named(names), true) = (backward.checkpoints, done.again.is_empty()) {
         found.recomputed.without_effect = names.iter().map(ToString::to_string).collect();
     }
     done.commit(ops, program)?;
@@ -250,7 +253,7 @@ pub fn gradients(
         given.push((*target, name.map(|name| target_gradient(program, *target, name)).transpose()?));
     }
     whole(program, |program| {
-        let mut build = Build::start(ops, program, &targets, &inputs, true, no_grad)?;
+        let mut build = BackwardBuilder::start(ops, program, &targets, &inputs, true, no_grad)?;
         let mut seeds = vec![];
         for (i, (target, given)) in given.into_iter().enumerate() {
             let grad = build.targets[i];
@@ -265,7 +268,7 @@ pub fn gradients(
                 }
             }
         }
-        let done = build.finish(ops, program, seeds, &Segments::default())?;
+        let done = build.finish(ops, program, seeds, &CheckpointSegments::default())?;
         let found = done.found(ops, program, &inputs);
         done.commit(ops, program)?;
         Ok(found)
@@ -290,8 +293,8 @@ fn target_gradient(program: &Program, target: Var, name: &str) -> Result<Var> {
 }
 
 /// The state of a backward pass under construction.
-struct Build<'a> {
-    question: Question<'a>,
+struct BackwardBuilder<'a> {
+    question: GradientRequest<'a>,
     names: GradNames,
     /// Variables that have no gradient.
     no_grad: Vec<bool>,
@@ -305,7 +308,7 @@ struct Build<'a> {
     stopped: Vec<Var>,
 }
 
-impl<'a> Build<'a> {
+impl<'a> BackwardBuilder<'a> {
     fn start(
         ops: &OpInfoMap,
         program: &mut Program,
@@ -313,31 +316,39 @@ impl<'a> Build<'a> {
         asked: &'a [Var],
         only_asked: bool,
         no_grad: &[&str],
-    ) -> Result<Build<'a>> {
+    ) -> Result<BackwardBuilder<'a>> {
         let is_tensor = |kind| matches!(kind, VarKind::Tensor | VarKind::SelectedRows);
         let listed = |v: &&Var| program.root().vars.get(v).is_some_and(|desc| !is_tensor(desc.kind));
         if let Some(var) = targets.iter().find(listed) {
             let text = format!("`{}` is no tensor: it has no gradient to start from", program.name(*var));
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
-        lower::lower(ops, program, targets)?;
+        lower_control_flow::lower(ops, program, targets)?;
         let mut cut = vec![false; program.name_count()];
         for name in no_grad {
             cut[program.expect_var(name)?.index()] = true;
         }
-        let marks = marks::find(ops, program, BlockId::ROOT, &cut)?;
+        let marks = stop_gradients::find(ops, program, BlockId::ROOT, &cut)?;
         let counts = |var: &Var| !marks.of_data.contains(var);
         let stopped = program.root().vars.iter().filter(|(var, desc)| desc.stop_gradient && counts(var));
         stopped.for_each(|(var, _)| cut[var.index()] = true);
-        let computed = path::computed(program, asked);
-        let question = Question { block: BlockId::ROOT, targets, asked, computed, only_asked };
-        let (path, _) = path::find(ops, program, &question, &cut)?;
+        let computed = relevance::computed(program, asked);
+        let question = GradientRequest { block: BlockId::ROOT, targets, asked, computed, only_asked };
+        let (path, _) = relevance::find(ops, program, &question, &cut)?;
         let mut names = GradNames::new(program);
         let grads: Vec<Var> = targets.iter().map(|v| names.here(program, *v)).collect();
         for (_, grad) in targets.iter().zip(&grads).filter(|(v, _)| !cut[v.index()]) {
             names.note_arrival(*grad);
         }
-        Ok(Build { question, names, no_grad: cut, path, targets: grads, given: vec![], stopped: marks.cut })
+        Ok(BackwardBuilder {
+            question,
+            names,
+            no_grad: cut,
+            path,
+            targets: grads,
+            given: vec![],
+            stopped: marks.cut,
+        })
     }
 
     fn finish(
@@ -345,15 +356,15 @@ impl<'a> Build<'a> {
         ops: &OpInfoMap,
         program: &mut Program,
         seeds: Vec<OpDesc>,
-        segments: &Segments,
-    ) -> Result<Done> {
-        let Question { asked, computed, .. } = &self.question;
+        segments: &CheckpointSegments,
+    ) -> Result<FinishedBackward> {
+        let GradientRequest { asked, computed, .. } = &self.question;
         let last = asked.iter().map(|v| computed[v.index()].then(|| self.names.here(program, *v)));
         let last: Vec<Option<Var>> = last.collect();
-        let mut values = Values::new(program);
+        let mut values = ValueVersions::new(program);
         let (mut emitted, mut inners) = (seeds, vec![]);
         emitted.reserve(self.path.len());
-        let walk = Emit {
+        let walk = GradientEmitter {
             ops,
             infos: Lookup::new(ops),
             program,
@@ -367,7 +378,7 @@ impl<'a> Build<'a> {
             inners: &mut inners,
         };
         emit(walk, &self.path)?;
-        let woven = recompute::weave(program, emitted, &segments.batches, &segments.held);
+        let woven = recompute::insert_recomputation(program, emitted, &segments.batches, &segments.held);
         let mut emitted = woven.ops;
         let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
         let grads: Vec<Option<Var>> = grads.collect();
@@ -375,7 +386,8 @@ impl<'a> Build<'a> {
         let summed =
             accumulate::accumulate(program, &mut self.names, BlockId::ROOT, &FxHashSet::default(), emitted);
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
-        let (copies, mut new) = keep::keep(ops, program, BlockId::ROOT, &values, &mut appended)?;
+        let (copies, mut new) =
+            preserve_overwritten::keep(ops, program, BlockId::ROOT, &values, &mut appended)?;
         new.extend(woven.vars);
         let (vars, inner_vars) = declare::declare(ops, program, &self.names, new, &appended, &inners)?;
         let made = |(var, grad): (&Var, Option<Var>)| {
@@ -384,7 +396,17 @@ impl<'a> Build<'a> {
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
         let (no_grad, stopped, again) = (self.no_grad, self.stopped, woven.again);
-        Ok(Done { copies, ops: appended, vars, inner_vars, grads, targets, no_grad, stopped, again })
+        Ok(FinishedBackward {
+            copies,
+            ops: appended,
+            vars,
+            inner_vars,
+            grads,
+            targets,
+            no_grad,
+            stopped,
+            again,
+        })
     }
 }
 
@@ -411,8 +433,8 @@ fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDe
 }
 
 /// A complete backward pass, not yet part of the program.
-struct Done {
-    copies: Copies,
+struct FinishedBackward {
+    copies: InsertedCopies,
     ops: Vec<OpDesc>,
     vars: Vars,
     /// Variables of gradient sub-blocks, whose operators are in place.
@@ -431,7 +453,7 @@ pub fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
     ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero))
 }
 
-impl Done {
+impl FinishedBackward {
     fn found(&self, ops: &OpInfoMap, program: &Program, asked: &[Var]) -> Gradients {
         let answers = || asked.iter().copied().zip(&self.grads);
         let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
@@ -444,15 +466,15 @@ impl Done {
     }
 
     /// Makes the copies that recomputed operators read.
-    fn needs(&mut self, ops: &OpInfoMap, program: &mut Program) -> Result<Needs> {
+    fn needs(&mut self, ops: &OpInfoMap, program: &mut Program) -> Result<ForwardReads> {
         std::mem::take(&mut self.copies).insert(&mut program.root_mut().ops, &mut self.ops);
-        Needs::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
+        ForwardReads::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
     }
 
     /// Recomputes these operators instead of keeping their outputs.
-    fn recompute(&mut self, program: &mut Program, needs: &Needs, again: &[bool]) {
+    fn recompute(&mut self, program: &mut Program, needs: &ForwardReads, again: &[bool]) {
         let appended = std::mem::take(&mut self.ops);
-        let woven = recompute::weave(program, appended, &needs.batches(again), &[]);
+        let woven = recompute::insert_recomputation(program, appended, &needs.batches(again), &[]);
         self.ops = woven.ops;
         self.vars.extend(woven.vars);
         self.again = woven.again;

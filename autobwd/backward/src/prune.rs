@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::{accumulate::between, names::GradNames};
+use crate::{accumulate::between, grad_names::GradNames};
 use autobwd_core::{OpDesc, Origin, Var, operators::zeros};
 
 /// Drops operators that write nothing or that no gradient flows into. For the others, it fills gradients without writer
@@ -15,8 +15,13 @@ pub(super) fn prune(
     no_grad: &[bool],
     mut emitted: Vec<OpDesc>,
 ) -> Vec<OpDesc> {
-    let mut produced =
-        Produced { names, given, no_grad, there: vec![false; name_count], stopped: FxHashSet::default() };
+    let mut produced = ProducedGradients {
+        names,
+        given,
+        no_grad,
+        there: vec![false; name_count],
+        stopped: FxHashSet::default(),
+    };
     let (mut fills, mut kept) = (vec![], 0);
     emitted.retain_mut(|op| {
         if op.writes().next().is_none() {
@@ -45,7 +50,7 @@ pub(super) fn prune(
 }
 
 /// Gradients written so far, and the auxiliary values that rules computed from them.
-struct Produced<'a> {
+struct ProducedGradients<'a> {
     names: &'a GradNames,
     given: &'a FxHashSet<Var>,
     no_grad: &'a [bool],
@@ -55,7 +60,7 @@ struct Produced<'a> {
     stopped: FxHashSet<Var>,
 }
 
-impl Produced<'_> {
+impl ProducedGradients<'_> {
     fn is_grad(&self, var: Var) -> bool {
         self.names.base(var).is_some() || self.given.contains(&var)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::names;
+use crate::grad_names;
 use autobwd_core::{
     Attr, AttrValue, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Slots, Var,
     VarDesc,
@@ -13,7 +13,7 @@ use autobwd_core::{
 };
 
 /// Forward operators recomputed at one position of the backward pass.
-pub(super) struct Batch {
+pub(super) struct RecomputeBatch {
     /// The position: before the gradients of the operators up to this one.
     before: usize,
     /// Indices, in program order.
@@ -22,7 +22,7 @@ pub(super) struct Batch {
 
 /// Operators with inserted copies.
 #[derive(Default)]
-pub(super) struct Woven {
+pub(super) struct Recomputation {
     pub(super) ops: Vec<OpDesc>,
     /// The variables that the copies write.
     pub(super) vars: Vec<(Var, VarDesc)>,
@@ -32,11 +32,17 @@ pub(super) struct Woven {
 
 /// Inserts copies of forward operators before the gradients that read their results. A copy in batch `i` writes
 /// `name.subprog_<i>`, which replaces the forward variable in later operators; variables in `held` keep their names.
-pub(super) fn weave(program: &mut Program, ops: Vec<OpDesc>, batches: &[Batch], held: &[bool]) -> Woven {
+pub(super) fn insert_recomputation(
+    program: &mut Program,
+    ops: Vec<OpDesc>,
+    batches: &[RecomputeBatch],
+    held: &[bool],
+) -> Recomputation {
     if batches.is_empty() {
-        return Woven { ops, ..Woven::default() };
+        return Recomputation { ops, ..Recomputation::default() };
     }
-    let mut weave = Weave { program, held, alias: FxHashMap::default(), woven: Woven::default() };
+    let mut weave =
+        RecomputeInserter { program, held, alias: FxHashMap::default(), woven: Recomputation::default() };
     let mut left = batches.iter().enumerate().peekable();
     for mut op in ops {
         if let Origin::Gradient { of } = op.origin {
@@ -51,20 +57,20 @@ pub(super) fn weave(program: &mut Program, ops: Vec<OpDesc>, batches: &[Batch], 
     weave.woven
 }
 
-struct Weave<'a> {
+struct RecomputeInserter<'a> {
     program: &'a mut Program,
     /// By variable.
     held: &'a [bool],
     alias: FxHashMap<Var, Var>,
-    woven: Woven,
+    woven: Recomputation,
 }
 
-impl Weave<'_> {
+impl RecomputeInserter<'_> {
     fn substitute(&self, slots: &mut Slots) {
         slots.args_mut().for_each(|var| *var = self.alias.get(var).copied().unwrap_or(*var));
     }
 
-    fn copies(&mut self, i: usize, batch: &Batch) {
+    fn copies(&mut self, i: usize, batch: &RecomputeBatch) {
         for &of in &batch.ops {
             let mut copy = OpDesc { origin: Origin::Recompute { of }, ..self.program.root().ops[of].clone() };
             self.substitute(&mut copy.inputs);
@@ -82,7 +88,7 @@ impl Weave<'_> {
             return *alias;
         }
         let name = format!("{}.subprog_{i}", self.program.name(var));
-        let alias = names::undeclared(self.program, &name);
+        let alias = grad_names::undeclared(self.program, &name);
         self.alias.insert(var, alias);
         self.woven.again.push(var);
         self.woven.vars.extend(self.program.root().vars.get(&var).map(|desc| (alias, desc.clone())));
@@ -157,16 +163,16 @@ fn own_seed(ops: &OpInfoMap, op: &OpDesc) -> Result<Option<i32>> {
 
 /// The segments between named checkpoints.
 #[derive(Default)]
-pub(super) struct Segments {
+pub(super) struct CheckpointSegments {
     /// The last segment first.
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<RecomputeBatch>,
     /// By variable: whether it is kept in memory for the backward pass.
     pub(super) held: Vec<bool>,
     /// Operators with sub-blocks, which are not copied.
     blocks: Vec<usize>,
 }
 
-impl Segments {
+impl CheckpointSegments {
     /// Makes loops save no step state; their gradients rerun them as a whole.
     ///
     /// # Errors
@@ -196,7 +202,7 @@ struct Uses {
 
 /// Cuts the path at the checkpoints. Values that cross a segment boundary are kept in memory; operators with other
 /// outputs are recomputed.
-pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -> Segments {
+pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -> CheckpointSegments {
     let root = program.root();
     let op = |position: usize| &root.ops[path[position]];
     let mut uses = vec![Uses::default(); program.name_count()];
@@ -230,12 +236,12 @@ pub(super) fn segments(program: &Program, path: &[usize], checkpoints: &[Var]) -
     }
     let batch = |range: &Range<usize>| {
         let again = |i: &usize| root.ops[*i].writes().any(|v| !held[v.index()]);
-        Batch {
+        RecomputeBatch {
             before: path[range.end - 1],
             ops: path[range.clone()].iter().copied().filter(again).collect(),
         }
     };
-    Segments { batches: ranges.iter().rev().map(batch).collect(), held, blocks }
+    CheckpointSegments { batches: ranges.iter().rev().map(batch).collect(), held, blocks }
 }
 
 /// Non-empty segments as positions on the path.
@@ -275,7 +281,7 @@ fn casts_parameter(program: &Program, index: usize) -> bool {
 }
 
 /// The readers of the elements of forward values.
-pub(super) struct Needs {
+pub(super) struct ForwardReads {
     /// By variable: the operator that can recompute it.
     pub(super) writer: Vec<Option<usize>>,
     /// By operator of the program: its inputs.
@@ -284,16 +290,17 @@ pub(super) struct Needs {
     pub(super) rules: Vec<(usize, Vec<Var>)>,
 }
 
-impl Needs {
+impl ForwardReads {
     /// Counts the operators of the backward pass that compute these gradients.
     pub(super) fn of(
         ops: &OpInfoMap,
         program: &Program,
         backward: &[OpDesc],
         grads: impl Iterator<Item = Var>,
-    ) -> Result<Needs> {
+    ) -> Result<ForwardReads> {
         let root = program.root();
-        let mut needs = Needs { writer: vec![None; program.name_count()], reads: vec![], rules: vec![] };
+        let mut needs =
+            ForwardReads { writer: vec![None; program.name_count()], reads: vec![], rules: vec![] };
         for ((i, op), repeatable) in root.ops.iter().enumerate().zip(repeatable(program)) {
             if repeatable {
                 op.writes().for_each(|v| needs.writer[v.index()] = Some(i));
@@ -342,7 +349,7 @@ impl Needs {
     }
 
     /// Places each of the operators `again` right before the first gradient that reads its results.
-    pub(super) fn batches(&self, again: &[bool]) -> Vec<Batch> {
+    pub(super) fn batches(&self, again: &[bool]) -> Vec<RecomputeBatch> {
         let mut left = again.to_vec();
         let mut batches = vec![];
         for (before, vars) in &self.rules {
@@ -355,7 +362,7 @@ impl Needs {
             }
             if !ops.is_empty() {
                 ops.sort_unstable();
-                batches.push(Batch { before: *before, ops });
+                batches.push(RecomputeBatch { before: *before, ops });
             }
         }
         batches

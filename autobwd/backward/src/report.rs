@@ -3,7 +3,7 @@
 use std::{fmt, iter};
 
 use crate::{
-    checkpoints::Recomputed,
+    checkpoints::RecomputeReport,
     flow::{given_for, incoming, listed},
 };
 use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
@@ -16,12 +16,12 @@ pub struct Gradients {
     /// Variables with their gradients, in the order of the request.
     pub pairs: Vec<(Var, Var)>,
     /// Variables without gradient, each with the reason, in the order of the request.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingGradient>,
     /// Places where part of a gradient ends: variables marked `stop_gradient` that are computed from a differentiable
     /// variable and that a target depends on. None of them is named in `missing`.
-    pub partial: Vec<Cut>,
+    pub partial: Vec<PathEnd>,
     /// The forward values that the backward pass recomputes.
-    pub recomputed: Recomputed,
+    pub recomputed: RecomputeReport,
     pub(super) asked: Vec<Var>,
 }
 
@@ -70,7 +70,8 @@ impl Gradients {
                     let ops = &program.root().ops;
                     let next = |hop: &Hop| hops[hop.from.index()].filter(|next| next.length < hop.length);
                     let way = iter::successors(Some(hop), next);
-                    let through = way.filter_map(|hop| Some(OpRef::of(hop.through?, ops.get(hop.through?)?)));
+                    let through =
+                        way.filter_map(|hop| Some(OpLocation::of(hop.through?, ops.get(hop.through?)?)));
                     if hop.length > 0 {
                         write!(f, ": through {}", listed(through, hop.length))?;
                     }
@@ -146,7 +147,7 @@ fn hops(program: &Program) -> Vec<Option<Hop>> {
 /// An operator of the root block, as reports name it: `` operator 3 `mul` (model.rs:12) ``.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct OpRef {
+pub struct OpLocation {
     /// Its position.
     pub index: usize,
     /// Its type.
@@ -154,12 +155,12 @@ pub struct OpRef {
     /// The line that added it.
     pub site: Option<Site>,
 }
-impl OpRef {
-    pub(super) fn of(index: usize, op: &OpDesc) -> OpRef {
-        OpRef { index, ty: op.ty, site: op.site }
+impl OpLocation {
+    pub(super) fn of(index: usize, op: &OpDesc) -> OpLocation {
+        OpLocation { index, ty: op.ty, site: op.site }
     }
 }
-impl fmt::Display for OpRef {
+impl fmt::Display for OpLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "operator {} `{}`", self.index, self.ty)?;
         self.site.map_or(Ok(()), |site| write!(f, " ({site})"))
@@ -169,7 +170,7 @@ impl fmt::Display for OpRef {
 /// A variable without gradient, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Missing {
+pub struct MissingGradient {
     /// The variable.
     pub var: Var,
     /// Its name.
@@ -177,13 +178,13 @@ pub struct Missing {
     /// The targets: `` `mean_0` ``.
     pub targets: String,
     /// The place where its path ends.
-    pub cut: Cut,
+    pub cut: PathEnd,
 }
 
 /// The place where the path from a variable to the targets ends.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Cut {
+pub enum PathEnd {
     /// No chain of operators leads to a target.
     NoPath,
     /// No gradient flows into a variable on the path.
@@ -191,14 +192,14 @@ pub enum Cut {
         /// Its name.
         name: String,
         /// The reason.
-        stop: Stop,
+        stop: StopReason,
         /// The operator that writes it.
-        writer: Option<OpRef>,
+        writer: Option<OpLocation>,
     },
     /// An operator on the path passes no gradient to one of its inputs.
     Operator {
         /// The operator.
-        op: OpRef,
+        op: OpLocation,
         /// The input.
         slot: Name,
         /// The variable in it.
@@ -209,7 +210,7 @@ pub enum Cut {
 /// The reason why no gradient flows into a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stop {
+pub enum StopReason {
     /// It is in the caller's no-grad set.
     NoGradSet,
     /// It is marked `stop_gradient`.
@@ -218,18 +219,18 @@ pub enum Stop {
     DType(DType),
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingGradient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Missing { name, targets, cut, .. } = self;
+        let MissingGradient { name, targets, cut, .. } = self;
         write!(f, "`{name}` has no gradient: ")?;
         match cut {
-            Cut::NoPath => write!(f, "no path leads from it to {targets}"),
-            Cut::Variable { name: own, stop, .. } if own == name => write!(f, "it {stop}"),
-            Cut::Variable { name, stop, writer } => {
+            PathEnd::NoPath => write!(f, "no path leads from it to {targets}"),
+            PathEnd::Variable { name: own, stop, .. } if own == name => write!(f, "it {stop}"),
+            PathEnd::Variable { name, stop, writer } => {
                 write!(f, "its path to {targets} ends at `{name}`, which {stop}")?;
                 writer.map_or(Ok(()), |op| write!(f, "; {op} writes it"))
             }
-            Cut::Operator { op, slot, name } => {
+            PathEnd::Operator { op, slot, name } => {
                 write!(
                     f,
                     "its path to {targets} ends at {op}, which passes no gradient on to {slot} = `{name}`"
@@ -238,35 +239,42 @@ impl fmt::Display for Missing {
         }
     }
 }
-impl fmt::Display for Cut {
+impl fmt::Display for PathEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cut::NoPath => write!(f, "no path"),
-            Cut::Variable { name, stop, writer } => {
+            PathEnd::NoPath => write!(f, "no path"),
+            PathEnd::Variable { name, stop, writer } => {
                 write!(f, "no gradient flows through `{name}`, which {stop}")?;
                 writer.map_or(Ok(()), |op| write!(f, "; {op} writes it"))
             }
-            Cut::Operator { op, slot, name } => write!(f, "{op} passes no gradient on to {slot} = `{name}`"),
+            PathEnd::Operator { op, slot, name } => {
+                write!(f, "{op} passes no gradient on to {slot} = `{name}`")
+            }
         }
     }
 }
-impl fmt::Display for Stop {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::NoGradSet => write!(f, "is in the no-grad set"),
-            Stop::StopGradient => write!(f, "is marked `stop_gradient`"),
-            Stop::DType(dtype) => write!(f, "holds {dtype}, not floating point numbers"),
+            StopReason::NoGradSet => write!(f, "is in the no-grad set"),
+            StopReason::StopGradient => write!(f, "is marked `stop_gradient`"),
+            StopReason::DType(dtype) => write!(f, "holds {dtype}, not floating point numbers"),
         }
     }
 }
 
 /// The marked variables that lead to a target and are not named by `missing`.
-pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missing: &[Missing]) -> Vec<Cut> {
+pub(super) fn partial(
+    program: &Program,
+    targets: &[Var],
+    marked: &[Var],
+    missing: &[MissingGradient],
+) -> Vec<PathEnd> {
     let is_named = |var: Var| {
         let name = program.name(var);
         missing
             .iter()
-            .any(|m| m.name == name || matches!(&m.cut, Cut::Variable { name: at, .. } if at == name))
+            .any(|m| m.name == name || matches!(&m.cut, PathEnd::Variable { name: at, .. } if at == name))
     };
     if marked.is_empty() {
         return vec![];
@@ -280,21 +288,21 @@ pub(super) fn partial(program: &Program, targets: &[Var], marked: &[Var], missin
         for var in op.writes().filter(|v| leads[v.index()]) {
             on_path = true;
             if std::mem::take(&mut is_marked[var.index()]) && !is_named(var) {
-                found.push((var, OpRef::of(i, op)));
+                found.push((var, OpLocation::of(i, op)));
             }
         }
         op.reads().filter(|_| on_path).for_each(|v| leads[v.index()] = true);
     }
-    let cut = |(var, op): (Var, OpRef)| {
+    let cut = |(var, op): (Var, OpLocation)| {
         let name = program.name(var).to_string();
-        Cut::Variable { name, stop: Stop::StopGradient, writer: Some(op) }
+        PathEnd::Variable { name, stop: StopReason::StopGradient, writer: Some(op) }
     };
     found.into_iter().rev().map(cut).collect()
 }
 
 /// The place where the path of a gradient ends.
 #[derive(Clone, Copy)]
-struct End {
+struct ForwardEnd {
     /// The operator that passes no gradient on.
     reader: usize,
     /// Its input without gradient, or a variable without gradient that it reads or writes.
@@ -313,7 +321,7 @@ pub fn missing(
     having: impl Iterator<Item = Var>,
     is_zero: &dyn Fn(&OpDesc) -> bool,
     asked: &[Var],
-) -> Vec<Missing> {
+) -> Vec<MissingGradient> {
     if asked.is_empty() {
         return vec![];
     }
@@ -322,12 +330,12 @@ pub fn missing(
     targets.iter().for_each(|v| leads[v.index()] = true);
     having.chain(targets.iter().copied()).for_each(|v| produced[v.index()] = true);
     let stop = |var: Var| match root.vars.get(&var) {
-        Some(desc) if !desc.dtype.is_float() => Some(Stop::DType(desc.dtype)),
-        Some(desc) if desc.stop_gradient => Some(Stop::StopGradient),
-        _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(Stop::NoGradSet),
+        Some(desc) if !desc.dtype.is_float() => Some(StopReason::DType(desc.dtype)),
+        Some(desc) if desc.stop_gradient => Some(StopReason::StopGradient),
+        _ => no_grad.get(var.index()).is_some_and(|no| *no).then_some(StopReason::NoGradSet),
     };
     // By variable that leads to a target: the place where its gradient ends.
-    let mut ends: Vec<Option<End>> = vec![None; n];
+    let mut ends: Vec<Option<ForwardEnd>> = vec![None; n];
     let mut writer: Vec<Option<usize>> = vec![None; n];
     for (i, op) in root.ops.iter().enumerate().rev() {
         op.writes().for_each(|v| writer[v.index()] = Some(i));
@@ -341,12 +349,12 @@ pub fn missing(
         for v in op.reads() {
             leads[v.index()] = true;
             let end = match stopped {
-                Some(at) => Some(End { reader: i, at, certain: true }),
-                None if zero || arrives => Some(End { reader: i, at: v, certain: zero }),
+                Some(at) => Some(ForwardEnd { reader: i, at, certain: true }),
+                None if zero || arrives => Some(ForwardEnd { reader: i, at: v, certain: zero }),
                 None => behind,
             };
             let known = &mut ends[v.index()];
-            let better = |end: &End| end.certain || !known.is_some_and(|known| known.certain);
+            let better = |end: &ForwardEnd| end.certain || !known.is_some_and(|known| known.certain);
             if let Some(end) = end.filter(better).filter(|_| !produced[v.index()]) {
                 *known = Some(end);
             }
@@ -355,19 +363,20 @@ pub fn missing(
     let name = |var: Var| program.name(var).to_string();
     let cut = |var: Var| {
         if !leads[var.index()] {
-            return Cut::NoPath;
+            return PathEnd::NoPath;
         }
-        let at = |var: Var, stop: Stop| {
-            let writer = writer[var.index()].map(|i| OpRef::of(i, &root.ops[i]));
-            Cut::Variable { name: name(var), stop, writer }
+        let at = |var: Var, stop: StopReason| {
+            let writer = writer[var.index()].map(|i| OpLocation::of(i, &root.ops[i]));
+            PathEnd::Variable { name: name(var), stop, writer }
         };
         match (stop(var), ends[var.index()]) {
             (Some(stop), _) => at(var, stop),
-            (None, None) => Cut::NoPath,
-            (None, Some(End { reader, at: input, .. })) => {
+            (None, None) => PathEnd::NoPath,
+            (None, Some(ForwardEnd { reader, at: input, .. })) => {
                 let op = &root.ops[reader];
                 let slot = op.inputs.slot_of(input).unwrap_or("".into());
-                let passes_none = || Cut::Operator { op: OpRef::of(reader, op), slot, name: name(input) };
+                let passes_none =
+                    || PathEnd::Operator { op: OpLocation::of(reader, op), slot, name: name(input) };
                 stop(input).map_or_else(passes_none, |stop| at(input, stop))
             }
         }
@@ -375,6 +384,6 @@ pub fn missing(
     let targets = listed(targets.iter().map(|v| format!("`{}`", program.name(*v))), targets.len());
     asked
         .iter()
-        .map(|v| Missing { var: *v, name: name(*v), targets: targets.clone(), cut: cut(*v) })
+        .map(|v| MissingGradient { var: *v, name: name(*v), targets: targets.clone(), cut: cut(*v) })
         .collect()
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     composition::check_composition,
-    derivatives::{Built, change, check_derivatives},
-    function::{Function, failure},
+    derivatives::{GradientFunction, change, check_derivatives},
+    function::{ProgramFunction, failure},
     kernels::check_kernels,
     panics::catch,
     shapes::{check_unknown, resized},
@@ -22,7 +22,7 @@ const THREADS: usize = 3;
 /// The result of a successful check.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Checked {
+pub struct CheckedSample {
     /// The number of elements whose derivatives were compared, first order.
     pub elements: usize,
     /// Largest |built − numeric| / (1 + max |numeric|), first order.
@@ -53,7 +53,7 @@ pub struct Checked {
 ///
 /// # Errors
 /// A violated check: with slot and index of the worst element, or the source line of a panic.
-pub fn check_sample(sample: &Sample) -> Result<Checked> {
+pub fn check_sample(sample: &Sample) -> Result<CheckedSample> {
     let ops = OpInfoMap::linked()?;
     let mut checked = catch(|| match sample.error {
         Some(expected) => check_refused(ops, sample, expected),
@@ -76,10 +76,10 @@ fn slots(sample: &Sample, text: &str) -> String {
     text
 }
 
-fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Checked> {
-    match Function::of(ops, sample, DType::F64, None).and_then(|f| f.run()) {
+fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<CheckedSample> {
+    match ProgramFunction::of(ops, sample, DType::F64, None).and_then(|f| f.run()) {
         Ok(_) => Err(failure(format!("it was accepted; expected the error \"{expected}\""))),
-        Err(e) if e.to_string().contains(expected) => Ok(Checked::default()),
+        Err(e) if e.to_string().contains(expected) => Ok(CheckedSample::default()),
         Err(e) => Err(failure(format!("expected the error \"{expected}\", got \"{e}\""))),
     }
 }
@@ -89,10 +89,12 @@ fn when(case: &str) -> impl Fn(Error) -> Error {
     move |e| Error::new(e.kind(), format!("{case}{e}"))
 }
 
-fn check(ops: &OpInfoMap, sample: &Sample) -> Result<Checked> {
-    let (function, single) =
-        (Function::of(ops, sample, DType::F64, None)?, Function::of(ops, sample, DType::F32, None)?);
-    let (many, mut checked) = (Arc::new(Cx::new(THREADS)), Checked::default());
+fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
+    let (function, single) = (
+        ProgramFunction::of(ops, sample, DType::F64, None)?,
+        ProgramFunction::of(ops, sample, DType::F32, None)?,
+    );
+    let (many, mut checked) = (Arc::new(Cx::new(THREADS)), CheckedSample::default());
     let kind = ops.get(sample.op())?.grad_kind();
     if let GradKind::None | GradKind::Zero = kind {
         check_kernels(ops, &function, &many, &mut checked.warnings)?;
@@ -117,7 +119,7 @@ fn bound(sample: &Sample) -> f64 {
 /// Checks an operator that has no gradient, or a zero gradient.
 fn check_constant(
     sample: &Sample,
-    function: &Function,
+    function: &ProgramFunction,
     is_zero: bool,
     warnings: &mut Vec<String>,
 ) -> Result<()> {
@@ -139,8 +141,8 @@ fn check_constant(
 fn check_values(
     ops: &OpInfoMap,
     sample: &Sample,
-    (function, single): (&Function, &Function),
-    built: Option<&Built>,
+    (function, single): (&ProgramFunction, &ProgramFunction),
+    built: Option<&GradientFunction>,
 ) -> Result<()> {
     check_single(single, function)?;
     check_in_place(function)?;
@@ -154,13 +156,13 @@ fn check_values(
 fn check_gradients(
     ops: &OpInfoMap,
     sample: &Sample,
-    (function, single): (&Function, &Function),
+    (function, single): (&ProgramFunction, &ProgramFunction),
     many: &Arc<Cx>,
-    checked: &mut Checked,
+    checked: &mut CheckedSample,
 ) -> Result<()> {
     let (bound, warnings) = (bound(sample), &mut checked.warnings);
-    let built = Built::of(ops, function)?;
-    let second = match Built::of(ops, &built.gradient) {
+    let built = GradientFunction::of(ops, function)?;
+    let second = match GradientFunction::of(ops, &built.gradient) {
         Err(e) if e.kind() == ErrorKind::NoGradient => {
             warnings.push(format!("its gradient has no gradient: {}", e.message()));
             None
@@ -169,7 +171,7 @@ fn check_gradients(
     };
     let whole = second.as_ref().map_or(&built.gradient, |second| &second.gradient);
     check_kernels(ops, whole, many, warnings)?;
-    check_kernels(ops, &Built::of(ops, single)?.gradient, many, &mut vec![])?;
+    check_kernels(ops, &GradientFunction::of(ops, single)?.gradient, many, &mut vec![])?;
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
@@ -190,8 +192,8 @@ fn check_gradients(
     check_subsets(ops, function, &built)?;
     for same in repeatable(sample, function) {
         // A shape or domain may not allow the same variable twice.
-        if let Ok(function) = Function::of(ops, sample, DType::F64, Some(same)) {
-            let built = Built::of(ops, &function)?;
+        if let Ok(function) = ProgramFunction::of(ops, sample, DType::F64, Some(same)) {
+            let built = GradientFunction::of(ops, &function)?;
             let outcome = check_derivatives(&function, &built, bound, &mut vec![]);
             outcome.map_err(when("the same variable twice, "))?;
         }
@@ -202,7 +204,7 @@ fn check_gradients(
 /// Whenever the shape rule accepts the resized sample, so must the kernels; errors about data are accepted, because
 /// indices may be out of bounds of the smaller shape.
 fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
-    let function = match catch(|| Function::of(ops, sample, DType::F64, None)) {
+    let function = match catch(|| ProgramFunction::of(ops, sample, DType::F64, None)) {
         Err(e) if e.kind() == ErrorKind::Check => return Err(e),
         Err(_) => return Ok(()),
         Ok(function) => function,
@@ -212,7 +214,7 @@ fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
         if let GradKind::None | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
             return check_kernels(ops, &function, many, &mut vec![]);
         }
-        let built = Built::of(ops, &function)?;
+        let built = GradientFunction::of(ops, &function)?;
         check_kernels(ops, &built.gradient, many, &mut vec![])?;
         if sample.smooth.is_none() {
             check_derivatives(&function, &built, bound(sample), &mut vec![])?;
@@ -228,7 +230,7 @@ fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
 }
 
 /// Pairs of inputs that could be one variable: drawn alike, in slots that do not depend on each other's shape.
-fn repeatable(sample: &Sample, function: &Function) -> Vec<(usize, usize)> {
+fn repeatable(sample: &Sample, function: &ProgramFunction) -> Vec<(usize, usize)> {
     if sample.program.is_some() {
         return vec![];
     }

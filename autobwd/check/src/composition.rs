@@ -1,8 +1,8 @@
 //! Compositions as an oracle: an operator and its gradient must match the operator's composition.
 
 use super::{
-    derivatives::{Built, Distance},
-    function::{Function, failure},
+    derivatives::{Distance, GradientFunction},
+    function::{ProgramFunction, failure},
 };
 use autobwd_core::{BlockId, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, VarDesc};
 
@@ -10,7 +10,11 @@ use autobwd_core::{BlockId, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result,
 const COMPOSED: f64 = 1e-10;
 
 /// Compares outputs and gradients of a function with those of its composition, if its operator has one.
-pub(super) fn check_composition(ops: &OpInfoMap, function: &Function, built: &Built) -> Result<()> {
+pub(super) fn check_composition(
+    ops: &OpInfoMap,
+    function: &ProgramFunction,
+    built: &GradientFunction,
+) -> Result<()> {
     let Some(program) = composed(ops, &function.program)? else { return Ok(()) };
     let composed = function.with_program(ops, program);
     let (expected, found) = (function.run()?, composed.run()?);
@@ -18,7 +22,7 @@ pub(super) fn check_composition(ops: &OpInfoMap, function: &Function, built: &Bu
         compare(&format!("output `{name}` of the composition"), found, expected)?;
     }
     // A gradient derived from the composition itself would be compared with itself.
-    let gradient = match Built::of(ops, &composed) {
+    let gradient = match GradientFunction::of(ops, &composed) {
         Err(e) if e.kind() == ErrorKind::NoGradient => return Ok(()),
         outcome => outcome?,
     };

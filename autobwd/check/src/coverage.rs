@@ -1,6 +1,6 @@
 //! Coverage of samples: attributes, slots, shapes and dtypes that no sample tests.
 
-use super::function::Function;
+use super::function::ProgramFunction;
 use autobwd_core::sample::Sample;
 use autobwd_core::{
     Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,
@@ -14,7 +14,7 @@ fn descs(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<OpDesc> {
         match sample.program {
             None => all.push(sample.desc.clone()),
             Some(_) => {
-                let function = Function::of(ops, sample, DType::F64, None);
+                let function = ProgramFunction::of(ops, sample, DType::F64, None);
                 all.extend(function.iter().flat_map(|f| f.operators(info.schema().name)).cloned());
             }
         }
@@ -141,7 +141,7 @@ fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
 /// Inputs without negative, or without positive numbers in any sample, although the operator accepts them.
 fn signs(ops: &OpInfoMap, info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let functions: Vec<_> =
-        rows.iter().filter_map(|s| Some((*s, Function::of(ops, s, DType::F64, None).ok()?))).collect();
+        rows.iter().filter_map(|s| Some((*s, ProgramFunction::of(ops, s, DType::F64, None).ok()?))).collect();
     let mut found = vec![];
     for slot in info.schema().inputs {
         let mut probe = None;

@@ -1,7 +1,7 @@
 //! Gradient check against central differences.
 
 use super::{
-    function::{Function, Slope, failure},
+    function::{FiniteDifference, ProgramFunction, failure},
     kernels::index,
 };
 use autobwd_core::{Error, OpInfoMap, Result, Tensor};
@@ -11,15 +11,15 @@ const KINK: f64 = 1e-2;
 
 /// A function's gradient, from inputs and cotangents to gradients, and for each floating point input the name of its
 /// gradient.
-pub(super) struct Built {
-    pub(super) gradient: Function,
+pub(super) struct GradientFunction {
+    pub(super) gradient: ProgramFunction,
     pub(super) names: Vec<Option<String>>,
 }
 
-impl Built {
-    pub(super) fn of(ops: &OpInfoMap, function: &Function) -> Result<Built> {
+impl GradientFunction {
+    pub(super) fn of(ops: &OpInfoMap, function: &ProgramFunction) -> Result<GradientFunction> {
         let (gradient, names) = function.gradient(ops, &[])?;
-        Ok(Built { gradient, names })
+        Ok(GradientFunction { gradient, names })
     }
 
     /// The gradient of floating point input `i` among the values of all outputs.
@@ -71,8 +71,8 @@ impl Distance {
 /// Compares the built gradients with central differences. Returns the number of elements and the largest distance, and
 /// adds kinks to `warnings`.
 pub(super) fn check_derivatives(
-    function: &Function,
-    built: &Built,
+    function: &ProgramFunction,
+    built: &GradientFunction,
     bound: f64,
     warnings: &mut Vec<String>,
 ) -> Result<(usize, f64)> {
@@ -112,8 +112,8 @@ pub(super) fn check_derivatives(
 }
 
 /// The one-sided derivatives, if they differ.
-fn kink(slope: &Slope) -> Option<String> {
-    let Slope { left, right, .. } = *slope;
+fn kink(slope: &FiniteDifference) -> Option<String> {
+    let FiniteDifference { left, right, .. } = *slope;
     let jump = (right - left).abs() / (1.0 + left.abs().max(right.abs()));
     (jump > KINK).then(|| format!("the derivative is {left:.3} on its left, {right:.3} on its right"))
 }
@@ -122,7 +122,7 @@ fn kink(slope: &Slope) -> Option<String> {
 ///
 /// # Errors
 /// Those of running the function.
-pub(super) fn change(function: &Function, bound: f64) -> Result<Option<String>> {
+pub(super) fn change(function: &ProgramFunction, bound: f64) -> Result<Option<String>> {
     let cotangents = function.cotangents()?;
     let weights: Vec<&Tensor> = cotangents.iter().collect();
     if weights.is_empty() {

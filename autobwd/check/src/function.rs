@@ -23,12 +23,12 @@ const LOOP: u64 = 10_000;
 /// # Errors
 /// An unknown operator, or one that rejects these inputs.
 pub fn sample_program(sample: &Sample, float: DType) -> Result<(Program, Vec<(String, Tensor)>)> {
-    let function = Function::of(OpInfoMap::linked()?, sample, float, None)?;
+    let function = ProgramFunction::of(OpInfoMap::linked()?, sample, float, None)?;
     Ok((function.program, function.inputs))
 }
 
 /// A program as a function of named inputs with values, to named outputs.
-pub(super) struct Function {
+pub(super) struct ProgramFunction {
     pub(super) program: Program,
     executor: Executor,
     pub(super) inputs: Vec<(String, Tensor)>,
@@ -39,13 +39,13 @@ pub(super) struct Function {
 
 /// A finite difference: the central one, and the one-sided ones, which differ at a kink.
 #[derive(Clone, Copy)]
-pub(super) struct Slope {
+pub(super) struct FiniteDifference {
     pub(super) central: f64,
     pub(super) left: f64,
     pub(super) right: f64,
 }
 
-impl Function {
+impl ProgramFunction {
     /// The program of a sample, with random inputs and floating point numbers of dtype `float`. With `same`, the second
     /// of these inputs is the first.
     pub(super) fn of(
@@ -53,7 +53,7 @@ impl Function {
         sample: &Sample,
         float: DType,
         same: Option<(usize, usize)>,
-    ) -> Result<Function> {
+    ) -> Result<ProgramFunction> {
         let mut rng = rng(sample.draws.len() as u64);
         let mut program = Program::new();
         let vars: Vec<Var> = (0..sample.draws.len()).map(|i| program.var(&format!("v{i}"))).collect();
@@ -78,7 +78,7 @@ impl Function {
             Some(make) => made(ops, program, &vars, make)?,
             None => of_one(ops, program, desc)?,
         };
-        let found = Function { program, executor, inputs, outputs, make: sample.program };
+        let found = ProgramFunction { program, executor, inputs, outputs, make: sample.program };
         if found.operators(sample.op()).next().is_none() {
             return Err(failure(format!("the program of the sample has no `{}`", sample.op())));
         }
@@ -86,9 +86,9 @@ impl Function {
     }
 
     /// The same inputs and outputs, with another program.
-    pub(super) fn with_program(&self, ops: &OpInfoMap, program: Program) -> Function {
+    pub(super) fn with_program(&self, ops: &OpInfoMap, program: Program) -> ProgramFunction {
         let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
-        Function { program, executor: executor(ops), inputs, outputs, make: None }
+        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
     }
 
     /// The operators of that type, in all blocks.
@@ -195,7 +195,7 @@ impl Function {
         &self,
         ops: &OpInfoMap,
         no_grad: &[&str],
-    ) -> Result<(Function, Vec<Option<String>>)> {
+    ) -> Result<(ProgramFunction, Vec<Option<String>>)> {
         let (mut program, mut inputs) = (self.program.clone(), self.inputs.clone());
         let (mut targets, mut cotangents) = (vec![], vec![]);
         for ((name, meta), tensor) in self.float_outputs().zip(self.cotangents()?) {
@@ -209,7 +209,10 @@ impl Function {
         let (wanted, mut outputs) = (self.float_inputs(), vec![]);
         if targets.is_empty() || wanted.is_empty() {
             let none = wanted.iter().map(|_| None).collect();
-            return Ok((Function { program, executor: executor(ops), inputs, outputs, make: None }, none));
+            return Ok((
+                ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None },
+                none,
+            ));
         }
         let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
         let given: Vec<_> = cotangents.iter().map(|c| Some(c.as_str())).collect();
@@ -225,7 +228,7 @@ impl Function {
             }
             names.push(named);
         }
-        Ok((Function { program, executor: executor(ops), inputs, outputs, make: None }, names))
+        Ok((ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }, names))
     }
 
     /// The same function with another value of an input.
@@ -241,7 +244,7 @@ impl Function {
 
     /// Finite differences of the sum of all floating point outputs times weights, with respect to the elements of one
     /// input.
-    pub(super) fn numeric(&self, input: &str, weights: &[&Tensor]) -> Result<Vec<Slope>> {
+    pub(super) fn numeric(&self, input: &str, weights: &[&Tensor]) -> Result<Vec<FiniteDifference>> {
         let fetches: Vec<_> = self.float_outputs().map(|(n, _)| n.as_str()).collect();
         let (mut session, mut scope) = self.session(&self.executor, &fetches)?;
         let mut inputs = self.inputs.clone();
@@ -267,7 +270,7 @@ impl Function {
             };
             let (up, down) = (moved(x + step)?, moved(x - step)?);
             inputs[at].1.slice_mut::<f64>()?[i] = x;
-            slopes.push(Slope {
+            slopes.push(FiniteDifference {
                 central: slope(&up, &down, 2.0 * step),
                 left: slope(&here, &down, step),
                 right: slope(&up, &here, step),

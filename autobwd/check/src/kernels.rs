@@ -4,7 +4,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use super::{
     allocations,
-    function::{Function, failure, stand_ins, unwritten},
+    function::{ProgramFunction, failure, stand_ins, unwritten},
     panics::catch,
 };
 use autobwd_core::{
@@ -15,7 +15,7 @@ use autobwd_core::{
     with_dtype,
 };
 use autobwd_eager::{prepare, run};
-use autobwd_plan::{Graph, ValueId, frame};
+use autobwd_plan::{Graph, ValueId, kernel_binding};
 
 /// The bytes of unwritten memory: NaN, and a number near 0, to which anything can be added. No sample contains numbers
 /// of these bytes.
@@ -33,7 +33,7 @@ const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 /// A violated check, with the operator.
 pub(super) fn check_kernels(
     ops: &OpInfoMap,
-    function: &Function,
+    function: &ProgramFunction,
     many: &Cx,
     warnings: &mut Vec<String>,
 ) -> Result<()> {
@@ -55,7 +55,7 @@ pub(super) fn check_kernels(
         let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
         let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
         let ready = prepare(ops, &desc, &metas)?;
-        let alone = Alone { ready: &ready, reads: &reads };
+        let alone = SingleKernel { ready: &ready, reads: &reads };
         let outputs = catch(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
         let outputs = outputs.map_err(|e| of_kernel(&e, &op.ty))?;
         let written = args.iter().filter(|(role, _)| *role == Role::Output).map(|(_, var)| *var);
@@ -70,7 +70,7 @@ fn of_kernel(e: &Error, ty: &str) -> Error {
 }
 
 /// One operator with its inputs.
-struct Alone<'a> {
+struct SingleKernel<'a> {
     ready: &'a autobwd_core::build::Ready,
     reads: &'a [(Meta, Rc<Memory>)],
 }
@@ -83,7 +83,7 @@ struct Trial {
     allocations: u64,
 }
 
-impl Alone<'_> {
+impl SingleKernel<'_> {
     /// Computes the outputs, with the kernel if there is one.
     fn check(
         &self,
@@ -141,7 +141,7 @@ impl Alone<'_> {
                 true => Ok((meta.clone(), Rc::new(filled(memory.len(), fill)?))),
             };
             let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
-            let hostile = Alone { ready: self.ready, reads: &reads };
+            let hostile = SingleKernel { ready: self.ready, reads: &reads };
             hostile.trial(cx, FILLS[0]).map_err(|e| {
                 failure(format!(
                     "it is declared `infallible!`, but refuses bytes of {fill:#04x}: {}",
@@ -169,7 +169,7 @@ impl Alone<'_> {
         let metas: Vec<Meta> = args.iter().map(meta).collect();
         let graph = Graph::of_one(&ready.desc, ready.info, &metas, &reads)?;
         let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
-        let scratch = graph.nodes[0].scratch.iter().map(|value| filled(bytes(*value), fill));
+        let scratch = graph.instructions[0].scratch.iter().map(|value| filled(bytes(*value), fill));
         let scratch = scratch.collect::<Result<Vec<_>>>()?;
         let mut place = |value: ValueId| {
             let memory = match args.get(value) {
@@ -180,7 +180,7 @@ impl Alone<'_> {
             };
             memory.place(0, bytes(value)).map(Some)
         };
-        let mut kernel = frame::kernel(&graph, &graph.nodes[0], &[], &mut place)?;
+        let mut kernel = kernel_binding::kernel(&graph, &graph.instructions[0], &[], &mut place)?;
         let scratch = kernel.scratch_bytes(cx.threads());
         cx.watch_scratch(scratch, fill)?;
         let before = allocations::count();
@@ -249,7 +249,7 @@ struct Spans {
 }
 
 /// One number of an output.
-enum Element {
+enum OutputElement {
     Number(usize),
     Value(usize),
 }
@@ -263,7 +263,7 @@ impl Spans {
     }
 
     /// Offset and size of each number.
-    fn elements(&self) -> impl Iterator<Item = (usize, usize, Element)> + '_ {
+    fn elements(&self) -> impl Iterator<Item = (usize, usize, OutputElement)> + '_ {
         let number = size_of::<i64>();
         let (numbers, first, count) = match self.rows {
             None => (0, 0, self.dims.iter().product()),
@@ -273,15 +273,15 @@ impl Spans {
                 (room.min(there + 1), padded(room * number), there * width)
             }
         };
-        let numbers = (0..numbers).map(move |i| (i * number, number, Element::Number(i)));
-        numbers.chain((0..count).map(move |i| (first + i * self.size, self.size, Element::Value(i))))
+        let numbers = (0..numbers).map(move |i| (i * number, number, OutputElement::Number(i)));
+        numbers.chain((0..count).map(move |i| (first + i * self.size, self.size, OutputElement::Value(i))))
     }
 
-    fn name(&self, element: Element) -> String {
+    fn name(&self, element: OutputElement) -> String {
         match (element, self.rows) {
-            (Element::Number(i), _) => format!(", the number of row {i},"),
-            (Element::Value(i), None) => format!("{:?}", index(&self.dims, i)),
-            (Element::Value(i), Some((_, there))) => {
+            (OutputElement::Number(i), _) => format!(", the number of row {i},"),
+            (OutputElement::Value(i), None) => format!("{:?}", index(&self.dims, i)),
+            (OutputElement::Value(i), Some((_, there))) => {
                 let dims: Vec<_> = [there].into_iter().chain(self.dims.iter().skip(1).copied()).collect();
                 format!("{:?} of its rows", index(&dims, i))
             }

@@ -21,6 +21,6 @@ pub use autobwd_core::sample::{
     Draw, MakeProgram, OpSamples, Sample, SampleRow, away_from, between, distinct, given, integers_below,
     out, positive, probabilities, samples, uniform,
 };
-pub use checks::{Checked, check_sample};
+pub use checks::{CheckedSample, check_sample};
 pub use function::sample_program;
-pub use package::{Coverage, Report, check_coverage, check_crate};
+pub use package::{CheckReport, Coverage, check_coverage, check_crate};

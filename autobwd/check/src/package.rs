@@ -17,7 +17,7 @@ use autobwd_core::{OpInfo, OpInfoMap, Result};
 /// The result of checking the samples of a package.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct CheckReport {
     /// The number of checked samples.
     pub samples: usize,
     /// Observations that are no faults, with operator and rows: [those of the samples](super::Checked::warnings), and
@@ -25,7 +25,7 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-impl Report {
+impl CheckReport {
     /// Writes the warnings to stderr, where a test runner shows them even of tests that pass.
     pub fn tell(&self) {
         let mut stderr = io::stderr().lock();
@@ -42,7 +42,7 @@ impl Report {
 ///
 /// # Errors
 /// All violations, one a line, with operator and row.
-pub fn check_crate(krate: &str) -> Result<Report> {
+pub fn check_crate(krate: &str) -> Result<CheckReport> {
     let (ops, package) = (OpInfoMap::linked()?, Package::find(krate)?);
     let Coverage { gaps: mut failures, corners: mut warnings } = package.coverage(ops);
     let (mut row, mut last) = (0, "");
@@ -68,7 +68,7 @@ pub fn check_crate(krate: &str) -> Result<Report> {
     if !failures.is_empty() {
         return Err(failure(failures.join("\n")));
     }
-    Ok(Report { samples: package.samples.len(), warnings })
+    Ok(CheckReport { samples: package.samples.len(), warnings })
 }
 
 /// Gaps in the samples of a package.

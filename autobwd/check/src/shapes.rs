@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    function::{Function, failure, unwritten},
+    function::{ProgramFunction, failure, unwritten},
     panics::catch,
 };
 use autobwd_core::sample::Sample;
@@ -19,7 +19,7 @@ const SUBSETS: usize = 5;
 /// A violated check, with the operator and the shapes.
 pub(super) fn check_unknown(
     ops: &OpInfoMap,
-    function: &Function,
+    function: &ProgramFunction,
     sample: &Sample,
     warnings: &mut Vec<String>,
 ) -> Result<()> {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    derivatives::{Built, Distance},
-    function::{Function, failure},
+    derivatives::{Distance, GradientFunction},
+    function::{ProgramFunction, failure},
 };
 use autobwd_core::{Cx, Expr, OpInfoMap, Result, Tensor};
-use autobwd_eager::{Grad, grad, trace};
+use autobwd_eager::{GradOptions, grad, trace};
 use autobwd_exec::{Executor, Feed};
 
 /// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
@@ -15,7 +15,7 @@ const SINGLE: f64 = 1e-5;
 /// Number of inputs up to which every subset is tried as a no-grad set; of more, each alone.
 const SUBSETS: usize = 4;
 
-pub(super) fn check_single(single: &Function, double: &Function) -> Result<()> {
+pub(super) fn check_single(single: &ProgramFunction, double: &ProgramFunction) -> Result<()> {
     for ((name, _), (a, b)) in double.outputs.iter().zip(single.run()?.iter().zip(double.run()?)) {
         let (dims, a, b) = (b.dims(), a.to_f64s(), b.to_f64s());
         let distance = Distance::of(&a, &b, SINGLE);
@@ -28,7 +28,7 @@ pub(super) fn check_single(single: &Function, double: &Function) -> Result<()> {
 }
 
 /// Fetching the inputs as well prevents in-place operators.
-pub(super) fn check_in_place(function: &Function) -> Result<()> {
+pub(super) fn check_in_place(function: &ProgramFunction) -> Result<()> {
     let outputs: Vec<&str> = function.outputs.iter().map(|(n, _)| n.as_str()).collect();
     let inputs = function.inputs.iter().map(|(n, _)| n.as_str());
     let all: Vec<&str> = outputs.iter().copied().chain(inputs).collect();
@@ -48,7 +48,7 @@ pub(super) fn check_in_place(function: &Function) -> Result<()> {
 }
 
 /// Results do not depend on the number of threads, bit by bit.
-pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>) -> Result<()> {
+pub(super) fn check_threads(ops: &OpInfoMap, function: &ProgramFunction, many: &Arc<Cx>) -> Result<()> {
     let others = function.run_by(&Executor::of_cx(many.clone()).with_ops(ops.clone()))?;
     for ((name, _), (a, b)) in function.outputs.iter().zip(function.run()?.iter().zip(&others)) {
         if !same_bits(a, b) {
@@ -59,7 +59,11 @@ pub(super) fn check_threads(ops: &OpInfoMap, function: &Function, many: &Arc<Cx>
 }
 
 /// Eager results, and those of the program traced meanwhile, equal those of the program.
-pub(super) fn check_eager(ops: &OpInfoMap, function: &Function, built: Option<&Built>) -> Result<()> {
+pub(super) fn check_eager(
+    ops: &OpInfoMap,
+    function: &ProgramFunction,
+    built: Option<&GradientFunction>,
+) -> Result<()> {
     let tape = autobwd_eager::eager_with_ops(ops.clone(), 1);
     let leaves = function.leaves(&tape);
     let named: Vec<(&str, &Expr)> = function.inputs.iter().map(|(n, _)| n.as_str()).zip(&leaves).collect();
@@ -67,14 +71,14 @@ pub(super) fn check_eager(ops: &OpInfoMap, function: &Function, built: Option<&B
     let mut traced = trace(&tape, &named, || {
         let mut values = function.eager(&tape, &leaves)?;
         if values.iter().any(Expr::has_derivative)
-            && let Some(Built { gradient, names }) = built
+            && let Some(GradientFunction { gradient, names }) = built
         {
             let seeds = &gradient.inputs[function.inputs.len()..];
             let seeds: Vec<Expr> = seeds.iter().map(|(_, t)| tape.constant(t.clone())).collect();
             let seeds: Vec<&Expr> = seeds.iter().collect();
             let roots: Vec<&Expr> = values.iter().filter(|out| out.dtype().is_float()).collect();
             let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.has_derivative()).collect();
-            let found = grad(&roots, &inputs, &Grad { seeds: Some(&seeds), create_graph: false })?;
+            let found = grad(&roots, &inputs, &GradOptions { seeds: Some(&seeds), create_graph: false })?;
             if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
                 return Err(failure("other inputs have a gradient than in the program"));
             }
@@ -102,7 +106,11 @@ fn same_bits(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// With any inputs excluded, the gradients of the others stay equal bit by bit.
-pub(super) fn check_subsets(ops: &OpInfoMap, function: &Function, built: &Built) -> Result<()> {
+pub(super) fn check_subsets(
+    ops: &OpInfoMap,
+    function: &ProgramFunction,
+    built: &GradientFunction,
+) -> Result<()> {
     let inputs = function.float_inputs();
     let n = inputs.len();
     let subsets: Vec<usize> =
@@ -112,7 +120,7 @@ pub(super) fn check_subsets(ops: &OpInfoMap, function: &Function, built: &Built)
         let is_excluded = |i: usize| subset & (1 << i) != 0;
         let excluded: Vec<&str> = (0..n).filter(|i| is_excluded(*i)).map(|i| inputs[i].as_str()).collect();
         let (gradient, names) = function.gradient(ops, &excluded)?;
-        let rest = Built { gradient, names };
+        let rest = GradientFunction { gradient, names };
         let rest_values = rest.gradient.run()?;
         for (i, input) in inputs.iter().enumerate() {
             let holds = match (rest.value(&rest_values, i), built.value(&values, i)) {

@@ -9,7 +9,7 @@ use autobwd_core::{
 
 use crate::{
     engine::{Eager, engine},
-    queue::{Goal, Queue, Walk},
+    queue::{BackwardWalk, GradientTarget, Queue},
 };
 
 /// An eager builder: expressions are evaluated immediately, with as many threads as there are cores.
@@ -47,7 +47,7 @@ pub(crate) fn walk(
     look: &mut dyn FnMut(&Queue<'_>),
 ) -> Result<()> {
     let walked = builder.recording(false, || {
-        let mut walk = Walk::new(builder, engine(builder)?, Goal::Leaves, site);
+        let mut walk = BackwardWalk::new(builder, engine(builder)?, GradientTarget::Leaves, site);
         walk.start(of, seed)?;
         walk.run(look)
     });
@@ -56,7 +56,7 @@ pub(crate) fn walk(
 
 /// Options of [`grad`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Grad<'a> {
+pub struct GradOptions<'a> {
     /// By output: its upstream gradient (cotangent); ones when `None`.
     pub seeds: Option<&'a [&'a Expr]>,
     /// Whether to record the gradients on the tape, so that they can be differentiated.
@@ -70,7 +70,7 @@ pub struct Grad<'a> {
 /// Variables of a program; no outputs; seeds that do not fit; an operator on the path without gradient; an overwritten
 /// value that a gradient needs.
 #[track_caller]
-pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<Option<Expr>>> {
+pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &GradOptions<'_>) -> Result<Vec<Option<Expr>>> {
     let site = Location::caller();
     let values =
         |exprs: &[&Expr]| exprs.iter().map(|e| Ok(e.value()?.clone())).collect::<Result<Vec<Value>>>();
@@ -83,9 +83,9 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &Grad<'_>) -> Result<Vec<O
         let text = format!("{} seeds for {} outputs", seeds.len(), roots.len());
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
-    let goal = Goal::asked(&roots, &inputs);
+    let goal = GradientTarget::asked(&roots, &inputs);
     let goal = builder.recording(how.create_graph, || {
-        let mut walk = Walk::new(builder, engine(builder)?, goal, site);
+        let mut walk = BackwardWalk::new(builder, engine(builder)?, goal, site);
         for (i, (root, expr)) in roots.iter().zip(outputs).enumerate() {
             walk.start(root, expr.seed(seeds.as_ref().map(|seeds| &seeds[i]))?)?;
         }

@@ -20,7 +20,7 @@ use autobwd_core::{
     with_dtype,
 };
 
-use crate::ready;
+use crate::prepared;
 
 /// Maximum number of cached operators: functions with ever new shapes must not fill the memory.
 const MOST_READY: usize = 1 << 13;
@@ -92,7 +92,7 @@ impl Eager {
         }
         let desc = desc()?;
         let named = || OpContext::called("operator", desc.ty.as_str(), "run", site, &[]);
-        let ready = Arc::new(ready::prepare(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
+        let ready = Arc::new(prepared::prepare(builder.ops()?, &desc, inputs).map_err(|e| e.at_op(named))?);
         // A running kernel may have called the engine recursively.
         if let Ok(mut cache) = self.cache.try_borrow_mut() {
             if cache.len() >= MOST_READY {
@@ -187,7 +187,7 @@ impl Eager {
         outputs: impl Iterator<Item = &'m mut Memory>,
         site: &'static Location<'static>,
     ) -> Result<()> {
-        ready::run(ready, &self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        prepared::run(ready, &self.cx, input, outputs).map_err(|e| e.at_op(|| ready.describe(site)))?;
         self.runs.set(self.runs.get() + 1);
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Eager {
         second: &Memory,
         site: &'static Location<'static>,
     ) -> Result<()> {
-        ready::run_over(ready, &self.cx, first, second).map_err(|e| e.at_op(|| ready.describe(site)))?;
+        prepared::run_over(ready, &self.cx, first, second).map_err(|e| e.at_op(|| ready.describe(site)))?;
         self.runs.set(self.runs.get() + 1);
         self.check(ready, [&*first].into_iter(), site)
     }

@@ -62,7 +62,7 @@ pub fn history(of: &Expr) -> Result<History> {
     // A result has a larger number than its inputs.
     nodes.sort_by_key(|node| node.number);
     let (program, values, vars) = (Program::new(), vec![], FxHashMap::default());
-    let mut history = Writer { builder: of.builder(), program, values, vars };
+    let mut history = HistoryWriter { builder: of.builder(), program, values, vars };
     nodes.into_iter().for_each(|node| history.operator(node));
     history.var(value);
     Ok(History { program: history.program, values: history.values })
@@ -112,14 +112,14 @@ impl fmt::Display for History {
 }
 
 /// A history under construction.
-struct Writer<'a> {
+struct HistoryWriter<'a> {
     builder: &'a Builder,
     program: Program,
     values: Vec<(Var, Expr)>,
     vars: FxHashMap<(*const Node, u32), Var>,
 }
 
-impl Writer<'_> {
+impl HistoryWriter<'_> {
     /// The variable of a value.
     fn var(&mut self, value: &Value) -> Var {
         let key = (Arc::as_ptr(&value.node), value.out());

@@ -101,21 +101,21 @@
 //! [`trace`] runs a function once and records it as a program that computes the same results, bit by bit.
 
 mod api;
-mod derivative;
 mod engine;
+mod gradient;
 mod history;
 mod missing;
+mod prepared;
 mod queue;
-mod ready;
 mod rule;
 mod trace;
 
-pub use api::{Grad, apply, backward_with, eager, eager_with_ops, eager_with_threads, grad};
+pub use api::{GradOptions, apply, backward_with, eager, eager_with_ops, eager_with_threads, grad};
 /// The trait of user-defined functions, and the result of [`Expr::hook`](autobwd_core::Expr::hook).
 pub use autobwd_core::build::{Function, HookId};
 pub use history::{History, history};
 pub use missing::missing;
-pub use queue::{Queue, QueueEntry};
 #[doc(hidden)]
-pub use ready::{prepare, run};
-pub use trace::{Traced, trace};
+pub use prepared::{prepare, run};
+pub use queue::{Queue, QueueEntry};
+pub use trace::{Trace, trace};

@@ -4,7 +4,7 @@ use std::{fmt::Write, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{queue::Goal, rule::chain_rule};
+use super::{queue::GradientTarget, rule::chain_rule};
 use autobwd_core::{
     Expr, Result, Role, Var,
     build::{Call, Made, Node, Value},
@@ -92,7 +92,7 @@ impl<'a> Ancestry<'a> {
     /// Walks backwards as the backward pass does.
     fn reason(&self, of: &Expr) -> Result<Option<String>> {
         let ops = of.builder().ops()?;
-        let goal = Goal::asked(self.outputs, std::slice::from_ref(self.input));
+        let goal = GradientTarget::asked(self.outputs, std::slice::from_ref(self.input));
         let mut arrived: FxHashMap<*const Node, Vec<u32>> = FxHashMap::default();
         let arrive = |arrived: &mut FxHashMap<_, Vec<u32>>, value: &Value| {
             arrived.entry(Arc::as_ptr(&value.node)).or_default().push(value.out());

@@ -6,12 +6,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::{
-    derivative::{Adder, Derivative, Entry},
+    gradient::{Adder, Gradient, PendingGradient},
     rule::chain_rule,
 };
 use crate::{
     engine::Eager,
-    ready::{self, Rule, RuleStep, Source},
+    prepared::{self, ChainRule, RuleSource, RuleStep},
 };
 use autobwd_core::{
     Builder, Error, ErrorKind, Expr, Result, Tensor, Var, Words,
@@ -25,17 +25,17 @@ use autobwd_core::{
 #[derive(Default)]
 pub struct Queue<'a> {
     /// The first entry, unless it is the last of `rest`; a chain of operators needs no more.
-    next: Option<Box<Entry<'a>>>,
-    rest: BTreeMap<Key, Box<Entry<'a>>>,
+    next: Option<Box<PendingGradient<'a>>>,
+    rest: BTreeMap<QueueKey, Box<PendingGradient<'a>>>,
     /// Empty entries, for reuse.
     #[expect(clippy::vec_box, reason = "moving an entry between lists moves only its address")]
-    empty: Vec<Box<Entry<'a>>>,
+    empty: Vec<Box<PendingGradient<'a>>>,
 }
 
 /// Later nodes come first, and of one node the first outputs. Nodes of different threads may have equal numbers.
-type Key = (u64, *const Node, Reverse<u32>);
+type QueueKey = (u64, *const Node, Reverse<u32>);
 
-fn key(of: &Value) -> Key {
+fn key(of: &Value) -> QueueKey {
     (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
 }
 
@@ -57,14 +57,14 @@ impl<'a> Queue<'a> {
 
     /// Whether that key comes before all entries.
     #[inline]
-    fn is_first(&self, at: Key) -> bool {
+    fn is_first(&self, at: QueueKey) -> bool {
         match &self.next {
             Some(next) => key(next.of) < at,
             None => self.rest.last_key_value().is_none_or(|(last, _)| *last < at),
         }
     }
 
-    fn find(&mut self, at: Key) -> Option<&mut Entry<'a>> {
+    fn find(&mut self, at: QueueKey) -> Option<&mut PendingGradient<'a>> {
         match &mut self.next {
             Some(next) if key(next.of) == at => Some(next),
             _ => self.rest.get_mut(&at).map(|entry| &mut **entry),
@@ -73,8 +73,8 @@ impl<'a> Queue<'a> {
 
     /// Adds a new entry, as the first one or behind it.
     #[inline(always)]
-    fn insert(&mut self, of: &'a Value, derivative: Derivative, first: bool) {
-        let mut entry = self.empty.pop().unwrap_or_else(|| Box::new(Entry::of(of)));
+    fn insert(&mut self, of: &'a Value, derivative: Gradient, first: bool) {
+        let mut entry = self.empty.pop().unwrap_or_else(|| Box::new(PendingGradient::of(of)));
         (entry.of, entry.derivative) = (of, derivative);
         let other = if first { self.next.replace(entry) } else { Some(entry) };
         if let Some(other) = other {
@@ -82,26 +82,26 @@ impl<'a> Queue<'a> {
         }
     }
 
-    fn pop(&mut self) -> Option<Box<Entry<'a>>> {
+    fn pop(&mut self) -> Option<Box<PendingGradient<'a>>> {
         self.next.take().or_else(|| self.rest.pop_last().map(|(_, entry)| entry))
     }
 
     /// Recycles an entry.
-    fn done(&mut self, mut entry: Box<Entry<'a>>) {
-        entry.derivative = Derivative::default();
+    fn done(&mut self, mut entry: Box<PendingGradient<'a>>) {
+        entry.derivative = Gradient::default();
         entry.more.clear();
         self.empty.push(entry);
     }
 
     /// Takes the next entry if it is another output of that node.
-    fn pop_of(&mut self, node: &Arc<Node>) -> Option<Box<Entry<'a>>> {
+    fn pop_of(&mut self, node: &Arc<Node>) -> Option<Box<PendingGradient<'a>>> {
         let next = self.next.as_ref().or_else(|| self.rest.last_key_value().map(|(_, entry)| entry))?;
         if Arc::ptr_eq(&next.of.node, node) { self.pop() } else { None }
     }
 }
 
 /// A value in a [`Queue`], with its gradient so far.
-pub struct QueueEntry<'q>(&'q Entry<'q>);
+pub struct QueueEntry<'q>(&'q PendingGradient<'q>);
 
 impl<'q> QueueEntry<'q> {
     /// The value; [`Builder::hold`] makes an expression of it.
@@ -119,8 +119,8 @@ impl<'q> QueueEntry<'q> {
     /// # Errors
     /// No memory.
     pub fn derivatives(&self) -> Result<Vec<Tensor>> {
-        let Entry { of, derivative, more } = self.0;
-        let copy = |part: &Derivative| Tensor::copy_of(part.memory()?, 0, part.meta(of));
+        let PendingGradient { of, derivative, more } = self.0;
+        let copy = |part: &Gradient| Tensor::copy_of(part.memory()?, 0, part.meta(of));
         [derivative].into_iter().chain(more).map(copy).collect()
     }
 }
@@ -154,31 +154,31 @@ impl fmt::Debug for QueueEntry<'_> {
 }
 
 /// A backward pass from some values to their leaves or to given inputs.
-pub(super) struct Walk<'a> {
+pub(super) struct BackwardWalk<'a> {
     builder: &'a Builder,
     eager: &'a Eager,
     queue: Queue<'a>,
-    goal: Goal<'a>,
+    goal: GradientTarget<'a>,
     /// Whether gradients are not recorded.
     forgets: bool,
     adder: Adder<'a>,
     /// Gradients of an operator's outputs.
-    arrived: Vec<Option<Box<Entry<'a>>>>,
+    arrived: Vec<Option<Box<PendingGradient<'a>>>>,
     /// Unshared results of its chain rule.
     made: Vec<Option<Memory>>,
     site: &'static Location<'static>,
 }
 
 /// The destination of gradients.
-pub(super) enum Goal<'a> {
+pub(super) enum GradientTarget<'a> {
     /// Every leaf accumulates its own.
     Leaves,
     /// Gradients with respect to these values are returned; only nodes on a path are visited.
     Asked { inputs: &'a [Value], leads: FxHashSet<*const Node>, found: Vec<Option<Value>> },
 }
 
-impl<'a> Goal<'a> {
-    pub(super) fn asked(outputs: &[Value], inputs: &'a [Value]) -> Goal<'a> {
+impl<'a> GradientTarget<'a> {
+    pub(super) fn asked(outputs: &[Value], inputs: &'a [Value]) -> GradientTarget<'a> {
         // A node older than all inputs does not depend on them.
         let oldest = inputs.iter().map(|v| v.node.number).min().unwrap_or(u64::MAX);
         let mut seen: FxHashMap<*const Node, &Node> = FxHashMap::default();
@@ -202,48 +202,48 @@ impl<'a> Goal<'a> {
                 leads.insert(node);
             }
         }
-        Goal::Asked { inputs, leads, found: vec![None; inputs.len()] }
+        GradientTarget::Asked { inputs, leads, found: vec![None; inputs.len()] }
     }
 
     #[inline]
     pub(super) fn wants(&self, value: &Value) -> bool {
         value.has_derivative()
             && match self {
-                Goal::Leaves => true,
-                Goal::Asked { leads, .. } => leads.contains(&Arc::as_ptr(&value.node)),
+                GradientTarget::Leaves => true,
+                GradientTarget::Asked { leads, .. } => leads.contains(&Arc::as_ptr(&value.node)),
             }
     }
 
     /// The requested gradients.
     pub(super) fn found(self) -> Vec<Option<Value>> {
         match self {
-            Goal::Leaves => vec![],
-            Goal::Asked { found, .. } => found,
+            GradientTarget::Leaves => vec![],
+            GradientTarget::Asked { found, .. } => found,
         }
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> BackwardWalk<'a> {
     pub(super) fn new(
         builder: &'a Builder,
         eager: &'a Eager,
-        goal: Goal<'a>,
+        goal: GradientTarget<'a>,
         site: &'static Location<'static>,
-    ) -> Walk<'a> {
+    ) -> BackwardWalk<'a> {
         let forgets = eager.forgets();
         let adder = Adder { builder, eager, forgets, ready: None, site };
         let (queue, arrived, made) = (Queue::default(), vec![], vec![]);
-        Walk { builder, eager, queue, goal, forgets, adder, arrived, made, site }
+        BackwardWalk { builder, eager, queue, goal, forgets, adder, arrived, made, site }
     }
 
     /// Adds a value with its gradient, if it is differentiable.
     pub(super) fn start(&mut self, of: &'a Value, derivative: Value) -> Result<()> {
-        if self.goal.wants(of) { self.push(of, Derivative::of(derivative)) } else { Ok(()) }
+        if self.goal.wants(of) { self.push(of, Gradient::of(derivative)) } else { Ok(()) }
     }
 
     /// Adds a value to the queue; if it is queued, adds the contribution to its gradient.
     #[inline(always)]
-    fn push(&mut self, of: &'a Value, derivative: Derivative) -> Result<()> {
+    fn push(&mut self, of: &'a Value, derivative: Gradient) -> Result<()> {
         let at = key(of);
         let first = self.queue.is_first(at);
         match if first { None } else { self.queue.find(at) } {
@@ -257,7 +257,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     /// An operator without gradient; an overwritten value; those of hooks.
-    pub(crate) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<Goal<'a>> {
+    pub(crate) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<GradientTarget<'a>> {
         loop {
             look(&self.queue);
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
@@ -292,31 +292,31 @@ impl<'a> Walk<'a> {
     }
 
     /// Handles a value whose gradient is complete.
-    fn arrive(&mut self, entry: &mut Entry<'a>) -> Result<()> {
-        let Entry { of, derivative, more } = entry;
+    fn arrive(&mut self, entry: &mut PendingGradient<'a>) -> Result<()> {
+        let PendingGradient { of, derivative, more } = entry;
         let leaf = of.is_leaf();
-        if more.is_empty() && !of.is_watched() && !leaf && matches!(self.goal, Goal::Leaves) {
+        if more.is_empty() && !of.is_watched() && !leaf && matches!(self.goal, GradientTarget::Leaves) {
             return Ok(());
         }
         let site = of.node.call().map_or(self.site, |call| call.site);
         if !more.is_empty() {
             let parts = [&mut *derivative].into_iter().chain(more).map(|part| part.share(of.meta()));
-            *derivative = Derivative::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
+            *derivative = Gradient::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
         }
         let (hooks, retain) = of.watched(|w| (w.hooks.clone(), w.retain)).unwrap_or_default();
         for (_, hook) in hooks {
-            *derivative = Derivative::of(self.hooked(of, derivative.share(of.meta())?, &*hook)?);
+            *derivative = Gradient::of(self.hooked(of, derivative.share(of.meta())?, &*hook)?);
         }
         match &mut self.goal {
-            Goal::Leaves if retain || leaf => {
+            GradientTarget::Leaves if retain || leaf => {
                 let sum = match of.watched(|w| w.derivative.take()).flatten() {
                     Some(known) => self.sum(&[&known, derivative.share(of.meta())?], site)?,
                     None => derivative.share(of.meta())?.clone(),
                 };
                 of.watch(|w| w.derivative = Some(sum));
             }
-            Goal::Leaves => {}
-            Goal::Asked { inputs, found, .. } => {
+            GradientTarget::Leaves => {}
+            GradientTarget::Asked { inputs, found, .. } => {
                 for (_, found) in inputs.iter().zip(found).filter(|(input, _)| input.same(of)) {
                     *found = Some(derivative.share(of.meta())?.clone());
                 }
@@ -350,17 +350,18 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);
-        if matches!(goal, Goal::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input)) {
+        if matches!(goal, GradientTarget::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input))
+        {
             return Ok(());
         }
         let wanted = || call.inputs.iter().map(|input| goal.wants(input));
         let arrives = || arrived.iter().map(Option::is_some);
-        let fits = |rule: &Rule| {
+        let fits = |rule: &ChainRule| {
             rule.wanted.iter().zip(wanted()).all(|(a, b)| *a == b)
                 && rule.arrived.iter().zip(arrives()).all(|(a, b)| *a == b)
         };
         let make = || chain_rule(self.builder.ops()?, call, arrives().collect(), wanted().collect());
-        let rule = ready::rule(&call.ready, fits, make)?;
+        let rule = prepared::rule(&call.ready, fits, make)?;
         for (input, read) in call.inputs.iter().zip(&rule.reads) {
             if *read {
                 input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
@@ -375,24 +376,24 @@ impl<'a> Walk<'a> {
     }
 
     /// Differentiates a user-defined function.
-    fn applied(&mut self, applied: &'a Applied, entry: &Entry<'a>) -> Result<()> {
+    fn applied(&mut self, applied: &'a Applied, entry: &PendingGradient<'a>) -> Result<()> {
         if !self.forgets {
             let text = "its backward is Rust that no tape records, so there is no derivative of its derivative: make it \
                         an operator";
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
-        let Entry { of, derivative, .. } = entry;
+        let PendingGradient { of, derivative, .. } = entry;
         let gradient = Tensor::copy_of(derivative.memory()?, 0, derivative.meta(of))?;
         for (input, gradient) in applied.inputs.iter().zip(applied.backward(&gradient)?) {
             if self.goal.wants(input) {
-                self.push(input, Derivative::Loose(gradient.into_memory()?))?;
+                self.push(input, Gradient::Loose(gradient.into_memory()?))?;
             }
         }
         Ok(())
     }
 
     /// Runs a chain rule on unshared buffers.
-    fn compute(&mut self, rule: &Rule, call: &'a Call) -> Result<()> {
+    fn compute(&mut self, rule: &ChainRule, call: &'a Call) -> Result<()> {
         let (arrived, made) = (&self.arrived, &mut self.made);
         made.clear();
         let reading = Reading::of(call.inputs.iter());
@@ -403,10 +404,10 @@ impl<'a> Walk<'a> {
             }
             let (made, new) = made.split_at_mut(known);
             let input = |i: usize| match inputs[i] {
-                Source::Input(i) => reading.memory(i, &call.inputs[i]),
-                Source::Output(i) => Ok(&call.outputs[i]),
-                Source::Arrived(i) => there(&arrived[i])?.derivative.memory(),
-                Source::Made(i) => there(&made[i]),
+                RuleSource::Input(i) => reading.memory(i, &call.inputs[i]),
+                RuleSource::Output(i) => Ok(&call.outputs[i]),
+                RuleSource::Arrived(i) => there(&arrived[i])?.derivative.memory(),
+                RuleSource::Made(i) => there(&made[i]),
             };
             self.eager.compute(ready, input, new.iter_mut().flatten(), call.site)?;
             self.eager.check(ready, new.iter().flatten(), call.site)?;
@@ -414,25 +415,25 @@ impl<'a> Walk<'a> {
         for (input, source) in &rule.derivatives {
             let input = &call.inputs[*input];
             match source {
-                Source::Made(i) => {
+                RuleSource::Made(i) => {
                     if let Some(memory) = self.made[*i].take() {
-                        self.push(input, Derivative::Loose(memory))?;
+                        self.push(input, Gradient::Loose(memory))?;
                     }
                 }
-                Source::Arrived(i) => {
+                RuleSource::Arrived(i) => {
                     if let Some(entry) = &mut self.arrived[*i] {
                         let derivative = mem::take(&mut entry.derivative);
                         self.push(input, derivative)?;
                     }
                 }
-                Source::Input(_) | Source::Output(_) => return Err(no_derivative()),
+                RuleSource::Input(_) | RuleSource::Output(_) => return Err(no_derivative()),
             }
         }
         Ok(())
     }
 
     /// Runs the chain rule of an operator, one of whose outputs is `of`, as ordinary operators, so that it is recorded.
-    fn record(&mut self, rule: &Rule, of: &'a Value, call: &'a Call, sparse: bool) -> Result<()> {
+    fn record(&mut self, rule: &ChainRule, of: &'a Value, call: &'a Call, sparse: bool) -> Result<()> {
         for entry in self.arrived.iter_mut().flatten() {
             entry.derivative.share(entry.of.meta())?;
         }
@@ -442,10 +443,10 @@ impl<'a> Walk<'a> {
             let mut read = SmallVec::<[&Value; 4]>::new();
             for source in inputs {
                 read.push(match *source {
-                    Source::Input(i) => &call.inputs[i],
-                    Source::Output(i) => &outs[i],
-                    Source::Arrived(i) => there(&self.arrived[i])?.derivative.value()?,
-                    Source::Made(i) => &made[i],
+                    RuleSource::Input(i) => &call.inputs[i],
+                    RuleSource::Output(i) => &outs[i],
+                    RuleSource::Arrived(i) => there(&self.arrived[i])?.derivative.value()?,
+                    RuleSource::Made(i) => &made[i],
                 });
             }
             let ran = match sparse {
@@ -460,11 +461,11 @@ impl<'a> Walk<'a> {
         }
         for (input, source) in &rule.derivatives {
             let derivative = match source {
-                Source::Made(i) => made[*i].clone(),
-                Source::Arrived(i) => there(&self.arrived[*i])?.derivative.value()?.clone(),
-                Source::Input(_) | Source::Output(_) => return Err(no_derivative()),
+                RuleSource::Made(i) => made[*i].clone(),
+                RuleSource::Arrived(i) => there(&self.arrived[*i])?.derivative.value()?.clone(),
+                RuleSource::Input(_) | RuleSource::Output(_) => return Err(no_derivative()),
             };
-            self.push(&call.inputs[*input], Derivative::of(derivative))?;
+            self.push(&call.inputs[*input], Gradient::of(derivative))?;
         }
         Ok(())
     }

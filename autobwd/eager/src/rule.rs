@@ -1,6 +1,6 @@
 //! The chain rule of one operator, from its gradient rule.
 
-use crate::ready::{Rule, RuleStep, Source, prepare};
+use crate::prepared::{ChainRule, RuleSource, RuleStep, prepare};
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::{
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, build::Call,
@@ -16,14 +16,14 @@ pub(super) fn chain_rule(
     call: &Call,
     arrived: Vec<bool>,
     wanted: Vec<bool>,
-) -> Result<Rule> {
+) -> Result<ChainRule> {
     compose(ops, call, arrived, wanted).map_err(|e| {
         // The error names the user's operator instead of the internal program.
         Error::new(e.kind(), e.message()).at_op(|| call.ready.describe(call.site))
     })
 }
 
-fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<Rule> {
+fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<ChainRule> {
     let ready = &*call.ready;
     let (n, m) = (ready.inputs.len(), ready.outputs.len());
     let mut program = Program::new();
@@ -57,17 +57,17 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     let found = gradients(&mut program, &targets, &inputs_named, &options)?;
 
     let source = |at: usize| match at {
-        at if at < n => Source::Input(at),
-        at if at < n + m => Source::Output(at - n),
-        at if at < n + m + m => Source::Arrived(at - n - m),
-        at => Source::Made(at - n - m - m),
+        at if at < n => RuleSource::Input(at),
+        at if at < n + m => RuleSource::Output(at - n),
+        at if at < n + m + m => RuleSource::Arrived(at - n - m),
+        at => RuleSource::Made(at - n - m - m),
     };
     let mut steps: Vec<RuleStep> = vec![];
     for op in &program.root().ops[1..] {
         steps.push(step(ops, op, &source, &mut values, &mut metas)?);
     }
     let at = |var: Var| values.iter().position(|v| *v == var).map(source);
-    let mut derivatives: Vec<(usize, Source)> =
+    let mut derivatives: Vec<(usize, RuleSource)> =
         inputs.iter().filter_map(|i| Some((*i, at(found.of(values[*i])?)?))).collect();
     // In the order of computation, which is the order in which a program sums them.
     derivatives.sort_by_key(|(_, source)| *source);
@@ -76,19 +76,19 @@ fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) 
     let mut reads = vec![false; n];
     for step in &steps {
         for (source, read) in step.inputs.iter().zip(&step.ready.reads) {
-            if let (Source::Input(i), true) = (source, read) {
+            if let (RuleSource::Input(i), true) = (source, read) {
                 reads[*i] = true;
             }
         }
     }
-    Ok(Rule { arrived, wanted, steps, derivatives, apart, reads })
+    Ok(ChainRule { arrived, wanted, steps, derivatives, apart, reads })
 }
 
 /// A prepared operator from an operator of the program.
 fn step(
     ops: &OpInfoMap,
     op: &OpDesc,
-    source: &dyn Fn(usize) -> Source,
+    source: &dyn Fn(usize) -> RuleSource,
     values: &mut Vec<Var>,
     metas: &mut Vec<Meta>,
 ) -> Result<RuleStep> {

@@ -16,7 +16,7 @@ use autobwd_exec::Scope;
 /// A traced function.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Traced {
+pub struct Trace {
     /// The program.
     pub program: Program,
     /// Captured values: they are not inputs, and the program keeps them under their names.
@@ -54,13 +54,13 @@ pub fn trace(
     tape: &Builder,
     inputs: &[(&str, &Expr)],
     function: impl FnOnce() -> Result<Vec<Expr>>,
-) -> Result<Traced> {
+) -> Result<Trace> {
     let refuse = |text: &str| Error::new(ErrorKind::Program, text);
     let eager = engine(tape).map_err(|_| refuse("only an eager builder can be traced"))?;
     if eager.is_traced() {
         return Err(refuse("it is being traced already"));
     }
-    let notes = Rc::new(RefCell::new(Notes::default()));
+    let notes = Rc::new(RefCell::new(TraceWriter::default()));
     for (name, expr) in inputs {
         let value =
             expr.check()?.held_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
@@ -85,7 +85,7 @@ pub fn trace(
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }
-    Ok(Traced { program: notes.program, scope: notes.scope, outputs, values })
+    Ok(Trace { program: notes.program, scope: notes.scope, outputs, values })
 }
 
 /// Removes the listener when dropped, also on a panic of the function.
@@ -98,7 +98,7 @@ impl Drop for Listening<'_> {
 
 /// A trace under construction.
 #[derive(Default)]
-struct Notes {
+struct TraceWriter {
     program: Program,
     scope: Scope,
     /// The nodes are kept alive, so that their addresses stay unique. By output, and whether it has a gradient.
@@ -106,7 +106,7 @@ struct Notes {
     failed: Option<Error>,
 }
 
-impl Notes {
+impl TraceWriter {
     fn know(&mut self, value: &Value, var: Var) {
         let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
         self.vars.insert(key, (var, value.node.clone()));

@@ -4,7 +4,7 @@ use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread}
 
 use crate::{Feed, Scope, Session};
 use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
-use autobwd_plan::{Plan, Request, RunPlan, cut};
+use autobwd_plan::{Plan, PlanReport, PlanRequest, cut};
 
 /// Number of sessions that [`Executor::run`] caches.
 const SESSIONS: usize = 16;
@@ -22,7 +22,7 @@ pub struct Executor {
     check_finite: bool,
     loop_limit: Option<u64>,
     /// Cached sessions, most recently used first.
-    sessions: VecDeque<(Key, Session)>,
+    sessions: VecDeque<(SessionKey, Session)>,
     /// Caller's data, kept with the executor.
     attached: Option<Box<dyn Any + Send>>,
 }
@@ -38,14 +38,14 @@ impl fmt::Debug for Executor {
 }
 
 #[derive(PartialEq)]
-struct Key {
+struct SessionKey {
     program: u64,
     scope: u64,
     feeds: Vec<(String, Meta)>,
     fetches: Vec<String>,
 }
 
-impl Key {
+impl SessionKey {
     fn is(&self, program: &Program, scope: &Scope, feeds: &[(&str, &dyn Feed)], fetches: &[&str]) -> bool {
         let same_feed = |((name, meta), (n, fed)): (&(String, Meta), &(&str, &dyn Feed))| {
             name == n && *meta == fed.meta()
@@ -204,14 +204,14 @@ impl Executor {
         scope: &Scope,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
-    ) -> Result<RunPlan> {
+    ) -> Result<PlanReport> {
         let program = program.as_ref();
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let program = &*cut(program, feeds)?;
         let kept = |name: &str| scope.meta(name);
-        let request = Request::new(feeds, &kept, fetches, self.check_finite);
-        Ok(RunPlan::new(program, &Plan::new(program, ops, &request)?))
+        let request = PlanRequest::new(feeds, &kept, fetches, self.check_finite);
+        Ok(PlanReport::new(program, &Plan::new(program, ops, &request)?))
     }
 
     /// Takes the attached data; `None` if it has another type or options have changed.
@@ -294,7 +294,7 @@ impl Executor {
             None => {
                 let metas: Vec<_> = feeds.iter().map(|(name, fed)| (*name, fed.meta())).collect();
                 let session = self.prepare(program, scope, &metas, fetches)?;
-                let key = Key {
+                let key = SessionKey {
                     program: program.stamp(),
                     scope: scope.stamp(),
                     feeds: metas.into_iter().map(|(name, meta)| (name.to_string(), meta)).collect(),

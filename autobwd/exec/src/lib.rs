@@ -3,9 +3,9 @@
 //! Must not create operators. A [`Session`] is a plan with its memory; a run performs no look-up, no hashing and no
 //! allocation.
 
+mod anomaly;
 mod bind;
 mod executor;
-mod finite;
 mod scope;
 mod session;
 

@@ -6,7 +6,7 @@ use super::{NamedOp, NetOp, Operator};
 use autobwd_core::{OpDesc, Program, Site, Var, op, operators};
 
 /// A tree of gradient operators after accumulation.
-pub(super) struct Accumulated {
+pub(super) struct AccumulatedNet {
     pub(super) op: Operator,
     /// Names of the upstream gradients.
     pub(super) arrivals: Vec<String>,
@@ -24,7 +24,7 @@ pub(super) fn accumulate(
     op: Operator,
     arrivals: &[Var],
     open: &[Var],
-) -> Accumulated {
+) -> AccumulatedNet {
     let mut writers: FxHashMap<Var, usize> = FxHashMap::default();
     arrivals.iter().for_each(|grad| *writers.entry(*grad).or_default() += 1);
     let mut count = |op: &Operator| {
@@ -35,7 +35,7 @@ pub(super) fn accumulate(
     op.each(&mut count);
     writers.retain(|grad, _| is_gradient(*grad));
     let open_set = open.iter().copied().collect();
-    let mut walk = Walk { names, writers, parts: FxHashMap::default(), open: open_set };
+    let mut walk = NetAccumulator { names, writers, parts: FxHashMap::default(), open: open_set };
     let (mut list, mut renamed) = (vec![], vec![]);
     for grad in arrivals {
         let mut name = walk.names.name(*grad).to_string();
@@ -52,10 +52,10 @@ pub(super) fn accumulate(
     };
     let parts = |grad| walk.parts.get(grad).into_iter().flatten();
     let parts = open.iter().map(|grad| parts(grad).map(|v| walk.names.name(*v).to_string()).collect());
-    Accumulated { op, arrivals: renamed, parts: parts.collect() }
+    AccumulatedNet { op, arrivals: renamed, parts: parts.collect() }
 }
 
-struct Walk<'a> {
+struct NetAccumulator<'a> {
     names: &'a mut Program,
     /// By gradient: the number of remaining contributions.
     writers: FxHashMap<Var, usize>,
@@ -64,7 +64,7 @@ struct Walk<'a> {
     open: FxHashSet<Var>,
 }
 
-impl Walk<'_> {
+impl NetAccumulator<'_> {
     /// Rebuilds an operator at the end of the list, followed by the sums that it completes.
     fn operator(&mut self, op: Operator, list: &mut Vec<Operator>) {
         let mut sums = vec![];

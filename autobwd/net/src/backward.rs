@@ -4,9 +4,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     NamedOp, NetOp, Operator, RnnGradOp, RnnOp,
-    accumulate::{Accumulated, accumulate},
-    reach::{Names, check_known, check_written_once, reach, reach_step},
-    rnn::{Arrival, GradStep},
+    accumulate::{AccumulatedNet, accumulate},
+    reachability::{VariableNames, check_known, check_written_once, reach, reach_step},
+    rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
@@ -29,9 +29,9 @@ use autobwd_core::{
 /// An unknown operator; wrong slots or attributes; an operator without gradient.
 pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
     let tree = Operator::from(op.clone());
-    let no_grad = Names::default();
-    let reached: Names = op.reads().chain(op.writes()).map(String::from).collect();
-    let mut walk = Walk::new(OpInfoMap::linked()?, std::slice::from_ref(&tree), &no_grad, &reached);
+    let no_grad = VariableNames::default();
+    let reached: VariableNames = op.reads().chain(op.writes()).map(String::from).collect();
+    let mut walk = NetBackward::new(OpInfoMap::linked()?, std::slice::from_ref(&tree), &no_grad, &reached);
     op.writes().try_for_each(|name| walk.arrives(name))?;
     Ok(match walk.operator(&tree)? {
         Operator::Net(net) => net.completed().into(),
@@ -58,11 +58,11 @@ pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
     check_known(op, no_grad_vars)?;
     let tree = std::slice::from_ref(op);
     check_written_once(tree)?;
-    let no_grad: Names = no_grad_vars.iter().map(ToString::to_string).collect();
+    let no_grad: VariableNames = no_grad_vars.iter().map(ToString::to_string).collect();
     let inputs = op.inputs().into_iter().filter(|name| !no_grad.contains(*name));
     let mut reached = inputs.map(String::from).collect();
     reach(ops, tree, &no_grad, &mut reached)?;
-    let mut walk = Walk::new(ops, tree, &no_grad, &reached);
+    let mut walk = NetBackward::new(ops, tree, &no_grad, &reached);
     let outputs = op.outputs().into_iter().filter(|name| reached.contains(*name));
     outputs.into_iter().try_for_each(|name| walk.arrives(name))?;
     let gradient = walk.operator(op)?;
@@ -70,11 +70,11 @@ pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
 }
 
 /// The state of the walk from the last operator of a scope to the first.
-struct Walk<'a> {
+struct NetBackward<'a> {
     ops: &'a OpInfoMap,
-    no_grad: &'a Names,
+    no_grad: &'a VariableNames,
     /// Variables that have a gradient if it is needed.
-    reached: &'a Names,
+    reached: &'a VariableNames,
     /// All names; the first `model` ones belong to the model.
     names: Program,
     model: usize,
@@ -84,8 +84,13 @@ struct Walk<'a> {
     there: FxHashSet<Var>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(ops: &'a OpInfoMap, tree: &[Operator], no_grad: &'a Names, reached: &'a Names) -> Walk<'a> {
+impl<'a> NetBackward<'a> {
+    fn new(
+        ops: &'a OpInfoMap,
+        tree: &[Operator],
+        no_grad: &'a VariableNames,
+        reached: &'a VariableNames,
+    ) -> NetBackward<'a> {
         let mut names = Program::new();
         let mut note = |op: &Operator| {
             for name in op.inputs().into_iter().chain(op.outputs()) {
@@ -95,7 +100,7 @@ impl<'a> Walk<'a> {
         tree.iter().for_each(|op| op.each(&mut note));
         let model = names.name_count();
         let (grads, there) = Default::default();
-        Walk { ops, no_grad, reached, names, model, grads, there }
+        NetBackward { ops, no_grad, reached, names, model, grads, there }
     }
 
     /// The gradient of a variable.
@@ -240,7 +245,7 @@ impl<'a> Walk<'a> {
     }
 
     fn rnn(&mut self, rnn: &RnnOp) -> Result<Operator> {
-        let Walk { ops, no_grad, reached, .. } = *self;
+        let NetBackward { ops, no_grad, reached, .. } = *self;
         let arriving: Vec<bool> = rnn.step_outputs().iter().map(|link| self.is_there(&link.outer)).collect();
         if !arriving.contains(&true) {
             return Ok(Operator::Nop);
@@ -248,9 +253,9 @@ impl<'a> Walk<'a> {
         let inner = reach_step(ops, rnn, no_grad, reached)?;
         let wanted: Vec<&str> = rnn.shared().into_iter().filter(|name| reached.contains(*name)).collect();
         let mut carried = vec![false; rnn.memories().len()];
-        let (mut steps, mut computed) = (vec![], Names::default());
+        let (mut steps, mut computed) = (vec![], VariableNames::default());
         loop {
-            let mut walk = Walk::new(ops, rnn.step().ops(), no_grad, &inner);
+            let mut walk = NetBackward::new(ops, rnn.step().ops(), no_grad, &inner);
             steps.push(walk.step(rnn, &arriving, &carried, &wanted)?);
             let given = rnn.step_inputs().iter().map(|link| &*link.inner);
             let given = given.chain(rnn.memories().iter().map(|memory| &*memory.pre));
@@ -303,20 +308,20 @@ impl<'a> Walk<'a> {
     fn step(&mut self, rnn: &RnnOp, arriving: &[bool], carried: &[bool], open: &[&str]) -> Result<GradStep> {
         // In the order of a program's gradient.
         let outputs = (0..arriving.len()).rev().filter(|i| arriving[*i]);
-        let outputs = outputs.map(|i| (Arrival::Output(i), &rnn.step_outputs()[i].inner));
+        let outputs = outputs.map(|i| (UpstreamSource::Output(i), &rnn.step_outputs()[i].inner));
         let memories = (0..carried.len()).rev().filter(|i| carried[*i]);
-        let memories = memories.map(|i| (Arrival::Memory(i), &rnn.memories()[i].state));
+        let memories = memories.map(|i| (UpstreamSource::Memory(i), &rnn.memories()[i].state));
         let all: Vec<_> = outputs.chain(memories).filter(|(_, name)| self.reached.contains(*name)).collect();
         all.iter().try_for_each(|(_, name)| self.arrives(name))?;
         let gradient = self.net(rnn.step())?;
         let arrivals = all.iter().map(|(_, name)| self.grad(name)).collect::<Result<Vec<_>>>()?;
         let open = open.iter().map(|name| self.grad(name)).collect::<Result<Vec<_>>>()?;
-        let Accumulated { op, arrivals, parts } = self.accumulate(gradient, &arrivals, &open);
+        let AccumulatedNet { op, arrivals, parts } = self.accumulate(gradient, &arrivals, &open);
         let arrivals = all.into_iter().map(|(from, _)| from).zip(arrivals).collect();
         Ok(GradStep { op, arrivals, parts })
     }
 
-    fn accumulate(&mut self, gradient: Operator, arrivals: &[Var], open: &[Var]) -> Accumulated {
+    fn accumulate(&mut self, gradient: Operator, arrivals: &[Var], open: &[Var]) -> AccumulatedNet {
         let grads: FxHashSet<Var> = self.grads.values().copied().collect();
         accumulate(&mut self.names, |var| grads.contains(&var), gradient, arrivals, open)
     }

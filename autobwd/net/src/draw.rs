@@ -4,8 +4,8 @@ use rustc_hash::FxHashSet;
 
 use super::{
     Operator, RnnGradOp, RnnOp,
-    lower::Names,
-    rnn::{Arrival, GradStep},
+    lower::NameScope,
+    rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
     Attr, BlockId, Name, Op, OpDesc, Origin, Program, Var,
@@ -33,33 +33,33 @@ impl Operator {
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     pub fn to_dot(&self) -> String {
-        let Outline { program, titles } = Outline::of(self);
+        let NetOutline { program, titles } = NetOutline::of(self);
         draw::dot(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
     }
 
     /// The tree as a [Mermaid](https://mermaid.js.org) flow chart; otherwise as [`to_dot`](Operator::to_dot).
     pub fn to_mermaid(&self) -> String {
-        let Outline { program, titles } = Outline::of(self);
+        let NetOutline { program, titles } = NetOutline::of(self);
         draw::mermaid(&program, Labels { title: &|block| titles[block].clone(), ..Labels::default() })
     }
 }
 
 /// A tree as a program for drawing only: its blocks are nets, its variables have no type.
-struct Outline {
+struct NetOutline {
     program: Program,
     /// By block.
     titles: Vec<String>,
 }
 
-impl Outline {
-    fn of(tree: &Operator) -> Outline {
-        let mut outline = Outline { program: Program::new(), titles: vec![tree.label()] };
+impl NetOutline {
+    fn of(tree: &Operator) -> NetOutline {
+        let mut outline = NetOutline { program: Program::new(), titles: vec![tree.label()] };
         let ops = if let Operator::Net(net) = tree { net.ops() } else { std::slice::from_ref(tree) };
-        outline.list(ops, BlockId::ROOT, &Names::default());
+        outline.list(ops, BlockId::ROOT, &NameScope::default());
         outline
     }
 
-    fn list(&mut self, ops: &[Operator], block: BlockId, names: &Names<'_>) {
+    fn list(&mut self, ops: &[Operator], block: BlockId, names: &NameScope<'_>) {
         for op in ops {
             match op {
                 Operator::Nop => {}
@@ -85,7 +85,7 @@ impl Outline {
         }
     }
 
-    fn vars<'n>(&mut self, own: impl IntoIterator<Item = &'n str>, names: &Names<'_>) -> Vec<Var> {
+    fn vars<'n>(&mut self, own: impl IntoIterator<Item = &'n str>, names: &NameScope<'_>) -> Vec<Var> {
         own.into_iter().map(|name| self.program.var(&names.called(name))).collect()
     }
 
@@ -105,7 +105,7 @@ impl Outline {
         title: String,
         (inputs, outputs): (Vec<&str>, Vec<&str>),
         block: BlockId,
-        names: &Names<'_>,
+        names: &NameScope<'_>,
     ) -> BlockId {
         let inner = self.program.add_block(Some(block), None);
         self.titles.push(title);
@@ -120,7 +120,7 @@ impl Outline {
         self.push(OpDesc::new(ty).input("X", reads).output("Out", writes), block);
     }
 
-    fn rnn(&mut self, rnn: &RnnOp, block: BlockId, names: &Names<'_>) {
+    fn rnn(&mut self, rnn: &RnnOp, block: BlockId, names: &NameScope<'_>) {
         let title = format!("{}, every step", rnn.name());
         let inner = self.frame(rnn.name(), title, (rnn.inputs(), rnn.outputs()), block, names);
         let step = names.any_step(rnn, rnn.locals());
@@ -143,7 +143,7 @@ impl Outline {
         }
     }
 
-    fn rnn_grad(&mut self, grad: &RnnGradOp, block: BlockId, names: &Names<'_>) {
+    fn rnn_grad(&mut self, grad: &RnnGradOp, block: BlockId, names: &NameScope<'_>) {
         let (rnn, last) = (grad.forward(), grad.steps.len().saturating_sub(1));
         for (i, GradStep { op, arrivals, parts }) in grad.steps.iter().enumerate() {
             let title = match (last, i) {
@@ -162,11 +162,11 @@ impl Outline {
             for (from, name) in arrivals {
                 let to = self.vars([&**name], &step);
                 match *from {
-                    Arrival::Output(i) => {
+                    UpstreamSource::Output(i) => {
                         let from = self.vars(grad.output_grads[i].as_deref(), names);
                         self.link("step_input", from, to, inner);
                     }
-                    Arrival::Memory(_) => self.link("next_step", vec![], to, inner),
+                    UpstreamSource::Memory(_) => self.link("next_step", vec![], to, inner),
                 }
             }
             let ops = if let Operator::Net(net) = op { net.ops() } else { std::slice::from_ref(op) };

@@ -209,7 +209,7 @@ mod list;
 mod lower;
 mod missing;
 mod op;
-mod reach;
+mod reachability;
 mod rnn;
 mod run;
 mod text;
@@ -220,7 +220,7 @@ pub use backward::{backward, build_grad_op};
 pub use list::NetOp;
 pub use missing::missing;
 pub use op::NamedOp;
-pub use rnn::{Link, Memory, RnnGradOp, RnnOp};
+pub use rnn::{RnnGradOp, RnnOp, StepLink, StepMemory};
 use text::Indented;
 
 use autobwd_core::{Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};

@@ -53,7 +53,7 @@ impl NetOp {
 
     /// The draft with its variables determined.
     pub(super) fn completed(self) -> NetOp {
-        let mut uses: IndexMap<&str, Use> = IndexMap::new();
+        let mut uses: IndexMap<&str, VariableUse> = IndexMap::new();
         for op in &self.ops {
             for name in op.inputs() {
                 let known = uses.entry(name).or_default();
@@ -66,7 +66,7 @@ impl NetOp {
                 (known.written, known.open) = (true, open);
             }
         }
-        let all = |is: fn(&Use) -> bool| {
+        let all = |is: fn(&VariableUse) -> bool| {
             uses.iter().filter(|(_, known)| is(known)).map(|(name, _)| name.to_string()).collect()
         };
         let inputs = all(|known| known.needed);
@@ -130,7 +130,7 @@ impl NetOp {
 
 /// The uses of a variable so far.
 #[derive(Default)]
-struct Use {
+struct VariableUse {
     /// It is read before it is written.
     needed: bool,
     written: bool,

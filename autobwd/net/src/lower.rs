@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::{
     NamedOp, Operator, RnnGradOp, RnnOp,
-    rnn::{Arrival, GradStep},
+    rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
     BlockId, Dim, Dims, Error, ErrorKind, Meta, OpContext, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
@@ -38,17 +38,17 @@ impl Operator {
         ops: &OpInfoMap,
         known: &dyn Fn(&str) -> Option<Meta>,
     ) -> Result<(Program, Vec<Var>)> {
-        let mut lower = Lower::new(ops, known);
-        lower.operator(self, &Names::default())?;
+        let mut lower = NetLowering::new(ops, known);
+        lower.operator(self, &NameScope::default())?;
         Ok((lower.program, lower.inputs))
     }
 }
 
 /// The mapping from names of a scope to names of the program.
 #[derive(Default)]
-pub(super) struct Names<'a> {
+pub(super) struct NameScope<'a> {
     /// For a step: the scope of its recurrent operator.
-    outer: Option<&'a Names<'a>>,
+    outer: Option<&'a NameScope<'a>>,
     /// Prefix of the step's names.
     prefix: String,
     /// Names of the step.
@@ -58,7 +58,7 @@ pub(super) struct Names<'a> {
     copies: String,
 }
 
-impl<'a> Names<'a> {
+impl<'a> NameScope<'a> {
     pub(super) fn called(&self, name: &str) -> String {
         match self.outer {
             None => name.into(),
@@ -69,9 +69,9 @@ impl<'a> Names<'a> {
     }
 
     /// The names of any step of a recurrent operator in this scope.
-    pub(super) fn any_step(&'a self, rnn: &RnnOp, local: FxHashSet<&'a str>) -> Names<'a> {
+    pub(super) fn any_step(&'a self, rnn: &RnnOp, local: FxHashSet<&'a str>) -> NameScope<'a> {
         let prefix = format!("{}{}@t/", self.prefix, rnn.name());
-        Names { outer: Some(self), prefix, local, ..Names::default() }
+        NameScope { outer: Some(self), prefix, local, ..NameScope::default() }
     }
 
     /// The prefix of the names of a step of a recurrent operator in this scope.
@@ -80,7 +80,7 @@ impl<'a> Names<'a> {
     }
 }
 
-struct Lower<'a> {
+struct NetLowering<'a> {
     ops: &'a OpInfoMap,
     known: &'a dyn Fn(&str) -> Option<Meta>,
     program: Program,
@@ -90,12 +90,12 @@ struct Lower<'a> {
     scopes: FxHashSet<String>,
 }
 
-impl<'a> Lower<'a> {
-    fn new(ops: &'a OpInfoMap, known: &'a dyn Fn(&str) -> Option<Meta>) -> Lower<'a> {
-        Lower { ops, known, program: Program::new(), inputs: vec![], scopes: FxHashSet::default() }
+impl<'a> NetLowering<'a> {
+    fn new(ops: &'a OpInfoMap, known: &'a dyn Fn(&str) -> Option<Meta>) -> NetLowering<'a> {
+        NetLowering { ops, known, program: Program::new(), inputs: vec![], scopes: FxHashSet::default() }
     }
 
-    fn operator(&mut self, op: &Operator, names: &Names<'_>) -> Result<()> {
+    fn operator(&mut self, op: &Operator, names: &NameScope<'_>) -> Result<()> {
         match op {
             Operator::Nop => Ok(()),
             Operator::Op(op) => self.single(op, names),
@@ -105,7 +105,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn single(&mut self, op: &NamedOp, names: &Names<'_>) -> Result<()> {
+    fn single(&mut self, op: &NamedOp, names: &NameScope<'_>) -> Result<()> {
         op.info(self.ops).map_err(|e| e.at_op(|| op.describe()))?;
         let desc = op.desc(&mut |name| self.program.var(&names.called(name)));
         self.push(desc)
@@ -175,7 +175,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The number of steps, which may be 0.
-    fn count_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<usize> {
+    fn count_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<usize> {
         let mut found: Option<(usize, &str)> = None;
         for link in rnn.step_inputs() {
             let var = self.program.var(&names.called(&link.outer));
@@ -207,7 +207,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn rnn(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
+    fn rnn(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<()> {
         if !self.scopes.insert(names.step(rnn, 0)) {
             return Err(rnn.same_name());
         }
@@ -235,7 +235,7 @@ impl<'a> Lower<'a> {
             }
             let local = rnn.locals();
             let shared = rnn.shared().into_iter().collect();
-            let inside = Names { outer: Some(names), prefix, local, shared, copies: copies.clone() };
+            let inside = NameScope { outer: Some(names), prefix, local, shared, copies: copies.clone() };
             rnn.step().ops().iter().try_for_each(|op| self.operator(op, &inside))?;
         }
         for link in rnn.step_outputs() {
@@ -245,7 +245,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Sequences of length 0, with the shapes that one step would give them.
-    fn no_steps(&mut self, rnn: &RnnOp, names: &Names<'_>) -> Result<()> {
+    fn no_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<()> {
         let sequences: FxHashSet<String> =
             rnn.step_inputs().iter().map(|link| names.called(&link.outer)).collect();
         let known = |name: &str| {
@@ -255,7 +255,7 @@ impl<'a> Lower<'a> {
             let dims = || [Dim::from(1)].into_iter().chain(rest).collect::<Dims>();
             Some(if sequences.contains(name) { Meta::new(meta.dtype, dims()) } else { meta })
         };
-        let mut one = Lower::new(self.ops, &known);
+        let mut one = NetLowering::new(self.ops, &known);
         one.rnn(rnn, names)?;
         let mut empty = vec![];
         for link in rnn.step_outputs() {
@@ -273,7 +273,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The gradient of no steps: zeros, because no output depends on an input.
-    fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
+    fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
         let rnn = grad.forward();
         let sequences = rnn.step_inputs().iter().map(|link| &link.outer).zip(&grad.input_grads);
         let boots = rnn.memories().iter().map(|memory| &memory.boot).zip(&grad.boot_grads);
@@ -286,7 +286,7 @@ impl<'a> Lower<'a> {
         shared.try_for_each(|(name, to)| self.zeros(names.called(name), names.called(to)))
     }
 
-    fn rnn_grad(&mut self, grad: &RnnGradOp, names: &Names<'_>) -> Result<()> {
+    fn rnn_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
         let rnn = grad.forward();
         let place = |e: Error| e.at_op(|| OpContext::new("the gradient of recurrent operator", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
@@ -299,7 +299,8 @@ impl<'a> Lower<'a> {
         for (i, outer) in grad.output_grads.iter().enumerate() {
             let called = |t: usize| {
                 let mut arrivals = gradient(t).arrivals.iter();
-                let own = arrivals.find(|(from, _)| *from == Arrival::Output(i)).map(|(_, name)| &**name);
+                let own =
+                    arrivals.find(|(from, _)| *from == UpstreamSource::Output(i)).map(|(_, name)| &**name);
                 own.map(|name| step(t, name))
             };
             if let Some(outer) = outer
@@ -311,7 +312,7 @@ impl<'a> Lower<'a> {
         for t in (0..steps).rev() {
             let GradStep { op, arrivals, .. } = gradient(t);
             for (from, name) in arrivals {
-                if let Arrival::Memory(i) = from {
+                if let UpstreamSource::Memory(i) = from {
                     self.copy(step(t + 1, &of(&rnn.memories()[*i].pre)), step(t, name))?;
                 }
             }
@@ -319,7 +320,8 @@ impl<'a> Lower<'a> {
             local.extend(arrivals.iter().map(|(_, name)| &**name));
             local.extend(op.outputs());
             local.extend(op.intermediates());
-            let inside = Names { outer: Some(names), prefix: names.step(rnn, t), local, ..Names::default() };
+            let inside =
+                NameScope { outer: Some(names), prefix: names.step(rnn, t), local, ..NameScope::default() };
             self.operator(op, &inside)?;
         }
         // A gradient that no step has computed is zero.

@@ -36,14 +36,14 @@ use autobwd_core::{Error, ErrorKind, OpContext, Result, error::did_you_mean};
 pub struct RnnOp {
     name: String,
     step: NetOp,
-    step_inputs: Vec<Link>,
-    memories: Vec<Memory>,
-    step_outputs: Vec<Link>,
+    step_inputs: Vec<StepLink>,
+    memories: Vec<StepMemory>,
+    step_outputs: Vec<StepLink>,
 }
 
 /// An outer sequence, and its element in every step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct StepLink {
     /// The sequence.
     pub outer: String,
     /// The name of the element in the step net.
@@ -52,7 +52,7 @@ pub struct Link {
 
 /// A value carried from step to step (memory).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct StepMemory {
     /// The outer variable with the initial value.
     pub boot: String,
     /// The name of the previous value in the step net.
@@ -78,7 +78,7 @@ impl RnnOp {
     /// # Errors
     /// The step net writes `inner`, or it is a step input or pre-memory already.
     pub fn step_input(mut self, outer: impl Into<String>, inner: impl Into<String>) -> Result<RnnOp> {
-        let link = Link { outer: outer.into(), inner: inner.into() };
+        let link = StepLink { outer: outer.into(), inner: inner.into() };
         self.free("step input", &link.inner)?;
         self.step_inputs.push(link);
         Ok(self)
@@ -95,7 +95,7 @@ impl RnnOp {
         pre: impl Into<String>,
         state: impl Into<String>,
     ) -> Result<RnnOp> {
-        let memory = Memory { boot: boot.into(), pre: pre.into(), state: state.into() };
+        let memory = StepMemory { boot: boot.into(), pre: pre.into(), state: state.into() };
         self.free("pre-memory", &memory.pre)?;
         self.written("memory", &memory.state)?;
         self.memories.push(memory);
@@ -107,7 +107,7 @@ impl RnnOp {
     /// # Errors
     /// The step net does not write `inner`; the sequence is a step output already.
     pub fn step_output(mut self, inner: impl Into<String>, outer: impl Into<String>) -> Result<RnnOp> {
-        let link = Link { outer: outer.into(), inner: inner.into() };
+        let link = StepLink { outer: outer.into(), inner: inner.into() };
         self.written("step output", &link.inner)?;
         if self.step_outputs.iter().any(|known| known.outer == link.outer) {
             return Err(self.error(format!("`{}` is a step output already", link.outer)));
@@ -157,17 +157,17 @@ impl RnnOp {
     }
 
     /// Sequences whose elements the steps read.
-    pub fn step_inputs(&self) -> &[Link] {
+    pub fn step_inputs(&self) -> &[StepLink] {
         &self.step_inputs
     }
 
     /// Values carried from step to step.
-    pub fn memories(&self) -> &[Memory] {
+    pub fn memories(&self) -> &[StepMemory] {
         &self.memories
     }
 
     /// Sequences whose elements the steps write.
-    pub fn step_outputs(&self) -> &[Link] {
+    pub fn step_outputs(&self) -> &[StepLink] {
         &self.step_outputs
     }
 
@@ -231,7 +231,7 @@ pub struct RnnGradOp {
 pub(super) struct GradStep {
     pub(super) op: Operator,
     /// Upstream gradients, with their names in the step.
-    pub(super) arrivals: Vec<(Arrival, String)>,
+    pub(super) arrivals: Vec<(UpstreamSource, String)>,
     /// By shared variable: all contributions to its gradient.
     pub(super) parts: Vec<Vec<String>>,
 }
@@ -244,7 +244,7 @@ impl GradStep {
 
 /// The source of a step's upstream gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Arrival {
+pub(super) enum UpstreamSource {
     /// The gradient of that step output.
     Output(usize),
     /// The gradient of that pre-memory in the following step.

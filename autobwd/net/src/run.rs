@@ -13,7 +13,7 @@ const MOST: usize = 16;
 
 /// Trees that an executor ran, the most recent first.
 #[derive(Default)]
-struct Prepared(VecDeque<PreparedTree>);
+struct TreeCache(VecDeque<PreparedTree>);
 
 /// A tree with the session that runs its program.
 struct PreparedTree {
@@ -34,14 +34,14 @@ impl Operator {
     /// # Errors
     /// Those of [`lower`](Operator::lower) and of running a program.
     pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
-        let mut prepared: Prepared = executor.take_attached();
+        let mut prepared: TreeCache = executor.take_attached();
         let outcome = prepared.tree(self, executor, scope).and_then(|tree| tree.run(scope));
         executor.attach(prepared);
         outcome
     }
 }
 
-impl Prepared {
+impl TreeCache {
     fn tree(&mut self, tree: &Operator, executor: &Executor, scope: &Scope) -> Result<&mut PreparedTree> {
         let known = self.0.iter().position(|prepared| prepared.fits(tree, scope));
         let entry = match known.and_then(|i| self.0.remove(i)) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     NetOp, Operator, RnnGradOp, RnnOp,
-    rnn::{Arrival, GradStep},
+    rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::desc::GRAD;
 
@@ -84,11 +84,11 @@ impl<'f> Indented<'_, 'f> {
     fn grad_step(&mut self, grad: &RnnGradOp, step: &GradStep) -> fmt::Result {
         for (from, name) in &step.arrivals {
             match *from {
-                Arrival::Output(i) => {
+                UpstreamSource::Output(i) => {
                     let outer = grad.output_grads[i].as_deref().unwrap_or_default();
                     self.line(format_args!("{name} = {outer}[t]"))?;
                 }
-                Arrival::Memory(i) => {
+                UpstreamSource::Memory(i) => {
                     self.line(format_args!("{name} = {}{GRAD}[t+1]", grad.forward.memories()[i].pre))?;
                 }
             }

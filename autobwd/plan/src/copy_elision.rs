@@ -6,18 +6,18 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     formulas::Formulas,
-    graph::{Graph, Node, Source, ValueId},
+    value_graph::{Graph, Instruction, ValueId, ValueSource},
 };
 use autobwd_core::{Arity, Result, Var};
 
 /// Removes formula outputs that copy a temporary to a temporary, and operators without remaining outputs.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
-    let known = Known::of(graph);
+    let known = ValueUses::of(graph);
     let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
-    for mut node in mem::take(&mut graph.nodes) {
+    for mut node in mem::take(&mut graph.instructions) {
         copied.clear();
         for value in node.inputs.iter_mut().filter_map(|(_, v)| v.as_mut()) {
-            if let Source::Copy(of) = graph.values[*value].source {
+            if let ValueSource::Copy(of) = graph.values[*value].source {
                 copied.insert(graph.values[*value].var, graph.values[of].var);
                 *value = of;
             }
@@ -35,14 +35,14 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
         for (slot, of) in copies {
             for (_, copy) in node.outputs.iter_mut().filter(|(number, _)| *number == Some(slot)) {
                 if let Some(copy) = copy.take() {
-                    graph.values[copy].source = Source::Copy(of);
+                    graph.values[copy].source = ValueSource::Copy(of);
                 }
             }
             let slot = node.info.schema().outputs[slot].name;
             Arc::make_mut(&mut node.desc).outputs.set(slot, [Var::EMPTY]);
         }
         if !is_all {
-            graph.nodes.push(node);
+            graph.instructions.push(node);
         }
     }
     graph.number_writers();
@@ -50,19 +50,19 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
 }
 
 /// Properties of each value.
-struct Known {
+struct ValueUses {
     /// It must exist as a value of its own.
     stays: Vec<bool>,
     /// Its variable has no other value.
     only: Vec<bool>,
 }
 
-impl Known {
-    fn of(graph: &Graph) -> Known {
+impl ValueUses {
+    fn of(graph: &Graph) -> ValueUses {
         let count = graph.values.len();
         let (mut stays, mut only, mut definition) =
             (vec![false; count], vec![true; count], FxHashMap::default());
-        let called = graph.nodes.iter().filter(|node| node.called.is_some());
+        let called = graph.instructions.iter().filter(|node| node.sub_block.is_some());
         let inputs = called.flat_map(|node| &node.inputs).filter_map(|(_, v)| *v);
         inputs.chain(graph.fetches.iter().chain(&graph.ends).copied()).for_each(|v| stays[v] = true);
         for (id, value) in graph.values.iter().enumerate() {
@@ -70,21 +70,21 @@ impl Known {
                 (only[before], only[id]) = (false, false);
             }
         }
-        Known { stays, only }
+        ValueUses { stays, only }
     }
 }
 
 /// Output slots that are copies of values without later writes, and these values.
 fn copies(
     graph: &Graph,
-    node: &Node,
-    known: &Known,
+    node: &Instruction,
+    known: &ValueUses,
     formulas: &mut Formulas,
 ) -> Result<Vec<(usize, ValueId)>> {
     let Some(formula) = formulas.of(node.info, &node.desc)? else { return Ok(vec![]) };
     let own = |v: &ValueId| {
         let value = &graph.values[*v];
-        matches!(value.source, Source::Node(_)) && !value.kept && graph.is_whole_tensor(*v)
+        matches!(value.source, ValueSource::Instruction(_)) && !value.in_scope && graph.is_whole_tensor(*v)
     };
     let mut found = vec![];
     for (output, input) in formula.copies() {

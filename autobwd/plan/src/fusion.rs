@@ -6,22 +6,22 @@ use std::{mem, ops::Range};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::graph::{Graph, Node, ValueId, decompose::parts};
+use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
 use autobwd_core::{
     DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, cx::CHUNK, lanes, tensor::LINE,
 };
 
 /// The iteration space of a formula.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Extent {
+pub struct IterationSpace {
     /// The type of the computation; values of other dtypes are converted on load and store.
     pub dtype: DType,
     pub dims: Shape,
 }
 
-impl Extent {
+impl IterationSpace {
     /// Whether the same blocks run over both.
-    fn meets(&self, other: &Extent) -> bool {
+    fn meets(&self, other: &IterationSpace) -> bool {
         let dtypes = self.dtype == other.dtype || [self.dtype, other.dtype].contains(&DType::Bool);
         dtypes && self.dims == other.dims
     }
@@ -29,16 +29,21 @@ impl Extent {
 
 /// Operators that run as one group.
 #[derive(Debug)]
-pub struct Group {
+pub struct FusionGroup {
     pub nodes: Range<usize>,
     /// The iteration space of a region; `None` for a kernel.
-    pub region: Option<Extent>,
+    pub region: Option<IterationSpace>,
     /// Whether the region shares a frame with the previous one.
-    pub shares_frame: bool,
+    pub shares_instruction: bool,
 }
 
 /// Dimensions of a formula's operand in the iteration space, with ones where it is broadcast.
-pub fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> Option<Shape> {
+pub fn operand_dims(
+    graph: &Graph,
+    node: &Instruction,
+    value: ValueId,
+    extent: &IterationSpace,
+) -> Option<Shape> {
     if let Some((_, dims)) = node.part.iter().flat_map(|part| &part.aligned).find(|(id, _)| *id == value) {
         return Some(dims.clone());
     }
@@ -48,7 +53,7 @@ pub fn operand_dims(graph: &Graph, node: &Node, value: ValueId, extent: &Extent)
 }
 
 /// Whether the operand has every element of the iteration space.
-pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Extent) -> bool {
+pub(crate) fn is_whole(graph: &Graph, node: &Instruction, value: ValueId, extent: &IterationSpace) -> bool {
     let own = &graph.values[value].meta.dims;
     if node.part.is_none() && own.len() == extent.dims.len() {
         return own.iter().zip(&extent.dims).all(|(own, full)| own == full);
@@ -57,21 +62,22 @@ pub(crate) fn is_whole(graph: &Graph, node: &Node, value: ValueId, extent: &Exte
 }
 
 /// Whether the value has the same type in memory and in lanes.
-pub fn is_native(graph: &Graph, value: ValueId, extent: &Extent) -> bool {
+pub fn is_native(graph: &Graph, value: ValueId, extent: &IterationSpace) -> bool {
     let dtype = graph.values[value].meta.dtype;
     dtype.is_float() && dtype == extent.dtype
 }
 
 /// The preferred iteration space of a formula.
-pub fn extent(graph: &Graph, node: &Node) -> Option<Extent> {
+pub fn extent(graph: &Graph, node: &Instruction) -> Option<IterationSpace> {
     extents(graph, node).into_iter().next()
 }
 
 /// The possible iteration spaces: several if its values have several floating point dtypes.
-fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
+fn extents(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpace; 2]> {
     let of = |dtypes: &[DType], dims: Option<Shape>| {
-        let of_dtype =
-            |dims: &Shape| dtypes.iter().map(|dtype| Extent { dtype: *dtype, dims: dims.clone() }).collect();
+        let of_dtype = |dims: &Shape| {
+            dtypes.iter().map(|dtype| IterationSpace { dtype: *dtype, dims: dims.clone() }).collect()
+        };
         dims.as_ref().map_or(smallvec![], of_dtype)
     };
     let (info, desc) = node.runs();
@@ -110,7 +116,7 @@ fn extents(graph: &Graph, node: &Node) -> SmallVec<[Extent; 2]> {
 
 /// Whether the outputs of an operator have the shapes of its formula. The shape rule of an operator that also has a
 /// kernel may give other shapes; then the kernel runs.
-fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
+fn writes_as_formula(graph: &Graph, node: &Instruction, full: &Dims) -> bool {
     let schema = node.runs().0.schema();
     let dims = |value: ValueId| &graph.values[value].meta.dims;
     node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?))).all(|(slot, value)| {
@@ -122,7 +128,7 @@ fn writes_as_formula(graph: &Graph, node: &Node, full: &Dims) -> bool {
 
 /// Rejects a part that cannot run block by block: the author of the decomposition is responsible for its shapes, and
 /// there is no shape rule.
-fn line_up(graph: &Graph, part: &Node) -> Result<()> {
+fn line_up(graph: &Graph, part: &Instruction) -> Result<()> {
     let wrong = || Error::internal(format!("the parts of operator `{}` do not line up", part.desc.ty));
     let extent = extent(graph, part).ok_or_else(wrong)?;
     for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
@@ -138,10 +144,10 @@ fn line_up(graph: &Graph, part: &Node) -> Result<()> {
 
 /// Sorts the operators into groups in dependency order; with `apart`, each is a group of its own in its original place.
 /// Returns the number of leading groups that compute constants.
-pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Group>, usize)> {
-    let nodes = mem::take(&mut graph.nodes);
-    let mut sort = Sort {
-        apart,
+pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<FusionGroup>, usize)> {
+    let nodes = mem::take(&mut graph.instructions);
+    let mut sort = GroupBuilder {
+        unoptimized: apart,
         constants: vec![],
         drafts: vec![],
         constant: vec![false; graph.values.len()],
@@ -151,7 +157,11 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Gro
         in_formulas: vec![false; graph.values.len()],
         kept: FxHashMap::default(),
     };
-    nodes.iter().flat_map(Node::reads).chain(graph.fetches.iter().copied()).for_each(|v| sort.unread[v] += 1);
+    nodes
+        .iter()
+        .flat_map(Instruction::reads)
+        .chain(graph.fetches.iter().copied())
+        .for_each(|v| sort.unread[v] += 1);
     for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.decompose().is_some()) {
         node.reads().for_each(|v| sort.in_formulas[v] = true);
     }
@@ -169,28 +179,32 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Gro
     let constants = sort.constants.len();
     let mut groups = vec![];
     for draft in sort.constants.into_iter().chain(sort.drafts) {
-        let start = graph.nodes.len();
+        let start = graph.instructions.len();
         // An operator with a kernel uses its formula only inside a larger region.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
         let region = draft.region.into_iter().next().filter(|_| !alone);
-        graph.nodes.extend(draft.nodes);
-        groups.push(Group { nodes: start..graph.nodes.len(), region, shares_frame: false });
+        graph.instructions.extend(draft.nodes);
+        groups.push(FusionGroup {
+            nodes: start..graph.instructions.len(),
+            region,
+            shares_instruction: false,
+        });
     }
     graph.number_writers();
     Ok((groups, constants))
 }
 
 /// A group under construction.
-struct Draft {
-    nodes: Vec<Node>,
+struct GroupDraft {
+    nodes: Vec<Instruction>,
     /// Possible iteration spaces; empty for a kernel.
-    region: SmallVec<[Extent; 2]>,
+    region: SmallVec<[IterationSpace; 2]>,
 }
 
-struct Sort {
-    apart: bool,
-    constants: Vec<Draft>,
-    drafts: Vec<Draft>,
+struct GroupBuilder {
+    unoptimized: bool,
+    constants: Vec<GroupDraft>,
+    drafts: Vec<GroupDraft>,
     /// By value: whether it is constant, and computed once.
     constant: Vec<bool>,
     /// By value: the draft that writes it, and whether element by element; otherwise it is complete only at the draft's
@@ -206,7 +220,7 @@ struct Sort {
     kept: FxHashMap<Var, usize>,
 }
 
-impl Sort {
+impl GroupBuilder {
     /// Adds the values between parts: each is read once, by a formula.
     fn grow(&mut self, values: usize) {
         self.constant.resize(values, false);
@@ -218,7 +232,7 @@ impl Sort {
 
     /// Whether an operator is decomposed: if it has elementwise neighbours and the bits stay the same; for a reduction,
     /// by its shapes alone, because parts sum in another order.
-    fn runs_in_parts(&self, graph: &Graph, parts: &[Node]) -> bool {
+    fn runs_in_parts(&self, graph: &Graph, parts: &[Instruction]) -> bool {
         let [part, rest @ ..] = parts else { return false };
         let Some(extent) = extent(graph, part) else { return false };
         let reduced = part.writes().find(|v| !is_whole(graph, part, *v, &extent));
@@ -235,11 +249,11 @@ impl Sort {
         sums.saturating_mul(numel(&extent.dims).div_ceil(CHUNK)) <= numel(&extent.dims)
     }
 
-    fn add(&mut self, graph: &Graph, node: Node) {
+    fn add(&mut self, graph: &Graph, node: Instruction) {
         if self.is_constant(graph, &node) {
             node.writes().for_each(|v| self.constant[v] = true);
             let region = extents(graph, &node);
-            self.constants.push(Draft { nodes: vec![node], region });
+            self.constants.push(GroupDraft { nodes: vec![node], region });
             return;
         }
         let extents = extents(graph, &node);
@@ -254,7 +268,7 @@ impl Sort {
             let whole = extent.is_none_or(|extent| is_whole(graph, &node, value, extent));
             self.written[value] = Some((at, whole));
         }
-        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
+        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].in_scope) {
             let last = self.kept.entry(graph.values[value].var).or_insert(at);
             *last = (*last).max(at);
         }
@@ -266,25 +280,25 @@ impl Sort {
                 }
                 draft.nodes.push(node);
             }
-            _ => self.drafts.push(Draft { nodes: vec![node], region: extents }),
+            _ => self.drafts.push(GroupDraft { nodes: vec![node], region: extents }),
         }
     }
 
     /// Whether it depends on attributes only and is small: constants stay in memory permanently.
-    fn is_constant(&self, graph: &Graph, node: &Node) -> bool {
+    fn is_constant(&self, graph: &Graph, node: &Instruction) -> bool {
         let small = |v: ValueId| {
             let value = &graph.values[v];
-            !value.kept && !value.meta.array && value.meta.bytes().is_some_and(|bytes| bytes <= LINE)
+            !value.in_scope && !value.meta.array && value.meta.bytes().is_some_and(|bytes| bytes <= LINE)
         };
-        !self.apart
-            && node.called.is_none()
+        !self.unoptimized
+            && node.sub_block.is_none()
             && node.reads().all(|v| self.constant[v])
             && node.writes().all(small)
     }
 
     /// The region that an operator can join: the latest that shares a value with it, or the last one.
-    fn home(&self, graph: &Graph, node: &Node, extent: &Extent) -> Option<usize> {
-        let last = self.drafts.len().checked_sub(1).filter(|_| !self.apart)?;
+    fn home(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
+        let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
         // Recomputed operators are placed late on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.frees_what_it_takes(graph, node);
@@ -295,22 +309,22 @@ impl Sort {
     }
 
     /// The last draft that an operator depends on.
-    fn earliest(&self, graph: &Graph, node: &Node) -> usize {
+    fn earliest(&self, graph: &Graph, node: &Instruction) -> usize {
         let written = node.reads().filter_map(|v| Some(self.written[v]?.0));
-        let kept = node.writes().filter(|v| graph.values[*v].kept);
+        let kept = node.writes().filter(|v| graph.values[*v].in_scope);
         let before = kept.filter_map(|v| self.kept.get(&graph.values[v].var).copied());
         written.chain(before).max().unwrap_or(0)
     }
 
     /// Whether running it early allocates no more bytes than it frees.
-    fn frees_what_it_takes(&self, graph: &Graph, node: &Node) -> bool {
+    fn frees_what_it_takes(&self, graph: &Graph, node: &Instruction) -> bool {
         let bytes = |v: ValueId| graph.values[v].meta.bytes().unwrap_or(0);
-        let takes: usize = node.writes().filter(|v| !graph.values[*v].kept).map(bytes).sum();
+        let takes: usize = node.writes().filter(|v| !graph.values[*v].in_scope).map(bytes).sum();
         let frees: usize = node.reads().filter(|v| self.unread[*v] == 1).map(bytes).sum();
         takes <= frees
     }
 
-    fn joins(&self, graph: &Graph, node: &Node, extent: &Extent, at: usize) -> bool {
+    fn joins(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace, at: usize) -> bool {
         // Within the region that writes it, a sum is incomplete, a broadcast operand partial, and a converted number
         // not converted.
         let is_converted =

@@ -3,15 +3,15 @@
 use rustc_hash::FxHashSet;
 
 use crate::{
-    graph::{Graph, Node, ValueId},
-    fusion::Group,
-    memory_planning::{Layout, Spot},
+    fusion::FusionGroup,
+    memory_planning::{Location, MemoryPlan},
+    value_graph::{Graph, Instruction, ValueId},
 };
 use autobwd_core::Var;
 
 /// Marks every region that shares the frame of its predecessor. Their outputs already have memory in the scope, so no
 /// buffer's lifetime grows.
-pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout: &Layout) {
+pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, layout: &MemoryPlan) {
     let copied: FxHashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
     // Variables of the scope that the current frame reads and writes; `None` if no region may join it.
     let mut frame: Option<(FxHashSet<Var>, FxHashSet<Var>)> = None;
@@ -21,7 +21,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
             continue;
         }
         let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
-        for node in &graph.nodes[group.nodes.clone()] {
+        for node in &graph.instructions[group.nodes.clone()] {
             reads.extend(node.reads().filter_map(|v| kept(graph, v)));
             writes.extend(node.writes().filter_map(|v| kept(graph, v)));
         }
@@ -31,7 +31,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
                     && written.is_disjoint(&writes)
                     && read.is_disjoint(&writes) =>
             {
-                group.shares_frame = true;
+                group.shares_instruction = true;
                 read.extend(reads);
                 written.extend(writes);
             }
@@ -42,11 +42,12 @@ pub(super) fn mark(graph: &Graph, groups: &mut [Group], constants: usize, layout
 
 /// The scope's variable that a value is a version of.
 fn kept(graph: &Graph, value: ValueId) -> Option<Var> {
-    Some(&graph.values[value]).filter(|value| value.kept).map(|value| value.var)
+    Some(&graph.values[value]).filter(|value| value.in_scope).map(|value| value.var)
 }
 
 /// Whether it writes only variables of the scope, in place.
-fn is_update(graph: &Graph, group: &Group, layout: &Layout) -> bool {
-    let mut writes = graph.nodes[group.nodes.clone()].iter().flat_map(Node::writes);
-    group.region.is_some() && writes.all(|v| matches!(layout.spots[v], Spot::Register | Spot::Kept(_)))
+fn is_update(graph: &Graph, group: &FusionGroup, layout: &MemoryPlan) -> bool {
+    let mut writes = graph.instructions[group.nodes.clone()].iter().flat_map(Instruction::writes);
+    group.region.is_some()
+        && writes.all(|v| matches!(layout.locations[v], Location::Register | Location::Scope(_)))
 }

@@ -11,25 +11,27 @@
 mod copy_elision;
 mod feeds;
 mod formulas;
-pub mod frame;
-mod graph;
 mod fusion;
 mod horizontal_fusion;
-mod peephole;
-mod offsets;
+pub mod kernel_binding;
 mod memory_planning;
+mod offsets;
+mod peephole;
 mod relevance;
 mod report;
+mod value_graph;
 
 pub use feeds::cut;
-pub use graph::control::{Again, Called, Entry, Record, StepPlan};
-pub use graph::captures::{Entering, StepEnds, StepInputs, check_carried, check_term};
-pub use graph::dynamic_shapes::Late;
-pub use graph::{Given, Graph, Node, Request, ScratchValues, Source, Value, ValueId, Wires};
-pub use fusion::{Extent, Group, extent, group, is_native, operand_dims};
-pub use memory_planning::{Layout, Spot};
+pub use fusion::{FusionGroup, IterationSpace, extent, group, is_native, operand_dims};
+pub use memory_planning::{Location, MemoryPlan};
+pub use value_graph::captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term};
+pub use value_graph::control::{ReplayPlan, StepPlan, StepStateField, StepStateLayout, SubBlockPlan};
+pub use value_graph::dynamic_shapes::DynamicTail;
+pub use value_graph::{
+    Graph, GraphValue, InitialValue, Instruction, PlanRequest, ScratchValues, ValueId, ValueSource, Wires,
+};
 
-pub use report::{PlannedBuffer, PlannedFrame, RunPlan};
+pub use report::{PlanReport, PlannedBuffer, PlannedInstruction};
 
 use autobwd_core::{OpInfoMap, Program, Result};
 use formulas::Formulas;
@@ -38,49 +40,49 @@ use formulas::Formulas;
 #[derive(Debug)]
 pub struct Plan {
     pub graph: Graph,
-    pub groups: Vec<Group>,
+    pub groups: Vec<FusionGroup>,
     /// The number of leading groups that compute constants: they run once, at bind time.
     pub constants: usize,
     /// By group: whether it can fail for some data.
     pub may_fail: Vec<bool>,
-    pub layout: Layout,
+    pub memory: MemoryPlan,
 }
 
 impl Plan {
-    pub fn new(program: &Program, ops: &OpInfoMap, request: &Request<'_>) -> Result<Plan> {
-        let needed = graph::needed(program, request);
+    pub fn new(program: &Program, ops: &OpInfoMap, request: &PlanRequest<'_>) -> Result<Plan> {
+        let needed = value_graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed)?;
         graph.addressable(program)?;
-        if !request.apart {
+        if !request.unoptimized {
             let mut formulas = Formulas::default();
             relevance::leave_out(&mut graph, &mut formulas)?;
             copy_elision::leave_out(&mut graph, &mut formulas)?;
         }
         peephole::join(&mut graph, ops)?;
-        let (mut groups, constants) = fusion::group(&mut graph, ops, request.apart)?;
-        let layout = memory_planning::place(&graph, &groups, constants, request.apart);
-        if !request.apart {
+        let (mut groups, constants) = fusion::group(&mut graph, ops, request.unoptimized)?;
+        let layout = memory_planning::place(&graph, &groups, constants, request.unoptimized);
+        if !request.unoptimized {
             horizontal_fusion::mark(&graph, &mut groups, constants, &layout);
         }
         // Sub-blocks allocate saved step state, and tensor arrays their elements.
         let is_list =
             |(_, value): &(Option<usize>, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
-        let node_may_fail = |node: &Node| {
-            node.called.is_some()
+        let node_may_fail = |node: &Instruction| {
+            node.sub_block.is_some()
                 || ops.may_fail(&node.desc.ty)
                 || node.inputs.iter().chain(&node.outputs).any(is_list)
         };
-        let group_may_fail = |group: &Group| {
-            group.region.is_none() && graph.nodes[group.nodes.clone()].iter().any(node_may_fail)
+        let group_may_fail = |group: &FusionGroup| {
+            group.region.is_none() && graph.instructions[group.nodes.clone()].iter().any(node_may_fail)
         };
         let may_fail = groups.iter().map(group_may_fail).collect();
-        Ok(Plan { graph, groups, constants, may_fail, layout })
+        Ok(Plan { graph, groups, constants, may_fail, memory: layout })
     }
 
     /// The groups of every frame.
-    pub fn frames(&self) -> impl Iterator<Item = (usize, &[Group])> {
+    pub fn frames(&self) -> impl Iterator<Item = (usize, &[FusionGroup])> {
         let mut first = 0;
-        self.groups.chunk_by(|_, next| next.shares_frame).map(move |groups| {
+        self.groups.chunk_by(|_, next| next.shares_instruction).map(move |groups| {
             first += groups.len();
             (first - groups.len(), groups)
         })

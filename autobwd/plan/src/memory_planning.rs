@@ -3,21 +3,21 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    graph::{Graph, Node, Source, Value, ValueId},
-    fusion::{Extent, Group, is_whole},
+    fusion::{FusionGroup, IterationSpace, is_whole},
     offsets::{Buffer, live_bytes, offsets},
+    value_graph::{Graph, GraphValue, Instruction, ValueId, ValueSource},
 };
 use autobwd_core::{Var, tensor::padded};
 
 /// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum Location {
     /// In a block register of its region.
     Register,
     /// At that byte offset of the arena.
     Arena(usize),
     /// In the scope, under the variable's name.
-    Kept(Var),
+    Scope(Var),
     /// In the outer block, by index among the captured values.
     Outer(usize),
     /// In a cell, because it is not a tensor: each such variable has one cell.
@@ -26,22 +26,22 @@ pub enum Spot {
 
 /// A copy between the arena and the scope.
 #[derive(Debug)]
-pub struct Copy {
+pub struct PlannedCopy {
     /// The group after which it is copied.
     pub after: usize,
     pub value: ValueId,
-    pub from: Spot,
-    pub to: Spot,
+    pub from: Location,
+    pub to: Location,
 }
 
 /// The memory plan.
 #[derive(Debug)]
-pub struct Layout {
+pub struct MemoryPlan {
     /// By value.
-    pub spots: Vec<Spot>,
+    pub locations: Vec<Location>,
     /// Locations of fetches at the end.
-    pub fetched_at: FxHashMap<ValueId, Spot>,
-    pub copies: Vec<Copy>,
+    pub fetched_at: FxHashMap<ValueId, Location>,
+    pub copies: Vec<PlannedCopy>,
     /// Buffers of the arena, each with its offset and the values that use it in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
     pub arena_bytes: usize,
@@ -50,15 +50,15 @@ pub struct Layout {
 }
 
 /// Assigns locations: in place where an input dies (unless `apart`), offsets by lifetimes.
-pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bool) -> Layout {
+pub(crate) fn place(graph: &Graph, groups: &[FusionGroup], constants: usize, apart: bool) -> MemoryPlan {
     let mut last_read = last_reads(graph, groups);
     // Constants stay from run to run.
-    for node in groups[..constants].iter().flat_map(|group| &graph.nodes[group.nodes.clone()]) {
+    for node in groups[..constants].iter().flat_map(|group| &graph.instructions[group.nodes.clone()]) {
         node.writes().for_each(|v| last_read[v] = Some(groups.len()));
     }
-    let mut place = Place {
+    let mut place = MemoryPlanner {
         graph,
-        apart,
+        unoptimized: apart,
         constants,
         last_read,
         buffers: vec![],
@@ -78,10 +78,10 @@ pub(crate) fn place(graph: &Graph, groups: &[Group], constants: usize, apart: bo
     place.finish(groups.len())
 }
 
-struct Place<'a> {
+struct MemoryPlanner<'a> {
     graph: &'a Graph,
     /// Whether outputs always get their own memory.
-    apart: bool,
+    unoptimized: bool,
     /// The number of groups that compute constants.
     constants: usize,
     /// As in [`last_reads`].
@@ -102,18 +102,18 @@ struct Place<'a> {
 }
 
 /// By value: the last group that reads its elements; one past the last group for fetches.
-pub(super) fn last_reads(graph: &Graph, groups: &[Group]) -> Vec<Option<usize>> {
+pub(super) fn last_reads(graph: &Graph, groups: &[FusionGroup]) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.values.len()];
     for (g, group) in groups.iter().enumerate() {
-        let nodes = &graph.nodes[group.nodes.clone()];
-        nodes.iter().flat_map(Node::reads).for_each(|v| last[v] = Some(g));
+        let nodes = &graph.instructions[group.nodes.clone()];
+        nodes.iter().flat_map(Instruction::reads).for_each(|v| last[v] = Some(g));
         nodes.iter().flat_map(|node| &node.scratch).for_each(|v| last[*v] = Some(g));
     }
     graph.fetches.iter().for_each(|v| last[*v] = Some(groups.len()));
     last
 }
 
-impl Place<'_> {
+impl MemoryPlanner<'_> {
     fn bytes(&self, value: ValueId) -> usize {
         padded(self.graph.values[value].meta.bytes().unwrap_or(0))
     }
@@ -125,13 +125,13 @@ impl Place<'_> {
         self.buffers.push(Buffer { bytes: self.bytes(value), first, last });
     }
 
-    fn group(&mut self, g: usize, group: &Group) {
+    fn group(&mut self, g: usize, group: &FusionGroup) {
         self.taken.clear();
         if let Some(extent) = &group.region {
             self.note_reads(group, extent);
         }
         for position in group.nodes.clone() {
-            let node = &self.graph.nodes[position];
+            let node = &self.graph.instructions[position];
             for value in node.scratch.iter().filter(|_| group.region.is_none()) {
                 self.allocate(*value, g);
             }
@@ -141,12 +141,12 @@ impl Place<'_> {
                 }
                 let whole =
                     group.region.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
-                if self.graph.values[value].kept {
-                    if !self.apart && self.writes_directly(group, node, slot, value, whole) {
+                if self.graph.values[value].in_scope {
+                    if !self.unoptimized && self.writes_directly(group, node, slot, value, whole) {
                         continue;
                     }
                     self.written_back.push((g, value));
-                } else if !self.apart
+                } else if !self.unoptimized
                     && group.region.is_some()
                     && whole
                     && self.last_read[value].is_none_or(|last| last == g)
@@ -166,15 +166,15 @@ impl Place<'_> {
         }
     }
 
-    fn note_reads(&mut self, group: &Group, extent: &Extent) {
+    fn note_reads(&mut self, group: &FusionGroup, extent: &IterationSpace) {
         self.reads.clear();
         self.kept_reads.clear();
         for position in group.nodes.clone() {
-            let node = &self.graph.nodes[position];
+            let node = &self.graph.instructions[position];
             for value in node.reads() {
                 let whole = is_whole(self.graph, node, value, extent);
                 let known = self.reads.entry(value).or_insert_with(|| {
-                    let Value { var, kept, .. } = &self.graph.values[value];
+                    let GraphValue { var, in_scope: kept, .. } = &self.graph.values[value];
                     if *kept {
                         self.kept_reads.entry(*var).or_default().push(value);
                     }
@@ -189,14 +189,14 @@ impl Place<'_> {
     /// except element by element, or as the partner of an in-place operator.
     fn writes_directly(
         &self,
-        group: &Group,
-        node: &Node,
+        group: &FusionGroup,
+        node: &Instruction,
         slot: Option<usize>,
         value: ValueId,
         whole: bool,
     ) -> bool {
         let var = self.graph.values[value].var;
-        let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].kept && v != value;
+        let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].in_scope && v != value;
         match &group.region {
             Some(_) => {
                 let read = self.kept_reads.get(&var).into_iter().flatten();
@@ -214,16 +214,16 @@ impl Place<'_> {
     fn takes_over(
         &self,
         g: usize,
-        group: &Group,
+        group: &FusionGroup,
         position: usize,
         slot: Option<usize>,
         value: ValueId,
         whole: bool,
     ) -> Option<usize> {
-        if self.apart {
+        if self.unoptimized {
             return None;
         }
-        let node = &self.graph.nodes[position];
+        let node = &self.graph.instructions[position];
         let fits = |x: ValueId| {
             let buffer = self.buffer_of[x]?;
             let dies = self.last_read[x] == Some(g) && self.buffers[buffer].last == g;
@@ -249,7 +249,7 @@ impl Place<'_> {
         }
     }
 
-    fn finish(mut self, end: usize) -> Layout {
+    fn finish(mut self, end: usize) -> MemoryPlan {
         // Fetches from the scope or the outer block are copied at the end, so that reading them needs no scope.
         let mut fetch_buffers = vec![];
         for value in &self.graph.fetches {
@@ -261,23 +261,28 @@ impl Place<'_> {
         }
         let (offsets, arena_bytes) = offsets(&self.buffers);
         let spot = |value: ValueId| match (&self.graph.values[value], self.buffer_of[value]) {
-            _ if self.inside[value] => Spot::Register,
-            (_, Some(buffer)) => Spot::Arena(offsets[buffer]),
-            (Value { meta, var, .. }, _) if meta.array => Spot::Cell(*var),
-            (Value { source: Source::Outer(k), .. }, _) => Spot::Outer(*k),
-            (Value { var, .. }, _) => Spot::Kept(*var),
+            _ if self.inside[value] => Location::Register,
+            (_, Some(buffer)) => Location::Arena(offsets[buffer]),
+            (GraphValue { meta, var, .. }, _) if meta.array => Location::Cell(*var),
+            (GraphValue { source: ValueSource::Outer(k), .. }, _) => Location::Outer(*k),
+            (GraphValue { var, .. }, _) => Location::Scope(*var),
         };
-        let spots: Vec<Spot> = (0..self.graph.values.len()).map(spot).collect();
+        let spots: Vec<Location> = (0..self.graph.values.len()).map(spot).collect();
         let mut copies = vec![];
         for (after, value) in &self.written_back {
-            let to = Spot::Kept(self.graph.values[*value].var);
-            copies.push(Copy { after: *after, value: *value, from: spots[*value], to });
+            let to = Location::Scope(self.graph.values[*value].var);
+            copies.push(PlannedCopy { after: *after, value: *value, from: spots[*value], to });
         }
         let mut fetched_at = FxHashMap::default();
         for (value, buffer) in self.graph.fetches.iter().zip(fetch_buffers) {
-            let to = buffer.map_or(spots[*value], |b| Spot::Arena(offsets[b]));
+            let to = buffer.map_or(spots[*value], |b| Location::Arena(offsets[b]));
             if to != spots[*value] {
-                copies.push(Copy { after: end.saturating_sub(1), value: *value, from: spots[*value], to });
+                copies.push(PlannedCopy {
+                    after: end.saturating_sub(1),
+                    value: *value,
+                    from: spots[*value],
+                    to,
+                });
             }
             fetched_at.entry(*value).or_insert(to);
         }
@@ -286,7 +291,7 @@ impl Place<'_> {
                 .values
                 .iter()
                 .zip(&spots)
-                .all(|(v, s)| v.source != Source::Feed || *s != Spot::Register)
+                .all(|(v, s)| v.source != ValueSource::Feed || *s != Location::Register)
         );
         let live_bytes = live_bytes(&self.buffers);
         let mut buffers: Vec<_> =
@@ -294,11 +299,11 @@ impl Place<'_> {
         for (value, buffer) in self.buffer_of.iter().enumerate().filter_map(|(v, b)| Some((v, (*b)?))) {
             buffers[buffer].2.push(value);
         }
-        Layout { live_bytes, spots, fetched_at, copies, buffers, arena_bytes }
+        MemoryPlan { live_bytes, locations: spots, fetched_at, copies, buffers, arena_bytes }
     }
 }
 
 /// The value in the input slot whose memory the output slot may reuse.
-fn partner(node: &Node, slot: Option<usize>) -> Option<ValueId> {
+fn partner(node: &Instruction, slot: Option<usize>) -> Option<ValueId> {
     node.input(node.partner(slot?)?)
 }

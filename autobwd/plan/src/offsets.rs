@@ -98,7 +98,7 @@ fn by_time(buffers: &[Buffer]) -> (Vec<usize>, usize) {
 fn best_fit(buffers: &[Buffer]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|i| (buffers[*i].first, Reverse(buffers[*i].bytes)));
-    let (mut offsets, mut gaps) = (vec![0; buffers.len()], Gaps::default());
+    let (mut offsets, mut gaps) = (vec![0; buffers.len()], FreeRanges::default());
     let mut live: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
     for i in order {
         while let Some(Reverse((last, gone))) = live.peek().copied()
@@ -115,14 +115,14 @@ fn best_fit(buffers: &[Buffer]) -> (Vec<usize>, usize) {
 
 /// Gaps below the top of a growing arena.
 #[derive(Default)]
-struct Gaps {
+struct FreeRanges {
     /// Sizes by offset, and the same by size.
     by_offset: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
     top: usize,
 }
 
-impl Gaps {
+impl FreeRanges {
     fn remove(&mut self, at: usize, bytes: usize) {
         self.by_offset.remove(&at);
         self.by_size.remove(&(bytes, at));

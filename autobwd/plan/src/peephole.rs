@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::graph::{Graph, Node, ScratchValues, Source, ValueId, Wires, scratch_values, wires};
+use crate::value_graph::{
+    Graph, Instruction, ScratchValues, ValueId, ValueSource, Wires, scratch_values, wires,
+};
 use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
@@ -14,19 +16,19 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
         return Ok(());
     }
     let mut readers = vec![0; graph.values.len()];
-    let read = graph.nodes.iter().flat_map(|n| &n.inputs).filter_map(|(_, v)| *v);
+    let read = graph.instructions.iter().flat_map(|n| &n.inputs).filter_map(|(_, v)| *v);
     read.chain(graph.fetches.iter().copied()).for_each(|v| readers[v] += 1);
     let touched = touched(graph);
-    let mut gone = vec![false; graph.nodes.len()];
+    let mut gone = vec![false; graph.instructions.len()];
     let mut taken = gone.clone();
-    for at in 0..graph.nodes.len() {
+    for at in 0..graph.instructions.len() {
         let Some((first, node)) = partner(graph, ops, at, &readers, &taken, &touched)? else { continue };
         let scratch = scratch_values(&mut graph.values, node.info.schema(), &node.inputs, &node.outputs);
-        graph.nodes[first] = Node { scratch, ..node };
+        graph.instructions[first] = Instruction { scratch, ..node };
         (taken[first], taken[at], gone[at]) = (true, true, true);
     }
     let mut gone = gone.into_iter();
-    graph.nodes.retain(|_| gone.next() == Some(false));
+    graph.instructions.retain(|_| gone.next() == Some(false));
     graph.number_writers();
     Ok(())
 }
@@ -39,13 +41,14 @@ fn partner(
     readers: &[usize],
     taken: &[bool],
     touched: &FxHashMap<Var, Vec<usize>>,
-) -> Result<Option<(usize, Node)>> {
-    let then = &graph.nodes[at];
-    let whole =
-        |n: &Node| n.inputs.iter().chain(&n.outputs).all(|(_, v)| v.is_none_or(|v| graph.is_whole_tensor(v)));
-    for value in then.reads().filter(|v| readers[*v] == 1 && !graph.values[*v].kept) {
-        let Source::Node(first) = graph.values[value].source else { continue };
-        let before = &graph.nodes[first];
+) -> Result<Option<(usize, Instruction)>> {
+    let then = &graph.instructions[at];
+    let whole = |n: &Instruction| {
+        n.inputs.iter().chain(&n.outputs).all(|(_, v)| v.is_none_or(|v| graph.is_whole_tensor(v)))
+    };
+    for value in then.reads().filter(|v| readers[*v] == 1 && !graph.values[*v].in_scope) {
+        let ValueSource::Instruction(first) = graph.values[value].source else { continue };
+        let before = &graph.instructions[first];
         let types = (before.info.schema().name, then.info.schema().name);
         let Some(join) = ops.joined().get(&types).filter(|_| !taken[first] && !taken[at]) else { continue };
         if !whole(before) || !whole(then) || !can_run_at(graph, first, at, value, touched) {
@@ -61,8 +64,8 @@ fn partner(
 /// Positions of reads and writes of the scope's variables, in order.
 fn touched(graph: &Graph) -> FxHashMap<Var, Vec<usize>> {
     let mut touched: FxHashMap<Var, Vec<usize>> = FxHashMap::default();
-    for (at, node) in graph.nodes.iter().enumerate() {
-        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].kept) {
+    for (at, node) in graph.instructions.iter().enumerate() {
+        for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].in_scope) {
             touched.entry(graph.values[value].var).or_default().push(at);
         }
     }
@@ -78,9 +81,9 @@ fn can_run_at(
     handed: ValueId,
     touched: &FxHashMap<Var, Vec<usize>>,
 ) -> bool {
-    let then = &graph.nodes[at];
+    let then = &graph.instructions[at];
     let there = |v: ValueId| match graph.values[v].source {
-        Source::Node(writer) => writer < first,
+        ValueSource::Instruction(writer) => writer < first,
         _ => true,
     };
     let between = |v: ValueId| {
@@ -88,11 +91,17 @@ fn can_run_at(
         all.get(all.partition_point(|other| *other <= first)).is_some_and(|other| *other < at)
     };
     then.reads().all(|v| v == handed || there(v))
-        && !then.writes().any(|v| graph.values[v].kept && between(v))
+        && !then.writes().any(|v| graph.values[v].in_scope && between(v))
 }
 
 /// The replacement, on the values of both.
-fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDesc) -> Result<Node> {
+fn joined(
+    graph: &Graph,
+    ops: &OpInfoMap,
+    first: &Instruction,
+    then: &Instruction,
+    desc: &OpDesc,
+) -> Result<Instruction> {
     let info = ops.get(&desc.ty)?;
     info.check(desc)?;
     let find = |sides: [&Wires; 2], var: Var| {
@@ -106,7 +115,7 @@ fn joined(graph: &Graph, ops: &OpInfoMap, first: &Node, then: &Node, desc: &OpDe
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
     let desc = Arc::new(desc.clone());
     let scratch = ScratchValues::new();
-    Ok(Node { index: first.index, desc, info, inputs, outputs, scratch, part: None, called: None })
+    Ok(Instruction { index: first.index, desc, info, inputs, outputs, scratch, part: None, sub_block: None })
 }
 
 /// Rejects an operator whose shape rule contradicts the known shapes of its outputs.

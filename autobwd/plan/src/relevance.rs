@@ -9,17 +9,17 @@ use std::{mem, sync::Arc};
 
 use crate::{
     formulas::Formulas,
-    graph::{Graph, Node, Source, ValueId},
+    value_graph::{Graph, Instruction, ValueId, ValueSource},
 };
 use autobwd_core::{OpInfo, Result, op::Run};
 
 /// Replaces the inputs that no output of a formula depends on.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
     let mut unread = vec![];
-    for position in 0..graph.nodes.len() {
-        for (slot, instead) in irrelevant(graph, &graph.nodes[position], formulas)? {
+    for position in 0..graph.instructions.len() {
+        for (slot, instead) in irrelevant(graph, &graph.instructions[position], formulas)? {
             let var = graph.values[instead].var;
-            let node = &mut graph.nodes[position];
+            let node = &mut graph.instructions[position];
             for (_, value) in node.inputs.iter_mut().filter(|(number, _)| *number == Some(slot)) {
                 unread.extend(value.replace(instead));
             }
@@ -28,7 +28,7 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
         }
     }
     // Operators of dynamic shape, which run after these, read by name.
-    if !unread.is_empty() && graph.late.is_none() {
+    if !unread.is_empty() && graph.tail.is_none() {
         prune(graph, unread);
     }
     Ok(())
@@ -40,7 +40,7 @@ fn is_formula_alone(info: &OpInfo) -> bool {
 }
 
 /// Irrelevant input slots, each with a relevant input of the same dtype and shape.
-fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec<(usize, ValueId)>> {
+fn irrelevant(graph: &Graph, node: &Instruction, formulas: &mut Formulas) -> Result<Vec<(usize, ValueId)>> {
     let (schema, mut found) = (node.info.schema(), vec![]);
     let is_float = |v: ValueId| graph.values[v].meta.dtype.is_float() && graph.is_whole_tensor(v);
     if !is_formula_alone(node.info) || !node.reads().chain(node.writes()).all(is_float) {
@@ -61,15 +61,20 @@ fn irrelevant(graph: &Graph, node: &Node, formulas: &mut Formulas) -> Result<Vec
 /// Removes operators that become dead because these values are not read.
 fn prune(graph: &mut Graph, unread: Vec<ValueId>) {
     let mut uses = vec![0_usize; graph.values.len()];
-    graph.nodes.iter().flat_map(|node| &node.inputs).filter_map(|(_, v)| *v).for_each(|v| uses[v] += 1);
+    graph
+        .instructions
+        .iter()
+        .flat_map(|node| &node.inputs)
+        .filter_map(|(_, v)| *v)
+        .for_each(|v| uses[v] += 1);
     graph.fetches.iter().chain(&graph.ends).for_each(|v| uses[*v] += 1);
-    let mut left_out = vec![false; graph.nodes.len()];
+    let mut left_out = vec![false; graph.instructions.len()];
     let mut next = unread;
     while let Some(value) = next.pop() {
-        let Source::Node(position) = graph.values[value].source else { continue };
-        let node = &graph.nodes[position];
-        let is_idle = |v: ValueId| uses[v] == 0 && !graph.values[v].kept && !graph.values[v].meta.array;
-        if left_out[position] || node.called.is_some() || !node.writes().all(is_idle) {
+        let ValueSource::Instruction(position) = graph.values[value].source else { continue };
+        let node = &graph.instructions[position];
+        let is_idle = |v: ValueId| uses[v] == 0 && !graph.values[v].in_scope && !graph.values[v].meta.array;
+        if left_out[position] || node.sub_block.is_some() || !node.writes().all(is_idle) {
             continue;
         }
         left_out[position] = true;
@@ -79,10 +84,10 @@ fn prune(graph: &mut Graph, unread: Vec<ValueId>) {
             next.push(input);
         }
     }
-    for (node, _) in graph.nodes.iter().zip(&left_out).filter(|(_, left_out)| **left_out) {
-        node.writes().for_each(|v| graph.values[v].source = Source::Unread);
+    for (node, _) in graph.instructions.iter().zip(&left_out).filter(|(_, left_out)| **left_out) {
+        node.writes().for_each(|v| graph.values[v].source = ValueSource::Unread);
     }
-    let nodes = mem::take(&mut graph.nodes).into_iter().zip(left_out);
-    graph.nodes = nodes.filter(|(_, left_out)| !left_out).map(|(node, _)| node).collect();
+    let nodes = mem::take(&mut graph.instructions).into_iter().zip(left_out);
+    graph.instructions = nodes.filter(|(_, left_out)| !left_out).map(|(node, _)| node).collect();
     graph.number_writers();
 }

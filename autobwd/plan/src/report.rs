@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::{Extent, Group, Plan, Source};
+use crate::{FusionGroup, IterationSpace, Plan, ValueSource};
 use autobwd_core::{BlockId, Program};
 
 /// The plan of a program, known before it runs. `Executor::plan` returns it.
@@ -10,9 +10,9 @@ use autobwd_core::{BlockId, Program};
 /// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a drawing.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct RunPlan {
-    frames: Vec<PlannedFrame>,
-    late: Option<String>,
+pub struct PlanReport {
+    instructions: Vec<PlannedInstruction>,
+    tail: Option<String>,
     buffers: Vec<PlannedBuffer>,
     arena_bytes: usize,
     live_bytes: usize,
@@ -21,7 +21,7 @@ pub struct RunPlan {
 /// One call at run time: a kernel, or one or several regions.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct PlannedFrame {
+pub struct PlannedInstruction {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
     /// Dtype and shape of a region's iteration space; empty for a kernel, several entries for horizontally fused
@@ -47,12 +47,12 @@ pub struct PlannedBuffer {
     pub last: usize,
 }
 
-impl RunPlan {
+impl PlanReport {
     #[doc(hidden)]
-    pub fn new(program: &Program, plan: &Plan) -> RunPlan {
-        let nodes = |group: &Group| plan.graph.nodes[group.nodes.clone()].iter();
-        let extent = |Extent { dtype, dims }: &Extent| format!("{dtype} {:?}", &dims[..]);
-        let frames = plan.frames().map(|(first, groups)| PlannedFrame {
+    pub fn new(program: &Program, plan: &Plan) -> PlanReport {
+        let nodes = |group: &FusionGroup| plan.graph.instructions[group.nodes.clone()].iter();
+        let extent = |IterationSpace { dtype, dims }: &IterationSpace| format!("{dtype} {:?}", &dims[..]);
+        let frames = plan.frames().map(|(first, groups)| PlannedInstruction {
             operators: groups.iter().flat_map(nodes).map(|node| node.desc.ty.to_string()).collect(),
             extents: groups.iter().filter_map(|group| group.region.as_ref()).map(extent).collect(),
             once: first < plan.constants,
@@ -62,12 +62,12 @@ impl RunPlan {
             plan.frames().enumerate().flat_map(|(i, (_, groups))| groups.iter().map(move |_| i)).collect();
         frame_of.push(plan.frames().count());
         let mut buffers: Vec<PlannedBuffer> = vec![];
-        for (buffer, offset, values) in &plan.layout.buffers {
+        for (buffer, offset, values) in &plan.memory.buffers {
             let mut variables: Vec<String> = vec![];
             for value in values {
                 let value = &plan.graph.values[*value];
                 let name = match value.source {
-                    Source::Scratch => format!("scratch memory `{}`", value.meta.slot()),
+                    ValueSource::Scratch => format!("scratch memory `{}`", value.meta.slot()),
                     _ => program.name(value.var).into(),
                 };
                 if variables.last().is_none_or(|last| *last != name) {
@@ -78,23 +78,23 @@ impl RunPlan {
             buffers.push(PlannedBuffer { variables, bytes, offset: *offset, first, last });
         }
         buffers.sort_by_key(|b| (b.first, b.offset));
-        let (arena_bytes, live_bytes) = (plan.layout.arena_bytes, plan.layout.live_bytes);
-        let late = plan.graph.late.as_ref().and_then(|late| {
+        let (arena_bytes, live_bytes) = (plan.memory.arena_bytes, plan.memory.live_bytes);
+        let late = plan.graph.tail.as_ref().and_then(|late| {
             let op = program.root().ops.get(late.index)?;
             Some(program.describe_op(BlockId::ROOT, late.index, op).to_string())
         });
-        RunPlan { frames: frames.collect(), late, buffers, arena_bytes, live_bytes }
+        PlanReport { instructions: frames.collect(), tail: late, buffers, arena_bytes, live_bytes }
     }
 
     /// The frames, in order.
-    pub fn frames(&self) -> &[PlannedFrame] {
-        &self.frames
+    pub fn frames(&self) -> &[PlannedInstruction] {
+        &self.instructions
     }
 
     /// The operator after the frames if its output shapes depend on data: it and the operators after it are planned at
     /// run time.
     pub fn late(&self) -> Option<&str> {
-        self.late.as_deref()
+        self.tail.as_deref()
     }
 
     /// The buffers of the arena, by the start of their lifetimes.
@@ -118,7 +118,7 @@ impl RunPlan {
     pub fn to_svg(&self) -> String {
         const SIZE: (f64, f64) = (960.0, 480.0);
         const COLOURS: [&str; 3] = ["#dbe9f6", "#fde3cc", "#d8ecd2"];
-        let columns = (self.frames.len() + 1) as f64;
+        let columns = (self.instructions.len() + 1) as f64;
         let across = |frame: usize| 60.0 + frame as f64 / columns * SIZE.0;
         let down = |bytes: usize| 20.0 + (1.0 - bytes as f64 / self.arena_bytes.max(1) as f64) * SIZE.1;
         let mut svg = format!(
@@ -131,7 +131,7 @@ impl RunPlan {
             let (x, y) = (across(buffer.first), down(buffer.offset + buffer.bytes));
             let (width, height) = (across(buffer.last + 1) - x, down(buffer.offset) - y);
             let gradient = buffer.variables.iter().any(|name| name.contains("@GRAD"));
-            let fill = match buffer.first == 0 && buffer.last == self.frames.len() {
+            let fill = match buffer.first == 0 && buffer.last == self.instructions.len() {
                 true => COLOURS[2],
                 false => COLOURS[usize::from(gradient)],
             };
@@ -163,7 +163,7 @@ impl RunPlan {
             );
         }
         let (below, middle) = (SIZE.1 + 45.0, 60.0 + SIZE.0 / 2.0);
-        let frames = self.frames.len();
+        let frames = self.instructions.len();
         _ = writeln!(
             svg,
             "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\">{frames} frames; blue: values, orange: \
@@ -174,7 +174,7 @@ impl RunPlan {
 
     /// By frame, and one entry for the time after the last: live bytes.
     fn live(&self) -> Vec<usize> {
-        let mut live = vec![0; self.frames.len() + 1];
+        let mut live = vec![0; self.instructions.len() + 1];
         for buffer in &self.buffers {
             live[buffer.first..=buffer.last].iter_mut().for_each(|bytes| *bytes += buffer.bytes);
         }
@@ -200,10 +200,10 @@ fn summary(operators: &[String]) -> String {
     text.collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for RunPlan {
+impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>5}  {:>12}  runs", "frame", "live bytes")?;
-        for (i, (frame, live)) in self.frames.iter().zip(self.live()).enumerate() {
+        for (i, (frame, live)) in self.instructions.iter().zip(self.live()).enumerate() {
             write!(f, "{i:>5}  {live:>12}  {}", summary(&frame.operators))?;
             match &frame.extents[..] {
                 [extent] if frame.operators.len() > 1 => write!(f, "; one pass over {extent}")?,
@@ -212,7 +212,7 @@ impl fmt::Display for RunPlan {
             }
             writeln!(f, "{}", if frame.once { "; once" } else { "" })?;
         }
-        if let Some(late) = &self.late {
+        if let Some(late) = &self.tail {
             writeln!(f, "then {late} and what is behind it, planned when they run")?;
         }
         writeln!(f, "{:>12}  {:>12}  {:>11}  holds", "at", "bytes", "frames")?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use autobwd::{
     Attr, Backward, BlockId, OpDesc, OpInfoMap, Program, Var, append_backward,
-    backward::{Checkpoints, GradientOptions, gradients},
+    backward::{GradientOptions, Recompute, gradients},
     program::{AttrMap, Block, Slots},
 };
 use serde_json::Value;
@@ -72,7 +72,7 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
             let backward = Backward {
                 parameters: asked.as_deref(),
                 no_grad: &no_grad,
-                checkpoints: Checkpoints::Named(&kept),
+                checkpoints: Recompute::Named(&kept),
                 allow_missing: true,
                 ops: Some(ops),
             };

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::bind::{
-    Options, Outer,
-    body::{Body, Span},
+    BindOptions, CapturedValue,
+    bound_block::{ArenaRange, BoundBlock},
 };
 use autobwd_core::{
     BlockId, Bool, Buf, Cx, Error, Program, Result,
     tensor::{Cell, Step},
 };
-use autobwd_plan::{Entering, StepEnds, StepPlan, ValueId};
+use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};
 
 /// The bound inputs of a block, see [`Entering`].
 pub(crate) struct BoundInputs {
@@ -22,7 +22,7 @@ pub(crate) struct BoundInputs {
 }
 
 impl BoundInputs {
-    pub(crate) fn new(entering: &Entering, inputs: Vec<(ValueId, Buf<'static>)>) -> Result<BoundInputs> {
+    pub(crate) fn new(entering: &BlockInputs, inputs: Vec<(ValueId, Buf<'static>)>) -> Result<BoundInputs> {
         let (ids, bufs): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
         let at = |id: ValueId| {
             ids.iter().position(|v| *v == id).ok_or_else(|| Error::internal("an input that is not bound"))
@@ -60,10 +60,10 @@ impl BoundInputs {
 
 /// A bound block that runs one step, see [`StepPlan`].
 pub(crate) struct BoundStep {
-    pub(crate) body: Body,
-    pub(crate) starts: Vec<Option<Span>>,
-    slices: Vec<Span>,
-    stored: Vec<(Span, usize)>,
+    pub(crate) body: BoundBlock,
+    pub(crate) starts: Vec<Option<ArenaRange>>,
+    slices: Vec<ArenaRange>,
+    stored: Vec<(ArenaRange, usize)>,
     pub(crate) nested: Vec<Arc<Cell>>,
     pub(crate) ends: StepEnds,
 }
@@ -73,11 +73,11 @@ impl BoundStep {
         program: &Program,
         block: BlockId,
         step: &StepPlan,
-        outer: &[Outer],
-        options: Options<'_>,
+        outer: &[CapturedValue],
+        options: BindOptions<'_>,
     ) -> Result<BoundStep> {
         let StepPlan { plan, inputs, ends } = step;
-        let body = Body::of_block(program, block, plan, outer, options)?;
+        let body = BoundBlock::of_block(program, block, plan, outer, options)?;
         let span = |id: ValueId| body.span(plan, id);
         let starts = inputs.starts.iter().map(|id| id.map(span).transpose()).collect::<Result<_>>()?;
         let slices = inputs.slices.iter().map(|id| span(*id)).collect::<Result<_>>()?;
@@ -91,7 +91,7 @@ impl BoundStep {
     /// Copies carried values into the step's inputs.
     pub(crate) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
         for (start, value) in self.starts.iter().zip(values) {
-            if let (Some(Span { at, bytes }), Some(value)) = (*start, value) {
+            if let (Some(ArenaRange { at, bytes }), Some(value)) = (*start, value) {
                 self.body.arena.slice_mut::<u8>(at, bytes).copy_from_slice(value);
             }
         }
@@ -99,7 +99,7 @@ impl BoundStep {
 
     /// Copies the step's elements of the sequences.
     pub(crate) fn slice(&mut self, index: usize, inputs: &BoundInputs) -> Result<()> {
-        for (Span { at, .. }, sequence) in self.slices.iter().zip(inputs.sequences()) {
+        for (ArenaRange { at, .. }, sequence) in self.slices.iter().zip(inputs.sequences()) {
             sequence.copy_part(index, &mut self.body.arena, *at)?;
         }
         Ok(())

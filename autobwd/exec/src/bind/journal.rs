@@ -1,6 +1,6 @@
 //! Rollback of failed steps: a journal of overwritten values of the scope.
 
-use crate::bind::CopyFrame;
+use crate::bind::CopyKernel;
 use autobwd_core::{
     Cx, Kernel, Meta, Result,
     tensor::{Memory, Place, padded},
@@ -12,8 +12,8 @@ use autobwd_core::{
 /// parameters are updated after the operators that may fail.
 #[derive(Default)]
 pub(crate) struct Journal {
-    saves: Vec<CopyFrame>,
-    restores: Vec<CopyFrame>,
+    saves: Vec<CopyKernel>,
+    restores: Vec<CopyKernel>,
     memory: Memory,
 }
 
@@ -28,8 +28,8 @@ impl Journal {
         let (mut saves, mut restores, mut at) = (vec![], vec![], 0);
         for ((place, meta), bytes) in values.iter().zip(sizes) {
             let copy = memory.place(at, bytes)?;
-            saves.push(CopyFrame::new(meta, *place, copy)?);
-            restores.push(CopyFrame::new(meta, copy, *place)?);
+            saves.push(CopyKernel::new(meta, *place, copy)?);
+            restores.push(CopyKernel::new(meta, copy, *place)?);
             at += padded(bytes);
         }
         Ok(Journal { saves, restores, memory })

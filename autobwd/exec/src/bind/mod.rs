@@ -1,12 +1,12 @@
 //! Binding of plans to memory: every slot gets its memory, and every frame is proven sound.
 
-pub(crate) mod body;
+pub(crate) mod bound_block;
 pub(crate) mod bound_step;
-pub(crate) mod control;
+pub(crate) mod control_flow;
+pub(crate) mod dynamic;
 pub(crate) mod journal;
-pub(crate) mod late;
+pub(crate) mod segment;
 pub(crate) mod step_loop;
-pub(crate) mod stretch;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,24 +14,27 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Scope,
+    anomaly::Probe,
     bind::{
         bound_step::{BoundInputs, BoundStep},
-        control::CallFrame,
+        control_flow::BlockCallKernel,
+        dynamic::DynamicKernel,
         journal::Journal,
-        late::LateFrame,
-        stretch::Planner,
+        segment::SegmentPlanner,
     },
-    finite::Probe,
 };
 use autobwd_core::{
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
     lanes::{Region, Regions},
     tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
 };
-use autobwd_plan::{Called, Given, Late, Node, Plan, Source, Spot, Value, ValueId, Wires, frame};
+use autobwd_plan::{
+    DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, SubBlockPlan, ValueId, ValueSource,
+    Wires, kernel_binding,
+};
 
 /// A bound kernel (instruction): one call at run time.
-pub(crate) struct Frame {
+pub(crate) struct BoundInstruction {
     pub(crate) kernel: Box<dyn Kernel + Send>,
     /// The operator (the first one of a region), for messages.
     pub(crate) node: usize,
@@ -39,13 +42,13 @@ pub(crate) struct Frame {
 
 /// A captured outer value.
 #[derive(Clone)]
-pub(crate) enum Outer {
+pub(crate) enum CapturedValue {
     Tensor(Place),
     Cell(Arc<Cell>),
 }
 
 /// A value of a block that is not a tensor.
-pub(crate) struct Held {
+pub(crate) struct CellBinding {
     pub(crate) var: Var,
     pub(crate) cell: Arc<Cell>,
     /// Whether a run starts with it empty.
@@ -54,43 +57,43 @@ pub(crate) struct Held {
 
 /// Options of execution.
 #[derive(Clone, Copy)]
-pub(crate) struct Options<'a> {
+pub(crate) struct BindOptions<'a> {
     pub(crate) check_finite: bool,
     /// Maximum number of steps of a loop.
     pub(crate) loop_limit: Option<u64>,
     pub(crate) cx: &'a Cx,
     /// The planner for operators of dynamic shape.
-    pub(crate) planner: Option<&'a Arc<Planner>>,
+    pub(crate) planner: Option<&'a Arc<SegmentPlanner>>,
 }
 
 /// Copies one buffer to another.
-pub(crate) struct CopyFrame {
+pub(crate) struct CopyKernel {
     from: Buf<'static>,
     to: Buf<'static>,
 }
-impl CopyFrame {
-    pub(crate) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyFrame> {
+impl CopyKernel {
+    pub(crate) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyKernel> {
         let mut binder = Binder::default();
-        let frame = CopyFrame { from: binder.input(meta, from, Reach::Read)?, to: binder.output(meta, to)? };
+        let frame = CopyKernel { from: binder.input(meta, from, Reach::Read)?, to: binder.output(meta, to)? };
         binder.finish()?;
         Ok(frame)
     }
 }
-impl Kernel for CopyFrame {
+impl Kernel for CopyKernel {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.to.copy_from(&self.from)
     }
 }
 
 /// The frames of a plan, in order.
-pub(crate) struct Bound {
-    pub(crate) frames: Vec<Frame>,
+pub(crate) struct BoundInstructions {
+    pub(crate) instructions: Vec<BoundInstruction>,
     /// The number of leading frames that compute constants.
     pub(crate) constants: usize,
     /// Values that are not tensors.
-    pub(crate) cells: Vec<Held>,
+    pub(crate) cells: Vec<CellBinding>,
     /// The operators after the frames, planned at run time.
-    pub(crate) late: Option<Box<LateFrame>>,
+    pub(crate) tail: Option<Box<DynamicKernel>>,
     /// Values of the scope overwritten ahead of a frame that may fail.
     pub(crate) journal: Journal,
     /// Bytes of tensor memory in regions.
@@ -106,92 +109,114 @@ pub(crate) fn bind(
     plan: &Plan,
     arena: &Memory,
     scope: Option<&mut Scope>,
-    outer: &[Outer],
-    options: Options<'_>,
-) -> Result<Bound> {
-    let (graph, spots) = (&plan.graph, &plan.layout.spots);
+    outer: &[CapturedValue],
+    options: BindOptions<'_>,
+) -> Result<BoundInstructions> {
+    let (graph, spots) = (&plan.graph, &plan.memory.locations);
     let (check_finite, workers) = (options.check_finite, options.cx.threads());
-    let mut bind =
-        Bind { program, block, plan, arena, scope, outer, options, cells: FxHashMap::default(), held: 0 };
+    let mut bind = InstructionBinder {
+        program,
+        block,
+        plan,
+        arena,
+        scope,
+        outer,
+        options,
+        cells: FxHashMap::default(),
+        held: 0,
+    };
     let (frames, cells, journal) = (vec![], vec![], bind.journal()?);
-    let mut bound =
-        Bound { frames, constants: 0, cells, late: None, journal, scratch_bytes: 0, lent_bytes: 0 };
+    let mut bound = BoundInstructions {
+        instructions: frames,
+        constants: 0,
+        cells,
+        tail: None,
+        journal,
+        scratch_bytes: 0,
+        lent_bytes: 0,
+    };
     bound.scratch_bytes = bound.journal.bytes();
     // In the order of the groups they follow.
-    let mut copies = plan.layout.copies.iter().peekable();
+    let mut copies = plan.memory.copies.iter().peekable();
     for (first, groups) in plan.frames() {
         let node = groups[0].nodes.start;
         let mut place = |v| bind.place(v, spots[v]);
         let regions = groups.iter().filter_map(|group| Some((group, group.region.as_ref()?)));
         let regions = regions.map(|(group, extent)| {
-            frame::region(graph, &graph.nodes[group.nodes.clone()], extent, workers, &mut place)
+            kernel_binding::region(
+                graph,
+                &graph.instructions[group.nodes.clone()],
+                extent,
+                workers,
+                &mut place,
+            )
         });
         let kernel: Box<dyn Kernel + Send> = match regions.collect::<Result<Vec<_>>>()? {
-            regions if regions.is_empty() => bind.kernel(&graph.nodes[node])?,
+            regions if regions.is_empty() => bind.kernel(&graph.instructions[node])?,
             regions => {
                 bound.scratch_bytes += regions.iter().map(Region::scratch_bytes).sum::<usize>();
                 Box::new(Regions::new(regions)?)
             }
         };
         bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));
-        bound.frames.push(Frame { kernel, node });
+        bound.instructions.push(BoundInstruction { kernel, node });
         if check_finite {
-            let kernel = Box::new(bind.probe(&graph.nodes[node])?);
-            bound.frames.push(Frame { kernel, node });
+            let kernel = Box::new(bind.probe(&graph.instructions[node])?);
+            bound.instructions.push(BoundInstruction { kernel, node });
         }
         while let Some(copy) = copies.next_if(|copy| copy.after < first + groups.len()) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
-            bound.frames.push(Frame { kernel, node });
+            bound.instructions.push(BoundInstruction { kernel, node });
         }
         if first < plan.constants {
-            bound.constants = bound.frames.len();
+            bound.constants = bound.instructions.len();
         }
     }
-    if let Some(late) = &graph.late {
-        bound.late = Some(Box::new(bind.late(late)?));
+    if let Some(late) = &graph.tail {
+        bound.tail = Some(Box::new(bind.late(late)?));
     }
     // A value required at the end may be one that was given at the start.
     graph.ends.iter().filter(|id| graph.values[**id].meta.array).for_each(|id| drop(bind.cell(*id)));
     bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held);
     // The caller fills the inputs of a step.
-    let given = |v: &Value| matches!(v.source, Source::Feed | Source::Outer(_));
+    let given = |v: &GraphValue| matches!(v.source, ValueSource::Feed | ValueSource::Outer(_));
     let given: FxHashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
     for (var, cell) in bind.cells {
-        bound.cells.push(Held { var, cell, own: !given.contains(&var) });
+        bound.cells.push(CellBinding { var, cell, own: !given.contains(&var) });
     }
     Ok(bound)
 }
 
-struct Bind<'a> {
+struct InstructionBinder<'a> {
     program: &'a Program,
     block: BlockId,
     plan: &'a Plan,
     arena: &'a Memory,
     scope: Option<&'a mut Scope>,
-    outer: &'a [Outer],
-    options: Options<'a>,
+    outer: &'a [CapturedValue],
+    options: BindOptions<'a>,
     cells: FxHashMap<Var, Arc<Cell>>,
     /// Bytes of memory of sub-blocks.
     held: usize,
 }
 
-impl Bind<'_> {
+impl InstructionBinder<'_> {
     /// The memory of a value; `None` for a block register.
-    fn place(&mut self, value: ValueId, spot: Spot) -> Result<Option<Place>> {
+    fn place(&mut self, value: ValueId, spot: Location) -> Result<Option<Place>> {
         let meta = &self.plan.graph.values[value].meta;
         match spot {
-            Spot::Register => Ok(None),
-            Spot::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
-            Spot::Kept(var) => match (&mut self.scope, self.options.planner) {
+            Location::Register => Ok(None),
+            Location::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
+            Location::Scope(var) => match (&mut self.scope, self.options.planner) {
                 (Some(scope), _) => scope.place(self.program.name(var), meta).map(Some),
                 (None, Some(planner)) if self.block == BlockId::ROOT => planner.place(var).map(Some),
                 _ => Err(Error::internal("a sub-block looks for a value in the scope")),
             },
-            Spot::Outer(k) => match self.outer.get(k) {
-                Some(Outer::Tensor(place)) => Ok(Some(*place)),
+            Location::Outer(k) => match self.outer.get(k) {
+                Some(CapturedValue::Tensor(place)) => Ok(Some(*place)),
                 _ => Err(Error::internal("a sub-block looks for a tensor that is not there")),
             },
-            Spot::Cell(_) => Err(Error::internal("a list of tensors was asked for its place")),
+            Location::Cell(_) => Err(Error::internal("a list of tensors was asked for its place")),
         }
     }
 
@@ -199,15 +224,15 @@ impl Bind<'_> {
     fn journal(&mut self) -> Result<Journal> {
         let (plan, program) = (self.plan, self.program);
         let Some(scope) = &mut self.scope else { return Ok(Journal::default()) };
-        let late = plan.graph.late.as_ref();
+        let late = plan.graph.tail.as_ref();
         let end = match self.options.check_finite || late.is_some() {
             true => plan.groups.len(),
             false => plan.may_fail.iter().rposition(|may_fail| *may_fail).map_or(0, |last| last + 1),
         };
-        let nodes = plan.groups[..end].iter().flat_map(|group| &plan.graph.nodes[group.nodes.clone()]);
-        let values = nodes.flat_map(Node::writes).map(|id| &plan.graph.values[id]);
+        let nodes = plan.groups[..end].iter().flat_map(|group| &plan.graph.instructions[group.nodes.clone()]);
+        let values = nodes.flat_map(Instruction::writes).map(|id| &plan.graph.values[id]);
         let mut kept: BTreeMap<&str, Meta> =
-            values.filter(|v| v.kept).map(|v| (program.name(v.var), v.meta.clone())).collect();
+            values.filter(|v| v.in_scope).map(|v| (program.name(v.var), v.meta.clone())).collect();
         if let Some(late) = late {
             let written = program.root().ops[late.index..].iter().flat_map(OpDesc::writes);
             for var in written.filter(|var| late.kept.iter().any(|(kept, _)| kept == var)) {
@@ -223,7 +248,7 @@ impl Bind<'_> {
         Journal::new(&kept.into_iter().map(place).collect::<Result<Vec<_>>>()?)
     }
 
-    fn memory(&mut self, value: ValueId, spot: Spot) -> Result<Place> {
+    fn memory(&mut self, value: ValueId, spot: Location) -> Result<Place> {
         self.place(value, spot)?.ok_or_else(|| Error::internal("a block register is no memory"))
     }
 
@@ -232,14 +257,14 @@ impl Bind<'_> {
         let plan = self.plan;
         let var = plan.graph.values[value].var;
         let new = || {
-            let of = |v: &&Value| v.var == var;
+            let of = |v: &&GraphValue| v.var == var;
             let outer = plan.graph.values.iter().filter(of).find_map(|v| match v.source {
-                Source::Outer(k) => self.outer.get(k),
+                ValueSource::Outer(k) => self.outer.get(k),
                 _ => None,
             });
             let is_array = |v: &VarDesc| v.kind == VarKind::TensorArray;
             match outer {
-                Some(Outer::Cell(cell)) => cell.clone(),
+                Some(CapturedValue::Cell(cell)) => cell.clone(),
                 _ if self.program.lookup(self.block, var).is_some_and(is_array) => {
                     Arc::new(Cell::Array(TensorArray::default()))
                 }
@@ -255,7 +280,7 @@ impl Bind<'_> {
         if meta.array {
             return Ok(binder.cell(meta, self.cell(value)));
         }
-        let place = self.memory(value, self.plan.layout.spots[value])?;
+        let place = self.memory(value, self.plan.memory.locations[value])?;
         binder.input(meta, place, Reach::Read)
     }
 
@@ -264,24 +289,24 @@ impl Bind<'_> {
         if meta.array {
             return Ok(binder.cell(meta, self.cell(value)));
         }
-        let place = self.memory(value, self.plan.layout.spots[value])?;
+        let place = self.memory(value, self.plan.memory.locations[value])?;
         binder.output(meta, place)
     }
 
-    fn kernel(&mut self, node: &Node) -> Result<Box<dyn Kernel + Send>> {
-        if let Some(called) = &node.called {
+    fn kernel(&mut self, node: &Instruction) -> Result<Box<dyn Kernel + Send>> {
+        if let Some(called) = &node.sub_block {
             return Ok(Box::new(self.call(node, called)?));
         }
         let plan = self.plan;
         let values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
         let arrays = values.filter(|v| plan.graph.values[*v].meta.array);
         let cells: Vec<_> = arrays.map(|v| (v, self.cell(v))).collect();
-        frame::kernel(&plan.graph, node, &cells, &mut |v| self.place(v, plan.layout.spots[v]))
+        kernel_binding::kernel(&plan.graph, node, &cells, &mut |v| self.place(v, plan.memory.locations[v]))
     }
 
     /// Binds an operator that runs a sub-block, with every input, so that no write overlaps a value that the block
     /// reads.
-    fn call(&mut self, node: &Node, called: &Called) -> Result<CallFrame> {
+    fn call(&mut self, node: &Instruction, called: &SubBlockPlan) -> Result<BlockCallKernel> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         let mut frame = self.call_of(node, block, called, &node.outputs)?;
         self.hold(called.held_bytes());
@@ -296,7 +321,13 @@ impl Bind<'_> {
         self.held = self.held.saturating_add(bytes);
     }
 
-    fn call_of(&mut self, node: &Node, block: BlockId, called: &Called, out: &Wires) -> Result<CallFrame> {
+    fn call_of(
+        &mut self,
+        node: &Instruction,
+        block: BlockId,
+        called: &SubBlockPlan,
+        out: &Wires,
+    ) -> Result<BlockCallKernel> {
         let outer = called.entering.outer.iter().map(|(_, id, _)| self.outside(*id));
         let outer = outer.collect::<Result<Vec<_>>>()?;
         let step = BoundStep::new(self.program, block, &called.step, &outer, self.options)?;
@@ -308,19 +339,19 @@ impl Bind<'_> {
         let outputs = outputs.map(|v| self.output(&mut binder, v)).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
         let inputs = BoundInputs::new(&called.entering, inputs)?;
-        CallFrame::new(called, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
+        BlockCallKernel::new(called, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
     }
 
     /// A captured outer value of a sub-block or of operators of dynamic shape.
-    fn outside(&mut self, value: ValueId) -> Result<Outer> {
+    fn outside(&mut self, value: ValueId) -> Result<CapturedValue> {
         let plan = self.plan;
         match plan.graph.values[value].meta.array {
-            true => Ok(Outer::Cell(self.cell(value))),
-            false => self.memory(value, plan.layout.spots[value]).map(Outer::Tensor),
+            true => Ok(CapturedValue::Cell(self.cell(value))),
+            false => self.memory(value, plan.memory.locations[value]).map(CapturedValue::Tensor),
         }
     }
 
-    fn late(&mut self, late: &Arc<Late>) -> Result<LateFrame> {
+    fn late(&mut self, late: &Arc<DynamicTail>) -> Result<DynamicKernel> {
         let planner = self
             .options
             .planner
@@ -333,20 +364,20 @@ impl Bind<'_> {
         let outer = outer.collect::<Result<_>>()?;
         let mut found = vec![];
         for id in &late.found {
-            let Value { var, meta, source, record, .. } = self.plan.graph.values[*id].clone();
-            found.push((Given { var, meta, source, record }, self.outside(*id)?));
+            let GraphValue { var, meta, source, record, .. } = self.plan.graph.values[*id].clone();
+            found.push((InitialValue { var, meta, source, record }, self.outside(*id)?));
         }
         let inputs = BoundInputs::new(&late.entering, inputs)?;
-        LateFrame::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
+        DynamicKernel::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
     }
 
     /// The anomaly check of an operator's outputs, in a plan without buffer reuse.
-    fn probe(&mut self, node: &Node) -> Result<Probe> {
+    fn probe(&mut self, node: &Instruction) -> Result<Probe> {
         let (plan, mut binder) = (self.plan, Binder::default());
         let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
             let known = &self.plan.graph.values[value];
             let (name, meta) = (self.program.name(known.var).into(), known.meta.clone().in_slot(slot));
-            let place = self.memory(value, self.plan.layout.spots[value])?;
+            let place = self.memory(value, self.plan.memory.locations[value])?;
             Ok((name, binder.input(&meta, place, Reach::Read)?))
         };
         let values = |wires: &Wires, slots: &'static [SlotDef]| {
@@ -373,8 +404,8 @@ impl Bind<'_> {
         Ok(Probe { inputs, outputs, forward })
     }
 
-    fn copy(&mut self, value: ValueId, from: Spot, to: Spot) -> Result<CopyFrame> {
+    fn copy(&mut self, value: ValueId, from: Location, to: Location) -> Result<CopyKernel> {
         let (from, to) = (self.memory(value, from)?, self.memory(value, to)?);
-        CopyFrame::new(&self.plan.graph.values[value].meta, from, to)
+        CopyKernel::new(&self.plan.graph.values[value].meta, from, to)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::bind::{body::Span, control::CallFrame};
+use crate::bind::{bound_block::ArenaRange, control_flow::BlockCallKernel};
 use autobwd_core::{
     Cx, Error, ErrorKind, Result, StepCount,
     tensor::{Cell, Step},
@@ -14,11 +14,11 @@ pub(crate) trait StepBlock {
     fn condition(&self, ran: usize) -> Result<bool>;
 
     /// Runs one more step on the carried values; `index` is its position in the sequences.
-    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()>;
+    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StateHandling<'_>) -> Result<()>;
 }
 
 /// The handling of a step's state.
-pub(crate) enum StepState<'a> {
+pub(crate) enum StateHandling<'a> {
     Discard,
     /// Save it for the backward pass in these step scopes.
     Save(&'a Cell),
@@ -40,7 +40,7 @@ pub(crate) struct StepLoop {
     /// Number of steps per saved one.
     pub(crate) every: usize,
     /// Reruns the steps between saved ones.
-    pub(crate) replay: Option<Replay>,
+    pub(crate) replay: Option<BoundReplay>,
 }
 
 impl StepLoop {
@@ -56,8 +56,8 @@ impl StepLoop {
         let mut ran = 0;
         while self.continues(block, ran)? {
             let state = match &self.scopes {
-                Some(scopes) if ran.is_multiple_of(self.every) => StepState::Save(scopes),
-                _ => StepState::Discard,
+                Some(scopes) if ran.is_multiple_of(self.every) => StateHandling::Save(scopes),
+                _ => StateHandling::Discard,
             };
             block.step(cx, ran, self.index(ran), state)?;
             ran += 1;
@@ -101,7 +101,7 @@ impl StepLoop {
         self.replay.iter().for_each(|replay| replay.cell.clear());
         let mut ran = 0;
         while let Some((mut step, number)) = self.pop(cx, &scopes)? {
-            let outcome = block.step(cx, ran, self.index(number), StepState::Load(&mut step));
+            let outcome = block.step(cx, ran, self.index(number), StateHandling::Load(&mut step));
             // Memory of dynamic shape cannot be reused by another step.
             if step.record.is_none() {
                 self.replay.as_ref().map_or(&scopes, |replay| &replay.cell).steps()?.recycle(step);
@@ -132,26 +132,26 @@ impl StepLoop {
 }
 
 /// Steps of another operator that are rerun to restore their state.
-pub(crate) struct Replay {
-    pub(crate) frame: Box<CallFrame>,
+pub(crate) struct BoundReplay {
+    pub(crate) frame: Box<BlockCallKernel>,
     pub(crate) cell: Arc<Cell>,
     /// The inputs of a saved step: location in the arena, and offset in saved state.
-    pub(crate) starts: Vec<(Span, usize)>,
+    pub(crate) starts: Vec<(ArenaRange, usize)>,
     pub(crate) every: usize,
     /// The number of steps before the rerun ones.
     pub(crate) before: usize,
 }
 
-impl Replay {
+impl BoundReplay {
     /// Reruns the steps up to `end` from the saved inputs of the first.
     fn run(&mut self, cx: &Cx, start: &Step, end: usize) -> Result<()> {
-        let CallFrame { steps, block } = &mut *self.frame;
+        let BlockCallKernel { steps, block } = &mut *self.frame;
         block.step.body.load(&self.starts, start);
         for number in self.before..end {
             if number > self.before {
                 block.hand_on();
             }
-            block.run_step(cx, steps.index(number), StepState::Save(&self.cell))?;
+            block.run_step(cx, steps.index(number), StateHandling::Save(&self.cell))?;
         }
         Ok(())
     }

@@ -13,9 +13,9 @@ use ndarray::{ArrayView, Dimension};
 use crate::{
     Feed, Scope,
     bind::{
-        Frame, Options, bind,
-        body::{Body, End},
-        stretch::Planner,
+        BindOptions, BoundInstruction, bind,
+        bound_block::{BlockEnd, BoundBlock},
+        segment::SegmentPlanner,
     },
 };
 use autobwd_core::{
@@ -24,7 +24,7 @@ use autobwd_core::{
     tensor::{Memory, Rows, ToF64, dimension},
     with_dtype,
 };
-use autobwd_plan::{Plan, Request, Spot};
+use autobwd_plan::{Location, Plan, PlanRequest};
 
 /// A program prepared for fixed shapes and fetches: a plan with its memory.
 ///
@@ -47,11 +47,11 @@ use autobwd_plan::{Plan, Request, Spot};
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub struct Session {
-    body: Body,
+    block: BoundBlock,
     cx: Arc<Cx>,
     /// The stamp of the scope whose memory the frames point into.
     scope: u64,
-    feeds: Vec<Slot>,
+    feeds: Vec<FeedSlot>,
     fetches: Vec<String>,
     /// The operators of each frame, for profiles.
     labels: Vec<String>,
@@ -69,7 +69,7 @@ impl fmt::Debug for Session {
     }
 }
 
-struct Slot {
+struct FeedSlot {
     name: String,
     meta: Meta,
     at: usize,
@@ -87,24 +87,25 @@ impl Session {
         cx: Arc<Cx>,
     ) -> Result<Session> {
         let kept = |name: &str| scope.meta(name);
-        let mut options = Options { check_finite, loop_limit, cx: &cx, planner: None };
-        let plan = Plan::new(program, ops, &Request::new(feeds, &kept, fetches, check_finite))?;
-        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
-        let planner = plan.graph.late.as_deref().map(|late| Planner::new(program, ops, late, scope, options));
+        let mut options = BindOptions { check_finite, loop_limit, cx: &cx, planner: None };
+        let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
+        let arena = Memory::zeroed(plan.memory.arena_bytes)?;
+        let planner =
+            plan.graph.tail.as_deref().map(|late| SegmentPlanner::new(program, ops, late, scope, options));
         let planner = planner.transpose()?.map(Arc::new);
         options.planner = planner.as_ref();
         let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(&mut *scope), &[], options)?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
-        let slot = |(name, value, spot): (&&str, usize, Spot)| match spot {
-            Spot::Arena(at) => {
+        let slot = |(name, value, spot): (&&str, usize, Location)| match spot {
+            Location::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
-                Ok(Slot { name: (*name).into(), meta, at, set: false })
+                Ok(FeedSlot { name: (*name).into(), meta, at, set: false })
             }
             _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
         };
-        let labels = bound.frames[bound.constants..].iter().map(|frame| label(&plan, frame)).collect();
-        let body = Body::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
-        let spots = &plan.layout.spots;
+        let labels = bound.instructions[bound.constants..].iter().map(|frame| label(&plan, frame)).collect();
+        let body = BoundBlock::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
+        let spots = &plan.memory.locations;
         let names = feeds.iter().map(|(name, _)| name);
         let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
         Ok(Session {
@@ -112,10 +113,10 @@ impl Session {
             fetches: fetches.iter().map(ToString::to_string).collect(),
             labels,
             lent_bytes,
-            body,
+            block: body,
             cx,
             scope: scope.stamp(),
-            live_bytes: plan.layout.live_bytes,
+            live_bytes: plan.memory.live_bytes,
             ran: false,
         })
     }
@@ -131,7 +132,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Feed, text));
         }
         slot.set = true;
-        Ok(self.body.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
+        Ok(self.block.arena.slice_mut(slot.at, slot.meta.dims.numel().get().unwrap_or(0)))
     }
 
     /// Copies data in: a tensor, an array or a view of one.
@@ -167,7 +168,7 @@ impl Session {
     /// # Errors
     /// As [`run`](Session::run).
     pub fn profile(&mut self, scope: &mut Scope) -> Result<Vec<(&str, Duration)>> {
-        let mut times = Vec::with_capacity(self.body.frames.len());
+        let mut times = Vec::with_capacity(self.block.instructions.len());
         self.each_frame(scope, |frame, cx| {
             let start = Instant::now();
             frame.kernel.run(cx)?;
@@ -181,7 +182,7 @@ impl Session {
     fn each_frame(
         &mut self,
         scope: &mut Scope,
-        mut each: impl FnMut(&mut Frame, &Cx) -> Result<()>,
+        mut each: impl FnMut(&mut BoundInstruction, &Cx) -> Result<()>,
     ) -> Result<()> {
         if scope.stamp() != self.scope {
             let text = "the session was prepared for another scope, or a value of it has changed its shape";
@@ -195,19 +196,19 @@ impl Session {
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
-        self.body.each_frame(&self.cx, |frame| each(frame, &self.cx))?;
+        self.block.each_frame(&self.cx, |frame| each(frame, &self.cx))?;
         self.ran = true;
         Ok(())
     }
 
-    fn fetched_at(&self, k: usize) -> Result<(&Memory, &End)> {
+    fn fetched_at(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
         if !self.ran {
             return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or failed"));
         }
-        self.body.end(k)
+        self.block.end(k)
     }
 
-    fn fetched(&self, name: &str) -> Result<(&Memory, &End)> {
+    fn fetched(&self, name: &str) -> Result<(&Memory, &BlockEnd)> {
         let Some(k) = self.fetches.iter().position(|fetch| fetch == name) else {
             let hint = did_you_mean(name, self.fetches.iter().map(String::as_str));
             let text = format!("the session was not prepared to fetch `{name}`{hint}");
@@ -218,7 +219,7 @@ impl Session {
 
     /// As [`fetch`](Session::fetch), by position.
     pub(crate) fn fetch_at(&self, k: usize) -> Result<Tensor> {
-        let (memory, End { meta, at, .. }) = self.fetched_at(k)?;
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched_at(k)?;
         Tensor::copy_of(memory, at.at, meta)
     }
 
@@ -227,7 +228,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; another dtype; no run yet.
     pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
-        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
         if meta.dtype != T::DTYPE {
             let text = format!("`{name}` holds {}, not {}", meta.dtype, T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
@@ -245,7 +246,7 @@ impl Session {
     /// # Errors
     /// As [`slice`](Session::slice), and another rank.
     pub fn view<T: Element, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>> {
-        let (elements, (_, End { meta, .. })) = (self.slice(name)?, self.fetched(name)?);
+        let (elements, (_, BlockEnd { meta, .. })) = (self.slice(name)?, self.fetched(name)?);
         let dims = meta.dims.known().as_deref().and_then(dimension::<D>).ok_or_else(|| {
             let rank = D::NDIM.unwrap_or_default();
             Error::new(ErrorKind::Shape, format!("`{name}` is {meta}, not an array of {rank} dimensions"))
@@ -258,7 +259,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another dtype; a whole tensor.
     pub fn rows<T: Element>(&self, name: &str) -> Result<Rows<'_, T>> {
-        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
         if meta.rows.is_none() || meta.dtype != T::DTYPE {
             let text = format!("`{name}` holds {meta}, not rows of {}", T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
@@ -271,7 +272,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.
     pub fn fetch(&self, name: &str) -> Result<Tensor> {
-        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
         Tensor::copy_of(memory, at.at, meta)
     }
 
@@ -280,7 +281,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another number of elements.
     pub fn item(&self, name: &str) -> Result<f64> {
-        let (memory, End { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
         if meta.dims.numel() != 1 {
             let text = format!("`{name}` has shape {}, not one element", meta.dims);
             return Err(Error::new(ErrorKind::Shape, text));
@@ -298,7 +299,7 @@ impl Session {
     ///
     /// For operators of dynamic shape, it counts the memory in use now.
     pub fn peak_bytes(&self) -> usize {
-        self.body.bytes().saturating_add(self.lent_bytes)
+        self.block.bytes().saturating_add(self.lent_bytes)
     }
 
     /// Bytes apart from the arena: regions, sub-blocks, and scratch memory of kernels, which sessions of one executor
@@ -309,7 +310,7 @@ impl Session {
 
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> usize {
-        self.body.arena.len()
+        self.block.arena.len()
     }
 
     /// Maximum of the sum of bytes of live values: a lower bound for any arena.
@@ -319,11 +320,11 @@ impl Session {
 
     /// The number of frames in a run: kernels, regions of elementwise operators, copies, anomaly checks.
     pub fn frames(&self) -> usize {
-        self.body.frames.len()
+        self.block.instructions.len()
     }
 }
 
-fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
+fn fed<'a>(feeds: &'a mut [FeedSlot], name: &str) -> Result<&'a mut FeedSlot> {
     match feeds.iter().position(|s| s.name == name) {
         Some(at) => Ok(&mut feeds[at]),
         None => {
@@ -335,12 +336,12 @@ fn fed<'a>(feeds: &'a mut [Slot], name: &str) -> Result<&'a mut Slot> {
 }
 
 /// The operator types of a frame, each once.
-fn label(plan: &Plan, frame: &Frame) -> String {
+fn label(plan: &Plan, frame: &BoundInstruction) -> String {
     let first = plan.groups.partition_point(|group| group.nodes.start < frame.node);
-    let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_frame);
+    let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_instruction);
     let end = fused.last().unwrap_or(&plan.groups[first]).nodes.end;
     let mut types: Vec<&str> = vec![];
-    for node in &plan.graph.nodes[frame.node..end] {
+    for node in &plan.graph.instructions[frame.node..end] {
         let ty = &*node.desc.ty;
         if !types.contains(&ty) {
             types.push(ty);

@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use crate::{
     Scope,
     bind::{
-        Options, Outer,
-        body::{Body, End, Span},
+        BindOptions, CapturedValue,
+        bound_block::{ArenaRange, BlockEnd, BoundBlock},
         bound_step::BoundStep,
     },
 };
@@ -19,39 +19,41 @@ use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
     tensor::{Binder, Memory, Place},
 };
-use autobwd_plan::{Given, Late, Plan, Record, Request, StepEnds, StepInputs, StepPlan};
+use autobwd_plan::{
+    DynamicTail, InitialValue, Plan, PlanRequest, StepEnds, StepInputs, StepPlan, StepStateLayout,
+};
 
 /// Number of planned segments that keep their memory.
 const BODIES: usize = 16;
 
 /// The inputs of planning at run time.
-pub(crate) struct Planner {
+pub(crate) struct SegmentPlanner {
     program: Program,
     ops: OpInfoMap,
     check_finite: bool,
     loop_limit: Option<u64>,
     /// Values of the scope.
-    kept: FxHashMap<Var, Kept>,
+    kept: FxHashMap<Var, ScopeValue>,
     /// Layouts of saved step state, referred to by index.
-    records: Mutex<Vec<Arc<Record>>>,
+    records: Mutex<Vec<Arc<StepStateLayout>>>,
 }
 
-struct Kept {
+struct ScopeValue {
     meta: Meta,
     place: Place,
     /// Whether it has a value before these operators run.
     set: bool,
 }
 
-impl Planner {
+impl SegmentPlanner {
     /// A planner for the operators of dynamic shape in a program's root block.
     pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
-        late: &Late,
+        late: &DynamicTail,
         scope: &mut Scope,
-        options: Options<'_>,
-    ) -> Result<Planner> {
+        options: BindOptions<'_>,
+    ) -> Result<SegmentPlanner> {
         let mut kept = FxHashMap::default();
         for (var, now) in &late.kept {
             let name = program.name(*var);
@@ -60,12 +62,12 @@ impl Planner {
             let set = known.is_some();
             if let Some(meta) = known.or(declared.filter(|meta| meta.bytes().is_some())) {
                 let place = scope.place(name, &meta)?;
-                kept.insert(*var, Kept { meta, place, set });
+                kept.insert(*var, ScopeValue { meta, place, set });
             }
         }
-        let Options { check_finite, loop_limit, .. } = options;
+        let BindOptions { check_finite, loop_limit, .. } = options;
         let (program, ops, records) = (program.clone(), ops.clone(), Default::default());
-        Ok(Planner { program, ops, check_finite, loop_limit, kept, records })
+        Ok(SegmentPlanner { program, ops, check_finite, loop_limit, kept, records })
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -102,17 +104,17 @@ impl Planner {
         Ok(())
     }
 
-    fn records(&self) -> MutexGuard<'_, Vec<Arc<Record>>> {
+    fn records(&self) -> MutexGuard<'_, Vec<Arc<StepStateLayout>>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The layout of that index.
-    pub(crate) fn record(&self, number: usize) -> Option<Arc<Record>> {
+    pub(crate) fn record(&self, number: usize) -> Option<Arc<StepStateLayout>> {
         self.records().get(number).cloned()
     }
 
     /// The index of a layout.
-    pub(crate) fn number(&self, record: Record) -> usize {
+    pub(crate) fn number(&self, record: StepStateLayout) -> usize {
         let mut records = self.records();
         let known = records.iter().rposition(|known| known.is(&record));
         known.unwrap_or_else(|| {
@@ -123,31 +125,31 @@ impl Planner {
 }
 
 /// The cache key of a segment: dtypes and shapes of its inputs, and the index of the layout of saved step state.
-pub(crate) type Key = (Vec<(DType, Dims)>, Option<usize>);
+pub(crate) type SegmentKey = (Vec<(DType, Dims)>, Option<usize>);
 
 /// The operators of a block from one position on, planned for each combination of shapes.
-pub(crate) struct Stretch {
+pub(crate) struct Segment {
     block: BlockId,
     first: usize,
-    known: FxHashMap<Key, Planned>,
+    known: FxHashMap<SegmentKey, PlannedSegment>,
     /// Keys of segments with memory, least recently used first.
-    recent: VecDeque<Key>,
+    recent: VecDeque<SegmentKey>,
 }
 
-struct Planned {
+struct PlannedSegment {
     plan: StepPlan,
     step: Option<BoundStep>,
 }
 
 /// A segment prepared for some shapes.
-pub(crate) struct Ready<'a> {
+pub(crate) struct PreparedSegment<'a> {
     pub(crate) step: &'a mut BoundStep,
     plan: &'a StepPlan,
 }
 
-impl Stretch {
-    pub(crate) fn new(block: BlockId, first: usize) -> Stretch {
-        Stretch { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
+impl Segment {
+    pub(crate) fn new(block: BlockId, first: usize) -> Segment {
+        Segment { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
     }
 
     /// Prepares the segment; `found` returns its inputs, the copied ones among them, and the values required at its
@@ -155,22 +157,30 @@ impl Stretch {
     pub(crate) fn ready(
         &mut self,
         cx: &Cx,
-        planner: &Arc<Planner>,
-        key: &Key,
-        outer: &[Outer],
-        found: impl FnOnce() -> (Vec<Given>, StepInputs, StepEnds),
-    ) -> Result<Ready<'_>> {
-        let Planner { program, ops, check_finite, loop_limit, .. } = &**planner;
+        planner: &Arc<SegmentPlanner>,
+        key: &SegmentKey,
+        outer: &[CapturedValue],
+        found: impl FnOnce() -> (Vec<InitialValue>, StepInputs, StepEnds),
+    ) -> Result<PreparedSegment<'_>> {
+        let SegmentPlanner { program, ops, check_finite, loop_limit, .. } = &**planner;
         if !self.known.contains_key(key) {
             let (given, inputs, ends) = found();
             let (block, first) = (self.block, self.first);
             let kept = |name: &str| planner.meta(name);
             let (feeds, fetches, apart) = (&[], &[], *check_finite);
-            let request =
-                Request { block, first, given: &given, ends: &ends.vars, feeds, kept: &kept, fetches, apart };
+            let request = PlanRequest {
+                block,
+                first,
+                initial: &given,
+                ends: &ends.vars,
+                feeds,
+                scope: &kept,
+                fetches,
+                unoptimized: apart,
+            };
             let plan = Plan::new(program, ops, &request)?;
             let plan = StepPlan { plan, inputs, ends };
-            self.known.insert(key.clone(), Planned { plan, step: None });
+            self.known.insert(key.clone(), PlannedSegment { plan, step: None });
         }
         match self.recent.iter().position(|recent| recent == key) {
             Some(at) => drop(self.recent.remove(at)),
@@ -183,19 +193,19 @@ impl Stretch {
         self.recent.push_back(key.clone());
         let lost = || Error::internal("a stretch without a plan");
         let planned = self.known.get_mut(key).ok_or_else(lost)?;
-        let Planned { plan, step } = planned;
+        let PlannedSegment { plan, step } = planned;
         if step.is_none() {
             let (check_finite, loop_limit) = (*check_finite, *loop_limit);
-            let options = Options { check_finite, loop_limit, cx, planner: Some(planner) };
+            let options = BindOptions { check_finite, loop_limit, cx, planner: Some(planner) };
             let bound = BoundStep::new(program, self.block, plan, outer, options)?;
             cx.reserve(bound.body.lent_bytes)?;
             *step = Some(bound);
         }
-        Ok(Ready { step: step.as_mut().ok_or_else(lost)?, plan })
+        Ok(PreparedSegment { step: step.as_mut().ok_or_else(lost)?, plan })
     }
 
     /// The bound block of a key, if it still has memory.
-    pub(crate) fn body(&self, key: &Key) -> Option<&Body> {
+    pub(crate) fn body(&self, key: &SegmentKey) -> Option<&BoundBlock> {
         self.known.get(key)?.step.as_ref().map(|step| &step.body)
     }
 
@@ -205,9 +215,9 @@ impl Stretch {
     }
 }
 
-impl Ready<'_> {
+impl PreparedSegment<'_> {
     /// A copied input by name: dtype, shape and location.
-    pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, Span)>> {
+    pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, ArenaRange)>> {
         let StepPlan { plan, inputs, .. } = self.plan;
         let mut ids = inputs.starts.iter().flatten().chain(&inputs.slices);
         let found = ids.find(|id| plan.graph.values[**id].var == var);
@@ -215,12 +225,12 @@ impl Ready<'_> {
     }
 
     /// A required value after the run.
-    pub(crate) fn end(&self, at: Option<usize>) -> Result<Option<(&Memory, &End)>> {
+    pub(crate) fn end(&self, at: Option<usize>) -> Result<Option<(&Memory, &BlockEnd)>> {
         at.map(|k| self.step.body.end(k)).transpose()
     }
 
     /// The same, by name.
-    pub(crate) fn end_of(&self, var: Var) -> Result<Option<(&Memory, &End)>> {
+    pub(crate) fn end_of(&self, var: Var) -> Result<Option<(&Memory, &BlockEnd)>> {
         self.end(self.plan.ends.vars.iter().position(|v| *v == var))
     }
 }

@@ -1,26 +1,26 @@
 //! The value graph (SSA): every write of a variable makes a new value, of known dtype and shape.
 
+pub(crate) mod captures;
 pub(crate) mod control;
 pub(crate) mod decompose;
-pub(crate) mod captures;
 pub(crate) mod dynamic_shapes;
 mod request;
 
-pub use request::{Given, Request};
+pub use request::{InitialValue, PlanRequest};
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::graph::decompose::Part;
+use crate::value_graph::decompose::DecomposedOp;
 use autobwd_core::{
     Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, Schema,
     ScratchDef, SlotDef, Slots, Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
 };
 
-use crate::graph::{
-    control::{Called, Record},
-    dynamic_shapes::Late,
+use crate::value_graph::{
+    control::{StepStateLayout, SubBlockPlan},
+    dynamic_shapes::DynamicTail,
 };
 
 /// Index of a value.
@@ -28,17 +28,17 @@ pub type ValueId = usize;
 
 /// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// A feed.
     Feed,
     /// The scope, at the start of the run.
-    Kept,
+    Scope,
     /// The outer block, by index among the captured values.
     Outer(usize),
     /// None yet: an empty tensor array.
     Empty,
     /// An operator.
-    Node(usize),
+    Instruction(usize),
     /// A copied value; readers read the original instead.
     Copy(ValueId),
     /// No operator, since it has no reader.
@@ -49,14 +49,14 @@ pub enum Source {
 
 /// One definition (SSA value) of a variable.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct GraphValue {
     pub var: Var,
     pub meta: Meta,
-    pub source: Source,
+    pub source: ValueSource,
     /// Whether the variable lives in the scope.
-    pub kept: bool,
+    pub in_scope: bool,
     /// For step scopes that are read: the layout of saved step state.
-    pub record: Option<Arc<Record>>,
+    pub record: Option<Arc<StepStateLayout>>,
 }
 
 /// Values in the slots of an operator, flat and in the order of its schema, each with its slot number; `None` for
@@ -87,7 +87,7 @@ pub type ScratchValues = SmallVec<[ValueId; 1]>;
 
 /// One operator to run.
 #[derive(Debug)]
-pub struct Node {
+pub struct Instruction {
     /// Position in the block, for messages.
     pub index: usize,
     /// Shared by the parts of its decomposition.
@@ -98,12 +98,12 @@ pub struct Node {
     /// Scratch memory of its kernel, in the order of the schema.
     pub scratch: ScratchValues,
     /// The elementwise operator that runs instead, as a part of the decomposition of `desc`.
-    pub(crate) part: Option<Box<Part>>,
+    pub(crate) part: Option<Box<DecomposedOp>>,
     /// Its sub-block, if it runs one.
-    pub called: Option<Box<Called>>,
+    pub sub_block: Option<Box<SubBlockPlan>>,
 }
 
-impl Node {
+impl Instruction {
     /// The operator that runs; slots are numbered as in its schema.
     pub fn runs(&self) -> (&'static OpInfo, &OpDesc) {
         self.part.as_ref().map_or((self.info, &self.desc), |part| (part.info, &part.desc))
@@ -140,20 +140,20 @@ impl Node {
 /// A straight line of operators over values.
 #[derive(Debug)]
 pub struct Graph {
-    pub nodes: Vec<Node>,
-    pub values: Vec<Value>,
+    pub instructions: Vec<Instruction>,
+    pub values: Vec<GraphValue>,
     pub feeds: Vec<ValueId>,
     /// Values required at the end.
     pub(crate) fetches: Vec<ValueId>,
     /// The values of the request's fetches and ends.
     pub ends: Vec<ValueId>,
     /// The rest of the block, if the plan ends early.
-    pub late: Option<Arc<Late>>,
+    pub tail: Option<Arc<DynamicTail>>,
 }
 
 /// New values for the scratch memory of a kernel with these slot values.
 pub(crate) fn scratch_values(
-    values: &mut Vec<Value>,
+    values: &mut Vec<GraphValue>,
     schema: &Schema,
     inputs: &Wires,
     outputs: &Wires,
@@ -165,14 +165,20 @@ pub(crate) fn scratch_values(
         };
         let number = slots.iter().position(|slot| slot.name == scratch.like)?;
         let meta = values[first_in(wires, number)?].meta.clone().whole().in_slot(scratch.field);
-        values.push(Value { var: Var::EMPTY, meta, source: Source::Scratch, kept: false, record: None });
+        values.push(GraphValue {
+            var: Var::EMPTY,
+            meta,
+            source: ValueSource::Scratch,
+            in_scope: false,
+            record: None,
+        });
         Some(values.len() - 1)
     };
     schema.scratch.iter().filter_map(define).collect()
 }
 
 /// The operators that fetches and variables of the scope need.
-pub(crate) fn needed(program: &Program, request: &Request<'_>) -> Vec<bool> {
+pub(crate) fn needed(program: &Program, request: &PlanRequest<'_>) -> Vec<bool> {
     let Some(block) = program.block(request.block) else { return vec![] };
     let mut wanted = vec![false; program.name_count()];
     request.ends.iter().for_each(|v| wanted[v.index()] = true);
@@ -193,8 +199,14 @@ impl Graph {
     /// A graph of one operator; variable k + 1 is value k. `inputs` says which of them it reads.
     pub fn of_one(desc: &OpDesc, info: &'static OpInfo, metas: &[Meta], inputs: &[bool]) -> Result<Graph> {
         let value = |(k, (meta, input)): (usize, (&Meta, &bool))| {
-            let source = if *input { Source::Feed } else { Source::Node(0) };
-            Value { var: Var::stand_in(k + 1), meta: meta.clone(), source, kept: false, record: None }
+            let source = if *input { ValueSource::Feed } else { ValueSource::Instruction(0) };
+            GraphValue {
+                var: Var::stand_in(k + 1),
+                meta: meta.clone(),
+                source,
+                in_scope: false,
+                record: None,
+            }
         };
         let number = |var: Var| Ok(var.index() - 1);
         let reads = wires(info.schema().inputs, &desc.inputs, number)?;
@@ -204,13 +216,13 @@ impl Graph {
         let scratch = scratch_values(&mut values, info.schema(), &reads, &writes);
         let (inputs, outputs, part, called) = (reads, writes, None, None);
         let desc = Arc::new(desc.clone());
-        let node = Node { index: 0, desc, info, inputs, outputs, scratch, part, called };
-        Ok(Graph { nodes: vec![node], values, feeds: vec![], fetches, ends: vec![], late: None })
+        let node = Instruction { index: 0, desc, info, inputs, outputs, scratch, part, sub_block: called };
+        Ok(Graph { instructions: vec![node], values, feeds: vec![], fetches, ends: vec![], tail: None })
     }
 
     /// Rejects values whose total size cannot be addressed; thus no partial sum overflows.
     pub(crate) fn addressable(&self, program: &Program) -> Result<()> {
-        let bytes = |value: &Value| value.meta.bytes().map_or(0, padded);
+        let bytes = |value: &GraphValue| value.meta.bytes().map_or(0, padded);
         let total = self.values.iter().map(bytes).fold(0, usize::saturating_add);
         if total <= isize::MAX as usize / 8 {
             return Ok(());
@@ -231,8 +243,8 @@ impl Graph {
 
     /// Updates the writer index of every value to the current positions of operators.
     pub(crate) fn number_writers(&mut self) {
-        for (position, node) in self.nodes.iter().enumerate() {
-            node.writes().for_each(|v| self.values[v].source = Source::Node(position));
+        for (position, node) in self.instructions.iter().enumerate() {
+            node.writes().for_each(|v| self.values[v].source = ValueSource::Instruction(position));
         }
     }
 
@@ -244,7 +256,7 @@ impl Graph {
     pub(crate) fn build(
         program: &Program,
         ops: &OpInfoMap,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         needed: &[bool],
     ) -> Result<Graph> {
         let no_block =
@@ -255,7 +267,7 @@ impl Graph {
         let later = needed_ops().flat_map(|(_, op)| op.reads()).chain(request.ends.iter().copied());
         later.for_each(|v| left[v.index()] = true);
         let mut infos = Lookup::new(ops);
-        let mut build = Build {
+        let mut build = GraphBuilder {
             program,
             block,
             ops,
@@ -263,12 +275,12 @@ impl Graph {
             left,
             current: vec![None; program.name_count()],
             graph: Graph {
-                nodes: vec![],
+                instructions: vec![],
                 values: vec![],
                 feeds: vec![],
                 fetches: vec![],
                 ends: vec![],
-                late: None,
+                tail: None,
             },
             late: None,
             checked: program.is_verified(),
@@ -288,29 +300,29 @@ impl Graph {
     }
 }
 
-pub(crate) struct Build<'a> {
+pub(crate) struct GraphBuilder<'a> {
     pub(crate) program: &'a Program,
     block: &'a Block,
     pub(crate) ops: &'a OpInfoMap,
-    pub(crate) request: &'a Request<'a>,
+    pub(crate) request: &'a PlanRequest<'a>,
     /// By variable: whether it has a reader.
     pub(crate) left: Vec<bool>,
     /// The current definition of a variable.
     pub(crate) current: Vec<Option<ValueId>>,
     pub(crate) graph: Graph,
     /// The operator before which the plan ends.
-    pub(crate) late: Option<Late>,
+    pub(crate) late: Option<DynamicTail>,
     /// Whether verification has checked slots and attributes.
     checked: bool,
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Whether a variable lives in the scope.
     pub(crate) fn is_kept(&self, var: Var) -> bool {
         self.block.vars.get(&var).is_some_and(|d| d.persistable)
     }
 
-    pub(crate) fn define(&mut self, var: Var, mut meta: Meta, source: Source) -> ValueId {
+    pub(crate) fn define(&mut self, var: Var, mut meta: Meta, source: ValueSource) -> ValueId {
         let kept = self.is_kept(var);
         if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
             && meta.array
@@ -318,7 +330,7 @@ impl Build<'_> {
             let either = |(a, b): (&Dim, &Dim)| if a == b { *a } else { Dim::UNKNOWN };
             meta.dims = before.dims.iter().zip(&*meta.dims).map(either).collect();
         }
-        self.graph.values.push(Value { var, meta, source, kept, record: None });
+        self.graph.values.push(GraphValue { var, meta, source, in_scope: kept, record: None });
         let id = self.graph.values.len() - 1;
         self.current[var.index()] = Some(id);
         id
@@ -330,11 +342,11 @@ impl Build<'_> {
 
     /// Adds the values available at the start.
     fn given(&mut self) {
-        for given in self.request.given {
+        for given in self.request.initial {
             let id = self.define(given.var, given.meta.clone(), given.source);
             let value = &mut self.graph.values[id];
-            (value.kept, value.record) = (false, given.record.clone());
-            if given.source == Source::Feed && !given.meta.array {
+            (value.in_scope, value.record) = (false, given.record.clone());
+            if given.source == ValueSource::Feed && !given.meta.array {
                 self.graph.feeds.push(id);
             }
         }
@@ -369,7 +381,7 @@ impl Build<'_> {
                 _ if self.current[var.index()].is_some() => return refuse("it is fed twice".into()),
                 _ => {}
             }
-            let id = self.define(var, meta.clone(), Source::Feed);
+            let id = self.define(var, meta.clone(), ValueSource::Feed);
             self.graph.feeds.push(id);
         }
         Ok(())
@@ -389,7 +401,7 @@ impl Build<'_> {
         match self.desc(var) {
             Some(desc) if desc.kind == VarKind::TensorArray => {
                 let meta = desc.meta();
-                Ok(self.define(var, meta, Source::Empty))
+                Ok(self.define(var, meta, ValueSource::Empty))
             }
             Some(_) if self.request.block != BlockId::ROOT => {
                 let text = format!(
@@ -398,7 +410,7 @@ impl Build<'_> {
                 Err(Error::new(ErrorKind::NoValue, text))
             }
             Some(desc) if desc.persistable => {
-                let meta = (self.request.kept)(name).ok_or_else(|| {
+                let meta = (self.request.scope)(name).ok_or_else(|| {
                     let hint = "run the start-up program, or load or set it";
                     Error::new(ErrorKind::NoValue, format!("`{name}` has no value in the scope; {hint}"))
                 })?;
@@ -407,7 +419,7 @@ impl Build<'_> {
                     let text = format!("`{name}` is {declared}, but the scope holds {meta}");
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
-                Ok(self.define(var, meta, Source::Kept))
+                Ok(self.define(var, meta, ValueSource::Scope))
             }
             Some(_) => {
                 let text = format!("`{name}` is {used}, but neither fed nor written before");
@@ -449,12 +461,12 @@ impl Build<'_> {
             };
             let (_, meta) = metas.remove(at);
             self.check_output(var, &meta)?;
-            Ok(self.define(var, meta, Source::Node(self.graph.nodes.len())))
+            Ok(self.define(var, meta, ValueSource::Instruction(self.graph.instructions.len())))
         })?;
         let desc = Arc::new(desc.clone());
         let scratch = scratch_values(&mut self.graph.values, info.schema(), &inputs, &outputs);
-        let node = Node { index, desc, info, inputs, outputs, scratch, part: None, called: None };
-        self.graph.nodes.push(node);
+        let node = Instruction { index, desc, info, inputs, outputs, scratch, part: None, sub_block: None };
+        self.graph.instructions.push(node);
         Ok(())
     }
 
@@ -485,7 +497,7 @@ impl Build<'_> {
                     format!("`{slot}` is {meta}, but `{name}` is kept in the scope, as a whole tensor");
                 return Err(Error::new(ErrorKind::Shape, text));
             }
-            declared.extend((self.request.kept)(name).map(|meta| (meta, "stands in the scope")));
+            declared.extend((self.request.scope)(name).map(|meta| (meta, "stands in the scope")));
         }
         for (known, how) in declared {
             if !known.agrees(meta) {
@@ -516,7 +528,8 @@ impl Build<'_> {
             self.graph.ends.push(id);
         }
         // A step's inputs stay until it ends, so that carried outputs can be copied there.
-        let starts = self.request.given.iter().zip(0..).filter(|(given, _)| given.source == Source::Feed);
+        let starts =
+            self.request.initial.iter().zip(0..).filter(|(given, _)| given.source == ValueSource::Feed);
         let there =
             self.graph.ends.iter().copied().chain(starts.map(|(_, id)| id + self.request.feeds.len()));
         let tensors = there.filter(|id| !self.graph.values[*id].meta.array);

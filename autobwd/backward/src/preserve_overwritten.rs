@@ -11,7 +11,7 @@ use autobwd_core::{
 
 /// The versions of variables during a walk backwards through a program. A version that is overwritten later is
 /// represented by a stand-in until its readers are known.
-pub(super) struct Values {
+pub(super) struct ValueVersions {
     /// By variable: one more than the index of the next operator that writes it, or 0.
     overwritten: Vec<u32>,
     /// The stand-in for the current version of a variable.
@@ -23,17 +23,18 @@ pub(super) struct Values {
     starts: FxHashMap<Var, usize>,
 }
 
-impl Values {
+impl ValueVersions {
     /// The versions at the end of the program.
-    pub(super) fn new(program: &Program) -> Values {
+    pub(super) fn new(program: &Program) -> ValueVersions {
         let overwritten = vec![0; program.name_count()];
         let (stand_ins, starts) = Default::default();
-        Values { overwritten, stand_ins, olds: vec![], starts }
+        ValueVersions { overwritten, stand_ins, olds: vec![], starts }
     }
 
     /// The versions at the end of a sub-block of so many operators. `found` is as for [`GradNames`](crate::names::GradNames).
-    pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> Values {
-        let mut values = Values { starts: found.iter().copied().collect(), ..Values::new(program) };
+    pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> ValueVersions {
+        let mut values =
+            ValueVersions { starts: found.iter().copied().collect(), ..ValueVersions::new(program) };
         found.iter().for_each(|(var, _)| values.before_write(*var, len));
         values
     }
@@ -70,7 +71,7 @@ impl Values {
 
 /// Copies to insert into the program, each with the operator that it is inserted before.
 #[derive(Default)]
-pub(super) struct Copies(Vec<(usize, OpDesc)>);
+pub(super) struct InsertedCopies(Vec<(usize, OpDesc)>);
 
 /// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. If no element is read and every
 /// version has the same shape, `x` itself is used. Returns the copies and their variables.
@@ -81,12 +82,12 @@ pub(super) fn keep(
     ops: &OpInfoMap,
     program: &mut Program,
     block: BlockId,
-    values: &Values,
+    values: &ValueVersions,
     emitted: &mut [OpDesc],
-) -> Result<(Copies, Vars)> {
+) -> Result<(InsertedCopies, Vars)> {
     let (mut copies, mut vars) = (vec![], Vars::default());
     if values.olds.is_empty() {
-        return Ok((Copies(copies), vars));
+        return Ok((InsertedCopies(copies), vars));
     }
     let mut copied: FxHashMap<Var, Var> = FxHashMap::default();
     for op in emitted.iter() {
@@ -119,7 +120,7 @@ pub(super) fn keep(
         *arg = copied.get(arg).copied().unwrap_or_else(|| values.variable(*arg));
     }
     copies.sort_by_key(|(before, _)| *before);
-    Ok((Copies(copies), vars))
+    Ok((InsertedCopies(copies), vars))
 }
 
 fn ops_of(program: &Program, block: BlockId) -> &[OpDesc] {
@@ -163,10 +164,10 @@ fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var,
     (copy, OpDesc { site, origin: Origin::Kept, ..Assign { x: var, out: copy }.into() })
 }
 
-impl Copies {
+impl InsertedCopies {
     /// Operators, each with the operator that it is inserted before, in order.
-    pub(super) fn of(ops: Vec<(usize, OpDesc)>) -> Copies {
-        Copies(ops)
+    pub(super) fn of(ops: Vec<(usize, OpDesc)>) -> InsertedCopies {
+        InsertedCopies(ops)
     }
 
     /// Inserts the copies into a sub-block, and updates operator indices in its other gradients.

@@ -11,53 +11,53 @@ use autobwd_core::{
 };
 
 /// A gradient in flight.
-pub(super) enum Derivative {
+pub(super) enum Gradient {
     /// A gradient that may be shared; with its memory, if it is temporary.
     Value(Value, Option<Arc<Memory>>),
     /// An unshared buffer: the elements of a whole tensor.
     Loose(Memory),
 }
 
-impl Default for Derivative {
+impl Default for Gradient {
     /// None.
-    fn default() -> Derivative {
-        Derivative::Loose(Memory::default())
+    fn default() -> Gradient {
+        Gradient::Loose(Memory::default())
     }
 }
 
-impl Derivative {
-    pub(super) fn of(value: Value) -> Derivative {
+impl Gradient {
+    pub(super) fn of(value: Value) -> Gradient {
         let shared = value.shared();
-        Derivative::Value(value, shared)
+        Gradient::Value(value, shared)
     }
 
     /// Its dtype and shape, as the gradient of `of`.
     pub(super) fn meta<'m>(&'m self, of: &'m Value) -> &'m Meta {
         match self {
-            Derivative::Value(value, _) => value.meta(),
-            Derivative::Loose(_) => of.meta(),
+            Gradient::Value(value, _) => value.meta(),
+            Gradient::Loose(_) => of.meta(),
         }
     }
 
     /// Whether it is sparse (rows of a tensor).
     #[inline]
     pub(super) fn is_sparse(&self) -> bool {
-        matches!(self, Derivative::Value(value, _) if value.meta().rows.is_some())
+        matches!(self, Gradient::Value(value, _) if value.meta().rows.is_some())
     }
 
     #[inline]
     pub(super) fn memory(&self) -> Result<&Memory> {
         match self {
-            Derivative::Value(value, shared) => value.memory(shared.as_ref()),
-            Derivative::Loose(memory) => Ok(memory),
+            Gradient::Value(value, shared) => value.memory(shared.as_ref()),
+            Gradient::Loose(memory) => Ok(memory),
         }
     }
 
     /// The gradient as a value, which may be shared; a bare buffer gets dtype and shape from `meta`.
     pub(super) fn share(&mut self, meta: &Meta) -> Result<&Value> {
-        if let Derivative::Loose(memory) = self {
+        if let Gradient::Loose(memory) = self {
             let given = Given::of(String::new(), meta.clone(), mem::take(memory), false);
-            *self = Derivative::of(given.into());
+            *self = Gradient::of(given.into());
         }
         self.value()
     }
@@ -65,35 +65,35 @@ impl Derivative {
     /// The elements, unshared; copied if they are shared. A bare buffer gets dtype and shape from `meta`.
     #[inline]
     fn loose(&mut self, meta: &Meta) -> Result<&mut Memory> {
-        if let Derivative::Value(value, shared) = self {
-            *self = Derivative::Loose(Tensor::memory_of(value.memory(shared.as_ref())?, meta)?);
+        if let Gradient::Value(value, shared) = self {
+            *self = Gradient::Loose(Tensor::memory_of(value.memory(shared.as_ref())?, meta)?);
         }
         match self {
-            Derivative::Loose(memory) => Ok(memory),
-            Derivative::Value(..) => Err(Error::internal("a derivative that others have")),
+            Gradient::Loose(memory) => Ok(memory),
+            Gradient::Value(..) => Err(Error::internal("a derivative that others have")),
         }
     }
 
     pub(super) fn value(&self) -> Result<&Value> {
         match self {
-            Derivative::Value(value, _) => Ok(value),
-            Derivative::Loose(_) => Err(Error::internal("a derivative that is no value")),
+            Gradient::Value(value, _) => Ok(value),
+            Gradient::Loose(_) => Err(Error::internal("a derivative that is no value")),
         }
     }
 }
 
 /// A value with its gradient so far.
-pub(crate) struct Entry<'a> {
+pub(crate) struct PendingGradient<'a> {
     pub(super) of: &'a Value,
-    pub(super) derivative: Derivative,
+    pub(super) derivative: Gradient,
     /// Contributions that could not be added yet, because some are sparse.
-    pub(super) more: Vec<Derivative>,
+    pub(super) more: Vec<Gradient>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> PendingGradient<'a> {
     /// Without contributions.
-    pub(super) fn of(of: &'a Value) -> Entry<'a> {
-        Entry { of, derivative: Derivative::default(), more: vec![] }
+    pub(super) fn of(of: &'a Value) -> PendingGradient<'a> {
+        PendingGradient { of, derivative: Gradient::default(), more: vec![] }
     }
 }
 
@@ -109,8 +109,8 @@ pub(super) struct Adder<'a> {
 
 impl<'a> Adder<'a> {
     /// Adds a contribution to a gradient, in the order of a program.
-    pub(super) fn add(&mut self, entry: &mut Entry<'a>, mut derivative: Derivative) -> Result<()> {
-        let Entry { of, derivative: sum, more } = entry;
+    pub(super) fn add(&mut self, entry: &mut PendingGradient<'a>, mut derivative: Gradient) -> Result<()> {
+        let PendingGradient { of, derivative: sum, more } = entry;
         if sum.is_sparse() || derivative.is_sparse() {
             more.push(derivative);
             return Ok(());
@@ -124,7 +124,7 @@ impl<'a> Adder<'a> {
             self.eager.compute_over(ready, sum.loose(meta)?, derivative.memory()?, site)?;
         } else {
             let terms = [sum.share(meta)?, derivative.share(meta)?];
-            *sum = Derivative::of(Value::of(self.eager.run(ready, &terms, &[], site)?, 0));
+            *sum = Gradient::of(Value::of(self.eager.run(ready, &terms, &[], site)?, 0));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{Operator, RnnOp};
 use autobwd_core::{Error, ErrorKind, GradKind, OpInfoMap, Result, error::did_you_mean};
 
 /// Variables by name.
-pub(super) type Names = FxHashSet<String>;
+pub(super) type VariableNames = FxHashSet<String>;
 
 /// Rejects names that the tree, steps included, does not have.
 pub(super) fn check_known(tree: &Operator, names: &[&str]) -> Result<()> {
@@ -68,7 +68,12 @@ pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
 ///
 /// # Errors
 /// Unknown operators.
-pub(super) fn reach(ops: &OpInfoMap, tree: &[Operator], no_grad: &Names, reached: &mut Names) -> Result<()> {
+pub(super) fn reach(
+    ops: &OpInfoMap,
+    tree: &[Operator],
+    no_grad: &VariableNames,
+    reached: &mut VariableNames,
+) -> Result<()> {
     for op in tree {
         match op {
             Operator::Nop => {}
@@ -101,8 +106,13 @@ pub(super) fn reach(ops: &OpInfoMap, tree: &[Operator], no_grad: &Names, reached
 ///
 /// # Errors
 /// Unknown operators.
-pub(super) fn reach_step(ops: &OpInfoMap, rnn: &RnnOp, no_grad: &Names, outer: &Names) -> Result<Names> {
-    let mut inner: Names =
+pub(super) fn reach_step(
+    ops: &OpInfoMap,
+    rnn: &RnnOp,
+    no_grad: &VariableNames,
+    outer: &VariableNames,
+) -> Result<VariableNames> {
+    let mut inner: VariableNames =
         rnn.shared().into_iter().filter(|n| outer.contains(*n)).map(String::from).collect();
     let links = rnn.step_inputs().iter().filter(|link| outer.contains(&link.outer));
     let boots = rnn.memories().iter().filter(|memory| outer.contains(&memory.boot));

@@ -3,12 +3,12 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, Node, ScratchValues, ValueId, Wires, wires};
+use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires};
 use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// An elementwise operator that replaces part of an operator.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct DecomposedOp {
     pub(crate) info: &'static OpInfo,
     pub(crate) desc: OpDesc,
     /// Explicit dimensions of values that do not broadcast by default.
@@ -17,7 +17,11 @@ pub(crate) struct Part {
 
 /// The parts of an operator, if it has any and its variables are whole tensors of one floating point dtype; values
 /// between parts are new.
-pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<Option<Vec<Node>>> {
+pub(crate) fn parts(
+    graph: &mut Graph,
+    ops: &OpInfoMap,
+    node: &Instruction,
+) -> Result<Option<Vec<Instruction>>> {
     let Some(decompose) = node.info.decompose() else { return Ok(None) };
     let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
     let dtype = values.clone().next().map(|v| graph.values[v].meta.dtype).filter(|dtype| dtype.is_float());
@@ -66,8 +70,8 @@ pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
                 lined_up.push((id, dims.clone()));
             }
         }
-        let part = Part { info, desc: desc.clone(), aligned: lined_up };
-        nodes.push(Node {
+        let part = DecomposedOp { info, desc: desc.clone(), aligned: lined_up };
+        nodes.push(Instruction {
             index: node.index,
             desc: node.desc.clone(),
             info: node.info,
@@ -75,7 +79,7 @@ pub(crate) fn parts(graph: &mut Graph, ops: &OpInfoMap, node: &Node) -> Result<O
             outputs: writes,
             scratch: ScratchValues::new(),
             part: Some(Box::new(part)),
-            called: None,
+            sub_block: None,
         });
     }
     Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))

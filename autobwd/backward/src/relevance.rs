@@ -1,12 +1,12 @@
 //! Relevance analysis: the operators on a path from the requested variables to the targets.
 
-use crate::lower::obstacle;
+use crate::lower_control_flow::obstacle;
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, op::Lookup,
 };
 
 /// The targets and the variables of a differentiation.
-pub(super) struct Question<'a> {
+pub(super) struct GradientRequest<'a> {
     pub(super) block: BlockId,
     pub(super) targets: &'a [Var],
     /// The variables whose gradients are requested.
@@ -40,7 +40,7 @@ pub(super) fn computed(program: &Program, vars: &[Var]) -> Vec<bool> {
 pub(super) fn find(
     ops: &OpInfoMap,
     program: &Program,
-    question: &Question<'_>,
+    question: &GradientRequest<'_>,
     no_grad: &[bool],
 ) -> Result<(Vec<usize>, Vec<bool>)> {
     let id = question.block;

@@ -8,7 +8,7 @@ use autobwd_core::{
 };
 
 /// A block under construction that computes a step and its gradient.
-pub(super) struct Fuse<'a> {
+pub(super) struct LoopFusion<'a> {
     program: &'a mut Program,
     into: BlockId,
     /// The gradient block.
@@ -20,11 +20,11 @@ pub(super) struct Fuse<'a> {
     ops: Vec<OpDesc>,
 }
 
-impl<'a> Fuse<'a> {
+impl<'a> LoopFusion<'a> {
     /// An empty block `into`, for a step and its gradient block `from`.
-    pub(super) fn new(program: &'a mut Program, into: BlockId, from: BlockId) -> Fuse<'a> {
+    pub(super) fn new(program: &'a mut Program, into: BlockId, from: BlockId) -> LoopFusion<'a> {
         let (renamed, own) = Default::default();
-        Fuse { program, into, from, renamed, own, ops: vec![] }
+        LoopFusion { program, into, from, renamed, own, ops: vec![] }
     }
 
     fn now(&self, var: Var) -> Var {

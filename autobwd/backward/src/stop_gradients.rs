@@ -11,7 +11,7 @@ use autobwd_core::{
 
 /// The marked variables of a block that affect gradients.
 #[derive(Default)]
-pub(super) struct Marks {
+pub(super) struct StopGradients {
     /// Variables with an inherited mark: operators compute their initial values from marked variables only, and a
     /// sub-block overwrites them with a differentiable value.
     pub(super) of_data: Vec<Var>,
@@ -23,10 +23,15 @@ pub(super) struct Marks {
 ///
 /// # Errors
 /// Unknown operators.
-pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: &[bool]) -> Result<Marks> {
-    let mut found = Marks::default();
+pub(super) fn find(
+    ops: &OpInfoMap,
+    program: &Program,
+    block: BlockId,
+    no_grad: &[bool],
+) -> Result<StopGradients> {
+    let mut found = StopGradients::default();
     let Some(own) = program.block(block) else { return Ok(found) };
-    let sweep = Sweep { ops, program, no_grad };
+    let sweep = StopGradientPass { ops, program, no_grad };
     let marked =
         |var: Var| own.vars.get(&var).is_some_and(|desc| desc.stop_gradient && desc.dtype.is_float());
     let written = || own.ops.iter().flat_map(OpDesc::writes);
@@ -34,7 +39,7 @@ pub(super) fn find(ops: &OpInfoMap, program: &Program, block: BlockId, no_grad: 
         return Ok(found);
     }
     let mut infos = Lookup::new(ops);
-    let mut known = Known::of_table(block, program.name_count());
+    let mut known = Differentiability::of_table(block, program.name_count());
     // By variable: whether its mark is explicit.
     let mut explicit = vec![false; program.name_count()];
     for op in &own.ops {
@@ -77,8 +82,8 @@ fn outputs(call: &Call) -> impl Iterator<Item = (Var, Var)> + '_ {
 }
 
 /// Whether the values computed so far by a block and its enclosing blocks depend on a differentiable variable.
-struct Known<'a> {
-    around: Option<&'a Known<'a>>,
+struct Differentiability<'a> {
+    around: Option<&'a Differentiability<'a>>,
     block: BlockId,
     /// By variable; empty in sub-blocks, which mention few of the variables.
     table: Vec<Option<bool>>,
@@ -86,9 +91,9 @@ struct Known<'a> {
     varies: FxHashMap<Var, bool>,
 }
 
-impl<'a> Known<'a> {
-    fn of_table(block: BlockId, name_count: usize) -> Known<'a> {
-        Known { around: None, block, table: vec![None; name_count], varies: FxHashMap::default() }
+impl<'a> Differentiability<'a> {
+    fn of_table(block: BlockId, name_count: usize) -> Differentiability<'a> {
+        Differentiability { around: None, block, table: vec![None; name_count], varies: FxHashMap::default() }
     }
 
     fn get(&self, var: Var) -> Option<bool> {
@@ -106,14 +111,14 @@ impl<'a> Known<'a> {
     }
 }
 
-struct Sweep<'a> {
+struct StopGradientPass<'a> {
     ops: &'a OpInfoMap,
     program: &'a Program,
     no_grad: &'a [bool],
 }
 
-impl Sweep<'_> {
-    fn varies(&self, known: &Known<'_>, var: Var) -> bool {
+impl StopGradientPass<'_> {
+    fn varies(&self, known: &Differentiability<'_>, var: Var) -> bool {
         match (known.get(var), known.around) {
             (Some(varies), _) => varies,
             (None, Some(around)) => self.varies(around, var),
@@ -133,7 +138,7 @@ impl Sweep<'_> {
 
     /// Records the writes of an operator without sub-block. Returns whether it depends on a differentiable variable,
     /// regardless of marks.
-    fn op(&self, known: &mut Known<'_>, info: &OpInfo, op: &OpDesc) -> bool {
+    fn op(&self, known: &mut Differentiability<'_>, info: &OpInfo, op: &OpDesc) -> bool {
         let dead = matches!(info.grad_kind(), GradKind::Zero);
         let varies = !dead && op.reads().any(|v| self.varies(known, v));
         for var in op.writes() {
@@ -144,7 +149,7 @@ impl Sweep<'_> {
     }
 
     /// Whether the values that a sub-block computes depend on a differentiable variable, at the end of any step.
-    fn call(&self, around: &Known<'_>, call: &Call) -> Result<FxHashMap<Var, bool>> {
+    fn call(&self, around: &Differentiability<'_>, call: &Call) -> Result<FxHashMap<Var, bool>> {
         let ops = self.program.block(call.block).map_or(&[][..], |block| &block.ops);
         let mut starts: FxHashMap<Var, bool> = FxHashMap::default();
         for carried in &call.carried {
@@ -155,8 +160,12 @@ impl Sweep<'_> {
             starts.insert(*inner, self.varies(around, *outer));
         }
         loop {
-            let mut known =
-                Known { around: Some(around), block: call.block, table: vec![], varies: starts.clone() };
+            let mut known = Differentiability {
+                around: Some(around),
+                block: call.block,
+                table: vec![],
+                varies: starts.clone(),
+            };
             for op in ops {
                 let info = self.ops.get(&op.ty)?;
                 match info.call(op, self.program)? {

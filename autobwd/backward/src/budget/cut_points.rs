@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::{Set, model::Model};
+use super::{RecomputeSet, cost_model::CostModel};
 
 /// Number of choices continued from a cut point, times the number of cut points.
 const CHOICES: usize = 1 << 14;
@@ -20,7 +20,7 @@ const CHOICES: usize = 1 << 14;
 const LIMITS: usize = 1 << 13;
 
 /// A cut point: an operator whose values gradients read.
-struct Station {
+struct CutPoint {
     op: usize,
     /// If it can be recomputed: the other operators that must be recomputed with it.
     with: Option<Vec<usize>>,
@@ -46,7 +46,7 @@ struct Station {
 
 /// Cut points that are recomputed together.
 #[derive(Clone, Copy)]
-struct Run {
+struct RepeatedRun {
     start: usize,
     bytes: usize,
     /// Bytes of its last cut point that count only if another follows.
@@ -57,17 +57,17 @@ struct Run {
 
 /// A choice for the cut points so far.
 #[derive(Clone)]
-struct Choice {
+struct CutChoice {
     /// A bit for each cut point: whether it is recomputed.
     again: Vec<u64>,
     /// Picoseconds.
     time: u64,
     /// Bytes that are kept.
     kept: usize,
-    run: Option<Run>,
+    run: Option<RepeatedRun>,
 }
 
-impl Choice {
+impl CutChoice {
     fn is_again(&self, k: usize) -> bool {
         self.again[k / 64] >> (k % 64) & 1 == 1
     }
@@ -77,13 +77,13 @@ impl Choice {
     }
 
     /// Whether it takes less time and less memory of each kind than another.
-    fn is_better(&self, other: &Choice) -> bool {
+    fn is_better(&self, other: &CutChoice) -> bool {
         self.time <= other.time && self.kept <= other.kept && self.run_bytes() <= other.run_bytes()
     }
 }
 
 /// The sets found, with decreasing memory and increasing time.
-pub(super) fn sets(model: &Model) -> Vec<Set> {
+pub(super) fn sets(model: &CostModel) -> Vec<RecomputeSet> {
     let (stations, start) = stations(model);
     let count = stations.len().max(1);
     let (most, parts) = ((CHOICES / count).clamp(64, 256), (LIMITS / count).clamp(16, 1024));
@@ -97,7 +97,7 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
         }
         let arena_bytes = model.arena_bytes(&again);
         // An eighth of slack, because the planner does better than the estimate.
-        sets.push(Set { least: arena_bytes - arena_bytes / 8, ..model.set(again) });
+        sets.push(RecomputeSet { least: arena_bytes - arena_bytes / 8, ..model.set(again) });
         limit = limit.min(arena_bytes);
         limit -= (limit / parts).max(1).min(limit);
         if limit == 0 {
@@ -108,9 +108,9 @@ pub(super) fn sets(model: &Model) -> Vec<Set> {
 }
 
 /// The cheapest choice, among those kept, within a limit.
-fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Option<Choice> {
+fn cheapest(stations: &[CutPoint], start: usize, limit: usize, most: usize) -> Option<CutChoice> {
     let again = vec![0; stations.len() / 64 + 1];
-    let mut choices = vec![Choice { again, time: 0, kept: 0, run: None }];
+    let mut choices = vec![CutChoice { again, time: 0, kept: 0, run: None }];
     // Earlier cut points that later ones read.
     let mut open: Vec<usize> = vec![];
     for (k, station) in stations.iter().enumerate() {
@@ -127,12 +127,12 @@ fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Op
             let fits = room.is_some_and(|room| choice.run_bytes() <= room);
             // The run continues after this cut point,
             if fits && choice.run.is_some_and(|run| run.last_reader > k) {
-                next.push(Choice { kept: kept + station.later, ..choice.clone() });
+                next.push(CutChoice { kept: kept + station.later, ..choice.clone() });
             }
             // or ends with the previous one.
             let read_before = k > 0 && choice.is_again(k - 1) && stations[k - 1].read_before;
             if fits || (room.is_some() && !read_before) {
-                next.push(Choice { kept: kept + station.later, run: None, ..choice });
+                next.push(CutChoice { kept: kept + station.later, run: None, ..choice });
             }
         }
         open.push(k);
@@ -144,11 +144,11 @@ fn cheapest(stations: &[Station], start: usize, limit: usize, most: usize) -> Op
 }
 
 /// The choice with the cut point recomputed, in the current run or as the first of a new one.
-fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Option<Choice> {
-    let needs = |run: &Run| {
+fn again_at(station: &CutPoint, k: usize, choice: &CutChoice, limit: usize) -> Option<CutChoice> {
+    let needs = |run: &RepeatedRun| {
         run.last_reader > k || station.inputs.iter().any(|j| *j >= run.start && choice.is_again(*j))
     };
-    let new = Run { start: k, bytes: 0, fused: 0, last_reader: k };
+    let new = RepeatedRun { start: k, bytes: 0, fused: 0, last_reader: k };
     let run = choice.run.filter(needs).unwrap_or(new);
     // Reading a value of a finished run would make that run part of this one.
     if station.inputs.iter().any(|j| *j < run.start && choice.is_again(*j)) {
@@ -161,15 +161,20 @@ fn again_at(station: &Station, k: usize, choice: &Choice, limit: usize) -> Optio
     let mut again = choice.again.clone();
     again[k / 64] |= 1 << (k % 64);
     let last_reader = run.last_reader.max(station.last_reader);
-    let run = Run { start: run.start, bytes, fused: station.fused, last_reader };
-    Some(Choice { again, time: choice.time.saturating_add(station.time), kept: choice.kept, run: Some(run) })
+    let run = RepeatedRun { start: run.start, bytes, fused: station.fused, last_reader };
+    Some(CutChoice {
+        again,
+        time: choice.time.saturating_add(station.time),
+        kept: choice.kept,
+        run: Some(run),
+    })
 }
 
 /// Drops dominated choices, then, if there are too many, the more expensive ones of those that keep about as many
 /// bytes.
-fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<Choice> {
+fn thin(choices: Vec<CutChoice>, open: &[usize], limit: usize, most: usize) -> Vec<CutChoice> {
     // Equal for choices that later cut points cannot tell apart.
-    let look = |choice: &Choice| {
+    let look = |choice: &CutChoice| {
         let mut hasher = FxHasher::default();
         choice.run.is_some().hash(&mut hasher);
         open.iter().for_each(|k| choice.is_again(*k).hash(&mut hasher));
@@ -177,7 +182,7 @@ fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<
     };
     let mut choices: Vec<_> = choices.into_iter().map(|choice| (look(&choice), choice)).collect();
     choices.sort_by_key(|(look, choice)| (*look, choice.time, choice.kept, choice.run_bytes()));
-    let mut left: Vec<(u64, Choice)> = Vec::with_capacity(choices.len());
+    let mut left: Vec<(u64, CutChoice)> = Vec::with_capacity(choices.len());
     for (look, choice) in choices {
         let mut rivals = left.iter().rev().take_while(|(other, _)| *other == look);
         if !rivals.any(|(_, other)| other.is_better(&choice)) {
@@ -186,7 +191,7 @@ fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<
     }
     if left.len() > most {
         let width = limit / (most / 2) + 1;
-        let place = |choice: &Choice| (choice.run.is_some(), choice.kept / width);
+        let place = |choice: &CutChoice| (choice.run.is_some(), choice.kept / width);
         left.sort_by_key(|(_, choice)| (place(choice), choice.time));
         left.dedup_by_key(|(_, choice)| place(choice));
     }
@@ -194,7 +199,7 @@ fn thin(choices: Vec<Choice>, open: &[usize], limit: usize, most: usize) -> Vec<
 }
 
 /// The cut points in program order, and the bytes, apart from their values, when the backward pass begins.
-fn stations(model: &Model) -> (Vec<Station>, usize) {
+fn stations(model: &CostModel) -> (Vec<CutPoint>, usize) {
     let count = model.costs.len();
     // By operator: the maximum of bytes, apart from values, while its gradients are computed.
     let mut fixed = vec![0; count + 1];
@@ -206,7 +211,7 @@ fn stations(model: &Model) -> (Vec<Station>, usize) {
     for value in &model.values {
         value.readers.iter().for_each(|reader| inputs[*reader].extend(value.writer));
     }
-    let mut stations: Vec<Station> = vec![];
+    let mut stations: Vec<CutPoint> = vec![];
     let mut station_of = vec![None; count];
     let mut from = 0;
     let read = |op: &usize| model.writes[*op].iter().any(|id| model.values[*id].reads.is_some());
@@ -224,7 +229,7 @@ fn stations(model: &Model) -> (Vec<Station>, usize) {
             }
         }
         before.iter().for_each(|j: &usize| stations[*j].last_reader = k);
-        let mut station = Station {
+        let mut station = CutPoint {
             op,
             time: with.iter().chain([&op]).map(|op| model.costs[*op].picoseconds()).sum(),
             with: model.candidates.binary_search(&op).is_ok().then_some(with),

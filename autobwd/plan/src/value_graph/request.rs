@@ -4,25 +4,25 @@ use std::{fmt, sync::Arc};
 
 use autobwd_core::{BlockId, Meta, Var};
 
-use super::Source;
-use crate::graph::control::Record;
+use super::ValueSource;
+use crate::value_graph::control::StepStateLayout;
 
 /// A planning request: shapes of feeds and of the scope, fetches, and options.
-pub struct Request<'a> {
+pub struct PlanRequest<'a> {
     pub block: BlockId,
     /// Operators before this one have run already.
     pub first: usize,
     /// Values available at the start, in a sub-block or after these operators.
-    pub given: &'a [Given],
+    pub initial: &'a [InitialValue],
     /// Variables required at the end, and step scopes that must be filled.
     pub ends: &'a [Var],
     pub feeds: &'a [(&'a str, Meta)],
-    pub kept: &'a dyn Fn(&str) -> Option<Meta>,
+    pub scope: &'a dyn Fn(&str) -> Option<Meta>,
     pub fetches: &'a [&'a str],
     /// Disables fusion and in-place operators: every input and output can be inspected after an operator has run.
-    pub apart: bool,
+    pub unoptimized: bool,
 }
-impl fmt::Debug for Request<'_> {
+impl fmt::Debug for PlanRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("block", &self.block)
@@ -31,25 +31,34 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> PlanRequest<'a> {
     /// A request for the root block.
     pub fn new(
         feeds: &'a [(&'a str, Meta)],
         kept: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
         apart: bool,
-    ) -> Request<'a> {
-        Request { block: BlockId::ROOT, first: 0, given: &[], ends: &[], feeds, kept, fetches, apart }
+    ) -> PlanRequest<'a> {
+        PlanRequest {
+            block: BlockId::ROOT,
+            first: 0,
+            initial: &[],
+            ends: &[],
+            feeds,
+            scope: kept,
+            fetches,
+            unoptimized: apart,
+        }
     }
 }
 
 /// A value available at the start.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct InitialValue {
     pub var: Var,
     pub meta: Meta,
     /// `Feed` or `Outer`.
-    pub source: Source,
+    pub source: ValueSource,
     /// The layout of step scopes.
-    pub record: Option<Arc<Record>>,
+    pub record: Option<Arc<StepStateLayout>>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::{Extent, Graph, Node, ValueId, is_native, operand_dims};
+use crate::{Graph, Instruction, IterationSpace, ValueId, is_native, operand_dims};
 use autobwd_core::{
     DType, Error, Kernel, Result, Role, Var,
     lanes::{Home, Region, RegionSpec, Spread, Step},
@@ -20,7 +20,7 @@ pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>
 /// The kernel of an operator; `cells` are the values in its slots that are not tensors.
 pub fn kernel(
     graph: &Graph,
-    node: &Node,
+    node: &Instruction,
     cells: &[(ValueId, Arc<Cell>)],
     place: PlaceOf<'_>,
 ) -> Result<Box<dyn Kernel + Send>> {
@@ -68,7 +68,7 @@ pub fn kernel(
 /// Whether an output that declares this input as its partner has reused its memory.
 fn taken_over(
     graph: &Graph,
-    node: &Node,
+    node: &Instruction,
     input: usize,
     at: Place,
     place: &mut dyn FnMut(ValueId) -> Result<Place>,
@@ -84,8 +84,8 @@ fn taken_over(
 /// The fused kernel of a region of elementwise operators.
 pub fn region(
     graph: &Graph,
-    nodes: &[Node],
-    extent: &Extent,
+    nodes: &[Instruction],
+    extent: &IterationSpace,
     workers: usize,
     place: PlaceOf<'_>,
 ) -> Result<Region> {
@@ -137,7 +137,7 @@ pub fn region(
 }
 
 /// The broadcast of an operand of these dimensions in a region.
-fn spread(extent: &Extent, dims: &[usize]) -> Result<Spread> {
+fn spread(extent: &IterationSpace, dims: &[usize]) -> Result<Spread> {
     Spread::new(&extent.dims, dims).ok_or_else(no_broadcast)
 }
 

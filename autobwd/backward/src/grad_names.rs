@@ -7,20 +7,20 @@ use autobwd_core::{Program, Var};
 /// The gradients of variables during the walk backwards through the program.
 pub(super) struct GradNames {
     /// By variable.
-    of: Vec<Name>,
+    of: Vec<GradName>,
     /// By variable: its entry, if it is a gradient of this backward pass.
-    grads: Vec<Option<Grad>>,
+    grads: Vec<Option<GradEntry>>,
     /// By gradient of an overwritten value: the stand-in for that value.
     stand_ins: FxHashMap<Var, Var>,
     /// By loop-carried variable of a sub-block.
-    starts: FxHashMap<Var, Start>,
+    starts: FxHashMap<Var, StepStart>,
     /// Whether it is a sub-block, in which all names are free.
     local: bool,
 }
 
 /// A variable that every step of a sub-block reads and overwrites.
 #[derive(Clone, Copy)]
-struct Start {
+struct StepStart {
     /// The first operator that overwrites it.
     writer: usize,
     /// The gradient of the value before the step.
@@ -31,7 +31,7 @@ struct Start {
 
 /// The gradient name for the current version of a variable.
 #[derive(Clone, Copy)]
-enum Name {
+enum GradName {
     /// No version of the variable has a gradient name yet.
     Free,
     Is(Var),
@@ -40,7 +40,7 @@ enum Name {
 }
 
 #[derive(Clone, Copy)]
-struct Grad {
+struct GradEntry {
     base: Var,
     /// Whether it has a contribution so far.
     arrives: bool,
@@ -57,7 +57,7 @@ pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
 impl GradNames {
     /// The state at the end of the program.
     pub(super) fn new(program: &Program) -> GradNames {
-        let of = vec![Name::Free; program.name_count()];
+        let of = vec![GradName::Free; program.name_count()];
         let (stand_ins, starts) = Default::default();
         GradNames { of, grads: vec![], stand_ins, starts, local: false }
     }
@@ -70,7 +70,7 @@ impl GradNames {
             let name = format!("{}@GRAD", program.name(*var));
             let (grad, name) = (program.fresh("@START@"), program.var(&name));
             names.note(grad, *var);
-            names.starts.insert(*var, Start { writer: *writer, grad, name });
+            names.starts.insert(*var, StepStart { writer: *writer, grad, name });
         }
         names
     }
@@ -100,7 +100,7 @@ impl GradNames {
         if self.grads.len() <= grad.index() {
             self.grads.resize(grad.index() + 1, None);
         }
-        self.grads[grad.index()] = Some(Grad { base, arrives: false });
+        self.grads[grad.index()] = Some(GradEntry { base, arrives: false });
     }
 
     /// Records that `part` is part of a gradient.
@@ -128,18 +128,18 @@ impl GradNames {
     /// From here on, backwards, `var` has an older version, whose gradient has its own name.
     pub(super) fn start_older(&mut self, var: Var, writer: usize) {
         if let Some(start) = self.starts.get(&var).filter(|start| start.writer == writer) {
-            self.of[var.index()] = Name::Is(start.grad);
-        } else if let Name::Is(_) = self.of[var.index()] {
-            self.of[var.index()] = Name::Older;
+            self.of[var.index()] = GradName::Is(start.grad);
+        } else if let GradName::Is(_) = self.of[var.index()] {
+            self.of[var.index()] = GradName::Older;
         }
     }
 
     /// The gradient of the current version of a variable.
     pub(super) fn here(&mut self, program: &mut Program, var: Var) -> Var {
         let older = match self.of[var.index()] {
-            Name::Is(grad) => return grad,
-            Name::Free => false,
-            Name::Older => true,
+            GradName::Is(grad) => return grad,
+            GradName::Free => false,
+            GradName::Older => true,
         };
         let named = (!older).then(|| program.gradient_var(var));
         let free = named.filter(|grad| self.local || !program.root().vars.contains_key(grad));
@@ -148,7 +148,7 @@ impl GradNames {
             let prefix = [program.name(var), suffix].concat();
             program.fresh(&prefix)
         });
-        self.of[var.index()] = Name::Is(grad);
+        self.of[var.index()] = GradName::Is(grad);
         self.note(grad, var);
         grad
     }
@@ -156,12 +156,12 @@ impl GradNames {
     /// As [`here`](GradNames::here), if it already has a name.
     pub(super) fn known(&self, var: Var) -> Option<Var> {
         match self.of.get(var.index()) {
-            Some(Name::Is(grad)) => Some(*grad),
+            Some(GradName::Is(grad)) => Some(*grad),
             _ => None,
         }
     }
 
-    fn grad(&self, grad: Var) -> Option<Grad> {
+    fn grad(&self, grad: Var) -> Option<GradEntry> {
         self.grads.get(grad.index()).copied().flatten()
     }
 

@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use crate::graph::{
-    Build, Source, ValueId,
-    control::Record,
-    captures::{Entering, unsupplied},
+use crate::value_graph::{
+    GraphBuilder, ValueId, ValueSource,
+    captures::{BlockInputs, unsupplied},
+    control::StepStateLayout,
 };
 use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 /// An operator with a block that is planned step by step at run time, and the operators after it.
 #[derive(Debug)]
-pub struct Late {
+pub struct DynamicTail {
     /// Position of the operator in its block.
     pub index: usize,
     pub call: Call,
     /// Whether a later operator consumes the same step scopes.
     pub shared: bool,
-    pub entering: Entering,
+    pub entering: BlockInputs,
     /// The layout of another operator's saved step state, if known, and the values read from it.
-    pub record: Option<Arc<Record>>,
+    pub record: Option<Arc<StepStateLayout>>,
     pub reads: Vec<(Var, bool)>,
     /// The values that its own steps save, if any, and whether with elements.
     pub leave: Option<Vec<(Var, bool)>>,
@@ -33,17 +33,17 @@ pub struct Late {
     pub ends: Vec<Var>,
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     pub(crate) fn late(
         &mut self,
         index: usize,
         call: &Call,
-        entering: Entering,
+        entering: BlockInputs,
         leave: Option<Vec<(Var, bool)>>,
-    ) -> Result<Late> {
+    ) -> Result<DynamicTail> {
         let reads = unsupplied(self.program, self.ops, call)?;
         let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.whole());
-        Ok(Late {
+        Ok(DynamicTail {
             index,
             record: entering.scopes.and_then(|id| self.graph.values[id].record.clone()),
             reads,
@@ -61,7 +61,7 @@ impl Build<'_> {
     /// Ends the plan before that operator; the inputs of it and of the later operators stay in memory.
     pub(crate) fn end_early<'b>(
         &mut self,
-        mut late: Late,
+        mut late: DynamicTail,
         behind: impl Iterator<Item = &'b OpDesc>,
     ) -> Result<()> {
         for name in self.request.fetches {
@@ -88,15 +88,15 @@ impl Build<'_> {
         }
         let stays = |id: &ValueId| {
             let value = &self.graph.values[*id];
-            !value.meta.array && !matches!(value.source, Source::Outer(_) | Source::Kept)
+            !value.meta.array && !matches!(value.source, ValueSource::Outer(_) | ValueSource::Scope)
         };
         let entering = late.entering.inputs().into_iter().filter_map(|(_, id)| id);
-        let all = (0..self.request.given.len()).chain(late.found.iter().copied()).chain(entering);
+        let all = (0..self.request.initial.len()).chain(late.found.iter().copied()).chain(entering);
         let mut stay: Vec<ValueId> = all.filter(stays).collect();
         stay.sort_unstable();
         stay.dedup();
         self.graph.fetches = stay;
-        self.graph.late = Some(Arc::new(late));
+        self.graph.tail = Some(Arc::new(late));
         Ok(())
     }
 }

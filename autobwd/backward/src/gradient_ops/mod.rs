@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::{emit::block::Inner, keep::Values, names::GradNames};
+use crate::{
+    grad_names::GradNames, gradient_ops::block::PendingGradBlock, preserve_overwritten::ValueVersions,
+};
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
@@ -16,7 +18,7 @@ use autobwd_core::{
 };
 
 /// The state of the walk from the last operator to the first.
-pub(crate) struct Emit<'a> {
+pub(crate) struct GradientEmitter<'a> {
     pub(crate) ops: &'a OpInfoMap,
     pub(crate) infos: Lookup<'a>,
     pub(crate) program: &'a mut Program,
@@ -28,10 +30,10 @@ pub(crate) struct Emit<'a> {
     /// By variable: whether the gradient of its last value is requested.
     pub(crate) computed: &'a [bool],
     pub(crate) names: &'a mut GradNames,
-    pub(crate) values: &'a mut Values,
+    pub(crate) values: &'a mut ValueVersions,
     pub(crate) emitted: &'a mut Vec<OpDesc>,
     /// Gradients of sub-blocks.
-    pub(crate) inners: &'a mut Vec<Inner>,
+    pub(crate) inners: &'a mut Vec<PendingGradBlock>,
 }
 
 /// Emits the gradient operators of every operator of the path, from the last to the first, into `emitted`. They read
@@ -42,7 +44,7 @@ pub(crate) struct Emit<'a> {
 ///
 /// # Errors
 /// A rule that emits an unknown operator or illegal slots, or writes a variable of the model.
-pub(crate) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
+pub(crate) fn emit(mut walk: GradientEmitter<'_>, path: &[usize]) -> Result<()> {
     // Taken out of the program, so that rules can read operators while they create names.
     let id = walk.block;
     let no_block = || Error::internal("no such block");
@@ -65,10 +67,10 @@ pub(crate) fn emit(mut walk: Emit<'_>, path: &[usize]) -> Result<()> {
 }
 
 /// A variable or the stand-in for its value, with its gradient; `None` if that is not wanted.
-type Slots<T> = SmallVec<[(Var, T); 4]>;
+type GradientSlots<T> = SmallVec<[(Var, T); 4]>;
 
 /// Looks up the entry of a variable: by linear search among few, in a table among many.
-fn finder<T: Copy>(slots: &Slots<T>) -> impl Fn(Var) -> Option<T> {
+fn finder<T: Copy>(slots: &GradientSlots<T>) -> impl Fn(Var) -> Option<T> {
     const FEW: usize = 16;
     // The first of several entries stays.
     let table: Option<FxHashMap<Var, T>> = (slots.len() > FEW).then(|| slots.iter().rev().copied().collect());
@@ -78,7 +80,7 @@ fn finder<T: Copy>(slots: &Slots<T>) -> impl Fn(Var) -> Option<T> {
     }
 }
 
-impl Emit<'_> {
+impl GradientEmitter<'_> {
     /// Steps back over the writes of an operator. A recomputed value equals the original.
     fn step_back(&mut self, index: usize, op: &OpDesc) {
         if !matches!(op.origin, Origin::Recompute { .. }) {
@@ -90,7 +92,7 @@ impl Emit<'_> {
         let info = self.infos.get(op.ty)?;
         // The operator as its rule sees it, with stand-ins for overwritten values.
         let mut fwd = Cow::Borrowed(op);
-        let mut outputs: Slots<Var> = SmallVec::new();
+        let mut outputs: GradientSlots<Var> = SmallVec::new();
         for var in op.writes() {
             let (grad, value) = (self.names.here(self.program, var), self.values.here(var));
             if value != var {
@@ -113,7 +115,7 @@ impl Emit<'_> {
         }
         if arrives || !in_block {
             let inner = if in_block { self.inner(info, op, &outputs, earlier)? } else { None };
-            let mut inputs: Slots<Option<Var>> = SmallVec::new();
+            let mut inputs: GradientSlots<Option<Var>> = SmallVec::new();
             for var in op.reads() {
                 let grad = self.is_wanted(var).then(|| self.names.here(self.program, var));
                 // A value that the gradient of a sub-block does not read may be any version.
@@ -158,9 +160,9 @@ impl Emit<'_> {
         &mut self,
         info: &OpInfo,
         op: &OpDesc,
-        outputs: &Slots<Var>,
+        outputs: &GradientSlots<Var>,
         earlier: &[OpDesc],
-    ) -> Result<Option<block::Built>> {
+    ) -> Result<Option<block::GradBlockInfo>> {
         let call = info.call(op, self.program)?;
         let Some(call) = call.filter(|_| matches!(info.grad_kind(), GradKind::Rule)) else { return Ok(None) };
         let arriving = |(_, grad): &&(Var, Var)| self.names.arrives(*grad);
@@ -183,7 +185,7 @@ impl Emit<'_> {
                 return Err(Error::new(ErrorKind::NoGradient, text));
             }
         }
-        let Emit { ops, program, into, no_grad, inners, .. } = self;
+        let GradientEmitter { ops, program, into, no_grad, inners, .. } = self;
         block::build(ops, program, (op, &call), *into, no_grad, &arriving, inners)
     }
 
@@ -192,8 +194,8 @@ impl Emit<'_> {
         info: &OpInfo,
         index: usize,
         fwd: &OpDesc,
-        outputs: &Slots<Var>,
-        inputs: &Slots<Option<Var>>,
+        outputs: &GradientSlots<Var>,
+        inputs: &GradientSlots<Option<Var>>,
         inner: Option<&GradBlock>,
     ) -> Result<()> {
         let names = &*self.names;

@@ -2,52 +2,55 @@
 
 use std::sync::Arc;
 
-use crate::bind::{Bound, Frame, Held, Options, Outer, bind, journal::Journal, late::LateFrame};
+use crate::bind::{
+    BindOptions, BoundInstruction, BoundInstructions, CapturedValue, CellBinding, bind,
+    dynamic::DynamicKernel, journal::Journal,
+};
 use autobwd_core::{
     BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
     tensor::{Cell, Memory, Step},
 };
-use autobwd_plan::{Plan, Record, Spot, ValueId};
+use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
 
 /// A block ready to run: its frames in order, and their memory.
-pub(crate) struct Body {
+pub(crate) struct BoundBlock {
     // Frames point into the arena, so they must be dropped first.
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) instructions: Vec<BoundInstruction>,
     /// The operators after the frames, planned at run time.
-    late: Option<Box<LateFrame>>,
+    tail: Option<Box<DynamicKernel>>,
     pub(crate) arena: Memory,
     /// The operator of each frame, for messages.
     ops: Vec<OpContext>,
-    cells: Vec<Held>,
+    cells: Vec<CellBinding>,
     journal: Journal,
     /// Values required at the end.
-    pub(crate) ends: Vec<End>,
+    pub(crate) ends: Vec<BlockEnd>,
     pub(crate) scratch_bytes: usize,
     pub(crate) lent_bytes: usize,
 }
 
 /// A value required at the end of a block.
-pub(crate) struct End {
+pub(crate) struct BlockEnd {
     pub(crate) meta: Meta,
     /// The location of a tensor.
-    pub(crate) at: Span,
+    pub(crate) at: ArenaRange,
     /// The cell of any other value.
     pub(crate) cell: Option<Arc<Cell>>,
-    pub(crate) record: Option<Arc<Record>>,
+    pub(crate) record: Option<Arc<StepStateLayout>>,
 }
 
-impl Body {
+impl BoundBlock {
     /// A sub-block, or operators of dynamic shape in a program.
     pub(crate) fn of_block(
         program: &Program,
         block: BlockId,
         plan: &Plan,
-        outer: &[Outer],
-        options: Options<'_>,
-    ) -> Result<Body> {
-        let arena = Memory::zeroed(plan.layout.arena_bytes)?;
+        outer: &[CapturedValue],
+        options: BindOptions<'_>,
+    ) -> Result<BoundBlock> {
+        let arena = Memory::zeroed(plan.memory.arena_bytes)?;
         let bound = bind(program, block, plan, &arena, None, outer, options)?;
-        Body::new(program, block, plan, arena, bound, options.cx)
+        BoundBlock::new(program, block, plan, arena, bound, options.cx)
     }
 
     /// Runs the frames that compute constants.
@@ -56,25 +59,43 @@ impl Body {
         block: BlockId,
         plan: &Plan,
         arena: Memory,
-        bound: Bound,
+        bound: BoundInstructions,
         cx: &Cx,
-    ) -> Result<Body> {
-        let describe = |f: &Frame| {
-            let node = &plan.graph.nodes[f.node];
+    ) -> Result<BoundBlock> {
+        let describe = |f: &BoundInstruction| {
+            let node = &plan.graph.instructions[f.node];
             program.describe_op(block, node.index, &node.desc)
         };
-        let Bound { mut frames, constants, cells, late, journal, scratch_bytes, lent_bytes } = bound;
+        let BoundInstructions {
+            instructions: mut frames,
+            constants,
+            cells,
+            tail: late,
+            journal,
+            scratch_bytes,
+            lent_bytes,
+        } = bound;
         for mut frame in frames.drain(..constants) {
             frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
         }
         let ops = frames.iter().map(describe).collect();
         let ends = vec![];
-        let mut body = Body { ops, frames, late, arena, cells, journal, ends, scratch_bytes, lent_bytes };
+        let mut body = BoundBlock {
+            ops,
+            instructions: frames,
+            tail: late,
+            arena,
+            cells,
+            journal,
+            ends,
+            scratch_bytes,
+            lent_bytes,
+        };
         let end = |id: &ValueId| {
             let value = &plan.graph.values[*id];
             let cell = body.cell(value.var).filter(|_| value.meta.array).cloned();
-            let at = if value.meta.array { Span { at: 0, bytes: 0 } } else { body.span(plan, *id)? };
-            Ok(End { meta: value.meta.clone(), at, cell, record: value.record.clone() })
+            let at = if value.meta.array { ArenaRange { at: 0, bytes: 0 } } else { body.span(plan, *id)? };
+            Ok(BlockEnd { meta: value.meta.clone(), at, cell, record: value.record.clone() })
         };
         body.ends = plan.graph.ends.iter().map(end).collect::<Result<_>>()?;
         Ok(body)
@@ -82,13 +103,13 @@ impl Body {
 
     /// Bytes of tensor memory in use.
     pub(crate) fn bytes(&self) -> usize {
-        let late = self.late.as_ref().map_or(0, |late| late.bytes());
+        let late = self.tail.as_ref().map_or(0, |late| late.bytes());
         self.arena.len().saturating_add(self.scratch_bytes).saturating_add(late)
     }
 
     /// A value required at the end, with its memory.
-    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
-        match &self.late {
+    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
+        match &self.tail {
             Some(late) => late.end(k),
             None => {
                 let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that was not requested"))?;
@@ -98,18 +119,18 @@ impl Body {
     }
 
     /// The location of a value that is copied into the block or out of it.
-    pub(crate) fn span(&self, plan: &Plan, id: ValueId) -> Result<Span> {
+    pub(crate) fn span(&self, plan: &Plan, id: ValueId) -> Result<ArenaRange> {
         let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
         // A fetched outer value is copied into the block's arena.
-        match plan.layout.fetched_at.get(&id).copied().unwrap_or(plan.layout.spots[id]) {
-            Spot::Arena(at) => Ok(Span { at, bytes }),
+        match plan.memory.fetched_at.get(&id).copied().unwrap_or(plan.memory.locations[id]) {
+            Location::Arena(at) => Ok(ArenaRange { at, bytes }),
             _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
         }
     }
 
     /// Loads values of saved step state from these offsets.
-    pub(crate) fn load(&mut self, places: &[(Span, usize)], step: &Step) {
-        for (Span { at, bytes }, offset) in places {
+    pub(crate) fn load(&mut self, places: &[(ArenaRange, usize)], step: &Step) {
+        for (ArenaRange { at, bytes }, offset) in places {
             self.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(step.memory.slice(*offset, *bytes));
         }
     }
@@ -127,14 +148,14 @@ impl Body {
     pub(crate) fn each_frame(
         &mut self,
         cx: &Cx,
-        mut run: impl FnMut(&mut Frame) -> Result<()>,
+        mut run: impl FnMut(&mut BoundInstruction) -> Result<()>,
     ) -> Result<()> {
         let rollback = self.journal.begin(cx)?;
         self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
-        for (frame, op) in self.frames.iter_mut().zip(&self.ops) {
+        for (frame, op) in self.instructions.iter_mut().zip(&self.ops) {
             run(frame).map_err(|e| e.at_op(|| op.clone()))?;
         }
-        self.late.as_mut().map_or(Ok(()), |late| late.run(cx))?;
+        self.tail.as_mut().map_or(Ok(()), |late| late.run(cx))?;
         rollback.commit();
         Ok(())
     }
@@ -142,7 +163,7 @@ impl Body {
 
 /// A range of bytes in a block's arena.
 #[derive(Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct ArenaRange {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
 }

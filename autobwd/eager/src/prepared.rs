@@ -9,26 +9,26 @@ use autobwd_core::{
     lanes::{FormulaCall, Regions},
     tensor::Memory,
 };
-use autobwd_plan::{Extent, Graph, Group, ValueId, extent, frame, group};
+use autobwd_plan::{FusionGroup, Graph, IterationSpace, ValueId, extent, group, kernel_binding};
 use smallvec::SmallVec;
 
 /// The engine's data of a prepared operator.
-struct Prepared {
+struct EagerPlan {
     /// The plan of a program of this one operator, so that results equal those of a program: its kernel, or its formula
     /// or decomposition in a region. `None` if its formula is called directly.
-    plan: Option<(Graph, Option<Extent>)>,
-    rules: Rules,
+    plan: Option<(Graph, Option<IterationSpace>)>,
+    rules: ChainRules,
 }
 
 /// The chain rule of an operator: operators that compute the gradients of its inputs.
-pub(crate) struct Rule {
+pub(crate) struct ChainRule {
     /// By output: whether it has a gradient.
     pub(crate) arrived: Vec<bool>,
     /// By input: whether its gradient is wanted.
     pub(crate) wanted: Vec<bool>,
     pub(crate) steps: Vec<RuleStep>,
     /// Inputs with their gradients.
-    pub(crate) derivatives: Vec<(usize, Source)>,
+    pub(crate) derivatives: Vec<(usize, RuleSource)>,
     /// Whether each of these belongs to one input only, and all steps compute whole tensors.
     pub(crate) apart: bool,
     /// By input: whether its elements are read.
@@ -37,16 +37,16 @@ pub(crate) struct Rule {
 
 /// A list of the chain rules so far: the first, and the others.
 #[derive(Default)]
-struct Rules(OnceLock<Box<(Rule, Rules)>>);
+struct ChainRules(OnceLock<Box<(ChainRule, ChainRules)>>);
 
 pub(crate) struct RuleStep {
     pub(crate) ready: Arc<Ready>,
-    pub(crate) inputs: Vec<Source>,
+    pub(crate) inputs: Vec<RuleSource>,
 }
 
 /// The source of a value in a chain rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum RuleSource {
     /// An input of the operator.
     Input(usize),
     /// An output of the operator.
@@ -103,7 +103,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
     let plan = if formula.is_none() { Some(plan(ops, graph)?) } else { None };
     Ok(Ready {
         info,
-        prepared: Box::new(Prepared { plan, rules: Rules::default() }),
+        prepared: Box::new(EagerPlan { plan, rules: ChainRules::default() }),
         formula,
         desc: desc.clone(),
         inputs: inputs.into(),
@@ -117,7 +117,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
 
 /// The engine's data of the operator.
 #[inline]
-fn prepared(ready: &Ready) -> Result<&Prepared> {
+fn prepared(ready: &Ready) -> Result<&EagerPlan> {
     ready.prepared.downcast_ref().ok_or_else(|| Error::internal("an operator of another engine"))
 }
 
@@ -165,7 +165,7 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
         return Err(Error::internal("an operator without plan or formula"));
     };
     let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
-    let scratch = graph.nodes[0].scratch.iter().map(|value| Ok((*value, Memory::any(bytes(*value))?)));
+    let scratch = graph.instructions[0].scratch.iter().map(|value| Ok((*value, Memory::any(bytes(*value))?)));
     let scratch = scratch.collect::<Result<SmallVec<[_; 1]>>>()?;
     let mut place = |value: ValueId| {
         let own = scratch.iter().find(|(own, _)| *own == value);
@@ -173,10 +173,11 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
     };
     match region {
         Some(extent) => {
-            let region = frame::region(graph, &graph.nodes, extent, cx.threads(), &mut place)?;
+            let region =
+                kernel_binding::region(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
             Regions::new(vec![region])?.run(cx)
         }
-        None => frame::kernel(graph, &graph.nodes[0], &[], &mut place)?.run(cx),
+        None => kernel_binding::kernel(graph, &graph.instructions[0], &[], &mut place)?.run(cx),
     }
 }
 
@@ -187,16 +188,16 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
 #[inline]
 pub(crate) fn rule(
     ready: &Ready,
-    fits: impl Fn(&Rule) -> bool,
-    make: impl Fn() -> Result<Rule>,
-) -> Result<&Rule> {
+    fits: impl Fn(&ChainRule) -> bool,
+    make: impl Fn() -> Result<ChainRule>,
+) -> Result<&ChainRule> {
     let mut rules = &prepared(ready)?.rules;
     loop {
         match rules.0.get() {
             Some(known) if fits(&known.0) => return Ok(&known.0),
             Some(known) => rules = &known.1,
             None => {
-                let made = Box::new((make()?, Rules::default()));
+                let made = Box::new((make()?, ChainRules::default()));
                 // Another thread may have added another rule first.
                 rules.0.get_or_init(|| made);
             }
@@ -204,17 +205,17 @@ pub(crate) fn rule(
     }
 }
 
-fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<Extent>)> {
+fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<IterationSpace>)> {
     let groups = group(&mut graph, ops, false)?.0;
-    let Ok([Group { region, .. }]) = <[Group; 1]>::try_from(groups) else {
+    let Ok([FusionGroup { region, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
         return Err(Error::internal("an operator that does not run in eager mode"));
     };
     Ok((graph, region))
 }
 
 fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>> {
-    let node = &graph.nodes[0];
-    let (Some(Extent { dtype, dims }), Some(entry)) = (extent(graph, node), node.info.lanes()) else {
+    let node = &graph.instructions[0];
+    let (Some(IterationSpace { dtype, dims }), Some(entry)) = (extent(graph, node), node.info.lanes()) else {
         return Ok(None);
     };
     let (schema, numel, full) = (node.info.schema(), dims.iter().product(), Dims::from(&dims[..]));

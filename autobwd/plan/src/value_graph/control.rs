@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     Plan,
-    graph::{
-        Build, Node, Request, ScratchValues, Source, ValueId, Wires,
-        captures::{Entering, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
+    value_graph::{
+        GraphBuilder, Instruction, PlanRequest, ScratchValues, ValueId, ValueSource, Wires,
+        captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
 use autobwd_core::{
@@ -16,26 +16,26 @@ use autobwd_core::{
 
 /// The layout of the step state saved for the backward pass.
 #[derive(Debug, Default)]
-pub struct Record {
-    pub entries: Vec<Entry>,
+pub struct StepStateLayout {
+    pub entries: Vec<StepStateField>,
     /// Step scopes of inner operators; their layout may be known only at run time.
-    pub nested: Vec<(Var, Option<Arc<Record>>)>,
+    pub nested: Vec<(Var, Option<Arc<StepStateLayout>>)>,
     /// If only every n-th step is saved, its inputs: the call to rerun, n, and the number of steps, if known.
     again: Option<(Call, usize, Option<usize>)>,
 }
 
 #[derive(Debug, PartialEq)]
 /// A value in saved step state.
-pub struct Entry {
+pub struct StepStateField {
     pub var: Var,
     pub meta: Meta,
     /// Its offset; `None` if only its shape is needed.
     pub at: Option<usize>,
 }
 
-impl Record {
+impl StepStateLayout {
     /// The entries for these variables, with offsets of those whose elements are read.
-    pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&Entry, Option<usize>)> {
+    pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&StepStateField, Option<usize>)> {
         let find = |(var, elements): &(Var, bool)| {
             let entry = self.entries.iter().find(|entry| entry.var == *var)?;
             Some((entry, entry.at.filter(|_| *elements)))
@@ -44,9 +44,11 @@ impl Record {
     }
 
     /// Whether both have the same layout.
-    pub fn is(&self, other: &Record) -> bool {
-        let nested = |record: &Record| {
-            let id = |(var, record): &(Var, Option<Arc<Record>>)| (*var, record.as_ref().map(Arc::as_ptr));
+    pub fn is(&self, other: &StepStateLayout) -> bool {
+        let nested = |record: &StepStateLayout| {
+            let id = |(var, record): &(Var, Option<Arc<StepStateLayout>>)| {
+                (*var, record.as_ref().map(Arc::as_ptr))
+            };
             record.nested.iter().map(id).collect::<Vec<_>>()
         };
         self.entries == other.entries && nested(self) == nested(other)
@@ -63,12 +65,12 @@ pub struct StepPlan {
 
 /// A sub-block with its plan. Values are numbered as in the outer plan, or as in its own (`inner`).
 #[derive(Debug)]
-pub struct Called {
+pub struct SubBlockPlan {
     pub step: StepPlan,
     pub steps: StepCount,
     /// The number of steps, if known.
     pub count: Option<usize>,
-    pub entering: Entering,
+    pub entering: BlockInputs,
     /// Whether it fills step scopes.
     pub fills: bool,
     /// Whether a later operator consumes the same step scopes.
@@ -80,28 +82,28 @@ pub struct Called {
     /// Number of steps per saved step.
     pub every: usize,
     /// The steps that it reruns to restore their state.
-    pub again: Option<Box<Again>>,
+    pub again: Option<Box<ReplayPlan>>,
 }
 
 /// A sub-block that the backward pass reruns from the inputs of every n-th step.
 #[derive(Debug)]
-pub struct Again {
+pub struct ReplayPlan {
     pub block: BlockId,
-    pub called: Called,
+    pub called: SubBlockPlan,
     /// Inner values, and their offsets in the saved inputs of a step.
     pub starts: Vec<(ValueId, usize)>,
 }
 
 /// A sub-block with its plan; its outputs have no values yet.
-struct Planned {
-    called: Called,
+struct PlannedCall {
+    called: SubBlockPlan,
     inputs: Wires,
     /// Dtypes and shapes of its outputs: carried values, stacks, sums, and step scopes.
     metas: Vec<(Var, Meta)>,
-    record: Option<Arc<Record>>,
+    record: Option<Arc<StepStateLayout>>,
 }
 
-impl Called {
+impl SubBlockPlan {
     /// Bytes of all saved steps, if their number is known.
     pub fn held_bytes(&self) -> usize {
         let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
@@ -109,16 +111,16 @@ impl Called {
     }
 }
 
-impl Again {
+impl ReplayPlan {
     /// Bytes of the steps that are rerun at a time.
     pub fn held_bytes(&self) -> usize {
-        let Called { every, count, left_bytes, .. } = self.called;
+        let SubBlockPlan { every, count, left_bytes, .. } = self.called;
         count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
     }
 }
 
 /// The carried inputs of a step with their offsets in saved state, and its total size in bytes.
-fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
+fn starts(called: &SubBlockPlan) -> (Vec<(ValueId, usize)>, usize) {
     let (mut starts, mut bytes) = (vec![], 0);
     for start in called.step.inputs.starts.iter().copied().flatten() {
         starts.push((start, bytes));
@@ -127,7 +129,7 @@ fn starts(called: &Called) -> (Vec<(ValueId, usize)>, usize) {
     (starts, bytes)
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// Plans an operator that runs a sub-block.
     pub(crate) fn call(
         &mut self,
@@ -143,14 +145,14 @@ impl Build<'_> {
             self.late = Some(self.late(index, call, entering, leave)?);
             return Ok(());
         };
-        let Planned { mut called, inputs, metas, record } = planned;
+        let PlannedCall { mut called, inputs, metas, record } = planned;
         called.shared = self.shares_steps(index, call);
 
-        let (node, mut outputs) = (self.graph.nodes.len(), Wires::new());
+        let (node, mut outputs) = (self.graph.instructions.len(), Wires::new());
         for (var, meta) in metas {
             let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
             self.check_output(var, &meta)?;
-            let id = self.define(var, meta, Source::Node(node));
+            let id = self.define(var, meta, ValueSource::Instruction(node));
             if Some(var) == call.scopes {
                 self.graph.values[id].record = record.clone();
             }
@@ -158,8 +160,8 @@ impl Build<'_> {
         }
         let called = Some(Box::new(called));
         let (desc, scratch) = (Arc::new(desc.clone()), ScratchValues::new());
-        let node = Node { index, desc, info, inputs, outputs, scratch, part: None, called };
-        self.graph.nodes.push(node);
+        let node = Instruction { index, desc, info, inputs, outputs, scratch, part: None, sub_block: called };
+        self.graph.instructions.push(node);
         Ok(())
     }
 
@@ -176,9 +178,9 @@ impl Build<'_> {
     fn planned(
         &mut self,
         call: &Call,
-        entering: &Entering,
+        entering: &BlockInputs,
         leave: Option<Vec<(Var, bool)>>,
-    ) -> Result<Option<Planned>> {
+    ) -> Result<Option<PlannedCall>> {
         let program = self.program;
         let mut inputs = entering.inputs();
 
@@ -193,9 +195,9 @@ impl Build<'_> {
                 let planned = self.planned(call, &entering, Some(reads.clone()))?;
                 let planned = planned.ok_or_else(|| Error::internal("steps of several shapes, again"))?;
                 inputs.extend(planned.inputs);
-                let called = Called { every: *every, count: *count, ..planned.called };
+                let called = SubBlockPlan { every: *every, count: *count, ..planned.called };
                 let (starts, _) = starts(&called);
-                again = Some(Box::new(Again { block: call.block, called, starts }));
+                again = Some(Box::new(ReplayPlan { block: call.block, called, starts }));
                 record = planned.record.or(record);
             }
         } else if let Some((var, _)) = reads.first() {
@@ -223,18 +225,18 @@ impl Build<'_> {
 
         let (given, mut step_inputs) = entering.step_inputs(record.as_deref(), &reads);
         let ends = StepEnds::new(program, call, entering, &given, &leave);
-        let request = Request {
+        let request = PlanRequest {
             block: call.block,
             first: 0,
-            given: &given,
+            initial: &given,
             ends: &ends.vars,
             feeds: &[],
-            kept: &|_| None,
+            scope: &|_| None,
             fetches: &[],
-            apart: self.request.apart,
+            unoptimized: self.request.unoptimized,
         };
         let plan = Plan::new(program, self.ops, &request)?;
-        if plan.graph.late.is_some() {
+        if plan.graph.tail.is_some() {
             return Ok(None);
         }
         // Positions in `given` are also the value numbers.
@@ -296,15 +298,16 @@ impl Build<'_> {
                 left.push((id, at));
                 left_bytes += padded(inner(id).bytes().unwrap_or(0));
             }
-            Entry { var: *var, meta: inner(id), at }
+            StepStateField { var: *var, meta: inner(id), at }
         };
         let entries = leave.iter().map(entry).collect();
         let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));
-        let mut leaves = Record { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
+        let mut leaves =
+            StepStateLayout { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
         step_inputs.nested.extend(inner_scopes.iter().map(|(var, _)| *var));
         inputs.sort();
         inputs.dedup();
-        let mut called = Called {
+        let mut called = SubBlockPlan {
             steps: call.steps,
             count: entering.count.and_then(|(_, steps)| steps.get()),
             entering: entering.clone(),
@@ -321,7 +324,7 @@ impl Build<'_> {
             leaves.again = Some((call.again(), every, called.count));
         }
         let record = fills.then(|| Arc::new(leaves));
-        Ok(Some(Planned { called, inputs, metas, record }))
+        Ok(Some(PlannedCall { called, inputs, metas, record }))
     }
 }
 

@@ -5,13 +5,13 @@ mod fuse;
 
 use rustc_hash::FxHashSet;
 
-use crate::{keep::Copies, marks, trips::trips};
+use crate::{preserve_overwritten::InsertedCopies, stop_gradients, trip_count::trips};
 use autobwd_core::{
     Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program, Result,
     StepCount, Var, VarDesc, VarKind,
     operators::{Assign, ConditionalBlock, FillConstant, Recurrent},
 };
-use fuse::Fuse;
+use fuse::LoopFusion;
 
 /// Replaces the gradients of branches and recurrences that the targets depend on by operators that compute a step
 /// together with its gradient, from their inputs alone. A loop of known trip count becomes a recurrence first.
@@ -66,7 +66,7 @@ fn run(
 ) -> Result<()> {
     let mut before = 0;
     for at in found {
-        let mut lower = Lower { ops, program, block, at: at + before };
+        let mut lower = GradientLowering { ops, program, block, at: at + before };
         lower.run()?;
         before = lower.at - at;
     }
@@ -74,7 +74,7 @@ fn run(
 }
 
 /// The replacement of one operator.
-struct Lower<'a> {
+struct GradientLowering<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
     block: BlockId,
@@ -82,7 +82,7 @@ struct Lower<'a> {
 }
 
 /// A forward operator and its gradient, with the calls of their blocks.
-struct Pair {
+struct ControlFlowPair {
     forward: OpDesc,
     step: Call,
     back: Call,
@@ -94,7 +94,7 @@ fn pair(
     program: &Program,
     block: BlockId,
     at: usize,
-) -> Result<Option<(BlockId, usize, Pair)>> {
+) -> Result<Option<(BlockId, usize, ControlFlowPair)>> {
     let call = |op: &OpDesc| ops.get(&op.ty)?.call(op, program);
     let gradient = program.block(block).and_then(|block| block.ops.get(at));
     let Some(gradient) = gradient.filter(|op| op.attrs.blocks().next().is_some()) else { return Ok(None) };
@@ -105,16 +105,16 @@ fn pair(
     for (index, forward) in forwards.iter().enumerate().filter(|(_, op)| op.attrs.blocks().any(|b| b == of)) {
         if let Some(step) = call(forward)?.filter(|call| !call.is_recorded()) {
             let forward = forward.clone();
-            return Ok(Some((home, index, Pair { forward, step, back })));
+            return Ok(Some((home, index, ControlFlowPair { forward, step, back })));
         }
     }
     Ok(None)
 }
 
-impl Lower<'_> {
+impl GradientLowering<'_> {
     fn run(&mut self) -> Result<()> {
         let of = |lower: &Self| pair(lower.ops, lower.program, lower.block, lower.at);
-        let Some((.., Pair { back, .. })) = of(self)? else { return Ok(()) };
+        let Some((.., ControlFlowPair { back, .. })) = of(self)? else { return Ok(()) };
         // From the inside out; inner operators keep their positions.
         let inner = self.program.block(back.block).map_or(0, |block| block.ops.len());
         run(self.ops, self.program, back.block, (0..inner).rev())?;
@@ -149,9 +149,9 @@ impl Lower<'_> {
     }
 
     /// Converts a loop into a recurrence of so many steps, over a sequence of elements of size 0.
-    fn count(&mut self, pair: &Pair, home: BlockId, index: usize, steps: usize) -> Result<()> {
+    fn count(&mut self, pair: &ControlFlowPair, home: BlockId, index: usize, steps: usize) -> Result<()> {
         // An inherited `stop_gradient` mark does not count for the loop, but would for a recurrence.
-        for var in marks::find(self.ops, self.program, home, &[])?.of_data {
+        for var in stop_gradients::find(self.ops, self.program, home, &[])?.of_data {
             let carried = pair.step.carried.iter().any(|carried| carried.start == var);
             let desc = self.program.block_mut(home).and_then(|block| block.vars.get_mut(&var));
             desc.filter(|_| carried).into_iter().for_each(|desc| desc.stop_gradient = false);
@@ -184,7 +184,7 @@ impl Lower<'_> {
             block.vars.insert(ticks, VarDesc { stop_gradient: true, ..VarDesc::new(DType::I32, dims) });
         }
         let fill = OpDesc { site, origin: pair.forward.origin, ..fill };
-        Copies::of(vec![(0, fill)]).insert_into(self.program, home, &mut []);
+        InsertedCopies::of(vec![(0, fill)]).insert_into(self.program, home, &mut []);
         self.at += usize::from(home == self.block);
         Ok(())
     }
@@ -232,9 +232,9 @@ impl Lower<'_> {
     }
 
     /// The block that computes a step and its gradient.
-    fn fuse<'b>(&'b mut self, pair: &Pair) -> Fuse<'b> {
+    fn fuse<'b>(&'b mut self, pair: &ControlFlowPair) -> LoopFusion<'b> {
         let into = self.program.add_block(Some(self.block), None);
-        Fuse::new(self.program, into, pair.back.block)
+        LoopFusion::new(self.program, into, pair.back.block)
     }
 
     /// A variable for saved step state.
@@ -246,7 +246,7 @@ impl Lower<'_> {
     }
 
     /// Adds the states before each step to the outputs of a recurrence, as sequences.
-    fn states(&mut self, pair: &Pair, home: BlockId, index: usize) -> Vec<(Var, Var)> {
+    fn states(&mut self, pair: &ControlFlowPair, home: BlockId, index: usize) -> Vec<(Var, Var)> {
         let length =
             pair.step.slices.first().and_then(|(x, ..)| self.program.lookup(home, *x)?.dims.first().copied());
         let mut states = vec![];
@@ -282,11 +282,15 @@ impl Lower<'_> {
         match self.program.block_mut(block) {
             // In a gradient block, no index refers to its own operators.
             Some(own) if own.forward.is_some() => drop(own.ops.splice(at..at, before)),
-            _ => Copies::of(before.map(|op| (at, op)).collect()).insert_into(self.program, block, &mut []),
+            _ => InsertedCopies::of(before.map(|op| (at, op)).collect()).insert_into(
+                self.program,
+                block,
+                &mut [],
+            ),
         }
     }
 
-    fn branch(&mut self, pair: &Pair, condition: Var) {
+    fn branch(&mut self, pair: &ControlFlowPair, condition: Var) {
         let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
         let mut fuse = self.fuse(pair);
         fuse.append(pair.step.block);
@@ -316,7 +320,7 @@ impl Lower<'_> {
         self.replace(by.into(), vec![]);
     }
 
-    fn recurrence(&mut self, pair: &Pair, home: BlockId, index: usize, reverse: bool) {
+    fn recurrence(&mut self, pair: &ControlFlowPair, home: BlockId, index: usize, reverse: bool) {
         let befores = self.states(pair, home, index);
         let slices: Vec<(Var, Var, Option<Var>)> = pair
             .back

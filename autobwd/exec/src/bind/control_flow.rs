@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use crate::bind::{
-    body::{Body, End, Span},
+    bound_block::{ArenaRange, BlockEnd, BoundBlock},
     bound_step::{BoundInputs, BoundStep},
-    step_loop::{Replay, StepBlock, StepLoop, StepState},
+    step_loop::{BoundReplay, StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
     tensor::{Cell, Memory, whole_bytes},
 };
-use autobwd_plan::{Again, Called, StepPlan, ValueId};
+use autobwd_plan::{ReplayPlan, StepPlan, SubBlockPlan, ValueId};
 
 /// An operator that runs a sub-block.
-pub(crate) struct CallFrame {
+pub(crate) struct BlockCallKernel {
     pub(crate) steps: StepLoop,
-    pub(crate) block: CalledBlock,
+    pub(crate) block: BoundSubBlock,
 }
 
 /// A sub-block whose steps all have the same shapes.
-pub(crate) struct CalledBlock {
+pub(crate) struct BoundSubBlock {
     pub(crate) step: BoundStep,
     inputs: BoundInputs,
     /// The index of the condition for another step among the ends.
@@ -29,18 +29,18 @@ pub(crate) struct CalledBlock {
     stacks: Vec<Buf<'static>>,
     sums: Vec<Buf<'static>>,
     /// The saved values: location in the arena, and offset in saved step state.
-    left: Vec<(Span, usize)>,
+    left: Vec<(ArenaRange, usize)>,
     left_bytes: usize,
 }
 
-impl CallFrame {
+impl BlockCallKernel {
     pub(crate) fn new(
-        called: &Called,
+        called: &SubBlockPlan,
         step: BoundStep,
         inputs: BoundInputs,
         outputs: Vec<Buf<'static>>,
         limit: u64,
-    ) -> Result<CallFrame> {
+    ) -> Result<BlockCallKernel> {
         let mut outputs = outputs.into_iter();
         let mut output = || outputs.next().ok_or_else(|| Error::internal("an output that is not bound"));
         let mut lasts = vec![];
@@ -61,7 +61,7 @@ impl CallFrame {
             every: called.every,
             replay: None,
         };
-        let block = CalledBlock {
+        let block = BoundSubBlock {
             repeat: called.entering.repeat.and_then(|k| step.ends.carried[k]),
             lasts,
             stacks,
@@ -71,30 +71,31 @@ impl CallFrame {
             inputs,
             step,
         };
-        Ok(CallFrame { steps, block })
+        Ok(BlockCallKernel { steps, block })
     }
 
     /// Sets it up to rerun the steps of another operator, which saved these inner values of every n-th step.
-    pub(crate) fn run_again(&mut self, mut frame: CallFrame, again: &Again) -> Result<()> {
-        let Called { step: StepPlan { plan, .. }, every, .. } = &again.called;
+    pub(crate) fn run_again(&mut self, mut frame: BlockCallKernel, again: &ReplayPlan) -> Result<()> {
+        let SubBlockPlan { step: StepPlan { plan, .. }, every, .. } = &again.called;
         let span = |(id, at): &(ValueId, usize)| Ok((frame.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
         // Each rerun step saves its state.
         let cell = Arc::new(Cell::Steps(Default::default()));
         frame.steps.scopes = Some(cell.clone());
-        self.steps.replay = Some(Replay { frame: Box::new(frame), cell, starts, every: *every, before: 0 });
+        self.steps.replay =
+            Some(BoundReplay { frame: Box::new(frame), cell, starts, every: *every, before: 0 });
         Ok(())
     }
 }
 
-impl CalledBlock {
+impl BoundSubBlock {
     /// Copies the inputs of the first step.
     fn enter(&mut self) -> Result<()> {
         let BoundStep { body, starts, .. } = &mut self.step;
         for (start, first) in starts.iter().zip(self.inputs.firsts()) {
             match (*start, first) {
                 (Some(start), Some(first)) => first.copy_whole(&mut body.arena, start.at)?,
-                (Some(Span { at, bytes }), None) => body.arena.slice_mut::<u8>(at, bytes).fill(0),
+                (Some(ArenaRange { at, bytes }), None) => body.arena.slice_mut::<u8>(at, bytes).fill(0),
                 (None, _) => {}
             }
         }
@@ -103,11 +104,11 @@ impl CalledBlock {
 
     /// Copies carried values to the inputs of the next step.
     pub(crate) fn hand_on(&mut self) {
-        let BoundStep { body: Body { arena, ends: values, .. }, starts, ends, .. } = &mut self.step;
+        let BoundStep { body: BoundBlock { arena, ends: values, .. }, starts, ends, .. } = &mut self.step;
         for (start, end) in starts.iter().zip(&ends.carried) {
             match (*start, end.map(|k| &values[k])) {
                 (Some(start), Some(end)) => arena.move_whole(end.at.at, &end.meta, start.at),
-                (Some(Span { at, bytes }), None) => arena.slice_mut::<u8>(at, bytes).fill(0),
+                (Some(ArenaRange { at, bytes }), None) => arena.slice_mut::<u8>(at, bytes).fill(0),
                 (None, _) => {}
             }
         }
@@ -115,7 +116,7 @@ impl CalledBlock {
 
     /// Copies the final carried values to the outputs; without any step, the initial ones.
     fn leave(&mut self, ran: bool) -> Result<()> {
-        let Body { arena, ends, .. } = &self.step.body;
+        let BoundBlock { arena, ends, .. } = &self.step.body;
         let values = self.step.ends.carried.iter().zip(self.inputs.firsts());
         for (last, (end, first)) in self.lasts.iter_mut().zip(values) {
             let Some(last) = last else { continue };
@@ -132,16 +133,16 @@ impl CalledBlock {
     }
 
     /// Runs the block on the inputs in its arena.
-    pub(crate) fn run_step(&mut self, cx: &Cx, index: usize, state: StepState<'_>) -> Result<()> {
-        let CalledBlock { step, inputs, left, left_bytes, .. } = self;
+    pub(crate) fn run_step(&mut self, cx: &Cx, index: usize, state: StateHandling<'_>) -> Result<()> {
+        let BoundSubBlock { step, inputs, left, left_bytes, .. } = self;
         step.slice(index, inputs)?;
         match state {
-            StepState::Discard => step.body.run(cx),
-            StepState::Load(saved) => step.run_on(cx, saved),
-            StepState::Save(scopes) => {
+            StateHandling::Discard => step.body.run(cx),
+            StateHandling::Load(saved) => step.run_on(cx, saved),
+            StateHandling::Save(scopes) => {
                 let mut saved = scopes.steps()?.step(*left_bytes, step.nested.len())?;
                 step.run_with(cx, &mut saved)?;
-                for (Span { at, bytes }, offset) in &*left {
+                for (ArenaRange { at, bytes }, offset) in &*left {
                     let kept = saved.memory.slice_mut::<u8>(*offset, *bytes);
                     kept.copy_from_slice(step.body.arena.slice(*at, *bytes));
                 }
@@ -152,9 +153,9 @@ impl CalledBlock {
 
     /// Adds a step's contribution to stacks and sums.
     fn gather(&mut self, cx: &Cx, ran: usize, index: usize) -> Result<()> {
-        let BoundStep { body: Body { arena, ends: values, .. }, ends, .. } = &self.step;
+        let BoundStep { body: BoundBlock { arena, ends: values, .. }, ends, .. } = &self.step;
         for (end, out) in ends.stacks.iter().zip(&mut self.stacks) {
-            let Some(End { at, meta, .. }) = end.map(|k| &values[k]) else { continue };
+            let Some(BlockEnd { at, meta, .. }) = end.map(|k| &values[k]) else { continue };
             let bytes = whole_bytes(meta);
             arena.copy_whole(at.at, meta, &mut out.bytes_mut()?[index * bytes..][..bytes]);
         }
@@ -164,12 +165,12 @@ impl CalledBlock {
                 empty(sum)?;
             }
             match end {
-                Some(End { cell: Some(cell), .. }) => {
+                Some(BlockEnd { cell: Some(cell), .. }) => {
                     if let Cell::Array(list) = &**cell {
                         sum.array()?.add(list)?;
                     }
                 }
-                Some(End { at, meta, .. }) => add(cx, sum, arena, at.at, meta, ran == 0)?,
+                Some(BlockEnd { at, meta, .. }) => add(cx, sum, arena, at.at, meta, ran == 0)?,
                 None => {}
             }
         }
@@ -177,7 +178,7 @@ impl CalledBlock {
     }
 }
 
-impl StepBlock for CalledBlock {
+impl StepBlock for BoundSubBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
         match self.repeat.map(|k| &self.step.body.ends[k]) {
             Some(end) if ran > 0 => Ok(self.step.body.arena.slice::<Bool>(end.at.at, 1)[0].get()),
@@ -185,7 +186,7 @@ impl StepBlock for CalledBlock {
         }
     }
 
-    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StepState<'_>) -> Result<()> {
+    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StateHandling<'_>) -> Result<()> {
         match ran {
             0 => self.enter()?,
             _ => self.hand_on(),
@@ -195,7 +196,7 @@ impl StepBlock for CalledBlock {
     }
 }
 
-impl Kernel for CallFrame {
+impl Kernel for BlockCallKernel {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let ran = self.steps.run(cx, &mut self.block)?;
         self.block.leave(ran > 0)

@@ -4,7 +4,9 @@ use std::panic::Location;
 
 use rustc_hash::FxHashMap;
 
-use crate::{GradientOptions, declare::declare, expect_loss, gradients, names::GradNames, ops_or_linked};
+use crate::{
+    GradientOptions, declare::declare, expect_loss, grad_names::GradNames, gradients, ops_or_linked,
+};
 use autobwd_core::{
     Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Shape, Site, Var, VarDesc, Vars,
     operators::{Concat, Reshape2, Slice, SliceGrad},
@@ -124,25 +126,25 @@ pub fn jacobian(
         inputs.iter().map(|name| Ok(known_dims(program, name)?.1)).collect::<Result<_>>()?;
     let mut extended = program.clone();
     let none = GradNames::new(program);
-    let mut append = Append { ops, program: &mut extended, none: &none, site };
+    let mut append = ModelWriter { ops, program: &mut extended, none: &none, site };
     let count = dims.iter().product();
     let flat = append.reshape("flat", var, &[count])?;
     let elements: Vec<Var> = (0..count).map(|i| append.element(flat, i)).collect::<Result<_>>()?;
     let mut rows: Vec<Vec<Var>> = vec![vec![]; inputs.len()];
-    let mut first: Option<Row> = None;
+    let mut first: Option<JacobianRow> = None;
     for (i, element) in elements.iter().enumerate() {
         let grads = match &first {
             Some(row) => row.again(&mut extended, i),
             None => {
                 let name = extended.name(*element).to_string();
                 let grads = gradients(&mut extended, &[&name], inputs, options)?.entries();
-                first = Row::of(&extended, &elements, &grads);
+                first = JacobianRow::of(&extended, &elements, &grads);
                 grads
             }
         };
         rows.iter_mut().zip(grads).for_each(|(rows, grad)| rows.extend(grad));
     }
-    let mut append = Append { ops, program: &mut extended, none: &none, site };
+    let mut append = ModelWriter { ops, program: &mut extended, none: &none, site };
     let mut jacobians = vec![];
     for ((name, rows), input_dims) in inputs.iter().zip(rows).zip(input_dims) {
         // A path leads to all elements or to none.
@@ -169,7 +171,7 @@ fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
 
 /// The backward pass of the first element of a target. Those of the other elements differ in the element only, so they
 /// are copied instead of built.
-struct Row {
+struct JacobianRow {
     elements: Vec<Var>,
     /// Index of the `slice` that extracts the first element; the other slices follow it.
     slice: usize,
@@ -179,15 +181,21 @@ struct Row {
     grads: Vec<Option<Var>>,
 }
 
-impl Row {
+impl JacobianRow {
     /// None if an operator has a sub-block: saved step state can be consumed only once.
-    fn of(program: &Program, elements: &[Var], grads: &[Option<Var>]) -> Option<Row> {
+    fn of(program: &Program, elements: &[Var], grads: &[Option<Var>]) -> Option<JacobianRow> {
         let all = &program.root().ops;
         let slice = all.iter().position(|op| op.writes().any(|v| v == elements[0]))?;
         let ops = all.get(slice + elements.len()..)?.to_vec();
         let vars = ops.iter().flat_map(OpDesc::writes).collect();
         let has_blocks = ops.iter().any(|op| op.attrs.blocks().next().is_some());
-        (!has_blocks).then(|| Row { elements: elements.to_vec(), slice, ops, vars, grads: grads.to_vec() })
+        (!has_blocks).then(|| JacobianRow {
+            elements: elements.to_vec(),
+            slice,
+            ops,
+            vars,
+            grads: grads.to_vec(),
+        })
     }
 
     /// Appends the backward pass of another element, and returns its gradients.
@@ -225,14 +233,14 @@ impl Row {
 }
 
 /// Appends operators to the model.
-struct Append<'a> {
+struct ModelWriter<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
     none: &'a GradNames,
     site: Site,
 }
 
-impl Append<'_> {
+impl ModelWriter<'_> {
     fn op(&mut self, op: impl Into<OpDesc>) -> Result<()> {
         let op = OpDesc { site: Some(self.site), ..op.into() };
         let vars =

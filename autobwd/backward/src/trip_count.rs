@@ -36,7 +36,7 @@ pub(super) fn trips(
             return Err(format!("a block within its body uses `{name}` when that has changed"));
         }
     }
-    let known = Known { ops, program };
+    let known = KnownIntegers { ops, program };
     let body = ops_of(call.block).len();
     let carried = |var: Var| call.carried.iter().any(|c| c.start == var);
     // The known values of loop-carried variables, before and after the step.
@@ -66,12 +66,12 @@ pub(super) fn trips(
     Err(format!("it takes more than {MOST} steps"))
 }
 
-struct Known<'a> {
+struct KnownIntegers<'a> {
     ops: &'a OpInfoMap,
     program: &'a Program,
 }
 
-impl Known<'_> {
+impl KnownIntegers<'_> {
     /// The integer that a variable holds before that operator.
     fn value(&self, block: BlockId, before: usize, var: Var, depth: usize) -> Result<i64, String> {
         self.within(block, before, var, depth, &mut |var| {
@@ -143,11 +143,11 @@ fn scaled(x: i64, by: &Scale) -> Option<i64> {
     }
 }
 
-type OfTwo = fn(i64, i64) -> Option<i64>;
+type BinaryIntegerFn = fn(i64, i64) -> Option<i64>;
 
 /// The operands of an operator on two numbers, and its function.
-fn binary(op: &OpDesc) -> Option<([Var; 2], OfTwo)> {
-    let of_two: OfTwo = if op.is::<ElementwiseAdd>() {
+fn binary(op: &OpDesc) -> Option<([Var; 2], BinaryIntegerFn)> {
+    let of_two: BinaryIntegerFn = if op.is::<ElementwiseAdd>() {
         i64::checked_add
     } else if op.is::<ElementwiseSub>() {
         i64::checked_sub

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use crate::graph::{Build, Given, Source, ValueId, Wires, control::Record};
+use crate::value_graph::{GraphBuilder, InitialValue, ValueId, ValueSource, Wires, control::StepStateLayout};
 use autobwd_core::{
     Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
     Result, StepCount, Var, VarKind,
@@ -10,12 +10,12 @@ use autobwd_core::{
 
 /// The inputs of a sub-block, as values of the outer block.
 #[derive(Clone, Debug, Default)]
-pub struct Entering {
+pub struct BlockInputs {
     /// The condition of the first step.
     pub condition: Option<ValueId>,
     /// Captured values, read in place: outer values and tensor arrays.
     pub outer: Vec<(Var, ValueId, Meta)>,
-    pub carried: Vec<Entered>,
+    pub carried: Vec<CarriedInput>,
     /// The index of the captured condition for further steps.
     pub repeat: Option<usize>,
     /// The sequence, and its element in the step.
@@ -28,7 +28,7 @@ pub struct Entering {
 
 /// The initial value of a loop-carried variable.
 #[derive(Clone, Debug)]
-pub struct Entered {
+pub struct CarriedInput {
     pub carried: Carried,
     /// Zeros if there is none.
     pub first: Option<ValueId>,
@@ -51,13 +51,13 @@ pub struct StepInputs {
     pub nested: Vec<Var>,
 }
 
-impl Entered {
+impl CarriedInput {
     pub fn is_list(&self) -> bool {
         self.meta.as_ref().is_some_and(|meta| meta.array)
     }
 }
 
-impl Entering {
+impl BlockInputs {
     pub fn inputs(&self) -> Wires {
         let outer = self.outer.iter().map(|(_, id, _)| *id);
         let firsts = self.carried.iter().filter_map(|each| each.first);
@@ -68,29 +68,33 @@ impl Entering {
 
     /// The values given to a step, and the destinations of copied ones; of saved step state, the values that the block
     /// reads.
-    pub fn step_inputs(&self, record: Option<&Record>, reads: &[(Var, bool)]) -> (Vec<Given>, StepInputs) {
+    pub fn step_inputs(
+        &self,
+        record: Option<&StepStateLayout>,
+        reads: &[(Var, bool)],
+    ) -> (Vec<InitialValue>, StepInputs) {
         let mut given = vec![];
-        let mut give = |var: Var, meta: &Meta, source: Source, record: Option<Arc<Record>>| {
-            given.push(Given { var, meta: meta.clone(), source, record });
+        let mut give = |var: Var, meta: &Meta, source: ValueSource, record: Option<Arc<StepStateLayout>>| {
+            given.push(InitialValue { var, meta: meta.clone(), source, record });
             given.len() - 1
         };
         for (k, (var, _, meta)) in self.outer.iter().enumerate() {
-            give(*var, meta, Source::Outer(k), None);
+            give(*var, meta, ValueSource::Outer(k), None);
         }
         let mut inputs = StepInputs::default();
         for each in &self.carried {
             let meta = each.meta.as_ref().filter(|_| each.read);
-            inputs.starts.push(meta.map(|meta| give(each.carried.start, meta, Source::Feed, None)));
+            inputs.starts.push(meta.map(|meta| give(each.carried.start, meta, ValueSource::Feed, None)));
         }
         for (_, var, meta) in &self.slices {
-            inputs.slices.push(give(*var, meta, Source::Feed, None));
+            inputs.slices.push(give(*var, meta, ValueSource::Feed, None));
         }
         for (entry, at) in record.into_iter().flat_map(|record| record.read(reads)) {
-            let id = give(entry.var, &entry.meta, Source::Feed, None);
+            let id = give(entry.var, &entry.meta, ValueSource::Feed, None);
             inputs.stored.extend(at.map(|at| (id, at)));
         }
         for (var, nested) in record.into_iter().flat_map(|record| &record.nested) {
-            give(*var, &Meta::scopes(), Source::Feed, nested.clone());
+            give(*var, &Meta::scopes(), ValueSource::Feed, nested.clone());
             inputs.nested.push(*var);
         }
         (given, inputs)
@@ -111,8 +115,8 @@ impl StepEnds {
     pub fn new(
         program: &Program,
         call: &Call,
-        entering: &Entering,
-        given: &[Given],
+        entering: &BlockInputs,
+        given: &[InitialValue],
         leave: &[(Var, bool)],
     ) -> StepEnds {
         let own = program.block(call.block).map_or(&[][..], |block| &block.ops);
@@ -185,9 +189,9 @@ pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Res
     Ok(names.map(|v| (v, elements.contains(&v))).collect())
 }
 
-impl Build<'_> {
+impl GraphBuilder<'_> {
     /// The inputs of an operator's block.
-    pub(crate) fn enter(&mut self, call: &Call) -> Result<Entering> {
+    pub(crate) fn enter(&mut self, call: &Call) -> Result<BlockInputs> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
         let condition = call.condition().map(|var| self.value(var)).transpose()?;
@@ -195,7 +199,7 @@ impl Build<'_> {
             StepCount::While(var) => call.carried.iter().position(|each| each.start == var),
             _ => None,
         };
-        let mut entering = Entering { condition, repeat, ..Entering::default() };
+        let mut entering = BlockInputs { condition, repeat, ..BlockInputs::default() };
         if let Some(id) = entering.condition {
             self.is_boolean(id)?;
         }
@@ -219,13 +223,13 @@ impl Build<'_> {
                     let id = first.map_or_else(|| self.value(each.start), Ok)?;
                     entering.outer.push((each.start, id, meta.clone()));
                     let (carried, first, meta) = (*each, Some(id), Some(meta.clone()));
-                    entering.carried.push(Entered { carried, first, meta, read: false });
+                    entering.carried.push(CarriedInput { carried, first, meta, read: false });
                     continue;
                 }
                 Some(meta) => meta.rows = None,
                 None => {}
             }
-            entering.carried.push(Entered { carried: *each, first, meta, read });
+            entering.carried.push(CarriedInput { carried: *each, first, meta, read });
         }
         if let StepCount::Times(n) = call.steps {
             entering.count = Some((None, n.into()));
@@ -238,7 +242,12 @@ impl Build<'_> {
                 let meta = Meta::new(meta.dtype, meta.dims.iter().skip(1).copied().collect::<Dims>());
                 let zeros =
                     Carried { first: First::ZerosLike(*like), start: *inner, end: *inner, last: None };
-                entering.carried.push(Entered { carried: zeros, first: None, meta: Some(meta), read: true });
+                entering.carried.push(CarriedInput {
+                    carried: zeros,
+                    first: None,
+                    meta: Some(meta),
+                    read: true,
+                });
                 continue;
             };
             let meta = self.graph.values[id].meta.clone();

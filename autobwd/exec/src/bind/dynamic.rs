@@ -3,65 +3,68 @@
 use std::sync::Arc;
 
 use crate::bind::{
-    Outer,
-    body::{End, Span},
+    CapturedValue,
+    bound_block::{ArenaRange, BlockEnd},
     bound_step::BoundInputs,
-    step_loop::{StepBlock, StepLoop, StepState},
-    stretch::{Key, Planner, Ready, Stretch},
+    segment::{PreparedSegment, Segment, SegmentKey, SegmentPlanner},
+    step_loop::{StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
     BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
     tensor::{Cell, Memory, Step, Steps, add_up, padded},
 };
-use autobwd_plan::{Entry, Given, Late, Record, Source, StepEnds, StepInputs, check_carried, check_term};
+use autobwd_plan::{
+    DynamicTail, InitialValue, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,
+    check_carried, check_term,
+};
 
 /// An operator that is planned step by step, and the operators after it.
-pub(crate) struct LateFrame {
+pub(crate) struct DynamicKernel {
     block: BlockId,
     steps: StepLoop,
-    called: LateBlock,
+    called: DynamicBlock,
     /// Earlier values that the operators after it read, with their locations.
-    found: Vec<(Given, Outer)>,
-    behind: Stretch,
+    found: Vec<(InitialValue, CapturedValue)>,
+    behind: Segment,
     /// The shapes that the operators after it last ran with.
-    now: Key,
+    now: SegmentKey,
 }
 
 /// A sub-block whose steps may have different shapes.
-struct LateBlock {
-    planner: Arc<Planner>,
-    late: Arc<Late>,
+struct DynamicBlock {
+    planner: Arc<SegmentPlanner>,
+    late: Arc<DynamicTail>,
     inputs: BoundInputs,
     /// Captured outer values.
-    outer: Vec<Outer>,
+    outer: Vec<CapturedValue>,
     /// The step scopes that its steps fill or consume.
     scopes: Arc<Cell>,
     /// Sums that are tensor arrays, by sum.
     lists: Vec<Arc<Cell>>,
-    stretch: Stretch,
-    state: State,
+    stretch: Segment,
+    state: DynamicState,
 }
 
 /// The state between steps: carried values and the contributions so far.
 #[derive(Default)]
-struct State {
+struct DynamicState {
     /// Carried values; `None` if no step has computed one.
-    carried: Vec<Option<LateValue>>,
+    carried: Vec<Option<DynamicValue>>,
     stacks: Vec<Vec<(usize, Tensor)>>,
-    sums: Vec<Option<LateValue>>,
+    sums: Vec<Option<DynamicValue>>,
 }
 
 /// A value with the shape of the last step.
-enum LateValue {
+enum DynamicValue {
     Tensor(Tensor),
     Cell(Meta, Arc<Cell>),
 }
 
-impl LateValue {
+impl DynamicValue {
     fn meta(&self) -> Meta {
         match self {
-            LateValue::Tensor(tensor) => tensor.meta(),
-            LateValue::Cell(meta, _) => meta.clone(),
+            DynamicValue::Tensor(tensor) => tensor.meta(),
+            DynamicValue::Cell(meta, _) => meta.clone(),
         }
     }
 
@@ -72,26 +75,26 @@ impl LateValue {
 
     fn bytes(&self) -> Option<&[u8]> {
         match self {
-            LateValue::Tensor(tensor) => Some(tensor.bytes()),
-            LateValue::Cell(..) => None,
+            DynamicValue::Tensor(tensor) => Some(tensor.bytes()),
+            DynamicValue::Cell(..) => None,
         }
     }
 }
 
-impl LateFrame {
+impl DynamicKernel {
     pub(crate) fn new(
-        planner: Arc<Planner>,
+        planner: Arc<SegmentPlanner>,
         block: BlockId,
-        late: Arc<Late>,
+        late: Arc<DynamicTail>,
         inputs: BoundInputs,
-        outer: Vec<Outer>,
-        found: Vec<(Given, Outer)>,
-    ) -> Result<LateFrame> {
+        outer: Vec<CapturedValue>,
+        found: Vec<(InitialValue, CapturedValue)>,
+    ) -> Result<DynamicKernel> {
         let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(Cell::Steps(Default::default())));
         let list = |(_, var, _): &(Var, Var, Var)| {
             let known = found.iter().find(|(given, _)| given.var == *var);
             match known.map(|(_, at)| at) {
-                Some(Outer::Cell(cell)) => cell.clone(),
+                Some(CapturedValue::Cell(cell)) => cell.clone(),
                 _ => Arc::new(Cell::Array(Default::default())),
             }
         };
@@ -106,10 +109,10 @@ impl LateFrame {
             every: 1,
             replay: None,
         };
-        let behind = Stretch::new(block, late.index + 1);
-        let (stretch, state) = (Stretch::new(late.call.block, 0), State::default());
-        let called = LateBlock { planner, late, inputs, outer, scopes, lists, stretch, state };
-        Ok(LateFrame { block, steps, called, found, behind, now: Key::default() })
+        let behind = Segment::new(block, late.index + 1);
+        let (stretch, state) = (Segment::new(late.call.block, 0), DynamicState::default());
+        let called = DynamicBlock { planner, late, inputs, outer, scopes, lists, stretch, state };
+        Ok(DynamicKernel { block, steps, called, found, behind, now: SegmentKey::default() })
     }
 
     /// Bytes of tensor memory in use now.
@@ -118,7 +121,7 @@ impl LateFrame {
     }
 
     /// A value required at the end, with its memory.
-    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &End)> {
+    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
         let body = self.behind.body(&self.now);
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
     }
@@ -135,7 +138,7 @@ impl LateFrame {
         self.go_on(cx, outputs)
     }
 
-    fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, LateValue)>> {
+    fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, DynamicValue)>> {
         self.called.state = self.called.start()?;
         let outcome = self.steps.run(cx, &mut self.called);
         let state = std::mem::take(&mut self.called.state);
@@ -144,19 +147,19 @@ impl LateFrame {
     }
 
     /// Runs the operators after it.
-    fn go_on(&mut self, cx: &Cx, outputs: Vec<(Var, LateValue)>) -> Result<()> {
-        let LateBlock { planner, late, .. } = &self.called;
-        let (mut given, mut inputs): (Vec<Given>, _) = (vec![], StepInputs::default());
-        let mut outer: Vec<Outer> = vec![];
+    fn go_on(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
+        let DynamicBlock { planner, late, .. } = &self.called;
+        let (mut given, mut inputs): (Vec<InitialValue>, _) = (vec![], StepInputs::default());
+        let mut outer: Vec<CapturedValue> = vec![];
         let (mut key, mut fed) = (vec![], vec![]);
         let kept = |var: Var| late.kept.iter().any(|(v, _)| *v == var);
-        let stays = |given: &Given| outputs.iter().all(|(var, _)| *var != given.var);
+        let stays = |given: &InitialValue| outputs.iter().all(|(var, _)| *var != given.var);
         for (found, at) in self.found.iter().filter(|(given, _)| stays(given)) {
-            given.push(Given { source: Source::Outer(outer.len()), ..found.clone() });
+            given.push(InitialValue { source: ValueSource::Outer(outer.len()), ..found.clone() });
             outer.push(at.clone());
         }
         for (var, output) in outputs {
-            if let LateValue::Tensor(tensor) = &output
+            if let DynamicValue::Tensor(tensor) = &output
                 && kept(var)
             {
                 planner.keep(var, tensor)?;
@@ -165,17 +168,17 @@ impl LateFrame {
             key.push(output.shape());
             let (meta, id) = (output.meta(), given.len());
             let source = match output {
-                LateValue::Tensor(tensor) => {
+                DynamicValue::Tensor(tensor) => {
                     inputs.starts.push(Some(id));
                     fed.push(tensor);
-                    Source::Feed
+                    ValueSource::Feed
                 }
-                LateValue::Cell(_, cell) => {
-                    outer.push(Outer::Cell(cell));
-                    Source::Outer(outer.len() - 1)
+                DynamicValue::Cell(_, cell) => {
+                    outer.push(CapturedValue::Cell(cell));
+                    ValueSource::Outer(outer.len() - 1)
                 }
             };
-            given.push(Given { var, meta, source, record: None });
+            given.push(InitialValue { var, meta, source, record: None });
         }
         self.now = (key, None);
         let ends = StepEnds { vars: late.ends.clone(), ..StepEnds::default() };
@@ -186,21 +189,21 @@ impl LateFrame {
     }
 }
 
-impl LateBlock {
+impl DynamicBlock {
     /// The state before the first step.
-    fn start(&self) -> Result<State> {
-        let Late { call, entering, sums, .. } = &*self.late;
+    fn start(&self) -> Result<DynamicState> {
+        let DynamicTail { call, entering, sums, .. } = &*self.late;
         if !call.is_recorded() {
             *self.scopes.steps()? = Default::default();
         }
-        let mut state = State::default();
+        let mut state = DynamicState::default();
         for (each, first) in entering.carried.iter().zip(self.inputs.firsts()) {
             state.carried.push(match (first, &each.meta) {
                 (Some(list), Some(meta)) if meta.array => {
-                    Some(LateValue::Cell(meta.clone(), list.cell()?.clone()))
+                    Some(DynamicValue::Cell(meta.clone(), list.cell()?.clone()))
                 }
-                (Some(first), _) => Some(LateValue::Tensor(first.to_tensor()?)),
-                (None, Some(meta)) => Some(LateValue::Tensor(zeros(meta)?)),
+                (Some(first), _) => Some(DynamicValue::Tensor(first.to_tensor()?)),
+                (None, Some(meta)) => Some(DynamicValue::Tensor(zeros(meta)?)),
                 (None, None) => None,
             });
         }
@@ -209,14 +212,14 @@ impl LateBlock {
             if meta.array {
                 list.clear();
             }
-            state.sums.push(meta.array.then(|| LateValue::Cell(meta.clone(), list.clone())));
+            state.sums.push(meta.array.then(|| DynamicValue::Cell(meta.clone(), list.clone())));
         }
         Ok(state)
     }
 
     /// The outputs after all steps.
-    fn finish(&self, count: usize, state: State) -> Result<Vec<(Var, LateValue)>> {
-        let Late { call, entering, sums, .. } = &*self.late;
+    fn finish(&self, count: usize, state: DynamicState) -> Result<Vec<(Var, DynamicValue)>> {
+        let DynamicTail { call, entering, sums, .. } = &*self.late;
         let name = |var: Var| self.planner.program().name(var);
         let mut outputs = vec![];
         for (each, value) in entering.carried.iter().zip(state.carried) {
@@ -224,33 +227,33 @@ impl LateBlock {
             outputs.push((last, value.ok_or_else(|| not_computed(name(last)))?));
         }
         for ((_, out), parts) in call.stacks.iter().zip(state.stacks) {
-            outputs.push((*out, LateValue::Tensor(stack(count, parts, name(*out))?)));
+            outputs.push((*out, DynamicValue::Tensor(stack(count, parts, name(*out))?)));
         }
         for (((_, out, _), sum), meta) in call.sums.iter().zip(state.sums).zip(sums) {
-            outputs.push((*out, sum.map_or_else(|| zeros(meta).map(LateValue::Tensor), Ok)?));
+            outputs.push((*out, sum.map_or_else(|| zeros(meta).map(DynamicValue::Tensor), Ok)?));
         }
         if let Some(scopes) = call.scopes.filter(|_| !call.is_recorded()) {
-            outputs.push((scopes, LateValue::Cell(Meta::scopes(), self.scopes.clone())));
+            outputs.push((scopes, DynamicValue::Cell(Meta::scopes(), self.scopes.clone())));
         }
         Ok(outputs)
     }
 }
 
-impl StepBlock for LateBlock {
+impl StepBlock for DynamicBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
         match self.late.entering.repeat.and_then(|k| self.state.carried[k].as_ref()) {
-            Some(LateValue::Tensor(value)) if ran > 0 => {
+            Some(DynamicValue::Tensor(value)) if ran > 0 => {
                 Ok(value.slice::<Bool>()?.first().is_some_and(|holds| holds.get()))
             }
             _ => self.inputs.condition(),
         }
     }
 
-    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StepState<'_>) -> Result<()> {
-        let LateBlock { planner, late, inputs, outer, stretch, state, .. } = self;
-        let Late { call, entering, reads, leave, .. } = &**late;
+    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StateHandling<'_>) -> Result<()> {
+        let DynamicBlock { planner, late, inputs, outer, stretch, state, .. } = self;
+        let DynamicTail { call, entering, reads, leave, .. } = &**late;
         let number = match &saved {
-            StepState::Load(step) => step.record,
+            StateHandling::Load(step) => step.record,
             _ => None,
         };
         let record = number.map_or_else(|| late.record.clone(), |number| planner.record(number));
@@ -261,7 +264,7 @@ impl StepBlock for LateBlock {
         let found = || {
             let mut entering = entering.clone();
             for (each, value) in entering.carried.iter_mut().zip(&state.carried) {
-                each.meta = value.as_ref().map(LateValue::meta);
+                each.meta = value.as_ref().map(DynamicValue::meta);
             }
             let (given, inputs) = entering.step_inputs(record.as_deref(), reads);
             let leave = leave.as_deref().unwrap_or_default();
@@ -272,23 +275,23 @@ impl StepBlock for LateBlock {
         ready.step.feed(state.carried.iter().map(|value| value.as_ref()?.bytes()));
         ready.step.slice(index, inputs)?;
         match &mut saved {
-            StepState::Load(step) => ready.step.run_on(cx, step)?,
-            StepState::Save(_) | StepState::Discard => ready.step.body.run(cx)?,
+            StateHandling::Load(step) => ready.step.run_on(cx, step)?,
+            StateHandling::Save(_) | StateHandling::Discard => ready.step.body.run(cx)?,
         }
 
         // Outputs of the step.
         let StepEnds { carried, stacks, sums, .. } = &ready.step.ends;
         for ((each, value), k) in entering.carried.iter().zip(&mut state.carried).zip(carried) {
             match (value, ready.end(*k)?) {
-                (Some(LateValue::Cell(meta, _)), Some((_, end))) => meta.clone_from(&end.meta),
-                (Some(LateValue::Cell(..)) | None, None) => {}
-                (Some(LateValue::Tensor(tensor)), None) => tensor.bytes_mut().fill(0),
+                (Some(DynamicValue::Cell(meta, _)), Some((_, end))) => meta.clone_from(&end.meta),
+                (Some(DynamicValue::Cell(..)) | None, None) => {}
+                (Some(DynamicValue::Tensor(tensor)), None) => tensor.bytes_mut().fill(0),
                 (value, Some((memory, end))) => {
                     let next = Tensor::copy_of(memory, end.at.at, &end.meta)?;
                     if let Some(before) = value {
                         check_carried(program.name(each.carried.start), &before.meta(), &next.meta())?;
                     }
-                    *value = Some(LateValue::Tensor(next));
+                    *value = Some(DynamicValue::Tensor(next));
                 }
             }
         }
@@ -303,16 +306,16 @@ impl StepBlock for LateBlock {
             check_term(program, *var, &end.meta, *out, meta)?;
             let term = || Tensor::copy_of(memory, end.at.at, &end.meta);
             match (&mut *sum, end.cell.as_deref()) {
-                (Some(LateValue::Cell(_, list)), Some(Cell::Array(term))) => {
+                (Some(DynamicValue::Cell(_, list)), Some(Cell::Array(term))) => {
                     if let Cell::Array(list) = &**list {
                         list.add(term)?;
                     }
                 }
-                (Some(LateValue::Tensor(sum)), _) => add_up(sum, &term()?)?,
-                _ => *sum = Some(LateValue::Tensor(term()?)),
+                (Some(DynamicValue::Tensor(sum)), _) => add_up(sum, &term()?)?,
+                _ => *sum = Some(DynamicValue::Tensor(term()?)),
             }
         }
-        if let (StepState::Save(scopes), Some(leave)) = (saved, leave) {
+        if let (StateHandling::Save(scopes), Some(leave)) = (saved, leave) {
             let mut steps = scopes.steps()?;
             let step = leaves(&ready, leave, planner, &mut steps)?;
             steps.push(step)?;
@@ -322,12 +325,17 @@ impl StepBlock for LateBlock {
 }
 
 /// The saved state of a finished step, from its inputs and results.
-fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner, steps: &mut Steps) -> Result<Step> {
-    let (mut record, mut nested, mut parts, mut bytes) = (Record::default(), vec![], vec![], 0);
+fn leaves(
+    ready: &PreparedSegment<'_>,
+    leave: &[(Var, bool)],
+    planner: &SegmentPlanner,
+    steps: &mut Steps,
+) -> Result<Step> {
+    let (mut record, mut nested, mut parts, mut bytes) = (StepStateLayout::default(), vec![], vec![], 0);
     for (var, elements) in leave {
         let (memory, at, meta) = match (ready.input(*var)?, ready.end_of(*var)?) {
             (Some((meta, at)), _) => (&ready.step.body.arena, at, meta),
-            (None, Some((_, End { cell: Some(cell), record: known, .. }))) => {
+            (None, Some((_, BlockEnd { cell: Some(cell), record: known, .. }))) => {
                 if let Cell::Steps(_) = &**cell {
                     record.nested.push((*var, known.clone()));
                     nested.push(std::mem::take(&mut *cell.steps()?));
@@ -342,11 +350,11 @@ fn leaves(ready: &Ready<'_>, leave: &[(Var, bool)], planner: &Planner, steps: &m
             parts.push((memory, at));
             bytes += padded(at.bytes);
         }
-        record.entries.push(Entry { var: *var, meta: meta.clone(), at: offset });
+        record.entries.push(StepStateField { var: *var, meta: meta.clone(), at: offset });
     }
     let mut memory = steps.memory(bytes)?;
     let mut offset = 0;
-    for (from, Span { at, bytes }) in parts {
+    for (from, ArenaRange { at, bytes }) in parts {
         memory.slice_mut::<u8>(offset, bytes).copy_from_slice(from.slice(at, bytes));
         offset += padded(bytes);
     }

@@ -17,7 +17,7 @@ impl Kernel for Probe {
     /// An output holds a NaN or an infinity.
     fn run(&mut self, _: &Cx) -> Result<()> {
         for (name, output) in self.outputs.iter().filter(|(_, output)| output.dtype().is_float()) {
-            if !Range::of(output)?.is_finite() {
+            if !ValueRange::of(output)?.is_finite() {
                 return Err(self.report(name)?);
             }
         }
@@ -34,7 +34,7 @@ impl Probe {
         for (what, bufs) in [("reads", &self.inputs), ("writes", &self.outputs)] {
             for (name, buf) in bufs {
                 let (slot, rows) = (buf.slot(), if buf.is_sparse() { "rows of " } else { "" });
-                let (dtype, dims, range) = (buf.dtype(), buf.dims(), Range::of(buf)?.text(buf.dtype()));
+                let (dtype, dims, range) = (buf.dtype(), buf.dims(), ValueRange::of(buf)?.text(buf.dtype()));
                 _ = write!(text, "\n  {what} {slot} = `{name}`: {rows}{dtype} {dims:?}, {range}");
             }
         }
@@ -43,16 +43,16 @@ impl Probe {
 }
 
 /// The value range of a tensor.
-struct Range {
+struct ValueRange {
     /// The smallest and the largest finite number.
     ends: Option<(f64, f64)>,
     nan: usize,
     infinite: usize,
 }
 
-impl Range {
-    fn of(buf: &Buf<'_>) -> Result<Range> {
-        let mut range = Range { ends: None, nan: 0, infinite: 0 };
+impl ValueRange {
+    fn of(buf: &Buf<'_>) -> Result<ValueRange> {
+        let mut range = ValueRange { ends: None, nan: 0, infinite: 0 };
         with_dtype!(buf.dtype(), T => {
             let elements = if buf.is_sparse() { buf.rows::<T>()?.values() } else { buf.slice::<T>()? };
             elements.iter().for_each(|x| range.add(x.to_f64()));

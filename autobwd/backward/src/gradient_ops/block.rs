@@ -4,12 +4,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     accumulate::accumulate,
-    emit::{Emit, emit},
-    keep::{Values, keep},
-    marks,
-    names::GradNames,
-    path::{self, Question},
+    grad_names::GradNames,
+    gradient_ops::{GradientEmitter, emit},
+    preserve_overwritten::{ValueVersions, keep},
     prune::prune,
+    relevance::{self, GradientRequest},
+    stop_gradients,
 };
 use autobwd_core::{
     BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var, VarKind,
@@ -17,7 +17,7 @@ use autobwd_core::{
 };
 
 /// A gradient block whose variables are not declared yet.
-pub(crate) struct Inner {
+pub(crate) struct PendingGradBlock {
     pub(crate) block: BlockId,
     /// Gradients that are inputs of a step, with their variables.
     pub(crate) given: Vec<(Var, Var)>,
@@ -25,7 +25,7 @@ pub(crate) struct Inner {
 }
 
 /// The gradient of a sub-block, for the operator that owns it.
-pub(crate) struct Built {
+pub(crate) struct GradBlockInfo {
     pub(crate) block: GradBlock,
     /// Outer variables that the gradient reads by name.
     pub(crate) reads: FxHashSet<Var>,
@@ -43,20 +43,21 @@ pub(crate) fn build(
     parent: BlockId,
     no_grad: &[bool],
     arriving: &[Var],
-    inners: &mut Vec<Inner>,
-) -> Result<Option<Built>> {
+    inners: &mut Vec<PendingGradBlock>,
+) -> Result<Option<GradBlockInfo>> {
     let ends: Vec<Var> = call.ends().collect();
     program.lost_writes(call.block, &ends).into_iter().try_for_each(Err)?;
     let into = program.add_block(Some(parent), Some(call.block));
     let (count, known) = (program.blocks().len(), inners.len());
-    let built = Block { ops, program: &mut *program, op, call, into }.build(no_grad, arriving, inners)?;
+    let built =
+        GradBlockBuilder { ops, program: &mut *program, op, call, into }.build(no_grad, arriving, inners)?;
     if built.is_none() && program.blocks().len() == count && inners.len() == known {
         program.truncate_blocks(into.index());
     }
     Ok(built)
 }
 
-struct Block<'a> {
+struct GradBlockBuilder<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
     op: &'a OpDesc,
@@ -64,7 +65,7 @@ struct Block<'a> {
     into: BlockId,
 }
 
-impl Block<'_> {
+impl GradBlockBuilder<'_> {
     fn forward(&self) -> &autobwd_core::Block {
         // The caller has looked it up.
         self.program.block(self.call.block).unwrap_or(self.program.root())
@@ -79,7 +80,7 @@ impl Block<'_> {
             outside[inner.index()] = around[outer.index()];
         }
         let mut inside = outside.clone();
-        let of_data = marks::find(self.ops, self.program, self.call.block, &outside)?.of_data;
+        let of_data = stop_gradients::find(self.ops, self.program, self.call.block, &outside)?.of_data;
         for (var, desc) in self.forward().vars.iter() {
             inside[var.index()] |= desc.stop_gradient && !of_data.contains(var);
         }
@@ -98,14 +99,14 @@ impl Block<'_> {
     /// gradient.
     fn path(&self, outside: &[bool], no_grad: &[bool], targets: &mut Vec<Var>) -> Result<Vec<usize>> {
         loop {
-            let question = Question {
+            let question = GradientRequest {
                 block: self.call.block,
                 targets,
                 asked: &[],
                 computed: vec![false; self.program.name_count()],
                 only_asked: false,
             };
-            let (path, open) = path::find(self.ops, self.program, &question, outside)?;
+            let (path, open) = relevance::find(self.ops, self.program, &question, outside)?;
             let again = !matches!(self.call.steps, StepCount::If(_));
             let handed = self.call.carried.iter().filter(|c| again && open[c.start.index()]);
             let handed = handed.filter(|c| !no_grad[c.start.index()] && !targets.contains(&c.end));
@@ -132,7 +133,12 @@ impl Block<'_> {
         Err(Error::new(ErrorKind::NoGradient, text).at_op(|| self.program.describe_op(id, *at, op)))
     }
 
-    fn build(self, around: &[bool], arriving: &[Var], inners: &mut Vec<Inner>) -> Result<Option<Built>> {
+    fn build(
+        self,
+        around: &[bool],
+        arriving: &[Var],
+        inners: &mut Vec<PendingGradBlock>,
+    ) -> Result<Option<GradBlockInfo>> {
         let (call, id) = (self.call, self.call.block);
         let (cut, no_grad) = self.no_grad(around)?;
         let found = self.found();
@@ -143,10 +149,10 @@ impl Block<'_> {
         let path = self.path(&cut, &no_grad, &mut targets)?;
         self.refuse_far_writes(&found, &targets)?;
 
-        let Block { ops, program, into, .. } = self;
+        let GradBlockBuilder { ops, program, into, .. } = self;
         let mut names = GradNames::of_block(program, &found);
         let len = program.block(id).map_or(0, |block| block.ops.len());
-        let mut values = Values::of_block(program, &found, len);
+        let mut values = ValueVersions::of_block(program, &found, len);
         let mut given: FxHashMap<Var, Var> = FxHashMap::default();
         for var in &targets {
             let grad = names.here(program, *var);
@@ -154,7 +160,7 @@ impl Block<'_> {
             given.insert(grad, *var);
         }
         let mut emitted = vec![];
-        let walk = Emit {
+        let walk = GradientEmitter {
             ops,
             infos: Lookup::new(ops),
             program,
@@ -214,7 +220,7 @@ impl Block<'_> {
             None => around.into_iter().filter(|v| by_name.contains(v)).collect(),
         };
         let block = GradBlock { block: into, given: given.iter().map(|(_, var)| *var).collect(), computed };
-        inners.push(Inner { block: into, given, names });
-        Ok(Some(Built { block, reads }))
+        inners.push(PendingGradBlock { block: into, given, names });
+        Ok(Some(GradBlockInfo { block, reads }))
     }
 }

@@ -4,13 +4,13 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Set;
-use crate::{Done, recompute::Needs};
+use super::RecomputeSet;
+use crate::{FinishedBackward, recompute::ForwardReads};
 use autobwd_core::{Cost, Error, Origin, Program, Result, Var, tensor::padded};
-use autobwd_plan::{self, Node, Plan, Source, Spot};
+use autobwd_plan::{self, Instruction, Location, Plan, ValueSource};
 
 /// A forward value that the backward pass or a recomputed operator may read.
-pub(super) struct Value {
+pub(super) struct ForwardValue {
     pub(super) bytes: usize,
     /// The operator that can recompute it.
     pub(super) writer: Option<usize>,
@@ -27,12 +27,12 @@ pub(super) struct Value {
 }
 
 /// Forward operators and values, and the remaining memory of a run.
-pub(super) struct Model {
+pub(super) struct CostModel {
     /// Operators worth recomputing, in program order.
     pub(super) candidates: Vec<usize>,
     /// By operator; nothing if it does not run.
     pub(super) costs: Vec<Cost>,
-    pub(super) values: Vec<Value>,
+    pub(super) values: Vec<ForwardValue>,
     /// By operator: the recomputable values that it writes.
     pub(super) writes: Vec<Vec<usize>>,
     /// By time: the operator whose gradients are computed; the number of operators during the forward pass.
@@ -41,13 +41,18 @@ pub(super) struct Model {
     memory: Vec<usize>,
 }
 
-impl Model {
+impl CostModel {
     /// The model of a run, from its plan without recomputation.
-    pub(super) fn new(program: &Program, done: &Done, needs: &Needs, plan: &Plan) -> Result<Model> {
+    pub(super) fn new(
+        program: &Program,
+        done: &FinishedBackward,
+        needs: &ForwardReads,
+        plan: &Plan,
+    ) -> Result<CostModel> {
         let count = program.root().ops.len();
         let forward = forward_values(plan, count);
         let (mut costs, mut pointwise) = (vec![Cost::default(); count], vec![false; count]);
-        for node in plan.graph.nodes.iter().filter(|node| node.index < count) {
+        for node in plan.graph.instructions.iter().filter(|node| node.index < count) {
             let of = |var: Var| match forward.get(&var) {
                 Some(id) => Ok(plan.graph.values[*id].meta.clone()),
                 None => Err(Error::internal("a scheduled operator reads a value without writer")),
@@ -56,7 +61,7 @@ impl Model {
             pointwise[node.index] = node.info.lanes().is_some();
         }
         let candidates = candidates(needs, count);
-        let mut model = Model {
+        let mut model = CostModel {
             candidates,
             costs,
             values: vec![],
@@ -67,30 +72,30 @@ impl Model {
 
         let lives = lives(plan);
         let mut known: FxHashMap<usize, usize> = FxHashMap::default();
-        let mut value = |model: &mut Model, id: usize| {
+        let mut value = |model: &mut CostModel, id: usize| {
             let value = &plan.graph.values[id];
-            if value.kept || forward.get(&value.var) != Some(&id) {
+            if value.in_scope || forward.get(&value.var) != Some(&id) {
                 return None;
             }
             let new = model.values.len();
             let own = *known.entry(id).or_insert(new);
             if own == new {
                 let writer = needs.writer[value.var.index()];
-                model.values.push(Value {
+                model.values.push(ForwardValue {
                     bytes: bytes(value),
                     writer,
                     reads: None,
                     fuses: false,
                     readers: vec![],
                     forward: (lives[id].0, lives[id].0),
-                    brief: plan.layout.spots[id] == Spot::Register,
+                    brief: plan.memory.locations[id] == Location::Register,
                 });
                 writer.into_iter().for_each(|op| model.writes[op].push(new));
             }
             Some(own)
         };
         for (time, group) in plan.groups.iter().enumerate() {
-            let nodes = &plan.graph.nodes[group.nodes.clone()];
+            let nodes = &plan.graph.instructions[group.nodes.clone()];
             let rule =
                 nodes.iter().find_map(|node| match done.ops.get(node.index.checked_sub(count)?)?.origin {
                     Origin::Gradient { of } => Some(of),
@@ -124,7 +129,7 @@ impl Model {
         }
         let mut change = vec![0; plan.groups.len() + 2];
         for (id, (first, last)) in lives.iter().enumerate() {
-            if matches!(plan.layout.spots[id], Spot::Arena(_)) && !known.contains_key(&id) {
+            if matches!(plan.memory.locations[id], Location::Arena(_)) && !known.contains_key(&id) {
                 add(&mut change, *first, *last, bytes(&plan.graph.values[id]));
             }
         }
@@ -138,7 +143,7 @@ impl Model {
     }
 
     /// Whether a value must be in memory when the backward pass begins, unless it is recomputed.
-    fn waits(&self, value: &Value, again: &[bool]) -> bool {
+    fn waits(&self, value: &ForwardValue, again: &[bool]) -> bool {
         value.reads.is_some() || value.readers.iter().any(|op| again[*op])
     }
 
@@ -148,15 +153,15 @@ impl Model {
     }
 
     /// A set of operators, tried for every budget.
-    pub(super) fn set(&self, again: Vec<bool>) -> Set {
-        Set { least: 0, time: self.cost(&again).picoseconds(), again }
+    pub(super) fn set(&self, again: Vec<bool>) -> RecomputeSet {
+        RecomputeSet { least: 0, time: self.cost(&again).picoseconds(), again }
     }
 
     /// Estimated arena: the maximum of live bytes over time.
     pub(super) fn arena_bytes(&self, again: &[bool]) -> usize {
         // By operator: the time at which it is recomputed.
         let mut at = vec![usize::MAX; self.costs.len()];
-        let readers = |value: &Value, at: &[usize]| -> Vec<usize> {
+        let readers = |value: &ForwardValue, at: &[usize]| -> Vec<usize> {
             value.readers.iter().filter(|op| again[**op]).map(|op| at[*op]).collect()
         };
         for op in self.candidates.iter().rev().filter(|op| again[**op]) {
@@ -196,7 +201,7 @@ impl Model {
     }
 }
 
-fn bytes(value: &autobwd_plan::Value) -> usize {
+fn bytes(value: &autobwd_plan::GraphValue) -> usize {
     padded(value.meta.bytes().unwrap_or(0))
 }
 
@@ -218,17 +223,17 @@ fn sums(change: &[isize]) -> impl Iterator<Item = usize> {
 /// Values of the plan, by variable, that are live at the end of the forward pass.
 fn forward_values(plan: &Plan, count: usize) -> FxHashMap<Var, usize> {
     let given = plan.graph.values.iter().enumerate().filter_map(|(id, value)| match value.source {
-        Source::Node(_) | Source::Unread | Source::Scratch => None,
-        Source::Copy(of) => Some((value.var, of)),
+        ValueSource::Instruction(_) | ValueSource::Unread | ValueSource::Scratch => None,
+        ValueSource::Copy(of) => Some((value.var, of)),
         _ => Some((value.var, id)),
     });
-    let nodes = plan.graph.nodes.iter().filter(|node| node.index < count);
-    let written = nodes.flat_map(Node::writes).map(|id| (plan.graph.values[id].var, id));
+    let nodes = plan.graph.instructions.iter().filter(|node| node.index < count);
+    let written = nodes.flat_map(Instruction::writes).map(|id| (plan.graph.values[id].var, id));
     given.chain(written).collect()
 }
 
 /// Recomputable operators that gradients read, directly or through others.
-fn candidates(needs: &Needs, count: usize) -> Vec<usize> {
+fn candidates(needs: &ForwardReads, count: usize) -> Vec<usize> {
     let mut found = vec![false; count];
     let mut next: Vec<usize> = needs.rules.iter().flat_map(|(_, vars)| needs.writers(vars)).collect();
     while let Some(op) = next.pop() {
@@ -242,23 +247,23 @@ fn candidates(needs: &Needs, count: usize) -> Vec<usize> {
 /// By value: the first and the last group in which it has its own memory; a value that reuses the memory of another
 /// begins after it.
 fn lives(plan: &Plan) -> Vec<(usize, usize)> {
-    let mut group_of = vec![0; plan.graph.nodes.len()];
+    let mut group_of = vec![0; plan.graph.instructions.len()];
     for (g, group) in plan.groups.iter().enumerate() {
         group_of[group.nodes.clone()].fill(g);
     }
     // By offset.
     let mut until: FxHashMap<usize, usize> = FxHashMap::default();
-    let life = |((value, spot), last): ((&autobwd_plan::Value, &Spot), Option<usize>)| {
+    let life = |((value, spot), last): ((&autobwd_plan::GraphValue, &Location), Option<usize>)| {
         let first = match value.source {
-            Source::Node(node) => group_of[node],
-            Source::Scratch => last.unwrap_or(0),
+            ValueSource::Instruction(node) => group_of[node],
+            ValueSource::Scratch => last.unwrap_or(0),
             _ => 0,
         };
         let last = last.unwrap_or(first).max(first);
         match spot {
-            Spot::Arena(offset) if until.insert(*offset, last) == Some(first) => (first + 1, last),
+            Location::Arena(offset) if until.insert(*offset, last) == Some(first) => (first + 1, last),
             _ => (first, last),
         }
     };
-    plan.graph.values.iter().zip(&plan.layout.spots).zip(plan.last_reads()).map(life).collect()
+    plan.graph.values.iter().zip(&plan.memory.locations).zip(plan.last_reads()).map(life).collect()
 }
