@@ -23,7 +23,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
             #[automatically_derived]
             impl<#param> ::autobwd::__private::Describe<#param> for #ident<#param> {
                 type Op = #ident<::autobwd::__private::Var>;
-                fn hand_over(self, _: &mut ::autobwd::__private::Content<#param>) -> #ident<()> {
+                fn into_parts(self, _: &mut ::autobwd::__private::SlotValues<#param>) -> #ident<()> {
                     ::core::unreachable!()
                 }
             }
@@ -44,7 +44,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
                 };
                 type Grad = ::autobwd::__private::NoGrad;
                 type Of<#param> = #ident<#param>;
-                fn gather<#param>(
+                fn from_desc_with<#param>(
                     _: &::autobwd::__private::OpDesc,
                     _: &mut dyn ::core::ops::FnMut(
                         ::autobwd::__private::Role,

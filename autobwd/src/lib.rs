@@ -244,9 +244,9 @@ pub mod exec {
 pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
-        Arg, Args, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpContext, OpDesc, Origin,
-        Program, ProgramSnapshot, Site, Slots, Transaction, Var, VarDesc, VarKind, Vars, Words, diff, emit,
-        verify,
+        Arg, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpContext, OpDesc, OpKey, Origin,
+        Program, ProgramSnapshot, Site, SlotVars, Slots, Transaction, Var, VarDesc, VarKind, Vars, diff,
+        emit, verify,
     };
 }
 
@@ -266,13 +266,13 @@ pub mod op {
     pub use autobwd_core::schema::gather_slot;
     #[doc(inline)]
     pub use autobwd_core::{
-        Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Composed, Composition,
-        Content, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs, Describe, First, Float, GradBlock,
-        GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes, Join, Kernel, LaneOf, Lanes, Loops, Mat,
-        Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Pointwise, PointwiseInteger, Product, Role,
-        Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, StepCount, Strided, Vectorised, ZeroGrad, attr_enum,
-        fold_lanes, infallible, join, map_fold_lanes, map_lanes, register_op, with_dtype, with_float,
-        with_signed,
+        Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit,
+        CarriedValue, Composed, Composition, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs,
+        Describe, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes,
+        Kernel, LaneOf, Lanes, Mat, Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, Pointwise,
+        PointwiseInteger, Role, Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues, StepCount,
+        Strided, VectorLoops, Vectorised, ZeroGrad, attr_enum, fold_lanes, infallible, map_fold_lanes,
+        map_lanes, peephole, register_op, with_dtype, with_float, with_signed,
     };
     #[doc(inline)]
     pub use autobwd_core::{

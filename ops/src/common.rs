@@ -3,15 +3,15 @@
 use std::ops::AddAssign;
 
 pub(crate) use autobwd::operators::{
-    Number, PART, Wide, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
+    AnyNumber, ConvertElement, PART, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
 };
 use autobwd::{
     Buf, Cx, DType, Dims, Meta, Result,
-    op::{Product, Vectorised},
+    op::{GemmElement, Vectorised},
 };
 
 /// Floating-point types that kernels compute with: `f32` and `f64`.
-pub(crate) trait Real: Product + Vectorised + num_traits::Float + AddAssign + Into<f64> {
+pub(crate) trait Real: GemmElement + Vectorised + num_traits::Float + AddAssign + Into<f64> {
     /// The nearest representable number.
     fn of(x: f64) -> Self;
     /// The number itself if `is` holds, else 0, without a branch.
@@ -46,7 +46,7 @@ pub(crate) fn add_up(numbers: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Calls with the elements of `x` as `T`, converted into scratch memory if the dtype differs.
-pub(crate) fn elements<T: Number, R>(
+pub(crate) fn elements<T: ConvertElement, R>(
     cx: &Cx,
     x: &Buf<'_>,
     work: impl FnOnce(&[T]) -> Result<R>,

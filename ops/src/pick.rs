@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::common::{Number, PART, Real, Wide, around, pieces};
+use crate::common::{AnyNumber, ConvertElement, PART, Real, around, pieces};
 
 /// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -52,7 +52,7 @@ impl Kernel for OneHotV2<Buf<'_>> {
             }
             let place = place(&self.x, i, depth)?;
             with_dtype!(self.dtype, T => {
-                self.out.slice_mut()?[i * depth + place] = T::narrow(Wide::Int(1));
+                self.out.slice_mut()?[i * depth + place] = T::narrow(AnyNumber::Int(1));
             });
         }
         Ok(())

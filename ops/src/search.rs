@@ -9,7 +9,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{Number, Wide, axis_if_any, lanes_along},
+    common::{AnyNumber, ConvertElement, axis_if_any, lanes_along},
     places::{Along, TakeAlongAxis},
 };
 
@@ -309,14 +309,14 @@ fn arg_max(x: Draw, axis: i64) -> ArgMax<Draw> {
     ArgMax { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
 }
 
-fn find_largest<T: Ranked, I: Number>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
+fn find_largest<T: Ranked, I: ConvertElement>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
     for (lane, out) in out.iter_mut().enumerate() {
         let (row, column) = (lane / inner, lane % inner);
         let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);
         // The shape rule has rejected empty lanes.
         let largest =
             lane.copied().enumerate().reduce(|best, next| if next.1.is_above(best.1) { next } else { best });
-        *out = I::narrow(Wide::Int(largest.map_or(0, |(place, _)| place as i64)));
+        *out = I::narrow(AnyNumber::Int(largest.map_or(0, |(place, _)| place as i64)));
     }
 }
 

@@ -8,7 +8,7 @@ use autobwd::{
     Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
-    op::{LaneOf, Loops, Vectorised, map_lanes, with_float},
+    op::{LaneOf, VectorLoops, Vectorised, map_lanes, with_float},
     register_op,
     tensor::InOut,
 };
@@ -296,7 +296,7 @@ pub(crate) fn softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
 }
 
 struct SoftmaxForward<'a, T>(&'a mut [T]);
-impl<T: Real> Loops<T> for SoftmaxForward<'_, T> {
+impl<T: Real> VectorLoops<T> for SoftmaxForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -311,7 +311,7 @@ struct SoftmaxBackward<'a, T> {
     dx: &'a mut [T],
     out: &'a [T],
 }
-impl<T: Real> Loops<T> for SoftmaxBackward<'_, T> {
+impl<T: Real> VectorLoops<T> for SoftmaxBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -331,7 +331,7 @@ fn log_softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
 }
 
 struct LogSoftmaxForward<'a, T>(&'a mut [T]);
-impl<T: Real> Loops<T> for LogSoftmaxForward<'_, T> {
+impl<T: Real> VectorLoops<T> for LogSoftmaxForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -346,7 +346,7 @@ struct LogSoftmaxBackward<'a, T> {
     dx: &'a mut [T],
     out: &'a [T],
 }
-impl<T: Real> Loops<T> for LogSoftmaxBackward<'_, T> {
+impl<T: Real> VectorLoops<T> for LogSoftmaxBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -365,7 +365,7 @@ pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
 }
 
 struct Largest<'a, T>(&'a [T]);
-impl<T: Real> Loops<T> for Largest<'_, T> {
+impl<T: Real> VectorLoops<T> for Largest<'_, T> {
     type Output = T;
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use std::ops::{Add, Mul};
 use autobwd::{
     Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var,
     check::*,
-    op::{LaneOf, Loops, Vectorised, attr_enum, map_lanes, with_float},
+    op::{LaneOf, VectorLoops, Vectorised, attr_enum, map_lanes, with_float},
     operators::update_rows,
     register_op,
     tensor::InOut,
@@ -312,7 +312,7 @@ struct AdamStep<'a, T> {
     rate: T,
     epsilon: T,
 }
-impl<T: Real> Loops<T> for AdamStep<'_, T> {
+impl<T: Real> VectorLoops<T> for AdamStep<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use autobwd::{
     Arg, Attr, Backward, Buf, Builder, Cx, DType, Dims, Executor, Expr, Feed, Kernel, Meta, New, NoGrad,
     OpDesc, OpInfo, OpInfoMap, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward, emit,
-    op::{AttrType, Decompose, GradKind, Join, Parts},
+    op::{AttrType, Decompose, GradKind, Parts, Peephole},
     register_op,
     tensor::Bool,
 };
@@ -459,12 +459,12 @@ impl Kernel for Mistaken<Buf<'_>> {
         self.out.copy_from(&self.x)
     }
 }
-impl Join<Mistaken> for Mistaken {
-    fn join(&self, then: &Mistaken) -> Option<OpDesc> {
+impl Peephole<Mistaken> for Mistaken {
+    fn merge(&self, then: &Mistaken) -> Option<OpDesc> {
         Some(Mean { x: self.x, out: then.out }.into())
     }
 }
-autobwd::op::join!(Mistaken, Mistaken);
+autobwd::op::peephole!(Mistaken, Mistaken);
 
 #[test]
 fn parts_and_pairs_that_do_not_fit_are_refused() {

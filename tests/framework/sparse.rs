@@ -244,7 +244,7 @@ fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
     feeds.iter().try_for_each(|(name, t)| session.feed(name, t))?;
     session.run(&mut scope)?;
     let rows = session.rows::<f64>(GRADIENT)?;
-    assert_eq!((rows.height(), rows.width(), rows.numbers()), (ROWS, WIDTH, &[0, 4, 8][..]));
+    assert_eq!((rows.height(), rows.width(), rows.indices()), (ROWS, WIDTH, &[0, 4, 8][..]));
     let whole = session.fetch(GRADIENT)?;
     assert_eq!(whole.dims(), [ROWS, WIDTH]);
     for row in 0..ROWS {

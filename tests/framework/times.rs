@@ -3,7 +3,7 @@
 use autobwd::{
     BlockId, Builder, DType, Dims, Executor, Expr, GradCx, GradRule, NoGrad, Program, Result, Scope, Tensor,
     Var, VarDesc, emit, gradients,
-    op::{Call, Carried, Control, First, StepCount},
+    op::{BlockCall, CarriedInit, CarriedValue, Control, StepCount},
     program::VarKind,
     register_op,
 };
@@ -46,15 +46,15 @@ fn ends(names: &[String], program: &Program) -> [Var; 2] {
 }
 
 impl Control for Apply {
-    fn call(&self, program: &Program) -> Result<Call> {
+    fn call(&self, program: &Program) -> Result<BlockCall> {
         let [start, end] = ends(&self.names, program);
-        let first = First::Value(self.first, self.first);
-        Ok(Call {
+        let first = CarriedInit::Value(self.first, self.first);
+        Ok(BlockCall {
             reads: self.reads.clone(),
-            carried: vec![Carried { first, start, end, last: Some(self.last) }],
+            carried: vec![CarriedValue { first, start, end, last: Some(self.last) }],
             slices: self.parts.iter().map(|parts| (*parts, *parts, *parts)).collect(),
             scopes: Some(self.scopes),
-            ..Call::new(self.body, StepCount::Times(self.times as usize))
+            ..BlockCall::new(self.body, StepCount::Times(self.times as usize))
         })
     }
 }
@@ -96,17 +96,17 @@ pub(crate) struct ApplyGrad<V = Var> {
     pub(crate) body: BlockId,
 }
 impl Control for ApplyGrad {
-    fn call(&self, program: &Program) -> Result<Call> {
+    fn call(&self, program: &Program) -> Result<BlockCall> {
         let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
         let [start, end] = ends(&self.names, program).map(grad);
-        let first = First::Value(self.dlast, self.first);
+        let first = CarriedInit::Value(self.dlast, self.first);
         let sums = self.reads.iter().zip(&self.dreads);
-        Ok(Call {
+        Ok(BlockCall {
             reads: self.reads.clone(),
-            carried: vec![Carried { first, start: end, end: start, last: self.dfirst }],
+            carried: vec![CarriedValue { first, start: end, end: start, last: self.dfirst }],
             sums: sums.filter_map(|(x, dx)| Some((grad(*x), (*dx)?, *x))).collect(),
             scopes: Some(self.scopes),
-            ..Call::new(self.body, StepCount::Recorded { reverse: false })
+            ..BlockCall::new(self.body, StepCount::Recorded { reverse: false })
         })
     }
 }

@@ -119,13 +119,13 @@ fn conversions(field: &Field<'_>) -> TokenStream {
             ::autobwd::__private::AttrType,
             fn(#ty) -> ::autobwd::__private::Attr,
             fn(&::autobwd::__private::OpDesc, &::autobwd::__private::AttrDef) -> ::autobwd::__private::Result<#ty>,
-            fn(&mut ::autobwd::__private::Notes, &'static ::core::primitive::str, #ty) -> #ty,
+            fn(&mut ::autobwd::__private::AttrRecorder, &'static ::core::primitive::str, #ty) -> #ty,
             ::autobwd::__private::AttrCheck,
         ) = (
             <#ty as ::autobwd::__private::AttrValue>::TYPE,
             <#ty as ::autobwd::__private::AttrValue>::into_attr,
             ::autobwd::__private::attr::<#ty>,
-            ::autobwd::__private::Notes::attr::<#ty>,
+            ::autobwd::__private::AttrRecorder::attr::<#ty>,
             ::autobwd::__private::check_value::<#ty>,
         );
     }
@@ -137,7 +137,7 @@ fn group_conversions(field: &Field<'_>) -> TokenStream {
         const #name: (
             &[::autobwd::__private::AttrDef],
             fn(&::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<#ty>,
-            fn(#ty, &mut ::autobwd::__private::Notes) -> #ty,
+            fn(#ty, &mut ::autobwd::__private::AttrRecorder) -> #ty,
         ) = (
             <#ty as ::autobwd::__private::Attrs>::DEFS,
             <#ty as ::autobwd::__private::Attrs>::read,
@@ -180,7 +180,7 @@ fn def(field: &Field<'_>) -> TokenStream {
         let (kind, limit) = (format_ident!("{}", bound.kind.variant()), limit_function(field, bound));
         let text = text::of_tokens(&bound.limit);
         quote! {
-            ::autobwd::__private::Bound {
+            ::autobwd::__private::AttrBound {
                 kind: ::autobwd::__private::BoundKind::#kind,
                 limit: || #conversions.1(#limit()),
                 text: #text,

@@ -69,7 +69,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
                     #(#put)*
                 }
                 fn attrs(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self::Attrs> {
-                    let op = <Self as ::autobwd::__private::Op>::gather(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
+                    let op = <Self as ::autobwd::__private::Op>::from_desc_with(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
                     ::core::result::Result::Ok((#(op.#fields,)*))
                 }
             }

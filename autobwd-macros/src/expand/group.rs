@@ -55,7 +55,7 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
                 fn read(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
                     ::core::result::Result::Ok(#ident { #(#idents: #reads,)* })
                 }
-                fn write(self, notes: &mut ::autobwd::__private::Notes) -> Self {
+                fn write(self, notes: &mut ::autobwd::__private::AttrRecorder) -> Self {
                     #ident { #(#idents: #writes,)* }
                 }
             }

@@ -67,7 +67,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
         impl<#param> ::autobwd::__private::Describe<#param> for #ident<#param> {
             type Op = #ident<::autobwd::__private::Var>;
             #[inline]
-            fn hand_over(self, to: &mut ::autobwd::__private::Content<#param>) -> #ident<()> {
+            fn into_parts(self, to: &mut ::autobwd::__private::SlotValues<#param>) -> #ident<()> {
                 #ident { #(#fields,)* }
             }
         }
@@ -123,7 +123,7 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
             const SCHEMA: ::autobwd::__private::Schema = #schema;
             #grad
             type Of<#param> = #ident<#param>;
-            fn gather<#param>(
+            fn from_desc_with<#param>(
                 desc: &::autobwd::__private::OpDesc,
                 fill: &mut dyn ::core::ops::FnMut(
                     ::autobwd::__private::Role,
@@ -134,7 +134,7 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
                 ::core::result::Result::Ok(#ident { #(#gathered,)* })
             }
             fn from_desc(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
-                <Self as ::autobwd::__private::Op>::gather(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
+                <Self as ::autobwd::__private::Op>::from_desc_with(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
             }
             fn fill<#param>(
                 of: #ident<()>,
@@ -300,8 +300,8 @@ fn unused(op: &Operator<'_>) -> TokenStream {
         (!used).then(|| {
             quote_spanned! {at=>
                 const _: () = {
-                    use ::autobwd::__private::Unwritten as _;
-                    let written = ::autobwd::__private::Written::<#ident<#held>>::#constant;
+                    use ::autobwd::__private::ImplDefaults as _;
+                    let written = ::autobwd::__private::ImplProbe::<#ident<#held>>::#constant;
                     ::autobwd::__private::refuse_unused(#op_name, #name, written, #instead)
                 };
             }
@@ -403,7 +403,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
 
 /// The operator's composition, and that of its forward operator, if they exist.
 fn composition(op: &Operator<'_>) -> TokenStream {
-    let written = |ty: TokenStream| quote!(::autobwd::__private::Written::<#ty>::COMPOSITION);
+    let written = |ty: TokenStream| quote!(::autobwd::__private::ImplProbe::<#ty>::COMPOSITION);
     let (ident, name) = (op.ident, op.ident.to_string());
     let own = written(quote!(#ident<::autobwd::__private::Expr>));
     let forward = op.grad_of.map(|forward| {
@@ -465,14 +465,14 @@ fn composition(op: &Operator<'_>) -> TokenStream {
         #(#gradient_of)*
         .composition(
             {
-                use ::autobwd::__private::Unwritten as _;
+                use ::autobwd::__private::ImplDefaults as _;
                 #check
                 #multilinear
                 #self_adjoint
                 #own
             },
             {
-                use ::autobwd::__private::Unwritten as _;
+                use ::autobwd::__private::ImplDefaults as _;
                 #of_forward
             },
         )

@@ -7,8 +7,8 @@ use rustc_hash::FxHashSet;
 
 use crate::{preserve_overwritten::InsertedCopies, stop_gradients, trip_count::trips};
 use autobwd_core::{
-    Block, BlockId, Call, DType, Dims, Error, ErrorKind, First, OpDesc, OpInfoMap, Origin, Program, Result,
-    StepCount, Var, VarDesc, VarKind,
+    Block, BlockCall, BlockId, CarriedInit, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin,
+    Program, Result, StepCount, Var, VarDesc, VarKind,
     operators::{Assign, ConditionalBlock, FillConstant, Recurrent},
 };
 use fuse::LoopFusion;
@@ -84,8 +84,8 @@ struct GradientLowering<'a> {
 /// A forward operator and its gradient, with the calls of their blocks.
 struct ControlFlowPair {
     forward: OpDesc,
-    step: Call,
-    back: Call,
+    step: BlockCall,
+    back: BlockCall,
 }
 
 /// The pair to replace, with the position of its forward operator.
@@ -98,7 +98,7 @@ fn pair(
     let call = |op: &OpDesc| ops.get(&op.ty)?.call(op, program);
     let gradient = program.block(block).and_then(|block| block.ops.get(at));
     let Some(gradient) = gradient.filter(|op| op.attrs.blocks().next().is_some()) else { return Ok(None) };
-    let Some(back) = call(gradient)?.filter(Call::is_recorded) else { return Ok(None) };
+    let Some(back) = call(gradient)?.filter(BlockCall::is_recorded) else { return Ok(None) };
     let Some(of) = program.block(back.block).and_then(|block| block.forward) else { return Ok(None) };
     let home = program.block(block).and_then(|block| block.forward).unwrap_or(block);
     let forwards = program.block(home).map_or(&[][..], |block| &block.ops);
@@ -225,7 +225,7 @@ impl GradientLowering<'_> {
     }
 
     /// The call of the operator's own block, if it is a sub-block.
-    fn found(&self) -> Option<Call> {
+    fn found(&self) -> Option<BlockCall> {
         let parent = self.program.block(self.program.block(self.block)?.parent?)?;
         let owner = parent.ops.iter().find(|op| op.attrs.blocks().any(|block| block == self.block))?;
         self.ops.get(&owner.ty).and_then(|info| info.call(owner, self.program)).ok()?
@@ -409,16 +409,16 @@ impl GradientLowering<'_> {
 }
 
 /// The inputs of a gradient block under its own names, each with the variable of its initial value.
-fn starts(call: &Call, is_there: impl Fn(Var) -> bool) -> Vec<(Var, Option<Var>)> {
-    let first = |first: First| match first {
-        First::Value(var, _) => Some(var).filter(|v| is_there(*v)),
-        First::ZerosLike(_) => None,
+fn starts(call: &BlockCall, is_there: impl Fn(Var) -> bool) -> Vec<(Var, Option<Var>)> {
+    let first = |first: CarriedInit| match first {
+        CarriedInit::Value(var, _) => Some(var).filter(|v| is_there(*v)),
+        CarriedInit::ZerosLike(_) => None,
     };
     call.carried.iter().map(|carried| (carried.start, first(carried.first))).collect()
 }
 
-fn like(first: &First) -> Var {
+fn like(first: &CarriedInit) -> Var {
     match first {
-        First::Value(_, like) | First::ZerosLike(like) => *like,
+        CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => *like,
     }
 }

@@ -6,7 +6,8 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    BlockId, Call, First, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var, op::Lookup,
+    BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
+    op::Lookup,
 };
 
 /// The marked variables of a block that affect gradients.
@@ -76,7 +77,7 @@ fn is(set: &[bool], var: Var) -> bool {
 }
 
 /// The outputs of an operator with a sub-block, each with its name in the block at the end.
-fn outputs(call: &Call) -> impl Iterator<Item = (Var, Var)> + '_ {
+fn outputs(call: &BlockCall) -> impl Iterator<Item = (Var, Var)> + '_ {
     let lasts = call.carried.iter().filter_map(|c| Some((c.last?, c.end)));
     lasts.chain(call.stacks.iter().map(|(inner, outer)| (*outer, *inner)))
 }
@@ -149,12 +150,14 @@ impl StopGradientPass<'_> {
     }
 
     /// Whether the values that a sub-block computes depend on a differentiable variable, at the end of any step.
-    fn call(&self, around: &Differentiability<'_>, call: &Call) -> Result<FxHashMap<Var, bool>> {
+    fn call(&self, around: &Differentiability<'_>, call: &BlockCall) -> Result<FxHashMap<Var, bool>> {
         let ops = self.program.block(call.block).map_or(&[][..], |block| &block.ops);
         let mut starts: FxHashMap<Var, bool> = FxHashMap::default();
         for carried in &call.carried {
-            starts
-                .insert(carried.start, matches!(carried.first, First::Value(v, _) if self.varies(around, v)));
+            starts.insert(
+                carried.start,
+                matches!(carried.first, CarriedInit::Value(v, _) if self.varies(around, v)),
+            );
         }
         for (outer, inner, _) in &call.slices {
             starts.insert(*inner, self.varies(around, *outer));

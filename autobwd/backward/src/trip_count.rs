@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    BlockId, Call, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
+    BlockCall, BlockId, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
     operators::{
         Assign, ElementwiseAdd, ElementwiseMul, ElementwiseSub, Equal, FillConstant, GreaterEqual,
         GreaterThan, Increment, LessEqual, LessThan, LogicalAnd, LogicalNot, LogicalOr, NotEqual, Scale,
@@ -19,7 +19,7 @@ pub(super) fn trips(
     ops: &OpInfoMap,
     program: &Program,
     (block, index): (BlockId, usize),
-    call: &Call,
+    call: &BlockCall,
 ) -> Result<usize, String> {
     let StepCount::While(condition) = call.steps else { return Err("it is no loop".into()) };
     let is_list = |var: Var| program.lookup(block, var).is_some_and(|d| d.kind == VarKind::TensorArray);

@@ -5,8 +5,8 @@ use std::{collections::HashMap, panic::Location};
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
 use autobwd_core::{
-    Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Role,
-    Tensor, Var, VarDesc, Words, build::OpArgs,
+    Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, OpKey, Program, Result,
+    Role, Tensor, Var, VarDesc, graph_builder::OpArgs,
 };
 use autobwd_exec::{Executor, Scope, Session};
 
@@ -163,7 +163,7 @@ impl ProgramFunction {
                 };
                 args.push((*role, "", Some(arg)));
             }
-            let (mut words, at) = (Words::of(&desc), Location::caller());
+            let (mut words, at) = (OpKey::of(&desc), Location::caller());
             tape.append_args(&mut args, &mut words, &desc.ty, at, &mut || Ok(desc.clone()))?;
             let values = args.into_iter().filter_map(|(.., arg)| arg?.expr());
             known.extend(vars.into_iter().map(|(_, var)| var).zip(values));

@@ -9,8 +9,8 @@ use super::{
 };
 use autobwd_core::{
     Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
-    cx::products_allocate,
-    op::Run,
+    op::Implementation,
+    runtime::products_allocate,
     tensor::{Memory, padded},
     with_dtype,
 };
@@ -71,7 +71,7 @@ fn of_kernel(e: &Error, ty: &str) -> Error {
 
 /// One operator with its inputs.
 struct SingleKernel<'a> {
-    ready: &'a autobwd_core::build::Ready,
+    ready: &'a autobwd_core::graph_builder::PreparedOp,
     reads: &'a [(Meta, Rc<Memory>)],
 }
 
@@ -93,13 +93,13 @@ impl SingleKernel<'_> {
     ) -> Result<Vec<Memory>> {
         let ready = self.ready;
         let has_kernel = match ready.info.run() {
-            Run::Kernel(_) => true,
-            Run::Formula { others } => {
+            Implementation::Kernel(_) => true,
+            Implementation::Formula { others } => {
                 let other =
                     |meta: &Meta| meta.rows.is_some() || matches!(meta.dtype, DType::I32 | DType::I64);
                 others.is_some() && ready.inputs.iter().any(other)
             }
-            Run::Control(_) => false,
+            Implementation::Control(_) => false,
         };
         if !has_kernel {
             let mut outputs = self.memory(0)?;
@@ -257,7 +257,7 @@ enum OutputElement {
 impl Spans {
     fn of(meta: &Meta, memory: &Memory) -> Spans {
         let dims = meta.dims.known().unwrap_or_default().to_vec();
-        let there = || with_dtype!(meta.dtype, T => memory.rows::<T>(0, meta).numbers().len());
+        let there = || with_dtype!(meta.dtype, T => memory.rows::<T>(0, meta).indices().len());
         let rows = meta.rows.and_then(Dim::get).map(|room| (room, there()));
         Spans { dims, size: meta.dtype.size(), rows }
     }

@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    Arg, Builder, Content, DType, Describe, Dims, Error, ErrorKind, Expr, Op, OpDesc, Role, Site, Value, Var,
-    VarDesc,
-    build::{Held, OpArgs},
+    Arg, Builder, DType, Describe, Dims, Error, ErrorKind, Expr, Op, OpDesc, Role, Site, SlotValues, Value,
+    Var, VarDesc,
+    graph_builder::{ExprValue, OpArgs},
     operators::{Assign, ElementwiseAdd, ElementwiseDiv, ElementwiseMul, ElementwiseSub, FillAnyLike, Scale},
 };
 
@@ -35,12 +35,12 @@ fn quotient_of(x: &Expr, y: &Expr) -> Expr {
 #[track_caller]
 fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
     let name = <D::Op as Op>::SCHEMA.name;
-    let mut content = Content::new(name, false);
-    let mut left = Some(op.hand_over(&mut content));
-    let (words, at, builder) = (&mut content.notes.words, Location::caller(), inputs[0].builder());
+    let mut content = SlotValues::new(name, false);
+    let mut left = Some(op.into_parts(&mut content));
+    let (words, at, builder) = (&mut content.recorder.key, Location::caller(), inputs[0].builder());
     let desc = &mut || {
-        let mut content = Content::new(name, true);
-        left = left.take().map(|left| left.hand_over(&mut content));
+        let mut content = SlotValues::new(name, true);
+        left = left.take().map(|left| left.into_parts(&mut content));
         content.describe_in_order()
     };
     if let (Some(engine), Some(values)) = (builder.engine(), values(inputs)) {
@@ -56,7 +56,7 @@ fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
         Role::Input => (role, slot, given.next().map(Arg::from)),
         Role::Output => (role, slot, Some(Arg::New)),
     };
-    let mut args: OpArgs = content.held.into_iter().map(arg).collect();
+    let mut args: OpArgs = content.values.into_iter().map(arg).collect();
     if let Err(e) = builder.append_args(&mut args, words, name, at, desc) {
         builder.fail(&mut args, e, at);
     }
@@ -218,8 +218,8 @@ impl Expr {
     #[track_caller]
     pub fn stop_gradient(self) -> Expr {
         match self.held() {
-            Ok(Held::Var(var)) => constant_copy(self.builder(), *var),
-            Ok(Held::Value(_)) => {
+            Ok(ExprValue::Var(var)) => constant_copy(self.builder(), *var),
+            Ok(ExprValue::Value(_)) => {
                 let copy = self.builder().no_grad(|| assign(&self));
                 // If the copy fails for lack of memory or of the operator, use the value itself.
                 if copy.error().is_none() { copy.constant() } else { self.constant() }

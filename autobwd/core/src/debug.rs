@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::{
     Builder, Cx, GradCx, OpInfo, OpInfoMap,
-    build::{Applied, Given, Transaction, Watch},
     desc::draw::Labels,
-    lanes::{FormulaCall, Region},
-    op::{Declared, Lookup, Parts, ShapeCache},
+    graph_builder::{FunctionCall, SourceValue, Transaction, ValueSettings},
+    lanes::{FormulaCall, FusedKernel},
+    op::{DeclaredVars, Lookup, Parts, ShapeCache},
     tensor::TensorArray,
 };
 
@@ -22,21 +22,21 @@ macro_rules! opaque {
 }
 
 opaque! {
-    Applied: "Applied",
+    FunctionCall: "Applied",
     Builder: "Builder",
     Cx: "Cx",
-    Declared<'_>: "Declared",
+    DeclaredVars<'_>: "Declared",
     FormulaCall: "FormulaCall",
-    Given: "Given",
+    SourceValue: "Given",
     GradCx<'_>: "GradCx",
     Labels<'_>: "Labels",
     Lookup<'_>: "Lookup",
     Parts<'_>: "Parts",
-    Region: "Region",
+    FusedKernel: "Region",
     ShapeCache: "ShapeCache",
     TensorArray: "TensorArray",
     Transaction: "Transaction",
-    Watch: "Watch",
+    ValueSettings: "Watch",
 }
 
 impl fmt::Debug for OpInfo {

@@ -10,45 +10,45 @@
 extern crate self as autobwd;
 
 mod arith;
-pub mod build;
 pub mod composition;
-pub mod cx;
 mod debug;
 pub mod desc;
 #[doc(hidden)]
 pub mod error;
+pub mod graph_builder;
 pub mod lanes;
 pub mod numbers;
 pub mod op;
 pub mod operators;
+pub mod runtime;
 pub mod sample;
 pub mod schema;
 pub mod tensor;
 pub mod verify;
 
 pub use autobwd_macros::{Attrs, register_op};
-pub use build::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
 pub use composition::{Composed, Composition};
-pub use cx::{Cx, Mat, Product, Strided};
 pub use desc::{
-    Args, Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc,
-    VarKind, Vars, Words, diff,
+    Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, OpKey, Origin, Program, Site, SlotVars, Slots, Var,
+    VarDesc, VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
-pub use lanes::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
+pub use graph_builder::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
+pub use lanes::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The version of `ndarray` that this crate uses for conversions to and from tensors and for the views that kernels
 /// get.
 pub use ndarray;
 pub use numbers::{Float, Integer};
 pub use op::{
     Decompose, Derived, DerivedFromInputs, Describe, GradBlock, GradCx, GradKind, GradRule, GradientOps,
-    Join, NoGrad, Op, OpInfo, OpInfoMap, Parts, ZeroGrad,
+    NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, ZeroGrad,
 };
 pub use operators::{Multilinear, SelfAdjoint};
+pub use runtime::{Cx, GemmElement, Mat, Strided};
 pub use schema::{
-    Arity, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Call, Carried, Content, Control, Cost,
-    First, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef, Slot,
-    SlotDef, StepCount,
+    Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit, CarriedValue,
+    Control, Cost, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef,
+    Slot, SlotDef, SlotValues, StepCount,
 };
 pub use tensor::{
     Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
@@ -58,18 +58,18 @@ pub use verify::verify;
 pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::op::{
-        OpInfo, Unwritten, Written, check_bounds, check_composed, check_contract, check_inferred,
+        ImplDefaults, ImplProbe, OpInfo, check_bounds, check_composed, check_contract, check_inferred,
         check_multilinear, check_self_adjoint, refuse_unused,
     };
     pub use crate::schema::{
-        AttrCheck, Notes, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
+        AttrCheck, AttrRecorder, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
         gather_scratch, gather_slot, inherit_attr, inherit_slot, put_values, same_as, slot_name,
         slot_name_len,
     };
     pub use crate::{
-        Attr, AttrDef, AttrType, AttrValue, Attrs, Bound, BoundKind, Buf, Content, Control, Decompose,
-        Describe, Expr, Float, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc,
-        Pointwise, PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, Var,
+        Attr, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BoundKind, Buf, Control, Decompose, Describe,
+        Expr, Float, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc, Pointwise,
+        PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, SlotValues, Var,
     };
     pub use inventory;
 }

@@ -65,8 +65,16 @@ fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);
         let supplied = supplied.get(&id).map_or(&[][..], Vec::as_slice);
-        Walk { infos: &mut infos, shapes: &mut shapes, ops, program, id, block, faults: &mut faults }
-            .run(&mut first_write, supplied);
+        BlockVerifier {
+            infos: &mut infos,
+            shapes: &mut shapes,
+            ops,
+            program,
+            id,
+            block,
+            faults: &mut faults,
+        }
+        .run(&mut first_write, supplied);
         // Clearing the used entries keeps this linear; a new table for each block would not.
         block.ops.iter().flat_map(OpDesc::writes).for_each(|v| first_write[v.index()] = NEVER);
     }
@@ -134,7 +142,7 @@ fn may_lack(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
 /// In the table of first writes: no read of the variable is too early.
 const NEVER: u32 = 0;
 
-struct Walk<'a, 'm> {
+struct BlockVerifier<'a, 'm> {
     infos: &'a mut Lookup<'m>,
     shapes: &'a mut ShapeCache,
     ops: &'m OpInfoMap,
@@ -162,7 +170,7 @@ fn writes_twice(op: &OpDesc) -> bool {
     }
 }
 
-impl Walk<'_, '_> {
+impl BlockVerifier<'_, '_> {
     /// `first_write` is a table by variable, with [`NEVER`] everywhere; `supplied` variables have values at the start
     /// of the block.
     fn run(mut self, first_write: &mut [u32], supplied: &[Var]) {

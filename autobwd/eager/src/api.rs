@@ -3,8 +3,8 @@
 use std::{num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, Meta, OpInfoMap, Result, Words,
-    build::{Engine, Function, MakeDesc, Node, Value},
+    Builder, Error, ErrorKind, Expr, Meta, OpInfoMap, OpKey, Result,
+    graph_builder::{DescribeFn, Engine, Function, TapeNode, Value},
 };
 
 use crate::{
@@ -144,11 +144,11 @@ impl Engine for Eager {
     #[inline]
     fn run_known(
         &self,
-        words: &mut Words,
+        words: &mut OpKey,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
-    ) -> Option<Result<Arc<Node>>> {
+    ) -> Option<Result<Arc<TapeNode>>> {
         for input in inputs {
             words.meta(input.meta());
         }
@@ -158,12 +158,12 @@ impl Engine for Eager {
     fn run_described(
         &self,
         builder: &Builder,
-        words: &Words,
-        desc: MakeDesc<'_>,
+        words: &OpKey,
+        desc: DescribeFn<'_>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<Arc<TapeNode>> {
         let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
         self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
     }

@@ -12,9 +12,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use autobwd_core::{
-    Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, Result, Tensor, Words,
-    build::{
-        Applied, Call, Engine, Function, Made, MakeDesc, Node, Reading, Ready, Value, describe_function,
+    Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, OpKey, Result, Tensor,
+    graph_builder::{
+        DescribeFn, Engine, Function, FunctionCall, MemoryGuard, NodeOrigin, OpCall, PreparedOp, TapeNode,
+        Value, describe_function,
     },
     tensor::{Memory, ToF64},
     with_dtype,
@@ -26,7 +27,7 @@ use crate::prepared;
 const MOST_READY: usize = 1 << 13;
 
 /// A callback for every executed operator, with its inputs and outputs.
-pub(crate) type Listener = Box<dyn FnMut(&Ready, &[&Value], &[Value], &'static Location<'static>)>;
+pub(crate) type Listener = Box<dyn FnMut(&PreparedOp, &[&Value], &[Value], &'static Location<'static>)>;
 
 /// The engine of an eager builder.
 pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
@@ -38,7 +39,7 @@ pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
 pub(crate) struct Eager {
     cx: Cx,
     /// Cache of prepared operators by op key.
-    pub(crate) cache: RefCell<FxHashMap<Words, Arc<Ready>>>,
+    pub(crate) cache: RefCell<FxHashMap<OpKey, Arc<PreparedOp>>>,
     /// Whether operators record their inputs on the tape.
     pub(crate) records: Cell<bool>,
     pub(crate) checks_finite: Cell<bool>,
@@ -66,11 +67,11 @@ impl Eager {
     pub(crate) fn call(
         &self,
         builder: &Builder,
-        words: &mut Words,
-        desc: MakeDesc<'_>,
+        words: &mut OpKey,
+        desc: DescribeFn<'_>,
         inputs: &[&Value],
         site: &'static Location<'static>,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<Arc<TapeNode>> {
         let known = self.run_known(words, inputs, &[], site);
         known.unwrap_or_else(|| self.run_described(builder, words, desc, inputs, &[], site))
     }
@@ -82,11 +83,11 @@ impl Eager {
     pub(crate) fn ready(
         &self,
         builder: &Builder,
-        words: &Words,
-        desc: MakeDesc<'_>,
+        words: &OpKey,
+        desc: DescribeFn<'_>,
         inputs: &[Meta],
         site: &'static Location<'static>,
-    ) -> Result<Arc<Ready>> {
+    ) -> Result<Arc<PreparedOp>> {
         if let Some(ready) = self.cache.borrow().get(words) {
             return Ok(ready.clone());
         }
@@ -106,16 +107,16 @@ impl Eager {
     /// As [`call`](Eager::call), for a prepared operator.
     pub(crate) fn run(
         &self,
-        ready: &Arc<Ready>,
+        ready: &Arc<PreparedOp>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<Arc<TapeNode>> {
         let records = self.records.get()
             && ready.passes_derivatives
             && inputs.iter().any(|value| value.has_derivative());
-        let mut node = Node::of(ready, site);
-        let Some(Node { number, made: Made::Computed(call), .. }) = Arc::get_mut(&mut node) else {
+        let mut node = TapeNode::of(ready, site);
+        let Some(TapeNode { number, made: NodeOrigin::Computed(call), .. }) = Arc::get_mut(&mut node) else {
             return Err(Error::internal("a new node that others have"));
         };
         if !Arc::ptr_eq(&call.ready, ready) {
@@ -129,7 +130,7 @@ impl Eager {
         for size in &ready.sizes {
             call.outputs.push(Memory::any(*size)?);
         }
-        let reading = Reading::of(inputs.iter().copied());
+        let reading = MemoryGuard::of(inputs.iter().copied());
         self.compute(ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
         self.check(ready, call.outputs.iter(), site)?;
         if into.is_empty() && !self.is_traced() {
@@ -172,7 +173,7 @@ impl Eager {
             self.records.get() && meta.dtype.is_float() && inputs.iter().any(|i| i.has_derivative());
         let inputs =
             if records { inputs.iter().map(|input| input.remembered()).collect() } else { SmallVec::new() };
-        Ok(Value::of(Node::applied(Applied { function, site, inputs, meta, memory }), 0))
+        Ok(Value::of(TapeNode::applied(FunctionCall { function, site, inputs, meta, memory }), 0))
     }
 
     /// Computes the outputs of an operator into given memory, without recording.
@@ -182,7 +183,7 @@ impl Eager {
     #[inline]
     pub(crate) fn compute<'m>(
         &self,
-        ready: &Ready,
+        ready: &PreparedOp,
         input: impl Fn(usize) -> Result<&'m Memory>,
         outputs: impl Iterator<Item = &'m mut Memory>,
         site: &'static Location<'static>,
@@ -198,7 +199,7 @@ impl Eager {
     /// Those of `compute` and of [`check`](Eager::check).
     pub(crate) fn compute_over(
         &self,
-        ready: &Ready,
+        ready: &PreparedOp,
         first: &mut Memory,
         second: &Memory,
         site: &'static Location<'static>,
@@ -215,7 +216,7 @@ impl Eager {
     #[inline]
     pub(crate) fn check<'m>(
         &self,
-        ready: &Ready,
+        ready: &PreparedOp,
         outputs: impl Iterator<Item = &'m Memory>,
         site: &'static Location<'static>,
     ) -> Result<()> {
@@ -234,12 +235,12 @@ impl Eager {
     /// Reports an executed operator to the listener, and updates overwritten values.
     fn tell(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<TapeNode>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         overwriting: SmallVec<[(&Value, Memory); 1]>,
     ) -> Result<()> {
-        let Some(Call { ready, site, .. }) = node.call() else { return Ok(()) };
+        let Some(OpCall { ready, site, .. }) = node.call() else { return Ok(()) };
         if let Some(listener) = &mut *self.listener.borrow_mut() {
             let made = (0..ready.outputs.len()).map(|out| {
                 let overwritten = into.iter().find(|(o, _)| *o == out).map(|(_, value)| (*value).clone());
@@ -256,7 +257,7 @@ impl Eager {
 }
 
 /// Rejects an operator with a gradient that overwrites a leaf.
-fn refuse_leaves(ready: &Ready, into: &[(usize, &Value)]) -> Result<()> {
+fn refuse_leaves(ready: &PreparedOp, into: &[(usize, &Value)]) -> Result<()> {
     match into.iter().find(|(_, value)| value.is_leaf()) {
         Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None) => {
             let text =

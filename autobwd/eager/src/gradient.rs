@@ -4,8 +4,8 @@ use std::{mem, panic::Location, ptr, sync::Arc};
 
 use crate::engine::Eager;
 use autobwd_core::{
-    Builder, Error, Meta, Result, Tensor, Var, Words,
-    build::{Given, Ready, Value},
+    Builder, Error, Meta, OpKey, Result, Tensor, Var,
+    graph_builder::{PreparedOp, SourceValue, Value},
     operators::ElementwiseAdd,
     tensor::Memory,
 };
@@ -56,7 +56,7 @@ impl Gradient {
     /// The gradient as a value, which may be shared; a bare buffer gets dtype and shape from `meta`.
     pub(super) fn share(&mut self, meta: &Meta) -> Result<&Value> {
         if let Gradient::Loose(memory) = self {
-            let given = Given::of(String::new(), meta.clone(), mem::take(memory), false);
+            let given = SourceValue::of(String::new(), meta.clone(), mem::take(memory), false);
             *self = Gradient::of(given.into());
         }
         self.value()
@@ -103,7 +103,7 @@ pub(super) struct Adder<'a> {
     pub(super) eager: &'a Eager,
     pub(super) forgets: bool,
     /// The operator that adds two contributions, for the dtype and shape of the last ones.
-    pub(super) ready: Option<(&'a Meta, Arc<Ready>)>,
+    pub(super) ready: Option<(&'a Meta, Arc<PreparedOp>)>,
     pub(super) site: &'static Location<'static>,
 }
 
@@ -130,10 +130,10 @@ impl<'a> Adder<'a> {
     }
 
     /// The operator that adds two contributions of that dtype and shape.
-    fn for_terms(&self, term: &Meta, site: &'static Location<'static>) -> Result<Arc<Ready>> {
+    fn for_terms(&self, term: &Meta, site: &'static Location<'static>) -> Result<Arc<PreparedOp>> {
         let [x, y, out] = [1, 2, 3].map(Var::stand_in);
         let desc = ElementwiseAdd::of_equal_shapes(x, y, out);
-        let (mut words, terms) = (Words::of(&desc), [term.clone(), term.clone()]);
+        let (mut words, terms) = (OpKey::of(&desc), [term.clone(), term.clone()]);
         terms.iter().for_each(|term| words.meta(term));
         self.eager.ready(self.builder, &words, &mut || Ok(desc.clone()), &terms, site)
     }

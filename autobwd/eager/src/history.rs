@@ -6,8 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
     Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Var, VarDesc,
-    build::{Made, Node, Value},
     desc::draw::{self, Labels},
+    graph_builder::{NodeOrigin, TapeNode, Value},
 };
 
 /// The recorded computation of a value: operators, the variables between them, and their values. [`history`] returns
@@ -51,7 +51,7 @@ pub fn history(of: &Expr) -> Result<History> {
         let text = format!("`{}` is a variable of a program, which prints and draws itself", of.name());
         Error::new(ErrorKind::NoValue, text)
     })?;
-    let mut nodes: Vec<&Arc<Node>> = vec![];
+    let mut nodes: Vec<&Arc<TapeNode>> = vec![];
     let (mut seen, mut rest) = (FxHashSet::default(), vec![&value.node]);
     while let Some(node) = rest.pop() {
         if seen.insert(Arc::as_ptr(node)) {
@@ -116,7 +116,7 @@ struct HistoryWriter<'a> {
     builder: &'a Builder,
     program: Program,
     values: Vec<(Var, Expr)>,
-    vars: FxHashMap<(*const Node, u32), Var>,
+    vars: FxHashMap<(*const TapeNode, u32), Var>,
 }
 
 impl HistoryWriter<'_> {
@@ -129,7 +129,9 @@ impl HistoryWriter<'_> {
         let own = value.own_name().filter(|name| self.program.find(name).is_none());
         let var = match (own, &value.node.made) {
             (Some(name), _) => self.program.var(&name),
-            (None, Made::Given(_)) => self.program.fresh(if value.is_leaf() { "leaf" } else { "constant" }),
+            (None, NodeOrigin::Source(_)) => {
+                self.program.fresh(if value.is_leaf() { "leaf" } else { "constant" })
+            }
             (None, _) => self.program.fresh(&value.name()),
         };
         let (dtype, dims) = (value.meta().dtype, value.meta().dims.clone());
@@ -145,13 +147,13 @@ impl HistoryWriter<'_> {
     }
 
     /// The operator of a node, if it is recorded.
-    fn operator(&mut self, node: &Arc<Node>) {
+    fn operator(&mut self, node: &Arc<TapeNode>) {
         let reads: Vec<Var> = node.inputs().iter().map(|input| self.var(input)).collect();
         if reads.is_empty() {
             return;
         }
         let desc = match &node.made {
-            Made::Computed(call) => {
+            NodeOrigin::Computed(call) => {
                 let outs = 0..call.outputs.len();
                 let writes: Vec<Var> = outs.map(|out| self.var(&Value::of(node.clone(), out))).collect();
                 let mut desc = OpDesc { site: Some(Site::Here(call.site)), ..call.ready.desc.clone() };
@@ -164,13 +166,13 @@ impl HistoryWriter<'_> {
                 }
                 desc
             }
-            Made::Applied(applied) => {
+            NodeOrigin::Applied(applied) => {
                 let out = self.var(&Value::of(node.clone(), 0));
                 let desc =
                     OpDesc::new(Name::from(applied.function.name())).input("X", reads).output("Out", [out]);
                 OpDesc { site: Some(Site::Here(applied.site)), ..desc }
             }
-            Made::Given(_) => return,
+            NodeOrigin::Source(_) => return,
         };
         self.program.root_mut().ops.push(desc);
     }

@@ -112,7 +112,7 @@ mod trace;
 
 pub use api::{GradOptions, apply, backward_with, eager, eager_with_ops, eager_with_threads, grad};
 /// The trait of user-defined functions, and the result of [`Expr::hook`](autobwd_core::Expr::hook).
-pub use autobwd_core::build::{Function, HookId};
+pub use autobwd_core::graph_builder::{Function, HookId};
 pub use history::{History, history};
 pub use missing::missing;
 #[doc(hidden)]

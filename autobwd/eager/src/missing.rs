@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{queue::GradientTarget, rule::chain_rule};
 use autobwd_core::{
     Expr, Result, Role, Var,
-    build::{Call, Made, Node, Value},
+    graph_builder::{NodeOrigin, OpCall, TapeNode, Value},
 };
 
 /// Maximum number of named places.
@@ -49,8 +49,8 @@ fn own_reason(value: &Value) -> Option<&'static str> {
     match &value.node.made {
         _ if value.has_derivative() => None,
         _ if !value.meta().dtype.is_float() => Some("only floating point numbers have gradients"),
-        Made::Given(_) => Some("it is a constant"),
-        Made::Computed(_) | Made::Applied(_) => {
+        NodeOrigin::Source(_) => Some("it is a constant"),
+        NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => {
             Some("it has no history: constants alone are read, or nothing was recorded")
         }
     }
@@ -61,7 +61,7 @@ struct Ancestry<'a> {
     outputs: &'a [Value],
     input: &'a Value,
     /// Latest first.
-    nodes: Vec<&'a Node>,
+    nodes: Vec<&'a TapeNode>,
     /// Computed constants that were read on the path.
     ends: Vec<&'a Value>,
 }
@@ -74,7 +74,7 @@ impl<'a> Ancestry<'a> {
             if !seen.insert((Arc::as_ptr(&value.node), value.out())) {
                 continue;
             }
-            if matches!(value.node.made, Made::Given(_)) {
+            if matches!(value.node.made, NodeOrigin::Source(_)) {
                 continue;
             }
             if value.has_derivative() {
@@ -93,7 +93,7 @@ impl<'a> Ancestry<'a> {
     fn reason(&self, of: &Expr) -> Result<Option<String>> {
         let ops = of.builder().ops()?;
         let goal = GradientTarget::asked(self.outputs, std::slice::from_ref(self.input));
-        let mut arrived: FxHashMap<*const Node, Vec<u32>> = FxHashMap::default();
+        let mut arrived: FxHashMap<*const TapeNode, Vec<u32>> = FxHashMap::default();
         let arrive = |arrived: &mut FxHashMap<_, Vec<u32>>, value: &Value| {
             arrived.entry(Arc::as_ptr(&value.node)).or_default().push(value.out());
         };
@@ -141,7 +141,7 @@ impl<'a> Ancestry<'a> {
     }
 }
 
-fn slot(call: &Call, input: usize) -> String {
+fn slot(call: &OpCall, input: usize) -> String {
     let is_it = |var: &Var| call.ready.arg(*var) == (Role::Input, input);
     let mut slots = call.ready.desc.inputs.iter();
     slots.find(|(_, args)| args.iter().any(is_it)).map(|(slot, _)| slot.to_string()).unwrap_or_default()

@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
     Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, Var,
-    build::Ready,
-    cx::CHUNK,
-    lanes::{FormulaCall, Regions},
+    graph_builder::PreparedOp,
+    lanes::{FormulaCall, FusedKernels},
+    runtime::CHUNK,
     tensor::Memory,
 };
 use autobwd_plan::{FusionGroup, Graph, IterationSpace, ValueId, extent, group, kernel_binding};
@@ -40,7 +40,7 @@ pub(crate) struct ChainRule {
 struct ChainRules(OnceLock<Box<(ChainRule, ChainRules)>>);
 
 pub(crate) struct RuleStep {
-    pub(crate) ready: Arc<Ready>,
+    pub(crate) ready: Arc<PreparedOp>,
     pub(crate) inputs: Vec<RuleSource>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum RuleSource {
 ///
 /// # Errors
 /// Slots, attributes or inputs that do not fit, with the operator.
-pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready> {
+pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<PreparedOp> {
     let info = ops.get(&desc.ty)?;
     if info.needs_program() {
         let text = "it has a sub-block or a list, which only a program can hold; eager functions use `if`, `for` and `Vec` themselves";
@@ -101,7 +101,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
         !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
     let formula = formula(&graph, &args)?;
     let plan = if formula.is_none() { Some(plan(ops, graph)?) } else { None };
-    Ok(Ready {
+    Ok(PreparedOp {
         info,
         prepared: Box::new(EagerPlan { plan, rules: ChainRules::default() }),
         formula,
@@ -117,7 +117,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Ready>
 
 /// The engine's data of the operator.
 #[inline]
-fn prepared(ready: &Ready) -> Result<&EagerPlan> {
+fn prepared(ready: &PreparedOp) -> Result<&EagerPlan> {
     ready.prepared.downcast_ref().ok_or_else(|| Error::internal("an operator of another engine"))
 }
 
@@ -127,7 +127,7 @@ fn prepared(ready: &Ready) -> Result<&EagerPlan> {
 /// No memory; data that the operator rejects.
 #[inline]
 pub fn run<'m>(
-    ready: &Ready,
+    ready: &PreparedOp,
     cx: &Cx,
     input: impl Fn(usize) -> Result<&'m Memory>,
     outputs: impl Iterator<Item = &'m mut Memory>,
@@ -150,7 +150,7 @@ pub fn run<'m>(
 ///
 /// # Errors
 /// Those of `run`; other numbers of inputs and outputs.
-pub(crate) fn run_over(ready: &Ready, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
+pub(crate) fn run_over(ready: &PreparedOp, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
     match &ready.formula {
         Some(formula) => formula.run_over(first, second),
         None => run_planned(ready, cx, &|arg| match arg {
@@ -160,7 +160,7 @@ pub(crate) fn run_over(ready: &Ready, cx: &Cx, first: &mut Memory, second: &Memo
     }
 }
 
-fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m Memory) -> Result<()> {
+fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m Memory) -> Result<()> {
     let Some((graph, region)) = &prepared(ready)?.plan else {
         return Err(Error::internal("an operator without plan or formula"));
     };
@@ -175,7 +175,7 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
         Some(extent) => {
             let region =
                 kernel_binding::region(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
-            Regions::new(vec![region])?.run(cx)
+            FusedKernels::new(vec![region])?.run(cx)
         }
         None => kernel_binding::kernel(graph, &graph.instructions[0], &[], &mut place)?.run(cx),
     }
@@ -187,7 +187,7 @@ fn run_planned<'m>(ready: &Ready, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m
 /// Those of `make`.
 #[inline]
 pub(crate) fn rule(
-    ready: &Ready,
+    ready: &PreparedOp,
     fits: impl Fn(&ChainRule) -> bool,
     make: impl Fn() -> Result<ChainRule>,
 ) -> Result<&ChainRule> {

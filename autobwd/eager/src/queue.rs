@@ -14,8 +14,8 @@ use crate::{
     prepared::{self, ChainRule, RuleSource, RuleStep},
 };
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, Result, Tensor, Var, Words,
-    build::{Applied, Call, Made, Node, Reading, Value},
+    Builder, Error, ErrorKind, Expr, OpKey, Result, Tensor, Var,
+    graph_builder::{FunctionCall, MemoryGuard, NodeOrigin, OpCall, TapeNode, Value},
     operators::Sum,
     tensor::Memory,
 };
@@ -33,7 +33,7 @@ pub struct Queue<'a> {
 }
 
 /// Later nodes come first, and of one node the first outputs. Nodes of different threads may have equal numbers.
-type QueueKey = (u64, *const Node, Reverse<u32>);
+type QueueKey = (u64, *const TapeNode, Reverse<u32>);
 
 fn key(of: &Value) -> QueueKey {
     (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
@@ -94,7 +94,7 @@ impl<'a> Queue<'a> {
     }
 
     /// Takes the next entry if it is another output of that node.
-    fn pop_of(&mut self, node: &Arc<Node>) -> Option<Box<PendingGradient<'a>>> {
+    fn pop_of(&mut self, node: &Arc<TapeNode>) -> Option<Box<PendingGradient<'a>>> {
         let next = self.next.as_ref().or_else(|| self.rest.last_key_value().map(|(_, entry)| entry))?;
         if Arc::ptr_eq(&next.of.node, node) { self.pop() } else { None }
     }
@@ -174,15 +174,15 @@ pub(super) enum GradientTarget<'a> {
     /// Every leaf accumulates its own.
     Leaves,
     /// Gradients with respect to these values are returned; only nodes on a path are visited.
-    Asked { inputs: &'a [Value], leads: FxHashSet<*const Node>, found: Vec<Option<Value>> },
+    Asked { inputs: &'a [Value], leads: FxHashSet<*const TapeNode>, found: Vec<Option<Value>> },
 }
 
 impl<'a> GradientTarget<'a> {
     pub(super) fn asked(outputs: &[Value], inputs: &'a [Value]) -> GradientTarget<'a> {
         // A node older than all inputs does not depend on them.
         let oldest = inputs.iter().map(|v| v.node.number).min().unwrap_or(u64::MAX);
-        let mut seen: FxHashMap<*const Node, &Node> = FxHashMap::default();
-        let mut rest: Vec<&Arc<Node>> = outputs.iter().map(|v| &v.node).collect();
+        let mut seen: FxHashMap<*const TapeNode, &TapeNode> = FxHashMap::default();
+        let mut rest: Vec<&Arc<TapeNode>> = outputs.iter().map(|v| &v.node).collect();
         while let Some(node) = rest.pop() {
             if node.number >= oldest && seen.insert(Arc::as_ptr(node), node).is_none() {
                 rest.extend(
@@ -190,9 +190,9 @@ impl<'a> GradientTarget<'a> {
                 );
             }
         }
-        let mut nodes: Vec<&Node> = seen.into_values().collect();
+        let mut nodes: Vec<&TapeNode> = seen.into_values().collect();
         nodes.sort_unstable_by_key(|node| node.number);
-        let mut leads: FxHashSet<*const Node> = inputs.iter().map(|v| Arc::as_ptr(&v.node)).collect();
+        let mut leads: FxHashSet<*const TapeNode> = inputs.iter().map(|v| Arc::as_ptr(&v.node)).collect();
         for node in nodes {
             if node
                 .inputs()
@@ -264,12 +264,12 @@ impl<'a> BackwardWalk<'a> {
             let of = entry.of;
             self.arrive(&mut entry)?;
             let call = match &of.node.made {
-                Made::Computed(call) => call,
-                Made::Applied(applied) => {
+                NodeOrigin::Computed(call) => call,
+                NodeOrigin::Applied(applied) => {
                     self.applied(applied, &entry).map_err(|e| e.at_op(|| applied.describe()))?;
                     continue;
                 }
-                Made::Given(_) => continue,
+                NodeOrigin::Source(_) => continue,
             };
             if call.outputs.len() == 1 {
                 self.arrived.push(Some(entry));
@@ -342,13 +342,13 @@ impl<'a> BackwardWalk<'a> {
     fn sum(&self, parts: &[&Value], site: &'static Location<'static>) -> Result<Value> {
         let terms = (1..=parts.len()).map(Var::stand_in);
         let desc = Sum::description(terms, Var::stand_in(parts.len() + 1));
-        let (words, desc) = (&mut Words::of(&desc), &mut || Ok(desc.clone()));
+        let (words, desc) = (&mut OpKey::of(&desc), &mut || Ok(desc.clone()));
         Ok(Value::of(self.eager.call(self.builder, words, desc, parts, site)?, 0))
     }
 
     /// The gradients of an operator's inputs, from the complete gradients of its outputs; `of` is one of these.
     #[inline(always)]
-    fn chain_rule(&mut self, of: &'a Value, call: &'a Call) -> Result<()> {
+    fn chain_rule(&mut self, of: &'a Value, call: &'a OpCall) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);
         if matches!(goal, GradientTarget::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input))
         {
@@ -376,7 +376,7 @@ impl<'a> BackwardWalk<'a> {
     }
 
     /// Differentiates a user-defined function.
-    fn applied(&mut self, applied: &'a Applied, entry: &PendingGradient<'a>) -> Result<()> {
+    fn applied(&mut self, applied: &'a FunctionCall, entry: &PendingGradient<'a>) -> Result<()> {
         if !self.forgets {
             let text = "its backward is Rust that no tape records, so there is no derivative of its derivative: make it \
                         an operator";
@@ -393,10 +393,10 @@ impl<'a> BackwardWalk<'a> {
     }
 
     /// Runs a chain rule on unshared buffers.
-    fn compute(&mut self, rule: &ChainRule, call: &'a Call) -> Result<()> {
+    fn compute(&mut self, rule: &ChainRule, call: &'a OpCall) -> Result<()> {
         let (arrived, made) = (&self.arrived, &mut self.made);
         made.clear();
-        let reading = Reading::of(call.inputs.iter());
+        let reading = MemoryGuard::of(call.inputs.iter());
         for RuleStep { ready, inputs } in &rule.steps {
             let known = made.len();
             for size in &ready.sizes {
@@ -433,7 +433,7 @@ impl<'a> BackwardWalk<'a> {
     }
 
     /// Runs the chain rule of an operator, one of whose outputs is `of`, as ordinary operators, so that it is recorded.
-    fn record(&mut self, rule: &ChainRule, of: &'a Value, call: &'a Call, sparse: bool) -> Result<()> {
+    fn record(&mut self, rule: &ChainRule, of: &'a Value, call: &'a OpCall, sparse: bool) -> Result<()> {
         for entry in self.arrived.iter_mut().flatten() {
             entry.derivative.share(entry.of.meta())?;
         }
@@ -451,7 +451,7 @@ impl<'a> BackwardWalk<'a> {
             }
             let ran = match sparse {
                 true => {
-                    let (words, desc) = (&mut Words::of(&ready.desc), &mut || Ok(ready.desc.clone()));
+                    let (words, desc) = (&mut OpKey::of(&ready.desc), &mut || Ok(ready.desc.clone()));
                     self.eager.call(self.builder, words, desc, &read, call.site)?
                 }
                 false => self.eager.run(ready, &read, &[], call.site)?,

@@ -3,7 +3,7 @@
 use crate::prepared::{ChainRule, RuleSource, RuleStep, prepare};
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::{
-    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, build::Call,
+    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, graph_builder::OpCall,
 };
 
 /// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward
@@ -13,7 +13,7 @@ use autobwd_core::{
 /// The operator has no gradient.
 pub(super) fn chain_rule(
     ops: &OpInfoMap,
-    call: &Call,
+    call: &OpCall,
     arrived: Vec<bool>,
     wanted: Vec<bool>,
 ) -> Result<ChainRule> {
@@ -23,7 +23,7 @@ pub(super) fn chain_rule(
     })
 }
 
-fn compose(ops: &OpInfoMap, call: &Call, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<ChainRule> {
+fn compose(ops: &OpInfoMap, call: &OpCall, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<ChainRule> {
     let ready = &*call.ready;
     let (n, m) = (ready.inputs.len(), ready.outputs.len());
     let mut program = Program::new();

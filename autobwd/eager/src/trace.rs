@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use crate::engine::{Eager, engine};
 use autobwd_core::{
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Site, Var, VarDesc,
-    build::{Engine, Made, Node, Ready, Value},
     desc::check_name,
+    graph_builder::{Engine, NodeOrigin, PreparedOp, TapeNode, Value},
     operators::Assign,
 };
 use autobwd_exec::Scope;
@@ -67,7 +67,7 @@ pub fn trace(
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
-    let listener = move |ready: &Ready, reads: &[&Value], makes: &[Value], site| {
+    let listener = move |ready: &PreparedOp, reads: &[&Value], makes: &[Value], site| {
         heard.borrow_mut().operator(ready, reads, makes, site);
     };
     *eager.listener.borrow_mut() = Some(Box::new(listener));
@@ -102,7 +102,7 @@ struct TraceWriter {
     program: Program,
     scope: Scope,
     /// The nodes are kept alive, so that their addresses stay unique. By output, and whether it has a gradient.
-    vars: FxHashMap<(*const Node, u32, bool), (Var, Arc<Node>)>,
+    vars: FxHashMap<(*const TapeNode, u32, bool), (Var, Arc<TapeNode>)>,
     failed: Option<Error>,
 }
 
@@ -163,7 +163,9 @@ impl TraceWriter {
             false => VarDesc { persistable: true, ..VarDesc::data(dtype, dims) },
         };
         let own = match &value.node.made {
-            Made::Given(given) if check_name(&given.name).is_ok() => self.declare(&given.name, desc.clone()),
+            NodeOrigin::Source(given) if check_name(&given.name).is_ok() => {
+                self.declare(&given.name, desc.clone())
+            }
             _ => None,
         };
         let var = own.unwrap_or_else(|| {
@@ -180,7 +182,7 @@ impl TraceWriter {
 
     fn operator(
         &mut self,
-        ready: &Ready,
+        ready: &PreparedOp,
         reads: &[&Value],
         makes: &[Value],
         site: &'static Location<'static>,

@@ -11,7 +11,7 @@ use super::{
 use autobwd_core::{
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
     desc::GRAD,
-    op::{Declared, check_emitted},
+    op::{DeclaredVars, check_emitted},
     operators::zeros,
 };
 
@@ -193,7 +193,7 @@ impl<'a> NetBackward<'a> {
             ops: self.ops,
             fwd: &fwd,
             names: &mut self.names,
-            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
             of_output: &grad_of,
             wanted: &wanted_of,
             arrives: &arrives,

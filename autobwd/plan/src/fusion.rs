@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
 use autobwd_core::{
-    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, cx::CHUNK, lanes, tensor::LINE,
+    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, lanes, runtime::CHUNK, tensor::LINE,
 };
 
 /// The iteration space of a formula.

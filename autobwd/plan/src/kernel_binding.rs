@@ -9,9 +9,9 @@ use rustc_hash::FxHashMap;
 use crate::{Graph, Instruction, IterationSpace, ValueId, is_native, operand_dims};
 use autobwd_core::{
     DType, Error, Kernel, Result, Role, Var,
-    lanes::{Home, Region, RegionSpec, Spread, Step},
-    op::Run,
-    tensor::{Binder, Cell, Place, Reach},
+    lanes::{BroadcastMap, FusedKernel, FusedKernelSpec, FusedOp, OperandLocation},
+    op::Implementation,
+    tensor::{AccessMode, Binder, Place, ValueCell},
 };
 
 /// Returns the location of a value; `None` for a block register.
@@ -21,10 +21,11 @@ pub(crate) type PlaceOf<'a> = &'a mut dyn FnMut(ValueId) -> Result<Option<Place>
 pub fn kernel(
     graph: &Graph,
     node: &Instruction,
-    cells: &[(ValueId, Arc<Cell>)],
+    cells: &[(ValueId, Arc<ValueCell>)],
     place: PlaceOf<'_>,
 ) -> Result<Box<dyn Kernel + Send>> {
-    let (Run::Kernel(make) | Run::Formula { others: Some(make) }) = node.info.run() else {
+    let (Implementation::Kernel(make) | Implementation::Formula { others: Some(make) }) = node.info.run()
+    else {
         return Err(Error::internal("a formula without region"));
     };
     let mut place =
@@ -57,7 +58,7 @@ pub fn kernel(
             Role::Input => {
                 let at = place(value)?;
                 let taken = taken_over(graph, node, number, at, &mut place)?;
-                binder.input(&meta, at, if taken { Reach::TakenOver } else { Reach::Read })
+                binder.input(&meta, at, if taken { AccessMode::TakenOver } else { AccessMode::Read })
             }
         }
     })?;
@@ -88,10 +89,10 @@ pub fn region(
     extent: &IterationSpace,
     workers: usize,
     place: PlaceOf<'_>,
-) -> Result<Region> {
+) -> Result<FusedKernel> {
     let mut values = vec![];
     // A value is one operand, unless operators broadcast it differently.
-    let mut known: FxHashMap<(ValueId, Option<Spread>), usize> = FxHashMap::default();
+    let mut known: FxHashMap<(ValueId, Option<BroadcastMap>), usize> = FxHashMap::default();
     let mut steps = vec![];
     for node in nodes {
         let (info, desc) = node.runs();
@@ -108,13 +109,13 @@ pub fn region(
             }
             let dtype = graph.values[value].meta.dtype;
             values.push(match (place(value)?, &key.1) {
-                (None, _) => Home::Register,
+                (None, _) => OperandLocation::Register,
                 (Some(place), spread) if !is_native(graph, value, extent) => {
                     let whole = || self::spread(extent, &extent.dims);
-                    Home::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)
+                    OperandLocation::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)
                 }
-                (Some(place), None) => Home::Whole(place),
-                (Some(place), Some(spread)) => Home::Spread(place, spread.clone()),
+                (Some(place), None) => OperandLocation::Whole(place),
+                (Some(place), Some(spread)) => OperandLocation::Spread(place, spread.clone()),
             });
             known.insert(key, values.len() - 1);
             Ok(values.len() - 1)
@@ -127,18 +128,18 @@ pub fn region(
         }
         let outputs = (0..schema.outputs.len()).map(|slot| node.output(slot).map(&mut home).transpose());
         let outputs = outputs.collect::<Result<_>>()?;
-        steps.push(Step { entry, desc, inputs, outputs });
+        steps.push(FusedOp { entry, desc, inputs, outputs });
     }
     let numel = extent.dims.iter().copied().try_fold(1, usize::checked_mul);
     let numel = numel.ok_or_else(|| Error::internal("more elements than can be counted"))?;
     // Lanes are floating point numbers, even if all values are bool.
     let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
-    Region::new(RegionSpec { dtype, numel, values, steps }, workers)
+    FusedKernel::new(FusedKernelSpec { dtype, numel, values, steps }, workers)
 }
 
 /// The broadcast of an operand of these dimensions in a region.
-fn spread(extent: &IterationSpace, dims: &[usize]) -> Result<Spread> {
-    Spread::new(&extent.dims, dims).ok_or_else(no_broadcast)
+fn spread(extent: &IterationSpace, dims: &[usize]) -> Result<BroadcastMap> {
+    BroadcastMap::new(&extent.dims, dims).ok_or_else(no_broadcast)
 }
 
 fn no_broadcast() -> Error {

@@ -11,7 +11,7 @@ use crate::{
     formulas::Formulas,
     value_graph::{Graph, Instruction, ValueId, ValueSource},
 };
-use autobwd_core::{OpInfo, Result, op::Run};
+use autobwd_core::{OpInfo, Result, op::Implementation};
 
 /// Replaces the inputs that no output of a formula depends on.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {
@@ -36,7 +36,7 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
 
 /// Whether an operator runs by its formula only.
 fn is_formula_alone(info: &OpInfo) -> bool {
-    matches!(info.run(), Run::Formula { others: None })
+    matches!(info.run(), Implementation::Formula { others: None })
 }
 
 /// Irrelevant input slots, each with a relevant input of the same dtype and shape.

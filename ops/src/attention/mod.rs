@@ -5,7 +5,7 @@ use autobwd::{
     Buf, Composed, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
-    op::{LaneOf, Loops, Mat, Strided, Vectorised, map_lanes, with_float},
+    op::{LaneOf, Mat, Strided, VectorLoops, Vectorised, map_lanes, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -337,7 +337,7 @@ struct Forward<'a, T> {
     log_sum: &'a mut [T],
     head: usize,
 }
-impl<T: Real> Loops<T> for Forward<'_, T> {
+impl<T: Real> VectorLoops<T> for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -373,7 +373,7 @@ struct Shifts<'a, T> {
     dout: &'a [T],
     shifts: &'a mut [T],
 }
-impl<T: Real> Loops<T> for Shifts<'_, T> {
+impl<T: Real> VectorLoops<T> for Shifts<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -399,7 +399,7 @@ struct Backward<'a, T> {
     /// For the rows of the block, all heads.
     shifts: &'a [T],
 }
-impl<T: Real> Loops<T> for Backward<'_, T> {
+impl<T: Real> VectorLoops<T> for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -8,7 +8,7 @@ mod composition;
 use autobwd::{
     Buf, Composed, Cx, Dims, Infer, Kernel, Meta, Result, Var,
     check::*,
-    op::{LaneOf, Loops, Mat, Vectorised, map_lanes, with_float},
+    op::{LaneOf, Mat, VectorLoops, Vectorised, map_lanes, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -300,7 +300,7 @@ struct Forward<'a, T> {
     before: Option<&'a [T]>,
     zeros: &'a [T],
 }
-impl<T: Real> Loops<T> for Forward<'_, T> {
+impl<T: Real> VectorLoops<T> for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -335,7 +335,7 @@ struct Backward<'a, T> {
     dactivations: Option<&'a [T]>,
     zeros: &'a [T],
 }
-impl<'a, T: Real> Loops<T> for Backward<'a, T> {
+impl<'a, T: Real> VectorLoops<T> for Backward<'a, T> {
     type Output = ();
 
     #[inline(always)]

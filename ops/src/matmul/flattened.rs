@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    op::{Mat, Product, with_float},
+    op::{GemmElement, Mat, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -116,7 +116,7 @@ fn cut_at(x: &Meta, rows: i32) -> Result<usize> {
     at.ok_or_else(|| x.wrong(&format!("more than {rows} dimensions are needed")))
 }
 
-fn flat<'a, T: Product>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
+fn flat<'a, T: GemmElement>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
     let (rows, cols) = x.dims().split_at(rows as usize);
     Ok(Mat { data: x.slice()?, rows: rows.iter().product(), cols: cols.iter().product(), transposed: false })
 }

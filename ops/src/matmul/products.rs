@@ -2,7 +2,7 @@
 
 use autobwd::{
     Cx, Dims, Meta, Result,
-    op::{Mat, Product},
+    op::{GemmElement, Mat},
     tensor::Dim,
 };
 
@@ -67,7 +67,7 @@ pub(super) struct Factor<'a, T> {
     transposed: bool,
 }
 
-impl<'a, T: Product> Products<'a, T> {
+impl<'a, T: GemmElement> Products<'a, T> {
     /// From elements with their dimensions.
     pub(super) fn new(
         x: (&'a [T], &'a [usize]),

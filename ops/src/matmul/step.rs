@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, Infer, Kernel, Meta, NoGrad, OpDesc, Result, Var,
     check::*,
-    op::{Join, with_float},
+    op::{Peephole, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -103,12 +103,12 @@ fn matmul_grad_sgd(x: Draw, param: Draw, dout: Draw, trans_x: bool, trans_y: boo
     MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out: out(), trans_x, trans_y }
 }
 
-impl Join<SgdOp> for MatmulV2Grad {
-    fn join(&self, then: &SgdOp) -> Option<OpDesc> {
+impl Peephole<SgdOp> for MatmulV2Grad {
+    fn merge(&self, then: &SgdOp) -> Option<OpDesc> {
         let MatmulV2Grad { x, y, dout, dx, dy, trans_x, trans_y } = *self;
         let SgdOp { param, learning_rate, grad, param_out } = *then;
         let step = MatmulV2GradSgd { x, param, dout, learning_rate, dx, param_out, trans_x, trans_y };
         (dy == Some(grad) && y == param).then(|| step.into())
     }
 }
-autobwd::op::join!(MatmulV2Grad, SgdOp);
+autobwd::op::peephole!(MatmulV2Grad, SgdOp);

@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Composed, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
-    op::{LaneOf, Loops, Vectorised, map_lanes, with_float},
+    op::{LaneOf, VectorLoops, Vectorised, map_lanes, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -148,7 +148,7 @@ struct Forward<'a, T> {
     variance: &'a mut [T],
     epsilon: f64,
 }
-impl<T: Real> Loops<T> for Forward<'_, T> {
+impl<T: Real> VectorLoops<T> for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -192,7 +192,7 @@ struct Backward<'a, T> {
     dx: &'a mut [T],
     epsilon: f64,
 }
-impl<T: Real> Loops<T> for Backward<'_, T> {
+impl<T: Real> VectorLoops<T> for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -291,7 +291,7 @@ struct ColumnSums<'a, T> {
     normal: Option<Normal<'a, T>>,
     out: &'a mut [T],
 }
-impl<'a, T: Real> Loops<T> for ColumnSums<'a, T> {
+impl<'a, T: Real> VectorLoops<T> for ColumnSums<'a, T> {
     type Output = ();
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use autobwd::{
 };
 
 use super::ReduceAttrs;
-use crate::common::{Number, PART, Real, add_up, convert, pieces};
+use crate::common::{ConvertElement, PART, Real, add_up, convert, pieces};
 
 /// Maximum rank: one bit for each dimension.
 const MAX_RANK: usize = 64;
@@ -81,7 +81,7 @@ impl ReduceAttrs {
 }
 
 /// Computes a gradient of `x` in the dtype of the result: `work` gets `x` and `dx` in that dtype.
-pub(super) fn with_result_dtype<T: Real + Number>(
+pub(super) fn with_result_dtype<T: Real + ConvertElement>(
     cx: &Cx,
     x: &Buf<'_>,
     dx: &mut Buf<'_>,
@@ -103,7 +103,7 @@ pub(super) fn with_result_dtype<T: Real + Number>(
 }
 
 /// Element types of reductions.
-pub(super) trait Reduce: Number + PartialOrd {
+pub(super) trait Reduce: ConvertElement + PartialOrd {
     /// Sums; integers wrap around.
     fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
     /// Products; integers wrap around.

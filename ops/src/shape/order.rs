@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{SelfAdjoint, with_dtype},
-    operators::{Loops, MAX_RANK, few_dims, remember, remembered},
+    operators::{MAX_RANK, StridedLayout, few_dims, remember, remembered},
     register_op,
 };
 
@@ -49,7 +49,7 @@ impl Infer for Transpose2<Meta> {
 impl Kernel for Transpose2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let mut loops = Loops::default();
+            let mut loops = StridedLayout::default();
             for axis in &self.axis {
                 let (_, n, stride) = around(self.x.dims(), self.x.axis(i64::from(*axis)));
                 loops.push(n, stride as isize);
@@ -124,7 +124,7 @@ impl Infer for Transpose2Grad<Meta> {
 impl Kernel for Transpose2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.dout.dtype(), T => {
-            let mut loops = Loops::default();
+            let mut loops = StridedLayout::default();
             for to in 0..self.axis.len() {
                 let from = self.axis.iter().position(|axis| self.dx.axis(i64::from(*axis)) == to).unwrap_or(to);
                 let (_, n, stride) = around(self.dout.dims(), from);
@@ -167,7 +167,7 @@ impl Infer for Flip<Meta> {
 impl Kernel for Flip<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let mut loops = Loops::default();
+            let mut loops = StridedLayout::default();
             for axis in 0..self.x.dims().len() {
                 let (_, n, stride) = around(self.x.dims(), axis);
                 let stride = stride as isize;

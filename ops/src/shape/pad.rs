@@ -4,12 +4,12 @@ use autobwd::{
     Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{SelfAdjoint, with_dtype},
-    operators::{Loops, few_dims},
+    operators::{StridedLayout, few_dims},
     register_op,
     tensor::Dim,
 };
 
-use crate::common::{Number, PART, Wide, around, pieces};
+use crate::common::{AnyNumber, ConvertElement, PART, around, pieces};
 
 /// Padding with a constant.
 #[register_op(grad = PadGrad)]
@@ -42,7 +42,7 @@ impl Kernel for Pad<Buf<'_>> {
         let inner = inner(self.out.dims(), self.x.dims(), &self.paddings);
         with_dtype!(self.x.dtype(), T => {
             let out = self.out.slice_mut::<T>()?;
-            out.fill(T::narrow(Wide::Float(self.pad_value.into())));
+            out.fill(T::narrow(AnyNumber::Float(self.pad_value.into())));
             inner.scatter::<T>(self.x.slice()?, out);
             Ok(())
         })
@@ -77,8 +77,8 @@ fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
 }
 
 /// The region of the padded tensor with dimensions `dims` of the original.
-fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> Loops {
-    let mut loops = Loops::default();
+fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> StridedLayout {
+    let mut loops = StridedLayout::default();
     for (axis, n) in dims.iter().enumerate() {
         let (_, _, stride) = around(frame, axis);
         loops.skip(paddings[2 * axis] as isize * stride as isize);

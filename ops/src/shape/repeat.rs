@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
-    operators::{Loops, MAX_RANK, few_dims},
+    operators::{MAX_RANK, StridedLayout, few_dims},
     register_op,
     tensor::Dim,
 };
@@ -33,7 +33,7 @@ impl Infer for ExpandV2<Meta> {
 impl Kernel for ExpandV2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let mut loops = Loops::default();
+            let mut loops = StridedLayout::default();
             let added = self.out.dims().len() - self.x.dims().len();
             for (axis, n) in self.out.dims().iter().enumerate() {
                 let (own, stride) = match axis.checked_sub(added) {
@@ -134,7 +134,7 @@ impl Infer for Tile<Meta> {
 impl Kernel for Tile<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let mut loops = Loops::default();
+            let mut loops = StridedLayout::default();
             let mut stride = self.x.numel();
             let (dims, rank) = rounds(self.x.dims(), &self.repeat_times);
             for round in dims[..2 * rank].as_chunks::<2>().0 {

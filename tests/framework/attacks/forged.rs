@@ -10,7 +10,7 @@ use autobwd::{
     OpInfo, OpInfoMap, Result, Scope, Var,
     backward::{GradientOptions, gradients},
     emit,
-    op::{Arity, Content, Describe, Lanes, Role, Schema, SlotDef},
+    op::{Arity, Describe, Lanes, Role, Schema, SlotDef, SlotValues},
     register_op,
 };
 use autobwd_ops::{Init, Math};
@@ -39,7 +39,7 @@ fn of<V>(held: V) -> Holder<V> {
 impl<W> Describe<W> for LastWords<W> {
     type Op = LastWords;
 
-    fn hand_over(mut self, to: &mut Content<W>) -> LastWords<()> {
+    fn into_parts(mut self, to: &mut SlotValues<W>) -> LastWords<()> {
         to.slot(Role::Input, "W", self.w.held.take());
         to.slot(Role::Output, "Out", self.out.held.take());
         LastWords { w: of(()), out: of(()) }
@@ -62,7 +62,7 @@ impl Op for LastWords {
     type Grad = NoGrad;
     type Of<W> = LastWords<W>;
 
-    fn gather<W>(
+    fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
     ) -> Result<LastWords<W>> {
@@ -70,7 +70,7 @@ impl Op for LastWords {
         Ok(LastWords { w, out: of(fill(Role::Output, "Out", desc.outputs.get("Out")[0])?) })
     }
     fn from_desc(desc: &OpDesc) -> Result<Self> {
-        Self::gather(desc, &mut |_, _, var| Ok(var))
+        Self::from_desc_with(desc, &mut |_, _, var| Ok(var))
     }
     fn fill<W>(_: LastWords<()>, fill: &mut dyn FnMut() -> W) -> LastWords<W> {
         LastWords { w: of(fill()), out: of(fill()) }

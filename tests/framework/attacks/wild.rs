@@ -5,7 +5,7 @@ use std::cell::Cell;
 use autobwd::{
     BlockId, Builder, DType, Dims, Executor, Expr, Feed, NoGrad, Program, Result, Scope, Tensor, Var,
     VarDesc, emit,
-    op::{Call, Carried, Control, First, StepCount},
+    op::{BlockCall, CarriedInit, CarriedValue, Control, StepCount},
     program::VarKind,
     register_op,
     tensor::Bool,
@@ -49,7 +49,7 @@ impl Dice {
 }
 
 impl Control for Wild {
-    fn call(&self, program: &Program) -> Result<Call> {
+    fn call(&self, program: &Program) -> Result<BlockCall> {
         let (seed, change) = SEED.get();
         SEED.set((seed.wrapping_add(change), change));
         let dice = &mut Dice(seed);
@@ -66,25 +66,30 @@ impl Control for Wild {
             1 => StepCount::Times(3 + dice.below(2)),
             _ => StepCount::Each { reverse: dice.below(2) == 0 },
         };
-        let mut call = Call::new(self.body, steps);
+        let mut call = BlockCall::new(self.body, steps);
         call.reads = vec![self.x[4]];
         if branch {
-            let (first, zeros) = (First::Value(self.x[4], self.x[4]), First::ZerosLike(inner[1]));
-            call.carried.push(Carried { first, start: inner[0], end: inner[0], last: outs.pop() });
-            call.carried.push(Carried { first: zeros, start: inner[1], end: inner[1], last: outs.pop() });
+            let (first, zeros) = (CarriedInit::Value(self.x[4], self.x[4]), CarriedInit::ZerosLike(inner[1]));
+            call.carried.push(CarriedValue { first, start: inner[0], end: inner[0], last: outs.pop() });
+            call.carried.push(CarriedValue {
+                first: zeros,
+                start: inner[1],
+                end: inner[1],
+                last: outs.pop(),
+            });
         } else {
             call.slices = vec![(self.x[0], inner[0], self.x[0]), (self.x[1], inner[1], self.x[1])];
         }
         for _ in 0..dice.below(3) {
             let first = match dice.below(4) {
-                0 => First::ZerosLike(dice.one(&all)),
-                1 => First::ZerosLike(dice.one(&inner)),
-                _ => First::Value(dice.one(&self.x), dice.one(&all)),
+                0 => CarriedInit::ZerosLike(dice.one(&all)),
+                1 => CarriedInit::ZerosLike(dice.one(&inner)),
+                _ => CarriedInit::Value(dice.one(&self.x), dice.one(&all)),
             };
             let last = if dice.below(3) > 0 { outs.pop() } else { None };
             let start = if dice.below(5) == 0 { dice.one(&all) } else { dice.one(&inner) };
             let end = if dice.below(5) == 0 { dice.one(&all) } else { dice.one(&inner) };
-            call.carried.push(Carried { first, start, end, last });
+            call.carried.push(CarriedValue { first, start, end, last });
         }
         for _ in 0..dice.below(3) {
             call.stacks.extend(outs.pop().map(|out| (dice.one(&inner), out)));

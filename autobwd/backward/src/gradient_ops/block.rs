@@ -12,8 +12,8 @@ use crate::{
     stop_gradients,
 };
 use autobwd_core::{
-    BlockId, Call, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var, VarKind,
-    op::Lookup, operators::zeros,
+    BlockCall, BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var,
+    VarKind, op::Lookup, operators::zeros,
 };
 
 /// A gradient block whose variables are not declared yet.
@@ -39,7 +39,7 @@ pub(crate) struct GradBlockInfo {
 pub(crate) fn build(
     ops: &OpInfoMap,
     program: &mut Program,
-    (op, call): (&OpDesc, &Call),
+    (op, call): (&OpDesc, &BlockCall),
     parent: BlockId,
     no_grad: &[bool],
     arriving: &[Var],
@@ -61,7 +61,7 @@ struct GradBlockBuilder<'a> {
     ops: &'a OpInfoMap,
     program: &'a mut Program,
     op: &'a OpDesc,
-    call: &'a Call,
+    call: &'a BlockCall,
     into: BlockId,
 }
 

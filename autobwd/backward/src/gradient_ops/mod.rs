@@ -14,7 +14,7 @@ use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
     op::Lookup,
-    op::{Declared, check_emitted},
+    op::{DeclaredVars, check_emitted},
 };
 
 /// The state of the walk from the last operator to the first.
@@ -209,7 +209,7 @@ impl GradientEmitter<'_> {
             ops: self.ops,
             fwd,
             names: self.program,
-            declared: Declared { block: self.block, original: &|var| values.variable(var) },
+            declared: DeclaredVars { block: self.block, original: &|var| values.variable(var) },
             of_output: &of_output,
             wanted: &wanted,
             arrives: &arrives,

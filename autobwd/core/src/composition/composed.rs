@@ -8,7 +8,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
     VarDesc,
-    op::{Binding, Composing, Declared, GradCx, GradKind, GradRule, Line, LineFn, forward_op},
+    op::{
+        CompositionEntry, DeclaredVars, GradCx, GradKind, GradRule, OpSequence, OpSequenceFn, SequenceInput,
+        forward_op,
+    },
     operators::{Assign, sum, zeros},
 };
 
@@ -27,7 +30,7 @@ impl<O: Op> GradRule<O> for Composed {
 /// # Errors
 /// Those of the composition; one of its operators has no gradient.
 pub(super) fn emit(
-    composing: Composing,
+    composing: CompositionEntry,
     g: &mut GradCx<'_>,
     from: &dyn Fn(&str) -> bool,
     to: &dyn Fn(&str) -> bool,
@@ -40,10 +43,10 @@ pub(super) fn emit(
     if !arriving || !asked {
         return Ok(());
     }
-    let mut line = Line::of(ops, composing, &fwd, &|var| g.meta(var))?;
+    let mut line = OpSequence::of(ops, composing, &fwd, &|var| g.meta(var))?;
     let mut bound: Vec<(Var, Var)> = line.inputs.iter().map(|input| (input.outer, input.inner)).collect();
     let mut seeds = vec![];
-    for Binding { slot, outer, inner } in line.outputs.clone() {
+    for SequenceInput { slot, outer, inner } in line.outputs.clone() {
         if from(&slot) && g.arrives(outer) && line.has_gradient(inner) {
             let seed = line.declare("dy", line.meta(inner)?);
             bound.push((g.grad(outer), seed));
@@ -63,28 +66,28 @@ pub(super) fn emit(
     Ok(())
 }
 
-impl Line {
+impl OpSequence {
     /// The composition of an operator, with dtypes and shapes of inputs from `meta`.
     pub(crate) fn of(
         ops: &OpInfoMap,
-        composing: Composing,
+        composing: CompositionEntry,
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
-    ) -> Result<Line> {
+    ) -> Result<OpSequence> {
         match composing.forward {
             None => (composing.compose)(ops, op, meta),
-            Some(forward) => Line::of_gradient(ops, composing.compose, forward, op, meta),
+            Some(forward) => OpSequence::of_gradient(ops, composing.compose, forward, op, meta),
         }
     }
 
     /// The composition of a gradient operator, from that of its forward operator.
     fn of_gradient(
         ops: &OpInfoMap,
-        compose: LineFn,
+        compose: OpSequenceFn,
         forward: &Schema,
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
-    ) -> Result<Line> {
+    ) -> Result<OpSequence> {
         let grads = |slots: &Slots, slot: &str| slots.get(&format!("{slot}@GRAD")).to_vec();
         let fwd = forward_op(forward, op);
         let mut line = compose(ops, &fwd, meta)?;
@@ -95,7 +98,7 @@ impl Line {
             let arriving = own.zip(grads(&op.inputs, slot.name)).filter(|(_, grad)| *grad != Var::EMPTY);
             for (output, outer) in arriving {
                 let inner = line.declare("dy", line.meta(output.inner)?);
-                line.inputs.push(Binding { slot: format!("{}@GRAD", slot.name), outer, inner });
+                line.inputs.push(SequenceInput { slot: format!("{}@GRAD", slot.name), outer, inner });
                 seeds.push((output.inner, inner));
             }
         }
@@ -107,7 +110,7 @@ impl Line {
         let sources: Vec<Var> = wanted.iter().map(|(.., inner)| *inner).collect();
         let gradients = line.reverse(ops, seeds, &sources)?;
         let outputs = wanted.into_iter().filter_map(|(slot, outer, inner)| {
-            Some(Binding { slot: format!("{slot}@GRAD"), outer, inner: *gradients.get(&inner)? })
+            Some(SequenceInput { slot: format!("{slot}@GRAD"), outer, inner: *gradients.get(&inner)? })
         });
         line.outputs = outputs.collect();
         Ok(line)
@@ -217,7 +220,7 @@ impl Line {
             ops,
             fwd: op,
             names: &mut self.program,
-            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
             of_output: &of_output,
             wanted: &|var| wanted.get(&var).copied(),
             arrives: &|var| arriving.contains_key(&var),
@@ -327,8 +330,8 @@ impl OpInfoMap {
     pub fn composition(&self, program: &mut Program, op: &OpDesc) -> Result<Option<Vec<OpDesc>>> {
         let Some(composing) = self.get(&op.ty)?.own_composition() else { return Ok(None) };
         let meta = |var: Var| program.root().vars.get(&var).map(VarDesc::meta);
-        let line = Line::of(self, composing, op, &meta)?;
-        let pairs = |bindings: &[Binding]| -> Vec<(Var, Var)> {
+        let line = OpSequence::of(self, composing, op, &meta)?;
+        let pairs = |bindings: &[SequenceInput]| -> Vec<(Var, Var)> {
             bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()
         };
         let (inputs, outputs) = (pairs(&line.inputs), pairs(&line.outputs));

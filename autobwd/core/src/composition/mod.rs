@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::{
     BlockId, Builder, Describe, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfo, OpInfoMap, Result, Role,
     Schema, Var, VarDesc,
-    op::{Binding, Composing, Line, LineFn, Written},
+    op::{CompositionEntry, ImplProbe, OpSequence, OpSequenceFn, SequenceInput},
 };
 
 /// The composition of an operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
@@ -61,7 +61,7 @@ type CompositionFn = fn(
 ) -> Result<Vec<(&'static str, Var, Expr)>>;
 
 /// The line of the operator that `T` instantiates, for inputs of these dtypes and shapes.
-fn line_of<T>(ops: &OpInfoMap, op: &OpDesc, meta: &dyn Fn(Var) -> Option<Meta>) -> Result<Line>
+fn line_of<T>(ops: &OpInfoMap, op: &OpDesc, meta: &dyn Fn(Var) -> Option<Meta>) -> Result<OpSequence>
 where
     T: Composition + Describe<Expr>,
     T::Op: Op<Of<Expr> = T>,
@@ -74,22 +74,22 @@ fn line(
     compose: CompositionFn,
     op: &OpDesc,
     meta: &dyn Fn(Var) -> Option<Meta>,
-) -> Result<Line> {
+) -> Result<OpSequence> {
     let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
     let mut inputs = vec![];
     let input = &mut |slot: &'static str, outer| {
         let meta = meta(outer).ok_or_else(unknown_shapes)?;
         let expr = builder.variable(BlockId::ROOT, "x", VarDesc::of(meta));
-        inputs.push(Binding { slot: slot.into(), outer, inner: expr.var() });
+        inputs.push(SequenceInput { slot: slot.into(), outer, inner: expr.var() });
         Ok(expr)
     };
     let outputs = compose(op, input, &builder.existing(Var::EMPTY))?;
-    let outputs = outputs.into_iter().map(|(slot, outer, expr)| Binding {
+    let outputs = outputs.into_iter().map(|(slot, outer, expr)| SequenceInput {
         slot: slot.into(),
         outer,
         inner: expr.var(),
     });
-    Ok(Line { program: (*builder.program()?).clone(), outputs: outputs.collect(), inputs })
+    Ok(OpSequence { program: (*builder.program()?).clone(), outputs: outputs.collect(), inputs })
 }
 
 fn unknown_shapes() -> Error {
@@ -111,7 +111,7 @@ where
         Role::Input => input(slot, var),
         Role::Output => Ok(unset.clone()),
     };
-    let mut op = <T::Op as Op>::gather::<Expr>(desc, fill)?;
+    let mut op = <T::Op as Op>::from_desc_with::<Expr>(desc, fill)?;
     op.compose();
     let mut outputs = SmallVec::new();
     <T::Op as Op>::outputs(op, &mut |slot, expr| outputs.push((slot, expr)));
@@ -138,12 +138,12 @@ fn by_variable(
     Ok(found)
 }
 
-impl<T: Composition + Describe<Expr>> Written<T>
+impl<T: Composition + Describe<Expr>> ImplProbe<T>
 where
     T::Op: Op<Of<Expr> = T>,
 {
     /// It is implemented.
-    pub const COMPOSITION: Option<LineFn> = Some(line_of::<T>);
+    pub const COMPOSITION: Option<OpSequenceFn> = Some(line_of::<T>);
 }
 
 impl OpInfo {
@@ -151,14 +151,14 @@ impl OpInfo {
     #[must_use]
     pub const fn composition(
         self,
-        own: Option<LineFn>,
-        of_forward: Option<(LineFn, &'static Schema)>,
+        own: Option<OpSequenceFn>,
+        of_forward: Option<(OpSequenceFn, &'static Schema)>,
     ) -> OpInfo {
         let emit = composed::emit;
         match (own, of_forward) {
-            (Some(compose), _) => self.composing(Composing { compose, forward: None, emit }),
+            (Some(compose), _) => self.composing(CompositionEntry { compose, forward: None, emit }),
             (None, Some((compose, forward))) => {
-                self.composing(Composing { compose, forward: Some(forward), emit })
+                self.composing(CompositionEntry { compose, forward: Some(forward), emit })
             }
             (None, None) => self,
         }

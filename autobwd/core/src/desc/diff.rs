@@ -6,7 +6,7 @@ use std::{
     fmt, iter, mem,
 };
 
-use super::{Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, VarDesc, text::Type};
+use super::{Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, VarDesc, text::TypeText};
 
 /// The difference of two programs as text, one line per variable or operator; empty if they are equal.
 #[derive(Clone, Debug, Default)]
@@ -165,7 +165,7 @@ impl Compare<'_> {
         let mut stay = vec![];
         for (var, desc) in a.vars.iter() {
             match find(*var, old, new).and_then(|v| Some((places.get(&v)?, b.vars.get(&v)?))) {
-                None => self.lines.push(format!("  - {}: {}", old.name(*var), Type(desc))),
+                None => self.lines.push(format!("  - {}: {}", old.name(*var), TypeText(desc))),
                 Some((place, other)) => {
                     stay.push(place);
                     let changes = self.var_changes(desc, other);
@@ -177,7 +177,7 @@ impl Compare<'_> {
         }
         for (var, desc) in b.vars.iter() {
             if find(*var, new, old).is_none_or(|v| !a.vars.contains_key(&v)) {
-                self.lines.push(format!("  + {}: {}", new.name(*var), Type(desc)));
+                self.lines.push(format!("  + {}: {}", new.name(*var), TypeText(desc)));
             }
         }
         if !stay.is_sorted() {
@@ -188,7 +188,7 @@ impl Compare<'_> {
     fn var_changes(&self, a: &VarDesc, b: &VarDesc) -> Vec<String> {
         let of =
             |program: &Program, of: Option<Var>| of.map_or("none".into(), |v| program.name(v).to_string());
-        let (old, new) = (Type(a).to_string(), Type(b).to_string());
+        let (old, new) = (TypeText(a).to_string(), TypeText(b).to_string());
         // The text of some kinds leaves out dtype and shape.
         let meta = |desc: &VarDesc| format!("{} {}", desc.dtype, desc.dims);
         let changes = [

@@ -7,7 +7,7 @@ use std::{
 
 use indexmap::IndexMap;
 
-use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::Type};
+use super::{Block, BlockId, OpDesc, Origin, Program, Var, text::TypeText};
 
 impl Program {
     /// The program as a graph in the language of [Graphviz](https://graphviz.org). Operators are boxes. An arrow is a
@@ -61,9 +61,9 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
         "digraph program {\n  compound=true\n  node [fontname=\"Helvetica\", fontsize=12, height=0.3, style=filled]\n  \
          edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"]\n",
     );
-    let picture = Picture::of(program, labels);
+    let picture = Drawing::of(program, labels);
     picture.in_blocks(&mut text, |text, part| match part {
-        Part::Open(id) => {
+        DrawnItem::Open(id) => {
             let title = dot_text(&(labels.title)(id));
             _ = writeln!(
                 text,
@@ -72,8 +72,8 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
             // The invisible target of the arrow from the operator that runs the block.
             _ = writeln!(text, "  block{id} [shape=point, style=invis]");
         }
-        Part::Close => text.push_str("}\n"),
-        Part::Node(node) => {
+        DrawnItem::Close => text.push_str("}\n"),
+        DrawnItem::Node(node) => {
             let (fill, line) = node.kind.colours();
             let shape = if node.kind.is_op() { "box" } else { "ellipse" };
             let (label, tooltip) = (dot_text(&node.label), dot_text(&node.tooltip));
@@ -85,7 +85,7 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
             );
         }
     });
-    for Edge { from, to, label, block } in &picture.edges {
+    for DrawnEdge { from, to, label, block } in &picture.edges {
         _ = match block {
             Some(id) => writeln!(text, "  {from} -> {to} [style=dashed, lhead=cluster_{id}]"),
             None if label.is_empty() => writeln!(text, "  {from} -> {to}"),
@@ -98,23 +98,23 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
 /// As [`Program::to_mermaid`], with other labels.
 pub fn mermaid(program: &Program, labels: Labels<'_>) -> String {
     let mut text = String::from("flowchart TD\n");
-    for kind in Kind::ALL {
+    for kind in NodeKind::ALL {
         let (fill, line) = kind.colours();
         _ = writeln!(text, "  classDef {} fill:{fill},stroke:{line},color:#000000", kind.name());
     }
-    let picture = Picture::of(program, labels);
+    let picture = Drawing::of(program, labels);
     picture.in_blocks(&mut text, |text, part| match part {
-        Part::Open(id) => {
+        DrawnItem::Open(id) => {
             _ = writeln!(text, "subgraph block{id}[\"{}\"]", mermaid_text(&(labels.title)(id)));
         }
-        Part::Close => text.push_str("end\n"),
-        Part::Node(node) => {
+        DrawnItem::Close => text.push_str("end\n"),
+        DrawnItem::Node(node) => {
             let (open, close) = if node.kind.is_op() { ("[", "]") } else { ("([", "])") };
             let label = mermaid_text(&node.label);
             _ = writeln!(text, "  {}{open}\"{label}\"{close}:::{}", node.name, node.kind.name());
         }
     });
-    for Edge { from, to, label, block } in &picture.edges {
+    for DrawnEdge { from, to, label, block } in &picture.edges {
         _ = match block {
             Some(_) => writeln!(text, "  {from} -.-> {to}"),
             None if label.is_empty() => writeln!(text, "  {from} --> {to}"),
@@ -157,7 +157,7 @@ fn mermaid_text(text: &str) -> String {
 
 /// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NodeKind {
     Forward,
     Backward,
     Recompute,
@@ -167,55 +167,55 @@ enum Kind {
     Value,
 }
 
-impl Kind {
-    const ALL: [Kind; 7] = [
-        Kind::Forward,
-        Kind::Backward,
-        Kind::Recompute,
-        Kind::Update,
-        Kind::Data,
-        Kind::Parameter,
-        Kind::Value,
+impl NodeKind {
+    const ALL: [NodeKind; 7] = [
+        NodeKind::Forward,
+        NodeKind::Backward,
+        NodeKind::Recompute,
+        NodeKind::Update,
+        NodeKind::Data,
+        NodeKind::Parameter,
+        NodeKind::Value,
     ];
 
     fn is_op(self) -> bool {
-        matches!(self, Kind::Forward | Kind::Backward | Kind::Recompute | Kind::Update)
+        matches!(self, NodeKind::Forward | NodeKind::Backward | NodeKind::Recompute | NodeKind::Update)
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Forward => "forward",
-            Kind::Backward => "backward",
-            Kind::Recompute => "recompute",
-            Kind::Update => "update",
-            Kind::Data => "data",
-            Kind::Parameter => "parameter",
-            Kind::Value => "value",
+            NodeKind::Forward => "forward",
+            NodeKind::Backward => "backward",
+            NodeKind::Recompute => "recompute",
+            NodeKind::Update => "update",
+            NodeKind::Data => "data",
+            NodeKind::Parameter => "parameter",
+            NodeKind::Value => "value",
         }
     }
 
     /// Fill and line colour.
     fn colours(self) -> (&'static str, &'static str) {
         match self {
-            Kind::Forward => ("#dbe9f6", "#3b75af"),
-            Kind::Backward => ("#fde3cc", "#c46a1b"),
-            Kind::Recompute => ("#e6dcf2", "#7d55a8"),
-            Kind::Update => ("#d8ecd2", "#4b8b3b"),
-            Kind::Data => ("#eeeeee", "#777777"),
-            Kind::Parameter => ("#fff3b8", "#a98600"),
-            Kind::Value => ("#ffffff", "#aaaaaa"),
+            NodeKind::Forward => ("#dbe9f6", "#3b75af"),
+            NodeKind::Backward => ("#fde3cc", "#c46a1b"),
+            NodeKind::Recompute => ("#e6dcf2", "#7d55a8"),
+            NodeKind::Update => ("#d8ecd2", "#4b8b3b"),
+            NodeKind::Data => ("#eeeeee", "#777777"),
+            NodeKind::Parameter => ("#fff3b8", "#a98600"),
+            NodeKind::Value => ("#ffffff", "#aaaaaa"),
         }
     }
 }
 
-struct Node {
+struct DrawnNode {
     name: String,
     label: String,
     tooltip: String,
-    kind: Kind,
+    kind: NodeKind,
 }
 
-struct Edge {
+struct DrawnEdge {
     from: String,
     to: String,
     label: String,
@@ -224,18 +224,18 @@ struct Edge {
 }
 
 /// A part of the drawing, in the order of the text.
-enum Part<'a> {
+enum DrawnItem<'a> {
     Open(usize),
     Close,
-    Node(&'a Node),
+    Node(&'a DrawnNode),
 }
 
-struct Picture<'a> {
+struct Drawing<'a> {
     program: &'a Program,
     labels: Labels<'a>,
     /// By block, in the order of first use.
-    nodes: Vec<Vec<Node>>,
-    edges: Vec<Edge>,
+    nodes: Vec<Vec<DrawnNode>>,
+    edges: Vec<DrawnEdge>,
     /// By block: the operators that write a variable, in program order.
     writers: Vec<HashMap<Var, Vec<usize>>>,
     /// By block: its parent, and the operator there that runs it.
@@ -246,8 +246,8 @@ struct Picture<'a> {
     read: HashSet<(usize, usize, Var)>,
 }
 
-impl<'a> Picture<'a> {
-    fn of(program: &'a Program, labels: Labels<'a>) -> Picture<'a> {
+impl<'a> Drawing<'a> {
+    fn of(program: &'a Program, labels: Labels<'a>) -> Drawing<'a> {
         let blocks = program.blocks();
         let mut writers: Vec<HashMap<Var, Vec<usize>>> = vec![HashMap::new(); blocks.len()];
         let mut outer: Vec<_> = blocks.iter().map(|b| Some((b.parent?.index(), usize::MAX))).collect();
@@ -267,7 +267,7 @@ impl<'a> Picture<'a> {
         outer.iter_mut().enumerate().for_each(|(b, outer)| *outer = outer.filter(|(parent, _)| *parent < b));
         let nodes = blocks.iter().map(|_| vec![]).collect();
         let (shown, read) = (HashMap::new(), HashSet::new());
-        let mut picture = Picture { program, labels, nodes, edges: vec![], writers, outer, shown, read };
+        let mut picture = Drawing { program, labels, nodes, edges: vec![], writers, outer, shown, read };
         blocks.iter().enumerate().for_each(|(b, block)| picture.block(b, block));
         blocks.iter().enumerate().for_each(|(b, block)| picture.results(b, block));
         picture
@@ -283,19 +283,24 @@ impl<'a> Picture<'a> {
             seeded |= op.origin == Origin::Seed;
             let kept = |v: Var| self.program.lookup(BlockId::new(b), v).is_some_and(|d| d.persistable);
             let kind = match op.origin {
-                Origin::Model if seeded && op.writes().any(kept) => Kind::Update,
-                Origin::Model => Kind::Forward,
-                Origin::Recompute { .. } => Kind::Recompute,
+                Origin::Model if seeded && op.writes().any(kept) => NodeKind::Update,
+                Origin::Model => NodeKind::Forward,
+                Origin::Recompute { .. } => NodeKind::Recompute,
                 Origin::Kept
                 | Origin::Seed
                 | Origin::Gradient { .. }
                 | Origin::Accumulate
-                | Origin::ZeroFill => Kind::Backward,
+                | Origin::ZeroFill => NodeKind::Backward,
             };
             let site = op.site.map(|s| format!("\nadded at {s}")).unwrap_or_default();
             let tooltip = format!("{}{site}", self.program.op_text(op));
             let name = format!("op{b}_{i}");
-            self.nodes[b].push(Node { name: name.clone(), label: format!("{i}: {}", op.ty), tooltip, kind });
+            self.nodes[b].push(DrawnNode {
+                name: name.clone(),
+                label: format!("{i}: {}", op.ty),
+                tooltip,
+                kind,
+            });
             let mut slots: IndexMap<Var, Vec<&str>> = IndexMap::new();
             for (slot, args) in op.inputs.iter() {
                 let vars = args.iter().filter(|v| **v != Var::EMPTY);
@@ -311,11 +316,11 @@ impl<'a> Picture<'a> {
                     (false, true) => self.label(b, var),
                     (false, false) => String::new(),
                 };
-                self.edges.push(Edge { from, to: name.clone(), label, block: None });
+                self.edges.push(DrawnEdge { from, to: name.clone(), label, block: None });
             }
             for id in op.attrs.blocks().map(BlockId::index).filter(|id| (1..blocks).contains(id)) {
                 let (from, to) = (name.clone(), format!("block{id}"));
-                self.edges.push(Edge { from, to, label: String::new(), block: Some(id) });
+                self.edges.push(DrawnEdge { from, to, label: String::new(), block: Some(id) });
             }
         }
     }
@@ -356,18 +361,18 @@ impl<'a> Picture<'a> {
         }
         let name = format!("var{}", self.shown.len());
         self.shown.insert((b, var), name.clone());
-        self.show(b, var, name.clone(), Kind::Data);
+        self.show(b, var, name.clone(), NodeKind::Data);
         name
     }
 
-    fn show(&mut self, b: usize, var: Var, name: String, otherwise: Kind) {
+    fn show(&mut self, b: usize, var: Var, name: String, otherwise: NodeKind) {
         let kind = match self.program.blocks()[b].vars.get(&var) {
-            Some(desc) if desc.parameter => Kind::Parameter,
-            Some(desc) if desc.persistable => Kind::Data,
+            Some(desc) if desc.parameter => NodeKind::Parameter,
+            Some(desc) if desc.persistable => NodeKind::Data,
             _ => otherwise,
         };
         let label = self.label(b, var);
-        self.nodes[b].push(Node { name, tooltip: label.clone(), label, kind });
+        self.nodes[b].push(DrawnNode { name, tooltip: label.clone(), label, kind });
     }
 
     /// Adds nodes for persistable variables that are written, and for outputs that are not read.
@@ -377,8 +382,8 @@ impl<'a> Picture<'a> {
                 let kept = block.vars.get(&var).is_some_and(|desc| desc.persistable);
                 if kept || !self.read.contains(&(b, i, var)) {
                     let (from, to) = (format!("op{b}_{i}"), format!("op{b}_{i}_out{k}"));
-                    self.show(b, var, to.clone(), Kind::Value);
-                    self.edges.push(Edge { from, to, label: String::new(), block: None });
+                    self.show(b, var, to.clone(), NodeKind::Value);
+                    self.edges.push(DrawnEdge { from, to, label: String::new(), block: None });
                 }
             }
         }
@@ -387,7 +392,7 @@ impl<'a> Picture<'a> {
     /// Name, type and note.
     fn label(&self, b: usize, var: Var) -> String {
         let mut label = self.program.name(var).to_string();
-        let ty = self.program.lookup(BlockId::new(b), var).map(|desc| Type(desc).to_string());
+        let ty = self.program.lookup(BlockId::new(b), var).map(|desc| TypeText(desc).to_string());
         for line in ty.into_iter().chain((self.labels.note)(var)) {
             label += "\n";
             label += &line;
@@ -396,7 +401,7 @@ impl<'a> Picture<'a> {
     }
 
     /// Visits the blocks, each inside its parent.
-    fn in_blocks(&self, text: &mut String, mut write: impl FnMut(&mut String, Part<'_>)) {
+    fn in_blocks(&self, text: &mut String, mut write: impl FnMut(&mut String, DrawnItem<'_>)) {
         let mut inner: Vec<Vec<usize>> = vec![vec![]; self.nodes.len()];
         let mut next: Vec<Option<usize>> = vec![];
         for (b, outer) in self.outer.iter().enumerate().rev() {
@@ -407,14 +412,14 @@ impl<'a> Picture<'a> {
         }
         while let Some(step) = next.pop() {
             let Some(b) = step else {
-                write(text, Part::Close);
+                write(text, DrawnItem::Close);
                 continue;
             };
             if b > 0 {
-                write(text, Part::Open(b));
+                write(text, DrawnItem::Open(b));
                 next.push(None);
             }
-            self.nodes[b].iter().for_each(|node| write(text, Part::Node(node)));
+            self.nodes[b].iter().for_each(|node| write(text, DrawnItem::Node(node)));
             next.extend(inner[b].iter().map(|b| Some(*b)));
         }
     }

@@ -17,7 +17,7 @@ use crate::{DType, Dims, Error, ErrorKind, Result};
 const NAME_LIMIT: usize = 256;
 
 #[derive(Serialize, Deserialize, PartialEq)]
-struct File {
+struct ProgramJson {
     blocks: Vec<BlockJson>,
 }
 
@@ -93,14 +93,14 @@ enum AttrJson {
     Bool(bool),
     Int(i32),
     Long(i64),
-    Float(Number<f32>),
-    Float64(Number<f64>),
+    Float(JsonNumber<f32>),
+    Float64(JsonNumber<f64>),
     String(String),
     Bools(Vec<bool>),
     Ints(Vec<i32>),
     Longs(Vec<i64>),
-    Floats(Vec<Number<f32>>),
-    Float64s(Vec<Number<f64>>),
+    Floats(Vec<JsonNumber<f32>>),
+    Float64s(Vec<JsonNumber<f64>>),
     Strings(Vec<String>),
     Block(usize),
     Blocks(Vec<usize>),
@@ -108,8 +108,8 @@ enum AttrJson {
 
 /// A number; infinities, which JSON cannot write, are strings.
 #[derive(Clone, Copy, PartialEq)]
-struct Number<T>(T);
-impl<T: Copy + Into<f64>> Serialize for Number<T> {
+struct JsonNumber<T>(T);
+impl<T: Copy + Into<f64>> Serialize for JsonNumber<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let x: f64 = self.0.into();
         if x.is_finite() { s.serialize_f64(x) } else { s.serialize_str(&x.to_string()) }
@@ -123,9 +123,9 @@ enum NumberOrText {
 }
 macro_rules! number {
     ($($t:ty),*) => {$(
-        impl<'de> Deserialize<'de> for Number<$t> {
+        impl<'de> Deserialize<'de> for JsonNumber<$t> {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                Ok(Number(match NumberOrText::deserialize(d)? {
+                Ok(JsonNumber(match NumberOrText::deserialize(d)? {
                     NumberOrText::Number(x) => x as $t,
                     NumberOrText::Text(t) => match t.as_str() {
                         "inf" => <$t>::INFINITY,
@@ -163,7 +163,7 @@ impl Program {
     /// blocks that contain themselves or are nested more than 32 deep. The operators themselves are checked by
     /// [`verify`](crate::verify()), before such a program is run or differentiated.
     pub fn from_json(json: &str) -> Result<Program> {
-        let file: File = serde_json::from_str(json)
+        let file: ProgramJson = serde_json::from_str(json)
             .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")).caused_by(e))?;
         file.into_program()
     }
@@ -172,7 +172,7 @@ impl Program {
         self.to_file(false) == other.to_file(false)
     }
 
-    fn to_file(&self, sites: bool) -> File {
+    fn to_file(&self, sites: bool) -> ProgramJson {
         let index = |b: Option<BlockId>| b.map_or(-1, |b| b.index() as i64);
         let blocks = self.blocks().iter().enumerate().map(|(idx, block)| BlockJson {
             idx,
@@ -181,7 +181,7 @@ impl Program {
             vars: block.vars.iter().map(|(v, d)| self.var_to_json(*v, d)).collect(),
             ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
         });
-        File { blocks: blocks.collect() }
+        ProgramJson { blocks: blocks.collect() }
     }
 
     fn var_to_json(&self, var: Var, desc: &VarDesc) -> VarJson {
@@ -266,7 +266,7 @@ fn name(text: &str) -> Result<Name> {
     Ok(Name::new(text))
 }
 
-impl File {
+impl ProgramJson {
     fn into_program(self) -> Result<Program> {
         let mut program = Program::new();
         let count = self.blocks.len();
@@ -354,14 +354,14 @@ impl From<&Attr> for AttrJson {
             Attr::Bool(x) => AttrJson::Bool(*x),
             Attr::I32(x) => AttrJson::Int(*x),
             Attr::I64(x) => AttrJson::Long(*x),
-            Attr::F32(x) => AttrJson::Float(Number(*x)),
-            Attr::F64(x) => AttrJson::Float64(Number(*x)),
+            Attr::F32(x) => AttrJson::Float(JsonNumber(*x)),
+            Attr::F64(x) => AttrJson::Float64(JsonNumber(*x)),
             Attr::Str(x) => AttrJson::String(x.clone()),
             Attr::Bools(x) => AttrJson::Bools(x.clone()),
             Attr::I32s(x) => AttrJson::Ints(x.clone()),
             Attr::I64s(x) => AttrJson::Longs(x.clone()),
-            Attr::F32s(x) => AttrJson::Floats(x.iter().copied().map(Number).collect()),
-            Attr::F64s(x) => AttrJson::Float64s(x.iter().copied().map(Number).collect()),
+            Attr::F32s(x) => AttrJson::Floats(x.iter().copied().map(JsonNumber).collect()),
+            Attr::F64s(x) => AttrJson::Float64s(x.iter().copied().map(JsonNumber).collect()),
             Attr::Strs(x) => AttrJson::Strings(x.clone()),
             Attr::Block(b) => AttrJson::Block(b.index()),
             Attr::Blocks(bs) => AttrJson::Blocks(bs.iter().map(|b| b.index()).collect()),

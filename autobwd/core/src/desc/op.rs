@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{Attr, BlockId, Name, Var};
 
 /// The variables of one slot.
-pub type Args = SmallVec<[Var; 4]>;
+pub type SlotVars = SmallVec<[Var; 4]>;
 
 /// The slots of an operator with their variables, in alphabetical order, in which gradients are visited.
 #[derive(Default, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Slots {
     /// Slot names, each with the end of its range in `args`.
     names: SmallVec<[(Name, u32); 3]>,
     /// The variables of all slots in one array. Passes over programs read it without the names.
-    args: Args,
+    args: SlotVars,
 }
 
 impl Slots {
@@ -41,7 +41,7 @@ impl Slots {
             }
         };
         let range = self.range(position);
-        let behind = Args::from_slice(&self.args[range.end..]);
+        let behind = SlotVars::from_slice(&self.args[range.end..]);
         self.args.truncate(range.start);
         args.into_iter().for_each(|var| self.args.push(var));
         let end = self.args.len();
@@ -136,7 +136,7 @@ impl Slots {
 impl Clone for Slots {
     fn clone(&self) -> Slots {
         // `from_slice` copies bytes; the derived implementation iterates.
-        Slots { names: SmallVec::from_slice(&self.names), args: Args::from_slice(&self.args) }
+        Slots { names: SmallVec::from_slice(&self.names), args: SlotVars::from_slice(&self.args) }
     }
 }
 impl fmt::Debug for Slots {

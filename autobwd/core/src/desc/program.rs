@@ -11,7 +11,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Site, Vars, names::Names, structure::Verified};
+use super::{OpDesc, Site, Vars, name_table::NameTable, structure::Verified};
 use crate::{
     DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
     tensor::write_atomically,
@@ -189,7 +189,7 @@ pub struct Block {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Program {
-    names: Names,
+    names: NameTable,
     blocks: Vec<Block>,
     counters: IndexMap<Box<str>, u32, Hasher>,
     stamp: u64,
@@ -213,7 +213,7 @@ impl AsRef<Program> for Program {
 impl Program {
     /// A program with one empty block.
     pub fn new() -> Program {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         names.insert("@EMPTY@");
         let (blocks, counters) = (vec![Block::default()], IndexMap::default());
         Program { names, blocks, counters, stamp: next_stamp(), verified: Verified::default(), loaded: false }

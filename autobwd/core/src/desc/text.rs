@@ -32,7 +32,7 @@ impl Program {
         let written: HashSet<Var> = block.ops.iter().flat_map(OpDesc::writes).collect();
         let given = |var: &Var, desc: &VarDesc| desc.persistable || !written.contains(var);
         for (var, desc) in block.vars.iter().filter(|(var, desc)| given(var, desc)) {
-            writeln!(f, "  {} {}: {}", role(desc), self.name(*var), Type(desc))?;
+            writeln!(f, "  {} {}: {}", role(desc), self.name(*var), TypeText(desc))?;
         }
         for op in &block.ops {
             write!(f, "  {}", self.op_text(op))?;
@@ -99,8 +99,8 @@ fn role(desc: &VarDesc) -> &'static str {
 }
 
 /// `float32 [2, 3]`
-pub(super) struct Type<'a>(pub(super) &'a VarDesc);
-impl fmt::Display for Type<'_> {
+pub(super) struct TypeText<'a>(pub(super) &'a VarDesc);
+impl fmt::Display for TypeText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind {
             VarKind::Tensor | VarKind::SelectedRows => self.0.meta().fmt(f),

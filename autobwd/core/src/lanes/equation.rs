@@ -22,7 +22,7 @@ impl Formula {
     /// from what the operator computes, so the simplified formula is never run.
     #[must_use]
     pub fn simplified(&self) -> Formula {
-        let mut simplify = Simplify::default();
+        let mut simplify = Simplifier::default();
         let mut number = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let simplified = simplify.node(node.of(|operand| number[operand]));
@@ -34,11 +34,11 @@ impl Formula {
 }
 
 #[derive(Default)]
-struct Simplify {
+struct Simplifier {
     arena: Arena,
 }
 
-impl Simplify {
+impl Simplifier {
     fn constant(&self, node: usize) -> Option<f64> {
         match self.arena.node(node) {
             FormulaNode::Constant(x) | FormulaNode::Literal(x) => Some(x),
@@ -141,7 +141,7 @@ impl fmt::Display for Formula {
     /// first. Attributes are shown by their values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let formula = self.simplified();
-        let writer = Writer::new(&formula);
+        let writer = EquationWriter::new(&formula);
         let mut first = true;
         let mut start =
             |f: &mut fmt::Formatter<'_>| if std::mem::take(&mut first) { Ok(()) } else { writeln!(f) };
@@ -179,7 +179,7 @@ fn symbols(slots: &[SlotDef]) -> Vec<String> {
 
 /// Operator precedence, from the weakest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+enum Precedence {
     Comparison,
     Sum,
     Product,
@@ -187,23 +187,23 @@ enum Level {
     Whole,
 }
 
-struct Text {
+struct TermText {
     text: String,
-    level: Level,
+    level: Precedence,
 }
 
-impl Text {
-    fn whole(text: impl Into<String>) -> Text {
-        Text { text: text.into(), level: Level::Whole }
+impl TermText {
+    fn whole(text: impl Into<String>) -> TermText {
+        TermText { text: text.into(), level: Precedence::Whole }
     }
 
     /// The text, in parentheses if its precedence is lower than `level`.
-    fn at_least(self, level: Level) -> String {
+    fn at_least(self, level: Precedence) -> String {
         if self.level < level { format!("({})", self.text) } else { self.text }
     }
 }
 
-struct Writer<'a> {
+struct EquationWriter<'a> {
     formula: &'a Formula,
     /// Names of input slots.
     inputs: Vec<String>,
@@ -213,8 +213,8 @@ struct Writer<'a> {
     names: Vec<Option<String>>,
 }
 
-impl Writer<'_> {
-    fn new(formula: &Formula) -> Writer<'_> {
+impl EquationWriter<'_> {
+    fn new(formula: &Formula) -> EquationWriter<'_> {
         let count = formula.nodes.len();
         let written = |node: usize| match larger_or_smaller(formula, node) {
             Some((_, a, b)) => [Some(a), Some(b), None],
@@ -251,46 +251,52 @@ impl Writer<'_> {
             names[*node] =
                 Some(if shared.len() == 1 { (*letter).into() } else { format!("{letter}{}", i + 1) });
         }
-        Writer { formula, inputs, outputs, names }
+        EquationWriter { formula, inputs, outputs, names }
     }
 
-    fn text(&self, node: usize) -> Text {
+    fn text(&self, node: usize) -> TermText {
         match &self.names[node] {
-            Some(name) => Text::whole(name.as_str()),
+            Some(name) => TermText::whole(name.as_str()),
             None => self.definition(node),
         }
     }
 
-    fn definition(&self, node: usize) -> Text {
-        let infix = |sign: &str, a: usize, b: usize, [own, right]: [Level; 2]| {
+    fn definition(&self, node: usize) -> TermText {
+        let infix = |sign: &str, a: usize, b: usize, [own, right]: [Precedence; 2]| {
             let (a, b) = (self.text(a).at_least(own), self.text(b).at_least(right));
-            Text { text: format!("{a} {sign} {b}"), level: own }
+            TermText { text: format!("{a} {sign} {b}"), level: own }
         };
         let call = |name: &str, args: &[usize]| {
             let args: Vec<String> = args.iter().map(|arg| self.text(*arg).text).collect();
-            Text::whole(format!("{name}({})", args.join(", ")))
+            TermText::whole(format!("{name}({})", args.join(", ")))
         };
         match self.formula.nodes[node] {
-            FormulaNode::Input(slot) => Text::whole(self.inputs[slot].as_str()),
+            FormulaNode::Input(slot) => TermText::whole(self.inputs[slot].as_str()),
             FormulaNode::Constant(x) | FormulaNode::Literal(x) => {
-                let level = if x.is_sign_negative() { Level::Sign } else { Level::Whole };
-                Text { text: number(x), level }
+                let level = if x.is_sign_negative() { Precedence::Sign } else { Precedence::Whole };
+                TermText { text: number(x), level }
             }
-            FormulaNode::Neg(a) => {
-                Text { text: format!("-{}", self.text(a).at_least(Level::Whole)), level: Level::Sign }
-            }
-            FormulaNode::Add(a, b) => infix("+", a, b, [Level::Sum, Level::Sum]),
-            FormulaNode::Sub(a, b) => infix("-", a, b, [Level::Sum, Level::Product]),
+            FormulaNode::Neg(a) => TermText {
+                text: format!("-{}", self.text(a).at_least(Precedence::Whole)),
+                level: Precedence::Sign,
+            },
+            FormulaNode::Add(a, b) => infix("+", a, b, [Precedence::Sum, Precedence::Sum]),
+            FormulaNode::Sub(a, b) => infix("-", a, b, [Precedence::Sum, Precedence::Product]),
             FormulaNode::Mul(a, b) => {
                 let is_quotient = matches!(self.formula.nodes[b], FormulaNode::Div(..));
-                infix("*", a, b, [Level::Product, if is_quotient { Level::Sign } else { Level::Product }])
+                infix(
+                    "*",
+                    a,
+                    b,
+                    [Precedence::Product, if is_quotient { Precedence::Sign } else { Precedence::Product }],
+                )
             }
-            FormulaNode::Div(a, b) => infix("/", a, b, [Level::Product, Level::Sign]),
+            FormulaNode::Div(a, b) => infix("/", a, b, [Precedence::Product, Precedence::Sign]),
             FormulaNode::MulAdd(a, b, c) => call("mul_add", &[a, b, c]),
             FormulaNode::Pow(a, b) => call("pow", &[a, b]),
             FormulaNode::Call(function, a) => call(function.name(), &[a]),
-            FormulaNode::Greater(a, b) => infix(">", a, b, [Level::Comparison, Level::Sum]),
-            FormulaNode::Equal(a, b) => infix("==", a, b, [Level::Comparison, Level::Sum]),
+            FormulaNode::Greater(a, b) => infix(">", a, b, [Precedence::Comparison, Precedence::Sum]),
+            FormulaNode::Equal(a, b) => infix("==", a, b, [Precedence::Comparison, Precedence::Sum]),
             FormulaNode::Select(mask, yes, no) => match larger_or_smaller(self.formula, node) {
                 Some((name, a, b)) => call(name, &[a, b]),
                 None => call("select", &[mask, yes, no]),

@@ -2,8 +2,8 @@
 
 use crate::{
     Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var,
-    cx::{FUSED, Isa, isa},
     numbers::{Dual, Float, FormulaNode, Lane, SelectMask, Symbol, record},
+    runtime::{FUSED, Isa, isa},
 };
 
 /// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
@@ -145,30 +145,30 @@ fn is_present(args: &[Var]) -> bool {
 }
 
 /// The value of a node.
-enum Evaluated<F: Float> {
+enum EvaluatedNode<F: Float> {
     Number(F),
     Mask(SelectMask<F>),
 }
 
-impl<F: Float> Evaluated<F> {
+impl<F: Float> EvaluatedNode<F> {
     fn number(&self) -> F {
         match self {
-            Evaluated::Number(number) => *number,
-            Evaluated::Mask(mask) => F::select(*mask, F::from(1.0), F::from(0.0)),
+            EvaluatedNode::Number(number) => *number,
+            EvaluatedNode::Mask(mask) => F::select(*mask, F::from(1.0), F::from(0.0)),
         }
     }
 
     fn mask(&self) -> SelectMask<F> {
         match self {
-            Evaluated::Number(number) => (*number).gt(F::from(0.0)),
-            Evaluated::Mask(mask) => *mask,
+            EvaluatedNode::Number(number) => (*number).gt(F::from(0.0)),
+            EvaluatedNode::Mask(mask) => *mask,
         }
     }
 }
 
 /// Evaluates a tree on any lanes, node by node.
-fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> Vec<Evaluated<F>> {
-    let mut values: Vec<Evaluated<F>> = Vec::with_capacity(nodes.len());
+fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> Vec<EvaluatedNode<F>> {
+    let mut values: Vec<EvaluatedNode<F>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let number = |operand: usize| values[operand].number();
         let literal = |operand: usize| match nodes[operand] {
@@ -189,16 +189,16 @@ fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> V
             FormulaNode::Select(mask, yes, no) => F::select(values[mask].mask(), number(yes), number(no)),
             FormulaNode::Greater(a, b) => {
                 let mask = number(a).gt(number(b));
-                values.push(Evaluated::Mask(mask));
+                values.push(EvaluatedNode::Mask(mask));
                 continue;
             }
             FormulaNode::Equal(a, b) => {
                 let mask = number(a).equals(number(b));
-                values.push(Evaluated::Mask(mask));
+                values.push(EvaluatedNode::Mask(mask));
                 continue;
             }
         };
-        values.push(Evaluated::Number(value));
+        values.push(EvaluatedNode::Number(value));
     }
     values
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::broadcast::{aligned, broadcast_axis};
 use crate::{
     Buf, Cx, DType, Element, Error, ErrorKind, IntegerLanes, Kernel, OpDesc, Result, Role, Schema, Shape,
-    Var, cx::CHUNK, numbers::Integer, schema::BufOf, tensor::Lease,
+    Var, numbers::Integer, runtime::CHUNK, schema::BufOf, tensor::Lease,
 };
 
 /// An operator's integer formula, bound to memory. Only the loop over a row is compiled per operator.
@@ -22,11 +22,11 @@ pub(crate) struct IntegerKernel {
 }
 
 /// Computes adjacent elements of the output: attributes, inputs, the first element of each, the output.
-type RowFn<T> = fn(&dyn Any, &[Operand<'_, T>], &[usize], &mut [T]) -> Result<()>;
+type RowFn<T> = fn(&dyn Any, &[IntegerOperand<'_, T>], &[usize], &mut [T]) -> Result<()>;
 
 fn run_row<O: IntegerLanes, T: Element>(
     attrs: &dyn Any,
-    operands: &[Operand<'_, T>],
+    operands: &[IntegerOperand<'_, T>],
     starts: &[usize],
     row: &mut [T],
 ) -> Result<()>
@@ -99,10 +99,10 @@ impl IntegerKernel {
         let flat = [out.numel()];
         let row = |dims: &[usize]| Shape::from(if equal { &flat[..] } else { dims });
         let full = row(out.dims());
-        let mut operands: SmallVec<[Operand<'_, T>; 4]> = SmallVec::new();
+        let mut operands: SmallVec<[IntegerOperand<'_, T>; 4]> = SmallVec::new();
         for (k, input) in inputs.iter() {
-            operands.resize(*k + 1, Operand::default());
-            operands[*k] = Operand::new(input, &row(input.dims()), &full, *axis)?;
+            operands.resize(*k + 1, IntegerOperand::default());
+            operands[*k] = IntegerOperand::new(input, &row(input.dims()), &full, *axis)?;
         }
         let width = full.last().copied().unwrap_or(1);
         cx.try_chunks_mut(out.slice_mut::<T>()?, CHUNK, &mut [(); 0], |part, mut rest, _| {
@@ -110,7 +110,8 @@ impl IntegerKernel {
             while !rest.is_empty() {
                 let (row, column) = (at / width, at % width);
                 let (piece, tail) = rest.split_at_mut((width - column).min(rest.len()));
-                let start = |operand: &Operand<'_, T>| operand.start(&full, row) + column * operand.step;
+                let start =
+                    |operand: &IntegerOperand<'_, T>| operand.start(&full, row) + column * operand.step;
                 let starts: SmallVec<[usize; 4]> = operands.iter().map(start).collect();
                 run_row(attrs, &operands, &starts, piece)?;
                 at += piece.len();
@@ -133,7 +134,7 @@ impl Kernel for IntegerKernel {
 
 /// An input as read by the output's elements.
 #[derive(Clone, Default)]
-struct Operand<'a, T> {
+struct IntegerOperand<'a, T> {
     /// `None` if it shares the output's memory.
     elements: Option<&'a [T]>,
     /// The stride for each dimension of the output but the last; 0 where the input is broadcast.
@@ -142,13 +143,13 @@ struct Operand<'a, T> {
     step: usize,
 }
 
-impl<'a, T: Element> Operand<'a, T> {
+impl<'a, T: Element> IntegerOperand<'a, T> {
     fn new(
         input: &'a Buf<'_>,
         dims: &[usize],
         full: &[usize],
         axis: Option<usize>,
-    ) -> Result<Operand<'a, T>> {
+    ) -> Result<IntegerOperand<'a, T>> {
         let elements = if input.is_taken_over() { None } else { Some(input.slice()?) };
         let own = aligned(dims, full.len(), axis, 1)
             .ok_or_else(|| Error::internal("an operand that does not broadcast"))?;
@@ -158,7 +159,7 @@ impl<'a, T: Element> Operand<'a, T> {
             stride *= n;
         }
         let step = strides.pop().unwrap_or(0);
-        Ok(Operand { elements, strides, step })
+        Ok(IntegerOperand { elements, strides, step })
     }
 
     /// The start of its elements for a row of the output.

@@ -9,7 +9,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    block::{Arg, Block},
+    block_function::{ArgAddress, BlockBody},
     formula::Formula,
 };
 use crate::numbers::{Float, FormulaNode};
@@ -77,12 +77,17 @@ impl Instructions {
 /// The block function of all interpreted formulas; its attributes are [`Instructions`].
 pub(super) struct Interpreted;
 
-impl Block for Interpreted {
+impl BlockBody for Interpreted {
     /// # Safety
     /// As [`BlockFn`](super::block::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`] made from
     /// a formula of the operator's schema.
     #[inline(always)]
-    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
+    unsafe fn run<F: Float, const VL: usize>(
+        args: *const ArgAddress,
+        attrs: *const (),
+        first: usize,
+        n: usize,
+    ) {
         // SAFETY: the caller's promise.
         let code: &Instructions = unsafe { &*attrs.cast() };
         let mut registers: SmallVec<[Register<F, VL>; ON_STACK]> =

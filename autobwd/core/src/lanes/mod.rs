@@ -4,31 +4,31 @@
 //! Must not know programs or plans. All unsafe code for formulas is here, and no code outside can create a `LaneEntry`
 //! that does not match its formula.
 
-mod block;
+mod block_function;
 mod broadcast;
+mod broadcast_map;
+mod dispatch;
 mod equation;
 mod formula;
+mod fused_kernel;
+mod fused_kernels;
 mod integer;
 mod interpreter;
-mod loops;
-mod operand;
-mod region;
-mod regions;
-mod single;
-mod spread;
+mod load_store;
+mod scalar_path;
 
-pub(crate) use block::{LaneEntry, MAX_ARGS};
+pub(crate) use block_function::{LaneEntry, MAX_ARGS};
 pub use broadcast::{aligned, broadcast_axis, broadcast_dims};
+pub use broadcast_map::BroadcastMap;
+pub use dispatch::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub use formula::Formula;
 pub(crate) use formula::RecordedFormula;
+pub use fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
+pub use fused_kernels::FusedKernels;
 pub(crate) use integer::IntegerKernel;
-pub use loops::{LaneOf, Loops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
-pub use region::{Home, Region, RegionSpec, Step};
-pub use regions::Regions;
-pub use single::FormulaCall;
-pub use spread::Spread;
+pub use scalar_path::FormulaCall;
 
 pub use crate::{
-    cx::{Isa, isa},
     numbers::{Dual, Float, FormulaFunction, FormulaNode, Integer, Lane, Symbol, UseSelectMaxOrMin},
+    runtime::{Isa, isa},
 };

@@ -7,7 +7,7 @@ use crate::schema::{
     Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Role, Schema, ScratchDef, SlotDef, is_joined,
 };
 
-type Text = ConstText<512>;
+type ContractText = ConstText<512>;
 
 /// Checks an operator's declarations against each other and against its gradient operator. Evaluated once per operator.
 #[track_caller]
@@ -23,7 +23,7 @@ pub const fn check_contract<O: Op>() {
 #[track_caller]
 const fn check_slots(op: &Schema) {
     if op.pointwise && op.inputs.len() + op.outputs.len() > MAX_SLOTS {
-        let text = Text::EMPTY.add("pointwise operator `").add(op.name).add("` has more than ");
+        let text = ContractText::EMPTY.add("pointwise operator `").add(op.name).add("` has more than ");
         panic!(
             "{}",
             text.number(MAX_SLOTS as u32).add(" slots; write a kernel instead of a formula").as_str()
@@ -42,7 +42,7 @@ const fn check_scratch(op: &Schema) {
             Role::Output => op.outputs,
         };
         if let Some(SlotDef { array: true, .. }) = find_slot(slots, like, "") {
-            let text = Text::EMPTY.add("scratch memory `").add(field).add("` of `").add(op.name);
+            let text = ContractText::EMPTY.add("scratch memory `").add(field).add("` of `").add(op.name);
             let text = text.add("` is like `").add(like).add("`, which may hold a list of tensors");
             panic!("{}", text.as_str());
         }
@@ -54,7 +54,7 @@ const fn check_scratch(op: &Schema) {
 #[track_caller]
 pub const fn check_bounds(name: &str, ty: AttrType) {
     if !matches!(ty, AttrType::I32 | AttrType::I64 | AttrType::F32 | AttrType::F64) {
-        let text = Text::EMPTY.add("`").add(name).add("` is of type ").add(ty.name());
+        let text = ContractText::EMPTY.add("`").add(name).add("` is of type ").add(ty.name());
         panic!("{}", text.add("; only numbers have bounds").as_str());
     }
 }
@@ -149,7 +149,7 @@ const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
 }
 
 /// … `` in `concat`: make it `Vec<Option<V>>` instead of `V` ``
-const fn differs(text: Text, op: &Schema, needed: Arity, written: Arity) -> Text {
+const fn differs(text: ContractText, op: &Schema, needed: Arity, written: Arity) -> ContractText {
     let text = text.add(" in `").add(op.name).add("`: make it ").add(needed.written());
     text.add(" instead of ").add(written.written())
 }
@@ -173,8 +173,14 @@ const fn check_attr(op: &Schema, grad: &Schema, attr: &AttrDef) {
 }
 
 /// `` gradient operator `mul_grad` reads slot `Z` (src/mul.rs:12 ``
-const fn at(grad: &Schema, line: u32, what: &str, name: &str) -> Text {
-    let text = Text::EMPTY.add("gradient operator `").add(grad.name).add("` ").add(what).add(name).add("` (");
+const fn at(grad: &Schema, line: u32, what: &str, name: &str) -> ContractText {
+    let text = ContractText::EMPTY
+        .add("gradient operator `")
+        .add(grad.name)
+        .add("` ")
+        .add(what)
+        .add(name)
+        .add("` (");
     text.add(grad.file).add(":").number(line)
 }
 

@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 
 use super::{GradCx, GradKind, GradRule, NoGrad, Op, OpInfo};
 use crate::{
-    Arity, AttrDef, AttrMap, Content, Describe, Error, ErrorKind, Lanes, OpDesc, Result, Role, Schema,
-    SlotDef, Var,
+    Arity, AttrDef, AttrMap, Describe, Error, ErrorKind, Lanes, OpDesc, Result, Role, Schema, SlotDef,
+    SlotValues, Var,
     lanes::{MAX_ARGS, RecordedFormula},
     numbers::{Dual, Float, Symbol},
     schema::{ConstText, check_described, gather_slot},
@@ -23,10 +23,10 @@ use crate::{
 pub struct Derived;
 
 impl<O: Op + Lanes> GradRule<O> for Derived {
-    const KIND: GradKind = GradKind::Derived(&<Derivative<O, First> as Made>::INFO);
+    const KIND: GradKind = GradKind::Derived(&<Derivative<O, FirstOrder> as DerivativeInfo>::INFO);
 
     fn emit(_: &O, g: &mut GradCx<'_>) {
-        emit::<O, First>(g);
+        emit::<O, FirstOrder>(g);
     }
 }
 
@@ -36,10 +36,10 @@ impl<O: Op + Lanes> GradRule<O> for Derived {
 pub struct DerivedFromInputs;
 
 impl<O: Op + Lanes> GradRule<O> for DerivedFromInputs {
-    const KIND: GradKind = GradKind::Derived(&<Derivative<O, FirstFromInputs> as Made>::INFO);
+    const KIND: GradKind = GradKind::Derived(&<Derivative<O, FirstOrderFromInputs> as DerivativeInfo>::INFO);
 
     fn emit(_: &O, g: &mut GradCx<'_>) {
-        emit::<O, FirstFromInputs>(g);
+        emit::<O, FirstOrderFromInputs>(g);
     }
 }
 
@@ -55,42 +55,42 @@ pub trait Order: Sized + Send + Sync + 'static {
 
 /// The gradient.
 #[derive(Debug)]
-pub struct First;
+pub struct FirstOrder;
 /// The gradient, without outputs of the forward operator.
 #[derive(Debug)]
-pub struct FirstFromInputs;
+pub struct FirstOrderFromInputs;
 /// The gradient of the gradient.
 #[derive(Debug)]
-pub struct Second;
+pub struct SecondOrder;
 /// The gradient of the second-order gradient; it has no gradient itself. For more, declare the gradient as an operator
 /// and derive from that.
 #[derive(Debug)]
-pub struct Third;
+pub struct ThirdOrder;
 
-impl Order for First {
+impl Order for FirstOrder {
     const NUMBER: usize = 1;
     const LISTS_OUTPUTS: bool = true;
-    type Next<O: Op + Lanes> = Next<Second>;
+    type Next<O: Op + Lanes> = NextOrder<SecondOrder>;
 }
-impl Order for FirstFromInputs {
+impl Order for FirstOrderFromInputs {
     const NUMBER: usize = 1;
-    type Next<O: Op + Lanes> = Next<Second>;
+    type Next<O: Op + Lanes> = NextOrder<SecondOrder>;
 }
-impl Order for Second {
+impl Order for SecondOrder {
     const NUMBER: usize = 2;
-    type Next<O: Op + Lanes> = Next<Third>;
+    type Next<O: Op + Lanes> = NextOrder<ThirdOrder>;
 }
-impl Order for Third {
+impl Order for ThirdOrder {
     const NUMBER: usize = 3;
     type Next<O: Op + Lanes> = NoGrad;
 }
 
 /// The rule that leads from one derivative to the next.
 #[derive(Debug)]
-pub struct Next<N>(PhantomData<N>);
+pub struct NextOrder<N>(PhantomData<N>);
 
-impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
-    const KIND: GradKind = GradKind::Derived(&<Derivative<Derivative<O, M>, N> as Made>::INFO);
+impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for NextOrder<N> {
+    const KIND: GradKind = GradKind::Derived(&<Derivative<Derivative<O, M>, N> as DerivativeInfo>::INFO);
 
     fn emit(_: &Derivative<O, M>, g: &mut GradCx<'_>) {
         emit::<Derivative<O, M>, N>(g);
@@ -98,10 +98,10 @@ impl<O: Op + Lanes, N: Order, M: Order> GradRule<Derivative<O, M>> for Next<N> {
 }
 
 /// The registry entry of a derivative.
-trait Made {
+trait DerivativeInfo {
     const INFO: OpInfo;
 }
-impl<O: Op + Lanes, N: Order> Made for Derivative<O, N> {
+impl<O: Op + Lanes, N: Order> DerivativeInfo for Derivative<O, N> {
     const INFO: OpInfo = OpInfo::derivative::<Derivative<O, N>>(&O::SCHEMA);
 }
 
@@ -178,9 +178,9 @@ const NO_SLOT: SlotDef = SlotDef::new("", Arity::Optional, "", 0);
 
 /// The slots of a derivative and their names, in arrays with unused elements at the end: stable Rust has no array
 /// length that depends on `O`. Excess slots are dropped, since `SLOTS` chooses a table that is large enough.
-struct Table<O, N, const M: usize>(PhantomData<(O, N)>);
+struct SlotTable<O, N, const M: usize>(PhantomData<(O, N)>);
 
-impl<O: Op + Lanes, N: Order, const M: usize> Table<O, N, M> {
+impl<O: Op + Lanes, N: Order, const M: usize> SlotTable<O, N, M> {
     /// Names of the incoming gradients.
     const INCOMING: [NameText; M] = {
         let mut names = [NameText::EMPTY; M];
@@ -267,9 +267,9 @@ impl<O: Op + Lanes, N: Order> Derivative<O, N> {
     /// operator.
     const SLOTS: (&'static [SlotDef], &'static [SlotDef]) = {
         let (inputs, outputs): (&[SlotDef], &[SlotDef]) = match Self::INPUTS {
-            0..=8 => (&Table::<O, N, 8>::INPUTS, &Table::<O, N, 8>::OUTPUTS),
-            9..=24 => (&Table::<O, N, 24>::INPUTS, &Table::<O, N, 24>::OUTPUTS),
-            _ => (&Table::<O, N, MAX_ARGS>::INPUTS, &Table::<O, N, MAX_ARGS>::OUTPUTS),
+            0..=8 => (&SlotTable::<O, N, 8>::INPUTS, &SlotTable::<O, N, 8>::OUTPUTS),
+            9..=24 => (&SlotTable::<O, N, 24>::INPUTS, &SlotTable::<O, N, 24>::OUTPUTS),
+            _ => (&SlotTable::<O, N, MAX_ARGS>::INPUTS, &SlotTable::<O, N, MAX_ARGS>::OUTPUTS),
         };
         (inputs.split_at(Self::INPUTS).0, outputs.split_at(Self::OUTPUTS).0)
     };
@@ -282,7 +282,7 @@ impl<O: Op + Lanes, N: Order> Derivative<O, N> {
 impl<O: Op + Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
     type Op = Derivative<O, N>;
 
-    fn hand_over(self, to: &mut Content<W>) -> Derivative<O, N, ()> {
+    fn into_parts(self, to: &mut SlotValues<W>) -> Derivative<O, N, ()> {
         let schema = &Derivative::<O, N>::SCHEMA;
         let mut slots = |role: Role, slots: &[SlotDef], held: Vec<Option<W>>| -> Vec<Option<()>> {
             slots.iter().zip(held).map(|(slot, held)| to.slot(role, slot.name, held)).collect()
@@ -313,7 +313,7 @@ impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     type Grad = N::Next<O>;
     type Of<W> = Derivative<O, N, W>;
 
-    fn gather<W>(
+    fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
     ) -> Result<Derivative<O, N, W>> {
@@ -331,7 +331,7 @@ impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     }
 
     fn from_desc(desc: &OpDesc) -> Result<Self> {
-        Self::gather(desc, &mut |_, _, var| Ok(var))
+        Self::from_desc_with(desc, &mut |_, _, var| Ok(var))
     }
 
     fn fill<W>(of: Derivative<O, N, ()>, fill: &mut dyn FnMut() -> W) -> Derivative<O, N, W> {

@@ -2,36 +2,39 @@
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
 
-mod composing;
 mod contract;
 mod decompose;
 mod derived;
+mod gradient_ops;
+mod impl_probe;
 mod infallible;
-mod join;
+mod op_sequence;
 mod parts;
+mod peephole;
 mod registry;
 mod rule;
-mod single;
-mod unused;
 
-pub use composing::{Binding, Composing, Line, LineFn};
 pub use contract::{check_bounds, check_contract};
 pub use decompose::{Decompose, Parts};
-pub use derived::{Derivative, Derived, DerivedFromInputs, First, FirstFromInputs, Order, Second, Third};
+pub use derived::{
+    Derivative, Derived, DerivedFromInputs, FirstOrder, FirstOrderFromInputs, Order, SecondOrder, ThirdOrder,
+};
+pub use gradient_ops::GradientOps;
+pub(crate) use impl_probe::linear_input;
+pub use impl_probe::{
+    ImplDefaults, ImplProbe, check_composed, check_inferred, check_multilinear, check_self_adjoint,
+    refuse_unused,
+};
 pub use infallible::Infallible;
-pub use join::{Join, Joined};
+pub use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
 pub(crate) use parts::forward_op;
 pub use parts::{check_emitted, part};
-pub use registry::{Lookup, OpInfo, OpInfoMap, Run, ShapeCache};
+pub use peephole::{Peephole, PeepholeEntry};
+pub use registry::{Implementation, Lookup, OpInfo, OpInfoMap, ShapeCache};
 pub(crate) use rule::sorted;
-pub use rule::{Declared, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
-pub use single::GradientOps;
-pub(crate) use unused::linear_input;
-pub use unused::{
-    Unwritten, Written, check_composed, check_inferred, check_multilinear, check_self_adjoint, refuse_unused,
-};
+pub use rule::{DeclaredVars, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 
-use crate::{Content, OpDesc, Result, Role, Schema, Var};
+use crate::{OpDesc, Result, Role, Schema, SlotValues, Var};
 
 /// An operator. [`register_op`](crate::register_op) implements it for the description `Mul<Var>`, which is the meaning
 /// of plain `Mul`.
@@ -52,7 +55,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     ///
     /// # Errors
     /// A slot with the wrong number of variables, a missing or invalid attribute, and those of `fill`.
-    fn gather<W>(
+    fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
     ) -> Result<Self::Of<W>>;
@@ -80,15 +83,15 @@ pub trait Describe<W>: Sized {
     type Op: Op;
 
     /// Moves the slot values into `to` and records the attributes there.
-    fn hand_over(self, to: &mut Content<W>) -> <Self::Op as Op>::Of<()>;
+    fn into_parts(self, to: &mut SlotValues<W>) -> <Self::Op as Op>::Of<()>;
 
     /// The operator as data: `name` maps a slot value to its variable.
     ///
     /// # Errors
     /// Those of `name`.
     fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
-        let mut content = Content::new(Self::Op::SCHEMA.name, true);
-        self.hand_over(&mut content);
+        let mut content = SlotValues::new(Self::Op::SCHEMA.name, true);
+        self.into_parts(&mut content);
         content.describe(name)
     }
 }

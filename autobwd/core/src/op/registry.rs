@@ -14,9 +14,9 @@ pub use lookup::Lookup;
 pub use map::OpInfoMap;
 pub use shape_cache::ShapeCache;
 
-use super::{Composing, derived::check_derivative, rule};
+use super::{CompositionEntry, derived::check_derivative, rule};
 use crate::{
-    Buf, Call, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
+    BlockCall, Buf, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
     error::did_you_mean,
     lanes::{IntegerKernel, LaneEntry},
@@ -26,8 +26,8 @@ use crate::{
 
 type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
-type MakeFrame = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
-type MakeCall = fn(&OpDesc, &Program) -> Result<Call>;
+type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
+type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
 /// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
@@ -39,16 +39,16 @@ const NO_NAN: &str = "a program that holds one would not equal its copies; let a
 
 /// The way an operator runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Run {
+pub enum Implementation {
     /// Its kernel, bound to memory.
-    Kernel(MakeFrame),
+    Kernel(BindKernelFn),
     /// Its formula, in a fused kernel.
     Formula {
         /// The kernel for inputs that are row-sparse or integers.
-        others: Option<MakeFrame>,
+        others: Option<BindKernelFn>,
     },
     /// It runs its sub-block.
-    Control(MakeCall),
+    Control(BlockCallFn),
 }
 
 /// The registry entry of one operator.
@@ -58,10 +58,10 @@ pub struct OpInfo {
     grad: fn(&mut GradCx<'_>) -> Result<()>,
     check: CheckFn,
     infer: InferFn,
-    run: Run,
+    run: Implementation,
     lanes: Option<LaneEntry>,
     decompose: Option<DecomposeFn>,
-    composing: Option<Composing>,
+    composing: Option<CompositionEntry>,
     forward: Option<&'static Schema>,
     krate: &'static str,
     version: &'static str,
@@ -80,7 +80,7 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer::<O>,
-            run: Run::Kernel(frame::<O>),
+            run: Implementation::Kernel(frame::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
         }
@@ -97,7 +97,7 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer_gradient::<O, F>,
-            run: Run::Kernel(frame::<O>),
+            run: Implementation::Kernel(frame::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
         }
@@ -109,7 +109,10 @@ impl OpInfo {
         for<'a> O::Of<Buf<'a>>: Kernel,
         O::Of<Buf<'static>>: Send,
     {
-        OpInfo { run: Run::Formula { others: Some(frame::<O>) }, ..OpInfo::pointwise::<O>(krate, version) }
+        OpInfo {
+            run: Implementation::Formula { others: Some(frame::<O>) },
+            ..OpInfo::pointwise::<O>(krate, version)
+        }
     }
 
     /// The entry of an operator with a formula, and another for integers.
@@ -119,7 +122,7 @@ impl OpInfo {
     ) -> OpInfo {
         OpInfo {
             infer: infer_integers::<O>,
-            run: Run::Formula { others: Some(IntegerKernel::frame::<O>) },
+            run: Implementation::Formula { others: Some(IntegerKernel::frame::<O>) },
             ..OpInfo::pointwise::<O>(krate, version)
         }
     }
@@ -151,7 +154,7 @@ impl OpInfo {
 
     /// Adds a composition.
     #[must_use]
-    pub(crate) const fn composing(self, composing: Composing) -> OpInfo {
+    pub(crate) const fn composing(self, composing: CompositionEntry) -> OpInfo {
         OpInfo { composing: Some(composing), ..self }
     }
 
@@ -166,7 +169,7 @@ impl OpInfo {
         OpInfo {
             // The output shapes depend on the program, not only on the slots.
             infer: |desc, _, _| O::from_desc(desc).map(|_| 0.into()),
-            run: Run::Control(|desc, program| O::from_desc(desc)?.call(program)),
+            run: Implementation::Control(|desc, program| O::from_desc(desc)?.call(program)),
             ..OpInfo::base::<O>(krate, version)
         }
     }
@@ -178,7 +181,7 @@ impl OpInfo {
             grad: rule::emit::<O>,
             check: check_described,
             infer: infer_pointwise::<O>,
-            run: Run::Formula { others: None },
+            run: Implementation::Formula { others: None },
             lanes: None,
             decompose: None,
             composing: None,
@@ -266,11 +269,11 @@ impl OpInfo {
 
     /// Whether it has a kernel for all inputs; otherwise it has only a formula.
     pub fn has_kernel(&self) -> bool {
-        matches!(self.run, Run::Kernel(_))
+        matches!(self.run, Implementation::Kernel(_))
     }
 
     #[doc(hidden)]
-    pub fn run(&self) -> Run {
+    pub fn run(&self) -> Implementation {
         self.run
     }
 
@@ -279,17 +282,17 @@ impl OpInfo {
     /// # Errors
     /// Inconsistent slots.
     #[doc(hidden)]
-    pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<Call>> {
+    pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<BlockCall>> {
         match self.run {
-            Run::Control(call) => call(desc, program).map(Some),
-            Run::Kernel(_) | Run::Formula { .. } => Ok(None),
+            Implementation::Control(call) => call(desc, program).map(Some),
+            Implementation::Kernel(_) | Implementation::Formula { .. } => Ok(None),
         }
     }
 
     /// Whether it runs a sub-block.
     #[doc(hidden)]
     pub fn is_control(&self) -> bool {
-        matches!(self.run, Run::Control(_))
+        matches!(self.run, Implementation::Control(_))
     }
 
     #[doc(hidden)]
@@ -298,7 +301,7 @@ impl OpInfo {
     }
 
     /// Its composition, which may be that of its forward operator.
-    pub(crate) fn own_composition(&self) -> Option<Composing> {
+    pub(crate) fn own_composition(&self) -> Option<CompositionEntry> {
         self.composing
     }
 
@@ -361,15 +364,15 @@ where
     for<'a> O::Of<Buf<'a>>: Kernel,
     O::Of<Buf<'static>>: Send,
 {
-    Ok(Box::new(Frame { kernel: O::gather::<Buf<'static>>(desc, buf)?, lease }))
+    Ok(Box::new(BoundKernel { kernel: O::from_desc_with::<Buf<'static>>(desc, buf)?, lease }))
 }
 
 /// A kernel bound to memory. User code may run when it is dropped, but cannot access the memory then.
-struct Frame<K> {
+struct BoundKernel<K> {
     kernel: K,
     lease: Lease,
 }
-impl<K: Kernel> Kernel for Frame<K> {
+impl<K: Kernel> Kernel for BoundKernel<K> {
     #[inline]
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.kernel.run(cx)
@@ -379,7 +382,7 @@ impl<K: Kernel> Kernel for Frame<K> {
         self.kernel.scratch_bytes(workers)
     }
 }
-impl<K> Drop for Frame<K> {
+impl<K> Drop for BoundKernel<K> {
     fn drop(&mut self) {
         self.lease.end();
     }

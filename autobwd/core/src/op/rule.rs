@@ -108,7 +108,7 @@ pub struct GradBlock {
 
 /// The declarations of the forward operator's variables.
 #[derive(Clone, Copy)]
-pub struct Declared<'a> {
+pub struct DeclaredVars<'a> {
     #[doc(hidden)]
     pub block: BlockId,
     /// The variable whose value a stand-in has.
@@ -125,7 +125,7 @@ pub struct GradCx<'a> {
     #[doc(hidden)]
     pub names: &'a mut Program,
     #[doc(hidden)]
-    pub declared: Declared<'a>,
+    pub declared: DeclaredVars<'a>,
     /// Gradients of outputs, and below of inputs: they differ where an operator overwrites its input.
     #[doc(hidden)]
     pub of_output: &'a dyn Fn(Var) -> Var,

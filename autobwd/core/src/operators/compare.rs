@@ -8,13 +8,13 @@ use crate::{
 use super::{broadcast, zip_broadcast};
 
 /// An element that can be ordered.
-trait Ordered: Element {
+trait OrderedElement: Element {
     type Key: PartialOrd;
     fn key(self) -> Self::Key;
 }
 macro_rules! ordered {
     ($($t:ty => $key:ty, $by:expr);*) => {$(
-        impl Ordered for $t {
+        impl OrderedElement for $t {
             type Key = $key;
             #[inline(always)]
             fn key(self) -> $key {

@@ -1,8 +1,8 @@
 //! The `conditional_block` operator.
 
 use crate::{
-    BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
-    register_op,
+    BlockCall, BlockId, CarriedInit, CarriedValue, Control, Error, GradCx, GradRule, NoGrad, Program, Result,
+    StepCount, Var, register_op,
 };
 
 /// Runs a block if a condition is true. Otherwise its outputs keep their previous values, or are zeros.
@@ -28,13 +28,13 @@ pub struct ConditionalBlock<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for ConditionalBlock {
-    fn call(&self, _: &Program) -> Result<Call> {
+    fn call(&self, _: &Program) -> Result<BlockCall> {
         if !self.is_scalar_condition {
             return Err(Error::attr("is_scalar_condition", "must be true"));
         }
-        let mut call = Call::new(self.sub_block, StepCount::If(self.cond));
+        let mut call = BlockCall::new(self.sub_block, StepCount::If(self.cond));
         call.reads = self.input.iter().copied().filter(|x| !self.out.contains(x)).collect();
-        let own = |v: Var| Carried { first: First::Value(v, v), start: v, end: v, last: Some(v) };
+        let own = |v: Var| CarriedValue { first: CarriedInit::Value(v, v), start: v, end: v, last: Some(v) };
         call.carried = self.out.iter().map(|out| own(*out)).collect();
         call.scopes = Some(self.scope);
         Ok(call)
@@ -79,15 +79,20 @@ pub struct ConditionalBlockGrad<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for ConditionalBlockGrad {
-    fn call(&self, program: &Program) -> Result<Call> {
-        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: false });
+    fn call(&self, program: &Program) -> Result<BlockCall> {
+        let mut call = BlockCall::new(self.sub_block, StepCount::Recorded { reverse: false });
         let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
         let inputs = || self.input.iter().copied().zip(&self.dinput);
         for (out, dout) in self.out.iter().zip(&self.dout) {
             let Some(dout) = *dout else { continue };
             let last = inputs().find(|(x, _)| x == out).and_then(|(_, dx)| *dx);
             let inner = grad(*out);
-            call.carried.push(Carried { first: First::Value(dout, *out), start: inner, end: inner, last });
+            call.carried.push(CarriedValue {
+                first: CarriedInit::Value(dout, *out),
+                start: inner,
+                end: inner,
+                last,
+            });
         }
         for (x, dx) in inputs().filter(|(x, _)| !self.out.contains(x)) {
             call.reads.push(x);

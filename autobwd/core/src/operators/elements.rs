@@ -5,57 +5,57 @@ use crate::{Bool, Buf, Cx, Element, Result, with_dtype};
 
 /// A number that represents every element of every dtype exactly.
 #[derive(Clone, Copy, Debug)]
-pub enum Wide {
+pub enum AnyNumber {
     /// An integer or a bool.
     Int(i64),
     /// A floating point number.
     Float(f64),
 }
 
-impl std::fmt::Display for Wide {
+impl std::fmt::Display for AnyNumber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Wide::Int(x) => x.fmt(f),
-            Wide::Float(x) => x.fmt(f),
+            AnyNumber::Int(x) => x.fmt(f),
+            AnyNumber::Float(x) => x.fmt(f),
         }
     }
 }
 
-/// Conversion of an element from and to [`Wide`].
-pub trait Number: Element {
+/// Conversion of an element from and to [`AnyNumber`].
+pub trait ConvertElement: Element {
     /// The exact number.
-    fn widen(self) -> Wide;
+    fn widen(self) -> AnyNumber;
     /// The nearest element: integers wrap around; floating point numbers are truncated to integers, and saturate.
-    fn narrow(wide: Wide) -> Self;
+    fn narrow(wide: AnyNumber) -> Self;
 }
 macro_rules! numbers {
     ($($t:ty => $kind:ident),*) => {$(
-        impl Number for $t {
+        impl ConvertElement for $t {
             #[inline(always)]
-            fn widen(self) -> Wide {
-                Wide::$kind(self.into())
+            fn widen(self) -> AnyNumber {
+                AnyNumber::$kind(self.into())
             }
             #[inline(always)]
-            fn narrow(wide: Wide) -> $t {
+            fn narrow(wide: AnyNumber) -> $t {
                 match wide {
-                    Wide::Int(x) => x as $t,
-                    Wide::Float(x) => x as $t,
+                    AnyNumber::Int(x) => x as $t,
+                    AnyNumber::Float(x) => x as $t,
                 }
             }
         }
     )*};
 }
 numbers!(u8 => Int, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
-impl Number for Bool {
+impl ConvertElement for Bool {
     #[inline(always)]
-    fn widen(self) -> Wide {
-        Wide::Int(self.get().into())
+    fn widen(self) -> AnyNumber {
+        AnyNumber::Int(self.get().into())
     }
     #[inline(always)]
-    fn narrow(wide: Wide) -> Bool {
+    fn narrow(wide: AnyNumber) -> Bool {
         match wide {
-            Wide::Int(x) => (x != 0).into(),
-            Wide::Float(x) => (x != 0.0).into(),
+            AnyNumber::Int(x) => (x != 0).into(),
+            AnyNumber::Float(x) => (x != 0.0).into(),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Number for Bool {
 ///
 /// # Errors
 /// Memory that cannot be read.
-pub fn convert<Y: Number>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result<()> {
+pub fn convert<Y: ConvertElement>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result<()> {
     with_dtype!(x.dtype(), X => {
         let x = x.slice::<X>()?;
         cx.chunks_mut(out, PART, |part, out| {

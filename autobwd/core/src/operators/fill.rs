@@ -5,7 +5,7 @@ use crate::{
     with_dtype,
 };
 
-use super::{Number, Wide};
+use super::{AnyNumber, ConvertElement};
 
 /// A constant tensor: `out = value`.
 #[register_op(grad = ZeroGrad)]
@@ -78,23 +78,23 @@ crate::samples!(
     ]
 );
 
-fn number(value: f32, text: &str) -> Result<Wide> {
+fn number(value: f32, text: &str) -> Result<AnyNumber> {
     if text.is_empty() {
-        return Ok(Wide::Float(value.into()));
+        return Ok(AnyNumber::Float(value.into()));
     }
-    let number = text.parse().map(Wide::Int).or_else(|_| text.parse().map(Wide::Float));
+    let number = text.parse().map(AnyNumber::Int).or_else(|_| text.parse().map(AnyNumber::Float));
     number.map_err(|_| Error::attr("str_value", format!("{text:?} is no number")))
 }
 
 /// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
-fn exact(attr: &str, number: Wide, dtype: DType) -> Result<()> {
+fn exact(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
     if dtype.is_float() || dtype == DType::Bool {
         return Ok(());
     }
     with_dtype!(dtype, T => match (number, T::narrow(number).widen()) {
-        (Wide::Int(x), Wide::Int(narrow)) if x == narrow => Ok(()),
+        (AnyNumber::Int(x), AnyNumber::Int(narrow)) if x == narrow => Ok(()),
         // The conversion of the largest int64 to `f64` rounds up to a number out of range.
-        (Wide::Float(x), Wide::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
+        (AnyNumber::Float(x), AnyNumber::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
         _ => Err(Error::attr(attr, format!("{number} is no {dtype}"))),
     })
 }
@@ -105,7 +105,7 @@ pub fn shape_of_attr(shape: &[i64]) -> Result<Dims> {
     shape.iter().map(dim).collect()
 }
 
-fn fill(out: &mut Buf<'_>, number: Wide) -> Result<()> {
+fn fill(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
     with_dtype!(out.dtype(), T => out.slice_mut()?.fill(T::narrow(number)));
     Ok(())
 }
@@ -122,7 +122,7 @@ pub struct FillZerosLike<V = Var> {
 }
 impl Kernel for FillZerosLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        fill(&mut self.out, Wide::Int(0))
+        fill(&mut self.out, AnyNumber::Int(0))
     }
 }
 crate::samples!(
@@ -153,12 +153,12 @@ pub struct FillAnyLike<V = Var> {
 impl Infer for FillAnyLike<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.dtype.unwrap_or(self.x.dtype), self.x.dims.clone());
-        exact("value", Wide::Float(self.value), self.out.dtype)
+        exact("value", AnyNumber::Float(self.value), self.out.dtype)
     }
 }
 impl Kernel for FillAnyLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        fill(&mut self.out, Wide::Float(self.value))
+        fill(&mut self.out, AnyNumber::Float(self.value))
     }
 }
 crate::samples!(

@@ -37,7 +37,7 @@ pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqua
 pub use concat::{Concat, ConcatGrad, cut_out, row_bytes};
 pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
 pub use copy::{Assign, Cast, CastGrad};
-pub use elements::{Number, Wide, convert};
+pub use elements::{AnyNumber, ConvertElement, convert};
 pub use elementwise::{
     ElementwiseAdd, ElementwiseAddGrad, ElementwiseAddGradGrad, ElementwiseDiv, ElementwiseDivGrad,
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
@@ -56,6 +56,6 @@ pub use slice::{Slice, SliceGrad};
 pub use slices::{PART, around, nth_part, pieces};
 pub use sparse_rows::{PARTS, add_up_rows, update_rows};
 pub use stack::{Stack, StackGrad, Unstack, UnstackGrad};
-pub use strided::{Loops, MAX_RANK, few_dims};
+pub use strided::{MAX_RANK, StridedLayout, few_dims};
 pub use sum::{Sum, SumGrad};
 pub use while_op::{While, WhileGrad, WhileRule};

@@ -1,8 +1,8 @@
 //! The `recurrent` operator: a block that runs for every step of a sequence.
 
 use crate::{
-    BlockId, Call, Carried, Control, Error, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
-    register_op,
+    BlockCall, BlockId, CarriedInit, CarriedValue, Control, Error, GradCx, GradRule, NoGrad, Program, Result,
+    StepCount, Var, register_op,
 };
 
 /// The interval given by an attribute `checkpoint_every`.
@@ -69,16 +69,16 @@ pub struct Recurrent<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for Recurrent {
-    fn call(&self, program: &Program) -> Result<Call> {
-        let mut call = Call::new(self.sub_block, StepCount::Each { reverse: self.reverse });
+    fn call(&self, program: &Program) -> Result<BlockCall> {
+        let mut call = BlockCall::new(self.sub_block, StepCount::Each { reverse: self.reverse });
         let count = self.initial_states.len();
         let before = named(program, "ex_states", &self.ex_states, count)?;
         let after = named(program, "states", &self.states, count)?;
         call.slices = self.inputs.iter().map(|x| (*x, *x, *x)).collect();
         for (i, first) in self.initial_states.iter().enumerate() {
-            let first = First::Value(*first, *first);
+            let first = CarriedInit::Value(*first, *first);
             let last = self.final_states.get(i).copied().flatten();
-            call.carried.push(Carried { first, start: before[i], end: after[i], last });
+            call.carried.push(CarriedValue { first, start: before[i], end: after[i], last });
         }
         call.reads = self.parameters.clone();
         call.stacks = self.outputs.iter().map(|out| (*out, *out)).collect();
@@ -147,8 +147,8 @@ pub struct RecurrentGrad<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for RecurrentGrad {
-    fn call(&self, program: &Program) -> Result<Call> {
-        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: self.reverse });
+    fn call(&self, program: &Program) -> Result<BlockCall> {
+        let mut call = BlockCall::new(self.sub_block, StepCount::Recorded { reverse: self.reverse });
         let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
         let count = self.initial_states.len();
         let before = named(program, "ex_states", &self.ex_states, count)?;
@@ -159,8 +159,8 @@ impl Control for RecurrentGrad {
         }
         for (i, first) in self.initial_states.iter().enumerate() {
             let last = self.dfinal_states.get(i).copied().flatten();
-            call.carried.push(Carried {
-                first: last.map_or(First::ZerosLike(*first), |last| First::Value(last, *first)),
+            call.carried.push(CarriedValue {
+                first: last.map_or(CarriedInit::ZerosLike(*first), |last| CarriedInit::Value(last, *first)),
                 start: grad(after[i]),
                 end: grad(before[i]),
                 last: self.dinitial_states.get(i).copied().flatten(),

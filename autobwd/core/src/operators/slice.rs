@@ -5,7 +5,7 @@ use crate::{
     with_dtype,
 };
 
-use super::{Loops, around, few_dims};
+use super::{StridedLayout, around, few_dims};
 
 /// A slice of a tensor: `out = input[start..end]` along each axis.
 ///
@@ -125,8 +125,8 @@ fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
 }
 
 /// The memory layout of the slice.
-fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> Loops {
-    let mut loops = Loops::default();
+fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> StridedLayout {
+    let mut loops = StridedLayout::default();
     for axis in 0..whole.dims().len() {
         let (_, n, stride) = around(whole.dims(), axis);
         let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);

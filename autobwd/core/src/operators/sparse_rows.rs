@@ -3,14 +3,14 @@
 use std::ops::AddAssign;
 
 use super::PART;
-use crate::{Buf, Cx, Product, Result, Rows};
+use crate::{Buf, Cx, GemmElement, Result, Rows};
 
 /// The number of parts of a tensor: each part has to find its rows.
 pub const PARTS: usize = 64;
 
 /// `x = new(x, others, grad)`, element by element: in the rows of `grad` and, unless `lazy`, with a gradient of 0 in
 /// all others. The tensors `others` have the shape of `x`.
-pub fn update_rows<T: Product + AddAssign, const N: usize>(
+pub fn update_rows<T: GemmElement + AddAssign, const N: usize>(
     cx: &Cx,
     x: &mut [T],
     others: [&[T]; N],
@@ -46,7 +46,7 @@ pub fn update_rows<T: Product + AddAssign, const N: usize>(
 
 /// Writes the sum of rows to a row-sparse output: each row once, however often it occurs among the `terms`, whose
 /// number must not exceed the capacity of `out`.
-pub fn add_up_rows<'a, T: Product + AddAssign, I: Iterator<Item = (usize, &'a [T])>>(
+pub fn add_up_rows<'a, T: GemmElement + AddAssign, I: Iterator<Item = (usize, &'a [T])>>(
     cx: &Cx,
     out: &mut Buf<'_>,
     terms: impl Fn() -> I + Sync,

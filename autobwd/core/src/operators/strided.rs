@@ -19,7 +19,7 @@ pub fn few_dims(x: &Meta) -> Result<()> {
 
 /// The strided layout of a row-major result: its offset, and length and stride of each of its dimensions.
 #[derive(Debug, Default)]
-pub struct Loops {
+pub struct StridedLayout {
     start: isize,
     /// A repeated dimension takes two.
     all: [(usize, isize); 2 * MAX_RANK],
@@ -29,7 +29,7 @@ pub struct Loops {
 /// Elements of a row that are written before the next row; as many cache lines of the input stay cached meanwhile.
 const TILE: usize = 16;
 
-impl Loops {
+impl StridedLayout {
     /// Advances the start by this many elements.
     pub fn skip(&mut self, elements: isize) {
         self.start += elements;

@@ -1,8 +1,8 @@
 //! The `while` operator.
 
 use crate::{
-    BlockId, Call, Carried, Control, First, GradCx, GradRule, NoGrad, Program, Result, StepCount, Var,
-    register_op,
+    BlockCall, BlockId, CarriedInit, CarriedValue, Control, GradCx, GradRule, NoGrad, Program, Result,
+    StepCount, Var, register_op,
 };
 
 use super::recurrent::every;
@@ -31,10 +31,10 @@ pub struct While<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for While {
-    fn call(&self, _: &Program) -> Result<Call> {
-        let mut call = Call::new(self.sub_block, StepCount::While(self.condition));
+    fn call(&self, _: &Program) -> Result<BlockCall> {
+        let mut call = BlockCall::new(self.sub_block, StepCount::While(self.condition));
         call.reads = self.x.iter().copied().filter(|x| !self.out.contains(x)).collect();
-        let own = |v: Var| Carried { first: First::Value(v, v), start: v, end: v, last: Some(v) };
+        let own = |v: Var| CarriedValue { first: CarriedInit::Value(v, v), start: v, end: v, last: Some(v) };
         call.carried = self.out.iter().map(|out| own(*out)).collect();
         call.scopes = Some(self.step_scopes);
         call.every = every(self.checkpoint_every);
@@ -81,8 +81,8 @@ pub struct WhileGrad<V = Var> {
     pub sub_block: BlockId,
 }
 impl Control for WhileGrad {
-    fn call(&self, program: &Program) -> Result<Call> {
-        let mut call = Call::new(self.sub_block, StepCount::Recorded { reverse: false });
+    fn call(&self, program: &Program) -> Result<BlockCall> {
+        let mut call = BlockCall::new(self.sub_block, StepCount::Recorded { reverse: false });
         let grad = |v: Var| program.gradient_name(v).unwrap_or(Var::EMPTY);
         let dx = |inner: Var| {
             let of = self.x.iter().zip(&self.dx).find(|(x, _)| grad(**x) == inner);
@@ -92,8 +92,8 @@ impl Control for WhileGrad {
             let out = self.out.iter().find(|out| program.find(name).is_some_and(|v| v == grad(**out)));
             let (Some(dout), Some(out)) = (*dout, out) else { continue };
             let inner = grad(*out);
-            call.carried.push(Carried {
-                first: First::Value(dout, *out),
+            call.carried.push(CarriedValue {
+                first: CarriedInit::Value(dout, *out),
                 start: inner,
                 end: inner,
                 last: dx(inner),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Attr, BlockId, DType, desc::Words};
+use crate::{Attr, BlockId, DType, desc::OpKey};
 
 /// The type of an attribute in programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub trait AttrValue: Clone + fmt::Debug {
     fn from_attr(attr: &Attr) -> Result<Self, String>;
 
     /// Adds the value to an operator key: different values give different keys.
-    fn words(&self, words: &mut Words) {
+    fn words(&self, words: &mut OpKey) {
         words.attr(&self.clone().into_attr());
     }
 }
@@ -114,7 +114,7 @@ macro_rules! attr_values {
                     other => expected(AttrType::$v, other),
                 }
             }
-            $(fn words(&self, words: &mut Words) {
+            $(fn words(&self, words: &mut OpKey) {
                 let word: fn(&$t) -> u64 = $word;
                 words.put(word(self));
             })?
@@ -153,7 +153,7 @@ impl AttrValue for f64 {
             other => expected(AttrType::F64, other),
         }
     }
-    fn words(&self, words: &mut Words) {
+    fn words(&self, words: &mut OpKey) {
         words.put(self.to_bits());
     }
 }

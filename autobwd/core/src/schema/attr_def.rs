@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, fmt};
 
-use super::{AttrType, AttrValue, Notes};
+use super::{AttrRecorder, AttrType, AttrValue};
 use crate::{Attr, Error, OpDesc, Result};
 
 /// One attribute of an operator.
@@ -17,7 +17,7 @@ pub struct AttrDef {
     /// The value if a program does not set one.
     pub default: Option<fn() -> Attr>,
     /// Bounds of the value.
-    pub bounds: &'static [Bound],
+    pub bounds: &'static [AttrBound],
     /// The check of its value in a description.
     pub check: AttrCheck,
     /// First line of the field's documentation.
@@ -32,13 +32,13 @@ pub type AttrCheck = fn(&OpDesc, &AttrDef) -> Result<()>;
 impl AttrDef {
     /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
     pub fn bounds_text(&self) -> String {
-        self.bounds.iter().map(Bound::to_string).collect::<Vec<_>>().join(", ")
+        self.bounds.iter().map(AttrBound::to_string).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// A bound of a numeric attribute.
 #[derive(Clone, Copy, Debug)]
-pub struct Bound {
+pub struct AttrBound {
     /// The side that it bounds, and whether the limit itself is allowed.
     pub kind: BoundKind,
     /// The limit, of the attribute's type.
@@ -61,7 +61,7 @@ pub enum BoundKind {
     Below,
 }
 
-impl Bound {
+impl AttrBound {
     /// NaN fails every bound.
     fn check(&self, name: &str, value: &Attr) -> Result<()> {
         let limit = (self.limit)();
@@ -78,7 +78,7 @@ impl Bound {
         Err(Error::attr(name, format!("must be {must} {}, is {}", number(&limit), number(value))))
     }
 }
-impl fmt::Display for Bound {
+impl fmt::Display for AttrBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = match self.kind {
             BoundKind::Min => "min",
@@ -200,7 +200,7 @@ pub trait Attrs: Clone + fmt::Debug + 'static {
     fn read(desc: &OpDesc) -> Result<Self>;
 
     /// Records all attributes.
-    fn write(self, notes: &mut Notes) -> Self;
+    fn write(self, notes: &mut AttrRecorder) -> Self;
 }
 
 /// Concatenates the attributes of an operator's fields. `N` is their total number.

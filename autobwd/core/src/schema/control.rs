@@ -15,7 +15,7 @@ pub trait Control {
     ///
     /// # Errors
     /// Inconsistent slots.
-    fn call(&self, program: &Program) -> Result<Call>;
+    fn call(&self, program: &Program) -> Result<BlockCall>;
 }
 
 /// The step-by-step execution of a sub-block.
@@ -24,7 +24,7 @@ pub trait Control {
 /// another operator, the saved state of that operator's steps. Its own variables are dropped at the end of a step. Of
 /// other variables, it may write outputs only.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct BlockCall {
     /// The block to run.
     pub block: BlockId,
     /// The number of steps.
@@ -32,7 +32,7 @@ pub struct Call {
     /// Inputs that the block reads under their own names; loop invariant.
     pub reads: Vec<Var>,
     /// Loop-carried values.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<CarriedValue>,
     /// Inputs that are sliced along the first dimension, one slice per step: the input, its name in the block, and an
     /// input of the same shape that gives the shape of zeros if the first is not written.
     pub slices: Vec<(Var, Var, Var)>,
@@ -73,9 +73,9 @@ pub enum StepCount {
 
 /// A loop-carried value.
 #[derive(Clone, Copy, Debug)]
-pub struct Carried {
+pub struct CarriedValue {
     /// The initial value.
-    pub first: First,
+    pub first: CarriedInit,
     /// Its name in the block at the start of a step.
     pub start: Var,
     /// Its name in the block at the end of a step.
@@ -86,17 +86,17 @@ pub struct Carried {
 
 /// The initial value of a loop-carried value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum CarriedInit {
     /// An input; zeros like the second variable if that is not written.
     Value(Var, Var),
     /// Zeros with the dtype and shape of this variable.
     ZerosLike(Var),
 }
 
-impl Call {
+impl BlockCall {
     /// A call of a block without inputs.
-    pub fn new(block: BlockId, steps: StepCount) -> Call {
-        Call {
+    pub fn new(block: BlockId, steps: StepCount) -> BlockCall {
+        BlockCall {
             block,
             steps,
             reads: vec![],
@@ -111,12 +111,12 @@ impl Call {
 
     /// The same steps, for recomputation from saved inputs: only their step state is wanted.
     #[doc(hidden)]
-    pub fn again(&self) -> Call {
-        let like = |first: First| match first {
-            First::Value(_, like) | First::ZerosLike(like) => First::ZerosLike(like),
+    pub fn again(&self) -> BlockCall {
+        let like = |first: CarriedInit| match first {
+            CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => CarriedInit::ZerosLike(like),
         };
-        let carried = |c: &Carried| Carried { first: like(c.first), last: None, ..*c };
-        Call {
+        let carried = |c: &CarriedValue| CarriedValue { first: like(c.first), last: None, ..*c };
+        BlockCall {
             carried: self.carried.iter().map(carried).collect(),
             stacks: vec![],
             sums: vec![],

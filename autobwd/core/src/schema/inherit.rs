@@ -12,7 +12,7 @@ use super::{
 
 /// The slot that a field of the gradient operator refers to.
 #[derive(Clone, Copy)]
-struct Inherited {
+struct InheritedSlot {
     /// The slot of the forward operator.
     slot: SlotDef,
     side: Role,
@@ -21,16 +21,16 @@ struct Inherited {
 }
 
 /// Slot names take precedence over gradients: if `dout` and `out` are both slots, `d_out` is the gradient of `out`.
-const fn find(forward: &Schema, field: &str) -> Option<Inherited> {
+const fn find(forward: &Schema, field: &str) -> Option<InheritedSlot> {
     let prefixes = ["", "d", "d_"];
     let mut i = 0;
     while i < prefixes.len() {
         let is_gradient = i > 0;
         if let Some(slot) = named(forward.inputs, prefixes[i], field) {
-            return Some(Inherited { slot, side: Role::Input, is_gradient });
+            return Some(InheritedSlot { slot, side: Role::Input, is_gradient });
         }
         if let Some(slot) = named(forward.outputs, prefixes[i], field) {
-            return Some(Inherited { slot, side: Role::Output, is_gradient });
+            return Some(InheritedSlot { slot, side: Role::Output, is_gradient });
         }
         i += 1;
     }

@@ -5,23 +5,23 @@
 mod attr;
 mod attr_def;
 mod const_text;
-mod content;
 mod control;
 mod convert;
 mod cost;
 mod inherit;
 mod slot;
+mod slot_values;
 
 pub use attr::{AttrType, AttrValue};
-pub use attr_def::{AttrCheck, AttrDef, Attrs, Bound, BoundKind, attr, check_value, concat_attrs};
+pub use attr_def::{AttrBound, AttrCheck, AttrDef, Attrs, BoundKind, attr, check_value, concat_attrs};
 pub(crate) use const_text::{ConstText, Nearest, is_joined};
-pub use content::{Content, Notes, debug_struct};
-pub use control::{Call, Carried, Control, First, StepCount};
+pub use control::{BlockCall, CarriedInit, CarriedValue, Control, StepCount};
 pub(crate) use convert::check_described;
 pub use convert::{gather_scratch, gather_slot, put_values, same_as};
 pub use cost::Cost;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use slot::{Arity, Slot};
+pub use slot_values::{AttrRecorder, SlotValues, debug_struct};
 
 use crate::{
     Buf, Cx, Dim, OpDesc, Result, Var,

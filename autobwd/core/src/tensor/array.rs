@@ -12,10 +12,10 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// All versions of the variable share it: writing an element leaves the others unchanged.
 #[derive(Default)]
-pub struct TensorArray(Mutex<Elements>);
+pub struct TensorArray(Mutex<ArrayElements>);
 
 #[derive(Default)]
-struct Elements {
+struct ArrayElements {
     list: FxHashMap<usize, Tensor>,
     /// One more than the last position ever written.
     len: usize,
@@ -24,7 +24,7 @@ struct Elements {
 }
 
 impl TensorArray {
-    fn elements(&self) -> MutexGuard<'_, Elements> {
+    fn elements(&self) -> MutexGuard<'_, ArrayElements> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ impl TensorArray {
 
     /// Removes all elements.
     pub fn clear(&self) {
-        let Elements { list, spare, len } = &mut *self.elements();
+        let ArrayElements { list, spare, len } = &mut *self.elements();
         match spare.try_reserve(list.len()) {
             Ok(()) => spare.extend(list.drain().map(|(_, tensor)| tensor)),
             Err(_) => list.clear(),
@@ -108,7 +108,7 @@ impl TensorArray {
     }
 }
 
-impl Elements {
+impl ArrayElements {
     /// Reserves space for one more element.
     fn reserve(&mut self, position: usize) -> Result<()> {
         let refuse =
@@ -138,22 +138,22 @@ impl Elements {
 
 /// The saved state of the steps of an operator with a sub-block, first to last, and memory of consumed steps for reuse.
 #[derive(Debug, Default)]
-pub struct Steps {
-    pub(crate) list: Vec<Step>,
-    pub(crate) spare: Vec<Step>,
+pub struct SavedSteps {
+    pub(crate) list: Vec<SavedStep>,
+    pub(crate) spare: Vec<SavedStep>,
     /// The number of steps; some may have saved no state.
     #[doc(hidden)]
     pub count: usize,
 }
 
-impl Steps {
+impl SavedSteps {
     /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
     /// # Errors
     /// Memory runs out. The saved step state is then freed, here as in [`push`](Steps::push), so that there is memory
     /// to report it.
     #[doc(hidden)]
-    pub fn step(&mut self, bytes: usize, nested: usize) -> Result<Step> {
+    pub fn step(&mut self, bytes: usize, nested: usize) -> Result<SavedStep> {
         if let Some(step) = self.spare.pop() {
             return Ok(step);
         }
@@ -161,8 +161,8 @@ impl Steps {
         if all.try_reserve_exact(nested).is_err() {
             return Err(self.out_of_memory(bytes));
         }
-        all.resize_with(nested, Steps::default);
-        Ok(Step { memory: self.memory(bytes)?, nested: all, record: None })
+        all.resize_with(nested, SavedSteps::default);
+        Ok(SavedStep { memory: self.memory(bytes)?, nested: all, record: None })
     }
 
     /// Memory for a step.
@@ -179,7 +179,7 @@ impl Steps {
     /// # Errors
     /// As [`step`](Steps::step).
     #[doc(hidden)]
-    pub fn push(&mut self, step: Step) -> Result<()> {
+    pub fn push(&mut self, step: SavedStep) -> Result<()> {
         if self.list.try_reserve(1).is_err() {
             return Err(self.out_of_memory(step.memory.len()));
         }
@@ -189,7 +189,7 @@ impl Steps {
 
     /// Keeps the memory of a consumed step for reuse, if the list of spare steps can grow.
     #[doc(hidden)]
-    pub fn recycle(&mut self, step: Step) {
+    pub fn recycle(&mut self, step: SavedStep) {
         if self.spare.try_reserve(1).is_ok() {
             self.spare.push(step);
         }
@@ -197,7 +197,7 @@ impl Steps {
 
     fn out_of_memory(&mut self, bytes: usize) -> Error {
         let before = self.list.len();
-        *self = Steps::default();
+        *self = SavedSteps::default();
         let text = format!(
             "no memory: a step saves {bytes} bytes for the backward pass, as did {before} steps before it"
         );
@@ -209,14 +209,14 @@ impl Steps {
     /// # Errors
     /// Memory runs out.
     #[doc(hidden)]
-    pub fn try_clone(&self) -> Result<Steps> {
-        let list = self.list.iter().map(Step::try_clone).collect::<Result<_>>()?;
-        Ok(Steps { list, spare: vec![], count: self.count })
+    pub fn try_clone(&self) -> Result<SavedSteps> {
+        let list = self.list.iter().map(SavedStep::try_clone).collect::<Result<_>>()?;
+        Ok(SavedSteps { list, spare: vec![], count: self.count })
     }
 
     /// The last step that is not consumed, and the number of steps before it.
     #[doc(hidden)]
-    pub fn pop(&mut self) -> Option<(Step, usize)> {
+    pub fn pop(&mut self) -> Option<(SavedStep, usize)> {
         let step = self.list.pop()?;
         Some((step, self.list.len()))
     }
@@ -224,40 +224,40 @@ impl Steps {
 
 /// The saved state of one step: tensors in one allocation, and the step state of nested operators.
 #[derive(Debug)]
-pub struct Step {
+pub struct SavedStep {
     #[doc(hidden)]
     pub memory: Memory,
     #[doc(hidden)]
-    pub nested: Vec<Steps>,
+    pub nested: Vec<SavedSteps>,
     /// The layout of `memory`, if it differs from step to step.
     #[doc(hidden)]
     pub record: Option<usize>,
 }
 
-impl Step {
-    fn try_clone(&self) -> Result<Step> {
+impl SavedStep {
+    fn try_clone(&self) -> Result<SavedStep> {
         let mut memory = Memory::any(self.memory.len())?;
         memory.slice_mut::<u8>(0, self.memory.len()).copy_from_slice(self.memory.slice(0, self.memory.len()));
-        let nested = self.nested.iter().map(Steps::try_clone).collect::<Result<_>>()?;
-        Ok(Step { memory, nested, record: self.record })
+        let nested = self.nested.iter().map(SavedSteps::try_clone).collect::<Result<_>>()?;
+        Ok(SavedStep { memory, nested, record: self.record })
     }
 }
 
 /// A value that is not a tensor.
 #[derive(Debug)]
-pub enum Cell {
+pub enum ValueCell {
     /// A tensor array.
     Array(TensorArray),
     /// Saved step state.
-    Steps(Mutex<Steps>),
+    Steps(Mutex<SavedSteps>),
 }
 
-impl Cell {
+impl ValueCell {
     #[doc(hidden)]
-    pub fn steps(&self) -> Result<MutexGuard<'_, Steps>> {
+    pub fn steps(&self) -> Result<MutexGuard<'_, SavedSteps>> {
         match self {
-            Cell::Steps(steps) => Ok(steps.lock().unwrap_or_else(PoisonError::into_inner)),
-            Cell::Array(_) => Err(Error::internal("an array in place of step scopes")),
+            ValueCell::Steps(steps) => Ok(steps.lock().unwrap_or_else(PoisonError::into_inner)),
+            ValueCell::Array(_) => Err(Error::internal("an array in place of step scopes")),
         }
     }
 
@@ -265,9 +265,10 @@ impl Cell {
     #[doc(hidden)]
     pub fn clear(&self) {
         match self {
-            Cell::Array(array) => array.clear(),
-            Cell::Steps(steps) => {
-                let Steps { list, spare, .. } = &mut *steps.lock().unwrap_or_else(PoisonError::into_inner);
+            ValueCell::Array(array) => array.clear(),
+            ValueCell::Steps(steps) => {
+                let SavedSteps { list, spare, .. } =
+                    &mut *steps.lock().unwrap_or_else(PoisonError::into_inner);
                 match spare.try_reserve(list.len()) {
                     Ok(()) => spare.append(list),
                     Err(_) => list.clear(),

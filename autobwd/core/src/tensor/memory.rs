@@ -8,7 +8,7 @@ mod vector;
 use std::{alloc, ops::Range, ptr::NonNull};
 
 use self::buf::row_len;
-pub use self::buf::{Binder, Buf, InOut, Lease, Reach, dimension};
+pub use self::buf::{AccessMode, Binder, Buf, InOut, Lease, dimension};
 pub(super) use self::vector::Vector;
 use super::{Dim, Element, Meta, Rows};
 use crate::{Error, ErrorKind, Result};

@@ -4,6 +4,7 @@
 //! over it.
 
 mod array;
+mod densify;
 mod dtype;
 mod file;
 mod memory;
@@ -12,14 +13,14 @@ mod rows;
 mod save;
 mod shape;
 mod value;
-mod whole;
 
 pub use array::TensorArray;
-pub use array::{Cell, Step, Steps};
+pub use array::{SavedStep, SavedSteps, ValueCell};
+pub use densify::whole_bytes;
 pub use dtype::{Bool, DType, Element};
 pub use file::write_atomically;
 use memory::Vector;
-pub use memory::{Binder, LINE, Lease, Memory, Place, Reach, dimension, padded};
+pub use memory::{AccessMode, Binder, LINE, Lease, Memory, Place, dimension, padded};
 pub use memory::{Buf, InOut};
 pub use optional::OptionalBuf;
 pub use rows::Rows;
@@ -27,4 +28,3 @@ pub use save::{load_tensors, save_tensors};
 pub use shape::{Dim, Dims, Meta, Shape};
 pub use value::Tensor;
 pub use value::{ToF64, add_up};
-pub use whole::whole_bytes;

@@ -43,7 +43,7 @@ impl<'a, T> Rows<'a, T> {
     }
 
     /// The row indices, ascending.
-    pub fn numbers(&self) -> &'a [i64] {
+    pub fn indices(&self) -> &'a [i64] {
         self.numbers
     }
 
@@ -84,15 +84,15 @@ mod tests {
             ([0, 1, 2, 3, 4], 5),
         ] {
             let rows = Rows::new(&[5, 2], &numbers, &values);
-            assert_eq!(rows.numbers(), &numbers[..there]);
+            assert_eq!(rows.indices(), &numbers[..there]);
             assert_eq!(rows.values(), &values[..2 * there]);
             assert_eq!(rows.iter().count(), there);
         }
         let rows = Rows::new(&[9, 2], &[1, 4, 5, 8, -1], &values);
         assert_eq!(rows.within(2..8).iter().collect::<Vec<_>>(), [(4, &[2.0, 3.0][..]), (5, &[4.0, 5.0])]);
-        assert!(rows.within(6..8).numbers().is_empty());
+        assert!(rows.within(6..8).indices().is_empty());
         // Rows without elements, and a tensor without rows.
         assert_eq!(Rows::<f32>::new(&[3, 0], &[0, 2], &[]).iter().count(), 2);
-        assert!(Rows::<f32>::new(&[0, 2], &[0], &[0.0, 0.0]).numbers().is_empty());
+        assert!(Rows::<f32>::new(&[0, 2], &[0], &[0.0, 0.0]).indices().is_empty());
     }
 }

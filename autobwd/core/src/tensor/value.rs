@@ -29,11 +29,11 @@ use crate::{Error, ErrorKind, Result, with_dtype};
 pub struct Tensor {
     dtype: DType,
     dims: Shape,
-    elements: Elements,
+    elements: TensorData,
 }
 
 /// The owner of a tensor's elements.
-enum Elements {
+enum TensorData {
     /// Memory aligned to cache lines, as kernels need it.
     Lines(Memory),
     /// A vector whose memory was taken over.
@@ -46,7 +46,7 @@ impl Tensor {
     /// # Errors
     /// Memory runs out.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Tensor> {
-        let elements = Elements::Lines(Memory::zeroed(bytes(dtype, dims)?)?);
+        let elements = TensorData::Lines(Memory::zeroed(bytes(dtype, dims)?)?);
         Ok(Tensor { dtype, dims: dims.into(), elements })
     }
 
@@ -60,7 +60,7 @@ impl Tensor {
             let n = elements.len();
             return Err(Error::new(ErrorKind::Shape, format!("{n} elements given for shape {dims:?}")));
         }
-        Ok(Tensor { dtype: T::DTYPE, dims: dims.into(), elements: Elements::Vector(elements.into()) })
+        Ok(Tensor { dtype: T::DTYPE, dims: dims.into(), elements: TensorData::Vector(elements.into()) })
     }
 
     /// One element, rank 0.
@@ -110,8 +110,8 @@ impl Tensor {
     /// The elements, which are of this type.
     fn elements<T: Element>(&self) -> &[T] {
         match &self.elements {
-            Elements::Lines(memory) => memory.slice(0, self.numel()),
-            Elements::Vector(vector) => vector.slice(),
+            TensorData::Lines(memory) => memory.slice(0, self.numel()),
+            TensorData::Vector(vector) => vector.slice(),
         }
     }
 
@@ -123,8 +123,8 @@ impl Tensor {
         self.check::<T>()?;
         let n = self.numel();
         Ok(match &mut self.elements {
-            Elements::Lines(memory) => memory.slice_mut(0, n),
-            Elements::Vector(vector) => vector.slice_mut(),
+            TensorData::Lines(memory) => memory.slice_mut(0, n),
+            TensorData::Vector(vector) => vector.slice_mut(),
         })
     }
 
@@ -166,10 +166,10 @@ impl Tensor {
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         self.check::<T>()?;
         match self.elements {
-            Elements::Vector(vector) => {
+            TensorData::Vector(vector) => {
                 vector.into_vec().map_err(|_| Error::internal("a vector of another dtype"))
             }
-            Elements::Lines(_) => copied(self.elements()),
+            TensorData::Lines(_) => copied(self.elements()),
         }
     }
 
@@ -202,8 +202,8 @@ impl Tensor {
     #[doc(hidden)]
     pub fn bytes(&self) -> &[u8] {
         match &self.elements {
-            Elements::Lines(memory) => memory.slice(0, self.numel() * self.dtype.size()),
-            Elements::Vector(vector) => vector.bytes(),
+            TensorData::Lines(memory) => memory.slice(0, self.numel() * self.dtype.size()),
+            TensorData::Vector(vector) => vector.bytes(),
         }
     }
 
@@ -211,8 +211,8 @@ impl Tensor {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.numel() * self.dtype.size();
         match &mut self.elements {
-            Elements::Lines(memory) => memory.slice_mut(0, n),
-            Elements::Vector(vector) => vector.bytes_mut(),
+            TensorData::Lines(memory) => memory.slice_mut(0, n),
+            TensorData::Vector(vector) => vector.bytes_mut(),
         }
     }
 
@@ -223,8 +223,8 @@ impl Tensor {
     #[doc(hidden)]
     pub fn into_memory(self) -> Result<Memory> {
         match self.elements {
-            Elements::Lines(memory) => Ok(memory),
-            Elements::Vector(vector) => lines(vector.bytes()),
+            TensorData::Lines(memory) => Ok(memory),
+            TensorData::Vector(vector) => lines(vector.bytes()),
         }
     }
 
@@ -234,12 +234,12 @@ impl Tensor {
     /// As there.
     #[doc(hidden)]
     pub fn memory(&mut self) -> Result<&Memory> {
-        if let Elements::Vector(vector) = &self.elements {
-            self.elements = Elements::Lines(lines(vector.bytes())?);
+        if let TensorData::Vector(vector) = &self.elements {
+            self.elements = TensorData::Lines(lines(vector.bytes())?);
         }
         match &self.elements {
-            Elements::Lines(memory) => Ok(memory),
-            Elements::Vector(_) => Err(Error::internal("a tensor without memory")),
+            TensorData::Lines(memory) => Ok(memory),
+            TensorData::Vector(_) => Err(Error::internal("a tensor without memory")),
         }
     }
 
@@ -356,7 +356,7 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
 }
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        let elements = with_dtype!(self.dtype, T => Elements::Vector(self.elements::<T>().to_vec().into()));
+        let elements = with_dtype!(self.dtype, T => TensorData::Vector(self.elements::<T>().to_vec().into()));
         Tensor { dtype: self.dtype, dims: self.dims.clone(), elements }
     }
 }

@@ -8,7 +8,7 @@ use crate::bind::{
 };
 use autobwd_core::{
     BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
-    tensor::{Cell, Memory, Step},
+    tensor::{Memory, SavedStep, ValueCell},
 };
 use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
 
@@ -35,7 +35,7 @@ pub(crate) struct BlockEnd {
     /// The location of a tensor.
     pub(crate) at: ArenaRange,
     /// The cell of any other value.
-    pub(crate) cell: Option<Arc<Cell>>,
+    pub(crate) cell: Option<Arc<ValueCell>>,
     pub(crate) record: Option<Arc<StepStateLayout>>,
 }
 
@@ -129,13 +129,13 @@ impl BoundBlock {
     }
 
     /// Loads values of saved step state from these offsets.
-    pub(crate) fn load(&mut self, places: &[(ArenaRange, usize)], step: &Step) {
+    pub(crate) fn load(&mut self, places: &[(ArenaRange, usize)], step: &SavedStep) {
         for (ArenaRange { at, bytes }, offset) in places {
             self.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(step.memory.slice(*offset, *bytes));
         }
     }
 
-    pub(crate) fn cell(&self, var: Var) -> Option<&Arc<Cell>> {
+    pub(crate) fn cell(&self, var: Var) -> Option<&Arc<ValueCell>> {
         self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
     }
 

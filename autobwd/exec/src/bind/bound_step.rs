@@ -8,7 +8,7 @@ use crate::bind::{
 };
 use autobwd_core::{
     BlockId, Bool, Buf, Cx, Error, Program, Result,
-    tensor::{Cell, Step},
+    tensor::{SavedStep, ValueCell},
 };
 use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};
 
@@ -53,7 +53,7 @@ impl BoundInputs {
     }
 
     /// The saved step state of another operator.
-    pub(crate) fn scopes(&self) -> Result<Option<Arc<Cell>>> {
+    pub(crate) fn scopes(&self) -> Result<Option<Arc<ValueCell>>> {
         self.scopes.map(|at| self.bufs[at].cell().cloned()).transpose()
     }
 }
@@ -64,7 +64,7 @@ pub(crate) struct BoundStep {
     pub(crate) starts: Vec<Option<ArenaRange>>,
     slices: Vec<ArenaRange>,
     stored: Vec<(ArenaRange, usize)>,
-    pub(crate) nested: Vec<Arc<Cell>>,
+    pub(crate) nested: Vec<Arc<ValueCell>>,
     pub(crate) ends: StepEnds,
 }
 
@@ -82,7 +82,7 @@ impl BoundStep {
         let starts = inputs.starts.iter().map(|id| id.map(span).transpose()).collect::<Result<_>>()?;
         let slices = inputs.slices.iter().map(|id| span(*id)).collect::<Result<_>>()?;
         let stored = inputs.stored.iter().map(|(id, at)| Ok((span(*id)?, *at))).collect::<Result<_>>()?;
-        let unused = || Arc::new(Cell::Steps(Default::default()));
+        let unused = || Arc::new(ValueCell::Steps(Default::default()));
         let nested =
             inputs.nested.iter().map(|var| body.cell(*var).cloned().unwrap_or_else(unused)).collect();
         Ok(BoundStep { body, starts, slices, stored, nested, ends: ends.clone() })
@@ -106,7 +106,7 @@ impl BoundStep {
     }
 
     /// Swaps step scopes of inner operators between the saved state and their cells.
-    fn exchange(&self, step: &mut Step) -> Result<()> {
+    fn exchange(&self, step: &mut SavedStep) -> Result<()> {
         for (cell, steps) in self.nested.iter().zip(&mut step.nested) {
             std::mem::swap(&mut *cell.steps()?, steps);
         }
@@ -114,13 +114,13 @@ impl BoundStep {
     }
 
     /// Runs the block on saved step state.
-    pub(crate) fn run_on(&mut self, cx: &Cx, step: &mut Step) -> Result<()> {
+    pub(crate) fn run_on(&mut self, cx: &Cx, step: &mut SavedStep) -> Result<()> {
         self.body.load(&self.stored, step);
         self.run_with(cx, step)
     }
 
     /// Runs the block with the step scopes of inner operators.
-    pub(crate) fn run_with(&mut self, cx: &Cx, step: &mut Step) -> Result<()> {
+    pub(crate) fn run_with(&mut self, cx: &Cx, step: &mut SavedStep) -> Result<()> {
         self.exchange(step)?;
         let outcome = self.body.run(cx);
         self.exchange(step)?;

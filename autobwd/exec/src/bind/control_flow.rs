@@ -9,7 +9,7 @@ use crate::bind::{
 };
 use autobwd_core::{
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
-    tensor::{Cell, Memory, whole_bytes},
+    tensor::{Memory, ValueCell, whole_bytes},
 };
 use autobwd_plan::{ReplayPlan, StepPlan, SubBlockPlan, ValueId};
 
@@ -80,7 +80,7 @@ impl BlockCallKernel {
         let span = |(id, at): &(ValueId, usize)| Ok((frame.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
         // Each rerun step saves its state.
-        let cell = Arc::new(Cell::Steps(Default::default()));
+        let cell = Arc::new(ValueCell::Steps(Default::default()));
         frame.steps.scopes = Some(cell.clone());
         self.steps.replay =
             Some(BoundReplay { frame: Box::new(frame), cell, starts, every: *every, before: 0 });
@@ -166,7 +166,7 @@ impl BoundSubBlock {
             }
             match end {
                 Some(BlockEnd { cell: Some(cell), .. }) => {
-                    if let Cell::Array(list) = &**cell {
+                    if let ValueCell::Array(list) = &**cell {
                         sum.array()?.add(list)?;
                     }
                 }

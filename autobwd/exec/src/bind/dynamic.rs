@@ -11,7 +11,7 @@ use crate::bind::{
 };
 use autobwd_core::{
     BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
-    tensor::{Cell, Memory, Step, Steps, add_up, padded},
+    tensor::{Memory, SavedStep, SavedSteps, ValueCell, add_up, padded},
 };
 use autobwd_plan::{
     DynamicTail, InitialValue, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,
@@ -38,9 +38,9 @@ struct DynamicBlock {
     /// Captured outer values.
     outer: Vec<CapturedValue>,
     /// The step scopes that its steps fill or consume.
-    scopes: Arc<Cell>,
+    scopes: Arc<ValueCell>,
     /// Sums that are tensor arrays, by sum.
-    lists: Vec<Arc<Cell>>,
+    lists: Vec<Arc<ValueCell>>,
     stretch: Segment,
     state: DynamicState,
 }
@@ -57,7 +57,7 @@ struct DynamicState {
 /// A value with the shape of the last step.
 enum DynamicValue {
     Tensor(Tensor),
-    Cell(Meta, Arc<Cell>),
+    Cell(Meta, Arc<ValueCell>),
 }
 
 impl DynamicValue {
@@ -90,12 +90,12 @@ impl DynamicKernel {
         outer: Vec<CapturedValue>,
         found: Vec<(InitialValue, CapturedValue)>,
     ) -> Result<DynamicKernel> {
-        let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(Cell::Steps(Default::default())));
+        let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(ValueCell::Steps(Default::default())));
         let list = |(_, var, _): &(Var, Var, Var)| {
             let known = found.iter().find(|(given, _)| given.var == *var);
             match known.map(|(_, at)| at) {
                 Some(CapturedValue::Cell(cell)) => cell.clone(),
-                _ => Arc::new(Cell::Array(Default::default())),
+                _ => Arc::new(ValueCell::Array(Default::default())),
             }
         };
         let lists = late.call.sums.iter().map(list).collect();
@@ -306,8 +306,8 @@ impl StepBlock for DynamicBlock {
             check_term(program, *var, &end.meta, *out, meta)?;
             let term = || Tensor::copy_of(memory, end.at.at, &end.meta);
             match (&mut *sum, end.cell.as_deref()) {
-                (Some(DynamicValue::Cell(_, list)), Some(Cell::Array(term))) => {
-                    if let Cell::Array(list) = &**list {
+                (Some(DynamicValue::Cell(_, list)), Some(ValueCell::Array(term))) => {
+                    if let ValueCell::Array(list) = &**list {
                         list.add(term)?;
                     }
                 }
@@ -329,14 +329,14 @@ fn leaves(
     ready: &PreparedSegment<'_>,
     leave: &[(Var, bool)],
     planner: &SegmentPlanner,
-    steps: &mut Steps,
-) -> Result<Step> {
+    steps: &mut SavedSteps,
+) -> Result<SavedStep> {
     let (mut record, mut nested, mut parts, mut bytes) = (StepStateLayout::default(), vec![], vec![], 0);
     for (var, elements) in leave {
         let (memory, at, meta) = match (ready.input(*var)?, ready.end_of(*var)?) {
             (Some((meta, at)), _) => (&ready.step.body.arena, at, meta),
             (None, Some((_, BlockEnd { cell: Some(cell), record: known, .. }))) => {
-                if let Cell::Steps(_) = &**cell {
+                if let ValueCell::Steps(_) = &**cell {
                     record.nested.push((*var, known.clone()));
                     nested.push(std::mem::take(&mut *cell.steps()?));
                 }
@@ -358,7 +358,7 @@ fn leaves(
         memory.slice_mut::<u8>(offset, bytes).copy_from_slice(from.slice(at, bytes));
         offset += padded(bytes);
     }
-    Ok(Step { memory, nested, record: Some(planner.number(record)) })
+    Ok(SavedStep { memory, nested, record: Some(planner.number(record)) })
 }
 
 fn not_computed(name: &str) -> Error {

@@ -25,8 +25,8 @@ use crate::{
 };
 use autobwd_core::{
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
-    lanes::{Region, Regions},
-    tensor::{Binder, Cell, Memory, Place, Reach, TensorArray},
+    lanes::{FusedKernel, FusedKernels},
+    tensor::{AccessMode, Binder, Memory, Place, TensorArray, ValueCell},
 };
 use autobwd_plan::{
     DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, SubBlockPlan, ValueId, ValueSource,
@@ -44,13 +44,13 @@ pub(crate) struct BoundInstruction {
 #[derive(Clone)]
 pub(crate) enum CapturedValue {
     Tensor(Place),
-    Cell(Arc<Cell>),
+    Cell(Arc<ValueCell>),
 }
 
 /// A value of a block that is not a tensor.
 pub(crate) struct CellBinding {
     pub(crate) var: Var,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) cell: Arc<ValueCell>,
     /// Whether a run starts with it empty.
     pub(crate) own: bool,
 }
@@ -74,7 +74,8 @@ pub(crate) struct CopyKernel {
 impl CopyKernel {
     pub(crate) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyKernel> {
         let mut binder = Binder::default();
-        let frame = CopyKernel { from: binder.input(meta, from, Reach::Read)?, to: binder.output(meta, to)? };
+        let frame =
+            CopyKernel { from: binder.input(meta, from, AccessMode::Read)?, to: binder.output(meta, to)? };
         binder.finish()?;
         Ok(frame)
     }
@@ -154,8 +155,8 @@ pub(crate) fn bind(
         let kernel: Box<dyn Kernel + Send> = match regions.collect::<Result<Vec<_>>>()? {
             regions if regions.is_empty() => bind.kernel(&graph.instructions[node])?,
             regions => {
-                bound.scratch_bytes += regions.iter().map(Region::scratch_bytes).sum::<usize>();
-                Box::new(Regions::new(regions)?)
+                bound.scratch_bytes += regions.iter().map(FusedKernel::scratch_bytes).sum::<usize>();
+                Box::new(FusedKernels::new(regions)?)
             }
         };
         bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));
@@ -195,7 +196,7 @@ struct InstructionBinder<'a> {
     scope: Option<&'a mut Scope>,
     outer: &'a [CapturedValue],
     options: BindOptions<'a>,
-    cells: FxHashMap<Var, Arc<Cell>>,
+    cells: FxHashMap<Var, Arc<ValueCell>>,
     /// Bytes of memory of sub-blocks.
     held: usize,
 }
@@ -253,7 +254,7 @@ impl InstructionBinder<'_> {
     }
 
     /// The cell of a value that is not a tensor.
-    fn cell(&mut self, value: ValueId) -> Arc<Cell> {
+    fn cell(&mut self, value: ValueId) -> Arc<ValueCell> {
         let plan = self.plan;
         let var = plan.graph.values[value].var;
         let new = || {
@@ -266,9 +267,9 @@ impl InstructionBinder<'_> {
             match outer {
                 Some(CapturedValue::Cell(cell)) => cell.clone(),
                 _ if self.program.lookup(self.block, var).is_some_and(is_array) => {
-                    Arc::new(Cell::Array(TensorArray::default()))
+                    Arc::new(ValueCell::Array(TensorArray::default()))
                 }
-                _ => Arc::new(Cell::Steps(Default::default())),
+                _ => Arc::new(ValueCell::Steps(Default::default())),
             }
         };
         self.cells.entry(var).or_insert_with(new).clone()
@@ -281,7 +282,7 @@ impl InstructionBinder<'_> {
             return Ok(binder.cell(meta, self.cell(value)));
         }
         let place = self.memory(value, self.plan.memory.locations[value])?;
-        binder.input(meta, place, Reach::Read)
+        binder.input(meta, place, AccessMode::Read)
     }
 
     fn output(&mut self, binder: &mut Binder, value: ValueId) -> Result<Buf<'static>> {
@@ -378,7 +379,7 @@ impl InstructionBinder<'_> {
             let known = &self.plan.graph.values[value];
             let (name, meta) = (self.program.name(known.var).into(), known.meta.clone().in_slot(slot));
             let place = self.memory(value, self.plan.memory.locations[value])?;
-            Ok((name, binder.input(&meta, place, Reach::Read)?))
+            Ok((name, binder.input(&meta, place, AccessMode::Read)?))
         };
         let values = |wires: &Wires, slots: &'static [SlotDef]| {
             let slot = |number: &Option<usize>| number.map(|number| &slots[number]);

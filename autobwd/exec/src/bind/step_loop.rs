@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bind::{bound_block::ArenaRange, control_flow::BlockCallKernel};
 use autobwd_core::{
     Cx, Error, ErrorKind, Result, StepCount,
-    tensor::{Cell, Step},
+    tensor::{SavedStep, ValueCell},
 };
 
 /// A sub-block whose steps [`StepLoop`] runs.
@@ -21,9 +21,9 @@ pub(crate) trait StepBlock {
 pub(crate) enum StateHandling<'a> {
     Discard,
     /// Save it for the backward pass in these step scopes.
-    Save(&'a Cell),
+    Save(&'a ValueCell),
     /// Run the gradient of a saved step.
-    Load(&'a mut Step),
+    Load(&'a mut SavedStep),
 }
 
 /// The number of steps of a sub-block, and the step scopes for the backward pass.
@@ -34,7 +34,7 @@ pub(crate) struct StepLoop {
     /// Maximum number of steps.
     pub(crate) limit: u64,
     /// The step scopes that its steps fill or consume.
-    pub(crate) scopes: Option<Arc<Cell>>,
+    pub(crate) scopes: Option<Arc<ValueCell>>,
     /// Whether a later operator consumes the same step scopes.
     pub(crate) shared: bool,
     /// Number of steps per saved one.
@@ -116,7 +116,7 @@ impl StepLoop {
     }
 
     /// Takes the last saved step, with the number of steps before it.
-    fn pop(&mut self, cx: &Cx, scopes: &Cell) -> Result<Option<(Step, usize)>> {
+    fn pop(&mut self, cx: &Cx, scopes: &ValueCell) -> Result<Option<(SavedStep, usize)>> {
         let Some(replay) = &mut self.replay else { return Ok(scopes.steps()?.pop()) };
         if let Some(last) = replay.pop()? {
             return Ok(Some(last));
@@ -134,7 +134,7 @@ impl StepLoop {
 /// Steps of another operator that are rerun to restore their state.
 pub(crate) struct BoundReplay {
     pub(crate) frame: Box<BlockCallKernel>,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) cell: Arc<ValueCell>,
     /// The inputs of a saved step: location in the arena, and offset in saved state.
     pub(crate) starts: Vec<(ArenaRange, usize)>,
     pub(crate) every: usize,
@@ -144,7 +144,7 @@ pub(crate) struct BoundReplay {
 
 impl BoundReplay {
     /// Reruns the steps up to `end` from the saved inputs of the first.
-    fn run(&mut self, cx: &Cx, start: &Step, end: usize) -> Result<()> {
+    fn run(&mut self, cx: &Cx, start: &SavedStep, end: usize) -> Result<()> {
         let BlockCallKernel { steps, block } = &mut *self.frame;
         block.step.body.load(&self.starts, start);
         for number in self.before..end {
@@ -156,7 +156,7 @@ impl BoundReplay {
         Ok(())
     }
 
-    fn pop(&self) -> Result<Option<(Step, usize)>> {
+    fn pop(&self) -> Result<Option<(SavedStep, usize)>> {
         Ok(self.cell.steps()?.pop().map(|(step, before)| (step, self.before + before)))
     }
 }

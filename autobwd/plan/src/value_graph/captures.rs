@@ -4,8 +4,8 @@ use std::{collections::HashSet, sync::Arc};
 
 use crate::value_graph::{GraphBuilder, InitialValue, ValueId, ValueSource, Wires, control::StepStateLayout};
 use autobwd_core::{
-    Block, Call, Carried, DType, Dim, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfoMap, Program,
-    Result, StepCount, Var, VarKind,
+    Block, BlockCall, CarriedInit, CarriedValue, DType, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap,
+    Program, Result, StepCount, Var, VarKind,
 };
 
 /// The inputs of a sub-block, as values of the outer block.
@@ -29,7 +29,7 @@ pub struct BlockInputs {
 /// The initial value of a loop-carried variable.
 #[derive(Clone, Debug)]
 pub struct CarriedInput {
-    pub carried: Carried,
+    pub carried: CarriedValue,
     /// Zeros if there is none.
     pub first: Option<ValueId>,
     /// Unknown if a branch computes it and it has no initial value.
@@ -114,7 +114,7 @@ impl StepEnds {
     /// The outputs of a step, and the saved values that are not inputs.
     pub fn new(
         program: &Program,
-        call: &Call,
+        call: &BlockCall,
         entering: &BlockInputs,
         given: &[InitialValue],
         leave: &[(Var, bool)],
@@ -160,7 +160,7 @@ pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Resul
     for op in
         program.blocks().iter().flat_map(|block| &block.ops).filter(|op| op.reads().any(|v| v == scopes))
     {
-        let Some(call) = ops.get(&op.ty)?.call(op, program)?.filter(Call::is_recorded) else { continue };
+        let Some(call) = ops.get(&op.ty)?.call(op, program)?.filter(BlockCall::is_recorded) else { continue };
         for (var, elements) in unsupplied(program, ops, &call)? {
             match names.iter_mut().find(|(v, _)| *v == var) {
                 Some((_, e)) => *e |= elements,
@@ -173,7 +173,7 @@ pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Resul
 
 /// The variables that a block reads and its operator does not supply, and whether it reads the elements; in a gradient,
 /// without the gradients that count as zero because they have no writer.
-pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Result<Vec<(Var, bool)>> {
+pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &BlockCall) -> Result<Vec<(Var, bool)>> {
     let supplied: HashSet<Var> = call.supplied().collect();
     let block = program.block(call.block).map_or(&[][..], |block| &block.ops);
     let mut elements = HashSet::new();
@@ -191,7 +191,7 @@ pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &Call) -> Res
 
 impl GraphBuilder<'_> {
     /// The inputs of an operator's block.
-    pub(crate) fn enter(&mut self, call: &Call) -> Result<BlockInputs> {
+    pub(crate) fn enter(&mut self, call: &BlockCall) -> Result<BlockInputs> {
         let program = self.program;
         let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
         let condition = call.condition().map(|var| self.value(var)).transpose()?;
@@ -209,8 +209,8 @@ impl GraphBuilder<'_> {
         }
         for each in &call.carried {
             let (first, like) = match each.first {
-                First::Value(var, like) => (self.present(var)?, like),
-                First::ZerosLike(like) => (None, like),
+                CarriedInit::Value(var, like) => (self.present(var)?, like),
+                CarriedInit::ZerosLike(like) => (None, like),
             };
             let read = read.contains(&each.start);
             let mut meta = match self.meta_of(first, like, each.start) {
@@ -240,8 +240,12 @@ impl GraphBuilder<'_> {
                 let of = self.value(*like)?;
                 let meta = &self.graph.values[of].meta;
                 let meta = Meta::new(meta.dtype, meta.dims.iter().skip(1).copied().collect::<Dims>());
-                let zeros =
-                    Carried { first: First::ZerosLike(*like), start: *inner, end: *inner, last: None };
+                let zeros = CarriedValue {
+                    first: CarriedInit::ZerosLike(*like),
+                    start: *inner,
+                    end: *inner,
+                    last: None,
+                };
                 entering.carried.push(CarriedInput {
                     carried: zeros,
                     first: None,

@@ -10,8 +10,8 @@ use crate::{
     },
 };
 use autobwd_core::{
-    BlockId, Call, Dims, Error, ErrorKind, First, Meta, OpDesc, OpInfo, Result, StepCount, Var, VarKind,
-    tensor::padded,
+    BlockCall, BlockId, CarriedInit, Dims, Error, ErrorKind, Meta, OpDesc, OpInfo, Result, StepCount, Var,
+    VarKind, tensor::padded,
 };
 
 /// The layout of the step state saved for the backward pass.
@@ -21,7 +21,7 @@ pub struct StepStateLayout {
     /// Step scopes of inner operators; their layout may be known only at run time.
     pub nested: Vec<(Var, Option<Arc<StepStateLayout>>)>,
     /// If only every n-th step is saved, its inputs: the call to rerun, n, and the number of steps, if known.
-    again: Option<(Call, usize, Option<usize>)>,
+    again: Option<(BlockCall, usize, Option<usize>)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -136,7 +136,7 @@ impl GraphBuilder<'_> {
         index: usize,
         desc: &OpDesc,
         info: &'static OpInfo,
-        call: &Call,
+        call: &BlockCall,
     ) -> Result<()> {
         let leaves = call.scopes.filter(|v| !call.is_recorded() && self.left[v.index()]);
         let leave = leaves.map(|scopes| recorded(self.program, self.ops, scopes)).transpose()?;
@@ -166,7 +166,7 @@ impl GraphBuilder<'_> {
     }
 
     /// Whether a later operator of the block consumes the same step scopes, as the gradients of two targets do.
-    pub(crate) fn shares_steps(&self, index: usize, call: &Call) -> bool {
+    pub(crate) fn shares_steps(&self, index: usize, call: &BlockCall) -> bool {
         let Some(scopes) = call.scopes.filter(|_| call.is_recorded()) else { return false };
         let block = self.program.block(self.request.block);
         let later = block.into_iter().flat_map(|block| block.ops.iter().skip(index + 1));
@@ -177,7 +177,7 @@ impl GraphBuilder<'_> {
     /// from step to step.
     fn planned(
         &mut self,
-        call: &Call,
+        call: &BlockCall,
         entering: &BlockInputs,
         leave: Option<Vec<(Var, bool)>>,
     ) -> Result<Option<PlannedCall>> {
@@ -328,8 +328,8 @@ impl GraphBuilder<'_> {
     }
 }
 
-fn like(first: &First) -> Var {
+fn like(first: &CarriedInit) -> Var {
     match first {
-        First::Value(_, like) | First::ZerosLike(like) => *like,
+        CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => *like,
     }
 }

@@ -7,14 +7,14 @@ use crate::value_graph::{
     captures::{BlockInputs, unsupplied},
     control::StepStateLayout,
 };
-use autobwd_core::{Call, Error, ErrorKind, Meta, OpDesc, Result, Var};
+use autobwd_core::{BlockCall, Error, ErrorKind, Meta, OpDesc, Result, Var};
 
 /// An operator with a block that is planned step by step at run time, and the operators after it.
 #[derive(Debug)]
 pub struct DynamicTail {
     /// Position of the operator in its block.
     pub index: usize,
-    pub call: Call,
+    pub call: BlockCall,
     /// Whether a later operator consumes the same step scopes.
     pub shared: bool,
     pub entering: BlockInputs,
@@ -37,7 +37,7 @@ impl GraphBuilder<'_> {
     pub(crate) fn late(
         &mut self,
         index: usize,
-        call: &Call,
+        call: &BlockCall,
         entering: BlockInputs,
         leave: Option<Vec<(Var, bool)>>,
     ) -> Result<DynamicTail> {

@@ -1,6 +1,6 @@
 //! Sine and cosine, by Payne-Hanek argument reduction and minimax polynomials.
 
-use super::{Float, Lane, Real, SelectMask, exact_sum, exact_sum_of_any, horner};
+use super::{Float, Lane, MathFloat, SelectMask, exact_sum, exact_sum_of_any, horner};
 
 /// 2 / π in 32-bit words from the binary point on, after 64 zero bits.
 const TWO_OVER_PI: [u32; 42] = [

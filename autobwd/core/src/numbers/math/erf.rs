@@ -1,7 +1,7 @@
 //! Error function and normal distribution, by minimax polynomials.
 
 use super::{
-    Real, exact_sum_of_any,
+    MathFloat, exact_sum_of_any,
     exp::{NONE, reduced},
     horner,
 };
@@ -98,13 +98,13 @@ pub(super) const CDF_F64: [f64; 23] = [
 
 /// `erf(x)` near 0.
 #[inline(always)]
-pub(super) fn near<F: Real>(x: F) -> F {
+pub(super) fn near<F: MathFloat>(x: F) -> F {
     horner(x * x, F::ERF_NEAR).mul_add(x, x)
 }
 
 /// A polynomial near 0, and `1 - exp(polynomial)` elsewhere, as by N. Juffa.
 #[inline(always)]
-pub(in super::super) fn erf<F: Real>(x: F) -> F {
+pub(in super::super) fn erf<F: MathFloat>(x: F) -> F {
     let (one, end) = (F::from(1.0), F::from(F::ERF_RANGE.1));
     let t = F::select(x.abs().gt(end), end, x.abs());
     let (q, shifted) = reduced(horner(t, F::ERF_FAR), F::from(NONE));
@@ -115,7 +115,7 @@ pub(in super::super) fn erf<F: Real>(x: F) -> F {
 /// `exp(-s²/2)` times a polynomial on the side where the result is small, which preserves its relative accuracy: the
 /// method of M. Shepherd and J. Laframboise (1981) for `erfc`. The error function in the middle.
 #[inline(always)]
-pub(in super::super) fn normal_cdf<F: Real>(x: F) -> F {
+pub(in super::super) fn normal_cdf<F: MathFloat>(x: F) -> F {
     let (one, half, end) = (F::from(1.0), F::from(0.5), F::from(F::CDF_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let (square, rest) = s.exact_product(s);

@@ -1,6 +1,6 @@
 //! Exponential functions, sigmoid and hyperbolic tangent, by Cody-Waite reduction and minimax polynomials.
 
-use super::{Float, Lane, Real, horner};
+use super::{Float, Lane, MathFloat, horner};
 
 /// Error 2^-25.9, relative to the result as all below.
 pub(super) const F32: [f64; 5] = [1.39201e-03, 8.366723e-03, 4.166661e-02, 1.6666542e-01, 0.5];
@@ -24,7 +24,7 @@ pub(super) const NONE: f64 = -0.0;
 
 /// `exp(x + rest) = (1 + q) · 2^n` as q and n + `MAGIC`: Cody-Waite reduction by multiples of ln 2 in two parts.
 #[inline(always)]
-pub(super) fn reduced<F: Real>(x: F, rest: F) -> (F, F) {
+pub(super) fn reduced<F: MathFloat>(x: F, rest: F) -> (F, F) {
     let magic = F::from(F::MAGIC);
     let shifted = x.mul_add(F::from(std::f64::consts::LOG2_E), magic);
     let n = shifted - magic;
@@ -41,19 +41,19 @@ pub(super) fn clamped<F: Float>(x: F, (low, high): (f64, f64)) -> F {
 
 /// `exp(x + rest)` for a small `rest`.
 #[inline(always)]
-pub(super) fn exp_of_sum<F: Real>(x: F, rest: F) -> F {
+pub(super) fn exp_of_sum<F: MathFloat>(x: F, rest: F) -> F {
     let (q, shifted) = reduced(clamped(x, F::EXP_RANGE), rest);
     (q + 1.0).times_power_of_2(shifted)
 }
 
 #[inline(always)]
-pub(in super::super) fn exp<F: Real>(x: F) -> F {
+pub(in super::super) fn exp<F: MathFloat>(x: F) -> F {
     exp_of_sum(x, F::from(NONE))
 }
 
 /// The 1 is subtracted from 2^n, which is exact.
 #[inline(always)]
-pub(in super::super) fn expm1<F: Real>(x: F) -> F {
+pub(in super::super) fn expm1<F: MathFloat>(x: F) -> F {
     // Below, the result rounds to -1.
     let (q, shifted) = reduced(clamped(x, (-40.0, F::EXP_RANGE.1)), F::from(NONE));
     // 2^(n - 1), since 2^n may be infinite.
@@ -65,14 +65,14 @@ pub(in super::super) fn expm1<F: Real>(x: F) -> F {
 
 /// Uses `exp` of a number that is not positive, which preserves the accuracy of small results.
 #[inline(always)]
-pub(in super::super) fn sigmoid<F: Real>(x: F) -> F {
+pub(in super::super) fn sigmoid<F: MathFloat>(x: F) -> F {
     let (one, e) = (F::from(1.0), exp(-x.abs()));
     F::select(F::from(0.0).gt(x), e, one) / (one + e)
 }
 
 /// `expm1(2x) / (expm1(2x) + 2)`.
 #[inline(always)]
-pub(in super::super) fn tanh_by_exp<F: Real>(x: F) -> F {
+pub(in super::super) fn tanh_by_exp<F: MathFloat>(x: F) -> F {
     let (one, double) = (F::from(1.0), x.abs() + x.abs());
     let (q, shifted) = reduced(clamped(double, (0.0, 2.0 * F::TANH_END)), F::from(NONE));
     let power = F::power_of_2(shifted);

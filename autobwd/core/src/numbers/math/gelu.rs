@@ -1,6 +1,6 @@
 //! `gelu` in both forms, with full relative accuracy where it is small.
 
-use super::{Real, erf::near, exact_sum, exp::reduced, horner};
+use super::{MathFloat, erf::near, exact_sum, exp::reduced, horner};
 
 /// Error 2^-26.0.
 pub(super) const F32: [f64; 10] = [
@@ -44,7 +44,7 @@ pub(super) const F64: [f64; 21] = [
 /// after M. Shepherd and J. Laframboise (1981); it is scaled last, since `cdf(-s)` alone may be subnormal. Beyond 0,
 /// `x cdf(x)` is that plus `x`. The error function in the middle.
 #[inline(always)]
-pub(in super::super) fn gelu<F: Real>(x: F) -> F {
+pub(in super::super) fn gelu<F: MathFloat>(x: F) -> F {
     let (half, end) = (F::from(0.5), F::from(F::CDF_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let (square, rest) = s.exact_product(s);
@@ -60,7 +60,7 @@ pub(in super::super) fn gelu<F: Real>(x: F) -> F {
 /// `(1 + tanh(u)) / 2` is `sigmoid(2 u)`, which is accurate where it is small only if its exponent has extra digits:
 /// `2 u = s (a + b s²)` as a sum of two numbers. Scaled last, as above.
 #[inline(always)]
-pub(in super::super) fn gelu_tanh<F: Real>(x: F) -> F {
+pub(in super::super) fn gelu_tanh<F: MathFloat>(x: F) -> F {
     let (one, end) = (F::from(1.0), F::from(F::GELU_TANH_END));
     let s = F::select(x.abs().gt(end), end, x.abs());
     let ((a, a_rest), (b, b_rest)) = F::GELU_TANH;

@@ -1,6 +1,6 @@
 //! Logarithms, by range reduction to √½ … √2 and a minimax polynomial.
 
-use super::{Real, horner};
+use super::{MathFloat, horner};
 
 /// Error 2^-35.0.
 pub(super) const F32: [f64; 4] = [2.2924052e-01, 2.8574544e-01, 3.9999703e-01, 6.666667e-01];
@@ -17,7 +17,7 @@ pub(super) const F64: [f64; 7] = [
 
 /// Any positive number as m · 2^e, with m between √½ and √2.
 #[inline(always)]
-pub(super) fn split<F: Real>(x: F) -> (F, F) {
+pub(super) fn split<F: MathFloat>(x: F) -> (F, F) {
     let subnormal = F::from(F::TINY).gt(x);
     let (m, e) = F::select(subnormal, x * F::from(F::LIFT.0), x).split();
     (m, e - F::select(subnormal, F::from(F::LIFT.1), F::from(0.0)))
@@ -25,7 +25,7 @@ pub(super) fn split<F: Real>(x: F) -> (F, F) {
 
 /// `ln(1 + f) = f - f²/2 + s (f²/2 + s² P(s²))` with `s = f / (2 + f)`, as in FreeBSD's `e_log.c`.
 #[inline(always)]
-pub(in super::super) fn log<F: Real>(x: F) -> F {
+pub(in super::super) fn log<F: MathFloat>(x: F) -> F {
     let (m, e) = split(x);
     let f = m - 1.0;
     let s = f / (f + 2.0);
@@ -41,7 +41,7 @@ pub(in super::super) fn log<F: Real>(x: F) -> F {
 
 /// The logarithm of the rounded sum, plus a first-order correction for the rounding error.
 #[inline(always)]
-pub(in super::super) fn log1p<F: Real>(x: F) -> F {
+pub(in super::super) fn log1p<F: MathFloat>(x: F) -> F {
     let one = F::from(1.0);
     let sum = one + x;
     // The rounding error of 1 + x; any small number where x is so large that it does not matter.

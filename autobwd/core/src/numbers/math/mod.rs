@@ -22,7 +22,7 @@ pub(super) use pow::{pow, pow_in_double};
 use super::float::{Float, Lane, SelectMask};
 
 /// A number with access to its bits, and the polynomials for its precision.
-pub(super) trait Real: Float<Mask = bool> {
+pub(super) trait MathFloat: Float<Mask = bool> {
     /// 1.5 · 2^p, with p mantissa bits: a sum with it is rounded to an integer, which is in its lowest bits. (A cast to
     /// an integer would saturate, which takes five times as long.)
     const MAGIC: f64;
@@ -78,7 +78,7 @@ pub(super) trait Real: Float<Mask = bool> {
 
 macro_rules! real {
     ($t:ident, $u:ident, $mantissa:literal, { $($consts:tt)* }) => {
-        impl<const FMA: bool> Real for Lane<$t, FMA> {
+        impl<const FMA: bool> MathFloat for Lane<$t, FMA> {
             const MAGIC: f64 = 1.5 * (1_u64 << $mantissa) as f64;
             const TINY: f64 = $t::MIN_POSITIVE as f64;
             const LIFT: (f64, f64) = ((1_u64 << $mantissa) as f64, $mantissa as f64);

@@ -1,7 +1,7 @@
 //! Powers, by a logarithm in extended precision and the exponential function.
 
 use super::{
-    Float, Lane, Real, SelectMask, exact_sum,
+    Float, Lane, MathFloat, SelectMask, exact_sum,
     exp::{clamped, exp_of_sum},
     horner,
     log::split,

@@ -3,10 +3,10 @@
 
 use super::super::{Float, float::Lane};
 #[cfg(target_arch = "x86_64")]
-use crate::cx::{FUSED, Isa, isa};
+use crate::runtime::{FUSED, Isa, isa};
 
 /// One function as formulas use it.
-trait Function {
+trait TestedFunction {
     fn lane<F: Float>(x: F) -> F;
 }
 
@@ -14,7 +14,7 @@ trait Function {
 type Block<T> = unsafe fn(&[T], &mut [T]);
 
 /// A function, compiled for each instruction set of the machine.
-struct Case {
+struct MathCase {
     name: &'static str,
     /// The largest error allowed, in units in the last place.
     ulps: f64,
@@ -26,7 +26,7 @@ struct Case {
 macro_rules! blocks {
     ($($(#[$features:meta])* $name:ident $t:ident $fma:expr;)*) => {$(
         $(#[$features])*
-        fn $name<O: Function>(x: &[$t], y: &mut [$t]) {
+        fn $name<O: TestedFunction>(x: &[$t], y: &mut [$t]) {
             const LANES: usize = 64 / size_of::<$t>();
             let (x, y) = (x.as_chunks::<LANES>().0, y.as_chunks_mut::<LANES>().0);
             for (x, y) in x.iter().zip(y) {
@@ -50,7 +50,7 @@ blocks! {
     avx512_f64 f64 true;
 }
 
-fn case<O: Function>(name: &'static str, ulps: f64, exact: fn(f64) -> f64) -> Case {
+fn case<O: TestedFunction>(name: &'static str, ulps: f64, exact: fn(f64) -> f64) -> MathCase {
     let (mut single, mut double): (Vec<Block<f32>>, Vec<Block<f64>>) =
         (vec![baseline_f32::<O>], vec![baseline_f64::<O>]);
     #[cfg(target_arch = "x86_64")]
@@ -64,14 +64,14 @@ fn case<O: Function>(name: &'static str, ulps: f64, exact: fn(f64) -> f64) -> Ca
             double.push(avx512_f64::<O>);
         }
     }
-    Case { name, ulps, exact, single, double }
+    MathCase { name, ulps, exact, single, double }
 }
 
 macro_rules! cases {
     ($($name:ident($x:ident) = $lane:expr, $ulps:literal, $exact:expr;)*) => {
         vec![$({
             struct It;
-            impl Function for It {
+            impl TestedFunction for It {
                 #[inline(always)]
                 fn lane<F: Float>($x: F) -> F {
                     $lane
@@ -96,7 +96,7 @@ fn gelu_tanh(x: f64) -> f64 {
     from_far(x) * logistic(1.595_769_121_605_730_8 * (x + 0.044715 * x * x * x))
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<MathCase> {
     cases! {
         exp(x) = x.exp(), 2.0, f64::exp;
         expm1(x) = x.expm1(), 4.0, f64::exp_m1;
@@ -134,7 +134,7 @@ fn distance(found: f32, exact: f64) -> f64 {
 }
 
 /// The largest distance for each instruction set, and its argument, over all numbers with these upper halves of bits.
-fn worst(case: &Case, upper: impl Iterator<Item = u32>) -> Vec<(f64, f32)> {
+fn worst(case: &MathCase, upper: impl Iterator<Item = u32>) -> Vec<(f64, f32)> {
     let mut worst = vec![(0.0, 0.0); case.single.len()];
     let (mut x, mut y) = (vec![0.0; 1 << 16], vec![0.0; 1 << 16]);
     for upper in upper {

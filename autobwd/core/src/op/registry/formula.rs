@@ -1,6 +1,6 @@
 //! An operator's formula as data.
 
-use super::{OpInfo, Run, lanes_of};
+use super::{Implementation, OpInfo, lanes_of};
 use crate::{Lanes, Op, OpDesc, Result, lanes::Formula};
 
 impl OpInfo {
@@ -29,7 +29,9 @@ impl OpInfo {
         let Some(input) = self.schema.input_number(slot) else { return Ok(true) };
         match (self.run, &self.lanes) {
             _ if self.schema.inputs[input].shape_only => Ok(false),
-            (Run::Formula { others: None }, Some(lanes)) => Ok(lanes.formula(desc)?.is_read(input)),
+            (Implementation::Formula { others: None }, Some(lanes)) => {
+                Ok(lanes.formula(desc)?.is_read(input))
+            }
             _ => Ok(true),
         }
     }

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{InferFn, MetaOf, PutMeta, Run};
+use super::{Implementation, InferFn, MetaOf, PutMeta};
 use crate::{
     Arity, Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result,
     Role, Schema, SlotDef, Var,
@@ -33,7 +33,11 @@ impl OpInfo {
 
     /// Checks the description of a formula, whose shape rule ignores attributes.
     fn check_formula(&self, desc: &OpDesc) -> Result<()> {
-        if matches!(self.run, Run::Formula { .. }) { (self.check)(&self.schema, desc) } else { Ok(()) }
+        if matches!(self.run, Implementation::Formula { .. }) {
+            (self.check)(&self.schema, desc)
+        } else {
+            Ok(())
+        }
     }
 
     /// The cost of running it, for inputs with dimensions that `of` knows completely.
@@ -68,7 +72,7 @@ where
         }
         Role::Output => output_meta(schema, desc, (slot, var), of),
     };
-    let mut op = O::gather::<Meta>(desc, fill)?;
+    let mut op = O::from_desc_with::<Meta>(desc, fill)?;
     op.infer()?;
     let (flops, mut outputs) = (op.flops(), SmallVec::new());
     O::outputs(op, &mut |slot, meta| outputs.push((slot, meta)));

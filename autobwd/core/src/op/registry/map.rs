@@ -8,7 +8,7 @@ use super::{JoinFn, OpInfo};
 use crate::{
     Error, ErrorKind, GradKind, Result,
     error::did_you_mean,
-    op::{Infallible, Joined},
+    op::{Infallible, PeepholeEntry},
 };
 
 /// Operators by type.
@@ -39,7 +39,8 @@ impl OpInfoMap {
             all.sort_by_key(|info| (info.schema.name, info.place()));
             let mut map = OpInfoMap::from_infos(all.iter().copied())?;
             map.gradients_are_linked()?;
-            map.joined = inventory::iter::<Joined>.into_iter().map(|pair| (pair.types, pair.join)).collect();
+            map.joined =
+                inventory::iter::<PeepholeEntry>.into_iter().map(|pair| (pair.types, pair.merge)).collect();
             map.infallible =
                 inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
             Ok(map)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{OpInfo, Run};
+use super::{Implementation, OpInfo};
 use crate::{Arity, Attr, AttrDef, AttrType, GradKind, OpDesc, Schema, SlotDef, Var};
 
 impl fmt::Display for OpInfo {
@@ -40,12 +40,12 @@ impl fmt::Display for OpInfo {
         };
         writeln!(f, "  gradient: {gradient}")?;
         let runs = match (self.run, self.lanes.is_some()) {
-            (Run::Control(_), _) => "its block",
-            (Run::Formula { others: None }, _) => "a formula",
-            (Run::Formula { .. }, _) if schema.integers => "a formula, and another for integers",
-            (Run::Formula { .. }, _) => "a formula, and a kernel for sparse inputs",
-            (Run::Kernel(_), true) => "a kernel, and a formula among elementwise neighbours",
-            (Run::Kernel(_), false) => "a kernel",
+            (Implementation::Control(_), _) => "its block",
+            (Implementation::Formula { others: None }, _) => "a formula",
+            (Implementation::Formula { .. }, _) if schema.integers => "a formula, and another for integers",
+            (Implementation::Formula { .. }, _) => "a formula, and a kernel for sparse inputs",
+            (Implementation::Kernel(_), true) => "a kernel, and a formula among elementwise neighbours",
+            (Implementation::Kernel(_), false) => "a kernel",
         };
         writeln!(f, "  runs: {runs}")?;
         writeln!(f, "  registered by {}", self.place())

@@ -9,7 +9,7 @@ use crate::{AttrMap, DType, Dims, Meta, OpDesc, OpInfo, Slots, Var, VarDesc, Var
 
 /// A direct-mapped cache of inferred outputs.
 pub struct ShapeCache {
-    entries: Vec<Option<Box<Entry>>>,
+    entries: Vec<Option<Box<ShapeCacheEntry>>>,
 }
 
 /// Number of entries.
@@ -17,7 +17,7 @@ const ENTRIES: usize = 256;
 /// Operators with more inputs and outputs are not cached: comparison takes as long as inference.
 const MOST_ARGS: usize = 16;
 
-struct Entry {
+struct ShapeCacheEntry {
     info: &'static OpInfo,
     inputs: Slots,
     outputs: Slots,
@@ -32,7 +32,7 @@ fn is_declared(desc: &VarDesc, (kind, dtype, dims): &(VarKind, DType, Dims)) -> 
     desc.kind == *kind && desc.dtype == *dtype && desc.dims == *dims
 }
 
-impl Entry {
+impl ShapeCacheEntry {
     fn is<'d>(&self, info: &'static OpInfo, op: &OpDesc, of: impl Fn(Var) -> Option<&'d VarDesc>) -> bool {
         std::ptr::eq(self.info, info)
             && self.inputs.fills_as(&op.inputs)
@@ -91,7 +91,8 @@ impl ShapeCache {
             if self.entries.is_empty() {
                 self.entries.resize_with(ENTRIES, || None);
             }
-            self.entries[place] = Some(Box::new(Entry { info, inputs, outputs, attrs, read, inferred }));
+            self.entries[place] =
+                Some(Box::new(ShapeCacheEntry { info, inputs, outputs, attrs, read, inferred }));
         }
     }
 }

@@ -26,7 +26,7 @@ use ndarray::{ArrayView, ArrayViewMut, Dimension};
 use super::{Place, padded};
 use crate::{
     Error, ErrorKind, Result,
-    tensor::{Cell, DType, Dim, Element, Meta, Rows, Shape, TensorArray},
+    tensor::{DType, Dim, Element, Meta, Rows, Shape, TensorArray, ValueCell},
 };
 
 /// The validity of a bound kernel's buffers. An operator's struct may hold types with a `Drop` of their own, which runs
@@ -81,7 +81,7 @@ pub struct Buf<'a> {
     slot: &'static str,
     access: Access,
     /// Its value if it is not a tensor.
-    cell: Option<Arc<Cell>>,
+    cell: Option<Arc<ValueCell>>,
     lease: Lease,
     life: PhantomData<&'a mut [u8]>,
 }
@@ -292,13 +292,13 @@ impl Buf<'_> {
     /// A tensor.
     pub fn array(&self) -> Result<&TensorArray> {
         match self.cell.as_deref() {
-            Some(Cell::Array(array)) => Ok(array),
+            Some(ValueCell::Array(array)) => Ok(array),
             _ => Err(self.wrong("a list of tensors is needed")),
         }
     }
 
     #[doc(hidden)]
-    pub fn cell(&self) -> Result<&Arc<Cell>> {
+    pub fn cell(&self) -> Result<&Arc<ValueCell>> {
         self.cell.as_ref().ok_or_else(|| Error::internal("a tensor in place of step scopes"))
     }
 
@@ -384,7 +384,7 @@ pub struct Binder {
 
 /// The access mode of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum AccessMode {
     /// Its bytes are read.
     Read,
     /// An output shares its bytes.
@@ -393,10 +393,10 @@ pub enum Reach {
 
 impl Binder {
     #[doc(hidden)]
-    pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: Reach) -> Result<Buf<'a>> {
+    pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: AccessMode) -> Result<Buf<'a>> {
         let access = match reach {
-            Reach::Read => Access::Read,
-            Reach::TakenOver => Access::TakenOver,
+            AccessMode::Read => Access::Read,
+            AccessMode::TakenOver => Access::TakenOver,
         };
         self.bind(meta, at, access)
     }
@@ -409,7 +409,7 @@ impl Binder {
 
     /// A value that is not a tensor, which is shared and has its own lock.
     #[doc(hidden)]
-    pub fn cell<'a>(&self, meta: &Meta, cell: Arc<Cell>) -> Buf<'a> {
+    pub fn cell<'a>(&self, meta: &Meta, cell: Arc<ValueCell>) -> Buf<'a> {
         Buf {
             ptr: std::ptr::null_mut(),
             dtype: meta.dtype,

@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 use super::{
     Expr, ProgramSnapshot,
     engine::Engine,
-    transaction::{Transaction, Within},
-    value::{Given, Value},
+    transaction::{BlockGuard, Transaction},
+    value::{SourceValue, Value},
 };
 use crate::{
     BlockId, DType, Dims, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
@@ -40,9 +40,9 @@ use crate::{
 /// assert!(e.to_string().contains("\n  at ")); // … and the line of the second call.
 /// ```
 #[derive(Clone)]
-pub struct Builder(Rc<Inner>);
+pub struct Builder(Rc<BuilderState>);
 
-struct Inner {
+struct BuilderState {
     /// Shared with live snapshots. Borrowed briefly only, never while user code runs.
     program: RefCell<Rc<Program>>,
     /// The block to which operators are appended.
@@ -61,12 +61,16 @@ struct Inner {
     layers: RefCell<HashMap<String, usize>>,
 }
 
-impl Inner {
-    fn new(ops: Option<Rc<OpInfoMap>>, startup: Option<Builder>, engine: Option<Rc<dyn Engine>>) -> Inner {
+impl BuilderState {
+    fn new(
+        ops: Option<Rc<OpInfoMap>>,
+        startup: Option<Builder>,
+        engine: Option<Rc<dyn Engine>>,
+    ) -> BuilderState {
         let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
         let failure = startup.as_ref().map(|startup| startup.0.failure.clone()).unwrap_or_default();
         let (values, layers) = (RefCell::default(), RefCell::default());
-        Inner { program, block, replaced, ops, startup, engine, values, failure, layers }
+        BuilderState { program, block, replaced, ops, startup, engine, values, failure, layers }
     }
 }
 
@@ -88,7 +92,7 @@ impl Builder {
     }
 
     fn with(ops: Option<Rc<OpInfoMap>>) -> Builder {
-        let new = |ops, startup| Builder(Rc::new(Inner::new(ops, startup, None)));
+        let new = |ops, startup| Builder(Rc::new(BuilderState::new(ops, startup, None)));
         let startup = new(ops.clone(), None);
         new(ops, Some(startup))
     }
@@ -96,7 +100,7 @@ impl Builder {
     /// An eager builder with this engine, and with these operators or those linked into this binary.
     #[doc(hidden)]
     pub fn with_engine(engine: Rc<dyn Engine>, ops: Option<OpInfoMap>) -> Builder {
-        Builder(Rc::new(Inner::new(ops.map(Rc::new), None, Some(engine))))
+        Builder(Rc::new(BuilderState::new(ops.map(Rc::new), None, Some(engine))))
     }
 
     /// The eager engine, for an eager builder.
@@ -310,7 +314,7 @@ impl Builder {
 
     /// Appends the operators of `body` to this block.
     pub fn within<T>(&self, block: BlockId, body: impl FnOnce() -> T) -> T {
-        let _within = Within::new(self, block);
+        let _within = BlockGuard::new(self, block);
         body()
     }
 
@@ -440,7 +444,7 @@ impl Builder {
             return Ok(Expr::of_var(self, var));
         }
         let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
-        let value = Value::from(Given::new(name.into(), zeros, desc.parameter));
+        let value = Value::from(SourceValue::new(name.into(), zeros, desc.parameter));
         self.0.values.borrow_mut().insert(var, value.clone());
         let kept = Expr::of_value(self, value);
         init(&kept).check()?;

@@ -7,7 +7,7 @@ use crate::Meta;
 
 /// The key of an operator, without its variables: equal keys mean the same operator.
 #[derive(Clone, Debug, Default, Eq)]
-pub struct Words {
+pub struct OpKey {
     first: [u64; FIRST],
     rest: Vec<u64>,
     count: usize,
@@ -18,7 +18,7 @@ pub struct Words {
 /// The number of words stored without an allocation.
 const FIRST: usize = 12;
 
-impl Words {
+impl OpKey {
     #[inline]
     pub(crate) fn put(&mut self, word: u64) {
         self.mixed = self.mixed.rotate_left(23) ^ word;
@@ -36,7 +36,7 @@ impl Words {
         self.put(name.len() as u64);
     }
 
-    pub(crate) fn list<T>(&mut self, list: &[T], mut each: impl FnMut(&mut Words, &T)) {
+    pub(crate) fn list<T>(&mut self, list: &[T], mut each: impl FnMut(&mut OpKey, &T)) {
         self.put(list.len() as u64);
         list.iter().for_each(|x| each(self, x));
     }
@@ -79,8 +79,8 @@ impl Words {
 
     /// The key of a description, in which variables are numbered in order of occurrence.
     #[doc(hidden)]
-    pub fn of(desc: &OpDesc) -> Words {
-        let mut words = Words::default();
+    pub fn of(desc: &OpDesc) -> OpKey {
+        let mut words = OpKey::default();
         // No other key starts with 0.
         words.put(0);
         words.name(desc.ty.as_str());
@@ -100,9 +100,9 @@ impl Words {
     }
 }
 
-impl PartialEq for Words {
+impl PartialEq for OpKey {
     #[inline]
-    fn eq(&self, other: &Words) -> bool {
+    fn eq(&self, other: &OpKey) -> bool {
         // Word by word: loads that are wider than the preceding stores would stall, and so would a call for an empty
         // list.
         let first = || (0..self.count.min(FIRST)).all(|i| self.first[i] == other.first[i]);
@@ -110,7 +110,7 @@ impl PartialEq for Words {
     }
 }
 
-impl Hash for Words {
+impl Hash for OpKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.mixed);
     }

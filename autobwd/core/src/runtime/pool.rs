@@ -24,18 +24,18 @@ const MAX_THREADS: usize = 1024;
 /// would sleep between the operators of one step.
 const SPINS: usize = 20_000;
 
-type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
+type JobFn<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// A job, divided into parts that any worker may take.
 #[derive(Clone, Copy)]
 struct Job {
-    work: &'static Work<'static>,
+    work: &'static JobFn<'static>,
     parts: usize,
     workers: usize,
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     /// Locked while a job uses the helpers.
     turn: Mutex<()>,
     /// The current job; a worker that takes it counts as active, under this lock.
@@ -54,7 +54,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Shared {
+impl PoolState {
     fn job(&self) -> MutexGuard<'_, Option<Job>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl Shared {
 
 /// The runtime of a kernel: workers to share its work with, and scratch memory.
 pub struct Cx {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     helpers: Vec<thread::JoinHandle<()>>,
     pub(super) scratch: Scratch,
 }
@@ -75,7 +75,7 @@ impl Cx {
     /// `threads` workers including the caller; at least one, at most [`MAX_THREADS`].
     #[doc(hidden)]
     pub fn new(threads: usize) -> Cx {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolState::default());
         let helper = |worker: usize| {
             let shared = shared.clone();
             // If the system refuses a thread, the others do its work.
@@ -100,7 +100,7 @@ impl Cx {
     /// # Panics
     /// If `work` does, with the payload of the first part that panicked; parts that have not started by then do not
     /// run. All workers stay available for the next call.
-    pub fn parts(&self, parts: usize, workers: usize, work: &Work<'_>) {
+    pub fn parts(&self, parts: usize, workers: usize, work: &JobFn<'_>) {
         if self.helpers.is_empty() || parts < 2 || workers < 2 {
             return (0..parts).for_each(|part| work(part, 0));
         }
@@ -114,7 +114,7 @@ impl Cx {
         };
         // SAFETY: helpers use the reference while they are active; `Finish` removes the job and waits until none is,
         // before this stack frame ends, also when it unwinds.
-        let work = unsafe { mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        let work = unsafe { mem::transmute::<&JobFn<'_>, &'static JobFn<'static>>(work) };
         let job = Job { work, parts, workers };
         {
             let mut current = shared.job();
@@ -123,8 +123,8 @@ impl Cx {
             shared.posted.fetch_add(1, Ordering::Release);
         }
         shared.wake.notify_all();
-        struct Finish<'a>(&'a Shared);
-        impl Drop for Finish<'_> {
+        struct FinishJob<'a>(&'a PoolState);
+        impl Drop for FinishJob<'_> {
             fn drop(&mut self) {
                 *self.0.job() = None;
                 let mut spins = 0;
@@ -134,7 +134,7 @@ impl Cx {
                 }
             }
         }
-        let finish = Finish(shared);
+        let finish = FinishJob(shared);
         take_parts(shared, job, 0);
         drop(finish);
         let panicked = shared.panicked().take();
@@ -146,7 +146,7 @@ impl Cx {
     /// Runs `work(index, chunk)` for every chunk of `out`, distributed over the workers. Choose `chunk` elements large
     /// enough to be worth distributing, independent of the number of workers.
     pub fn chunks_mut<T: Send>(&self, out: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
-        let (n, chunk, out) = (out.len(), chunk.max(1), Start(out.as_mut_ptr()));
+        let (n, chunk, out) = (out.len(), chunk.max(1), SharedStart(out.as_mut_ptr()));
         self.parts(n.div_ceil(chunk), self.threads(), &|part, _| {
             let at = part * chunk;
             // SAFETY: within `out`, which is borrowed for the whole call, and disjoint from other parts.
@@ -180,9 +180,9 @@ impl Cx {
         scratch: &mut [S],
         work: impl Fn(usize, [&mut [T]; N], &mut [S]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let outs = outs.map(|(out, chunk)| (out.len(), chunk.max(1), Start(out.as_mut_ptr())));
+        let outs = outs.map(|(out, chunk)| (out.len(), chunk.max(1), SharedStart(out.as_mut_ptr())));
         let parts = outs.iter().map(|(n, chunk, _)| n.div_ceil(*chunk)).max().unwrap_or(0);
-        let (share, scratch) = (scratch.len() / self.threads(), Start(scratch.as_mut_ptr()));
+        let (share, scratch) = (scratch.len() / self.threads(), SharedStart(scratch.as_mut_ptr()));
         let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
         self.parts(parts, self.threads(), &|part, worker| {
             let chunks = outs.each_ref().map(|(n, chunk, out)| {
@@ -211,10 +211,10 @@ fn remember_first(failed: &Mutex<Option<(usize, Error)>>, part: usize, error: Er
 }
 
 /// The start of a slice that workers share.
-pub(super) struct Start<T>(pub(super) *mut T);
+pub(super) struct SharedStart<T>(pub(super) *mut T);
 // SAFETY: the pointer is only used for disjoint parts.
-unsafe impl<T: Send> Sync for Start<T> {}
-impl<T> Start<T> {
+unsafe impl<T: Send> Sync for SharedStart<T> {}
+impl<T> SharedStart<T> {
     /// # Safety
     /// These elements are within the slice, and nothing else uses them meanwhile.
     #[allow(clippy::mut_from_ref)]
@@ -225,7 +225,7 @@ impl<T> Start<T> {
 }
 
 /// Runs parts until none is left. After a panic in a part, its payload is stored and no further part starts.
-fn take_parts(shared: &Shared, job: Job, worker: usize) {
+fn take_parts(shared: &PoolState, job: Job, worker: usize) {
     if worker >= job.workers {
         return;
     }
@@ -244,8 +244,8 @@ fn take_parts(shared: &Shared, job: Job, worker: usize) {
     }
 }
 
-fn help(shared: &Shared, worker: usize) {
-    super::product::warm_up();
+fn help(shared: &PoolState, worker: usize) {
+    super::gemm::warm_up();
     shared.ready.fetch_add(1, Ordering::Release);
     let mut seen = 0;
     loop {

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Decompose, LineFn};
+use super::{Decompose, OpSequenceFn};
 use crate::{
     Control, Infer, Kernel, Pointwise,
     schema::{Arity, ConstText, Schema, SlotDef, is_joined},
@@ -10,10 +10,10 @@ use crate::{
 
 /// Detects the traits that a type implements: an inherent constant here hides that of [`Unwritten`].
 #[derive(Debug)]
-pub struct Written<T>(PhantomData<T>);
+pub struct ImplProbe<T>(PhantomData<T>);
 
 /// The defaults of [`Written`], for traits that a type does not implement.
-pub trait Unwritten {
+pub trait ImplDefaults {
     /// For [`Infer`].
     const INFER: bool = false;
     /// For [`Kernel`].
@@ -25,27 +25,27 @@ pub trait Unwritten {
     /// For [`Control`].
     const CONTROL: bool = false;
     /// For [`Composition`](crate::Composition).
-    const COMPOSITION: Option<LineFn> = None;
+    const COMPOSITION: Option<OpSequenceFn> = None;
 }
-impl<T> Unwritten for Written<T> {}
+impl<T> ImplDefaults for ImplProbe<T> {}
 
-impl<T: Infer> Written<T> {
+impl<T: Infer> ImplProbe<T> {
     /// It is implemented.
     pub const INFER: bool = true;
 }
-impl<T: Kernel> Written<T> {
+impl<T: Kernel> ImplProbe<T> {
     /// It is implemented.
     pub const KERNEL: bool = true;
 }
-impl<T: Pointwise> Written<T> {
+impl<T: Pointwise> ImplProbe<T> {
     /// It is implemented.
     pub const POINTWISE: bool = true;
 }
-impl<T: Decompose> Written<T> {
+impl<T: Decompose> ImplProbe<T> {
     /// It is implemented.
     pub const DECOMPOSE: bool = true;
 }
-impl<T: Control> Written<T> {
+impl<T: Control> ImplProbe<T> {
     /// It is implemented.
     pub const CONTROL: bool = true;
 }

@@ -6,34 +6,36 @@ use smallvec::SmallVec;
 
 use super::{
     Arg, Builder, Expr,
-    expr::Held,
-    value::{Node, Value},
+    expr::ExprValue,
+    value::{TapeNode, Value},
 };
-use crate::{Content, Describe, Error, ErrorKind, Meta, Op, OpDesc, Result, Role, Site, Var, VarDesc, Words};
+use crate::{
+    Describe, Error, ErrorKind, Meta, Op, OpDesc, OpKey, Result, Role, Site, SlotValues, Var, VarDesc,
+};
 
 impl Builder {
     /// Appends an operator whose program does not follow from an input; otherwise as [`emit`].
     #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
     #[track_caller]
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> <D::Op as Op>::Of<Expr> {
-        let mut content = Content::new(<D::Op as Op>::SCHEMA.name, false);
-        let left = op.hand_over(&mut content);
+        let mut content = SlotValues::new(<D::Op as Op>::SCHEMA.name, false);
+        let left = op.into_parts(&mut content);
         self.append::<D::Op>(&mut content, left, Location::caller())
     }
 
     fn append<O: Op>(
         &self,
-        content: &mut Content<Arg>,
+        content: &mut SlotValues<Arg>,
         left: O::Of<()>,
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
-        let (args, words, op) = (&mut content.held, &mut content.notes.words, O::SCHEMA.name);
+        let (args, words, op) = (&mut content.values, &mut content.recorder.key, O::SCHEMA.name);
         let (left, outcome) = match self.run_known(args, words, op, at) {
             Ok(true) => (left, Ok(())),
             Err(e) => (left, Err(e)),
             Ok(false) => {
-                let mut described = Content::new(op, true);
-                let left = left.hand_over(&mut described);
+                let mut described = SlotValues::new(op, true);
+                let left = left.into_parts(&mut described);
                 let desc = described.describe_in_order();
                 (left, desc.and_then(|desc| self.append_described(args, words, at, desc)))
             }
@@ -45,15 +47,15 @@ impl Builder {
     #[inline]
     fn filled<O: Op>(
         &self,
-        content: &mut Content<Arg>,
+        content: &mut SlotValues<Arg>,
         left: O::Of<()>,
         outcome: Result<()>,
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
         if let Err(e) = outcome {
-            self.fail(&mut content.held, e, at);
+            self.fail(&mut content.values, e, at);
         }
-        let mut exprs = content.held.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
+        let mut exprs = content.values.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
         O::fill(left, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
     }
 
@@ -74,7 +76,7 @@ impl Builder {
             if let Some(arg) = arg
                 && (*role == Role::Output || matches!(arg, Arg::New))
             {
-                *arg = Arg::Is(failed.clone());
+                *arg = Arg::Existing(failed.clone());
             }
         }
     }
@@ -85,10 +87,10 @@ impl Builder {
     pub fn append_args(
         &self,
         args: &mut OpArgs,
-        words: &mut Words,
+        words: &mut OpKey,
         op: &str,
         at: &'static Location<'static>,
-        desc: MakeDesc<'_>,
+        desc: DescribeFn<'_>,
     ) -> Result<()> {
         if self.run_known(args, words, op, at)? {
             return Ok(());
@@ -100,7 +102,7 @@ impl Builder {
     fn run_known(
         &self,
         args: &mut OpArgs,
-        words: &mut Words,
+        words: &mut OpKey,
         op: &str,
         at: &'static Location<'static>,
     ) -> Result<bool> {
@@ -119,7 +121,7 @@ impl Builder {
     fn append_described(
         &self,
         args: &mut OpArgs,
-        words: &Words,
+        words: &OpKey,
         at: &'static Location<'static>,
         desc: OpDesc,
     ) -> Result<()> {
@@ -135,14 +137,14 @@ impl Builder {
 
     /// Replaces new arguments of an operator by the values it computed.
     #[inline]
-    fn put_outputs(&self, args: &mut OpArgs, node: Arc<Node>, outputs: usize) {
+    fn put_outputs(&self, args: &mut OpArgs, node: Arc<TapeNode>, outputs: usize) {
         let mut node = Some(node);
         let made = args.iter_mut().filter(|(role, _, arg)| *role == Role::Output && arg.is_some());
         for (out, (.., arg)) in made.enumerate() {
             // The last output takes the node without a copy.
             let node = if out + 1 == outputs { node.take() } else { node.clone() };
             if let (Some(Arg::New), Some(node)) = (&arg, node) {
-                *arg = Some(Arg::Is(Expr::of_value(self, Value::of(node, out))));
+                *arg = Some(Arg::Existing(Expr::of_value(self, Value::of(node, out))));
             }
         }
     }
@@ -159,8 +161,8 @@ impl Builder {
                     new.push(self.change(|program| program.fresh(&desc.ty)));
                     new[new.len() - 1]
                 }
-                Arg::Is(expr) => match expr.held().map_err(Clone::clone)? {
-                    Held::Var(var) if expr.builder().is(self) => *var,
+                Arg::Existing(expr) => match expr.held().map_err(Clone::clone)? {
+                    ExprValue::Var(var) if expr.builder().is(self) => *var,
                     _ => return Err(two_programs(&desc.ty, at)),
                 },
             });
@@ -199,7 +201,7 @@ impl Builder {
         });
         added.ok_or_else(|| Error::internal("no such block"))?;
         for (var, arg) in vars.into_iter().zip(args.iter_mut().filter_map(|(.., arg)| arg.as_mut())) {
-            *arg = Arg::Is(Expr::of_var(self, var));
+            *arg = Arg::Existing(Expr::of_var(self, var));
         }
         Ok(())
     }
@@ -222,9 +224,9 @@ impl<'a> Operands<'a> {
             let Some(arg) = arg else { continue };
             let value = match arg {
                 Arg::New => None,
-                Arg::Is(expr) => match expr.held() {
-                    Ok(Held::Value(value)) => Some(value),
-                    Ok(Held::Var(_)) => return Err(two_programs(op, at)),
+                Arg::Existing(expr) => match expr.held() {
+                    Ok(ExprValue::Value(value)) => Some(value),
+                    Ok(ExprValue::Var(_)) => return Err(two_programs(op, at)),
                     Err(e) => return Err(e.clone()),
                 },
             };
@@ -255,7 +257,7 @@ fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
 pub type OpArgs = SmallVec<[(Role, &'static str, Option<Arg>); 4]>;
 
 /// Describes an operator on demand.
-pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
+pub type DescribeFn<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 
 /// Appends an operator to the program of its inputs, or runs it immediately if they are eager values. Returns it with
 /// its outputs filled in.
@@ -278,13 +280,14 @@ pub type MakeDesc<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
     let at = Location::caller();
     let name = <D::Op as Op>::SCHEMA.name;
-    let mut content = Content::new(name, false);
-    let left = op.hand_over(&mut content);
-    let builder = content.held.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
+    let mut content = SlotValues::new(name, false);
+    let left = op.into_parts(&mut content);
+    let builder =
+        content.values.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
     match builder {
         Some(builder) => builder.append::<D::Op>(&mut content, left, at),
         None => {
-            let e = belongs_nowhere(name, &content.held);
+            let e = belongs_nowhere(name, &content.values);
             Builder::new().filled::<D::Op>(&mut content, left, Err(e), at)
         }
     }

@@ -5,17 +5,17 @@ use smallvec::SmallVec;
 /// The map from elements of a full shape to those of an operand: dimensions of the full shape from the outermost in,
 /// with adjacent dimensions merged where possible, each with the operand's stride along it (0 where it is broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Spread {
+pub struct BroadcastMap {
     dims: SmallVec<[(usize, usize); 4]>,
     /// The number of elements of the operand.
     numel: usize,
 }
 
-impl Spread {
+impl BroadcastMap {
     /// `aligned` are the operand's dimensions extended to the full rank, 1 where it is broadcast. `None` if they do not
     /// broadcast, or if the number of elements overflows.
     #[doc(hidden)]
-    pub fn new(full: &[usize], aligned: &[usize]) -> Option<Spread> {
+    pub fn new(full: &[usize], aligned: &[usize]) -> Option<BroadcastMap> {
         let mut dims: SmallVec<[(usize, usize); 4]> = SmallVec::new();
         let mut stride: usize = 1;
         if full.len() != aligned.len() {
@@ -42,7 +42,7 @@ impl Spread {
             dims.push((1, 0));
         }
         dims.reverse();
-        Some(Spread { dims, numel: stride })
+        Some(BroadcastMap { dims, numel: stride })
     }
 
     /// The number of elements of the operand.
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn joins_dimensions_with_one_rule() {
-        let of = |full: &[usize], aligned: &[usize]| Spread::new(full, aligned).unwrap().dims.to_vec();
+        let of = |full: &[usize], aligned: &[usize]| BroadcastMap::new(full, aligned).unwrap().dims.to_vec();
         assert_eq!(of(&[4, 3, 2], &[1, 3, 2]), [(4, 0), (6, 1)]);
         assert_eq!(of(&[4, 3, 2], &[4, 1, 1]), [(4, 1), (6, 0)]);
         assert_eq!(of(&[4, 3, 2], &[4, 1, 2]), [(4, 2), (3, 0), (2, 1)]);
@@ -146,16 +146,16 @@ mod tests {
 
     #[test]
     fn what_does_not_line_up_is_refused() {
-        assert_eq!(Spread::new(&[4, 3], &[3, 3]), None);
-        assert_eq!(Spread::new(&[4, 3], &[3]), None);
-        assert_eq!(Spread::new(&[1], &[2]), None);
-        assert_eq!(Spread::new(&[usize::MAX, 2], &[usize::MAX, 2]), None);
+        assert_eq!(BroadcastMap::new(&[4, 3], &[3, 3]), None);
+        assert_eq!(BroadcastMap::new(&[4, 3], &[3]), None);
+        assert_eq!(BroadcastMap::new(&[1], &[2]), None);
+        assert_eq!(BroadcastMap::new(&[usize::MAX, 2], &[usize::MAX, 2]), None);
     }
 
     #[test]
     fn adding_is_the_adjoint_of_loading() {
         for aligned in [[1, 3, 2], [4, 1, 1], [4, 1, 2], [1, 1, 2], [1, 1, 1], [1, 3, 1]] {
-            let spread = Spread::new(&[4, 3, 2], &aligned).unwrap();
+            let spread = BroadcastMap::new(&[4, 3, 2], &aligned).unwrap();
             let operand: Vec<f64> = (0..spread.numel()).map(|i| i as f64 + 1.0).collect();
             let cotangent: Vec<f64> = (0..24).map(|i| (i as f64).sin()).collect();
             let (mut whole, mut parts) = (vec![0.0; 24], vec![0.0; 24]);

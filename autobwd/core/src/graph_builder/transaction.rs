@@ -12,13 +12,13 @@ use crate::BlockId;
 #[must_use = "dropped at the end of the statement, it takes back nothing"]
 pub struct Transaction {
     builder: Builder,
-    before: State,
+    before: Savepoint,
     /// The transaction of the startup program, which receives initialisers.
     startup: Option<Box<Transaction>>,
     committed: bool,
 }
 
-struct State {
+struct Savepoint {
     block: BlockId,
     replaced: usize,
     blocks: usize,
@@ -35,7 +35,7 @@ impl Transaction {
             at = block.parent.filter(|parent| parent.index() < id.index());
         }
         let before =
-            State { block, replaced: builder.times_replaced(), blocks: program.blocks().len(), lens };
+            Savepoint { block, replaced: builder.times_replaced(), blocks: program.blocks().len(), lens };
         let startup = builder.own_startup().map(|startup| Box::new(Transaction::new(startup)));
         Transaction { builder: builder.clone(), before, startup, committed: false }
     }
@@ -52,7 +52,7 @@ impl Drop for Transaction {
         if self.committed {
             return;
         }
-        let State { block, replaced, blocks, lens } = &self.before;
+        let Savepoint { block, replaced, blocks, lens } = &self.before;
         self.builder.go_to(*block);
         if self.builder.times_replaced() != *replaced {
             return;
@@ -70,18 +70,18 @@ impl Drop for Transaction {
 }
 
 /// Appends operators to another block during its lifetime.
-pub(super) struct Within<'a> {
+pub(super) struct BlockGuard<'a> {
     builder: &'a Builder,
     before: BlockId,
 }
 
-impl Within<'_> {
-    pub(super) fn new(builder: &Builder, block: BlockId) -> Within<'_> {
-        Within { builder, before: builder.go_to(block) }
+impl BlockGuard<'_> {
+    pub(super) fn new(builder: &Builder, block: BlockId) -> BlockGuard<'_> {
+        BlockGuard { builder, before: builder.go_to(block) }
     }
 }
 
-impl Drop for Within<'_> {
+impl Drop for BlockGuard<'_> {
     fn drop(&mut self) {
         self.builder.go_to(self.before);
     }

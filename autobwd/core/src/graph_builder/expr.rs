@@ -16,14 +16,14 @@ pub enum Arg {
     /// A new variable, for an output.
     New,
     /// An existing variable or value.
-    Is(Expr),
+    Existing(Expr),
 }
 impl Arg {
     /// The existing expression, by reference.
     #[inline]
     pub(super) fn existing(&self) -> Option<&Expr> {
         match self {
-            Arg::Is(expr) => Some(expr),
+            Arg::Existing(expr) => Some(expr),
             Arg::New => None,
         }
     }
@@ -33,7 +33,7 @@ impl Arg {
     #[doc(hidden)]
     pub fn expr(self) -> Option<Expr> {
         match self {
-            Arg::Is(expr) => Some(expr),
+            Arg::Existing(expr) => Some(expr),
             Arg::New => None,
         }
     }
@@ -41,13 +41,13 @@ impl Arg {
 impl From<&Expr> for Arg {
     #[inline]
     fn from(expr: &Expr) -> Arg {
-        Arg::Is(expr.clone())
+        Arg::Existing(expr.clone())
     }
 }
 impl From<Expr> for Arg {
     #[inline]
     fn from(expr: Expr) -> Arg {
-        Arg::Is(expr)
+        Arg::Existing(expr)
     }
 }
 
@@ -72,16 +72,16 @@ impl From<Expr> for Arg {
 /// assert_eq!(net.program().unwrap_err().to_string(), e.to_string());
 /// ```
 #[derive(Clone)]
-pub struct Expr(State);
+pub struct Expr(ExprState);
 
 #[derive(Clone)]
-enum State {
-    Built(Builder, Held),
+enum ExprState {
+    Built(Builder, ExprValue),
     Failed(Rc<Failure>),
 }
 
 #[derive(Clone)]
-pub(crate) enum Held {
+pub(crate) enum ExprValue {
     Var(Var),
     Value(Value),
 }
@@ -93,38 +93,38 @@ struct Failure {
 }
 
 // A builder and a value: the failed state takes no extra space.
-const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<Held>());
+const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<ExprValue>());
 
 impl Expr {
     /// The expression as messages name it: `` `x` ``, or `a constant`, which has no name.
     pub(crate) fn subject(&self) -> String {
         match self.held() {
-            Ok(Held::Value(value)) => value.to_string(),
-            Ok(Held::Var(_)) | Err(_) => format!("`{}`", self.name()),
+            Ok(ExprValue::Value(value)) => value.to_string(),
+            Ok(ExprValue::Var(_)) | Err(_) => format!("`{}`", self.name()),
         }
     }
 
     pub(crate) fn of_var(builder: &Builder, var: Var) -> Expr {
-        Expr(State::Built(builder.clone(), Held::Var(var)))
+        Expr(ExprState::Built(builder.clone(), ExprValue::Var(var)))
     }
 
     #[inline]
     #[doc(hidden)]
     pub fn of_value(builder: &Builder, value: Value) -> Expr {
-        Expr(State::Built(builder.clone(), Held::Value(value)))
+        Expr(ExprState::Built(builder.clone(), ExprValue::Value(value)))
     }
 
     /// A failed expression that its builder has not recorded yet.
     pub(super) fn of_error(builder: &Builder, error: Error) -> Expr {
-        Expr(State::Failed(Rc::new(Failure { builder: builder.clone(), error })))
+        Expr(ExprState::Failed(Rc::new(Failure { builder: builder.clone(), error })))
     }
 
     /// The variable or value.
     #[inline]
-    pub(crate) fn held(&self) -> Result<&Held, &Error> {
+    pub(crate) fn held(&self) -> Result<&ExprValue, &Error> {
         match &self.0 {
-            State::Built(_, held) => Ok(held),
-            State::Failed(failure) => Err(&failure.error),
+            ExprState::Built(_, held) => Ok(held),
+            ExprState::Failed(failure) => Err(&failure.error),
         }
     }
 
@@ -149,8 +149,8 @@ impl Expr {
     #[doc(hidden)]
     pub fn held_value(&self) -> Option<&Value> {
         match &self.0 {
-            State::Built(_, Held::Value(value)) => Some(value),
-            State::Built(_, Held::Var(_)) | State::Failed(_) => None,
+            ExprState::Built(_, ExprValue::Value(value)) => Some(value),
+            ExprState::Built(_, ExprValue::Var(_)) | ExprState::Failed(_) => None,
         }
     }
 
@@ -158,16 +158,16 @@ impl Expr {
     #[inline]
     pub fn builder(&self) -> &Builder {
         match &self.0 {
-            State::Built(builder, _) => builder,
-            State::Failed(failure) => &failure.builder,
+            ExprState::Built(builder, _) => builder,
+            ExprState::Failed(failure) => &failure.builder,
         }
     }
 
     /// The variable; `@EMPTY@` for an eager value or a failed expression.
     pub fn var(&self) -> Var {
         match self.held() {
-            Ok(Held::Var(var)) => *var,
-            Ok(Held::Value(_)) | Err(_) => Var::EMPTY,
+            Ok(ExprValue::Var(var)) => *var,
+            Ok(ExprValue::Value(_)) | Err(_) => Var::EMPTY,
         }
     }
 
@@ -175,9 +175,11 @@ impl Expr {
     /// clones.
     pub fn is(&self, other: &Expr) -> bool {
         match (&self.0, &other.0) {
-            (State::Built(one, Held::Var(a)), State::Built(two, Held::Var(b))) => a == b && one.is(two),
-            (State::Built(_, Held::Value(a)), State::Built(_, Held::Value(b))) => a.same(b),
-            (State::Failed(a), State::Failed(b)) => Rc::ptr_eq(a, b),
+            (ExprState::Built(one, ExprValue::Var(a)), ExprState::Built(two, ExprValue::Var(b))) => {
+                a == b && one.is(two)
+            }
+            (ExprState::Built(_, ExprValue::Value(a)), ExprState::Built(_, ExprValue::Value(b))) => a.same(b),
+            (ExprState::Failed(a), ExprState::Failed(b)) => Rc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -186,8 +188,8 @@ impl Expr {
     /// no name of a variable.
     pub fn name(&self) -> String {
         match self.held() {
-            Ok(Held::Var(var)) => self.builder().snapshot().name(*var).to_string(),
-            Ok(Held::Value(value)) => value.name(),
+            Ok(ExprValue::Var(var)) => self.builder().snapshot().name(*var).to_string(),
+            Ok(ExprValue::Value(value)) => value.name(),
             Err(_) => FAILED.into(),
         }
     }
@@ -201,12 +203,12 @@ impl Expr {
     pub fn meta(&self) -> Meta {
         match self.held() {
             // Every variable is declared when it is created; only `Builder::edit` can remove the declaration.
-            Ok(Held::Var(var)) => {
+            Ok(ExprValue::Var(var)) => {
                 let builder = self.builder();
                 let known = builder.snapshot().lookup(builder.block(), *var).map(VarDesc::meta);
                 known.unwrap_or_else(|| Meta::new(DType::F32, []))
             }
-            Ok(Held::Value(value)) => value.meta().clone(),
+            Ok(ExprValue::Value(value)) => value.meta().clone(),
             Err(_) => Meta::new(DType::F32, [Dim::UNKNOWN; UNKNOWN_RANK].into_iter().collect::<Dims>()),
         }
     }
@@ -234,8 +236,8 @@ impl Expr {
     /// An eager value as a constant, for this handle.
     pub(crate) fn constant(self) -> Expr {
         match self.0 {
-            State::Built(builder, Held::Value(value)) => {
-                Expr(State::Built(builder, Held::Value(value.constant())))
+            ExprState::Built(builder, ExprValue::Value(value)) => {
+                Expr(ExprState::Built(builder, ExprValue::Value(value.constant())))
             }
             other => Expr(other),
         }
@@ -249,7 +251,7 @@ impl Expr {
     #[must_use]
     pub fn freeze(self) -> Expr {
         match self.held() {
-            Ok(Held::Var(var)) => {
+            Ok(ExprValue::Var(var)) => {
                 let mut at = Some(self.builder().block());
                 self.builder().change(|program| {
                     while let Some(block) = at.and_then(|id| program.block_mut(id)) {
@@ -262,7 +264,7 @@ impl Expr {
                 });
                 self
             }
-            Ok(Held::Value(value)) => {
+            Ok(ExprValue::Value(value)) => {
                 self.builder().freeze_value(value);
                 self.constant()
             }

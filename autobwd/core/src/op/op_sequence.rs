@@ -5,19 +5,19 @@ use crate::{Meta, OpDesc, Program, Result, Schema, SlotDef, Var};
 
 /// A sequence of operators without control flow, in the root block of a program of its own.
 #[derive(Debug)]
-pub struct Line {
+pub struct OpSequence {
     /// The program.
     pub program: Program,
     /// Bindings of the inputs.
-    pub inputs: Vec<Binding>,
+    pub inputs: Vec<SequenceInput>,
     /// Bindings of the outputs.
-    pub outputs: Vec<Binding>,
+    pub outputs: Vec<SequenceInput>,
 }
 
 /// A variable of an operator and the variable that replaces it in the line. A variable in two slots has two bindings,
 /// whose gradients differ.
 #[derive(Clone, Debug)]
-pub struct Binding {
+pub struct SequenceInput {
     /// The operator's slot.
     pub slot: String,
     /// The operator's variable.
@@ -27,23 +27,24 @@ pub struct Binding {
 }
 
 /// Expands an operator whose inputs have these dtypes and shapes into a line.
-pub type LineFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>) -> Result<Line>;
+pub type OpSequenceFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>) -> Result<OpSequence>;
 
 /// Emits the gradient of an operator's composition, from some of its output slots to some of its input slots.
-type EmitFn = fn(Composing, &mut GradCx<'_>, &dyn Fn(&str) -> bool, &dyn Fn(&str) -> bool) -> Result<()>;
+type EmitFn =
+    fn(CompositionEntry, &mut GradCx<'_>, &dyn Fn(&str) -> bool, &dyn Fn(&str) -> bool) -> Result<()>;
 
 /// The composition of an operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Composing {
+pub struct CompositionEntry {
     /// Expands the operator itself, or its forward operator if it is a gradient operator.
-    pub(crate) compose: LineFn,
+    pub(crate) compose: OpSequenceFn,
     /// The forward operator, if it is a gradient operator.
     pub(crate) forward: Option<&'static Schema>,
     /// Differentiates a composition.
     pub(crate) emit: EmitFn,
 }
 
-impl Composing {
+impl CompositionEntry {
     /// Emits the gradient of the composition, from some output slots to some input slots.
     ///
     /// # Errors

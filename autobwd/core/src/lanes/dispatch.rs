@@ -5,8 +5,8 @@
 
 use crate::{
     Element,
-    cx::{Isa, isa},
     numbers::{Float, Lane},
+    runtime::{Isa, isa},
 };
 
 /// A lane that represents an element of a slice.
@@ -17,8 +17,8 @@ pub trait LaneOf<T>: Float {
     fn get(self) -> T;
 }
 
-/// Loops over slices of `T`, with the functions of [`Float`] in them: see [`Vectorised`].
-pub trait Loops<T> {
+/// VectorLoops over slices of `T`, with the functions of [`Float`] in them: see [`Vectorised`].
+pub trait VectorLoops<T> {
     /// The result of the loops, besides the slices that they write.
     type Output;
 
@@ -31,12 +31,12 @@ pub trait Loops<T> {
 /// loops from [`map_lanes`], [`fold_lanes`] and [`map_fold_lanes`].
 ///
 /// ```
-/// use autobwd::op::{LaneOf, Loops, Vectorised, fold_lanes, map_lanes};
+/// use autobwd::op::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_lanes};
 ///
 /// /// `x = exp(x)`, and the sum of it.
 /// struct Exponentials<'a>(&'a mut [f32]);
 ///
-/// impl Loops<f32> for Exponentials<'_> {
+/// impl VectorLoops<f32> for Exponentials<'_> {
 ///     type Output = f32;
 ///
 ///     #[inline(always)]
@@ -51,7 +51,7 @@ pub trait Loops<T> {
 /// ```
 pub trait Vectorised: Element {
     /// Runs loops with the best instructions of this machine.
-    fn vectorised<L: Loops<Self>>(loops: L) -> L::Output;
+    fn vectorised<L: VectorLoops<Self>>(loops: L) -> L::Output;
 }
 
 /// Elements that are loaded, processed and stored together: a cache line of `f32`.
@@ -227,7 +227,7 @@ macro_rules! vectorised {
 
         impl Vectorised for $t {
             #[inline]
-            fn vectorised<L: Loops<$t>>(loops: L) -> L::Output {
+            fn vectorised<L: VectorLoops<$t>>(loops: L) -> L::Output {
                 match isa() {
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: `isa` has checked that the machine has these instructions.
@@ -245,13 +245,13 @@ vectorised!(f32, f64);
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-fn avx512<T, F: LaneOf<T>, L: Loops<T>>(loops: L) -> L::Output {
+fn avx512<T, F: LaneOf<T>, L: VectorLoops<T>>(loops: L) -> L::Output {
     loops.run::<F>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2<T, F: LaneOf<T>, L: Loops<T>>(loops: L) -> L::Output {
+fn avx2<T, F: LaneOf<T>, L: VectorLoops<T>>(loops: L) -> L::Output {
     loops.run::<F>()
 }
 
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     struct Tanh<'a, T>(&'a [T], &'a mut [T]);
-    impl<T: Element> Loops<T> for Tanh<'_, T> {
+    impl<T: Element> VectorLoops<T> for Tanh<'_, T> {
         type Output = ();
 
         #[inline(always)]
@@ -291,7 +291,7 @@ mod tests {
     }
 
     struct Dot<'a, T>(&'a [T], &'a [T]);
-    impl<T: Element> Loops<T> for Dot<'_, T> {
+    impl<T: Element> VectorLoops<T> for Dot<'_, T> {
         type Output = T;
 
         #[inline(always)]
@@ -309,7 +309,7 @@ mod tests {
         }
 
         struct AddTwice<'a>(&'a [f64], &'a mut [f64], &'a mut [f64]);
-        impl Loops<f64> for AddTwice<'_> {
+        impl VectorLoops<f64> for AddTwice<'_> {
             type Output = ();
 
             #[inline(always)]

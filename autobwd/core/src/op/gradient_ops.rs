@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Declared, GradCx, GradKind, check_emitted};
+use super::{DeclaredVars, GradCx, GradKind, check_emitted};
 use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
 
 /// The result of [`OpInfoMap::gradient_ops`].
@@ -70,7 +70,7 @@ impl OpInfoMap {
             ops: self,
             fwd: op,
             names: program,
-            declared: Declared { block: BlockId::ROOT, original: &|var| var },
+            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
             of_output: &of_output,
             wanted: &wanted,
             arrives: &|_| true,

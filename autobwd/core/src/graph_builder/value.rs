@@ -13,7 +13,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{Applied, Ready};
+use super::{FunctionCall, PreparedOp};
 use crate::{
     Error, ErrorKind, Expr, Meta, Result, Tensor,
     tensor::{LINE, Memory},
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Value {
     #[doc(hidden)]
-    pub node: Arc<Node>,
+    pub node: Arc<TapeNode>,
     /// From the lowest bit: whether it is, or is treated as, a constant; its index among the node's values (31 bits);
     /// the version that an operator recorded when it read it (32 bits). One number, so that a value fits into two
     /// registers.
@@ -35,29 +35,29 @@ pub struct Value {
 
 /// A tape node: one or several values that were created together.
 #[derive(Debug)]
-pub struct Node {
+pub struct TapeNode {
     /// Nodes are numbered in order of creation: every input of a node, of this thread or another, has a smaller number.
     /// Computed values without history have the number 0.
     pub number: u64,
     /// Its origin.
-    pub made: Made,
+    pub made: NodeOrigin,
     /// Names, hooks and gradients of its values.
-    watches: OnceLock<Box<Mutex<Vec<Watch>>>>,
+    watches: OnceLock<Box<Mutex<Vec<ValueSettings>>>>,
 }
 
 /// The origin of a value.
 #[derive(Debug)]
-pub enum Made {
+pub enum NodeOrigin {
     /// A leaf or a constant.
-    Given(Box<Given>),
+    Source(Box<SourceValue>),
     /// The result of an operator.
-    Computed(Call),
+    Computed(OpCall),
     /// The result of a user-defined function.
-    Applied(Box<Applied>),
+    Applied(Box<FunctionCall>),
 }
 
 /// A leaf or a constant, which may be overwritten.
-pub struct Given {
+pub struct SourceValue {
     /// Its name, or empty.
     pub name: String,
     /// Dtype and shape.
@@ -68,10 +68,10 @@ pub struct Given {
     first: Option<Arc<Memory>>,
     /// The number of overwrites.
     version: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<SourceState>,
 }
 
-struct State {
+struct SourceState {
     memory: Arc<Memory>,
     /// The operator that overwrote it last, with its line.
     by: Option<(&'static str, &'static Location<'static>)>,
@@ -79,9 +79,9 @@ struct State {
 
 /// A run of an operator. Its inputs are recorded if any of them has a gradient: this is the history.
 #[derive(Debug)]
-pub struct Call {
+pub struct OpCall {
     /// The prepared operator.
-    pub ready: Arc<Ready>,
+    pub ready: Arc<PreparedOp>,
     /// The line of the call.
     pub site: &'static Location<'static>,
     /// The inputs, if they are recorded.
@@ -95,7 +95,7 @@ pub type Hook = Arc<dyn Fn(&Expr) -> Expr + Send + Sync>;
 
 /// User settings of a value, mostly for its gradient.
 #[derive(Default)]
-pub struct Watch {
+pub struct ValueSettings {
     out: u32,
     /// The name that the user gave it.
     pub name: String,
@@ -110,15 +110,15 @@ pub struct Watch {
 /// Keeps the memory of values alive while it is read, by value, since that of some may be replaced. Empty if none can
 /// be.
 #[derive(Debug)]
-pub struct Reading(Vec<Option<Arc<Memory>>>);
+pub struct MemoryGuard(Vec<Option<Arc<Memory>>>);
 
-impl Reading {
+impl MemoryGuard {
     #[inline]
     /// Keeps the memory of these values.
-    pub fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> Reading {
+    pub fn of<'v>(values: impl Iterator<Item = &'v Value> + Clone) -> MemoryGuard {
         match values.clone().all(Value::stays) {
-            true => Reading(vec![]),
-            false => Reading(values.map(Value::shared).collect()),
+            true => MemoryGuard(vec![]),
+            false => MemoryGuard(values.map(Value::shared).collect()),
         }
     }
 
@@ -136,46 +136,47 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 thread_local! {
     /// Free nodes of a thread, with their last operators: training repeats the same operators, so that the next request
     /// mostly finds its own.
-    static FREE_NODES: RefCell<Vec<Arc<Node>>> = const { RefCell::new(vec![]) };
+    static FREE_NODES: RefCell<Vec<Arc<TapeNode>>> = const { RefCell::new(vec![]) };
 }
 
-impl Node {
+impl TapeNode {
     /// The limit of free nodes.
     const MOST_FREE: usize = 1 << 12;
 
     /// A node without other owners, for an operator that is about to run: it has neither inputs nor outputs.
     #[inline]
-    pub fn of(ready: &Arc<Ready>, site: &'static Location<'static>) -> Arc<Node> {
+    pub fn of(ready: &Arc<PreparedOp>, site: &'static Location<'static>) -> Arc<TapeNode> {
         let free = FREE_NODES.try_with(|free| free.try_borrow_mut().ok()?.pop()).ok().flatten();
         free.unwrap_or_else(|| {
-            let call = Call { ready: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
-            Arc::new(Node { number: 0, made: Made::Computed(call), watches: OnceLock::new() })
+            let call =
+                OpCall { ready: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
+            Arc::new(TapeNode { number: 0, made: NodeOrigin::Computed(call), watches: OnceLock::new() })
         })
     }
 
     #[inline]
     /// The operator that was run, if any.
-    pub fn call(&self) -> Option<&Call> {
+    pub fn call(&self) -> Option<&OpCall> {
         match &self.made {
-            Made::Computed(call) => Some(call),
-            Made::Given(_) | Made::Applied(_) => None,
+            NodeOrigin::Computed(call) => Some(call),
+            NodeOrigin::Source(_) | NodeOrigin::Applied(_) => None,
         }
     }
 
     /// The recorded inputs.
     pub fn inputs(&self) -> &[Value] {
         match &self.made {
-            Made::Computed(call) => &call.inputs,
-            Made::Applied(applied) => &applied.inputs,
-            Made::Given(_) => &[],
+            NodeOrigin::Computed(call) => &call.inputs,
+            NodeOrigin::Applied(applied) => &applied.inputs,
+            NodeOrigin::Source(_) => &[],
         }
     }
 
     /// A node for a call of a user-defined function; it has a history if it records inputs.
-    pub fn applied(applied: Applied) -> Arc<Node> {
+    pub fn applied(applied: FunctionCall) -> Arc<TapeNode> {
         let least = applied.inputs.iter().map(|input| input.node.number + 1).max();
         let number = least.map_or(0, next_number);
-        Arc::new(Node { number, made: Made::Applied(Box::new(applied)), watches: OnceLock::new() })
+        Arc::new(TapeNode { number, made: NodeOrigin::Applied(Box::new(applied)), watches: OnceLock::new() })
     }
 }
 
@@ -190,39 +191,39 @@ fn next_number(least: u64) -> u64 {
     number
 }
 
-impl Drop for Node {
+impl Drop for TapeNode {
     /// Drops the history in a loop: it may be as long as a program, too long for recursion.
     fn drop(&mut self) {
         let inputs = match &mut self.made {
-            Made::Computed(call) => &mut call.inputs,
-            Made::Applied(applied) => &mut applied.inputs,
-            Made::Given(_) => return,
+            NodeOrigin::Computed(call) => &mut call.inputs,
+            NodeOrigin::Applied(applied) => &mut applied.inputs,
+            NodeOrigin::Source(_) => return,
         };
         while let Some(Value { mut node, .. }) = inputs.pop() {
             // The count shows other owners without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
-            if let Some(Node { made: Made::Computed(last), watches, .. }) = own {
+            if let Some(TapeNode { made: NodeOrigin::Computed(last), watches, .. }) = own {
                 last.hand_over(inputs);
                 last.outputs.clear();
                 watches.take();
                 let keep = |free: &RefCell<Vec<_>>| match free.try_borrow_mut() {
-                    Ok(mut free) if free.len() < Node::MOST_FREE => free.push(node),
+                    Ok(mut free) if free.len() < TapeNode::MOST_FREE => free.push(node),
                     _ => {}
                 };
                 // Fails while the thread ends; the node is then freed.
                 let _ = FREE_NODES.try_with(keep);
             } else if let Some(mut last) = Arc::into_inner(node) {
                 match &mut last.made {
-                    Made::Computed(last) => last.hand_over(inputs),
-                    Made::Applied(last) => inputs.append(&mut last.inputs),
-                    Made::Given(_) => {}
+                    NodeOrigin::Computed(last) => last.hand_over(inputs),
+                    NodeOrigin::Applied(last) => inputs.append(&mut last.inputs),
+                    NodeOrigin::Source(_) => {}
                 }
             }
         }
     }
 }
 
-impl Call {
+impl OpCall {
     /// Records the inputs of the operator. Returns the number of its node.
     #[inline]
     #[doc(hidden)]
@@ -246,46 +247,46 @@ impl Call {
     }
 }
 
-impl Given {
+impl SourceValue {
     /// A leaf or constant of this name.
-    pub fn new(name: String, tensor: Tensor, leaf: bool) -> Box<Given> {
+    pub fn new(name: String, tensor: Tensor, leaf: bool) -> Box<SourceValue> {
         let meta = tensor.meta();
         // As `Vec::clone` when memory runs out.
         let memory = tensor.into_memory().unwrap_or_else(|_| handle_alloc_error(Layout::new::<Tensor>()));
-        Given::of(name, meta, memory, leaf)
+        SourceValue::of(name, meta, memory, leaf)
     }
 
     /// As [`new`](Given::new), from memory.
-    pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<Given> {
+    pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<SourceValue> {
         let memory = Arc::new(memory);
         let first = (memory.len() <= LINE).then(|| memory.clone());
-        let state = Mutex::new(State { memory, by: None });
-        Box::new(Given { name, meta, leaf, first, version: AtomicU32::new(0), state })
+        let state = Mutex::new(SourceState { memory, by: None });
+        Box::new(SourceValue { name, meta, leaf, first, version: AtomicU32::new(0), state })
     }
 
     /// Replaces its memory.
     pub fn overwrite(&self, memory: Memory, by: (&'static str, &'static Location<'static>)) {
         let mut state = locked(&self.state);
-        *state = State { memory: Arc::new(memory), by: Some(by) };
+        *state = SourceState { memory: Arc::new(memory), by: Some(by) };
         self.version.fetch_add(1, Ordering::Release);
     }
 }
 
-impl From<Box<Given>> for Value {
-    fn from(given: Box<Given>) -> Value {
-        let (number, made) = (next_number(0), Made::Given(given));
-        Value::of(Arc::new(Node { number, made, watches: OnceLock::new() }), 0)
+impl From<Box<SourceValue>> for Value {
+    fn from(given: Box<SourceValue>) -> Value {
+        let (number, made) = (next_number(0), NodeOrigin::Source(given));
+        Value::of(Arc::new(TapeNode { number, made, watches: OnceLock::new() }), 0)
     }
 }
 
 impl Value {
     #[inline]
     #[doc(hidden)]
-    pub fn of(node: Arc<Node>, out: usize) -> Value {
+    pub fn of(node: Arc<TapeNode>, out: usize) -> Value {
         let constant = match &node.made {
-            Made::Given(given) => !given.leaf,
-            Made::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
-            Made::Applied(_) => node.number == 0,
+            NodeOrigin::Source(given) => !given.leaf,
+            NodeOrigin::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
+            NodeOrigin::Applied(_) => node.number == 0,
         };
         Value { node, which: u64::from((out as u32) << 1 | u32::from(constant)) }
     }
@@ -304,9 +305,9 @@ impl Value {
     #[doc(hidden)]
     pub fn meta(&self) -> &Meta {
         match &self.node.made {
-            Made::Given(given) => &given.meta,
-            Made::Computed(call) => &call.ready.outputs[self.out() as usize],
-            Made::Applied(applied) => &applied.meta,
+            NodeOrigin::Source(given) => &given.meta,
+            NodeOrigin::Computed(call) => &call.ready.outputs[self.out() as usize],
+            NodeOrigin::Applied(applied) => &applied.meta,
         }
     }
 
@@ -319,7 +320,7 @@ impl Value {
     #[inline]
     #[doc(hidden)]
     pub fn is_leaf(&self) -> bool {
-        self.has_derivative() && matches!(self.node.made, Made::Given(_))
+        self.has_derivative() && matches!(self.node.made, NodeOrigin::Source(_))
     }
 
     #[doc(hidden)]
@@ -331,8 +332,8 @@ impl Value {
     #[inline]
     fn stays(&self) -> bool {
         match &self.node.made {
-            Made::Given(given) => given.first.is_some() && given.version.load(Ordering::Acquire) == 0,
-            Made::Computed(_) | Made::Applied(_) => true,
+            NodeOrigin::Source(given) => given.first.is_some() && given.version.load(Ordering::Acquire) == 0,
+            NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => true,
         }
     }
 
@@ -341,9 +342,9 @@ impl Value {
     pub fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
         match (&self.node.made, shared) {
             (_, Some(shared)) => Ok(shared),
-            (Made::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
-            (Made::Applied(applied), None) => Ok(&applied.memory),
-            (Made::Given(given), None) => {
+            (NodeOrigin::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
+            (NodeOrigin::Applied(applied), None) => Ok(&applied.memory),
+            (NodeOrigin::Source(given), None) => {
                 given.first.as_deref().ok_or_else(|| Error::internal("memory without an owner"))
             }
         }
@@ -352,7 +353,7 @@ impl Value {
     /// Its current memory, if that may be replaced.
     pub fn shared(&self) -> Option<Arc<Memory>> {
         match &self.node.made {
-            Made::Given(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
+            NodeOrigin::Source(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
             _ => None,
         }
     }
@@ -361,8 +362,8 @@ impl Value {
     #[inline]
     pub fn remembered(&self) -> Value {
         let version = match &self.node.made {
-            Made::Given(given) => given.version.load(Ordering::Acquire),
-            Made::Computed(_) | Made::Applied(_) => 0,
+            NodeOrigin::Source(given) => given.version.load(Ordering::Acquire),
+            NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => 0,
         };
         Value { node: self.node.clone(), which: u64::from(version) << 32 | u64::from(self.which as u32) }
     }
@@ -370,8 +371,8 @@ impl Value {
     /// The name that the user gave it, if any.
     pub fn own_name(&self) -> Option<String> {
         let given = || match &self.node.made {
-            Made::Given(given) => Some(given.name.clone()),
-            Made::Computed(_) | Made::Applied(_) => None,
+            NodeOrigin::Source(given) => Some(given.name.clone()),
+            NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => None,
         };
         let watched = self.watched(|w| w.name.clone()).filter(|name| !name.is_empty());
         watched.or_else(given).filter(|name| !name.is_empty())
@@ -383,20 +384,20 @@ impl Value {
             return own;
         }
         match &self.node.made {
-            Made::Given(_) => String::new(),
-            Made::Computed(call) => call.ready.desc.ty.to_string(),
-            Made::Applied(applied) => applied.function.name().to_string(),
+            NodeOrigin::Source(_) => String::new(),
+            NodeOrigin::Computed(call) => call.ready.desc.ty.to_string(),
+            NodeOrigin::Applied(applied) => applied.function.name().to_string(),
         }
     }
 
     /// The same value as a constant; its history is dropped if it has no other owner.
     pub fn constant(mut self) -> Value {
         match Arc::get_mut(&mut self.node) {
-            Some(Node { number, made: Made::Computed(call), .. }) => {
+            Some(TapeNode { number, made: NodeOrigin::Computed(call), .. }) => {
                 *number = 0;
                 call.inputs.clear();
             }
-            Some(Node { number, made: Made::Applied(applied), .. }) => {
+            Some(TapeNode { number, made: NodeOrigin::Applied(applied), .. }) => {
                 *number = 0;
                 applied.inputs.clear();
             }
@@ -421,7 +422,7 @@ impl Value {
         memory: Memory,
         by: (&'static str, &'static Location<'static>),
     ) -> Result<()> {
-        let Made::Given(given) = &self.node.made else {
+        let NodeOrigin::Source(given) = &self.node.made else {
             let text = format!("{self} was computed; only a value that was given can be overwritten");
             return Err(Error::new(ErrorKind::Slot, text));
         };
@@ -437,7 +438,7 @@ impl Value {
     #[inline]
     pub fn expect_version(&self) -> Result<()> {
         match &self.node.made {
-            Made::Given(given) if given.version.load(Ordering::Acquire) != self.version() => {
+            NodeOrigin::Source(given) if given.version.load(Ordering::Acquire) != self.version() => {
                 Err(self.overwritten(given))
             }
             _ => Ok(()),
@@ -445,7 +446,7 @@ impl Value {
     }
 
     #[cold]
-    fn overwritten(&self, given: &Given) -> Error {
+    fn overwritten(&self, given: &SourceValue) -> Error {
         let by = locked(&given.state).by;
         let by = by.map(|(op, at)| format!(", the last time by `{op}` at {}:{}", at.file(), at.line()));
         let text = format!(
@@ -458,10 +459,10 @@ impl Value {
     }
 
     /// Accesses its settings, which are created if missing.
-    pub fn watch<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
+    pub fn watch<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> T {
         let mut watches = locked(self.node.watches.get_or_init(Box::default));
         let at = watches.iter().position(|w| w.out == self.out()).unwrap_or_else(|| {
-            watches.push(Watch { out: self.out(), ..Watch::default() });
+            watches.push(ValueSettings { out: self.out(), ..ValueSettings::default() });
             watches.len() - 1
         });
         look(&mut watches[at])
@@ -474,7 +475,7 @@ impl Value {
     }
 
     /// As [`watch`](Value::watch), if settings exist.
-    pub fn watched<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> Option<T> {
+    pub fn watched<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
         watches.iter_mut().find(|w| w.out == self.out()).map(look)
     }
@@ -482,13 +483,13 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.node.made {
-            Made::Given(given) if given.name.is_empty() => f.write_str("a constant"),
-            Made::Given(given) => write!(f, "`{}`", given.name),
-            Made::Computed(call) => {
+            NodeOrigin::Source(given) if given.name.is_empty() => f.write_str("a constant"),
+            NodeOrigin::Source(given) => write!(f, "`{}`", given.name),
+            NodeOrigin::Computed(call) => {
                 let (op, at) = (call.ready.desc.ty, call.site);
                 write!(f, "the result of `{op}` at {}:{}", at.file(), at.line())
             }
-            Made::Applied(applied) => write!(f, "the result of {}", applied.describe()),
+            NodeOrigin::Applied(applied) => write!(f, "the result of {}", applied.describe()),
         }
     }
 }

@@ -1,37 +1,37 @@
 //! Kernels of one or several fused kernels (horizontal fusion), with their chunks distributed over the workers.
 #![allow(unsafe_code)]
 
-use super::region::{Region, Touched};
-use crate::{Cx, Error, Kernel, Result, cx::CHUNK};
+use super::fused_kernel::{FusedKernel, TouchedMemory};
+use crate::{Cx, Error, Kernel, Result, runtime::CHUNK};
 
 /// Fused kernels with disjoint memory, as one kernel.
 #[derive(Debug)]
-pub struct Regions {
-    regions: Vec<Region>,
+pub struct FusedKernels {
+    kernels: Vec<FusedKernel>,
     /// By region: the end of its range of parts.
     ends: Vec<usize>,
     /// The number of workers above which the work per worker is too small.
     workers: usize,
 }
 
-impl Regions {
+impl FusedKernels {
     #[doc(hidden)]
-    pub fn new(regions: Vec<Region>) -> Result<Regions> {
+    pub fn new(regions: Vec<FusedKernel>) -> Result<FusedKernels> {
         check_apart(&regions)?;
         let ends = regions.iter().scan(0, |end, region| {
             *end += region.parts();
             Some(*end)
         });
         let ends = ends.collect();
-        let workers = regions.iter().map(Region::numel).sum::<usize>().div_ceil(CHUNK);
-        Ok(Regions { regions, ends, workers })
+        let workers = regions.iter().map(FusedKernel::numel).sum::<usize>().div_ceil(CHUNK);
+        Ok(FusedKernels { kernels: regions, ends, workers })
     }
 }
 
-impl Kernel for Regions {
+impl Kernel for FusedKernels {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.regions.iter_mut().for_each(Region::begin);
-        let Regions { regions, ends, workers } = &*self;
+        self.kernels.iter_mut().for_each(FusedKernel::begin);
+        let FusedKernels { kernels: regions, ends, workers } = &*self;
         let parts = ends.last().copied().unwrap_or(0);
         cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
             let at = if regions.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
@@ -40,20 +40,22 @@ impl Kernel for Regions {
             // (`check_apart`).
             unsafe { regions[at].run_part(part - first, worker) }
         });
-        self.regions.iter_mut().for_each(Region::finish);
+        self.kernels.iter_mut().for_each(FusedKernel::finish);
         Ok(())
     }
 }
 
 /// Checks the invariant of block functions: written memory is identical, element for element, to other memory of its
 /// region, or disjoint from it.
-fn check_apart(regions: &[Region]) -> Result<()> {
-    let touched =
-        |(i, region): (usize, &'_ Region)| region.touched().iter().map(move |t| (i, t.clone())).collect();
-    let mut all: Vec<(usize, Touched)> = regions.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
+fn check_apart(regions: &[FusedKernel]) -> Result<()> {
+    let touched = |(i, region): (usize, &'_ FusedKernel)| {
+        region.touched().iter().map(move |t| (i, t.clone())).collect()
+    };
+    let mut all: Vec<(usize, TouchedMemory)> =
+        regions.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
     all.sort_by_key(|(_, touched)| touched.bytes.start);
     // Sorted by start, so memory that overlaps any earlier memory overlaps one that reaches past its start.
-    let mut open: Vec<&(usize, Touched)> = vec![];
+    let mut open: Vec<&(usize, TouchedMemory)> = vec![];
     for next in &all {
         open.retain(|(_, other)| other.bytes.end > next.1.bytes.start);
         for other in &open {

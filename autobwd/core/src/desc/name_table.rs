@@ -16,12 +16,12 @@ pub const GRAD: &str = "@GRAD";
 /// `gradients` maps the number of `b` to the number of `b@GRAD`. Half the names of a program with gradients have that
 /// form, and a look-up in a hash table of millions of names misses every cache.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     text: String,
     /// The end of each name, which is the start of the next.
     ends: Vec<usize>,
     /// All names except those in `gradients`.
-    table: HashTable<Entry>,
+    table: HashTable<NameEntry>,
     /// By number of `b`, which does not end with `@GRAD`: one more than the number of `b@GRAD`, or 0. A name `b@GRAD`
     /// that is older than `b` is in the table instead.
     gradients: Vec<u32>,
@@ -31,12 +31,12 @@ pub(super) struct Names {
 
 /// A name in the table. Its hash is stored, so that the table can grow without reading the texts.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct NameEntry {
     hash: u32,
     index: u32,
 }
 
-impl Entry {
+impl NameEntry {
     /// The hash with its bits spread to where the table uses them.
     fn spread(&self) -> u64 {
         u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -53,7 +53,7 @@ fn range(ends: &[usize], index: usize) -> Option<Range<usize>> {
     Some(index.checked_sub(1).map_or(0, |before| ends[before])..end)
 }
 
-impl Names {
+impl NameTable {
     /// The name with this number.
     pub(super) fn get(&self, index: usize) -> Option<&str> {
         self.text.get(range(&self.ends, index)?)
@@ -71,8 +71,8 @@ impl Names {
     }
 
     fn find_in_table(&self, name: &str) -> Option<u32> {
-        let wanted = Entry { hash: hash(name), index: 0 };
-        let same = |e: &Entry| e.hash == wanted.hash && self.get(e.index as usize) == Some(name);
+        let wanted = NameEntry { hash: hash(name), index: 0 };
+        let same = |e: &NameEntry| e.hash == wanted.hash && self.get(e.index as usize) == Some(name);
         self.table.find(wanted.spread(), same).map(|e| e.index)
     }
 
@@ -92,13 +92,13 @@ impl Names {
     }
 
     fn insert_in_table(&mut self, name: &str) -> (u32, bool) {
-        let Names { text, ends, table, .. } = self;
-        let new = Entry { hash: hash(name), index: ends.len() as u32 };
-        let same = |e: &Entry| {
+        let NameTable { text, ends, table, .. } = self;
+        let new = NameEntry { hash: hash(name), index: ends.len() as u32 };
+        let same = |e: &NameEntry| {
             let known = || text.get(range(ends, e.index as usize)?);
             e.hash == new.hash && known() == Some(name)
         };
-        match table.entry(new.spread(), same, Entry::spread) {
+        match table.entry(new.spread(), same, NameEntry::spread) {
             hash_table::Entry::Occupied(known) => (known.get().index, false),
             hash_table::Entry::Vacant(place) => {
                 place.insert(new);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn numbers_are_dense_and_stay() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let texts: Vec<String> = (0..1000).map(|i| format!("n{}", i % 600)).collect();
         for (i, text) in texts.iter().enumerate() {
             assert_eq!(names.insert(text), ((i % 600) as u32, i < 600), "{text}");
@@ -163,7 +163,7 @@ mod tests {
     }
     #[test]
     fn gradients_are_found_whatever_came_first() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         for (number, name) in ["w", "w@GRAD", "v@GRAD", "v", "w@GRAD@GRAD", "u", "@GRAD"].iter().enumerate() {
             assert_eq!(names.insert(name), (number as u32, true), "{name}");
         }

@@ -5,20 +5,20 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::{Arity, AttrValue, Role, Slot};
-use crate::{AttrMap, OpDesc, Result, Slots, Var, desc::Words};
+use crate::{AttrMap, OpDesc, Result, Slots, Var, desc::OpKey};
 
 /// The contents of an operator's struct: slot values in the order of its fields, and attributes.
 #[derive(Debug)]
-pub struct Content<W> {
+pub struct SlotValues<W> {
     pub(crate) ty: &'static str,
-    pub(crate) held: SmallVec<[(Role, &'static str, Option<W>); 4]>,
-    pub(crate) notes: Notes,
+    pub(crate) values: SmallVec<[(Role, &'static str, Option<W>); 4]>,
+    pub(crate) recorder: AttrRecorder,
 }
 
 /// Records the attributes of an operator as a key, and on request as data.
 #[derive(Debug, Default)]
-pub struct Notes {
-    pub(crate) words: Words,
+pub struct AttrRecorder {
+    pub(crate) key: OpKey,
     attrs: Option<AttrMap>,
 }
 
@@ -36,35 +36,35 @@ pub fn debug_struct(
     text.finish()
 }
 
-impl<W> Content<W> {
+impl<W> SlotValues<W> {
     #[inline]
-    pub(crate) fn new(ty: &'static str, with_attrs: bool) -> Content<W> {
-        let mut notes = Notes { words: Words::default(), attrs: with_attrs.then(AttrMap::default) };
-        notes.words.name(ty);
-        Content { ty, held: SmallVec::new(), notes }
+    pub(crate) fn new(ty: &'static str, with_attrs: bool) -> SlotValues<W> {
+        let mut notes = AttrRecorder { key: OpKey::default(), attrs: with_attrs.then(AttrMap::default) };
+        notes.key.name(ty);
+        SlotValues { ty, values: SmallVec::new(), recorder: notes }
     }
 
     /// The recorder of attributes.
-    pub fn notes(&mut self) -> &mut Notes {
-        &mut self.notes
+    pub fn notes(&mut self) -> &mut AttrRecorder {
+        &mut self.recorder
     }
 
     /// Takes the values of a slot and returns the empty slot.
     #[inline]
     pub fn slot<S: Slot<W>>(&mut self, role: Role, slot: &'static str, held: S) -> S::Of<()> {
-        let (empty, first) = (held.map(|_| ()), self.held.len());
+        let (empty, first) = (held.map(|_| ()), self.values.len());
         let mut holes = false;
         held.take(|held| {
             holes |= held.is_none();
-            self.held.push((role, slot, held));
+            self.values.push((role, slot, held));
         });
         if S::ARITY == Arity::One {
             return empty;
         }
-        let words = &mut self.notes.words;
-        words.put((((self.held.len() - first) as u64) << 1) | u64::from(holes));
+        let words = &mut self.recorder.key;
+        words.put((((self.values.len() - first) as u64) << 1) | u64::from(holes));
         if holes {
-            self.held[first..].iter().for_each(|(.., held)| words.put(u64::from(held.is_some())));
+            self.values[first..].iter().for_each(|(.., held)| words.put(u64::from(held.is_some())));
         }
         empty
     }
@@ -77,8 +77,8 @@ impl<W> Content<W> {
         self,
         name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>,
     ) -> Result<OpDesc> {
-        let mut desc = OpDesc { attrs: self.notes.attrs.unwrap_or_default(), ..OpDesc::new(self.ty) };
-        for (role, slot, held) in self.held {
+        let mut desc = OpDesc { attrs: self.recorder.attrs.unwrap_or_default(), ..OpDesc::new(self.ty) };
+        for (role, slot, held) in self.values {
             let var = held.map_or(Ok(Var::EMPTY), |held| name(role, slot, held))?;
             let slots: &mut Slots = match role {
                 Role::Input => &mut desc.inputs,
@@ -90,7 +90,7 @@ impl<W> Content<W> {
     }
 }
 
-impl Content<()> {
+impl SlotValues<()> {
     /// The operator as data, with variables numbered in order of occurrence.
     pub(crate) fn describe_in_order(self) -> Result<OpDesc> {
         let mut number = 0;
@@ -101,12 +101,12 @@ impl Content<()> {
     }
 }
 
-impl Notes {
+impl AttrRecorder {
     /// Records an attribute.
     pub fn attr<A: AttrValue>(&mut self, name: &'static str, value: A) -> A {
         match &mut self.attrs {
             Some(attrs) => attrs.set(name, value.clone().into_attr()),
-            None => value.words(&mut self.words),
+            None => value.words(&mut self.key),
         }
         value
     }
@@ -114,8 +114,8 @@ impl Notes {
     /// Records all attributes.
     pub(crate) fn attrs(&mut self, attrs: &AttrMap) {
         for (name, attr) in attrs.iter() {
-            self.words.name(name.as_str());
-            self.words.attr(attr);
+            self.key.name(name.as_str());
+            self.key.attr(attr);
         }
         if let Some(own) = &mut self.attrs {
             own.clone_from(attrs);

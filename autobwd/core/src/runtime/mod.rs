@@ -3,13 +3,13 @@
 //! Must not know operators or programs. Work is divided by its size alone, never by the number of workers, so that
 //! results do not depend on it.
 
+mod gemm;
 mod isa;
 mod pool;
-mod product;
 mod scratch;
 
+pub use gemm::products_allocate;
+pub use gemm::{GemmElement, Mat, Strided};
 pub use isa::{FUSED, Isa, isa};
 pub use pool::CHUNK;
 pub use pool::Cx;
-pub use product::products_allocate;
-pub use product::{Mat, Product, Strided};

@@ -3,7 +3,7 @@
 
 use super::{
     LaneEntry,
-    block::{Arg, BlockFn, LaneAttrs},
+    block_function::{ArgAddress, BlockFn, LaneAttrs},
 };
 use crate::{
     Arity, DType, Error, ErrorKind, OpDesc, Result,
@@ -78,7 +78,7 @@ impl FormulaCall {
         input: impl Fn(usize) -> Result<&'a Memory>,
         outputs: impl Iterator<Item = &'a mut Memory>,
     ) -> Result<()> {
-        let mut args: [Arg; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
+        let mut args: [ArgAddress; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         for (slot, i) in &self.reads {
             args[*slot] = input(*i)?.start(self.bytes)?.ptr();
         }
@@ -106,7 +106,7 @@ impl FormulaCall {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
             return Err(Error::internal("a formula that is none of two inputs and one output"));
         };
-        let mut args: [Arg; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
+        let mut args: [ArgAddress; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         let place = first.start(self.bytes)?.ptr();
         (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
         // SAFETY: as in `run`; the output is identical to the first input, and disjoint from the second, since it is

@@ -27,7 +27,7 @@ pub trait Function: Send + Sync + 'static {
 }
 
 /// A call of a user-defined function.
-pub struct Applied {
+pub struct FunctionCall {
     /// The function.
     pub function: Arc<dyn Function>,
     /// The line of the call.
@@ -40,7 +40,7 @@ pub struct Applied {
     pub memory: Memory,
 }
 
-impl Applied {
+impl FunctionCall {
     /// The call as text, for messages.
     pub fn describe(&self) -> OpContext {
         describe_function(&*self.function, self.site)

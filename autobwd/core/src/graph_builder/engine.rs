@@ -4,8 +4,8 @@
 
 use std::{any::Any, panic::Location, sync::Arc};
 
-use super::{Builder, MakeDesc, Node, Value};
-use crate::{Meta, OpContext, OpDesc, OpInfo, Result, Role, Var, Words, lanes::FormulaCall};
+use super::{Builder, DescribeFn, TapeNode, Value};
+use crate::{Meta, OpContext, OpDesc, OpInfo, OpKey, Result, Role, Var, lanes::FormulaCall};
 
 /// The engine of an eager [`Builder`].
 pub trait Engine: Any {
@@ -13,11 +13,11 @@ pub trait Engine: Any {
     /// the key. `into` has the outputs, by index, that overwrite a value.
     fn run_known(
         &self,
-        words: &mut Words,
+        words: &mut OpKey,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
-    ) -> Option<Result<Arc<Node>>>;
+    ) -> Option<Result<Arc<TapeNode>>>;
 
     /// Prepares the operator with this key, which includes its inputs, and this description, and runs it.
     ///
@@ -26,12 +26,12 @@ pub trait Engine: Any {
     fn run_described(
         &self,
         builder: &Builder,
-        words: &Words,
-        desc: MakeDesc<'_>,
+        words: &OpKey,
+        desc: DescribeFn<'_>,
         inputs: &[&Value],
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
-    ) -> Result<Arc<Node>>;
+    ) -> Result<Arc<TapeNode>>;
 
     /// Switches the recording of history on or off; returns the previous setting.
     fn record(&self, on: bool) -> bool;
@@ -62,7 +62,7 @@ pub trait Engine: Any {
 /// A prepared operator: everything but its data is known, for inputs of certain dtypes and shapes. It can run many
 /// times.
 #[derive(Debug)]
-pub struct Ready {
+pub struct PreparedOp {
     /// Its registry entry.
     pub info: &'static OpInfo,
     /// Its description; variable k + 1 stands for the k-th argument.
@@ -86,7 +86,7 @@ pub struct Ready {
     pub prepared: Box<dyn Any + Send + Sync>,
 }
 
-impl Ready {
+impl PreparedOp {
     /// The input or output that a variable of `desc` stands for.
     pub fn arg(&self, stand_in: Var) -> (Role, usize) {
         self.args[stand_in.index() - 1]

@@ -5,7 +5,7 @@
 
 use std::ops;
 
-use super::{Cx, pool::Start};
+use super::{Cx, pool::SharedStart};
 use crate::{Buf, Element, Error, ErrorKind, Result};
 
 /// A matrix in row-major order, possibly read as its transpose.
@@ -102,12 +102,12 @@ const GRAIN: usize = 16;
 /// The number of multiplications up to which calling a library takes longer than the product.
 const TINY: usize = 512;
 
-/// Seals [`Product`]: the libraries support no other types.
+/// Seals [`GemmElement`]: the libraries support no other types.
 mod sealed {
     /// A pointer to the first element of a matrix, and the strides of its rows and columns.
     type Matrix<T> = (*const T, isize, isize);
 
-    pub trait Product: Sized {
+    pub trait GemmKernel: Sized {
         /// `out = scale · x · y`, or with `add`, `out += scale · x · y`; columns of `out` are contiguous.
         ///
         /// # Safety
@@ -122,7 +122,7 @@ mod sealed {
     }
     macro_rules! product {
         ($t:ident, $gemm:ident) => {
-            impl Product for $t {
+            impl GemmKernel for $t {
                 unsafe fn fallback(
                     (m, n, k): (usize, usize, usize),
                     (out, out_row): (*mut $t, isize),
@@ -146,17 +146,19 @@ mod sealed {
 }
 
 /// Element types of matrix products: `f32` and `f64`.
-pub trait Product: sealed::Product + Element + ops::Add<Output = Self> + ops::Mul<Output = Self> {
+pub trait GemmElement:
+    sealed::GemmKernel + Element + ops::Add<Output = Self> + ops::Mul<Output = Self>
+{
     /// 1.
     const ONE: Self;
     /// 0.
     const ZERO: Self;
 }
-impl Product for f32 {
+impl GemmElement for f32 {
     const ONE: f32 = 1.0;
     const ZERO: f32 = 0.0;
 }
-impl Product for f64 {
+impl GemmElement for f64 {
     const ONE: f64 = 1.0;
     const ZERO: f64 = 0.0;
 }
@@ -171,7 +173,7 @@ pub fn products_allocate() -> bool {
 
 /// Makes the libraries allocate their thread-local memory.
 pub(super) fn warm_up() {
-    fn once<T: Product>() {
+    fn once<T: GemmElement>() {
         let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
         // SAFETY: three matrices of 16 by 16 in row-major order; nothing else writes `out`.
         unsafe {
@@ -193,7 +195,13 @@ impl Cx {
     ///
     /// # Errors
     /// Incompatible sizes.
-    pub fn product<T: Product>(&self, out: &mut [T], add: bool, x: Mat<'_, T>, y: Mat<'_, T>) -> Result<()> {
+    pub fn product<T: GemmElement>(
+        &self,
+        out: &mut [T],
+        add: bool,
+        x: Mat<'_, T>,
+        y: Mat<'_, T>,
+    ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.shape(), y.shape());
         let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
         if !whole(out.len(), m, n) || !whole(x.data.len(), m, k) || !whole(y.data.len(), k2, n) {
@@ -206,7 +214,7 @@ impl Cx {
     ///
     /// # Errors
     /// Incompatible sizes.
-    pub fn product_add<T: Product>(
+    pub fn product_add<T: GemmElement>(
         &self,
         out: &mut [T],
         scale: T,
@@ -222,7 +230,7 @@ impl Cx {
     ///
     /// # Errors
     /// As [`product`](Cx::product); a row that is longer than its stride.
-    pub fn product_strided<T: Product>(
+    pub fn product_strided<T: GemmElement>(
         &self,
         out: &mut [T],
         stride: usize,
@@ -234,7 +242,7 @@ impl Cx {
     }
 
     /// `out = scale · x · y`, or with `add`, `out += scale · x · y`.
-    fn product_scaled<T: Product>(
+    fn product_scaled<T: GemmElement>(
         &self,
         out: &mut [T],
         stride: usize,
@@ -264,7 +272,7 @@ impl Cx {
             return Ok(());
         }
         let ((x_row, x_col), (y_row, y_col)) = (x.strides(), y.strides());
-        let start = Start(out.as_mut_ptr());
+        let start = SharedStart(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {
             let start = &start;
             // Half of a few rows may be empty: a pointer past the last one would be invalid.
@@ -300,7 +308,7 @@ impl Cx {
 }
 
 /// The product of a few rows and columns; rows of `y` are contiguous.
-fn tiny<T: Product>(
+fn tiny<T: GemmElement>(
     out: &mut [T],
     (n, stride): (usize, usize),
     onto: (bool, T),
@@ -330,7 +338,7 @@ fn tiny<T: Product>(
 
 /// A block of `ROWS` by `N` elements of a product; returns `N`.
 #[inline(always)]
-fn strip<T: Product, const ROWS: usize, const N: usize>(
+fn strip<T: GemmElement, const ROWS: usize, const N: usize>(
     (out, out_stride): (&mut [T], usize),
     (add, scale): (bool, T),
     k: usize,
@@ -361,7 +369,7 @@ fn no_product<T>(x: &Mat<'_, T>, y: &Mat<'_, T>, out: usize) -> Error {
 
 /// # Safety
 /// The pointers lead to matrices of these sizes with these strides; nothing else uses the rectangle of `out` meanwhile.
-unsafe fn gemm_into<T: Product>(
+unsafe fn gemm_into<T: GemmElement>(
     (m, n, k): (usize, usize, usize),
     (out, out_row): (*mut T, isize),
     (add, scale): (bool, T),
@@ -395,8 +403,8 @@ mod assembly {
 
     use private_gemm_x86::{Accum, DType, DstKind, IType, InstrSet, gemm};
 
-    use super::Product;
-    use crate::cx::{Isa, isa};
+    use super::GemmElement;
+    use crate::runtime::{Isa, isa};
 
     /// The instruction set to use, if the library supports any of the machine's.
     pub(super) fn instructions() -> Option<InstrSet> {
@@ -409,7 +417,7 @@ mod assembly {
 
     /// # Safety
     /// As `gemm_into` outside, on a machine with these instructions.
-    pub(super) unsafe fn gemm_into<T: Product>(
+    pub(super) unsafe fn gemm_into<T: GemmElement>(
         instructions: InstrSet,
         (m, n, k): (usize, usize, usize),
         (out, out_row): (*mut T, isize),

@@ -10,17 +10,17 @@ use crate::{
 
 /// One buffer, lent to one kernel at a time.
 #[derive(Default)]
-pub(super) struct Scratch(Mutex<State>);
+pub(super) struct Scratch(Mutex<ScratchState>);
 
 #[derive(Default)]
-struct State {
+struct ScratchState {
     held: Option<Memory>,
-    watched: Option<Watched>,
+    watched: Option<ScratchUse>,
 }
 
 /// The use of scratch memory by a kernel, for the check of operators.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Watched {
+pub struct ScratchUse {
     /// The initial value of every lent byte.
     fill: u8,
     lent: usize,
@@ -33,7 +33,7 @@ pub struct Watched {
 }
 
 impl Scratch {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ScratchState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,13 +96,14 @@ impl Cx {
     #[doc(hidden)]
     pub fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
         let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
-        *self.scratch.state() = State { held, watched: Some(Watched { fill, ..Watched::default() }) };
+        *self.scratch.state() =
+            ScratchState { held, watched: Some(ScratchUse { fill, ..ScratchUse::default() }) };
         Ok(())
     }
 
     /// The watched requests, if any.
     #[doc(hidden)]
-    pub fn watched_scratch(&self) -> Watched {
+    pub fn watched_scratch(&self) -> ScratchUse {
         self.scratch.state().watched.unwrap_or_default()
     }
 }

@@ -10,13 +10,13 @@ use rustc_hash::FxHashMap;
 
 use super::{
     LaneEntry,
-    block::{Arg, BlockFn, LaneAttrs},
-    operand::{LaneType, Operand, store},
-    spread::Spread,
+    block_function::{ArgAddress, BlockFn, LaneAttrs},
+    broadcast_map::BroadcastMap,
+    load_store::{LaneType, LoadedOperand, store},
 };
 use crate::{
     Arity, DType, Error, ErrorKind, OpDesc, Result,
-    cx::CHUNK,
+    runtime::CHUNK,
     tensor::{LINE, Memory, Place, padded},
 };
 
@@ -32,21 +32,21 @@ const SKEW: usize = 3 * LINE;
 
 /// The location of a value of a fused kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Home {
+pub enum OperandLocation {
     /// In a block register: an intermediate value.
     Register,
     /// In memory, with the full shape.
     Whole(Place),
     /// In memory, with fewer elements: broadcast when read, summed when written.
-    Spread(Place, Spread),
+    Spread(Place, BroadcastMap),
     /// In memory, with another dtype than lanes: converted as by Rust's `as`. Formulas read bool as 1 and 0, and write
     /// true for a number other than 0.
-    Converted(Place, Spread, DType),
+    Converted(Place, BroadcastMap, DType),
 }
 
 /// One operator of a fused kernel.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct FusedOp<'a> {
     #[doc(hidden)]
     pub entry: &'a LaneEntry,
     #[doc(hidden)]
@@ -61,21 +61,21 @@ pub struct Step<'a> {
 
 /// The specification of a fused kernel.
 #[derive(Debug)]
-pub struct RegionSpec<'a> {
+pub struct FusedKernelSpec<'a> {
     #[doc(hidden)]
     pub dtype: DType,
     /// The number of elements of the full shape.
     #[doc(hidden)]
     pub numel: usize,
     #[doc(hidden)]
-    pub values: Vec<Home>,
+    pub values: Vec<OperandLocation>,
     #[doc(hidden)]
-    pub steps: Vec<Step<'a>>,
+    pub steps: Vec<FusedOp<'a>>,
 }
 
 /// An action on one block; they run in order.
 #[derive(Clone, Copy)]
-enum Action {
+enum BlockAction {
     /// Evaluate a formula on the arguments from index `args` on.
     Run { block: BlockFn, attrs: *const (), args: usize },
     /// Load a broadcast or converted operand into a register.
@@ -94,26 +94,26 @@ enum ArgAt {
 }
 
 /// A summed output: chunk 0 adds to the output itself, the others to partial sums.
-struct Sum {
+struct SummedOutput {
     place: Place,
-    spread: Spread,
+    spread: BroadcastMap,
     partial: Memory,
     /// Bytes between two partial sums; 0 if chunks add to the output sequentially.
     stride: usize,
 }
 
-impl Sum {
+impl SummedOutput {
     /// Each chunk but the first has a partial sum, unless those would take more memory than the summed values.
-    fn new(place: Place, spread: Spread, numel: usize, size: usize) -> Result<Sum> {
+    fn new(place: Place, spread: BroadcastMap, numel: usize, size: usize) -> Result<SummedOutput> {
         let chunks = numel.div_ceil(CHUNK).max(1);
         let partials = spread.numel().saturating_mul(chunks) <= numel.max(1) || chunks == 1;
         let stride = if partials { padded(spread.numel() * size) } else { 0 };
-        Ok(Sum { place, partial: Memory::zeroed((chunks - 1) * stride)?, stride, spread })
+        Ok(SummedOutput { place, partial: Memory::zeroed((chunks - 1) * stride)?, stride, spread })
     }
 }
 
 /// A fused kernel: elementwise operators that run block by block. [`Regions`](super::Regions) runs it.
-pub struct Region {
+pub struct FusedKernel {
     dtype: DType,
     numel: usize,
     /// `numel` rounded up to whole cache lines.
@@ -123,29 +123,29 @@ pub struct Region {
     register_stride: usize,
     /// Whether all sums have partial sums, so that chunks can run in any order.
     parallel: bool,
-    actions: Vec<Action>,
-    loads: Vec<Operand>,
-    sums: Vec<Sum>,
+    actions: Vec<BlockAction>,
+    loads: Vec<LoadedOperand>,
+    sums: Vec<SummedOutput>,
     /// One set of arguments and of registers per worker.
-    workers: Vec<(Vec<Arg>, Memory)>,
-    touched: Vec<Touched>,
+    workers: Vec<(Vec<ArgAddress>, Memory)>,
+    touched: Vec<TouchedMemory>,
     _attrs: Vec<LaneAttrs>,
 }
 // SAFETY: the pointers lead to attributes, which are `Send` and `Sync` and which the region keeps alive, to registers
 // that it owns, and to places of plain bytes, which belong to no thread.
-unsafe impl Send for Region {}
+unsafe impl Send for FusedKernel {}
 // SAFETY: as above; the method of `&Region` that uses them is unsafe to call (`run_part`).
-unsafe impl Sync for Region {}
+unsafe impl Sync for FusedKernel {}
 
-impl Region {
+impl FusedKernel {
     #[doc(hidden)]
-    pub fn new(spec: RegionSpec<'_>, workers: usize) -> Result<Region> {
-        let RegionSpec { dtype, numel, values, steps } = spec;
-        let mut build = Build::new(&values, &steps, numel);
+    pub fn new(spec: FusedKernelSpec<'_>, workers: usize) -> Result<FusedKernel> {
+        let FusedKernelSpec { dtype, numel, values, steps } = spec;
+        let mut build = FusedKernelBuilder::new(&values, &steps, numel);
         for (index, step) in steps.iter().enumerate() {
             build.step(index, step, dtype)?;
         }
-        let Build { actions, args, loads, folds, attrs, registers, .. } = build;
+        let FusedKernelBuilder { actions, args, loads, folds, attrs, registers, .. } = build;
         let size = dtype.size();
         let line = LINE / size;
         let too_large = || Error::internal("more elements than can be addressed");
@@ -154,7 +154,7 @@ impl Region {
         let touched = touched(&values, &steps, numel, whole_bytes, size)?;
 
         let chunks = numel.div_ceil(CHUNK).max(1);
-        let sums = folds.into_iter().map(|(place, spread)| Sum::new(place, spread, numel, size));
+        let sums = folds.into_iter().map(|(place, spread)| SummedOutput::new(place, spread, numel, size));
         let sums = sums.collect::<Result<Vec<_>>>()?;
         let parallel = chunks == 1 || sums.iter().all(|sum| sum.stride > 0);
 
@@ -165,7 +165,7 @@ impl Region {
         let block = block.min(whole.max(line)).min(CHUNK);
         // Registers at multiples of a page would share a few sets of the first-level cache.
         let register_stride = padded(block * size) + SKEW;
-        let worker = || -> Result<(Vec<Arg>, Memory)> {
+        let worker = || -> Result<(Vec<ArgAddress>, Memory)> {
             let memory = Memory::zeroed(registers * register_stride)?;
             let bind = |arg: &ArgAt| {
                 Ok(match arg {
@@ -177,7 +177,7 @@ impl Region {
             Ok((args.iter().map(bind).collect::<Result<_>>()?, memory))
         };
         let workers = (0..workers.min(chunks)).map(|_| worker()).collect::<Result<_>>()?;
-        Ok(Region {
+        Ok(FusedKernel {
             dtype,
             numel,
             whole,
@@ -221,10 +221,10 @@ impl Region {
                     // absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
                     // `first..first + n` are whole cache lines of this chunk; registers hold a block, and are
                     // initialised (zeroed).
-                    Action::Run { block, attrs, args: at } => unsafe {
+                    BlockAction::Run { block, attrs, args: at } => unsafe {
                         block(args.as_ptr().add(at), attrs, first, n)
                     },
-                    Action::Load { operand, register } => {
+                    BlockAction::Load { operand, register } => {
                         // SAFETY: the place holds the operand (`touched`). If it has the full shape, other chunks may
                         // write it, but not these elements; otherwise nothing writes it (`check_apart`). The register
                         // is this worker's own and holds a block; `real` is at least 0 and at most `n`.
@@ -235,11 +235,11 @@ impl Region {
                     }
                     // SAFETY: as above; the place holds an element for each of `numel` (`Build::step` accepts no
                     // other), and these are of this chunk alone.
-                    Action::Store { place, dtype, register } => unsafe {
+                    BlockAction::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
                         store(block, place, dtype, first);
                     },
-                    Action::Add { sum, register } => {
+                    BlockAction::Add { sum, register } => {
                         let sum = &self.sums[sum];
                         let target = match chunk {
                             0 => Ok(sum.place),
@@ -272,7 +272,7 @@ impl Region {
     }
 
     /// The memory that it reads and writes.
-    pub(super) fn touched(&self) -> &[Touched] {
+    pub(super) fn touched(&self) -> &[TouchedMemory] {
         &self.touched
     }
 
@@ -350,28 +350,28 @@ impl Region {
 
 /// Turns steps into actions and allocates registers: one is free again after its last reader, and already for that
 /// reader's own output.
-struct Build {
+struct FusedKernelBuilder {
     /// The number of elements of the full shape.
     numel: usize,
-    values: Vec<Home>,
+    values: Vec<OperandLocation>,
     last_use: Vec<usize>,
     register_of: FxHashMap<usize, usize>,
     free: Vec<usize>,
     registers: usize,
-    actions: Vec<Action>,
+    actions: Vec<BlockAction>,
     args: Vec<ArgAt>,
-    loads: Vec<Operand>,
-    folds: Vec<(Place, Spread)>,
+    loads: Vec<LoadedOperand>,
+    folds: Vec<(Place, BroadcastMap)>,
     attrs: Vec<LaneAttrs>,
 }
 
-impl Build {
-    fn new(values: &[Home], steps: &[Step<'_>], numel: usize) -> Build {
+impl FusedKernelBuilder {
+    fn new(values: &[OperandLocation], steps: &[FusedOp<'_>], numel: usize) -> FusedKernelBuilder {
         let mut last_use = vec![0; values.len()];
         for (i, step) in steps.iter().enumerate() {
             step.inputs.iter().chain(&step.outputs).flatten().for_each(|v| last_use[*v] = i);
         }
-        Build {
+        FusedKernelBuilder {
             numel,
             values: values.to_vec(),
             last_use,
@@ -393,7 +393,7 @@ impl Build {
         })
     }
 
-    fn step(&mut self, index: usize, step: &Step<'_>, dtype: DType) -> Result<()> {
+    fn step(&mut self, index: usize, step: &FusedOp<'_>, dtype: DType) -> Result<()> {
         let schema = step.entry.schema();
         let missing = || Error::internal(format!("a slot of `{}` in a region is not filled", schema.name));
         if step.inputs.len() != schema.inputs.len() || step.outputs.len() != schema.outputs.len() {
@@ -418,25 +418,25 @@ impl Build {
                 None if slot.arity == Arity::Optional => ArgAt::Absent,
                 None => return Err(missing()),
                 Some(v) => match self.values[*v].clone() {
-                    Home::Whole(place) => ArgAt::Whole(place),
-                    Home::Register => {
+                    OperandLocation::Whole(place) => ArgAt::Whole(place),
+                    OperandLocation::Register => {
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
                         ArgAt::Register(register)
                     }
-                    Home::Spread(place, spread) => {
+                    OperandLocation::Spread(place, spread) => {
                         let register = self.take_register();
                         folds.push(register);
                         self.folds.push((place, spread));
                         ArgAt::Register(register)
                     }
-                    Home::Converted(place, spread, dtype) => {
+                    OperandLocation::Converted(place, spread, dtype) => {
                         if spread.numel() != self.numel {
                             return Err(Error::internal("a converted output is not summed"));
                         }
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
-                        stores.push(Action::Store { place, dtype, register });
+                        stores.push(BlockAction::Store { place, dtype, register });
                         ArgAt::Register(register)
                     }
                 },
@@ -448,12 +448,12 @@ impl Build {
         let attrs = step.entry.attrs(step.desc)?;
         let at = self.args.len();
         self.args.append(&mut args);
-        self.actions.push(Action::Run { block, attrs: attrs.ptr(), args: at });
+        self.actions.push(BlockAction::Run { block, attrs: attrs.ptr(), args: at });
         self.attrs.push(attrs);
         self.actions.append(&mut stores);
         let first_sum = self.folds.len() - folds.len();
         for (i, register) in folds.into_iter().enumerate() {
-            self.actions.push(Action::Add { sum: first_sum + i, register });
+            self.actions.push(BlockAction::Add { sum: first_sum + i, register });
             self.free.push(register);
         }
         // An unread output frees its register immediately.
@@ -467,33 +467,33 @@ impl Build {
 
     fn read(&mut self, value: usize, dtype: DType) -> Result<ArgAt> {
         Ok(match self.values[value].clone() {
-            Home::Whole(place) => ArgAt::Whole(place),
-            Home::Register => match self.register_of.get(&value) {
+            OperandLocation::Whole(place) => ArgAt::Whole(place),
+            OperandLocation::Register => match self.register_of.get(&value) {
                 Some(r) => ArgAt::Register(*r),
                 None => return Err(Error::internal("a region reads a register before it is written")),
             },
-            Home::Spread(place, spread) => self.load(value, place, spread, dtype),
-            Home::Converted(place, spread, dtype) => self.load(value, place, spread, dtype),
+            OperandLocation::Spread(place, spread) => self.load(value, place, spread, dtype),
+            OperandLocation::Converted(place, spread, dtype) => self.load(value, place, spread, dtype),
         })
     }
 
     /// A register with the loaded operand.
-    fn load(&mut self, value: usize, place: Place, spread: Spread, dtype: DType) -> ArgAt {
+    fn load(&mut self, value: usize, place: Place, spread: BroadcastMap, dtype: DType) -> ArgAt {
         if let Some(register) = self.register_of.get(&value) {
             return ArgAt::Register(*register);
         }
         let register = self.take_register();
         self.register_of.insert(value, register);
-        self.actions.push(Action::Load { operand: self.loads.len(), register });
+        self.actions.push(BlockAction::Load { operand: self.loads.len(), register });
         let whole = spread.numel() == self.numel;
-        self.loads.push(Operand { place, spread, dtype, whole });
+        self.loads.push(LoadedOperand { place, map: spread, dtype, whole });
         ArgAt::Register(register)
     }
 }
 
 /// Memory that a fused kernel reads or writes.
 #[derive(Clone, Debug)]
-pub(super) struct Touched {
+pub(super) struct TouchedMemory {
     /// Addresses.
     pub(super) bytes: Range<usize>,
     /// Whether it has the full shape: then it may be both read and written.
@@ -503,24 +503,24 @@ pub(super) struct Touched {
 
 /// The memory that is read and written, checked against the size of its place.
 fn touched(
-    values: &[Home],
-    steps: &[Step<'_>],
+    values: &[OperandLocation],
+    steps: &[FusedOp<'_>],
     numel: usize,
     whole_bytes: usize,
     size: usize,
-) -> Result<Vec<Touched>> {
+) -> Result<Vec<TouchedMemory>> {
     let mut written = vec![false; values.len()];
     steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
     let touched = values.iter().zip(written).filter_map(|(value, written)| {
         let (place, bytes, whole) = match value {
-            Home::Register => return None,
-            Home::Whole(place) => (place, whole_bytes, true),
-            Home::Spread(place, spread) => (place, spread.numel().saturating_mul(size), false),
-            Home::Converted(place, spread, dtype) => {
+            OperandLocation::Register => return None,
+            OperandLocation::Whole(place) => (place, whole_bytes, true),
+            OperandLocation::Spread(place, spread) => (place, spread.numel().saturating_mul(size), false),
+            OperandLocation::Converted(place, spread, dtype) => {
                 (place, spread.numel().saturating_mul(dtype.size()), spread.numel() == numel)
             }
         };
-        Some(place.range(bytes).map(|bytes| Touched { bytes, whole, written }))
+        Some(place.range(bytes).map(|bytes| TouchedMemory { bytes, whole, written }))
     });
     touched.collect()
 }

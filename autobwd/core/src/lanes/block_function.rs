@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef,
-    cx::{FUSED, Isa, isa},
     numbers::Lane,
+    runtime::{FUSED, Isa, isa},
     tensor::LINE,
 };
 
@@ -19,7 +19,7 @@ pub(crate) const MAX_ARGS: usize = 128;
 
 /// The address of one argument of a block function. The lowest bit is set if the argument is indexed by the block's
 /// position (else it is a block register); null is an absent optional slot. A tagged pointer, to preserve provenance.
-pub(super) type Arg = *mut u8;
+pub(super) type ArgAddress = *mut u8;
 
 /// Evaluates a formula for elements `first..first + n`: arguments, attributes, first, n.
 ///
@@ -29,21 +29,31 @@ pub(super) type Arg = *mut u8;
 /// a whole number of cache lines. Meanwhile, nothing else writes the elements that are read, or uses those that are
 /// written; the elements of two arguments are identical or disjoint. The attributes were made by the operator's
 /// `LaneEntry`.
-pub(super) type BlockFn = unsafe fn(args: *const Arg, attrs: *const (), first: usize, n: usize);
+pub(super) type BlockFn = unsafe fn(args: *const ArgAddress, attrs: *const (), first: usize, n: usize);
 
 /// The body of a block function, generic over lanes.
-pub(super) trait Block {
+pub(super) trait BlockBody {
     /// # Safety
     /// As [`BlockFn`], with the `F` of the dtype.
-    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize);
+    unsafe fn run<F: Float, const VL: usize>(
+        args: *const ArgAddress,
+        attrs: *const (),
+        first: usize,
+        n: usize,
+    );
 }
 
 /// The compiled formula of an operator.
-struct Compiled<O>(PhantomData<O>);
+struct CompiledFormula<O>(PhantomData<O>);
 
-impl<O: Lanes> Block for Compiled<O> {
+impl<O: Lanes> BlockBody for CompiledFormula<O> {
     #[inline(always)]
-    unsafe fn run<F: Float, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize) {
+    unsafe fn run<F: Float, const VL: usize>(
+        args: *const ArgAddress,
+        attrs: *const (),
+        first: usize,
+        n: usize,
+    ) {
         // SAFETY: the caller's promise.
         unsafe { run_chunks::<O, F, VL>(args, attrs, first, n) }
     }
@@ -55,7 +65,7 @@ impl<O: Lanes> Block for Compiled<O> {
 /// reference is ever formed, so an output may share the address of an input.
 #[inline(always)]
 unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
-    args: *const Arg,
+    args: *const ArgAddress,
     attrs: *const (),
     first: usize,
     n: usize,
@@ -123,8 +133,12 @@ const fn optional(slots: &[SlotDef], k: usize) -> bool {
 /// As [`BlockFn`], on a machine with these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-unsafe fn avx512<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
-where
+unsafe fn avx512<B: BlockBody, T, const VL: usize>(
+    args: *const ArgAddress,
+    attrs: *const (),
+    first: usize,
+    n: usize,
+) where
     Lane<T, true>: Float,
 {
     // SAFETY: the caller's promise.
@@ -135,8 +149,12 @@ where
 /// As [`BlockFn`], on a machine with these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
-where
+unsafe fn avx2<B: BlockBody, T, const VL: usize>(
+    args: *const ArgAddress,
+    attrs: *const (),
+    first: usize,
+    n: usize,
+) where
     Lane<T, true>: Float,
 {
     // SAFETY: the caller's promise.
@@ -145,15 +163,19 @@ where
 
 /// # Safety
 /// As [`BlockFn`].
-unsafe fn baseline<B: Block, T, const VL: usize>(args: *const Arg, attrs: *const (), first: usize, n: usize)
-where
+unsafe fn baseline<B: BlockBody, T, const VL: usize>(
+    args: *const ArgAddress,
+    attrs: *const (),
+    first: usize,
+    n: usize,
+) where
     Lane<T, FUSED>: Float,
 {
     // SAFETY: the caller's promise.
     unsafe { B::run::<Lane<T, FUSED>, VL>(args, attrs, first, n) }
 }
 
-fn choose<B: Block, T, const VL: usize>() -> BlockFn
+fn choose<B: BlockBody, T, const VL: usize>() -> BlockFn
 where
     Lane<T, true>: Float,
     Lane<T, FUSED>: Float,
@@ -169,7 +191,7 @@ where
     }
 }
 
-fn block_function<B: Block>(dtype: DType) -> Option<BlockFn> {
+fn block_function<B: BlockBody>(dtype: DType) -> Option<BlockFn> {
     match dtype {
         DType::F32 => Some(choose::<B, f32, 16>()),
         DType::F64 => Some(choose::<B, f64, 8>()),
@@ -208,7 +230,7 @@ impl LaneEntry {
         const { assert!(O::SLOTS.inputs.len() + O::SLOTS.outputs.len() <= MAX_ARGS, "too many slots") }
         LaneEntry {
             schema: &O::SLOTS,
-            block: block_function::<Compiled<O>>,
+            block: block_function::<CompiledFormula<O>>,
             attrs: |desc| Ok(LaneAttrs(Arc::new(O::attrs(desc)?))),
             formula: record::<O>,
         }

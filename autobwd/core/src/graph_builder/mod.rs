@@ -12,13 +12,13 @@ mod snapshot;
 mod transaction;
 mod value;
 
-pub use append::{MakeDesc, OpArgs, emit};
+pub use append::{DescribeFn, OpArgs, emit};
 pub use builder::Builder;
 pub use eager::HookId;
-pub use engine::{Engine, Ready};
-pub(crate) use expr::Held;
+pub use engine::{Engine, PreparedOp};
+pub(crate) use expr::ExprValue;
 pub use expr::{Arg, Arg::New, Expr};
-pub use function::{Applied, Function, describe_function};
+pub use function::{Function, FunctionCall, describe_function};
 pub use snapshot::ProgramSnapshot;
 pub use transaction::Transaction;
-pub use value::{Call, Given, Hook, Made, Node, Reading, Value, Watch};
+pub use value::{Hook, MemoryGuard, NodeOrigin, OpCall, SourceValue, TapeNode, Value, ValueSettings};

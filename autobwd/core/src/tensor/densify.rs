@@ -46,7 +46,7 @@ impl Memory {
             return bytes.copy_within(from..from + whole, to);
         };
         let rows = of_bytes(meta);
-        let there = self.rows::<u8>(from, &rows).numbers().len();
+        let there = self.rows::<u8>(from, &rows).indices().len();
         let (values, width) = (from + padded(room * size_of::<i64>()), self.rows::<u8>(from, &rows).width());
         self.slice_mut::<u8>(to, whole).fill(0);
         for i in 0..there {

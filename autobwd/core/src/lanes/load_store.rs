@@ -3,19 +3,19 @@
 
 use std::{ops::Add, slice};
 
-use super::spread::Spread;
+use super::broadcast_map::BroadcastMap;
 use crate::{Bool, DType, Element, tensor::Place, with_dtype};
 
 /// An operand that is read into a register.
-pub(super) struct Operand {
+pub(super) struct LoadedOperand {
     pub(super) place: Place,
-    pub(super) spread: Spread,
+    pub(super) map: BroadcastMap,
     pub(super) dtype: DType,
     /// Whether it has the full shape: then, other elements than those that are read may be written meanwhile.
     pub(super) whole: bool,
 }
 
-impl Operand {
+impl LoadedOperand {
     /// Reads the elements for `first..first + block.len()` of the full shape.
     ///
     /// # Safety
@@ -51,8 +51,8 @@ impl Operand {
             block.iter_mut().zip(elements).for_each(|(b, x)| *b = of(*x));
         } else {
             // SAFETY: the caller's promise.
-            let elements = unsafe { slice::from_raw_parts(elements, self.spread.numel()) };
-            self.spread.load(elements, first, block, of);
+            let elements = unsafe { slice::from_raw_parts(elements, self.map.numel()) };
+            self.map.load(elements, first, block, of);
         }
     }
 }
@@ -74,25 +74,25 @@ pub(super) unsafe fn store<T: LaneType>(block: &[T], place: Place, dtype: DType,
 pub(super) trait LaneType:
     Element
     + Add<Output = Self>
-    + Converts<Bool>
-    + Converts<u8>
-    + Converts<i32>
-    + Converts<i64>
-    + Converts<f32>
-    + Converts<f64>
+    + StoredAs<Bool>
+    + StoredAs<u8>
+    + StoredAs<i32>
+    + StoredAs<i64>
+    + StoredAs<f32>
+    + StoredAs<f64>
 {
 }
 impl LaneType for f32 {}
 impl LaneType for f64 {}
 
 /// Conversion from and to the type in memory.
-pub(super) trait Converts<U> {
+pub(super) trait StoredAs<U> {
     fn load(stored: U) -> Self;
     fn store(self) -> U;
 }
 macro_rules! converts {
     ($($lane:ty: $($u:ty),*;)*) => {$(
-        $(impl Converts<$u> for $lane {
+        $(impl StoredAs<$u> for $lane {
             #[inline(always)]
             fn load(stored: $u) -> $lane {
                 stored as $lane
@@ -102,7 +102,7 @@ macro_rules! converts {
                 self as $u
             }
         })*
-        impl Converts<Bool> for $lane {
+        impl StoredAs<Bool> for $lane {
             #[inline(always)]
             fn load(stored: Bool) -> $lane {
                 stored.get().into()

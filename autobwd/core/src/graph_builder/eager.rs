@@ -8,7 +8,7 @@ use std::sync::{
 
 use super::{
     engine::Engine,
-    value::{Given, Value},
+    value::{SourceValue, Value},
 };
 use crate::{Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor};
 
@@ -16,12 +16,12 @@ impl Builder {
     /// A leaf: a value whose gradient is wanted. The name is for messages and programs.
     pub fn leaf(&self, name: &str, tensor: Tensor) -> Expr {
         let leaf = tensor.dtype().is_float();
-        self.hold(Value::from(Given::new(name.into(), tensor, leaf)))
+        self.hold(Value::from(SourceValue::new(name.into(), tensor, leaf)))
     }
 
     /// A value without gradient.
     pub fn constant(&self, tensor: Tensor) -> Expr {
-        self.hold(Value::from(Given::new(String::new(), tensor, false)))
+        self.hold(Value::from(SourceValue::new(String::new(), tensor, false)))
     }
 
     /// A value from elsewhere, such as another thread, with its history: the inverse of [`Expr::into_value`].
@@ -47,13 +47,13 @@ impl Builder {
     /// Runs a function with recording of history switched on or off.
     #[doc(hidden)]
     pub fn recording<T>(&self, on: bool, function: impl FnOnce() -> T) -> T {
-        struct Restore<'a>(&'a dyn Engine, bool);
-        impl Drop for Restore<'_> {
+        struct RestoreRecording<'a>(&'a dyn Engine, bool);
+        impl Drop for RestoreRecording<'_> {
             fn drop(&mut self) {
                 self.0.record(self.1);
             }
         }
-        let _restore = self.engine().map(|engine| Restore(engine, engine.record(on)));
+        let _restore = self.engine().map(|engine| RestoreRecording(engine, engine.record(on)));
         function()
     }
 
@@ -181,7 +181,7 @@ impl Expr {
                 seed.meta().clone().in_slot("seed").same_as(&own)?;
                 Ok(seed.clone())
             }
-            None => Ok(Given::new("1".into(), ones(meta)?, false).into()),
+            None => Ok(SourceValue::new("1".into(), ones(meta)?, false).into()),
         }
     }
 

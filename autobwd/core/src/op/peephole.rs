@@ -1,0 +1,51 @@
+//! Peephole optimisation: pairs of operators that one operator replaces.
+
+use crate::{Op, OpDesc, Result};
+
+/// A pair of consecutive operators that one operator can replace: the gradient of a weight and the update that uses it,
+/// say. A plan replaces them where only the second operator reads the intermediate results of the first.
+///
+/// ```
+/// use autobwd::{op::Peephole, OpDesc};
+/// use autobwd_ops::{matmul::{MatmulV2Grad, MatmulV2GradSgd}, update::SgdOp};
+///
+/// # use autobwd::Var;
+/// # fn merge(first: &MatmulV2Grad, then: &SgdOp) -> Option<OpDesc> {
+/// // In the library: impl Peephole<SgdOp> for MatmulV2Grad, and autobwd::op::peephole!(MatmulV2Grad, SgdOp);
+/// first.merge(then)
+/// # }
+/// ```
+pub trait Peephole<Then: Op>: Op {
+    /// The replacement, if this pair has one. It reads the inputs of both, except for intermediate results of the
+    /// first, and writes the outputs of both.
+    fn merge(&self, then: &Then) -> Option<OpDesc>;
+}
+
+/// A pair, as a registry entry. Created by [`peephole!`](crate::peephole).
+#[derive(Debug)]
+pub struct PeepholeEntry {
+    pub(crate) types: (&'static str, &'static str),
+    pub(crate) merge: fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>,
+}
+inventory::collect!(PeepholeEntry);
+
+impl PeepholeEntry {
+    /// The entry for a pair of operators.
+    pub const fn of<O: Peephole<Then>, Then: Op>() -> PeepholeEntry {
+        PeepholeEntry {
+            types: (O::SCHEMA.name, Then::SCHEMA.name),
+            merge: |first, then| Ok(O::from_desc(first)?.merge(&Then::from_desc(then)?)),
+        }
+    }
+}
+
+/// Registers a pair of operators that one operator can replace: `autobwd::op::peephole!(MatmulV2Grad, SgdOp);`, with
+/// `impl Peephole<SgdOp> for MatmulV2Grad`.
+#[macro_export]
+macro_rules! peephole {
+    ($first:ty, $then:ty) => {
+        const _: () = {
+            $crate::__private::inventory::submit! { $crate::op::PeepholeEntry::of::<$first, $then>() }
+        };
+    };
+}
