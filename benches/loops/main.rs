@@ -16,7 +16,7 @@ use autobwd_ops::{
     Math,
     control::{static_rnn, while_loop},
     fill::FillConstant,
-    nn::{Cell, LstmCell, Pass},
+    nn::{DirectionWeights, LstmCell, RecurrentCell},
 };
 use clap::Parser;
 use serde_json::{Value, json};
@@ -60,28 +60,28 @@ fn run(args: &Args) -> Outcome<ExitCode> {
 }
 
 /// Input projections of the gates.
-fn gates(x: &Expr, pass: &Pass) -> Expr {
+fn gates(x: &Expr, pass: &DirectionWeights) -> Expr {
     x.matmul(&pass.input_weight) + &pass.bias
 }
 
 /// The initial states.
-fn zeros(x: &Expr, pass: &Pass) -> Expr {
+fn zeros(x: &Expr, pass: &DirectionWeights) -> Expr {
     let dims = [&x.dims()[1], &pass.state_weight.dims()[0]].map(|dim| dim.get().unwrap_or(0) as i64);
     let (shape, value, str_value) = (dims.to_vec(), 0.0, String::new());
     x.builder().emit(FillConstant { out: New, shape, dtype: DType::F32, value, str_value }).out
 }
 
 /// The last output, by a recurrence.
-fn recurrent(gates: &Expr, pass: &Pass) -> Expr {
+fn recurrent(gates: &Expr, pass: &DirectionWeights) -> Expr {
     over_steps(gates, pass, 0, Expr::clone)
 }
 
 /// The same with little memory for all steps together.
-fn long(x: &Expr, pass: &Pass, every: usize) -> Expr {
+fn long(x: &Expr, pass: &DirectionWeights, every: usize) -> Expr {
     over_steps(x, pass, every, |x| gates(x, pass))
 }
 
-fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Expr) -> Expr {
+fn over_steps(x: &Expr, pass: &DirectionWeights, every: usize, gates: impl Fn(&Expr) -> Expr) -> Expr {
     let zeros = zeros(x, pass);
     let mut last = static_rnn(x.builder(), false, |rnn| {
         rnn.checkpoint_every(every);
@@ -95,7 +95,7 @@ fn over_steps(x: &Expr, pass: &Pass, every: usize, gates: impl Fn(&Expr) -> Expr
 }
 
 /// The last output, unrolled.
-fn unrolled(gates: &Expr, pass: &Pass) -> Expr {
+fn unrolled(gates: &Expr, pass: &DirectionWeights) -> Expr {
     let zeros = zeros(gates, pass);
     let mut states = vec![zeros.clone(), zeros];
     for gates in gates.split(&[1; LSTM.steps], 0) {
@@ -113,7 +113,11 @@ struct Step {
 }
 
 impl Step {
-    fn new(executor: &Executor, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Step> {
+    fn new(
+        executor: &Executor,
+        sizes: &LstmSizes,
+        last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
+    ) -> Result<Step> {
         let mut model = Model::lstm(sizes, last)?;
         let before = forget_peak().then(resident_bytes);
         let session = executor.prepare(&model.net.program()?, &mut model.scope, &[], &[&model.loss])?;

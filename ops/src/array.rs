@@ -5,7 +5,7 @@ use autobwd::{
     ZeroGrad, check::*, emit, register_op,
 };
 
-use crate::{common::whole_number, fill::FillConstant};
+use crate::{fill::FillConstant, kernel_helpers::whole_number};
 
 fn is_index(i: &Meta) -> Result<()> {
     let whole = matches!(i.dtype, DType::I32 | DType::I64);

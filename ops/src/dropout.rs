@@ -8,7 +8,7 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, Real},
+    kernel_helpers::{KernelFloat, PART},
     random::{rng, unit},
 };
 
@@ -154,7 +154,7 @@ fn scale(p: f64, implementation: DropoutImplementation, is_test: bool) -> f64 {
 }
 
 /// `out = x * scale` where the mask is not 0, else 0.
-fn keep<T: Real>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+fn keep<T: KernelFloat>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
     let (mask, x, scale) = (mask.slice::<u8>()?, x.slice::<T>()?, T::of(scale));
     cx.chunks_mut(out.slice_mut::<T>()?, PART, |part, out| {
         let kept = x[part * PART..].iter().zip(&mask[part * PART..]);

@@ -2,21 +2,21 @@
 //! bounds.
 
 use crate::{
+    activation::{Prelu, PreluGrad},
     attention::{ScaledDotProductAttention, ScaledDotProductAttentionGrad},
-    binary::{SigmoidCrossEntropyWithLogits, SigmoidCrossEntropyWithLogitsGrad},
+    binary_cross_entropy::{SigmoidCrossEntropyWithLogits, SigmoidCrossEntropyWithLogitsGrad},
     conv::{Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp},
+    cumsum::{Cumsum, CumsumGrad},
     dropout::{DropoutGrad, DropoutOp},
     lstm::{LstmSequence, LstmSequenceGrad},
     matmul::{MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad},
     norm::{BatchNormGrad, BatchNormOp, GroupNormOp, InstanceNormOp, LayerNormGrad, LayerNormOp},
     pool::{Pool2dGrad, Pool2dOp},
-    prelu::{Prelu, PreluGrad},
     random::{GaussianRandom, UniformRandom},
     reduce::{
         Mean, MeanGrad, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad,
         ReduceProd, ReduceProdGrad, ReduceSum, ReduceSumGrad, SquaredL2Norm, SquaredL2NormGrad,
     },
-    scan::{Cumsum, CumsumGrad},
     shape::{
         ExpandV2, ExpandV2Grad, FlattenContiguousRange, FlattenContiguousRangeGrad, Flip, Pad, PadGrad,
         Split, Squeeze2, Squeeze2Grad, Tile, TileGrad, Transpose2, Transpose2Grad, Unsqueeze2,

@@ -10,8 +10,8 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, nth_part},
     elementwise::grad_or_zeros,
+    kernel_helpers::{PART, nth_part},
 };
 
 fn is_bool(x: &Meta) -> Result<()> {

@@ -51,7 +51,7 @@ pub trait Optimizer {
     /// # Errors
     /// As [`append_backward`] with all parameters; no parameter has a gradient; hyperparameters out of bounds.
     #[track_caller]
-    fn minimize(&self, loss: &Expr) -> Result<Updates> {
+    fn minimize(&self, loss: &Expr) -> Result<MinimizeResult> {
         self.minimize_with(loss, &Backward::default())
     }
 
@@ -74,7 +74,7 @@ pub trait Optimizer {
     /// # Errors
     /// As [`minimize`](Optimizer::minimize) and [`append_backward`].
     #[track_caller]
-    fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
+    fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
         let net = loss.builder();
         let updates =
             if net.is_eager() { derivatives(loss, backward)? } else { append_gradients(loss, backward)? };
@@ -99,16 +99,16 @@ pub trait Optimizer {
 /// excluded (no-grad set, `stop_gradient`).
 #[must_use = "a parameter without gradient is not trained: `complete` refuses that, `untrained` holds them"]
 #[derive(Clone, Debug)]
-pub struct Updates {
+pub struct MinimizeResult {
     /// Parameters that are updated, with their gradients.
     pub trained: Vec<(Expr, Expr)>,
     /// Parameters without gradient.
-    pub untrained: Vec<Untrained>,
+    pub untrained: Vec<UntrainedParameter>,
     /// Operators that the backward part recomputes; empty in eager mode.
     pub recomputed: RecomputeReport,
 }
 
-impl Updates {
+impl MinimizeResult {
     /// Returns the parameters with their gradients.
     ///
     /// # Errors
@@ -129,25 +129,25 @@ impl Updates {
 
 /// A parameter without gradient.
 #[derive(Clone, Debug)]
-pub struct Untrained {
+pub struct UntrainedParameter {
     /// The parameter.
     pub parameter: Expr,
-    why: Why,
+    why: UntrainedReason,
 }
 
 #[derive(Clone, Debug)]
-enum Why {
-    Told(String),
+enum UntrainedReason {
+    Reported(String),
     /// Found in the history of this loss on request: rarely needed, and not cheap.
     History(Expr),
 }
 
-impl Untrained {
+impl UntrainedParameter {
     /// The reason for the missing gradient, as a sentence.
     pub fn reason(&self) -> String {
         match &self.why {
-            Why::Told(reason) => reason.clone(),
-            Why::History(loss) => {
+            UntrainedReason::Reported(reason) => reason.clone(),
+            UntrainedReason::History(loss) => {
                 let name = self.parameter.name();
                 let found = missing(&[loss], &self.parameter);
                 let found = found.unwrap_or_else(|e| Some(e.to_string()));
@@ -156,14 +156,14 @@ impl Untrained {
         }
     }
 }
-impl fmt::Display for Untrained {
+impl fmt::Display for UntrainedParameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason())
     }
 }
 
-fn reasons(untrained: &[Untrained]) -> String {
-    untrained.iter().map(Untrained::reason).collect::<Vec<_>>().join("\n")
+fn reasons(untrained: &[UntrainedParameter]) -> String {
+    untrained.iter().map(UntrainedParameter::reason).collect::<Vec<_>>().join("\n")
 }
 
 fn nothing_trained(reasons: &str) -> Error {
@@ -173,7 +173,7 @@ fn nothing_trained(reasons: &str) -> Error {
 
 /// Appends the backward part of the loss; returns parameters with the variables of their gradients.
 #[track_caller]
-fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
+fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
     let net = loss.builder();
     // Not in a closure, so that operators record the caller's line.
     let mut program = net.program()?.clone();
@@ -188,9 +188,12 @@ fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     let trained = names.iter().map(|(p, g)| (net.expr(p), net.expr(g))).collect();
     let untrained = found.missing.iter().filter(|missing| !is_excluded(missing));
     let untrained = untrained
-        .map(|missing| Untrained { parameter: net.expr(&missing.name), why: Why::Told(missing.to_string()) })
+        .map(|missing| UntrainedParameter {
+            parameter: net.expr(&missing.name),
+            why: UntrainedReason::Reported(missing.to_string()),
+        })
         .collect();
-    Ok(Updates { trained, untrained, recomputed: found.recomputed })
+    Ok(MinimizeResult { trained, untrained, recomputed: found.recomputed })
 }
 
 /// Whether the caller wants a parameter to have no gradient.
@@ -201,7 +204,7 @@ fn is_excluded(missing: &MissingGradient) -> bool {
 
 /// Computes the gradients of an eager loss from its history; returns parameters with their gradients.
 #[track_caller]
-fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
+fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
     if !matches!(backward.checkpoints, Recompute::None) {
         return refuse("checkpoints are for programs: a tape keeps all values".into());
@@ -216,7 +219,7 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
         None => net.parameters(),
     };
     parameters.iter().try_for_each(|parameter| parameter.check().map(drop))?;
-    let excluded = |p: &Expr| backward.no_grad.contains(&p.name().as_str()) || !p.has_derivative();
+    let excluded = |p: &Expr| backward.no_grad.contains(&p.name().as_str()) || !p.requires_grad();
     let required = backward.parameters.is_some() && !backward.allow_missing;
     if let Some(parameter) = parameters.iter().find(|p| required && excluded(p)) {
         return refuse(format!(
@@ -226,11 +229,14 @@ fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<Updates> {
     }
     parameters.retain(|p| !excluded(p));
     let found = grad(&[loss], &parameters.iter().collect::<Vec<_>>(), &GradOptions::default())?;
-    let mut updates = Updates { trained: vec![], untrained: vec![], recomputed: RecomputeReport::default() };
+    let mut updates =
+        MinimizeResult { trained: vec![], untrained: vec![], recomputed: RecomputeReport::default() };
     for (parameter, gradient) in parameters.into_iter().zip(found) {
         match gradient {
             Some(gradient) => updates.trained.push((parameter, gradient)),
-            None => updates.untrained.push(Untrained { parameter, why: Why::History(loss.clone()) }),
+            None => updates
+                .untrained
+                .push(UntrainedParameter { parameter, why: UntrainedReason::History(loss.clone()) }),
         }
     }
     if updates.trained.is_empty() {

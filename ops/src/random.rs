@@ -10,7 +10,7 @@ use autobwd::{
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::common::Real;
+use crate::kernel_helpers::KernelFloat;
 
 /// Uniformly distributed numbers: `min ≤ out ≤ max`.
 ///

@@ -5,7 +5,7 @@ use autobwd::{
     register_op,
 };
 
-use crate::common::whole_number;
+use crate::kernel_helpers::whole_number;
 
 fn is_mask(mask: &Meta) -> Result<()> {
     let whole = matches!(mask.dtype, DType::I32 | DType::I64);

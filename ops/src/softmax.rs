@@ -16,9 +16,9 @@ use ndarray::{ArrayView1, ArrayViewMut1, Axis, Slice};
 
 use crate::{
     Math,
-    common::{Real, add_up, axis_if_any, lanes_along},
+    kernel_helpers::{KernelFloat, add_up, axis_if_any, lanes_along},
     reduce::{ReduceAttrs, ReduceMax, ReduceSum},
-    vectors,
+    simd_loops,
 };
 
 /// Elements of a unit of shared work; small, since exponentials are expensive.
@@ -45,7 +45,7 @@ impl Infer for Softmax<Meta> {
 impl Kernel for Softmax<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
-            let lanes = Lanes::along(&self.x, self.axis);
+            let lanes = SoftmaxLanes::along(&self.x, self.axis);
             lanes.each(cx, self.out.inout::<T>(&self.x)?, |_, x| softmax(x));
             Ok(())
         })
@@ -89,7 +89,7 @@ impl Infer for SoftmaxGrad<Meta> {
 impl Kernel for SoftmaxGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.out, T => {
-            let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
+            let (lanes, out) = (SoftmaxLanes::along(&self.out, self.axis), self.out.slice::<T>()?);
             lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx| {
                 let out = lanes.lane(out, i);
                 if let (Some(dx), Some(out)) = (dx.as_slice_mut(), out.to_slice()) {
@@ -131,7 +131,7 @@ impl Infer for LogSoftmax<Meta> {
 impl Kernel for LogSoftmax<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
-            let lanes = Lanes::along(&self.x, self.axis);
+            let lanes = SoftmaxLanes::along(&self.x, self.axis);
             lanes.each(cx, self.out.inout::<T>(&self.x)?, |_, x| log_softmax(x));
             Ok(())
         })
@@ -172,7 +172,7 @@ impl Infer for LogSoftmaxGrad<Meta> {
 impl Kernel for LogSoftmaxGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.out, T => {
-            let (lanes, out) = (Lanes::along(&self.out, self.axis), self.out.slice::<T>()?);
+            let (lanes, out) = (SoftmaxLanes::along(&self.out, self.axis), self.out.slice::<T>()?);
             lanes.each(cx, self.dx.inout(&self.dout)?, |i, mut dx: ArrayViewMut1<'_, T>| {
                 let out = lanes.lane(out, i);
                 if let (Some(dx), Some(out)) = (dx.as_slice_mut(), out.to_slice()) {
@@ -221,15 +221,15 @@ fn infer_softmax(x: &Meta, axis: i32, out: &mut Meta) -> Result<()> {
 
 /// Memory layout of lanes: `n` elements with stride `inner`.
 #[derive(Clone, Copy)]
-pub(crate) struct Lanes {
+pub(crate) struct SoftmaxLanes {
     pub(crate) n: usize,
     inner: usize,
 }
 
-impl Lanes {
-    pub(crate) fn along(x: &Buf<'_>, axis: i32) -> Lanes {
+impl SoftmaxLanes {
+    pub(crate) fn along(x: &Buf<'_>, axis: i32) -> SoftmaxLanes {
         let (_, n, inner) = lanes_along(x, axis.into());
-        Lanes { n, inner }
+        SoftmaxLanes { n, inner }
     }
 
     /// The range that a lane spans, and its elements in it.
@@ -246,7 +246,7 @@ impl Lanes {
     }
 
     /// Calls `work(index, lane)` for every lane of the output, which holds a copy of the input.
-    pub(crate) fn each<T: Real>(
+    pub(crate) fn each<T: KernelFloat>(
         self,
         cx: &Cx,
         inout: InOut<'_, T>,
@@ -275,7 +275,7 @@ impl Lanes {
     }
 
     /// Fills an output that has one element for each lane.
-    pub(crate) fn fill<T: Real>(self, cx: &Cx, out: &mut [T], of_lane: impl Fn(usize) -> T + Sync) {
+    pub(crate) fn fill<T: KernelFloat>(self, cx: &Cx, out: &mut [T], of_lane: impl Fn(usize) -> T + Sync) {
         let part = (PART / self.n).max(1);
         cx.chunks_mut(out, part, |index, out| {
             for (i, out) in out.iter_mut().enumerate() {
@@ -285,7 +285,7 @@ impl Lanes {
     }
 }
 
-pub(crate) fn softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+pub(crate) fn softmax<T: KernelFloat>(mut x: ArrayViewMut1<'_, T>) {
     if let Some(x) = x.as_slice_mut() {
         return T::vectorised(SoftmaxForward(x));
     }
@@ -296,13 +296,13 @@ pub(crate) fn softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
 }
 
 struct SoftmaxForward<'a, T>(&'a mut [T]);
-impl<T: Real> VectorLoops<T> for SoftmaxForward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for SoftmaxForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let top: F = vectors::largest(self.0);
-        let factor = F::from(1.0) / vectors::map_sum(&mut *self.0, |x: F| (x - top).exp());
+        let top: F = simd_loops::largest(self.0);
+        let factor = F::from(1.0) / simd_loops::map_sum(&mut *self.0, |x: F| (x - top).exp());
         map_lanes([], [self.0], |[], [x]: [F; 1]| [x * factor]);
     }
 }
@@ -311,17 +311,17 @@ struct SoftmaxBackward<'a, T> {
     dx: &'a mut [T],
     out: &'a [T],
 }
-impl<T: Real> VectorLoops<T> for SoftmaxBackward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for SoftmaxBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let mean = vectors::sum([&*self.dx, self.out], |[dout, out]: [F; 2]| dout * out);
+        let mean = simd_loops::sum([&*self.dx, self.out], |[dout, out]: [F; 2]| dout * out);
         map_lanes([self.out], [self.dx], |[out]: [F; 1], [dout]| [(dout - mean) * out]);
     }
 }
 
-fn log_softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
+fn log_softmax<T: KernelFloat>(mut x: ArrayViewMut1<'_, T>) {
     if let Some(x) = x.as_slice_mut() {
         return T::vectorised(LogSoftmaxForward(x));
     }
@@ -331,13 +331,13 @@ fn log_softmax<T: Real>(mut x: ArrayViewMut1<'_, T>) {
 }
 
 struct LogSoftmaxForward<'a, T>(&'a mut [T]);
-impl<T: Real> VectorLoops<T> for LogSoftmaxForward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for LogSoftmaxForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let top: F = vectors::largest(self.0);
-        let rest = vectors::sum([&*self.0], |[x]: [F; 1]| (x - top).exp()).log();
+        let top: F = simd_loops::largest(self.0);
+        let rest = simd_loops::sum([&*self.0], |[x]: [F; 1]| (x - top).exp()).log();
         map_lanes([], [self.0], |[], [x]: [F; 1]| [x - top - rest]);
     }
 }
@@ -346,18 +346,18 @@ struct LogSoftmaxBackward<'a, T> {
     dx: &'a mut [T],
     out: &'a [T],
 }
-impl<T: Real> VectorLoops<T> for LogSoftmaxBackward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for LogSoftmaxBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let total = vectors::sum([&*self.dx], |[dout]: [F; 1]| dout);
+        let total = simd_loops::sum([&*self.dx], |[dout]: [F; 1]| dout);
         map_lanes([self.out], [self.dx], |[out]: [F; 1], [dout]| [dout - out.exp() * total]);
     }
 }
 
 /// The largest element; NaN is ignored.
-pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
+pub(crate) fn largest<T: KernelFloat>(x: ArrayView1<'_, T>) -> T {
     match x.to_slice() {
         Some(x) => T::vectorised(Largest(x)),
         None => x.fold(T::neg_infinity(), |a, b| if *b > a { *b } else { a }),
@@ -365,17 +365,17 @@ pub(crate) fn largest<T: Real>(x: ArrayView1<'_, T>) -> T {
 }
 
 struct Largest<'a, T>(&'a [T]);
-impl<T: Real> VectorLoops<T> for Largest<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for Largest<'_, T> {
     type Output = T;
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) -> T {
-        vectors::largest::<T, F>(self.0).get()
+        simd_loops::largest::<T, F>(self.0).get()
     }
 }
 
 /// The sum of a term for each pair of elements; several accumulators are faster than one, and more exact.
-pub(crate) fn sum<T: Real>(
+pub(crate) fn sum<T: KernelFloat>(
     x: ArrayView1<'_, T>,
     y: ArrayView1<'_, T>,
     term: impl Fn(f64, f64) -> f64,

@@ -6,9 +6,9 @@ use autobwd::{
 };
 
 use crate::{
-    common::{axis_if_any, lanes_along},
-    places::TakeAlongAxisGrad,
-    search::Best,
+    kernel_helpers::{axis_if_any, lanes_along},
+    scatter::TakeAlongAxisGrad,
+    top_k::TopK,
 };
 
 /// Sorts the elements along an axis, and returns their positions: `out = x[indices]`.
@@ -48,7 +48,7 @@ impl Kernel for Argsort<Buf<'_>> {
             let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
             for lane in 0..x.len() / n.max(1) {
                 let at = lane / inner * n * inner + lane % inner;
-                let best = Best { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest };
+                let best = TopK { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest };
                 best.select(n, x[at..].iter().step_by(inner).take(n));
             }
             Ok(())

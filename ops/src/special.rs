@@ -7,7 +7,7 @@ use autobwd::{
     register_op,
 };
 
-use crate::extremum::negative_power_of_zero;
+use crate::min_max_pow::negative_power_of_zero;
 
 /// Reciprocal square root: `out = 1 / √x`.
 #[register_op(grad = RsqrtGrad, pointwise)]

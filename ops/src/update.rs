@@ -15,7 +15,7 @@ use autobwd::{
     tensor::InOut,
 };
 
-use crate::common::{PART, Real, nth_part};
+use crate::kernel_helpers::{KernelFloat, PART, nth_part};
 
 /// SGD: `param_out = param - learning_rate * grad`.
 #[register_op(grad = NoGrad, pointwise, broadcast)]
@@ -312,7 +312,7 @@ struct AdamStep<'a, T> {
     rate: T,
     epsilon: T,
 }
-impl<T: Real> VectorLoops<T> for AdamStep<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for AdamStep<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -360,7 +360,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
 }
 
 /// The only element of a slot.
-pub(crate) fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
+pub(crate) fn one<T: KernelFloat>(x: &Buf<'_>) -> Result<T> {
     match x.slice()? {
         [x] => Ok(*x),
         _ => Err(x.wrong("one element is needed")),
@@ -368,7 +368,7 @@ pub(crate) fn one<T: Real>(x: &Buf<'_>) -> Result<T> {
 }
 
 /// Multiplies a power by its base; returns the old power.
-fn advance<T: Real>(pow: InOut<'_, T>, base: T) -> T {
+fn advance<T: KernelFloat>(pow: InOut<'_, T>, base: T) -> T {
     let pow = pow.copied();
     let before = pow[0];
     pow[0] = before * base;

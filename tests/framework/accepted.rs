@@ -8,9 +8,9 @@ use autobwd_ops::{
     Math,
     loss::SoftmaxWithCrossEntropy,
     reduce::{ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
-    search::{Accuracy, TopKV2},
     shape::Split,
     sort::Argsort,
+    top_k::{Accuracy, TopKV2},
 };
 
 use crate::numbers::differentiable;

@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Executor, Expr, Feed, Meta, Result, Scope, Tensor};
 use autobwd_ops::{
     Init, Math,
-    control::{varying, while_loop},
+    control::{dynamic_dims, while_loop},
     nn,
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
@@ -134,7 +134,7 @@ fn operators_that_are_planned_while_running_leave_no_trace_either() -> Result<()
     };
     count("before");
     let end = number(&net, 3);
-    let vars = [number(&net, 0), varying(&row, &[-2])];
+    let vars = [number(&net, 0), dynamic_dims(&row, &[-2])];
     let step = |v: &[Expr]| vec![&v[0] + 1.0, autobwd_ops::concat(&[&v[1], &row], 0)];
     let rows = while_loop(&vars, |v| v[0].less_than(&end), step).remove(1);
     count("behind");

@@ -3,7 +3,7 @@
 use autobwd::{Arg, Builder, DType, Expr, New, Result, append_backward, emit, gradients};
 use autobwd_ops::{
     Math,
-    division::{ElementwiseFloordiv, ElementwiseMod},
+    floor_division::{ElementwiseFloordiv, ElementwiseMod},
 };
 
 use crate::numeric::{assert_derivative, parameter, run};

@@ -96,7 +96,7 @@ fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
     assert_first(Sgd { rate: 0.1 }.minimize(&loss), line);
     assert_first(Adam::new(0.1).minimize(&loss), line);
     assert!(loss.to_string().contains(&format!("failures.rs:{line}")));
-    assert!(!loss.has_derivative() && !loss.is_leaf());
+    assert!(!loss.requires_grad() && !loss.is_leaf());
     // The engine is not affected.
     tape.check()?;
     assert_eq!(tape.program()?.parameters().count(), 2);

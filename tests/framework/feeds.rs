@@ -98,7 +98,7 @@ fn operators_that_are_planned_while_running_keep_what_is_fed() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[1]);
     let end = number(&net, 3);
-    let vars = [number(&net, 0), autobwd_ops::control::varying(&x, &[-1])];
+    let vars = [number(&net, 0), autobwd_ops::control::dynamic_dims(&x, &[-1])];
     let step = |v: &[autobwd::Expr]| vec![&v[0] + 1.0, concat(&[&v[1], &x], 0)];
     let all = while_loop(&vars, |v| v[0].less_than(&end), step).remove(1);
     let z = x.square();

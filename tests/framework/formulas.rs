@@ -11,9 +11,8 @@ use autobwd::{
 };
 use autobwd_ops::{
     Math,
-    activation::Relu,
+    activation::{Relu, Silu},
     optim::{Optimizer, Sgd},
-    smooth::Silu,
 };
 
 use crate::numeric::parameter;

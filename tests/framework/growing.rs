@@ -10,7 +10,7 @@ use autobwd_ops::{
     Init, Math,
     array::{ReadFromArray, WriteToArray},
     concat,
-    control::{cond, scan, varying, while_loop},
+    control::{cond, dynamic_dims, scan, while_loop},
     optim::{Optimizer, Sgd},
 };
 
@@ -40,7 +40,7 @@ impl Net {
             return (0..times).fold(rows * 1.0, |rows, _| body(&rows));
         }
         let end = number(&self.net, times);
-        let vars = [number(&self.net, 0), varying(rows, &[-2])];
+        let vars = [number(&self.net, 0), dynamic_dims(rows, &[-2])];
         let step = |v: &[Expr]| vec![&v[0] + 1.0, body(&v[1])];
         while_loop(&vars, |v| v[0].less_than(&end), step).remove(1)
     }
@@ -198,7 +198,7 @@ fn loops_that_grow_can_have_others_within() {
 /// A program that reads the number of steps, with a loop over rows; and its loss.
 fn fed(net: &Net) -> Result<(Program, String)> {
     let steps = net.net.input("steps", DType::I64, &[1]);
-    let vars = [number(&net.net, 0), varying(&net.first, &[0])];
+    let vars = [number(&net.net, 0), dynamic_dims(&net.first, &[0])];
     let body = |v: &[Expr]| vec![&v[0] + 1.0, net.row_more(&v[1])];
     net.finish(&while_loop(&vars, |v| v[0].less_than(&steps), body)[1])
 }
@@ -257,7 +257,7 @@ fn lists_are_written_and_read_around_loops_that_grow() {
             let zero = number(&net.net, 0);
             let list = emit(WriteToArray { x: (&net.first).into(), i: (&zero).into(), out: New }).out;
             let end = number(&net.net, 4);
-            let vars = [zero, varying(&net.first, &[0])];
+            let vars = [zero, dynamic_dims(&net.first, &[0])];
             let body = |v: &[Expr]| {
                 let (next, rows) = (&v[0] + 1.0, net.row_more(&v[1]));
                 let last = rows.slice(0, -1, i32::MAX).tanh();
@@ -296,7 +296,7 @@ fn elements_of_several_shapes_are_not_read() -> Result<()> {
     );
 
     let net = Net::new(true);
-    let rows = varying(&net.first, &[0]);
+    let rows = dynamic_dims(&net.first, &[0]);
     let list = write(&net, &rows, 0, New);
     write(&net, &net.w, 1, (&list).into());
     let i = number(&net.net, 1);
@@ -311,7 +311,7 @@ fn elements_of_several_shapes_are_not_read() -> Result<()> {
 fn memory_does_not_grow_with_the_number_of_shapes() -> Result<()> {
     let net = Net::new(true);
     let steps = net.net.input("steps", DType::I64, &[1]);
-    let vars = [number(&net.net, 0), varying(&net.first, &[0])];
+    let vars = [number(&net.net, 0), dynamic_dims(&net.first, &[0])];
     let body = |v: &[Expr]| vec![&v[0] + 1.0, net.row_more(&v[1])];
     let rows = while_loop(&vars, |v| v[0].less_than(&steps), body).remove(1).mean().name();
     let (program, mut scope) = (net.net.program()?.clone(), start()?);
@@ -393,13 +393,13 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
     // An undeclared shape may change, but not the rank.
     let net = Net::new(true);
     let flag = || net.w.mean().less_than(&net.w.mean());
-    let rows = varying(&net.first, &[0]);
+    let rows = dynamic_dims(&net.first, &[0]);
     let e = while_loop(from_ref(&rows), |_| flag(), |v| vec![v[0].reshape(&[-1])])[0].check().unwrap_err();
     assert!(e.to_string().starts_with("the body of a loop changes a variable: before it is assign_"), "{e}");
     let e = while_loop(&[rows], |_| flag(), |v| vec![v[0].cast(DType::F32)])[0].check().unwrap_err();
     assert!(e.to_string().contains("float64 [-1, 3], after it is cast_0: float32 [-1, 3]"), "{e}");
     assert_eq!(
-        varying(&net.first, &[2]).check().unwrap_err().message(),
+        dynamic_dims(&net.first, &[2]).check().unwrap_err().message(),
         "first: float64 [1, 3] has no dimension 2"
     );
     // A declared dimension must not change.

@@ -9,7 +9,7 @@ use autobwd_ops::{
     Math,
     activation::Square,
     concat,
-    nn::{Cell, LstmCell},
+    nn::{LstmCell, RecurrentCell},
 };
 
 use crate::numeric::{Point, assert_derivatives, assert_near, parameter, run};

@@ -3,11 +3,9 @@
 use autobwd::{Arg, Builder, Expr, New, Result, emit, gradients};
 use autobwd_ops::{
     Math,
+    activation::{Elu, HardSigmoid, HardSwish, LeakyRelu, Prelu, PreluMode, Relu6, Softplus, Softsign},
     loss::CrossEntropy,
     norm::DataLayout,
-    prelu::{Prelu, PreluMode},
-    rectifier::{Elu, HardSigmoid, HardSwish, LeakyRelu, Relu6},
-    smooth::{Softplus, Softsign},
 };
 
 use crate::numeric::{Point, parameter, run};

@@ -4,8 +4,8 @@ use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, a
 use autobwd_ops::{
     Init, Math, concat,
     nn::{
-        BatchNorm, Cell, Conv2d, Conv2dTranspose, Dropout, GroupNorm, InstanceNorm, LayerNorm, Linear, Lstm,
-        LstmCell, MultiHeadAttention, Pass, Pool2d,
+        BatchNorm, Conv2d, Conv2dTranspose, DirectionWeights, Dropout, GroupNorm, InstanceNorm, LayerNorm,
+        Linear, Lstm, LstmCell, MultiHeadAttention, Pool2d, RecurrentCell,
     },
     optim::{Adam, Optimizer, Sgd},
 };
@@ -93,7 +93,7 @@ fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
         let x = net.data("x", &[steps, batch, inputs])?;
         let (mut h, mut c) = (net.data("h", &[batch, units])?, net.data("c", &[batch, units])?);
         let layer = Lstm::builder(&net.net, inputs, units).dtype(DType::F64).seed(3).build();
-        let Pass { input_weight, state_weight, bias } = &layer.passes[0];
+        let DirectionWeights { input_weight, state_weight, bias } = &layer.passes[0];
         let (hidden, cell) = if at_once {
             let gates = x.matmul(input_weight) + bias;
             let Some(states) = LstmCell::fused(&gates, Some(&[h, c]), state_weight) else { panic!() };
@@ -218,9 +218,13 @@ fn keys_may_be_others_than_queries_unless_they_are_ordered() {
     let x = net.input("x", DType::F32, &[2, 3, 8]);
     let seen = net.input("seen", DType::F32, &[2, 5, 8]);
     let layer = MultiHeadAttention::builder(&net, 8, 2).build();
-    assert_eq!(layer.attend(&x, &seen).dims().to_string(), "[2, 3, 8]");
-    let error =
-        MultiHeadAttention::builder(&net, 8, 2).causal().build().attend(&x, &seen).check().unwrap_err();
+    assert_eq!(layer.cross_attention(&x, &seen).dims().to_string(), "[2, 3, 8]");
+    let error = MultiHeadAttention::builder(&net, 8, 2)
+        .causal()
+        .build()
+        .cross_attention(&x, &seen)
+        .check()
+        .unwrap_err();
     assert!(error.to_string().contains("there are 3 queries and 5 keys"), "{error}");
     let uneven = MultiHeadAttention::builder(&net, 8, 3).build();
     for failed in [&uneven.query.weight, &uneven.output.weight, &uneven.forward(&x)] {

@@ -264,7 +264,7 @@ fn integers_have_no_gradient() -> Result<()> {
 
     let tape = autobwd::eager();
     let n = tape.leaf("n", Tensor::from_vec([1], vec![3_i64])?);
-    assert!(!(&n * &n).has_derivative());
+    assert!(!(&n * &n).requires_grad());
     let e = (&n * &n).backward().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient, "{e}");
     Ok(())

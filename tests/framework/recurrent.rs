@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Executor, Expr, Feed, Result, Tensor, gradients, tape, tensor::Bool};
 use autobwd_ops::{
     Init, Math,
-    nn::{Cell, Gru, GruCell, LstmCell, Recurrence, RnnCell},
+    nn::{Gru, GruCell, LstmCell, Recurrence, RecurrentCell, RnnCell},
 };
 
 use crate::{
@@ -86,7 +86,7 @@ struct Case {
     last: Vec<Expr>,
 }
 
-fn case<C: Cell>(masked: bool, given: bool) -> Result<Case> {
+fn case<C: RecurrentCell>(masked: bool, given: bool) -> Result<Case> {
     let mut net = Net::new();
     let data = |net: &Net, name: &str, dims: &[usize], seed| {
         net.net.parameter(name, DType::F64, dims, |x| Init::Uniform(-1.0, 1.0).emit(x, seed))
@@ -126,7 +126,7 @@ fn nested(flat: &[f64], middle: usize, inner: usize) -> Vec<Vec<Vec<f64>>> {
     flat.chunks(middle * inner).map(|rows| rows.chunks(inner).map(<[f64]>::to_vec).collect()).collect()
 }
 
-fn check<C: Cell>(unit: Unit) -> Result<()> {
+fn check<C: RecurrentCell>(unit: Unit) -> Result<()> {
     for (masked, given) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut case = case::<C>(masked, given)?;
         let weights = case.values(&case.layers)?;
@@ -161,7 +161,7 @@ fn check<C: Cell>(unit: Unit) -> Result<()> {
     Ok(())
 }
 
-fn check_gradients<C: Cell>() -> Result<()> {
+fn check_gradients<C: RecurrentCell>() -> Result<()> {
     for (masked, given) in [(true, true), (false, true), (false, false)] {
         let case = case::<C>(masked, given)?;
         // All outputs contribute, each element differently.
@@ -206,14 +206,14 @@ fn gradients_flow_through_recurrent_layers() -> Result<()> {
 }
 
 /// The loss of a bidirectional layer, from masked sequences.
-fn loss<C: Cell>(net: &Builder, x: &Expr, mask: &Expr) -> (Expr, Expr) {
+fn loss<C: RecurrentCell>(net: &Builder, x: &Expr, mask: &Expr) -> (Expr, Expr) {
     let layer = Recurrence::<C>::builder(net, INPUTS, UNITS).bidirectional().seed(2).build();
     let (out, last) = layer.forward_with(x, None, Some(mask));
     let loss = out.square().mean() + last[0].mean();
     (loss, layer.passes[1].state_weight.clone())
 }
 
-fn check_eager<C: Cell>() -> Result<()> {
+fn check_eager<C: RecurrentCell>() -> Result<()> {
     let numbers = (0..STEPS * BATCH * INPUTS).map(|i| (i as f32).sin()).collect();
     let x = Tensor::from_vec([STEPS, BATCH, INPUTS], numbers)?;
     let mask = (0..STEPS * BATCH).map(|i| Bool::from(i / BATCH < LENGTHS[i % BATCH])).collect();

@@ -5,12 +5,12 @@ use autobwd::{
 };
 use autobwd_ops::{
     Math,
+    activation::Silu,
     compare::Equal,
     control::while_loop,
     elementwise::{ElementwiseAdd, Minus},
     matmul::Mul,
     reduce::Mean,
-    smooth::Silu,
     sum::Sum,
     update::SgdOp,
 };

@@ -11,7 +11,7 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     activation::Tanh,
-    lookup::{LookupTableV2, LookupTableV2Grad},
+    embedding::{LookupTableV2, LookupTableV2Grad},
     nn::Embedding,
     optim::{Adam, Momentum, Optimizer, Sgd},
     sum::Sum,

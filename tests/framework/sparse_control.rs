@@ -7,8 +7,8 @@ use autobwd::{
 };
 use autobwd_ops::{
     Init, Math, concat,
-    control::{cond, scan, static_rnn, varying, while_loop},
-    lookup::LookupTableV2,
+    control::{cond, dynamic_dims, scan, static_rnn, while_loop},
+    embedding::LookupTableV2,
 };
 
 const STEPS: usize = 3;
@@ -216,7 +216,7 @@ fn steps_of_several_shapes() -> Result<()> {
         let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
         let (tables, ids) = (m.tables(), m.ids());
         let one = m.net.input("one", DType::I64, &[4]);
-        let start = varying(&m.look(&t0, &one), &[0]);
+        let start = dynamic_dims(&m.look(&t0, &one), &[0]);
         let y = static_rnn(&m.net, false, |rnn| {
             let (x, ids) = (rnn.step_input(&tables), rnn.step_input(&ids));
             let (t, seen) = (rnn.memory(&t0), rnn.memory(&start));

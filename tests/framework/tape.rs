@@ -55,7 +55,7 @@ fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {
     );
     y.backward()?;
     assert_eq!(x.gradient()?.item()?, 1024.0);
-    assert!(!x.gradient()?.has_derivative());
+    assert!(!x.gradient()?.requires_grad());
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn only_leaves_keep_a_derivative_unless_it_is_retained() -> Result<()> {
         c.retain_grad().unwrap_err().to_string(),
         "a constant has no derivative: it was not computed from any leaf"
     );
-    assert!(x.is_leaf() && !y.is_leaf() && !c.is_leaf() && !c.has_derivative());
+    assert!(x.is_leaf() && !y.is_leaf() && !c.is_leaf() && !c.requires_grad());
     Ok(())
 }
 
@@ -245,7 +245,7 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
     }
     // Without recording, it has no gradient.
     let once = grad(&[&x.sin()], &[&x], &GradOptions::default())?[0].clone().unwrap();
-    assert!(!once.has_derivative());
+    assert!(!once.requires_grad());
 
     // The Hessian-vector product, as in a program.
     let model = |x: &Expr| (x.tanh().softmax(-1) * x).square().mean();
@@ -326,10 +326,10 @@ fn constants_remember_nothing() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 3.0);
     let (y, z) = tape.no_grad(|| -> Result<_> { Ok((x.square(), tape.no_grad(|| x.exp()))) })?;
-    assert!(!y.has_derivative() && !z.has_derivative());
+    assert!(!y.requires_grad() && !z.requires_grad());
     let y = x.square();
     let parts = [y.detach(), y.clone().stop_gradient(), y.greater_than(&x).cast(DType::F64)];
-    assert!(parts.iter().all(|part| !part.has_derivative()));
+    assert!(parts.iter().all(|part| !part.requires_grad()));
     let out = parts.iter().fold(y.clone(), |out, part| out * part);
     out.backward()?;
     assert_eq!(x.gradient()?.item()?, 6.0 * 81.0);
@@ -426,7 +426,7 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     let hard = x.mean().less_than(&x.mean());
     refused(hard.backward().map(|()| x.clone()), "no history");
     let integers = tape.leaf("labels", Tensor::from_vec([1], vec![1_i64])?);
-    assert!(!integers.has_derivative());
+    assert!(!integers.requires_grad());
     refused(trace(&net, &[], || Ok(vec![])).map(|_| x.clone()), "only an eager builder");
     let inner = RefCell::new(None);
     trace(&tape, &[], || {

@@ -8,7 +8,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Math, concat,
-    control::{Branch, StaticRnn, cond, scan, static_rnn, switch_case, varying, while_loop},
+    control::{Branch, StaticRnn, cond, dynamic_dims, scan, static_rnn, switch_case, while_loop},
     fill::FillConstant,
 };
 
@@ -92,7 +92,7 @@ fn values_that_change_places_and_shapes_are_the_same_both_ways() -> Result<()> {
         let zero = x[0].sum(&[]) * 0.0;
         let end = &zero + 3.0;
         let found = while_loop(
-            &[zero, x[0].clone(), &x[1] * 2.0, varying(&x[0], &[0])],
+            &[zero, x[0].clone(), &x[1] * 2.0, dynamic_dims(&x[0], &[0])],
             |v| v[0].less_than(&end),
             |v| vec![&v[0] + 1.0, v[2].clone(), v[1].clone(), concat(&[&v[3], &v[1]], 0)],
         );

@@ -139,7 +139,7 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
     for function in [&by_operators as &dyn Fn(&Expr) -> Expr, &by_hand] {
         let x = tape.leaf("x", Tensor::try_from(&data)?);
         let y = function(&x);
-        assert!(y.has_derivative());
+        assert!(y.requires_grad());
         y.backward()?;
         // Also gradients on request, and only those that are requested.
         let asked = grad(&[&y], &[&x], &GradOptions::default())?[0].clone().unwrap();
@@ -154,8 +154,8 @@ fn functions_of_the_user_s_own_are_differentiated() -> Result<()> {
     let ops: Vec<_> = history.program.root().ops.iter().map(|op| &*op.ty).collect();
     assert_eq!(ops, ["tanh", "squares", "exp"]);
     assert!(history.to_dot().contains("1: squares"));
-    assert!(!tape.no_grad(|| apply(Squares, &[&x])).has_derivative());
-    assert!(!apply(Squares, &[&tape.constant(x.tensor()?)]).has_derivative());
+    assert!(!tape.no_grad(|| apply(Squares, &[&x])).requires_grad());
+    assert!(!apply(Squares, &[&tape.constant(x.tensor()?)]).requires_grad());
     Ok(())
 }
 

@@ -27,7 +27,7 @@ fn by_program(drawn: &Drawn) -> Result<Derivatives> {
 fn by_tape(recipe: &Recipe) -> Result<Derivatives> {
     let tape = autobwd::tape::eager_with_threads(1);
     let (_, loss) = draw_on(&tape, recipe);
-    if loss.has_derivative() {
+    if loss.requires_grad() {
         loss.backward()?;
     }
     let own = |name| tape.expr(name).gradient().ok().map(|d| d.tensor()).transpose();

@@ -109,9 +109,9 @@ fn what_is_detached_is_a_constant() -> Result<()> {
     let x = leaf(&tape, "x", 3.0);
     let square = x.square();
     let detached = square.detach();
-    assert!(!detached.has_derivative() && !detached.is_leaf());
+    assert!(!detached.requires_grad() && !detached.is_leaf());
     assert_eq!(detached.item()?, 9.0);
-    assert!(square.has_derivative());
+    assert!(square.requires_grad());
     assert_eq!(detached.backward().unwrap_err().kind(), ErrorKind::NoGradient);
 
     // d (9 x + x^2) = 9 + 2x, where 9 = x^2 is detached.
@@ -123,7 +123,7 @@ fn what_is_detached_is_a_constant() -> Result<()> {
 
     // It does not change with the value it was made from.
     let leaf = x.detach();
-    assert!(x.has_derivative() && !leaf.has_derivative());
+    assert!(x.requires_grad() && !leaf.requires_grad());
     x.set(Tensor::scalar(5.0)?)?;
     assert_eq!((leaf.item()?, x.item()?), (3.0, 5.0));
     Ok(())
@@ -222,6 +222,6 @@ fn what_was_wanted_of_a_value_is_not_wanted_of_later_ones() -> Result<()> {
     }
     // Values freed together in one chain leave nothing, either.
     let z = x.square().exp().stop_gradient();
-    assert!(!z.has_derivative() && z.clone().square().backward().is_err());
+    assert!(!z.requires_grad() && z.clone().square().backward().is_err());
     Ok(())
 }

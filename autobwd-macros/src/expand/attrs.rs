@@ -48,12 +48,12 @@ pub(super) fn read(field: &Field<'_>) -> TokenStream {
     }
 }
 
-/// Records the value `value` of an attribute or a group of attributes in `notes`.
-pub(super) fn write(field: &Field<'_>, notes: TokenStream, value: TokenStream) -> TokenStream {
+/// Records the value `value` of an attribute or a group of attributes in `recorder`.
+pub(super) fn write(field: &Field<'_>, recorder: TokenStream, value: TokenStream) -> TokenStream {
     let (conversions, def) = (conversions_name(field), def_name(field));
     match field.role {
-        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.2(#value, #notes)),
-        _ => quote_spanned!(at_type(field)=> #conversions.3(#notes, #def.name, #value)),
+        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.2(#value, #recorder)),
+        _ => quote_spanned!(at_type(field)=> #conversions.3(#recorder, #def.name, #value)),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
         fields.iter().map(|field| (field.ident, attrs::read(field))).unzip();
     let writes = fields.iter().map(|field| {
         let ident = field.ident;
-        attrs::write(field, quote!(notes), quote!(self.#ident))
+        attrs::write(field, quote!(recorder), quote!(self.#ident))
     });
     // The group has a default if each attribute has one.
     let defaults: Option<Vec<_>> = fields.iter().map(attrs::default_of).collect();
@@ -55,7 +55,7 @@ pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
                 fn read(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
                     ::core::result::Result::Ok(#ident { #(#idents: #reads,)* })
                 }
-                fn write(self, notes: &mut ::autobwd::__private::AttrRecorder) -> Self {
+                fn write(self, recorder: &mut ::autobwd::__private::AttrRecorder) -> Self {
                     #ident { #(#idents: #writes,)* }
                 }
             }

@@ -57,7 +57,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
             Some(Role::Output { .. }) => slot(quote!(Output)),
             Some(Role::Scratch { .. }) => quote_spanned!(at=> #ident: ::core::mem::drop(self.#ident)),
             _ => {
-                let value = attrs::write(field, quote!(to.notes()), quote!(self.#ident));
+                let value = attrs::write(field, quote!(to.recorder()), quote!(self.#ident));
                 quote!(#ident: #value)
             }
         }

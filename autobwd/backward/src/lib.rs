@@ -112,7 +112,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
     require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
     match backward.checkpoints {
-        Recompute::None => whole(program, differentiate),
+        Recompute::None => atomically(program, differentiate),
         // These add seeds and copies to the model before anything can fail.
         _ => {
             let mut draft = program.clone();
@@ -124,7 +124,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
 }
 
 /// Rolls back the changes of a failed call. With sub-blocks, it works on a copy, because passes change them.
-fn whole<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
+fn atomically<T>(program: &mut Program, call: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
     if program.blocks().len() > 1 {
         let mut draft = program.clone();
         let found = call(&mut draft)?;
@@ -252,7 +252,7 @@ pub fn gradients(
         let name = target_gradients.and_then(|given| given[i]);
         given.push((*target, name.map(|name| target_gradient(program, *target, name)).transpose()?));
     }
-    whole(program, |program| {
+    atomically(program, |program| {
         let mut build = BackwardBuilder::start(ops, program, &targets, &inputs, true, no_grad)?;
         let mut seeds = vec![];
         for (i, (target, given)) in given.into_iter().enumerate() {
@@ -280,7 +280,7 @@ fn target_gradient(program: &Program, target: Var, name: &str) -> Result<Var> {
     let var = program.expect_var(name)?;
     let desc = |v: Var| program.root().vars.get(&v).map(VarDesc::meta);
     match (desc(var), desc(target)) {
-        (Some(given), Some(meta)) if !given.clone().whole().agrees(&meta.clone().whole()) => {
+        (Some(given), Some(meta)) if !given.clone().dense().agrees(&meta.clone().dense()) => {
             let target = program.name(target);
             let text = format!(
                 "the target gradient `{name}` is {given}, but its target `{target}` is {meta}: both need the same dtype and \

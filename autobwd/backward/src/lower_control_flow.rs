@@ -311,7 +311,7 @@ impl GradientLowering<'_> {
         let scopes = self.scopes();
         let by = ConditionalBlock {
             cond: condition,
-            input: self.program.outside(block),
+            input: self.program.captures(block),
             out,
             scope: scopes,
             is_scalar_condition: true,
@@ -386,7 +386,7 @@ impl GradientLowering<'_> {
         }
         let own: FxHashSet<Var> = inputs.iter().chain(&ex_states).copied().collect();
         let block = fuse.finish();
-        let read = self.program.outside(block).into_iter().filter(|v| !own.contains(v)).collect::<Vec<_>>();
+        let read = self.program.captures(block).into_iter().filter(|v| !own.contains(v)).collect::<Vec<_>>();
         let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect();
         let (ex_states, states) = (names(&ex_states), names(&after));
         let by = Recurrent {

@@ -58,7 +58,7 @@ pub(super) fn find(
     for (i, op) in block.ops.iter().enumerate() {
         let dead = matches!(kinds[i], GradKind::Zero);
         depends[i] = !dead && op.reads().any(|v| reached[v.index()] && !no_grad[v.index()]);
-        program.replaced(id, op).for_each(|v| reached[v.index()] = false);
+        program.full_overwrites(id, op).for_each(|v| reached[v.index()] = false);
         for at in op.writes().map(Var::index) {
             reached[at] |= question.computed[at] || (depends[i] && !no_grad[at]);
         }
@@ -69,7 +69,7 @@ pub(super) fn find(
     let mut path = vec![];
     for (i, op) in block.ops.iter().enumerate().rev() {
         let Some(var) = op.writes().find(|v| wanted[v.index()]) else { continue };
-        program.replaced(id, op).for_each(|v| wanted[v.index()] = false);
+        program.full_overwrites(id, op).for_each(|v| wanted[v.index()] = false);
         match kinds[i] {
             GradKind::Zero => continue,
             GradKind::None if depends[i] => return Err(without_gradient(ops, program, id, i, var)),

@@ -113,11 +113,15 @@ impl KnownIntegers<'_> {
         let unknown = || format!("`{name}` comes from operator `{}`", op.ty);
         let mut input = |var: Var| self.within(block, at, var, depth + 1, found);
         let value = if let Some(fill) = op.as_op::<FillConstant>() {
-            if fill.str_value.is_empty() { whole(fill.value.into()) } else { fill.str_value.parse().ok() }
+            if fill.str_value.is_empty() {
+                as_integer(fill.value.into())
+            } else {
+                fill.str_value.parse().ok()
+            }
         } else if let Some(Assign { x, .. }) = op.as_op() {
             Some(input(x)?)
         } else if let Some(Increment { x, step, .. }) = op.as_op() {
-            input(x)?.checked_add(whole(step).ok_or_else(unknown)?)
+            input(x)?.checked_add(as_integer(step).ok_or_else(unknown)?)
         } else if let Some(scale) = op.as_op::<Scale>() {
             scaled(input(scale.x)?, &scale)
         } else if let Some(LogicalNot { x, .. }) = op.as_op() {
@@ -131,12 +135,12 @@ impl KnownIntegers<'_> {
     }
 }
 
-fn whole(x: f64) -> Option<i64> {
+fn as_integer(x: f64) -> Option<i64> {
     (x.fract() == 0.0).then_some(x as i64)
 }
 
 fn scaled(x: i64, by: &Scale) -> Option<i64> {
-    let (scale, bias) = (whole(by.scale)?, whole(by.bias)?);
+    let (scale, bias) = (as_integer(by.scale)?, as_integer(by.bias)?);
     match by.bias_after_scale {
         true => x.checked_mul(scale)?.checked_add(bias),
         false => x.checked_add(bias)?.checked_mul(scale),

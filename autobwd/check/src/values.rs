@@ -70,14 +70,14 @@ pub(super) fn check_eager(
     let mut expected = function.run()?;
     let mut traced = trace(&tape, &named, || {
         let mut values = function.eager(&tape, &leaves)?;
-        if values.iter().any(Expr::has_derivative)
+        if values.iter().any(Expr::requires_grad)
             && let Some(GradientFunction { gradient, names }) = built
         {
             let seeds = &gradient.inputs[function.inputs.len()..];
             let seeds: Vec<Expr> = seeds.iter().map(|(_, t)| tape.constant(t.clone())).collect();
             let seeds: Vec<&Expr> = seeds.iter().collect();
             let roots: Vec<&Expr> = values.iter().filter(|out| out.dtype().is_float()).collect();
-            let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.has_derivative()).collect();
+            let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.requires_grad()).collect();
             let found = grad(&roots, &inputs, &GradOptions { seeds: Some(&seeds), create_graph: false })?;
             if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
                 return Err(failure("other inputs have a gradient than in the program"));

@@ -270,7 +270,7 @@ impl BlockVerifier<'_, '_> {
             self.program.lookup(call.block, *v).is_some_and(|desc| desc.kind == VarKind::TensorArray)
         };
         let zero: HashSet<Var> = block.ops.iter().flat_map(may_lack).collect();
-        let missing = self.program.outside(call.block).into_iter().filter(|v| !supplied.contains(v));
+        let missing = self.program.captures(call.block).into_iter().filter(|v| !supplied.contains(v));
         let there = |v: &Var| left(v) || zero.contains(v) || (array(v) && block.vars.contains_key(v));
         for var in missing.filter(|v| !there(v)) {
             let text =

@@ -114,13 +114,14 @@ impl Eager {
     ) -> Result<Arc<TapeNode>> {
         let records = self.records.get()
             && ready.passes_derivatives
-            && inputs.iter().any(|value| value.has_derivative());
+            && inputs.iter().any(|value| value.requires_grad());
         let mut node = TapeNode::of(ready, site);
-        let Some(TapeNode { number, made: NodeOrigin::Computed(call), .. }) = Arc::get_mut(&mut node) else {
+        let Some(TapeNode { number, origin: NodeOrigin::Computed(call), .. }) = Arc::get_mut(&mut node)
+        else {
             return Err(Error::internal("a new node that others have"));
         };
-        if !Arc::ptr_eq(&call.ready, ready) {
-            call.ready = ready.clone();
+        if !Arc::ptr_eq(&call.prepared, ready) {
+            call.prepared = ready.clone();
         }
         (*number, call.site) = (0, site);
         if records {
@@ -169,8 +170,7 @@ impl Eager {
         if self.checks_finite.get() && meta.dtype.is_float() {
             finite(&memory, &meta.clone().in_slot("output")).map_err(|e| e.at_op(named))?;
         }
-        let records =
-            self.records.get() && meta.dtype.is_float() && inputs.iter().any(|i| i.has_derivative());
+        let records = self.records.get() && meta.dtype.is_float() && inputs.iter().any(|i| i.requires_grad());
         let inputs =
             if records { inputs.iter().map(|input| input.remembered()).collect() } else { SmallVec::new() };
         Ok(Value::of(TapeNode::applied(FunctionCall { function, site, inputs, meta, memory }), 0))
@@ -240,7 +240,7 @@ impl Eager {
         into: &[(usize, &Value)],
         overwriting: SmallVec<[(&Value, Memory); 1]>,
     ) -> Result<()> {
-        let Some(OpCall { ready, site, .. }) = node.call() else { return Ok(()) };
+        let Some(OpCall { prepared: ready, site, .. }) = node.call() else { return Ok(()) };
         if let Some(listener) = &mut *self.listener.borrow_mut() {
             let made = (0..ready.outputs.len()).map(|out| {
                 let overwritten = into.iter().find(|(o, _)| *o == out).map(|(_, value)| (*value).clone());

@@ -127,7 +127,7 @@ impl HistoryWriter<'_> {
             return *var;
         }
         let own = value.own_name().filter(|name| self.program.find(name).is_none());
-        let var = match (own, &value.node.made) {
+        let var = match (own, &value.node.origin) {
             (Some(name), _) => self.program.var(&name),
             (None, NodeOrigin::Source(_)) => {
                 self.program.fresh(if value.is_leaf() { "leaf" } else { "constant" })
@@ -152,14 +152,14 @@ impl HistoryWriter<'_> {
         if reads.is_empty() {
             return;
         }
-        let desc = match &node.made {
+        let desc = match &node.origin {
             NodeOrigin::Computed(call) => {
                 let outs = 0..call.outputs.len();
                 let writes: Vec<Var> = outs.map(|out| self.var(&Value::of(node.clone(), out))).collect();
-                let mut desc = OpDesc { site: Some(Site::Here(call.site)), ..call.ready.desc.clone() };
+                let mut desc = OpDesc { site: Some(Site::Here(call.site)), ..call.prepared.desc.clone() };
                 for arg in desc.inputs.args_mut().chain(desc.outputs.args_mut()).filter(|v| **v != Var::EMPTY)
                 {
-                    *arg = match call.ready.arg(*arg) {
+                    *arg = match call.prepared.arg(*arg) {
                         (Role::Input, i) => reads[i],
                         (Role::Output, i) => writes[i],
                     };

@@ -46,8 +46,8 @@ pub fn missing(outputs: &[&Expr], input: &Expr) -> Result<Option<String>> {
 
 /// The reason why a value never has a gradient, whatever is computed from it.
 fn own_reason(value: &Value) -> Option<&'static str> {
-    match &value.node.made {
-        _ if value.has_derivative() => None,
+    match &value.node.origin {
+        _ if value.requires_grad() => None,
         _ if !value.meta().dtype.is_float() => Some("only floating point numbers have gradients"),
         NodeOrigin::Source(_) => Some("it is a constant"),
         NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => {
@@ -74,10 +74,10 @@ impl<'a> Ancestry<'a> {
             if !seen.insert((Arc::as_ptr(&value.node), value.out())) {
                 continue;
             }
-            if matches!(value.node.made, NodeOrigin::Source(_)) {
+            if matches!(value.node.origin, NodeOrigin::Source(_)) {
                 continue;
             }
-            if value.has_derivative() {
+            if value.requires_grad() {
                 nodes.push(&*value.node);
                 rest.extend(value.node.inputs());
             } else if !outputs.iter().any(|output| output.same(value)) {
@@ -124,12 +124,12 @@ impl<'a> Ancestry<'a> {
             return Ok(None);
         }
         let targets = listed(self.outputs);
-        if !self.outputs.iter().any(Value::has_derivative) {
+        if !self.outputs.iter().any(Value::requires_grad) {
             return Ok(Some(format!("{targets} was computed from constants alone")));
         }
         Ok(Some(match cut {
             Some((call, i)) => {
-                let (place, slot) = (call.ready.describe(call.site), slot(call, i));
+                let (place, slot) = (call.prepared.describe(call.site), slot(call, i));
                 format!("its path to {targets} ends at {place}, which passes no gradient on to `{slot}`")
             }
             None if self.ends.is_empty() => format!("no path leads from it to {targets}"),
@@ -142,8 +142,8 @@ impl<'a> Ancestry<'a> {
 }
 
 fn slot(call: &OpCall, input: usize) -> String {
-    let is_it = |var: &Var| call.ready.arg(*var) == (Role::Input, input);
-    let mut slots = call.ready.desc.inputs.iter();
+    let is_it = |var: &Var| call.prepared.arg(*var) == (Role::Input, input);
+    let mut slots = call.prepared.desc.inputs.iter();
     slots.find(|(_, args)| args.iter().any(is_it)).map(|(slot, _)| slot.to_string()).unwrap_or_default()
 }
 

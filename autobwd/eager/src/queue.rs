@@ -186,7 +186,7 @@ impl<'a> GradientTarget<'a> {
         while let Some(node) = rest.pop() {
             if node.number >= oldest && seen.insert(Arc::as_ptr(node), node).is_none() {
                 rest.extend(
-                    node.inputs().iter().filter(|value| value.has_derivative()).map(|value| &value.node),
+                    node.inputs().iter().filter(|value| value.requires_grad()).map(|value| &value.node),
                 );
             }
         }
@@ -197,7 +197,7 @@ impl<'a> GradientTarget<'a> {
             if node
                 .inputs()
                 .iter()
-                .any(|value| value.has_derivative() && leads.contains(&Arc::as_ptr(&value.node)))
+                .any(|value| value.requires_grad() && leads.contains(&Arc::as_ptr(&value.node)))
             {
                 leads.insert(node);
             }
@@ -207,7 +207,7 @@ impl<'a> GradientTarget<'a> {
 
     #[inline]
     pub(super) fn wants(&self, value: &Value) -> bool {
-        value.has_derivative()
+        value.requires_grad()
             && match self {
                 GradientTarget::Leaves => true,
                 GradientTarget::Asked { leads, .. } => leads.contains(&Arc::as_ptr(&value.node)),
@@ -263,7 +263,7 @@ impl<'a> BackwardWalk<'a> {
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
             let of = entry.of;
             self.arrive(&mut entry)?;
-            let call = match &of.node.made {
+            let call = match &of.node.origin {
                 NodeOrigin::Computed(call) => call,
                 NodeOrigin::Applied(applied) => {
                     self.applied(applied, &entry).map_err(|e| e.at_op(|| applied.describe()))?;
@@ -361,10 +361,10 @@ impl<'a> BackwardWalk<'a> {
                 && rule.arrived.iter().zip(arrives()).all(|(a, b)| *a == b)
         };
         let make = || chain_rule(self.builder.ops()?, call, arrives().collect(), wanted().collect());
-        let rule = prepared::rule(&call.ready, fits, make)?;
+        let rule = prepared::rule(&call.prepared, fits, make)?;
         for (input, read) in call.inputs.iter().zip(&rule.reads) {
             if *read {
-                input.expect_version().map_err(|e| e.at_op(|| call.ready.describe(call.site)))?;
+                input.expect_version().map_err(|e| e.at_op(|| call.prepared.describe(call.site)))?;
             }
         }
         // The steps are prepared for whole tensors, so sparse gradients need others.

@@ -19,12 +19,12 @@ pub(super) fn chain_rule(
 ) -> Result<ChainRule> {
     compose(ops, call, arrived, wanted).map_err(|e| {
         // The error names the user's operator instead of the internal program.
-        Error::new(e.kind(), e.message()).at_op(|| call.ready.describe(call.site))
+        Error::new(e.kind(), e.message()).at_op(|| call.prepared.describe(call.site))
     })
 }
 
 fn compose(ops: &OpInfoMap, call: &OpCall, arrived: Vec<bool>, wanted: Vec<bool>) -> Result<ChainRule> {
-    let ready = &*call.ready;
+    let ready = &*call.prepared;
     let (n, m) = (ready.inputs.len(), ready.outputs.len());
     let mut program = Program::new();
     let mut values: Vec<Var> = vec![];

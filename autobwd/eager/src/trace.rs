@@ -108,7 +108,7 @@ struct TraceWriter {
 
 impl TraceWriter {
     fn know(&mut self, value: &Value, var: Var) {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.requires_grad());
         self.vars.insert(key, (var, value.node.clone()));
     }
 
@@ -119,7 +119,7 @@ impl TraceWriter {
     }
 
     fn input(&mut self, name: &str, value: &Value) -> Result<()> {
-        let stop_gradient = !value.has_derivative();
+        let stop_gradient = !value.requires_grad();
         let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
         check_name(name)?;
         let twice = || Error::new(ErrorKind::Program, format!("two inputs are called `{name}`"));
@@ -130,7 +130,7 @@ impl TraceWriter {
 
     /// The variable of an input.
     fn var(&mut self, value: &Value) -> Var {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.has_derivative());
+        let key = (Arc::as_ptr(&value.node), value.out(), value.requires_grad());
         if let Some((var, _)) = self.vars.get(&key) {
             return *var;
         }
@@ -149,7 +149,7 @@ impl TraceWriter {
 
     fn fresh(&mut self, prefix: &str, value: &Value) -> Var {
         let var = self.program.fresh(prefix);
-        let stop_gradient = !value.has_derivative();
+        let stop_gradient = !value.requires_grad();
         let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
         self.program.root_mut().vars.insert(var, desc);
         var
@@ -162,7 +162,7 @@ impl TraceWriter {
             true => VarDesc::parameter(dtype, dims),
             false => VarDesc { persistable: true, ..VarDesc::data(dtype, dims) },
         };
-        let own = match &value.node.made {
+        let own = match &value.node.origin {
             NodeOrigin::Source(given) if check_name(&given.name).is_ok() => {
                 self.declare(&given.name, desc.clone())
             }

@@ -114,7 +114,7 @@ pub fn region(
                     let whole = || self::spread(extent, &extent.dims);
                     OperandLocation::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)
                 }
-                (Some(place), None) => OperandLocation::Whole(place),
+                (Some(place), None) => OperandLocation::FullShape(place),
                 (Some(place), Some(spread)) => OperandLocation::Spread(place, spread.clone()),
             });
             known.insert(key, values.len() - 1);

@@ -12,7 +12,7 @@ use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
 /// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
 /// part of at most one pair.
 pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
-    if ops.joined().is_empty() {
+    if ops.peepholes().is_empty() {
         return Ok(());
     }
     let mut readers = vec![0; graph.values.len()];
@@ -50,7 +50,9 @@ fn partner(
         let ValueSource::Instruction(first) = graph.values[value].source else { continue };
         let before = &graph.instructions[first];
         let types = (before.info.schema().name, then.info.schema().name);
-        let Some(join) = ops.joined().get(&types).filter(|_| !taken[first] && !taken[at]) else { continue };
+        let Some(join) = ops.peepholes().get(&types).filter(|_| !taken[first] && !taken[at]) else {
+            continue;
+        };
         if !whole(before) || !whole(then) || !can_run_at(graph, first, at, value, touched) {
             continue;
         }

@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
-    nn::{Affine, LayerNorm, Lstm, Pass},
+    nn::{Affine, DirectionWeights, LayerNorm, Lstm},
     optim::{Optimizer, Sgd},
 };
 
@@ -98,14 +98,18 @@ impl Values {
     }
 
     /// The mean square error of the last state, computed by `last`.
-    fn lstm(&mut self, sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Expr> {
+    fn lstm(
+        &mut self,
+        sizes: &LstmSizes,
+        last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
+    ) -> Result<Expr> {
         let LstmSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
         let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
         let state_weight = self.weight("wh", 2, [units, 4 * units])?;
         let bias = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
-        Ok(last(&x, Pass { input_weight, state_weight, bias }).square_error(&y).mean())
+        Ok(last(&x, DirectionWeights { input_weight, state_weight, bias }).square_error(&y).mean())
     }
 
     /// The mean cross-entropy of the next word.
@@ -153,7 +157,7 @@ impl Values {
 }
 
 /// The last state, from one operator for all steps.
-fn fused(x: &Expr, pass: Pass) -> Expr {
+fn fused(x: &Expr, pass: DirectionWeights) -> Expr {
     let (hidden, _) = Lstm::of(vec![pass]).forward(x);
     hidden.slice(0, -1, i32::MAX)
 }
@@ -190,7 +194,7 @@ impl Model {
     ///
     /// # Errors
     /// Those of `last`.
-    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, Pass) -> Expr) -> Result<Model> {
+    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, DirectionWeights) -> Expr) -> Result<Model> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let loss = values.lstm(sizes, last)?;
         values.minimize(&loss, 0.01)

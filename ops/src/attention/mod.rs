@@ -12,12 +12,12 @@ use autobwd::{
 
 use crate::{
     Math,
-    common::{Real, nth},
     fill::FillAnyLike,
+    kernel_helpers::{KernelFloat, nth},
     matmul::MatmulV2,
     shape::TrilTriu,
+    simd_loops::{largest, map_sum, sum},
     softmax::{largest_along, sum_along},
-    vectors::{largest, map_sum, sum},
 };
 
 /// Rows whose scores exist at a time.
@@ -73,7 +73,7 @@ impl Infer for ScaledDotProductAttention<Meta> {
 impl Kernel for ScaledDotProductAttention<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let sizes = Sizes::of(&self.q, &self.k, self.causal);
+            let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
             let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
             let (out, log_sum) = (self.out.slice_mut::<T>()?, self.log_sum.slice_mut::<T>()?);
             let outs = [(out, ROWS * sizes.stride), (log_sum, ROWS * sizes.heads)];
@@ -87,7 +87,7 @@ impl Kernel for ScaledDotProductAttention<Buf<'_>> {
                         for head in 0..sizes.heads {
                             let (q, k, v) = (block.queries(q, head), block.keys(k, head), block.keys(v, head));
                             cx.product_strided(scores, block.keys, false, q, k.t())?;
-                            T::vectorised(Forward { block, scores: &mut *scores, log_sum: &mut *log_sum, head });
+                            T::vectorised(AttentionLoops { block, scores: &mut *scores, log_sum: &mut *log_sum, head });
                             let scores = block.scores(scores);
                             let out = &mut out[at * sizes.stride + head * sizes.depth..];
                             cx.product_strided(out, sizes.stride, false, scores, v)?;
@@ -100,7 +100,7 @@ impl Kernel for ScaledDotProductAttention<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        ROWS * Sizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
+        ROWS * AttentionSizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
     }
 }
 impl Composition for ScaledDotProductAttention<Expr> {
@@ -188,7 +188,7 @@ pub struct ScaledDotProductAttentionGrad<V = Var> {
 impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let sizes = Sizes::of(&self.q, &self.k, self.causal);
+            let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
             let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
             let (out, dout) = (self.out.slice::<T>()?, self.dout.slice::<T>()?);
             let log_sum = self.log_sum.slice::<T>()?;
@@ -216,7 +216,7 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
                             let douts = block.queries(dout, head);
                             cx.product_strided(scores, block.keys, false, queries, keys.t())?;
                             cx.product_strided(dscores, block.keys, false, douts, block.keys(v, head).t())?;
-                            T::vectorised(Backward {
+                            T::vectorised(AttentionGradLoops {
                                 block,
                                 head,
                                 scores: &mut *scores,
@@ -245,13 +245,13 @@ impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        let sizes = Sizes::of(&self.q, &self.k, self.causal);
+        let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
         (2 * sizes.keys + sizes.heads) * ROWS * workers * self.q.dtype().size()
     }
 }
 
 #[derive(Clone, Copy)]
-struct Sizes {
+struct AttentionSizes {
     queries: usize,
     keys: usize,
     heads: usize,
@@ -261,21 +261,21 @@ struct Sizes {
     causal: bool,
 }
 
-impl Sizes {
-    fn of(q: &Buf<'_>, k: &Buf<'_>, causal: bool) -> Sizes {
+impl AttentionSizes {
+    fn of(q: &Buf<'_>, k: &Buf<'_>, causal: bool) -> AttentionSizes {
         let (q, k) = (q.dims(), k.dims());
         let (heads, depth) = (q[2], q[3]);
-        Sizes { queries: q[1], keys: k[1], heads, depth, stride: heads * depth, causal }
+        AttentionSizes { queries: q[1], keys: k[1], heads, depth, stride: heads * depth, causal }
     }
 
     /// Splits the rows from `start` to `end`, counted through all sequences, into blocks within one sequence.
-    fn blocks(self, start: usize, end: usize) -> impl Iterator<Item = Block> {
+    fn blocks(self, start: usize, end: usize) -> impl Iterator<Item = QueryBlock> {
         let mut row = start;
         std::iter::from_fn(move || {
             let (batch, position) = (row.checked_div(self.queries)?, row.checked_rem(self.queries)?);
             let rows = ROWS.min(end - row).min(self.queries - position);
             let keys = if self.causal { position + rows } else { self.keys };
-            let block = Block { sizes: self, batch, row, position, rows, keys };
+            let block = QueryBlock { sizes: self, batch, row, position, rows, keys };
             row += rows;
             (rows > 0).then_some(block)
         })
@@ -284,8 +284,8 @@ impl Sizes {
 
 /// Some query rows of one sequence, and the keys that they attend to.
 #[derive(Clone, Copy)]
-struct Block {
-    sizes: Sizes,
+struct QueryBlock {
+    sizes: AttentionSizes,
     batch: usize,
     /// The first row, counted through all sequences.
     row: usize,
@@ -295,7 +295,7 @@ struct Block {
     keys: usize,
 }
 
-impl Block {
+impl QueryBlock {
     fn queries<T>(self, all: &[T], head: usize) -> Strided<'_, T> {
         self.rows_of(all, self.row, self.rows, head)
     }
@@ -305,7 +305,7 @@ impl Block {
     }
 
     fn rows_of<T>(self, all: &[T], first: usize, rows: usize, head: usize) -> Strided<'_, T> {
-        let Sizes { depth, stride, .. } = self.sizes;
+        let AttentionSizes { depth, stride, .. } = self.sizes;
         let data = &all[first * stride + head * depth..];
         Strided { mat: Mat { data, rows, cols: depth, transposed: false }, stride }
     }
@@ -321,7 +321,7 @@ impl Block {
 
     /// Zeroes the weights of masked keys.
     #[inline(always)]
-    fn hide<T: Real>(self, scores: &mut [T]) {
+    fn hide<T: KernelFloat>(self, scores: &mut [T]) {
         for (row, scores) in scores.chunks_exact_mut(self.keys).enumerate().filter(|_| self.sizes.causal) {
             scores[self.position + row + 1..].fill(T::neg_infinity());
         }
@@ -330,19 +330,19 @@ impl Block {
 
 /// Turns scores into attention weights and computes the logarithms of their sums. Each step goes through all rows
 /// before the next step, which would stall within a row.
-struct Forward<'a, T> {
-    block: Block,
+struct AttentionLoops<'a, T> {
+    block: QueryBlock,
     scores: &'a mut [T],
     /// For all heads.
     log_sum: &'a mut [T],
     head: usize,
 }
-impl<T: Real> VectorLoops<T> for Forward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for AttentionLoops<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Forward { block, scores, log_sum, head } = self;
+        let AttentionLoops { block, scores, log_sum, head } = self;
         let scale = F::from(block.scale());
         let (tops, totals) = (&mut [T::of(0.0); ROWS][..block.rows], &mut [T::of(0.0); ROWS][..block.rows]);
         block.hide(scores);
@@ -367,18 +367,18 @@ impl<T: Real> VectorLoops<T> for Forward<'_, T> {
 
 /// `dlog_sum - Σ dout * out` for all heads, in memory order.
 struct Shifts<'a, T> {
-    block: Block,
+    block: QueryBlock,
     dlog_sum: Option<&'a [T]>,
     out: &'a [T],
     dout: &'a [T],
     shifts: &'a mut [T],
 }
-impl<T: Real> VectorLoops<T> for Shifts<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for Shifts<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Sizes { heads, depth, .. } = self.block.sizes;
+        let AttentionSizes { heads, depth, .. } = self.block.sizes;
         for (i, shift) in self.shifts[..self.block.rows * heads].iter_mut().enumerate() {
             let at = self.block.row * heads + i;
             let mean =
@@ -389,8 +389,8 @@ impl<T: Real> VectorLoops<T> for Shifts<'_, T> {
 }
 
 /// Turns scores into attention weights, and gradients of the weights into gradients of the scores.
-struct Backward<'a, T> {
-    block: Block,
+struct AttentionGradLoops<'a, T> {
+    block: QueryBlock,
     head: usize,
     scores: &'a mut [T],
     dscores: &'a mut [T],
@@ -399,12 +399,12 @@ struct Backward<'a, T> {
     /// For the rows of the block, all heads.
     shifts: &'a [T],
 }
-impl<T: Real> VectorLoops<T> for Backward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for AttentionGradLoops<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Backward { block, head, scores, dscores, log_sum, shifts } = self;
+        let AttentionGradLoops { block, head, scores, dscores, log_sum, shifts } = self;
         let scale = F::from(block.scale());
         block.hide(scores);
         let rows = scores.chunks_exact_mut(block.keys).zip(dscores.chunks_exact_mut(block.keys));

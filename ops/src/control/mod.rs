@@ -1,15 +1,15 @@
 //! Control flow: loops, conditionals and recurrences.
 
-mod choice;
-mod loops;
-mod rnn;
+mod cond;
 mod samples;
 mod scan;
+mod static_rnn;
+mod while_loop;
 
 pub use autobwd::operators::{
     ConditionalBlock, ConditionalBlockGrad, Recurrent, RecurrentGrad, While, WhileGrad,
 };
-pub use choice::{Branch, case, cond, switch_case};
-pub use loops::{varying, while_loop};
-pub use rnn::{StaticRnn, static_rnn};
+pub use cond::{Branch, case, cond, switch_case};
 pub use scan::scan;
+pub use static_rnn::{StaticRnn, static_rnn};
+pub use while_loop::{dynamic_dims, while_loop};

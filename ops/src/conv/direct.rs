@@ -2,19 +2,19 @@
 
 use autobwd::Cx;
 
-use super::kernel::Convolution;
-use crate::common::Real;
+use super::gemm_conv::Convolution;
+use crate::kernel_helpers::KernelFloat;
 
 impl Convolution {
     /// Adds the convolution of `x`, the only channel of a group, with the filters of the group to `y`.
-    pub(super) fn apply<T: Real>(&self, x: &[T], filters: &[T], y: &mut [T]) {
+    pub(super) fn apply<T: KernelFloat>(&self, x: &[T], filters: &[T], y: &mut [T]) {
         self.each_row(filters, |weight, n, [at, y_step], [from, x_step]| {
             add_scaled((&mut y[at..], y_step), (&x[from..], x_step), n, weight);
         });
     }
 
     /// Adds to `dx` the gradient of [`apply`](Convolution::apply).
-    pub(super) fn apply_back<T: Real>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
+    pub(super) fn apply_back<T: KernelFloat>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
         self.each_row(filters, |weight, n, [from, y_step], [at, x_step]| {
             add_scaled((&mut dx[at..], x_step), (&dy[from..], y_step), n, weight);
         });
@@ -22,7 +22,11 @@ impl Convolution {
 
     /// Calls `each(weight, n, y, x)` for every filter element of a group and every row of `n` pixels for which it lies
     /// inside the image; `y` and `x` are start and stride of their elements.
-    fn each_row<T: Real>(&self, filters: &[T], mut each: impl FnMut(T, usize, [usize; 2], [usize; 2])) {
+    fn each_row<T: KernelFloat>(
+        &self,
+        filters: &[T],
+        mut each: impl FnMut(T, usize, [usize; 2], [usize; 2]),
+    ) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
         for (i, filter) in filters.chunks(columns.window()).enumerate() {
@@ -36,7 +40,7 @@ impl Convolution {
     }
 
     /// Computes the gradient of all filters.
-    pub(super) fn correlate<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
+    pub(super) fn correlate<T: KernelFloat>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
         cx.chunks_mut(dfilters, columns.window(), |filter, dfilter| {
@@ -59,7 +63,12 @@ impl Convolution {
 }
 
 /// `y += weight * x` for `n` elements with strides.
-fn add_scaled<T: Real>((y, y_step): (&mut [T], usize), (x, x_step): (&[T], usize), n: usize, weight: T) {
+fn add_scaled<T: KernelFloat>(
+    (y, y_step): (&mut [T], usize),
+    (x, x_step): (&[T], usize),
+    n: usize,
+    weight: T,
+) {
     match (y_step, x_step) {
         (1, 1) => y[..n].iter_mut().zip(x).for_each(|(y, x)| *y += weight * *x),
         _ => {
@@ -70,7 +79,7 @@ fn add_scaled<T: Real>((y, y_step): (&mut [T], usize), (x, x_step): (&[T], usize
 }
 
 /// Dot product of `n` elements with strides.
-fn dot<T: Real>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T {
+fn dot<T: KernelFloat>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T {
     if (x_step, y_step) == (1, 1) {
         let ((x, x_rest), (y, y_rest)) = (x[..n].as_chunks::<8>(), y[..n].as_chunks::<8>());
         let mut sums = [T::ZERO; 8];

@@ -3,11 +3,11 @@
 //! As usual in deep learning, filters are not mirrored: these are cross-correlations. All are linear in images and in
 //! filters, so their double gradients are convolutions, too.
 
-mod columns;
 mod direct;
 mod forward;
-mod kernel;
-mod side;
+mod gemm_conv;
+mod im2col;
+mod image_layout;
 mod transpose;
 
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
@@ -16,11 +16,11 @@ pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule}
 use autobwd::{Attrs, Buf, Cx, Dims, Meta, Result, op::with_float, tensor::Dim};
 
 use crate::{
-    image::{Axis, PaddingAlgorithm, axes, dims},
     norm::DataLayout,
+    windows::{AxisWindows, PaddingAlgorithm, axes, dims},
 };
-use kernel::Convolution;
-use side::Side;
+use gemm_conv::Convolution;
+use image_layout::ImageLayout;
 
 /// The attributes of convolutions.
 #[derive(Attrs, Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct ConvAttrs {
 }
 
 impl ConvAttrs {
-    fn axes(&self) -> Result<[Axis; 2]> {
+    fn axes(&self) -> Result<[AxisWindows; 2]> {
         axes(&self.strides, &self.paddings, self.padding_algorithm, &self.dilations)
     }
 
@@ -90,7 +90,7 @@ impl ConvAttrs {
             [dims(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
         let windows = [0, 1].map(|i| axes[i].windows(kernel[i], over[i]));
         let inside = if format == DataLayout::Nhwc { groups } else { 1 };
-        let side = |channels, size| Side { channels, size, inside, format };
+        let side = |channels, size| ImageLayout { channels, size, inside, format };
         let (x, y) = (side(share, x), side(filters / groups, y));
         Ok(Convolution { images, groups, x, y, windows })
     }

@@ -7,10 +7,10 @@ use autobwd::{
 
 use super::{ConvAttrs, nhwc, plain, same, valid};
 use crate::{
-    common::{PART, Real, pieces},
-    image::optional_pair,
+    kernel_helpers::{KernelFloat, PART, pieces},
     norm::DataLayout,
     reduce::{ReduceAttrs, ReduceSum},
+    windows::optional_pair,
 };
 
 /// Transposed convolution, the gradient of `conv2d` with respect to its images:
@@ -151,7 +151,7 @@ fn biased(channels: usize, row: Conv2dTransposeOp<Draw>) -> Conv2dTransposeOp<Dr
 }
 
 /// Adds to every channel its bias.
-fn add_bias<T: Real>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], images: &mut [T]) {
+fn add_bias<T: KernelFloat>(cx: &Cx, format: DataLayout, pixels: usize, bias: &[T], images: &mut [T]) {
     cx.chunks_mut(images, PART, |part, images| match format {
         DataLayout::Nchw => pieces(images, part * PART, pixels, usize::MAX, |plane, _, piece| {
             let bias = bias[plane % bias.len()];

@@ -2,11 +2,13 @@
 //!
 //! A lane is a one-dimensional slice along that axis, with one element for each class.
 
-mod logits;
-mod probabilities;
+mod cross_entropy;
+mod softmax_cross_entropy;
 
-pub use logits::{SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule};
-pub use probabilities::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
+pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
+pub use softmax_cross_entropy::{
+    SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule,
+};
 
 use autobwd::{Buf, DType, Dims, Error, Expr, GradCx, Meta, New, Result, Var, emit, tensor::Dim};
 use ndarray::ArrayView1;
@@ -14,11 +16,11 @@ use ndarray::ArrayView1;
 use crate::{
     Math,
     activation::{Log, Scale},
-    common::Real,
     elementwise::ElementwiseMul,
     fill::{FillAnyLike, FillZerosLike},
-    pick::OneHotV2,
-    softmax::{Lanes, sum},
+    gather::OneHotV2,
+    kernel_helpers::KernelFloat,
+    softmax::{SoftmaxLanes, sum},
 };
 
 /// `dlabel = -dloss * ln x`, if it is wanted; class indices have no gradient.
@@ -83,51 +85,53 @@ fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
 
 /// The targets of the classes.
 #[derive(Clone, Copy)]
-enum Target<'a, T> {
-    Hard(Labels<'a>),
+enum LossTarget<'a, T> {
+    Hard(ClassLabels<'a>),
     Soft(&'a [T]),
 }
 
-impl<'a, T: Real> Target<'a, T> {
-    fn new(label: &'a Buf<'_>, soft: bool, classes: usize, ignored: i32) -> Result<Target<'a, T>> {
+impl<'a, T: KernelFloat> LossTarget<'a, T> {
+    fn new(label: &'a Buf<'_>, soft: bool, classes: usize, ignored: i32) -> Result<LossTarget<'a, T>> {
         if soft {
-            Ok(Target::Soft(label.slice()?))
+            Ok(LossTarget::Soft(label.slice()?))
         } else {
-            Ok(Target::Hard(Labels::new(label, classes, ignored)?))
+            Ok(LossTarget::Hard(ClassLabels::new(label, classes, ignored)?))
         }
     }
 }
 
-impl<T: Real> Target<'_, T> {
+impl<T: KernelFloat> LossTarget<'_, T> {
     /// The cross entropy of the probabilities `p` of a lane.
-    fn cross_entropy(&self, lanes: &Lanes, i: usize, p: ArrayView1<'_, T>) -> T {
+    fn cross_entropy(&self, lanes: &SoftmaxLanes, i: usize, p: ArrayView1<'_, T>) -> T {
         match self {
-            Target::Hard(labels) => labels.class(i).map_or(T::ZERO, |class| -p[class].ln()),
-            Target::Soft(labels) => T::of(-sum(p, lanes.lane(labels, i), |p, label| weighted(label, p.ln()))),
+            LossTarget::Hard(labels) => labels.class(i).map_or(T::ZERO, |class| -p[class].ln()),
+            LossTarget::Soft(labels) => {
+                T::of(-sum(p, lanes.lane(labels, i), |p, label| weighted(label, p.ln())))
+            }
         }
     }
 }
 
 /// Class indices; indices that are not ignored are within bounds.
 #[derive(Clone, Copy)]
-struct Labels<'a> {
-    numbers: Numbers<'a>,
+struct ClassLabels<'a> {
+    numbers: LabelIndices<'a>,
     ignored: i64,
 }
 
 #[derive(Clone, Copy)]
-enum Numbers<'a> {
+enum LabelIndices<'a> {
     I32(&'a [i32]),
     I64(&'a [i64]),
 }
 
-impl<'a> Labels<'a> {
-    fn new(label: &'a Buf<'_>, classes: usize, ignored: i32) -> Result<Labels<'a>> {
+impl<'a> ClassLabels<'a> {
+    fn new(label: &'a Buf<'_>, classes: usize, ignored: i32) -> Result<ClassLabels<'a>> {
         let numbers = match label.dtype() {
-            DType::I32 => Numbers::I32(label.slice()?),
-            _ => Numbers::I64(label.slice()?),
+            DType::I32 => LabelIndices::I32(label.slice()?),
+            _ => LabelIndices::I64(label.slice()?),
         };
-        let labels = Labels { numbers, ignored: ignored.into() };
+        let labels = ClassLabels { numbers, ignored: ignored.into() };
         let is_bad = |class: &usize| *class >= classes;
         match (0..label.numel()).find(|i| labels.class(*i).as_ref().is_some_and(is_bad)) {
             Some(i) => {
@@ -140,8 +144,8 @@ impl<'a> Labels<'a> {
 
     fn number(&self, lane: usize) -> i64 {
         match self.numbers {
-            Numbers::I32(all) => all[lane].into(),
-            Numbers::I64(all) => all[lane],
+            LabelIndices::I32(all) => all[lane].into(),
+            LabelIndices::I64(all) => all[lane],
         }
     }
 

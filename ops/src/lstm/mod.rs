@@ -13,7 +13,7 @@ use autobwd::{
     tensor::{Dim, OptionalBuf},
 };
 
-use crate::common::{Real, nth};
+use crate::kernel_helpers::{KernelFloat, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -62,8 +62,8 @@ impl Infer for LstmSequence<Meta> {
 impl Kernel for LstmSequence<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.gates, T => {
-            let sizes = Sizes::of(&self.hidden);
-            let Sizes { steps, units, state, part } = sizes;
+            let sizes = LstmSizes::of(&self.hidden);
+            let LstmSizes { steps, units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
             let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
@@ -83,7 +83,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
                             cx.product(gates, true, before, weight)?;
                         }
                         let before = cell_before.map(|cell| &cell[i * part..]);
-                        T::vectorised(Forward { units, gates, hidden, cell, before, zeros });
+                        T::vectorised(LstmLoops { units, gates, hidden, cell, before, zeros });
                         Ok(())
                     })?;
                 }
@@ -93,7 +93,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        Sizes::of(&self.hidden).units * self.gates.dtype().size()
+        LstmSizes::of(&self.hidden).units * self.gates.dtype().size()
     }
 }
 autobwd::samples!(
@@ -151,8 +151,8 @@ pub struct LstmSequenceGrad<V = Var> {
 impl Kernel for LstmSequenceGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.weight, T => {
-            let (sizes, scratch) = (Sizes::of(&self.hidden), self.scratch());
-            let Sizes { steps, units, state, part } = sizes;
+            let (sizes, scratch) = (LstmSizes::of(&self.hidden), self.scratch());
+            let LstmSizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
             let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
             let dhidden = self.dhidden.slice::<T>()?;
@@ -187,7 +187,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                     ];
                     cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, back_hidden, back_cell], _| {
                         let at = t * state + i * part;
-                        T::vectorised(Backward {
+                        T::vectorised(LstmGradLoops {
                             units,
                             gates: &mut *gates,
                             back_hidden: &*back_hidden,
@@ -232,7 +232,7 @@ impl LstmSequenceGrad<Buf<'_>> {
     /// Scratch elements: zeros, the gradients passed between steps, and the gradient of the gates if it is not an
     /// output.
     fn scratch(&self) -> usize {
-        let Sizes { units, state, .. } = Sizes::of(&self.hidden);
+        let LstmSizes { units, state, .. } = LstmSizes::of(&self.hidden);
         let gates = if self.dgates.is_some() { 0 } else { self.activations.numel() };
         units + 2 * state + gates
     }
@@ -257,7 +257,7 @@ fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Di
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sizes {
+struct LstmSizes {
     steps: usize,
     units: usize,
     /// State elements of one step.
@@ -266,11 +266,11 @@ struct Sizes {
     part: usize,
 }
 
-impl Sizes {
-    fn of(hidden: &Buf<'_>) -> Sizes {
-        let &[steps, batch, units] = hidden.dims() else { return Sizes::default() };
+impl LstmSizes {
+    fn of(hidden: &Buf<'_>) -> LstmSizes {
+        let &[steps, batch, units] = hidden.dims() else { return LstmSizes::default() };
         let rows = PART.div_ceil((4 * units * units).max(1)).max(ROWS);
-        Sizes { steps, units, state: batch * units, part: (rows * units).max(1) }
+        LstmSizes { steps, units, state: batch * units, part: (rows * units).max(1) }
     }
 
     /// The states of the step before: the last of `earlier`, else `initial`.
@@ -291,7 +291,7 @@ fn quarters<T>(all: &mut [T]) -> [&mut [T]; 4] {
 }
 
 /// One forward step of some batch rows.
-struct Forward<'a, T> {
+struct LstmLoops<'a, T> {
     units: usize,
     /// Pre-activations of the gates, then the activations.
     gates: &'a mut [T],
@@ -300,12 +300,12 @@ struct Forward<'a, T> {
     before: Option<&'a [T]>,
     zeros: &'a [T],
 }
-impl<T: Real> VectorLoops<T> for Forward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for LstmLoops<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Forward { units, gates, hidden, cell, before, zeros } = self;
+        let LstmLoops { units, gates, hidden, cell, before, zeros } = self;
         let states = hidden.chunks_exact_mut(units.max(1)).zip(cell.chunks_exact_mut(units.max(1)));
         for (row, (hidden, cell)) in states.enumerate() {
             let [i, f, g, o] = quarters(&mut gates[row * 4 * units..][..4 * units]);
@@ -320,7 +320,7 @@ impl<T: Real> VectorLoops<T> for Forward<'_, T> {
 }
 
 /// One backward step of some batch rows.
-struct Backward<'a, T> {
+struct LstmGradLoops<'a, T> {
     units: usize,
     /// The activations, then the gradients of the pre-activations.
     gates: &'a mut [T],
@@ -335,7 +335,7 @@ struct Backward<'a, T> {
     dactivations: Option<&'a [T]>,
     zeros: &'a [T],
 }
-impl<'a, T: Real> VectorLoops<T> for Backward<'a, T> {
+impl<'a, T: KernelFloat> VectorLoops<T> for LstmGradLoops<'a, T> {
     type Output = ();
 
     #[inline(always)]

@@ -1,10 +1,10 @@
 //! Matrix products.
 
 mod flattened;
+mod fused_sgd;
 mod products;
-mod step;
 mod v2;
 
 pub use flattened::{Mul, MulGrad};
-pub use step::MatmulV2GradSgd;
+pub use fused_sgd::MatmulV2GradSgd;
 pub use v2::{MatmulV2, MatmulV2Grad};

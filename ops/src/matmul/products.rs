@@ -6,7 +6,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::common::nth;
+use crate::kernel_helpers::nth;
 
 /// Multiplications from which a single product is shared between threads.
 const SHARED: usize = 1 << 20;

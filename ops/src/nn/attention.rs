@@ -51,13 +51,13 @@ impl MultiHeadAttention {
     /// Self-attention of `x`, `[batch, length, width]`. Fails for another width or dtype.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
-        self.attend(x, x)
+        self.cross_attention(x, x)
     }
 
     /// Cross-attention of `x` to `seen`, both `[batch, .., width]`. Fails for another width or dtype, and for different
     /// lengths if the layer is causal.
     #[track_caller]
-    pub fn attend(&self, x: &Expr, seen: &Expr) -> Expr {
+    pub fn cross_attention(&self, x: &Expr, seen: &Expr) -> Expr {
         let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
         let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
         let width = self.output.weight.dims()[0].wire() as i32;

@@ -25,7 +25,7 @@ pub struct Conv2d {
     pub weight: Expr,
     /// Bias, `[outputs]`.
     pub bias: Option<Expr>,
-    windows: Windows,
+    windows: WindowOptions,
 }
 
 /// Transposed 2-D convolution with bias; a stride enlarges images.
@@ -44,21 +44,21 @@ pub struct Conv2dTranspose {
     pub weight: Expr,
     /// Bias, `[outputs]`.
     pub bias: Option<Expr>,
-    windows: Windows,
+    windows: WindowOptions,
 }
 
 /// Position of the windows.
 #[derive(Clone, Copy, Debug)]
-struct Windows {
+struct WindowOptions {
     stride: i32,
     padding: i32,
     dilation: i32,
     groups: i32,
 }
 
-impl Windows {
+impl WindowOptions {
     fn attrs(self) -> ConvAttrs {
-        let Windows { stride, padding, dilation, groups } = self;
+        let WindowOptions { stride, padding, dilation, groups } = self;
         let (strides, paddings, dilations) = (vec![stride; 2], vec![padding; 2], vec![dilation; 2]);
         ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
     }
@@ -77,8 +77,8 @@ pub struct Conv2dBuilder<'a, L = Conv2d> {
     weight: Init,
     bias: Option<Init>,
     seed: i32,
-    windows: Windows,
-    layer: fn(Expr, Option<Expr>, Windows) -> L,
+    windows: WindowOptions,
+    layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
 }
 
 impl Conv2d {
@@ -146,7 +146,7 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         filters: [usize; 2],
         outputs: usize,
         size: usize,
-        layer: fn(Expr, Option<Expr>, Windows) -> L,
+        layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
     ) -> Self {
         Conv2dBuilder {
             net,
@@ -158,7 +158,7 @@ impl<'a, L> Conv2dBuilder<'a, L> {
             weight: Init::XavierUniform,
             bias: Some(Init::Constant(0.0)),
             seed: 0,
-            windows: Windows { stride: 1, padding: 0, dilation: 1, groups: 1 },
+            windows: WindowOptions { stride: 1, padding: 0, dilation: 1, groups: 1 },
             layer,
         }
     }
@@ -190,25 +190,25 @@ impl<'a, L> Conv2dBuilder<'a, L> {
     /// Sets the stride of the windows; 1 by default.
     #[must_use]
     pub fn stride(self, stride: i32) -> Self {
-        Conv2dBuilder { windows: Windows { stride, ..self.windows }, ..self }
+        Conv2dBuilder { windows: WindowOptions { stride, ..self.windows }, ..self }
     }
 
     /// Sets the zero padding on all sides; 0 by default.
     #[must_use]
     pub fn padding(self, padding: i32) -> Self {
-        Conv2dBuilder { windows: Windows { padding, ..self.windows }, ..self }
+        Conv2dBuilder { windows: WindowOptions { padding, ..self.windows }, ..self }
     }
 
     /// Sets the dilation of the windows; 1 by default.
     #[must_use]
     pub fn dilation(self, dilation: i32) -> Self {
-        Conv2dBuilder { windows: Windows { dilation, ..self.windows }, ..self }
+        Conv2dBuilder { windows: WindowOptions { dilation, ..self.windows }, ..self }
     }
 
     /// Sets the number of channel groups, each with filters of its own; 1 by default.
     #[must_use]
     pub fn groups(self, groups: i32) -> Self {
-        Conv2dBuilder { windows: Windows { groups, ..self.windows }, ..self }
+        Conv2dBuilder { windows: WindowOptions { groups, ..self.windows }, ..self }
     }
 
     /// Adds the layer's parameters, such as `conv2d_0.w` and `conv2d_0.b`, to the program. The weight fails if the

@@ -1,7 +1,7 @@
 use autobwd::{Builder, DType, Expr, New, emit};
 
 use super::parameter;
-use crate::{Init, lookup::LookupTableV2};
+use crate::{Init, embedding::LookupTableV2};
 
 /// Embedding look-up: `out = w[ids]`, rows of a learned table.
 ///

@@ -16,7 +16,10 @@ pub use embedding::{Embedding, EmbeddingBuilder};
 pub use linear::{Linear, LinearBuilder};
 pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder};
 pub use pool::Pool2d;
-pub use recurrent::{Cell, Gru, GruCell, Lstm, LstmCell, Pass, Recurrence, RecurrenceBuilder, Rnn, RnnCell};
+pub use recurrent::{
+    DirectionWeights, Gru, GruCell, Lstm, LstmCell, Recurrence, RecurrenceBuilder, RecurrentCell, Rnn,
+    RnnCell,
+};
 
 use autobwd::{Builder, DType, Expr};
 

@@ -8,7 +8,7 @@ use super::parameter;
 use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at};
 
 /// One step of a recurrent layer.
-pub trait Cell {
+pub trait RecurrentCell {
     /// Name of the layer in parameter names: `gru` in `gru_0.wx`.
     const NAME: &'static str;
     /// Number of gates: pre-activations for each unit, from the input and from the previous output.
@@ -31,7 +31,7 @@ pub trait Cell {
 /// Simple RNN: `h ← tanh(x · wx + b + h · wh)` (Elman, 1990).
 #[derive(Debug)]
 pub enum RnnCell {}
-impl Cell for RnnCell {
+impl RecurrentCell for RnnCell {
     const NAME: &'static str = "rnn";
     const GATES: usize = 1;
     const STATES: usize = 1;
@@ -46,7 +46,7 @@ impl Cell for RnnCell {
 /// `n ← tanh(n + r * n')` and `h ← (1 - z) * n + z * h`.
 #[derive(Debug)]
 pub enum GruCell {}
-impl Cell for GruCell {
+impl RecurrentCell for GruCell {
     const NAME: &'static str = "gru";
     const GATES: usize = 3;
     const STATES: usize = 1;
@@ -64,7 +64,7 @@ impl Cell for GruCell {
 /// `c ← sigmoid(f) * c + sigmoid(i) * tanh(g)` and `h ← sigmoid(o) * tanh(c)`. The states are `h` and `c`.
 #[derive(Debug)]
 pub enum LstmCell {}
-impl Cell for LstmCell {
+impl RecurrentCell for LstmCell {
     const NAME: &'static str = "lstm";
     const GATES: usize = 4;
     const STATES: usize = 2;
@@ -143,14 +143,14 @@ pub type Lstm = Recurrence<LstmCell>;
 #[derive(Debug)]
 pub struct Recurrence<C> {
     /// Layer by layer: the forward direction, then the reverse direction, if the layer is bidirectional.
-    pub passes: Vec<Pass>,
+    pub passes: Vec<DirectionWeights>,
     directions: usize,
     cell: PhantomData<C>,
 }
 
 /// Parameters of one direction of a layer.
 #[derive(Debug)]
-pub struct Pass {
+pub struct DirectionWeights {
     /// Input weights, `[inputs, GATES * units]`.
     pub input_weight: Expr,
     /// Recurrent weights, `[units, GATES * units]`.
@@ -173,7 +173,7 @@ pub struct RecurrenceBuilder<'a, C> {
     cell: PhantomData<C>,
 }
 
-impl<C: Cell> Recurrence<C> {
+impl<C: RecurrentCell> Recurrence<C> {
     /// One layer from `inputs` to `units` features, forward direction only: float32, weights by
     /// [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, units: usize) -> RecurrenceBuilder<'_, C> {
@@ -191,7 +191,7 @@ impl<C: Cell> Recurrence<C> {
     }
 
     /// Layers with these parameters, forward direction only.
-    pub fn of(passes: Vec<Pass>) -> Recurrence<C> {
+    pub fn of(passes: Vec<DirectionWeights>) -> Recurrence<C> {
         Recurrence { passes, directions: 1, cell: PhantomData }
     }
 
@@ -262,18 +262,18 @@ fn checked(x: &Expr, states: Option<&[Expr]>, needed: usize, mask: Option<&Expr>
 }
 
 /// Outputs and final states.
-type Found = (Expr, Vec<Expr>);
+type OutputsAndStates = (Expr, Vec<Expr>);
 
-impl Pass {
+impl DirectionWeights {
     /// The outputs of all steps and the final states. The mask is `[steps, batch, 1]`.
     #[track_caller]
-    fn forward<C: Cell>(
+    fn forward<C: RecurrentCell>(
         &self,
         x: &Expr,
         states: Option<&[Expr]>,
         mask: Option<&Expr>,
         reverse: bool,
-    ) -> Found {
+    ) -> OutputsAndStates {
         // One product projects the inputs of all steps.
         let gates = x.matmul(&self.input_weight) + &self.bias;
         if mask.is_none() {
@@ -305,8 +305,8 @@ fn over_steps(
     sequences: &[Expr],
     first: &[Expr],
     reverse: bool,
-    step: impl Fn(&[Expr], &[Expr]) -> Found,
-) -> Found {
+    step: impl Fn(&[Expr], &[Expr]) -> OutputsAndStates,
+) -> OutputsAndStates {
     let mut found = static_rnn(sequences[0].builder(), reverse, |rnn| {
         let x: Vec<Expr> = sequences.iter().map(|x| rnn.step_input(x)).collect();
         let before: Vec<Expr> = first.iter().map(|state| rnn.memory(state)).collect();
@@ -326,7 +326,7 @@ fn zeros_like(x: &Expr) -> Expr {
     emit(FillZerosLike { x: x.into(), out: New }).out
 }
 
-impl<C: Cell> RecurrenceBuilder<'_, C> {
+impl<C: RecurrentCell> RecurrenceBuilder<'_, C> {
     /// Sets the number of layers, each over the outputs of the one before.
     #[must_use]
     pub fn layers(self, layers: usize) -> Self {
@@ -370,7 +370,7 @@ impl<C: Cell> RecurrenceBuilder<'_, C> {
             let input_weight = weights("wx", if pass < directions { inputs } else { directions * units });
             let state_weight = weights("wh", units);
             let bias = parameter(net, &format!("{name}.b"), dtype, &[columns], Init::Constant(0.0), seed);
-            passes.push(Pass { input_weight, state_weight, bias });
+            passes.push(DirectionWeights { input_weight, state_weight, bias });
         }
         Recurrence { passes, directions, cell: PhantomData }
     }

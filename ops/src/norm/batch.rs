@@ -9,13 +9,13 @@ use autobwd::{
 
 use super::{
     DataLayout,
-    composing::{self, affine, mul, sub},
-    cut::{Cut, sums},
+    decomposition::{self, affine, mul, sub},
+    tiling::{NormTiling, sums},
 };
 use crate::{
     Math,
-    common::{Real, wide},
     fill::FillConstant,
+    kernel_helpers::{KernelFloat, wide},
 };
 
 /// Batch normalisation of each channel: `y = scale * (x - m) / √(v + epsilon) + bias`.
@@ -96,7 +96,7 @@ impl Infer for BatchNormOp<Meta> {
 }
 impl Kernel for BatchNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Cut::channels(&self.x, self.data_layout);
+        let cut = NormTiling::channels(&self.x, self.data_layout);
         let (momentum, epsilon) = (f64::from(self.momentum), f64::from(self.epsilon));
         let (test, given) = self.modes();
         with_float!(self.x, T => {
@@ -238,12 +238,12 @@ fn check_channels<'a>(
     Ok(())
 }
 
-fn inverse<T: Real>(variance: T, epsilon: f64) -> f64 {
+fn inverse<T: KernelFloat>(variance: T, epsilon: f64) -> f64 {
     1.0 / (wide(variance) + epsilon).sqrt()
 }
 
 /// `running = momentum * running + (1 - momentum) * new`.
-fn follow<T: Real>(running: &mut [T], new: &[T], momentum: f64) {
+fn follow<T: KernelFloat>(running: &mut [T], new: &[T], momentum: f64) {
     for (running, new) in running.iter_mut().zip(new) {
         *running = T::of(momentum * wide(*running) + (1.0 - momentum) * wide(*new));
     }
@@ -347,7 +347,7 @@ impl Infer for BatchNormGrad<Meta> {
 }
 impl Kernel for BatchNormGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let cut = Cut::channels(&self.x, self.data_layout);
+        let cut = NormTiling::channels(&self.x, self.data_layout);
         let (epsilon, n, given) = (f64::from(self.epsilon), cut.terms() as f64, self.given());
         with_float!(self.x, T => {
             let (x, dy) = (self.x.slice::<T>()?, self.dy.slice::<T>()?);
@@ -399,8 +399,8 @@ impl Composition for BatchNormGrad<Expr> {
         let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
         let mut dx = affine(self.dy.clone(), &self.scale, &None, axis);
         if !given {
-            let slope = composing::mean(&(&dx * &normal), &over, false);
-            dx = sub(&dx, &composing::mean(&dx, &over, false), axis) - mul(&normal, &slope, axis);
+            let slope = decomposition::mean(&(&dx * &normal), &over, false);
+            dx = sub(&dx, &decomposition::mean(&dx, &over, false), axis) - mul(&normal, &slope, axis);
         }
         self.dx = Some(mul(&dx, &factor, axis));
         self.dscale = Some((&self.dy * &normal).sum(&over));
@@ -415,7 +415,7 @@ fn factor(variance: &Expr, epsilon: f32) -> Expr {
 
 /// Mean and variance over these axes.
 fn moments(x: &Expr, over: &[i32], axis: i32) -> (Expr, Expr) {
-    let mean = composing::mean(x, over, false);
-    let variance = composing::mean(&sub(x, &mean, axis).square(), over, false);
+    let mean = decomposition::mean(x, over, false);
+    let variance = decomposition::mean(&sub(x, &mean, axis).square(), over, false);
     (mean, variance)
 }

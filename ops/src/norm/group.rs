@@ -10,12 +10,12 @@ use autobwd::{
 
 use super::{
     DataLayout,
-    composing::{Reshaped, Rows, affine},
-    cut::Cut,
+    decomposition::{NormRows, Reshaped, affine},
+    tiling::NormTiling,
 };
 use crate::{
     Math,
-    common::{Real, pieces, wide},
+    kernel_helpers::{KernelFloat, pieces, wide},
 };
 
 /// Group normalisation of each sample: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
@@ -64,18 +64,18 @@ impl Infer for GroupNormOp<Meta> {
 impl Kernel for GroupNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let (groups, epsilon) = (self.groups as usize, f64::from(self.epsilon));
-        let cut = Cut::channels(&self.x, self.data_layout);
+        let cut = NormTiling::channels(&self.x, self.data_layout);
         let (samples, channels) = (self.x.dims()[0], cut.groups);
         let width = channels / groups;
         // With channels last, the groups of one sample have one access pattern.
         let (cut, step) = match self.data_layout {
             DataLayout::Nchw => {
-                (Cut { outer: 1, groups: samples * groups, inner: width * cut.inner }, cut.inner)
+                (NormTiling { outer: 1, groups: samples * groups, inner: width * cut.inner }, cut.inner)
             }
-            DataLayout::Nhwc => (Cut { outer: cut.outer / samples.max(1), groups, inner: width }, 1),
+            DataLayout::Nhwc => (NormTiling { outer: cut.outer / samples.max(1), groups, inner: width }, 1),
         };
         with_float!(self.x, T => {
-            let affine = Affine::<T>::new(&self.scale, &self.bias, (groups, width, step))?;
+            let affine = AffineKernel::<T>::new(&self.scale, &self.bias, (groups, width, step))?;
             let (mean, variance) = (self.mean.slice_mut()?, self.variance.slice_mut()?);
             affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?);
             Ok(())
@@ -90,7 +90,7 @@ impl Composition for GroupNormOp<Expr> {
         let is_last = self.data_layout == DataLayout::Nhwc;
         let x = if is_last { self.x.transpose(&channels_first) } else { self.x.clone() };
         let groups = Reshaped::new(&x, vec![0, self.groups, -1]);
-        let rows = Rows::of(&groups.x, self.epsilon);
+        let rows = NormRows::of(&groups.x, self.epsilon);
         let y = affine(groups.restore(&rows.normal), &self.scale, &self.bias, 1);
         self.y = if is_last { y.transpose(&channels_last) } else { y };
         (self.mean, self.variance) = (rows.mean.squeeze(&[-1]), rows.variance.squeeze(&[-1]));
@@ -142,7 +142,7 @@ fn channels(x: &Meta, layout: DataLayout, vectors: [&Option<Meta>; 2]) -> Result
 }
 
 /// The affine part: groups of a sample have `width` channels of `step` contiguous elements each.
-struct Affine<'a, T> {
+struct AffineKernel<'a, T> {
     scale: Option<&'a [T]>,
     bias: Option<&'a [T]>,
     groups: usize,
@@ -150,21 +150,21 @@ struct Affine<'a, T> {
     step: usize,
 }
 
-impl<'a, T: Real> Affine<'a, T> {
+impl<'a, T: KernelFloat> AffineKernel<'a, T> {
     fn new(
         scale: &'a Option<Buf<'_>>,
         bias: &'a Option<Buf<'_>>,
         (groups, width, step): (usize, usize, usize),
-    ) -> Result<Affine<'a, T>> {
+    ) -> Result<AffineKernel<'a, T>> {
         let (scale, bias) = (scale.slice()?, bias.slice()?);
-        Ok(Affine { scale, bias, groups, width, step })
+        Ok(AffineKernel { scale, bias, groups, width, step })
     }
 
     /// Computes mean, variance and `y`, in tiles of the size that `cut` says.
     fn normalise(
         &self,
         cx: &Cx,
-        cut: Cut,
+        cut: NormTiling,
         x: &[T],
         (mean, variance): (&mut [T], &mut [T]),
         epsilon: f64,
@@ -229,11 +229,11 @@ impl Infer for InstanceNormOp<Meta> {
 }
 impl Kernel for InstanceNormOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let Cut { outer, groups, inner } = Cut::channels(&self.x, DataLayout::Nchw);
-        let cut = Cut { outer: 1, groups: outer * groups, inner };
+        let NormTiling { outer, groups, inner } = NormTiling::channels(&self.x, DataLayout::Nchw);
+        let cut = NormTiling { outer: 1, groups: outer * groups, inner };
         let epsilon = f64::from(self.epsilon);
         with_float!(self.x, T => {
-            let affine = Affine::<T>::new(&self.scale, &self.bias, (groups, 1, inner))?;
+            let affine = AffineKernel::<T>::new(&self.scale, &self.bias, (groups, 1, inner))?;
             let (mean, variance) = (self.saved_mean.slice_mut()?, self.saved_variance.slice_mut()?);
             affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?);
             let saved = self.saved_variance.slice_mut::<T>()?.iter_mut();
@@ -245,7 +245,7 @@ impl Kernel for InstanceNormOp<Buf<'_>> {
 impl Composition for InstanceNormOp<Expr> {
     fn compose(&mut self) {
         let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
-        let rows = Rows::of(&channels.x, self.epsilon);
+        let rows = NormRows::of(&channels.x, self.epsilon);
         self.y = affine(channels.restore(&rows.normal), &self.scale, &self.bias, 1);
         (self.saved_mean, self.saved_variance) = (rows.mean.flatten(0, -1), rows.factor.flatten(0, -1));
     }

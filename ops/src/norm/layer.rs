@@ -9,12 +9,12 @@ use autobwd::{
     tensor::{Dim, OptionalBuf},
 };
 
-use super::composing::{Rows, affine};
+use super::decomposition::{NormRows, affine};
 use crate::{
     Math,
-    common::{Real, nth, wide},
+    kernel_helpers::{KernelFloat, nth, wide},
     shape::{FlattenContiguousRange, FlattenContiguousRangeGrad},
-    vectors,
+    simd_loops,
 };
 
 /// Elements of a unit of shared work.
@@ -69,7 +69,7 @@ impl Kernel for LayerNormOp<Buf<'_>> {
             let outs = [(self.y.slice_mut::<T>()?, rows * width), (mean, rows), (variance, rows)];
             cx.try_zip_chunks_mut(outs, &mut [(); 0], |part, [y, mean, variance], _| {
                 let x = &x[part * rows * width..][..y.len()];
-                T::vectorised(Forward { x, scale, bias, y, mean, variance, epsilon });
+                T::vectorised(LayerNormLoops { x, scale, bias, y, mean, variance, epsilon });
                 Ok(())
             })
         })
@@ -80,7 +80,7 @@ impl Composition for LayerNormOp<Expr> {
         let (start_axis, stop_axis) = (self.begin_norm_axis, -1);
         let x = (&self.x).into();
         let rows = emit(FlattenContiguousRange { x, out: New, x_shape: New, start_axis, stop_axis });
-        let Rows { mean, variance, normal, .. } = Rows::of(&rows.out, self.epsilon);
+        let NormRows { mean, variance, normal, .. } = NormRows::of(&rows.out, self.epsilon);
         (self.mean, self.variance) = (mean.squeeze(&[-1]), variance.squeeze(&[-1]));
         let (x_shape, dout) = (rows.x_shape.into(), affine(normal, &self.scale, &self.bias, -1).into());
         self.y = emit(FlattenContiguousRangeGrad { x_shape, dout, dx: New, start_axis, stop_axis }).dx;
@@ -134,12 +134,12 @@ fn width(x: &Buf<'_>, begin: i32) -> usize {
 }
 
 /// The factor of deviations from the mean, `1 / √(variance + epsilon)`.
-fn factor<T: Real>(variance: T, epsilon: f64) -> f64 {
+fn factor<T: KernelFloat>(variance: T, epsilon: f64) -> f64 {
     1.0 / (wide(variance) + epsilon).sqrt()
 }
 
 /// Forward pass over some rows.
-struct Forward<'a, T> {
+struct LayerNormLoops<'a, T> {
     x: &'a [T],
     scale: Option<&'a [T]>,
     bias: Option<&'a [T]>,
@@ -148,7 +148,7 @@ struct Forward<'a, T> {
     variance: &'a mut [T],
     epsilon: f64,
 }
-impl<T: Real> VectorLoops<T> for Forward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for LayerNormLoops<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -158,10 +158,10 @@ impl<T: Real> VectorLoops<T> for Forward<'_, T> {
         let terms = width.max(1) as f64;
         for (row, (mean, variance)) in self.mean.iter_mut().zip(self.variance).enumerate() {
             let (x, y) = (nth(self.x, row, width), &mut self.y[row * width..][..width]);
-            *mean = T::of(vectors::total([x], |[x]: [F; 1]| x) / terms);
+            *mean = T::of(simd_loops::total([x], |[x]: [F; 1]| x) / terms);
             let middle = F::new(*mean);
             let square = |[x]: [F; 1]| (x - middle) * (x - middle);
-            *variance = T::of(vectors::total([x], square) / terms);
+            *variance = T::of(simd_loops::total([x], square) / terms);
             let factor = F::from(factor(*variance, self.epsilon));
             let normal = |x: F| (x - middle) * factor;
             match (self.scale, self.bias) {
@@ -183,7 +183,7 @@ impl<T: Real> VectorLoops<T> for Forward<'_, T> {
 }
 
 /// Backward pass over some rows.
-struct Backward<'a, T> {
+struct LayerNormGradLoops<'a, T> {
     x: &'a [T],
     dy: &'a [T],
     scale: Option<&'a [T]>,
@@ -192,7 +192,7 @@ struct Backward<'a, T> {
     dx: &'a mut [T],
     epsilon: f64,
 }
-impl<T: Real> VectorLoops<T> for Backward<'_, T> {
+impl<T: KernelFloat> VectorLoops<T> for LayerNormGradLoops<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -206,8 +206,8 @@ impl<T: Real> VectorLoops<T> for Backward<'_, T> {
                 None => dx.copy_from_slice(dy),
             }
             let (mean, factor) = (F::new(*mean), F::from(factor(*variance, self.epsilon)));
-            let share = F::from(vectors::total([&*dx], |[g]: [F; 1]| g) / width as f64);
-            let slope = vectors::total([x, &*dx], |[x, g]: [F; 2]| g * ((x - mean) * factor));
+            let share = F::from(simd_loops::total([&*dx], |[g]: [F; 1]| g) / width as f64);
+            let slope = simd_loops::total([x, &*dx], |[x, g]: [F; 2]| g * ((x - mean) * factor));
             let slope = F::from(slope / width as f64);
             map_lanes([x], [dx], |[x]: [F; 1], [g]| [(g - share - (x - mean) * factor * slope) * factor]);
         }
@@ -251,7 +251,7 @@ impl Kernel for LayerNormGrad<Buf<'_>> {
                     let (x, dy) = (&x[at..][..dx.len()], &dy[at..][..dx.len()]);
                     let of_rows = part * rows..part * rows + dx.len() / width;
                     let (mean, variance) = (&mean[of_rows.clone()], &variance[of_rows]);
-                    T::vectorised(Backward { x, dy, scale, mean, variance, dx, epsilon });
+                    T::vectorised(LayerNormGradLoops { x, dy, scale, mean, variance, dx, epsilon });
                 });
             }
             if let Some(dscale) = self.dscale.slice_mut::<T>()? {
@@ -291,7 +291,7 @@ struct ColumnSums<'a, T> {
     normal: Option<Normal<'a, T>>,
     out: &'a mut [T],
 }
-impl<'a, T: Real> VectorLoops<T> for ColumnSums<'a, T> {
+impl<'a, T: KernelFloat> VectorLoops<T> for ColumnSums<'a, T> {
     type Output = ();
 
     #[inline(always)]

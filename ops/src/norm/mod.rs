@@ -3,12 +3,12 @@
 //! Second derivatives, and gradients that gradient operators leave out, come from compositions.
 
 mod batch;
-mod composing;
-mod cut;
+mod decomposition;
 mod group;
 mod layer;
+mod tiling;
 
-pub(crate) use cut::{Cut, sums};
+pub(crate) use tiling::{NormTiling, sums};
 
 pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
 pub use group::{GroupNormOp, InstanceNormOp};

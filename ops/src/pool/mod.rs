@@ -1,13 +1,13 @@
 //! Pooling of images: every window becomes one element.
 
-mod halves;
-mod windows;
+mod max_pool_2x2;
+mod pooling;
 
 use autobwd::{
     Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_float, register_op,
 };
 
-use crate::{common::nth, image::PaddingAlgorithm, norm::DataLayout};
+use crate::{kernel_helpers::nth, norm::DataLayout, windows::PaddingAlgorithm};
 
 autobwd::op::attr_enum! {
     /// How a window is reduced.

@@ -1,18 +1,18 @@
 //! Reductions over dimensions: sum, mean, product, maximum, minimum.
 
-mod cut;
-mod extreme;
+mod min_max;
 mod product;
-mod square;
+mod squared_l2_norm;
 mod sum;
+mod tiling;
 
 use autobwd::{Attrs, DType};
 
-pub(crate) use cut::Reduction;
-pub use extreme::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
+pub use min_max::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
 pub use product::{ReduceProd, ReduceProdGrad};
-pub use square::{SquaredL2Norm, SquaredL2NormGrad};
+pub use squared_l2_norm::{SquaredL2Norm, SquaredL2NormGrad};
 pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
+pub(crate) use tiling::ReductionTiling;
 
 /// The attributes of reductions.
 #[derive(Attrs, Clone, Debug)]

@@ -10,11 +10,11 @@ use autobwd::{
 
 use super::{
     ReduceAttrs, ReduceSum,
-    cut::{Reduce, with_result_dtype},
+    tiling::{Reduce, with_result_dtype},
 };
 use crate::{
     Math,
-    common::{Real, converted_bytes, elements, wide},
+    kernel_helpers::{KernelFloat, converted_bytes, elements, wide},
     math::concat,
 };
 

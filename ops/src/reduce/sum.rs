@@ -9,11 +9,11 @@ use autobwd::{
 
 use super::{
     ReduceAttrs,
-    cut::{Reduce, total},
+    tiling::{Reduce, total},
 };
 use crate::{
     activation::Scale,
-    common::{Real, converted_bytes, elements},
+    kernel_helpers::{KernelFloat, converted_bytes, elements},
 };
 
 /// Mean of all elements: `out = Σ x / n`.

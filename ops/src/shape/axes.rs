@@ -8,7 +8,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use super::order::copies;
+use super::transpose::copies;
 
 /// Drops dimensions of size 1: `out = x`.
 #[register_op(grad = Squeeze2Grad)]

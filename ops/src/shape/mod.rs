@@ -1,11 +1,11 @@
 //! Operators that move elements without changing them: reshape, permute, concatenate, split, repeat, pad.
 
 mod axes;
-mod join;
-mod order;
+mod expand;
 mod pad;
-mod repeat;
 mod slice;
+mod split;
+mod transpose;
 
 pub use autobwd::operators::{
     Assign, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, Slice, SliceGrad, Stack, StackGrad,
@@ -14,8 +14,8 @@ pub use autobwd::operators::{
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
-pub use join::{Split, SplitGrad};
-pub use order::{Flip, Transpose2, Transpose2Grad};
+pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use pad::{Pad, PadGrad, TrilTriu};
-pub use repeat::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub(crate) use slice::at;
+pub use split::{Split, SplitGrad};
+pub use transpose::{Flip, Transpose2, Transpose2Grad};

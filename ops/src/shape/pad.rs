@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::common::{AnyNumber, ConvertElement, PART, around, pieces};
+use crate::kernel_helpers::{AnyNumber, ConvertElement, PART, around, pieces};
 
 /// Padding with a constant.
 #[register_op(grad = PadGrad)]

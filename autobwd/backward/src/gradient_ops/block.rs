@@ -46,7 +46,7 @@ pub(crate) fn build(
     inners: &mut Vec<PendingGradBlock>,
 ) -> Result<Option<GradBlockInfo>> {
     let ends: Vec<Var> = call.ends().collect();
-    program.lost_writes(call.block, &ends).into_iter().try_for_each(Err)?;
+    program.check_outer_writes(call.block, &ends).into_iter().try_for_each(Err)?;
     let into = program.add_block(Some(parent), Some(call.block));
     let (count, known) = (program.blocks().len(), inners.len());
     let built =
@@ -208,7 +208,7 @@ impl GradBlockBuilder<'_> {
         if let Some(block) = program.block_mut(into) {
             block.ops = appended;
         }
-        let around: Vec<Var> = program.outside(into);
+        let around: Vec<Var> = program.captures(into);
         let mut given: Vec<(Var, Var)> =
             around.iter().filter_map(|grad| Some((*grad, *given.get(grad)?))).collect();
         given.sort_by(|a, b| program.name(a.0).cmp(program.name(b.0)));

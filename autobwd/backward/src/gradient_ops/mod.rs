@@ -53,7 +53,7 @@ pub(crate) fn emit(mut walk: GradientEmitter<'_>, path: &[usize]) -> Result<()> 
     let mut outcome = Ok(());
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
-            walk.program.replaced(id, fwd).for_each(|v| walk.names.start_older(v, index));
+            walk.program.full_overwrites(id, fwd).for_each(|v| walk.names.start_older(v, index));
             walk.step_back(index, fwd);
         } else if let Err(e) = walk.operator(index, fwd, &forward[..index]) {
             outcome = Err(e.at_op(|| walk.program.describe_op(id, index, fwd)));
@@ -106,7 +106,7 @@ impl GradientEmitter<'_> {
         let stopped = self.block != BlockId::ROOT && op.writes().any(|v| self.no_grad[v.index()]);
         let arrives = stopped || outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
         let keeps_name = |v: &Var| !self.computed[v.index()] && keeps_name(info, op, *v);
-        let older = self.program.replaced(self.block, op);
+        let older = self.program.full_overwrites(self.block, op);
         older.filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v, index));
         // A sub-block saves the values that it overwrites for its own gradient.
         let in_block = op.attrs.blocks().next().is_some();

@@ -342,7 +342,7 @@ impl Program {
 
     /// The variables that a block reads before it writes them: its own variables that other blocks write, and variables
     /// of enclosing blocks. Reads of sub-blocks are in the slots of their operators.
-    pub fn outside(&self, block: BlockId) -> Vec<Var> {
+    pub fn captures(&self, block: BlockId) -> Vec<Var> {
         let (mut known, mut found) = (vec![false; self.name_count()], vec![]);
         for op in self.block(block).map_or(&[][..], |block| &block.ops) {
             for var in op.reads() {
@@ -356,7 +356,7 @@ impl Program {
     }
 
     /// The variables of enclosing blocks that a block writes. Writes of sub-blocks are in the slots of their operators.
-    pub fn overwritten(&self, block: BlockId) -> Vec<Var> {
+    pub fn outer_writes(&self, block: BlockId) -> Vec<Var> {
         let mut found: Vec<Var> = self.writes_outside(block).map(|(_, var)| var).collect();
         let mut known = vec![false; self.name_count()];
         found.retain(|v| !std::mem::replace(&mut known[v.index()], true));
@@ -376,7 +376,7 @@ impl Program {
     /// Errors for writes that would be lost when a block ends: to parameters, and to variables of enclosing blocks that
     /// are not in `outlast`.
     #[doc(hidden)]
-    pub fn lost_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
+    pub fn check_outer_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
         let fault = |(index, var): (usize, Var)| {
             let (name, number) = (self.name(var), block.index());
             let text = match self.lookup(block, var) {
@@ -394,7 +394,7 @@ impl Program {
     /// The variables that an operator overwrites completely. A write to an array keeps its other elements, and a
     /// sub-block may not write a variable each time.
     #[doc(hidden)]
-    pub fn replaced<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
+    pub fn full_overwrites<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let whole = op.attrs.blocks().next().is_none();
         let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
         op.writes().filter(move |v| whole && self.lookup(block, *v).is_none_or(tensor))

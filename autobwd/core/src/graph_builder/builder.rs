@@ -302,8 +302,8 @@ impl Builder {
         }
         let outcome = outcome.and_then(|found| {
             let program = self.snapshot();
-            let all = program.overwritten(block);
-            program.lost_writes(block, &all).into_iter().try_for_each(Err)?;
+            let all = program.outer_writes(block);
+            program.check_outer_writes(block, &all).into_iter().try_for_each(Err)?;
             Ok(found)
         });
         if outcome.is_ok() {

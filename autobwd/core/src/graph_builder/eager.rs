@@ -134,8 +134,8 @@ impl Expr {
     }
 
     /// Whether it has a gradient: it is a leaf or was computed from one.
-    pub fn has_derivative(&self) -> bool {
-        self.held_value().is_some_and(Value::has_derivative)
+    pub fn requires_grad(&self) -> bool {
+        self.held_value().is_some_and(Value::requires_grad)
     }
 
     /// Whether it is a leaf, which accumulates gradients.
@@ -168,7 +168,7 @@ impl Expr {
     pub fn with_history(&self) -> Result<&Value> {
         let value = self.value()?;
         let text = || format!("{value} has no history that leads to a leaf");
-        if value.has_derivative() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
+        if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
     /// The gradient with which the backward pass starts.
@@ -241,7 +241,7 @@ impl Expr {
     fn with_derivative(&self) -> Result<&Value> {
         let value = self.value()?;
         let text = || format!("{value} has no derivative: it was not computed from any leaf");
-        if value.has_derivative() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
+        if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
     /// Overwrites a leaf or a constant.

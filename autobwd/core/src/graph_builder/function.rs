@@ -64,7 +64,7 @@ impl FunctionCall {
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         for (k, (input, gradient)) in self.inputs.iter().zip(&found).enumerate() {
-            if input.has_derivative() && !input.meta().agrees(&gradient.meta()) {
+            if input.requires_grad() && !input.meta().agrees(&gradient.meta()) {
                 let text = format!(
                     "its backward returns {} as the gradient of input {k}, which is {}",
                     gradient.meta(),

@@ -40,7 +40,7 @@ pub struct TapeNode {
     /// Computed values without history have the number 0.
     pub number: u64,
     /// Its origin.
-    pub made: NodeOrigin,
+    pub origin: NodeOrigin,
     /// Names, hooks and gradients of its values.
     watches: OnceLock<Box<Mutex<Vec<ValueSettings>>>>,
 }
@@ -81,7 +81,7 @@ struct SourceState {
 #[derive(Debug)]
 pub struct OpCall {
     /// The prepared operator.
-    pub ready: Arc<PreparedOp>,
+    pub prepared: Arc<PreparedOp>,
     /// The line of the call.
     pub site: &'static Location<'static>,
     /// The inputs, if they are recorded.
@@ -149,15 +149,15 @@ impl TapeNode {
         let free = FREE_NODES.try_with(|free| free.try_borrow_mut().ok()?.pop()).ok().flatten();
         free.unwrap_or_else(|| {
             let call =
-                OpCall { ready: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
-            Arc::new(TapeNode { number: 0, made: NodeOrigin::Computed(call), watches: OnceLock::new() })
+                OpCall { prepared: ready.clone(), site, inputs: SmallVec::new(), outputs: SmallVec::new() };
+            Arc::new(TapeNode { number: 0, origin: NodeOrigin::Computed(call), watches: OnceLock::new() })
         })
     }
 
     #[inline]
     /// The operator that was run, if any.
     pub fn call(&self) -> Option<&OpCall> {
-        match &self.made {
+        match &self.origin {
             NodeOrigin::Computed(call) => Some(call),
             NodeOrigin::Source(_) | NodeOrigin::Applied(_) => None,
         }
@@ -165,7 +165,7 @@ impl TapeNode {
 
     /// The recorded inputs.
     pub fn inputs(&self) -> &[Value] {
-        match &self.made {
+        match &self.origin {
             NodeOrigin::Computed(call) => &call.inputs,
             NodeOrigin::Applied(applied) => &applied.inputs,
             NodeOrigin::Source(_) => &[],
@@ -176,7 +176,11 @@ impl TapeNode {
     pub fn applied(applied: FunctionCall) -> Arc<TapeNode> {
         let least = applied.inputs.iter().map(|input| input.node.number + 1).max();
         let number = least.map_or(0, next_number);
-        Arc::new(TapeNode { number, made: NodeOrigin::Applied(Box::new(applied)), watches: OnceLock::new() })
+        Arc::new(TapeNode {
+            number,
+            origin: NodeOrigin::Applied(Box::new(applied)),
+            watches: OnceLock::new(),
+        })
     }
 }
 
@@ -194,7 +198,7 @@ fn next_number(least: u64) -> u64 {
 impl Drop for TapeNode {
     /// Drops the history in a loop: it may be as long as a program, too long for recursion.
     fn drop(&mut self) {
-        let inputs = match &mut self.made {
+        let inputs = match &mut self.origin {
             NodeOrigin::Computed(call) => &mut call.inputs,
             NodeOrigin::Applied(applied) => &mut applied.inputs,
             NodeOrigin::Source(_) => return,
@@ -202,7 +206,7 @@ impl Drop for TapeNode {
         while let Some(Value { mut node, .. }) = inputs.pop() {
             // The count shows other owners without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
-            if let Some(TapeNode { made: NodeOrigin::Computed(last), watches, .. }) = own {
+            if let Some(TapeNode { origin: NodeOrigin::Computed(last), watches, .. }) = own {
                 last.hand_over(inputs);
                 last.outputs.clear();
                 watches.take();
@@ -213,7 +217,7 @@ impl Drop for TapeNode {
                 // Fails while the thread ends; the node is then freed.
                 let _ = FREE_NODES.try_with(keep);
             } else if let Some(mut last) = Arc::into_inner(node) {
-                match &mut last.made {
+                match &mut last.origin {
                     NodeOrigin::Computed(last) => last.hand_over(inputs),
                     NodeOrigin::Applied(last) => inputs.append(&mut last.inputs),
                     NodeOrigin::Source(_) => {}
@@ -275,7 +279,7 @@ impl SourceValue {
 impl From<Box<SourceValue>> for Value {
     fn from(given: Box<SourceValue>) -> Value {
         let (number, made) = (next_number(0), NodeOrigin::Source(given));
-        Value::of(Arc::new(TapeNode { number, made, watches: OnceLock::new() }), 0)
+        Value::of(Arc::new(TapeNode { number, origin: made, watches: OnceLock::new() }), 0)
     }
 }
 
@@ -283,9 +287,9 @@ impl Value {
     #[inline]
     #[doc(hidden)]
     pub fn of(node: Arc<TapeNode>, out: usize) -> Value {
-        let constant = match &node.made {
+        let constant = match &node.origin {
             NodeOrigin::Source(given) => !given.leaf,
-            NodeOrigin::Computed(call) => node.number == 0 || !call.ready.outputs[out].dtype.is_float(),
+            NodeOrigin::Computed(call) => node.number == 0 || !call.prepared.outputs[out].dtype.is_float(),
             NodeOrigin::Applied(_) => node.number == 0,
         };
         Value { node, which: u64::from((out as u32) << 1 | u32::from(constant)) }
@@ -304,23 +308,23 @@ impl Value {
     #[inline]
     #[doc(hidden)]
     pub fn meta(&self) -> &Meta {
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(given) => &given.meta,
-            NodeOrigin::Computed(call) => &call.ready.outputs[self.out() as usize],
+            NodeOrigin::Computed(call) => &call.prepared.outputs[self.out() as usize],
             NodeOrigin::Applied(applied) => &applied.meta,
         }
     }
 
     /// Whether it is a leaf or was computed from one.
     #[inline]
-    pub fn has_derivative(&self) -> bool {
+    pub fn requires_grad(&self) -> bool {
         self.which & 1 == 0
     }
 
     #[inline]
     #[doc(hidden)]
     pub fn is_leaf(&self) -> bool {
-        self.has_derivative() && matches!(self.node.made, NodeOrigin::Source(_))
+        self.requires_grad() && matches!(self.node.origin, NodeOrigin::Source(_))
     }
 
     #[doc(hidden)]
@@ -331,7 +335,7 @@ impl Value {
     /// Whether its memory stays valid even if the value is overwritten now.
     #[inline]
     fn stays(&self) -> bool {
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(given) => given.first.is_some() && given.version.load(Ordering::Acquire) == 0,
             NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => true,
         }
@@ -340,7 +344,7 @@ impl Value {
     /// Its memory; `shared` is required for memory that may be replaced.
     #[inline(always)]
     pub fn memory<'v>(&'v self, shared: Option<&'v Arc<Memory>>) -> Result<&'v Memory> {
-        match (&self.node.made, shared) {
+        match (&self.node.origin, shared) {
             (_, Some(shared)) => Ok(shared),
             (NodeOrigin::Computed(call), None) => Ok(&call.outputs[self.out() as usize]),
             (NodeOrigin::Applied(applied), None) => Ok(&applied.memory),
@@ -352,7 +356,7 @@ impl Value {
 
     /// Its current memory, if that may be replaced.
     pub fn shared(&self) -> Option<Arc<Memory>> {
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(given) if !self.stays() => Some(locked(&given.state).memory.clone()),
             _ => None,
         }
@@ -361,7 +365,7 @@ impl Value {
     /// The value with its current version, for an operator that is about to read it.
     #[inline]
     pub fn remembered(&self) -> Value {
-        let version = match &self.node.made {
+        let version = match &self.node.origin {
             NodeOrigin::Source(given) => given.version.load(Ordering::Acquire),
             NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => 0,
         };
@@ -370,7 +374,7 @@ impl Value {
 
     /// The name that the user gave it, if any.
     pub fn own_name(&self) -> Option<String> {
-        let given = || match &self.node.made {
+        let given = || match &self.node.origin {
             NodeOrigin::Source(given) => Some(given.name.clone()),
             NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => None,
         };
@@ -383,9 +387,9 @@ impl Value {
         if let Some(own) = self.own_name() {
             return own;
         }
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(_) => String::new(),
-            NodeOrigin::Computed(call) => call.ready.desc.ty.to_string(),
+            NodeOrigin::Computed(call) => call.prepared.desc.ty.to_string(),
             NodeOrigin::Applied(applied) => applied.function.name().to_string(),
         }
     }
@@ -393,11 +397,11 @@ impl Value {
     /// The same value as a constant; its history is dropped if it has no other owner.
     pub fn constant(mut self) -> Value {
         match Arc::get_mut(&mut self.node) {
-            Some(TapeNode { number, made: NodeOrigin::Computed(call), .. }) => {
+            Some(TapeNode { number, origin: NodeOrigin::Computed(call), .. }) => {
                 *number = 0;
                 call.inputs.clear();
             }
-            Some(TapeNode { number, made: NodeOrigin::Applied(applied), .. }) => {
+            Some(TapeNode { number, origin: NodeOrigin::Applied(applied), .. }) => {
                 *number = 0;
                 applied.inputs.clear();
             }
@@ -422,7 +426,7 @@ impl Value {
         memory: Memory,
         by: (&'static str, &'static Location<'static>),
     ) -> Result<()> {
-        let NodeOrigin::Source(given) = &self.node.made else {
+        let NodeOrigin::Source(given) = &self.node.origin else {
             let text = format!("{self} was computed; only a value that was given can be overwritten");
             return Err(Error::new(ErrorKind::Slot, text));
         };
@@ -437,7 +441,7 @@ impl Value {
     /// Returns an error for a value that was overwritten after an operator recorded it.
     #[inline]
     pub fn expect_version(&self) -> Result<()> {
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(given) if given.version.load(Ordering::Acquire) != self.version() => {
                 Err(self.overwritten(given))
             }
@@ -482,11 +486,11 @@ impl Value {
 }
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.node.made {
+        match &self.node.origin {
             NodeOrigin::Source(given) if given.name.is_empty() => f.write_str("a constant"),
             NodeOrigin::Source(given) => write!(f, "`{}`", given.name),
             NodeOrigin::Computed(call) => {
-                let (op, at) = (call.ready.desc.ty, call.site);
+                let (op, at) = (call.prepared.desc.ty, call.site);
                 write!(f, "the result of `{op}` at {}:{}", at.file(), at.line())
             }
             NodeOrigin::Applied(applied) => write!(f, "the result of {}", applied.describe()),

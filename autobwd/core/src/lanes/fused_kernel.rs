@@ -36,7 +36,7 @@ pub enum OperandLocation {
     /// In a block register: an intermediate value.
     Register,
     /// In memory, with the full shape.
-    Whole(Place),
+    FullShape(Place),
     /// In memory, with fewer elements: broadcast when read, summed when written.
     Spread(Place, BroadcastMap),
     /// In memory, with another dtype than lanes: converted as by Rust's `as`. Formulas read bool as 1 and 0, and write
@@ -418,7 +418,7 @@ impl FusedKernelBuilder {
                 None if slot.arity == Arity::Optional => ArgAt::Absent,
                 None => return Err(missing()),
                 Some(v) => match self.values[*v].clone() {
-                    OperandLocation::Whole(place) => ArgAt::Whole(place),
+                    OperandLocation::FullShape(place) => ArgAt::Whole(place),
                     OperandLocation::Register => {
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
@@ -467,7 +467,7 @@ impl FusedKernelBuilder {
 
     fn read(&mut self, value: usize, dtype: DType) -> Result<ArgAt> {
         Ok(match self.values[value].clone() {
-            OperandLocation::Whole(place) => ArgAt::Whole(place),
+            OperandLocation::FullShape(place) => ArgAt::Whole(place),
             OperandLocation::Register => match self.register_of.get(&value) {
                 Some(r) => ArgAt::Register(*r),
                 None => return Err(Error::internal("a region reads a register before it is written")),
@@ -514,7 +514,7 @@ fn touched(
     let touched = values.iter().zip(written).filter_map(|(value, written)| {
         let (place, bytes, whole) = match value {
             OperandLocation::Register => return None,
-            OperandLocation::Whole(place) => (place, whole_bytes, true),
+            OperandLocation::FullShape(place) => (place, whole_bytes, true),
             OperandLocation::Spread(place, spread) => (place, spread.numel().saturating_mul(size), false),
             OperandLocation::Converted(place, spread, dtype) => {
                 (place, spread.numel().saturating_mul(dtype.size()), spread.numel() == numel)

@@ -291,7 +291,7 @@ impl<O: Op + Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
             slots(Role::Input, schema.inputs, self.inputs),
             slots(Role::Output, schema.outputs, self.outputs),
         );
-        to.notes().attrs(&self.attrs);
+        to.recorder().attrs(&self.attrs);
         Derivative { inputs, outputs, attrs: self.attrs, of: PhantomData }
     }
 }

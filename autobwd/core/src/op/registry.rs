@@ -30,7 +30,7 @@ type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Sen
 type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
 /// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
-type JoinFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
+type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 

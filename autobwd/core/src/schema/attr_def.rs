@@ -200,7 +200,7 @@ pub trait Attrs: Clone + fmt::Debug + 'static {
     fn read(desc: &OpDesc) -> Result<Self>;
 
     /// Records all attributes.
-    fn write(self, notes: &mut AttrRecorder) -> Self;
+    fn write(self, recorder: &mut AttrRecorder) -> Self;
 }
 
 /// Concatenates the attributes of an operator's fields. `N` is their total number.

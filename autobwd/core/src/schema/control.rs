@@ -149,7 +149,7 @@ impl BlockCall {
             }
         }
         let ends: Vec<Var> = self.ends().collect();
-        found.extend(program.lost_writes(self.block, &ends));
+        found.extend(program.check_outer_writes(self.block, &ends));
         found
     }
 

@@ -39,13 +39,13 @@ pub fn debug_struct(
 impl<W> SlotValues<W> {
     #[inline]
     pub(crate) fn new(ty: &'static str, with_attrs: bool) -> SlotValues<W> {
-        let mut notes = AttrRecorder { key: OpKey::default(), attrs: with_attrs.then(AttrMap::default) };
-        notes.key.name(ty);
-        SlotValues { ty, values: SmallVec::new(), recorder: notes }
+        let mut recorder = AttrRecorder { key: OpKey::default(), attrs: with_attrs.then(AttrMap::default) };
+        recorder.key.name(ty);
+        SlotValues { ty, values: SmallVec::new(), recorder }
     }
 
     /// The recorder of attributes.
-    pub fn notes(&mut self) -> &mut AttrRecorder {
+    pub fn recorder(&mut self) -> &mut AttrRecorder {
         &mut self.recorder
     }
 

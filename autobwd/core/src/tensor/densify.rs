@@ -5,7 +5,7 @@ use crate::{Dim, Result, with_dtype};
 
 impl<T: Element> Rows<'_, T> {
     /// Writes the dense tensor.
-    fn write_whole(self, out: &mut [T]) {
+    fn write_dense(self, out: &mut [T]) {
         out.fill(T::default());
         for (row, values) in self.iter() {
             out[row * values.len()..][..values.len()].copy_from_slice(values);
@@ -14,14 +14,14 @@ impl<T: Element> Rows<'_, T> {
 }
 
 /// Size of the dense tensor in bytes.
-pub fn whole_bytes(meta: &Meta) -> usize {
-    meta.clone().whole().bytes().unwrap_or(0)
+pub fn dense_bytes(meta: &Meta) -> usize {
+    meta.clone().dense().bytes().unwrap_or(0)
 }
 
 /// The same rows with bytes as elements.
 fn of_bytes(meta: &Meta) -> Meta {
     let height = meta.dims.first().and_then(|dim| dim.get()).unwrap_or(0);
-    let row = whole_bytes(meta).checked_div(height).unwrap_or(0);
+    let row = dense_bytes(meta).checked_div(height).unwrap_or(0);
     let mut bytes = Meta::new(DType::U8, [height, row]);
     bytes.rows = meta.rows;
     bytes
@@ -32,7 +32,7 @@ impl Memory {
     #[doc(hidden)]
     pub fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
         match meta.rows {
-            Some(_) => self.rows::<u8>(at, &of_bytes(meta)).write_whole(out),
+            Some(_) => self.rows::<u8>(at, &of_bytes(meta)).write_dense(out),
             None => out.copy_from_slice(self.slice(at, out.len())),
         }
     }
@@ -40,7 +40,7 @@ impl Memory {
     /// Copies the value at byte `from`, as a dense tensor, to byte `to`; they must not overlap.
     #[doc(hidden)]
     pub fn move_whole(&mut self, from: usize, meta: &Meta, to: usize) {
-        let whole = whole_bytes(meta);
+        let whole = dense_bytes(meta);
         let Some(room) = meta.rows.and_then(Dim::get) else {
             let bytes = self.slice_mut::<u8>(0, self.len());
             return bytes.copy_within(from..from + whole, to);
@@ -68,7 +68,7 @@ impl Buf<'_> {
         with_dtype!(self.dtype(), T => {
             let out = memory.slice_mut::<T>(at, numel);
             match self.is_sparse() {
-                true => self.rows::<T>()?.write_whole(out),
+                true => self.rows::<T>()?.write_dense(out),
                 false => out.copy_from_slice(self.slice()?),
             }
         });
@@ -82,7 +82,7 @@ impl Buf<'_> {
     #[doc(hidden)]
     pub fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
         with_dtype!(x.dtype(), T => match x.is_sparse() {
-            true => x.rows::<T>()?.write_whole(self.slice_mut()?),
+            true => x.rows::<T>()?.write_dense(self.slice_mut()?),
             false => self.slice_mut::<T>()?.copy_from_slice(x.slice()?),
         });
         Ok(())
@@ -116,7 +116,7 @@ impl Buf<'_> {
     pub fn to_tensor(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.dtype(), self.dims())?;
         with_dtype!(self.dtype(), T => match self.is_sparse() {
-            true => self.rows::<T>()?.write_whole(tensor.slice_mut()?),
+            true => self.rows::<T>()?.write_dense(tensor.slice_mut()?),
             false => tensor.slice_mut::<T>()?.copy_from_slice(self.slice()?),
         });
         Ok(tensor)

@@ -16,7 +16,7 @@ mod value;
 
 pub use array::TensorArray;
 pub use array::{SavedStep, SavedSteps, ValueCell};
-pub use densify::whole_bytes;
+pub use densify::dense_bytes;
 pub use dtype::{Bool, DType, Element};
 pub use file::write_atomically;
 use memory::Vector;

@@ -240,7 +240,7 @@ impl Meta {
 
     /// The dense tensor for a row-sparse one.
     #[doc(hidden)]
-    pub fn whole(self) -> Meta {
+    pub fn dense(self) -> Meta {
         Meta { rows: None, ..self }
     }
 

@@ -9,7 +9,7 @@ use crate::bind::{
 };
 use autobwd_core::{
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
-    tensor::{Memory, ValueCell, whole_bytes},
+    tensor::{Memory, ValueCell, dense_bytes},
 };
 use autobwd_plan::{ReplayPlan, StepPlan, SubBlockPlan, ValueId};
 
@@ -156,7 +156,7 @@ impl BoundSubBlock {
         let BoundStep { body: BoundBlock { arena, ends: values, .. }, ends, .. } = &self.step;
         for (end, out) in ends.stacks.iter().zip(&mut self.stacks) {
             let Some(BlockEnd { at, meta, .. }) = end.map(|k| &values[k]) else { continue };
-            let bytes = whole_bytes(meta);
+            let bytes = dense_bytes(meta);
             arena.copy_whole(at.at, meta, &mut out.bytes_mut()?[index * bytes..][..bytes]);
         }
         for (end, sum) in ends.sums.iter().zip(&mut self.sums) {

@@ -185,7 +185,7 @@ pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &BlockCall) -
         let written = |block: &Block| block.ops.iter().any(|op| op.writes().any(|v| v == var));
         forward.is_none_or(|block| block.vars.contains_key(&var) || written(block))
     };
-    let names = program.outside(call.block).into_iter().filter(|v| !supplied.contains(v) && left(*v));
+    let names = program.captures(call.block).into_iter().filter(|v| !supplied.contains(v) && left(*v));
     Ok(names.map(|v| (v, elements.contains(&v))).collect())
 }
 
@@ -193,7 +193,7 @@ impl GraphBuilder<'_> {
     /// The inputs of an operator's block.
     pub(crate) fn enter(&mut self, call: &BlockCall) -> Result<BlockInputs> {
         let program = self.program;
-        let read: HashSet<Var> = program.outside(call.block).into_iter().collect();
+        let read: HashSet<Var> = program.captures(call.block).into_iter().collect();
         let condition = call.condition().map(|var| self.value(var)).transpose()?;
         let repeat = match call.steps {
             StepCount::While(var) => call.carried.iter().position(|each| each.start == var),

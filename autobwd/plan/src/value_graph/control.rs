@@ -261,11 +261,11 @@ impl GraphBuilder<'_> {
                     if meta.dims != before.dims {
                         return Ok(None);
                     }
-                    meta.whole()
+                    meta.dense()
                 }
-                (Some(meta), None) => meta.whole(),
+                (Some(meta), None) => meta.dense(),
                 (None, Some(before)) => before.clone(),
-                (None, None) => self.meta_of(None, like(&each.first), each.start)?.whole(),
+                (None, None) => self.meta_of(None, like(&each.first), each.start)?.dense(),
             };
             metas.extend(each.last.map(|last| (last, meta)));
         }
@@ -278,7 +278,7 @@ impl GraphBuilder<'_> {
             metas.push((*out, Meta::new(meta.dtype, dims)));
         }
         for ((var, out, like), k) in call.sums.iter().zip(&ends.sums) {
-            let meta = self.meta_of(None, *like, *like)?.whole();
+            let meta = self.meta_of(None, *like, *like)?.dense();
             if let Some(term) = k.map(end) {
                 check_term(program, *var, &term, *out, &meta)?;
             }

@@ -42,7 +42,7 @@ impl GraphBuilder<'_> {
         leave: Option<Vec<(Var, bool)>>,
     ) -> Result<DynamicTail> {
         let reads = unsupplied(self.program, self.ops, call)?;
-        let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.whole());
+        let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.dense());
         Ok(DynamicTail {
             index,
             record: entering.scopes.and_then(|id| self.graph.values[id].record.clone()),

@@ -164,7 +164,7 @@ pub(crate) fn scratch_values(
             Role::Output => (schema.outputs, outputs),
         };
         let number = slots.iter().position(|slot| slot.name == scratch.like)?;
-        let meta = values[first_in(wires, number)?].meta.clone().whole().in_slot(scratch.field);
+        let meta = values[first_in(wires, number)?].meta.clone().dense().in_slot(scratch.field);
         values.push(GraphValue {
             var: Var::EMPTY,
             meta,
@@ -188,7 +188,7 @@ pub(crate) fn needed(program: &Program, request: &PlanRequest<'_>) -> Vec<bool> 
         let kept = |v: Var| block.vars.get(&v).is_some_and(|d| d.persistable);
         *needed = op.writes().any(|v| wanted[v.index()] || kept(v));
         if *needed {
-            program.replaced(request.block, op).for_each(|v| wanted[v.index()] = false);
+            program.full_overwrites(request.block, op).for_each(|v| wanted[v.index()] = false);
             op.reads().for_each(|v| wanted[v.index()] = true);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{JoinFn, OpInfo};
+use super::{OpInfo, PeepholeFn};
 use crate::{
     Error, ErrorKind, GradKind, Result,
     error::did_you_mean,
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct OpInfoMap {
     infos: FxHashMap<&'static str, &'static OpInfo>,
-    joined: FxHashMap<(&'static str, &'static str), JoinFn>,
+    peepholes: FxHashMap<(&'static str, &'static str), PeepholeFn>,
     infallible: FxHashSet<&'static str>,
 }
 
@@ -39,7 +39,7 @@ impl OpInfoMap {
             all.sort_by_key(|info| (info.schema.name, info.place()));
             let mut map = OpInfoMap::from_infos(all.iter().copied())?;
             map.gradients_are_linked()?;
-            map.joined =
+            map.peepholes =
                 inventory::iter::<PeepholeEntry>.into_iter().map(|pair| (pair.types, pair.merge)).collect();
             map.infallible =
                 inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
@@ -159,8 +159,8 @@ impl OpInfoMap {
 
     /// Pairs of operators that one operator can replace; only linked operators have any.
     #[doc(hidden)]
-    pub fn joined(&self) -> &FxHashMap<(&'static str, &'static str), JoinFn> {
-        &self.joined
+    pub fn peepholes(&self) -> &FxHashMap<(&'static str, &'static str), PeepholeFn> {
+        &self.peepholes
     }
 
     /// Whether the kernel of an operator may fail on its data; only linked operators can be

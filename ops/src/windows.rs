@@ -44,7 +44,7 @@ pub(crate) fn dims(x: &Buf<'_>) -> Result<[usize; 4]> {
 
 /// Attributes of the windows along one axis.
 #[derive(Clone, Copy)]
-pub(crate) struct Axis {
+pub(crate) struct AxisWindows {
     stride: usize,
     dilation: usize,
     /// Padding before the first element and after the last; `None` means `SAME`.
@@ -72,7 +72,7 @@ pub(crate) fn axes(
     paddings: &[i32],
     algorithm: PaddingAlgorithm,
     dilations: &[i32],
-) -> Result<[Axis; 2]> {
+) -> Result<[AxisWindows; 2]> {
     let (strides, dilations) = (pair("strides", strides, 1)?, pair("dilations", dilations, 1)?);
     let given = match *paddings {
         [down, across] => [down, down, across, across],
@@ -84,7 +84,7 @@ pub(crate) fn axes(
         return Err(Error::attr("paddings", text));
     }
     let [top, bottom, left, right] = given.map(|padding| padding as usize);
-    let axis = |i: usize, given| Axis {
+    let axis = |i: usize, given| AxisWindows {
         stride: strides[i],
         dilation: dilations[i],
         padding: match algorithm {
@@ -109,10 +109,10 @@ pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<O
     if numbers.is_empty() { Ok(None) } else { pair(name, numbers, least).map(Some) }
 }
 
-impl Axis {
+impl AxisWindows {
     /// Windows of `size` elements over `input` elements.
     pub(crate) fn windows(self, size: usize, input: usize) -> Windows {
-        let Axis { stride, dilation, padding } = self;
+        let AxisWindows { stride, dilation, padding } = self;
         match padding {
             Some((before, after)) => Windows { size, stride, dilation, before, after },
             None => {

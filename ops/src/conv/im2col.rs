@@ -7,10 +7,10 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::side::Side;
+use super::image_layout::ImageLayout;
 use crate::{
-    common::{PART, Real},
-    image::Windows,
+    kernel_helpers::{KernelFloat, PART},
+    windows::Windows,
 };
 
 /// Elements of the columns of a tile, such that they stay in the cache.
@@ -24,8 +24,8 @@ const COLUMNS: usize = 64;
 /// unfolded elements, which divides their number by the number of bands (M. Cho, D. Brand, "MEC: Memory-efficient
 /// Convolution", 2017).
 #[derive(Clone, Copy)]
-pub(super) struct Columns<'a> {
-    x: &'a Side,
+pub(super) struct Im2col<'a> {
+    x: &'a ImageLayout,
     /// Windows of a band.
     windows: [Windows; 2],
     /// Rows and columns of `y`.
@@ -37,24 +37,24 @@ pub(super) struct Columns<'a> {
 }
 
 /// Consecutive pixels of `y`: whole rows, or a part of one.
-pub(super) struct Tile {
+pub(super) struct ColumnTile {
     rows: Range<usize>,
     cols: Range<usize>,
     /// Indices of the pixels.
     pub(super) pixels: Range<usize>,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> Im2col<'a> {
     /// The columns of `size` windows over `x`, vertically and horizontally.
-    pub(super) fn new(x: &'a Side, windows: [Windows; 2], size: [usize; 2]) -> Columns<'a> {
-        Columns { x, windows, size, count: 1, step: 0 }
+    pub(super) fn new(x: &'a ImageLayout, windows: [Windows; 2], size: [usize; 2]) -> Im2col<'a> {
+        Im2col { x, windows, size, count: 1, step: 0 }
     }
 
     /// The same with one band for each window row, if consecutive windows are one row apart.
-    pub(super) fn banded(self) -> Columns<'a> {
+    pub(super) fn banded(self) -> Im2col<'a> {
         let [down, across] = self.windows;
         let band = Windows { size: 1, dilation: 1, ..down };
-        Columns { windows: [band, across], count: down.size, step: down.dilation, ..self }
+        Im2col { windows: [band, across], count: down.size, step: down.dilation, ..self }
     }
 
     /// Whether the columns are the images themselves.
@@ -95,7 +95,7 @@ impl<'a> Columns<'a> {
         if self.is_plain() { 0 } else { self.column().saturating_mul((rows + self.beyond()) * cols) }
     }
 
-    pub(super) fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
+    pub(super) fn tiles(&self) -> impl Iterator<Item = ColumnTile> + use<> {
         let ([height, width], [rows, cols]) = (self.size, self.tile());
         let part = |at: usize, len: usize, all: usize| at..all.min(at + len);
         let rows = (0..height).step_by(rows).map(move |row| part(row, rows, height));
@@ -103,34 +103,39 @@ impl<'a> Columns<'a> {
             (0..width).step_by(cols).map(move |col| {
                 let (rows, cols) = (rows.clone(), part(col, cols, width));
                 let first = rows.start * width + col;
-                Tile { pixels: first..first + rows.len() * cols.len(), rows, cols }
+                ColumnTile { pixels: first..first + rows.len() * cols.len(), rows, cols }
             })
         })
     }
 
     /// The tile of all pixels.
-    pub(super) fn whole(&self) -> Tile {
+    pub(super) fn whole(&self) -> ColumnTile {
         let [height, width] = self.size;
-        Tile { rows: 0..height, cols: 0..width, pixels: 0..height * width }
+        ColumnTile { rows: 0..height, cols: 0..width, pixels: 0..height * width }
     }
 
     /// The rows that the bands of a tile need together.
-    fn rows(&self, tile: &Tile) -> Range<usize> {
+    fn rows(&self, tile: &ColumnTile) -> Range<usize> {
         tile.rows.start..tile.rows.end + self.beyond()
     }
 
     /// The number of pixels that the bands of a tile need together.
-    pub(super) fn pixels(&self, tile: &Tile) -> usize {
+    pub(super) fn pixels(&self, tile: &ColumnTile) -> usize {
         self.rows(tile).len() * tile.cols.len()
     }
 
     /// The first pixel of a band in a tile.
-    pub(super) fn at(&self, tile: &Tile, band: usize) -> usize {
+    pub(super) fn at(&self, tile: &ColumnTile, band: usize) -> usize {
         band * self.step * tile.cols.len()
     }
 
     /// The columns of a band among those of a tile.
-    pub(super) fn band<'b, T>(&self, columns: Strided<'b, T>, tile: &Tile, band: usize) -> Strided<'b, T> {
+    pub(super) fn band<'b, T>(
+        &self,
+        columns: Strided<'b, T>,
+        tile: &ColumnTile,
+        band: usize,
+    ) -> Strided<'b, T> {
         if self.count == 1 {
             return columns;
         }
@@ -139,7 +144,7 @@ impl<'a> Columns<'a> {
     }
 
     /// For each element of a window's band, row by row: the part of a tile for which it lies inside the image.
-    pub(super) fn blocks(&self, tile: &Tile) -> impl Iterator<Item = Option<Block>> {
+    pub(super) fn blocks(&self, tile: &ColumnTile) -> impl Iterator<Item = Option<ColumnBlock>> {
         let [down, across] = self.windows;
         (0..down.size).flat_map(move |i| (0..across.size).map(move |j| self.block([i, j], tile)))
     }
@@ -149,7 +154,7 @@ impl<'a> Columns<'a> {
         self.windows[1].stride * self.x.steps().1
     }
 
-    fn block(&self, tap: [usize; 2], tile: &Tile) -> Option<Block> {
+    fn block(&self, tap: [usize; 2], tile: &ColumnTile) -> Option<ColumnBlock> {
         let all = self.rows(tile);
         let hits = |i: usize, among: &Range<usize>| {
             let hits = self.windows[i].hits(tap[i], self.x.size[i], among.end);
@@ -164,7 +169,7 @@ impl<'a> Columns<'a> {
             first * windows.stride + tap[i] * windows.dilation - windows.before
         });
         let (width, pixel) = (tile.cols.len(), self.x.steps().1);
-        Some(Block {
+        Some(ColumnBlock {
             n: cols.len(),
             rows: rows.len(),
             at: (rows.start - all.start) * width + cols.start - tile.cols.start,
@@ -175,11 +180,11 @@ impl<'a> Columns<'a> {
     }
 
     /// The columns of a tile, `[column, pixels of all bands]`.
-    pub(super) fn unfold<'b, T: Real>(
+    pub(super) fn unfold<'b, T: KernelFloat>(
         &self,
         cx: &Cx,
         x: &'b [T],
-        tile: &Tile,
+        tile: &ColumnTile,
         columns: &'b mut [T],
     ) -> Strided<'b, T> {
         if self.is_plain() {
@@ -206,7 +211,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Adds the columns of a tile to their elements in one group of `x` (col2im).
-    pub(super) fn fold<T: Real>(&self, columns: &[T], tile: &Tile, x: &mut [T]) {
+    pub(super) fn fold<T: KernelFloat>(&self, columns: &[T], tile: &ColumnTile, x: &mut [T]) {
         let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), self.pixels(tile));
         for (i, block) in self.blocks(tile).enumerate() {
             let Some(block) = block else { continue };
@@ -218,7 +223,7 @@ impl<'a> Columns<'a> {
 }
 
 /// The part of a tile for which a window element lies inside the image.
-pub(super) struct Block {
+pub(super) struct ColumnBlock {
     /// Pixels of a row.
     pub(super) n: usize,
     rows: usize,
@@ -230,10 +235,10 @@ pub(super) struct Block {
     down: usize,
 }
 
-impl Block {
+impl ColumnBlock {
     /// For every row: its first pixel within the tile, and the offset of that pixel's element.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let Block { at, width, x, down, .. } = *self;
+        let ColumnBlock { at, width, x, down, .. } = *self;
         (0..self.rows).map(move |row| (at + row * width, x + row * down))
     }
 
@@ -254,7 +259,7 @@ impl Block {
     }
 
     /// Adds a row of columns to elements of `x` with stride `step`.
-    fn add<T: Real>(&self, x: &mut [T], row: &[T], step: usize) {
+    fn add<T: KernelFloat>(&self, x: &mut [T], row: &[T], step: usize) {
         let n = self.n;
         let rows = x[self.x..].chunks_mut(self.down).zip(row[self.at..].chunks(self.width)).take(self.rows);
         match step {

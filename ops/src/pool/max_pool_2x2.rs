@@ -2,8 +2,8 @@
 
 use std::array::from_fn;
 
-use super::windows::Pooling;
-use crate::{common::Real, image::Windows};
+use super::pooling::Pooling;
+use crate::{kernel_helpers::KernelFloat, windows::Windows};
 
 impl Pooling {
     /// Whether this special case applies.
@@ -16,7 +16,7 @@ impl Pooling {
     }
 
     /// The forward pass of a plane.
-    pub(super) fn maxima<T: Real>(&self, x: &[T], out: &mut [T]) {
+    pub(super) fn maxima<T: KernelFloat>(&self, x: &[T], out: &mut [T]) {
         let larger = |a: T, b: T| if b > a || b.is_nan() { b } else { a };
         let (width, half) = (self.x[1], self.out[1]);
         for (x, out) in x.chunks_exact(2 * width).zip(out.chunks_exact_mut(half)) {
@@ -38,7 +38,7 @@ impl Pooling {
 
     /// The gradient of a plane: `dout` at the first maximum of each window, 0 elsewhere. A NaN maximum equals no
     /// element, so its gradient is dropped.
-    pub(super) fn to_maxima<T: Real>(&self, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
+    pub(super) fn to_maxima<T: KernelFloat>(&self, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
         match self.out[1].is_multiple_of(4) {
             true => to_maxima_by_fours(self.x[1], dx, x, out, dout),
             false => to_maxima_one_by_one(self.x[1], dx, x, out, dout),
@@ -47,26 +47,26 @@ impl Pooling {
 }
 
 /// Four elements as a vector. Operations are written out, since loops over them are not reliably vectorised.
-type Four<T> = [T; 4];
+type WindowRows<T> = [T; 4];
 
 #[inline(always)]
-fn evens<T: Copy>(x: &[T; 8]) -> Four<T> {
+fn evens<T: Copy>(x: &[T; 8]) -> WindowRows<T> {
     [x[0], x[2], x[4], x[6]]
 }
 
 #[inline(always)]
-fn odds<T: Copy>(x: &[T; 8]) -> Four<T> {
+fn odds<T: Copy>(x: &[T; 8]) -> WindowRows<T> {
     [x[1], x[3], x[5], x[7]]
 }
 
 #[inline(always)]
-fn woven<T: Copy>(a: Four<T>, b: Four<T>) -> [T; 8] {
+fn woven<T: Copy>(a: WindowRows<T>, b: WindowRows<T>) -> [T; 8] {
     [a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]]
 }
 
 /// Returns the elements of `left` where `x` is the maximum, and zeroes them in `left`.
 #[inline(always)]
-fn take<T: Real>(left: &mut Four<T>, x: Four<T>, out: &Four<T>) -> Four<T> {
+fn take<T: KernelFloat>(left: &mut WindowRows<T>, x: WindowRows<T>, out: &WindowRows<T>) -> WindowRows<T> {
     let [a, b, c, d] = [x[0] == out[0], x[1] == out[1], x[2] == out[2], x[3] == out[3]];
     let taken = [left[0].or_zero(a), left[1].or_zero(b), left[2].or_zero(c), left[3].or_zero(d)];
     *left = [left[0].or_zero(!a), left[1].or_zero(!b), left[2].or_zero(!c), left[3].or_zero(!d)];
@@ -75,13 +75,13 @@ fn take<T: Real>(left: &mut Four<T>, x: Four<T>, out: &Four<T>) -> Four<T> {
 
 /// The gradient of four windows. A function of its own, since it compiles to slower code as part of a loop.
 #[inline(never)]
-fn four_to_maxima<T: Real>(
+fn four_to_maxima<T: KernelFloat>(
     dx_top: &mut [T; 8],
     dx_bottom: &mut [T; 8],
     top: &[T; 8],
     bottom: &[T; 8],
-    out: &Four<T>,
-    dout: &Four<T>,
+    out: &WindowRows<T>,
+    dout: &WindowRows<T>,
 ) {
     let mut left = *dout;
     let (a, b) = (take(&mut left, evens(top), out), take(&mut left, odds(top), out));
@@ -89,7 +89,7 @@ fn four_to_maxima<T: Real>(
     (*dx_top, *dx_bottom) = (woven(a, b), woven(c, d));
 }
 
-fn to_maxima_by_fours<T: Real>(width: usize, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
+fn to_maxima_by_fours<T: KernelFloat>(width: usize, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
     let of_out = out.chunks_exact(width / 2).zip(dout.chunks_exact(width / 2));
     for ((dx, x), (out, dout)) in dx.chunks_exact_mut(2 * width).zip(x.chunks_exact(2 * width)).zip(of_out) {
         let ((top, bottom), (dx_top, dx_bottom)) = (x.split_at(width), dx.split_at_mut(width));
@@ -102,7 +102,7 @@ fn to_maxima_by_fours<T: Real>(width: usize, dx: &mut [T], x: &[T], out: &[T], d
     }
 }
 
-fn to_maxima_one_by_one<T: Real>(width: usize, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
+fn to_maxima_one_by_one<T: KernelFloat>(width: usize, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {
     let of_out = out.chunks_exact(width / 2).zip(dout.chunks_exact(width / 2));
     for ((dx, x), (out, dout)) in dx.chunks_exact_mut(2 * width).zip(x.chunks_exact(2 * width)).zip(of_out) {
         let ((top, bottom), (dx_top, dx_bottom)) = (x.split_at(width), dx.split_at_mut(width));

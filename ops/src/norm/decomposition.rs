@@ -36,7 +36,7 @@ pub(super) fn mean(x: &Expr, axes: &[i32], keep_dim: bool) -> Expr {
 }
 
 /// Statistics of rows along the last axis.
-pub(super) struct Rows {
+pub(super) struct NormRows {
     /// Size 1 along the last axis.
     pub(super) mean: Expr,
     pub(super) variance: Expr,
@@ -46,14 +46,14 @@ pub(super) struct Rows {
     pub(super) normal: Expr,
 }
 
-impl Rows {
-    pub(super) fn of(x: &Expr, epsilon: f32) -> Rows {
+impl NormRows {
+    pub(super) fn of(x: &Expr, epsilon: f32) -> NormRows {
         let mean = mean(x, &[-1], true);
         let centred = x - &mean;
         let variance = self::mean(&centred.square(), &[-1], true);
         let factor = (&variance + f64::from(epsilon)).rsqrt();
         let normal = &centred * &factor;
-        Rows { mean, variance, factor, normal }
+        NormRows { mean, variance, factor, normal }
     }
 }
 

@@ -7,7 +7,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::common::{Real, wide};
+use crate::kernel_helpers::{KernelFloat, wide};
 
 /// `Σ f(x)`
 #[inline(always)]
@@ -31,7 +31,10 @@ const RUN: usize = 4096;
 
 /// `Σ f(x)` over slices of any equal length, with f64 accumulation of partial sums.
 #[inline(always)]
-pub(crate) fn total<T: Real, F: LaneOf<T>, const I: usize>(x: [&[T]; I], f: impl Fn([F; I]) -> F) -> f64 {
+pub(crate) fn total<T: KernelFloat, F: LaneOf<T>, const I: usize>(
+    x: [&[T]; I],
+    f: impl Fn([F; I]) -> F,
+) -> f64 {
     let (mut total, mut at, n) = (0.0, 0, x[0].len());
     while at < n {
         let end = n.min(at + RUN);

@@ -8,7 +8,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::common::{PART, around, axis_if_any};
+use crate::kernel_helpers::{PART, around, axis_if_any};
 
 /// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
@@ -98,7 +98,7 @@ fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
 }
 
 /// Elements that can be summed cumulatively.
-trait Running: Element {
+trait RunningSum: Element {
     /// The type of the accumulator.
     type Sum: Copy + Default;
     fn added_to(self, sum: Self::Sum) -> Self::Sum;
@@ -106,7 +106,7 @@ trait Running: Element {
 }
 macro_rules! running {
     ($($t:ty, $sum:ty, $add:expr;)*) => {$(
-        impl Running for $t {
+        impl RunningSum for $t {
             type Sum = $sum;
             #[inline(always)]
             fn added_to(self, sum: $sum) -> $sum {
@@ -130,7 +130,7 @@ running! {
 /// Lanes summed at a time.
 const LANES: usize = 64;
 
-fn run<T: Running>(
+fn run<T: RunningSum>(
     cx: &Cx,
     (n, inner): (usize, usize),
     (exclusive, reverse): (bool, bool),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use autobwd::{Buf, Cx};
 
 use super::DataLayout;
-use crate::common::{PART, Real, around, pieces};
+use crate::kernel_helpers::{KernelFloat, PART, around, pieces};
 
 /// Groups whose sums are computed at a time.
 const GROUPS: usize = 512;
@@ -14,17 +14,17 @@ const RUN: usize = 64;
 
 /// A tensor as `[outer, groups, inner]`: the elements of a group have one mean and one variance.
 #[derive(Clone, Copy)]
-pub(crate) struct Cut {
+pub(crate) struct NormTiling {
     pub(crate) outer: usize,
     pub(crate) groups: usize,
     pub(crate) inner: usize,
 }
 
-impl Cut {
+impl NormTiling {
     /// Each channel is a group.
-    pub(crate) fn channels(x: &Buf<'_>, layout: DataLayout) -> Cut {
+    pub(crate) fn channels(x: &Buf<'_>, layout: DataLayout) -> NormTiling {
         let (outer, groups, inner) = around(x.dims(), layout.channels(x.dims().len()));
-        Cut { outer, groups, inner }
+        NormTiling { outer, groups, inner }
     }
 
     /// Elements of a group; 1 for empty groups, since it is a divisor.
@@ -60,7 +60,7 @@ impl Cut {
     }
 
     /// Mean and variance of each group; the variance is the mean squared deviation.
-    pub(crate) fn moments<T: Real>(&self, cx: &Cx, x: &[T], mean: &mut [T], variance: &mut [T]) {
+    pub(crate) fn moments<T: KernelFloat>(&self, cx: &Cx, x: &[T], mean: &mut [T], variance: &mut [T]) {
         let n = self.terms() as f64;
         let put = |out: &mut [T], sums: &[[f64; 1]]| {
             out.iter_mut().zip(sums).for_each(|(out, [sum])| *out = T::of(sum / n));
@@ -101,7 +101,7 @@ impl Cut {
 }
 
 /// `K` sums over pairs of elements; several accumulators are faster than one, and more exact.
-pub(crate) fn sums<T: Real, const K: usize>(
+pub(crate) fn sums<T: KernelFloat, const K: usize>(
     x: &[T],
     y: &[T],
     term: impl Fn(f64, f64) -> [f64; K],

@@ -5,8 +5,8 @@ use autobwd::{
     check::*, op::with_float, register_op,
 };
 
-use super::{Target, infer_loss, of_probabilities, push_label_gradient, weights};
-use crate::{common::Real, softmax::Lanes};
+use super::{LossTarget, infer_loss, of_probabilities, push_label_gradient, weights};
+use crate::{kernel_helpers::KernelFloat, softmax::SoftmaxLanes};
 
 /// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
 /// labels.
@@ -37,8 +37,8 @@ impl Infer for CrossEntropy<Meta> {
 impl Kernel for CrossEntropy<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
-            let (lanes, x) = (Lanes::along(&self.x, -1), self.x.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            let (lanes, x) = (SoftmaxLanes::along(&self.x, -1), self.x.slice::<T>()?);
+            let target = LossTarget::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
             lanes.fill(cx, self.y.slice_mut()?, |i| target.cross_entropy(&lanes, i, lanes.lane(x, i)));
             Ok(())
         })
@@ -94,17 +94,17 @@ pub struct CrossEntropyGrad<V = Var> {
 impl Kernel for CrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dy, T => {
-            let (lanes, dy) = (Lanes::along(&self.x, -1), self.dy.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            let (lanes, dy) = (SoftmaxLanes::along(&self.x, -1), self.dy.slice::<T>()?);
+            let target = LossTarget::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
             lanes.each(cx, self.dx.inout(&self.x)?, |i, mut dx| match target {
-                Target::Hard(labels) => {
+                LossTarget::Hard(labels) => {
                     let at_label = labels.class(i).map(|class| (class, -dy[i] / dx[class]));
                     dx.fill(0.0);
                     if let Some((class, value)) = at_label {
                         dx[class] = value;
                     }
                 }
-                Target::Soft(labels) => {
+                LossTarget::Soft(labels) => {
                     let zero = T::of(0.0);
                     dx.zip_mut_with(&lanes.lane(labels, i), |x, label| {
                         *x = if *label == zero { zero } else { -dy[i] * *label / *x };

@@ -9,8 +9,8 @@ use autobwd::{
 };
 
 use crate::{
-    common::{AnyNumber, ConvertElement, axis_if_any, lanes_along},
-    places::{Along, TakeAlongAxis},
+    kernel_helpers::{AnyNumber, ConvertElement, axis_if_any, lanes_along},
+    scatter::{Along, TakeAlongAxis},
 };
 
 /// The `k` largest elements along an axis, and their positions: `out = x[indices]`.
@@ -73,7 +73,7 @@ impl Kernel for TopKV2<Buf<'_>> {
                 let (row, column) = (lane / inner, lane % inner);
                 let x = x[row * n * inner + column..].iter().step_by(inner).take(n);
                 let at = row * k * inner + column;
-                Best { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest }.select(k, x);
+                TopK { values: &mut values[at..], indices: &mut indices[at..], step: inner, largest }.select(k, x);
             }
             Ok(())
         })
@@ -106,13 +106,13 @@ fn top_k_v2(x: Draw, k: i32, axis: i32) -> TopKV2<Draw> {
 }
 
 /// Elements with a total order.
-pub(crate) trait Ranked: Element {
+pub(crate) trait RankedElement: Element {
     /// Whether it is larger; NaN is larger than all numbers.
     fn is_above(self, other: Self) -> bool;
 }
 macro_rules! ranked {
     ($($t:ty, $above:expr;)*) => {$(
-        impl Ranked for $t {
+        impl RankedElement for $t {
             #[inline(always)]
             fn is_above(self, other: $t) -> bool {
                 let above: fn($t, $t) -> bool = $above;
@@ -129,7 +129,7 @@ ranked! {
 }
 
 /// The best elements of one lane, as a heap with the worst on top.
-pub(crate) struct Best<'a, T> {
+pub(crate) struct TopK<'a, T> {
     pub(crate) values: &'a mut [T],
     pub(crate) indices: &'a mut [i64],
     /// Distance between consecutive elements.
@@ -137,7 +137,7 @@ pub(crate) struct Best<'a, T> {
     pub(crate) largest: bool,
 }
 
-impl<T: Ranked> Best<'_, T> {
+impl<T: RankedElement> TopK<'_, T> {
     /// Fills it with the best `k` of at least `k` elements.
     pub(crate) fn select<'x>(mut self, k: usize, x: impl Iterator<Item = &'x T>)
     where
@@ -309,7 +309,11 @@ fn arg_max(x: Draw, axis: i64) -> ArgMax<Draw> {
     ArgMax { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
 }
 
-fn find_largest<T: Ranked, I: ConvertElement>(x: &[T], (_, n, inner): (usize, usize, usize), out: &mut [I]) {
+fn find_largest<T: RankedElement, I: ConvertElement>(
+    x: &[T],
+    (_, n, inner): (usize, usize, usize),
+    out: &mut [I],
+) {
     for (lane, out) in out.iter_mut().enumerate() {
         let (row, column) = (lane / inner, lane % inner);
         let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);

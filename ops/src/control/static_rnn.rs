@@ -6,7 +6,7 @@ use autobwd::{BlockId, Builder, Dims, Error, ErrorKind, Expr, New, Result, Var, 
 
 use super::{
     Recurrent,
-    loops::{asked, copy, overwritten, same, scopes},
+    while_loop::{asked, copy, overwritten, same, scopes},
 };
 use crate::shape::{Stack, at};
 
@@ -15,11 +15,11 @@ use crate::shape::{Stack, at};
 #[derive(Debug)]
 pub struct StaticRnn {
     net: Builder,
-    form: Form,
+    form: RnnLowering,
     length: Option<Dim>,
     checkpoint_every: i32,
     inputs: Vec<Expr>,
-    memories: Vec<Memory>,
+    memories: Vec<RnnMemory>,
     outputs: Vec<Expr>,
     lasts: Vec<Expr>,
     /// The first error of the step.
@@ -27,7 +27,7 @@ pub struct StaticRnn {
 }
 
 #[derive(Debug)]
-enum Form {
+enum RnnLowering {
     /// The step's block and the block around it.
     Program { block: BlockId, around: BlockId },
     /// Eager: steps run one after another.
@@ -41,7 +41,7 @@ enum Form {
 }
 
 #[derive(Debug)]
-struct Memory {
+struct RnnMemory {
     first: Expr,
     before: Expr,
     after: Option<Expr>,
@@ -111,7 +111,7 @@ fn at_once(
 ) -> Result<Vec<Expr>> {
     let (mut sequences, mut found, mut done) = (vec![], VecDeque::new(), 0);
     loop {
-        let mut rnn = StaticRnn::new(net, Form::AtOnce { done, reverse, found });
+        let mut rnn = StaticRnn::new(net, RnnLowering::AtOnce { done, reverse, found });
         step(&mut rnn);
         *count = rnn.count();
         let length = rnn.complete()?;
@@ -141,7 +141,7 @@ fn of_program(
     let transaction = net.transaction();
     let around = net.block();
     let (sub_block, mut rnn) = net.sub_block(|| {
-        let mut rnn = StaticRnn::new(net, Form::Program { block: net.block(), around });
+        let mut rnn = StaticRnn::new(net, RnnLowering::Program { block: net.block(), around });
         step(&mut rnn);
         *count = rnn.count();
         let length = rnn.complete()?;
@@ -150,11 +150,11 @@ fn of_program(
     })?;
     // Variables of the surrounding block that a step overwrites are memories, too, under their own names.
     let remembered =
-        |x: Expr| Memory { first: x.clone(), before: x.clone(), after: Some(x.clone()), last: Some(x) };
+        |x: Expr| RnnMemory { first: x.clone(), before: x.clone(), after: Some(x.clone()), last: Some(x) };
     rnn.memories.extend(overwritten(net, sub_block, &[])?.into_iter().map(remembered));
     let own =
         |v: &Var| rnn.inputs.iter().chain(rnn.memories.iter().map(|m| &m.before)).all(|e| e.var() != *v);
-    let read: Vec<Var> = net.program()?.outside(sub_block).into_iter().filter(own).collect();
+    let read: Vec<Var> = net.program()?.captures(sub_block).into_iter().filter(own).collect();
     let mut lasts: Vec<Option<&Expr>> = rnn.memories.iter().map(|m| m.last.as_ref()).collect();
     if lasts.iter().all(Option::is_none) {
         lasts.clear();
@@ -181,7 +181,7 @@ fn of_program(
 }
 
 impl StaticRnn {
-    fn new(net: &Builder, form: Form) -> StaticRnn {
+    fn new(net: &Builder, form: RnnLowering) -> StaticRnn {
         let (inputs, memories, outputs, lasts) = (vec![], vec![], vec![], vec![]);
         let (net, length, checkpoint_every, failure) = (net.clone(), None, 0, None);
         StaticRnn { net, form, length, checkpoint_every, inputs, memories, outputs, lasts, failure }
@@ -235,8 +235,8 @@ impl StaticRnn {
         self.length = self.length.or(Some(*steps));
         let net = &self.net;
         let (block, around) = match &self.form {
-            Form::Program { block, around } => (*block, *around),
-            Form::AtOnce { done, reverse, .. } => {
+            RnnLowering::Program { block, around } => (*block, *around),
+            RnnLowering::AtOnce { done, reverse, .. } => {
                 let steps = steps.get().unwrap_or(0);
                 if *done >= steps {
                     let text = format!("{sequence} has no step {done} to compute eagerly");
@@ -272,13 +272,13 @@ impl StaticRnn {
     fn memory_before(&mut self, first: &Expr) -> Result<Expr> {
         first.check()?;
         let before = match &mut self.form {
-            Form::AtOnce { found, .. } => {
+            RnnLowering::AtOnce { found, .. } => {
                 let found = found.pop_front().unwrap_or_else(|| first.clone());
                 // Memories are identified by value.
                 let taken = self.memories.iter().any(|m| m.before.is(&found));
                 if taken { copy(&found) } else { found }
             }
-            Form::Program { block, around } => {
+            RnnLowering::Program { block, around } => {
                 if self.net.program()?.lookup(*around, first.var()).is_none() {
                     let text = format!("{first} is computed by the step: there is none before the first");
                     return Err(Error::new(ErrorKind::UnknownVar, text));
@@ -286,7 +286,12 @@ impl StaticRnn {
                 self.net.variable(*block, "memory", like(first))
             }
         };
-        self.memories.push(Memory { first: first.clone(), before: before.clone(), after: None, last: None });
+        self.memories.push(RnnMemory {
+            first: first.clone(),
+            before: before.clone(),
+            after: None,
+            last: None,
+        });
         Ok(before)
     }
 
@@ -321,8 +326,8 @@ impl StaticRnn {
         let (net, around) = (
             self.net.clone(),
             match &self.form {
-                Form::Program { around, .. } => Some(*around),
-                Form::AtOnce { .. } => None,
+                RnnLowering::Program { around, .. } => Some(*around),
+                RnnLowering::AtOnce { .. } => None,
             },
         );
         let memory = self.memory_of(memory)?;
@@ -342,7 +347,7 @@ impl StaticRnn {
         })
     }
 
-    fn memory_of(&mut self, memory: &Expr) -> Result<&mut Memory> {
+    fn memory_of(&mut self, memory: &Expr) -> Result<&mut RnnMemory> {
         memory.check()?;
         let unknown = || {
             let text = format!("{memory} is no memory of this recurrence");
@@ -363,7 +368,7 @@ impl StaticRnn {
     #[track_caller]
     fn own(&self, value: &Expr) -> Result<Expr> {
         value.check()?;
-        let Form::Program { block, .. } = self.form else { return Ok(value.clone()) };
+        let RnnLowering::Program { block, .. } = self.form else { return Ok(value.clone()) };
         let written = self.net.program()?.block(block).is_some_and(|block| {
             block.vars.contains_key(&value.var())
                 && block.ops.iter().any(|op| op.writes().any(|v| v == value.var()))

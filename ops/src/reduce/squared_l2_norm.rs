@@ -5,10 +5,10 @@ use autobwd::{
     register_op,
 };
 
-use super::cut::total;
+use super::tiling::total;
 use crate::{
     Math,
-    common::{PART, Real, nth_part},
+    kernel_helpers::{KernelFloat, PART, nth_part},
 };
 
 /// Sum of the squares of all elements: `out = Σ x²`.

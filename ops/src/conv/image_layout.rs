@@ -7,15 +7,15 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::kernel::Group;
+use super::gemm_conv::ConvGroup;
 use crate::{
-    common::{Real, nth},
+    kernel_helpers::{KernelFloat, nth},
     norm::DataLayout,
 };
 
 /// The images on one side. They are divided into units: an image, or, where the groups of channels are contiguous, one
 /// group of an image.
-pub(super) struct Side {
+pub(super) struct ImageLayout {
     /// Channels of a group.
     pub(super) channels: usize,
     /// Height and width.
@@ -25,7 +25,7 @@ pub(super) struct Side {
     pub(super) format: DataLayout,
 }
 
-impl Side {
+impl ImageLayout {
     pub(super) fn pixels(&self) -> usize {
         self.size[0].saturating_mul(self.size[1])
     }
@@ -44,12 +44,12 @@ impl Side {
     }
 
     /// Offset of a group within its unit.
-    pub(super) fn start(&self, group: Group) -> usize {
+    pub(super) fn start(&self, group: ConvGroup) -> usize {
         group.inside * self.channels
     }
 
     /// The images from the start of a group to the end of its unit.
-    pub(super) fn group<'a, T>(&self, all: &'a [T], group: Group) -> &'a [T] {
+    pub(super) fn group<'a, T>(&self, all: &'a [T], group: ConvGroup) -> &'a [T] {
         &nth(all, group.unit, self.len())[self.start(group)..]
     }
 
@@ -68,7 +68,7 @@ impl Side {
     }
 
     /// Writes or adds the product of `[channels, k]` and `[k, pixels]` to the pixels of a group from `first` on.
-    pub(super) fn put<T: Real>(
+    pub(super) fn put<T: KernelFloat>(
         &self,
         cx: &Cx,
         group: &mut [T],

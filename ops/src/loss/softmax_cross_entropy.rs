@@ -6,11 +6,11 @@ use autobwd::{
 };
 use ndarray::ArrayView1;
 
-use super::{Target, infer_loss, of_probabilities, push_label_gradient, weighted, weights};
+use super::{LossTarget, infer_loss, of_probabilities, push_label_gradient, weighted, weights};
 use crate::{
-    common::Real,
+    kernel_helpers::KernelFloat,
     shape::Assign,
-    softmax::{Lanes, SoftmaxGrad, largest, softmax, sum, sum_along},
+    softmax::{SoftmaxGrad, SoftmaxLanes, largest, softmax, sum, sum_along},
 };
 
 /// Softmax cross entropy with labels: `softmax = exp(logits) / Σ exp(logits)`, `loss = -ln softmax[label]`, or
@@ -58,8 +58,8 @@ impl Infer for SoftmaxWithCrossEntropy<Meta> {
 impl Kernel for SoftmaxWithCrossEntropy<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.logits, T => {
-            let (lanes, logits) = (Lanes::along(&self.logits, self.axis), self.logits.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            let (lanes, logits) = (SoftmaxLanes::along(&self.logits, self.axis), self.logits.slice::<T>()?);
+            let target = LossTarget::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
             if self.use_softmax {
                 lanes.each(cx, InOut::Apart(logits, self.softmax.slice_mut()?), |_, x| softmax(x));
             } else {
@@ -69,10 +69,10 @@ impl Kernel for SoftmaxWithCrossEntropy<Buf<'_>> {
             lanes.fill(cx, self.loss.slice_mut()?, |i| {
                 let (x, p) = (lanes.lane(logits, i), lanes.lane(softmax, i));
                 match target {
-                    Target::Hard(labels) if self.use_softmax => {
+                    LossTarget::Hard(labels) if self.use_softmax => {
                         labels.class(i).map_or(0.0, |class| hard_loss(x, p, class))
                     }
-                    Target::Soft(labels) if self.use_softmax => soft_loss(x, p, lanes.lane(labels, i)),
+                    LossTarget::Soft(labels) if self.use_softmax => soft_loss(x, p, lanes.lane(labels, i)),
                     of_probabilities => of_probabilities.cross_entropy(&lanes, i, p),
                 }
             });
@@ -187,28 +187,28 @@ pub struct SoftmaxWithCrossEntropyGrad<V = Var> {
 impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dloss, T => {
-            let (lanes, dloss) = (Lanes::along(&self.softmax, self.axis), self.dloss.slice::<T>()?);
-            let target = Target::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
+            let (lanes, dloss) = (SoftmaxLanes::along(&self.softmax, self.axis), self.dloss.slice::<T>()?);
+            let target = LossTarget::<T>::new(&self.label, self.soft_label, lanes.n, self.ignore_index)?;
             let use_softmax = self.use_softmax;
             lanes.each(cx, self.dlogits.inout(&self.softmax)?, |i, mut dx| match target {
-                Target::Hard(labels) if !use_softmax => {
+                LossTarget::Hard(labels) if !use_softmax => {
                     let class = labels.class(i);
                     let quotient = class.map(|class| -dloss[i] / dx[class]);
                     dx.fill(0.0);
                     class.zip(quotient).into_iter().for_each(|(class, quotient)| dx[class] = quotient);
                 }
-                Target::Soft(labels) if !use_softmax => {
+                LossTarget::Soft(labels) if !use_softmax => {
                     let quotient = |p: T, label: T| if label == 0.0 { 0.0 } else { -dloss[i] * label / p };
                     dx.zip_mut_with(&lanes.lane(labels, i), |p, label| *p = quotient(*p, *label));
                 }
-                Target::Hard(labels) => match labels.class(i) {
+                LossTarget::Hard(labels) => match labels.class(i) {
                     Some(class) => {
                         dx.mapv_inplace(|p| p * dloss[i]);
                         dx[class] -= dloss[i];
                     }
                     None => dx.fill(0.0),
                 },
-                Target::Soft(labels) => {
+                LossTarget::Soft(labels) => {
                     let labels = lanes.lane(labels, i);
                     let weight = T::of(sum(labels, labels, |label, _| label));
                     dx.zip_mut_with(&labels, |p, label| *p = (*p * weight - *label) * dloss[i]);
@@ -228,17 +228,17 @@ impl Composition for SoftmaxWithCrossEntropyGrad<Expr> {
     }
 }
 
-fn hard_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, class: usize) -> T {
+fn hard_loss<T: KernelFloat>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, class: usize) -> T {
     // A probability below the smallest normal number is too inexact for its logarithm.
     if p[class] >= T::min_positive_value() { -p[class].ln() } else { log_sum_exp(x, p) - x[class] }
 }
 
-fn soft_loss<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, labels: ArrayView1<'_, T>) -> T {
+fn soft_loss<T: KernelFloat>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>, labels: ArrayView1<'_, T>) -> T {
     let log_sum_exp: f64 = log_sum_exp(x, p).into();
     T::of(sum(x, labels, |x, label| weighted(label, log_sum_exp - x)))
 }
 
 /// `ln Σ exp(x)` from logits and their softmax. The softmax of the largest logit is at least 1 / n.
-fn log_sum_exp<T: Real>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>) -> T {
+fn log_sum_exp<T: KernelFloat>(x: ArrayView1<'_, T>, p: ArrayView1<'_, T>) -> T {
     largest(x) - largest(p).ln()
 }

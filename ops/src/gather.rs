@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::common::{AnyNumber, ConvertElement, PART, Real, around, pieces};
+use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, around, pieces};
 
 /// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -143,7 +143,7 @@ impl Pick<'_> {
     }
 
     /// Adds each row of `dout` to the row of `dx` with its index.
-    pub(crate) fn add_up<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
+    pub(crate) fn add_up<T: KernelFloat>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) -> Result<()> {
         self.check()?;
         let (width, picked) = (self.width.max(1), self.numbers.numel());
         let rows = PART.max(dx.len() / PARTS).div_ceil(width);
@@ -164,7 +164,7 @@ impl Pick<'_> {
     }
 
     /// As `add_up`, of one block, into a sparse gradient.
-    pub(crate) fn add_up_rows<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut Buf<'_>) -> Result<()> {
+    pub(crate) fn add_up_rows<T: KernelFloat>(&self, cx: &Cx, dout: &[T], dx: &mut Buf<'_>) -> Result<()> {
         self.check()?;
         add_up_rows(cx, dx, || {
             let term = |i: usize| Some((self.row(i).ok().flatten()?, &dout[i * self.width..][..self.width]));

@@ -9,8 +9,8 @@ use autobwd::{
 };
 
 use crate::{
-    common::{around, infer_grad},
-    pick::{Pick, are_numbers},
+    gather::{Pick, are_numbers},
+    kernel_helpers::{around, infer_grad},
 };
 
 /// Embedding look-up: `out = w[ids]`, for indices with a last dimension of 1.

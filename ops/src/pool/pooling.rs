@@ -6,9 +6,9 @@ use autobwd::{Buf, Cx, Dims, Meta, Result, tensor::Dim};
 
 use super::{PoolAttrs, PoolingType};
 use crate::{
-    common::{PART, Real},
-    image::{Windows, axes, dims, pair},
+    kernel_helpers::{KernelFloat, PART},
     norm::DataLayout,
+    windows::{Windows, axes, dims, pair},
 };
 
 impl PoolAttrs {
@@ -215,7 +215,7 @@ impl Pooling {
     }
 
     /// Divides every element of a plane of the output by the divisor of its mean.
-    pub(super) fn divide<T: Real>(&self, out: &mut [T]) {
+    pub(super) fn divide<T: KernelFloat>(&self, out: &mut [T]) {
         for (row, out) in out.chunks_mut(self.out[1] * self.lanes).enumerate() {
             for (col, out) in out.chunks_mut(self.lanes).enumerate() {
                 let count = T::of((self.span(0, row).1 * self.span(1, col).1) as f64);
@@ -231,7 +231,7 @@ impl Pooling {
 
     /// Calls `work(plane, elements, scratch)` for every plane of `planes`, of `len` elements each, with `scratch`
     /// elements of scratch memory.
-    pub(super) fn each_plane<T: Real>(
+    pub(super) fn each_plane<T: KernelFloat>(
         &self,
         cx: &Cx,
         (planes, len): (&mut [T], usize),

@@ -8,7 +8,7 @@ use autobwd::{
     register_op,
 };
 
-use crate::common::around;
+use crate::kernel_helpers::around;
 
 /// Implements the kernel of an operator that copies elements without moving them.
 macro_rules! copies {

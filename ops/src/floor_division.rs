@@ -5,7 +5,7 @@ use autobwd::{
     register_op, tensor::Element,
 };
 
-use crate::common::{broadcast, zip_broadcast};
+use crate::kernel_helpers::{broadcast, zip_broadcast};
 
 /// Element types with division.
 trait Divide: Element {

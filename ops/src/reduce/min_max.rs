@@ -11,12 +11,12 @@ use autobwd::{
 
 use super::{
     ReduceAttrs, ReduceSum,
-    cut::{Reduce, with_result_dtype},
+    tiling::{Reduce, with_result_dtype},
 };
 use crate::{
-    common::{converted_bytes, elements},
     elementwise::ElementwiseMul,
     fill::FillAnyLike,
+    kernel_helpers::{converted_bytes, elements},
 };
 
 /// Samples shared by both operators.

@@ -4,7 +4,7 @@ use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, Var, VarDesc,
 
 use super::{
     ConditionalBlock,
-    loops::{asked, decides, expr, is_true, overwritten, same, scopes},
+    while_loop::{asked, decides, expr, is_true, overwritten, same, scopes},
 };
 use crate::{Math, select::SelectInput, shape::Assign};
 
@@ -130,7 +130,7 @@ fn branch(condition: &Expr, body: impl FnOnce() -> Vec<Expr>, count: &mut usize)
         Ok(out)
     })?;
     let others = overwritten(net, sub_block, &out)?;
-    let mut read = net.program()?.outside(sub_block);
+    let mut read = net.program()?.captures(sub_block);
     let unread: Vec<Var> = others.iter().map(Expr::var).filter(|v| !read.contains(v)).collect();
     read.extend(unread);
     let input: Vec<Expr> = read.into_iter().map(|v| expr(net, v)).collect();

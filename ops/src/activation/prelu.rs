@@ -13,10 +13,10 @@ use autobwd::{
 
 use crate::{
     Math,
-    common::{Real, around},
     elementwise::ElementwiseMul,
     fill::FillZerosLike,
-    norm::{Cut, DataLayout, sums},
+    kernel_helpers::{KernelFloat, around},
+    norm::{DataLayout, NormTiling, sums},
 };
 
 autobwd::op::attr_enum! {
@@ -132,13 +132,13 @@ fn check_slopes(x: &Meta, alpha: &Meta, mode: PreluMode, layout: DataLayout) -> 
 }
 
 /// Elements with one coefficient are a group.
-fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> Cut {
+fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> NormTiling {
     let (outer, groups, inner) = match mode {
         PreluMode::All => (1, 1, x.numel()),
         PreluMode::Channel => around(x.dims(), layout.channels(x.dims().len())),
         PreluMode::Element => (x.dims()[0], x.dims()[1..].iter().product(), 1),
     };
-    Cut { outer, groups, inner }
+    NormTiling { outer, groups, inner }
 }
 
 /// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that coefficient where

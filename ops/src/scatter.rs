@@ -9,13 +9,13 @@ use autobwd::{
 };
 
 use crate::{
-    common::{PART, Real, lanes_along, pieces},
     compare::Equal,
+    cumsum::Cumsum,
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
+    gather::{Gather, are_numbers, gathered, place},
+    kernel_helpers::{KernelFloat, PART, lanes_along, pieces},
     logic::Where,
-    pick::{Gather, are_numbers, gathered, place},
-    scan::Cumsum,
 };
 
 /// Slices of a tensor by multi-dimensional indices: `out[i, ..] = x[index[i], ..]`.
@@ -231,7 +231,7 @@ impl<'a> Along<'a> {
     }
 
     /// Adds each element of `dout` to the element of `dx` that it was read from.
-    pub(crate) fn add_up<T: Real>(&self, dout: &[T], dx: &mut [T]) -> Result<()> {
+    pub(crate) fn add_up<T: KernelFloat>(&self, dout: &[T], dx: &mut [T]) -> Result<()> {
         dx.fill(T::ZERO);
         for (i, dout) in dout.iter().enumerate() {
             let dx = &mut dx[self.at(i)?];

@@ -11,13 +11,15 @@ use autobwd::{
 };
 
 /// Floating-point types that kernels compute with: `f32` and `f64`.
-pub(crate) trait Real: GemmElement + Vectorised + num_traits::Float + AddAssign + Into<f64> {
+pub(crate) trait KernelFloat:
+    GemmElement + Vectorised + num_traits::Float + AddAssign + Into<f64>
+{
     /// The nearest representable number.
     fn of(x: f64) -> Self;
     /// The number itself if `is` holds, else 0, without a branch.
     fn or_zero(self, is: bool) -> Self;
 }
-impl Real for f32 {
+impl KernelFloat for f32 {
     fn of(x: f64) -> f32 {
         x as f32
     }
@@ -26,7 +28,7 @@ impl Real for f32 {
         f32::from_bits(self.to_bits() & u32::from(is).wrapping_neg())
     }
 }
-impl Real for f64 {
+impl KernelFloat for f64 {
     fn of(x: f64) -> f64 {
         x
     }
@@ -36,7 +38,7 @@ impl Real for f64 {
     }
 }
 
-pub(crate) fn wide<T: Real>(x: T) -> f64 {
+pub(crate) fn wide<T: KernelFloat>(x: T) -> f64 {
     x.into()
 }
 

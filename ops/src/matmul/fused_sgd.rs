@@ -13,7 +13,7 @@ use super::{
     v2::MatmulV2Grad,
 };
 use crate::{
-    common::check_grad,
+    kernel_helpers::check_grad,
     update::{SgdOp, one},
 };
 

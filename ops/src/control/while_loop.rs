@@ -23,7 +23,7 @@ pub(super) fn expr(net: &Builder, var: Var) -> Expr {
 
 /// The variables of the surrounding block that `block` overwrites, except `known` ones.
 pub(super) fn overwritten(net: &Builder, block: BlockId, known: &[Expr]) -> Result<Vec<Expr>> {
-    let others = net.program()?.overwritten(block).into_iter();
+    let others = net.program()?.outer_writes(block).into_iter();
     let others: Vec<Var> = others.filter(|v| known.iter().all(|x| x.var() != *v)).collect();
     Ok(others.into_iter().map(|v| expr(net, v)).collect())
 }
@@ -56,7 +56,7 @@ pub(super) fn copy(x: &Expr) -> Expr {
 /// ```
 ///
 #[track_caller]
-pub fn varying(x: &Expr, axes: &[i32]) -> Expr {
+pub fn dynamic_dims(x: &Expr, axes: &[i32]) -> Expr {
     let (net, mut meta) = (x.builder(), x.meta());
     if x.check().is_err() {
         return x.clone();
@@ -196,7 +196,7 @@ fn repeat(
     })?;
     let others = overwritten(net, sub_block, &changed)?;
     let mut x: Vec<Expr> = vars.clone();
-    let read = net.program()?.outside(sub_block);
+    let read = net.program()?.captures(sub_block);
     for var in read.into_iter().chain(others.iter().map(Expr::var)) {
         if x.iter().all(|x| x.var() != var) {
             x.push(expr(net, var));

@@ -5,10 +5,10 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::{columns::Columns, side::Side};
+use super::{im2col::Im2col, image_layout::ImageLayout};
 use crate::{
-    common::{PART, Real, nth},
-    image::Windows,
+    kernel_helpers::{KernelFloat, PART, nth},
+    windows::Windows,
 };
 
 /// Number of multiplications from which work is shared between threads.
@@ -26,14 +26,14 @@ const BAND: usize = 64;
 pub(super) struct Convolution {
     pub(super) images: usize,
     pub(super) groups: usize,
-    pub(super) x: Side,
-    pub(super) y: Side,
+    pub(super) x: ImageLayout,
+    pub(super) y: ImageLayout,
     pub(super) windows: [Windows; 2],
 }
 
 /// A group of channels of one image.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct ConvGroup {
     /// Its index among all groups of an image.
     pub(super) number: usize,
     pub(super) unit: usize,
@@ -48,13 +48,13 @@ impl Convolution {
     }
 
     /// The im2col columns of `x`.
-    pub(super) fn columns(&self) -> Columns<'_> {
-        Columns::new(&self.x, self.windows, self.y.size)
+    pub(super) fn columns(&self) -> Im2col<'_> {
+        Im2col::new(&self.x, self.windows, self.y.size)
     }
 
     /// As [`columns`](Convolution::columns), split into bands where that pays. The filter gradient has no bands: its
     /// products would be as small as a band.
-    fn bands(&self) -> Columns<'_> {
+    fn bands(&self) -> Im2col<'_> {
         let ([down, across], columns) = (&self.windows, self.columns());
         let pays = self.x.channels.saturating_mul(across.size) >= BAND;
         if pays && down.stride == 1 && down.size > 1 && !self.is_direct() {
@@ -75,9 +75,9 @@ impl Convolution {
     }
 
     /// The group of an image with that index.
-    pub(super) fn group(&self, image: usize, number: usize) -> Group {
+    pub(super) fn group(&self, image: usize, number: usize) -> ConvGroup {
         let each = self.x.inside;
-        Group { number, unit: image * self.units() + number / each, inside: number % each }
+        ConvGroup { number, unit: image * self.units() + number / each, inside: number % each }
     }
 
     /// Units for each piece of shared work.
@@ -123,7 +123,7 @@ impl Convolution {
     }
 
     /// Packs the filters band by band, each band as `[filters, column]`.
-    fn pack<T: Real>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
+    fn pack<T: KernelFloat>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
         let (columns, bands) = (self.columns(), self.bands());
         let (rows, across, share) = (self.y.channels, self.windows[1].size, PART.div_ceil(bands.column()));
         cx.chunks_mut(packed, share * bands.column(), |part, packed| {
@@ -137,19 +137,19 @@ impl Convolution {
     }
 
     /// One band of the filters of a group, `[filters, column]`.
-    fn band_of<'a, T>(&self, columns: &Columns<'_>, filters: &'a [T], band: usize) -> Strided<'a, T> {
+    fn band_of<'a, T>(&self, columns: &Im2col<'_>, filters: &'a [T], band: usize) -> Strided<'a, T> {
         let (rows, cols) = (self.y.channels, columns.column());
         Mat { data: nth(filters, band, rows * cols), rows, cols, transposed: false }.into()
     }
 
     /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and
     /// scratch memory. `out` is zeroed first if `zeroed`, otherwise its contents are arbitrary.
-    fn each_group<T: Real>(
+    fn each_group<T: KernelFloat>(
         &self,
         cx: &Cx,
         filters: &[T],
-        (side, out, zeroed): (&Side, &mut [T], bool),
-        work: impl Fn(Group, &[T], &mut [T], &mut [T]) -> Result<()> + Sync,
+        (side, out, zeroed): (&ImageLayout, &mut [T], bool),
+        work: impl Fn(ConvGroup, &[T], &mut [T], &mut [T]) -> Result<()> + Sync,
     ) -> Result<()> {
         if self.is_nothing() {
             out.fill(T::ZERO);
@@ -177,7 +177,7 @@ impl Convolution {
     }
 
     /// `y` = the products of the filters with the columns of `x`.
-    pub(super) fn forward<T: Real>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+    pub(super) fn forward<T: KernelFloat>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let (bands, is_direct) = (self.bands(), self.is_direct());
         self.each_group(cx, filters, (&self.y, y, is_direct), |group, filters, y, scratch| {
             let x = self.x.group(x, group);
@@ -198,7 +198,13 @@ impl Convolution {
     }
 
     /// `dx`, from `dy`: adds each element of `dy` times its filter at the window of the element.
-    pub(super) fn data_grad<T: Real>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
+    pub(super) fn data_grad<T: KernelFloat>(
+        &self,
+        cx: &Cx,
+        filters: &[T],
+        dy: &[T],
+        dx: &mut [T],
+    ) -> Result<()> {
         let bands = self.bands();
         self.each_group(cx, filters, (&self.x, dx, true), |group, filters, dx, scratch| {
             let dy = self.y.group(dy, group);
@@ -228,7 +234,13 @@ impl Convolution {
     }
 
     /// `dfilters`, from `dy`: sums each element of `dy` times the elements under its window.
-    pub(super) fn filter_grad<T: Real>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) -> Result<()> {
+    pub(super) fn filter_grad<T: KernelFloat>(
+        &self,
+        cx: &Cx,
+        x: &[T],
+        dy: &[T],
+        dfilters: &mut [T],
+    ) -> Result<()> {
         if self.is_nothing() {
             dfilters.fill(T::ZERO);
             return Ok(());

@@ -7,7 +7,7 @@ use autobwd::{
 };
 
 use super::ReduceAttrs;
-use crate::common::{ConvertElement, PART, Real, add_up, convert, pieces};
+use crate::kernel_helpers::{ConvertElement, KernelFloat, PART, add_up, convert, pieces};
 
 /// Maximum rank: one bit for each dimension.
 const MAX_RANK: usize = 64;
@@ -65,10 +65,13 @@ impl ReduceAttrs {
     }
 
     /// The reduction of `x` for a kernel.
-    pub(super) fn cut<'a>(&self, x: &'a Buf<'_>) -> Reduction<'a> {
+    pub(super) fn cut<'a>(&self, x: &'a Buf<'_>) -> ReductionTiling<'a> {
         let none = if self.is_full() { u64::MAX } else { 0 };
         let dim = if x.dims().is_empty() { &[][..] } else { &self.dim };
-        Reduction::of(x.dims(), dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis))))
+        ReductionTiling::of(
+            x.dims(),
+            dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis))),
+        )
     }
 
     /// The full shape with 1 for reduced dimensions.
@@ -81,7 +84,7 @@ impl ReduceAttrs {
 }
 
 /// Computes a gradient of `x` in the dtype of the result: `work` gets `x` and `dx` in that dtype.
-pub(super) fn with_result_dtype<T: Real + ConvertElement>(
+pub(super) fn with_result_dtype<T: KernelFloat + ConvertElement>(
     cx: &Cx,
     x: &Buf<'_>,
     dx: &mut Buf<'_>,
@@ -105,12 +108,12 @@ pub(super) fn with_result_dtype<T: Real + ConvertElement>(
 /// Element types of reductions.
 pub(super) trait Reduce: ConvertElement + PartialOrd {
     /// Sums; integers wrap around.
-    fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
+    fn sum(cut: &ReductionTiling<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
     /// Products; integers wrap around.
-    fn product(cut: &Reduction<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
+    fn product(cut: &ReductionTiling<'_>, cx: &Cx, x: &[Self], out: &mut [Self]);
     /// Selects the `better` of the terms.
     fn pick(
-        cut: &Reduction<'_>,
+        cut: &ReductionTiling<'_>,
         cx: &Cx,
         x: &[Self],
         out: &mut [Self],
@@ -120,14 +123,14 @@ pub(super) trait Reduce: ConvertElement + PartialOrd {
 macro_rules! floats {
     ($($t:ty),*) => {$(
         impl Reduce for $t {
-            fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+            fn sum(cut: &ReductionTiling<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
                 cut.reduce(cx, x, out, 1.0);
             }
-            fn product(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+            fn product(cut: &ReductionTiling<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
                 cut.fold(cx, out, |i| cut.terms_of(i).map(|at| f64::from(x[at])).product::<f64>() as $t);
             }
             fn pick(
-                cut: &Reduction<'_>,
+                cut: &ReductionTiling<'_>,
                 cx: &Cx,
                 x: &[$t],
                 out: &mut [$t],
@@ -142,14 +145,14 @@ floats!(f32, f64);
 macro_rules! integers {
     ($($t:ty),*) => {$(
         impl Reduce for $t {
-            fn sum(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+            fn sum(cut: &ReductionTiling<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
                 cut.fold(cx, out, |i| cut.terms_of(i).fold(0, |sum: $t, at| sum.wrapping_add(x[at])));
             }
-            fn product(cut: &Reduction<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
+            fn product(cut: &ReductionTiling<'_>, cx: &Cx, x: &[$t], out: &mut [$t]) {
                 cut.fold(cx, out, |i| cut.terms_of(i).fold(1, |product: $t, at| product.wrapping_mul(x[at])));
             }
             fn pick(
-                cut: &Reduction<'_>,
+                cut: &ReductionTiling<'_>,
                 cx: &Cx,
                 x: &[$t],
                 out: &mut [$t],
@@ -170,7 +173,7 @@ const PARTIAL_SUMS: usize = 256;
 const COLUMNS: usize = 64;
 
 /// A tensor as blocks of `inner` contiguous elements, either all reduced or all kept, below the outer dimensions.
-pub(crate) struct Reduction<'a> {
+pub(crate) struct ReductionTiling<'a> {
     outer: &'a [usize],
     inner: usize,
     inner_reduced: bool,
@@ -180,9 +183,9 @@ pub(crate) struct Reduction<'a> {
     pub(super) terms: usize,
 }
 
-impl<'a> Reduction<'a> {
+impl<'a> ReductionTiling<'a> {
     /// Reduces the dimensions whose bits are set.
-    pub(crate) fn of(dims: &'a [usize], reduced: u64) -> Reduction<'a> {
+    pub(crate) fn of(dims: &'a [usize], reduced: u64) -> ReductionTiling<'a> {
         let is_reduced = |axis: usize| reduced >> axis & 1 == 1;
         // A dimension of size 1 counts as either.
         let mut sized = (0..dims.len()).rev().filter(|axis| dims[*axis] != 1);
@@ -190,7 +193,7 @@ impl<'a> Reduction<'a> {
         let outer = sized.find(|axis| is_reduced(*axis) != inner_reduced).map_or(0, |axis| axis + 1);
         let terms = (0..dims.len()).filter(|axis| is_reduced(*axis)).map(|axis| dims[axis]).product();
         let (outer, inner) = dims.split_at(outer);
-        Reduction { outer, inner: inner.iter().product(), inner_reduced, reduced, terms }
+        ReductionTiling { outer, inner: inner.iter().product(), inner_reduced, reduced, terms }
     }
 
     /// Outer dimensions, the last first, and whether each is reduced.
@@ -248,7 +251,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// `out = Σ x / divisor`.
-    pub(crate) fn reduce<T: Real>(&self, cx: &Cx, x: &[T], out: &mut [T], divisor: f64) {
+    pub(crate) fn reduce<T: KernelFloat>(&self, cx: &Cx, x: &[T], out: &mut [T], divisor: f64) {
         if let [out] = out {
             *out = T::of(total(cx, x, |x| x) / divisor);
         } else if x.is_empty() {
@@ -280,7 +283,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// `dx = dout / divisor`, broadcast over the reduced dimensions.
-    pub(super) fn spread<T: Real>(&self, cx: &Cx, dout: &[T], dx: &mut [T], divisor: f64) {
+    pub(super) fn spread<T: KernelFloat>(&self, cx: &Cx, dout: &[T], dx: &mut [T], divisor: f64) {
         let divisor = T::of(divisor);
         cx.chunks_mut(dx, PART, |part, dx| {
             pieces(dx, part * PART, self.inner, PART, |block, column, dx| {
@@ -296,7 +299,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// Selects the `better` of the terms; NaN wins.
-    pub(super) fn pick<T: Real>(
+    pub(super) fn pick<T: KernelFloat>(
         &self,
         cx: &Cx,
         x: &[T],
@@ -331,7 +334,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// `dx = dout` where `x` is the selected term, else 0.
-    pub(super) fn put_back<T: Real>(&self, cx: &Cx, x: &[T], (out, dout): (&[T], &[T]), dx: &mut [T]) {
+    pub(super) fn put_back<T: KernelFloat>(&self, cx: &Cx, x: &[T], (out, dout): (&[T], &[T]), dx: &mut [T]) {
         let put = |dx: &mut T, x: T, out: T, dout: T| *dx = if x == out { dout } else { T::ZERO };
         cx.chunks_mut(dx, PART, |part, dx| {
             pieces(dx, part * PART, self.inner, PART, |block, column, dx| {
@@ -353,7 +356,7 @@ impl<'a> Reduction<'a> {
 }
 
 /// The best of at least one element; several accumulators are faster than one.
-fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
+fn best<T: KernelFloat>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
     let (blocks, rest) = x.as_chunks::<8>();
     let mut best = [x[0]; 8];
     for block in blocks {
@@ -363,7 +366,7 @@ fn best<T: Real>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
 }
 
 /// The sum of `f(x)` over all elements, shared between threads.
-pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
+pub(super) fn total<T: KernelFloat>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
     let size = x.len().div_ceil(PARTIAL_SUMS).max(PART);
     let mut sums = [0.0; PARTIAL_SUMS];
     let sums = &mut sums[..x.len().div_ceil(size)];
@@ -373,7 +376,7 @@ pub(super) fn total<T: Real>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + S
 }
 
 /// Several accumulators are faster than one, and more exact.
-fn sum<T: Real>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
+fn sum<T: KernelFloat>(x: &[T], f: impl Fn(f64) -> f64) -> f64 {
     let (blocks, rest) = x.as_chunks::<8>();
     let mut sums = [0.0; 8];
     for block in blocks {

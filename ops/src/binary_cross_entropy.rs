@@ -7,9 +7,9 @@ use autobwd::{
 
 use crate::{
     Math,
-    common::{PART, Real, nth_part},
+    activation::Softplus,
     fill::{FillAnyLike, FillZerosLike},
-    smooth::Softplus,
+    kernel_helpers::{KernelFloat, PART, nth_part},
 };
 
 /// Binary cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
@@ -100,7 +100,7 @@ struct Counted<T> {
     ignored: i32,
     factor: T,
 }
-impl<T: Real> Counted<T> {
+impl<T: KernelFloat> Counted<T> {
     fn new(label: &[T], ignored: i32, normalize: bool) -> Counted<T> {
         let counted = || label.iter().filter(|label| label.to_i32() != Some(ignored)).count().max(1);
         Counted { ignored, factor: if normalize { T::of(1.0 / counted() as f64) } else { T::of(1.0) } }

@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::{common::around, reduce::Reduction};
+use crate::{kernel_helpers::around, reduce::ReductionTiling};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
 #[register_op(grad = ExpandV2Grad)]
@@ -106,7 +106,7 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
             let added = full.len() - x.len();
             let is_repeated = |axis: usize| axis.checked_sub(added).is_none_or(|own| x[own] != full[axis]);
             let repeated = (0..full.len()).fold(0, |bits, axis| bits | u64::from(is_repeated(axis)) << axis);
-            Reduction::of(full, repeated).reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
+            ReductionTiling::of(full, repeated).reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
     }
@@ -210,7 +210,7 @@ impl Kernel for TileGrad<Buf<'_>> {
             let (dims, rank) = rounds(self.x.dims(), &self.repeat_times);
             // Every other dimension is a repetition.
             let repeated = u64::MAX / 3;
-            let cut = Reduction::of(&dims[..2 * rank], repeated);
+            let cut = ReductionTiling::of(&dims[..2 * rank], repeated);
             cut.reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
             Ok(())
         })
